@@ -1,0 +1,1 @@
+"""Kafka share groups (KIP-932) on Spark Structured Streaming and Delta."""
