@@ -1,0 +1,166 @@
+"""Where a table lives: a directory or a catalog name, one value for both.
+
+Users write ``/data/state``, ``s3a://bucket/state`` or ``main.queues`` and mean the same kind of thing;
+this is the only place that knows the difference. Nothing about what is *in* a table may enter, and no
+configuration of the session.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from delta.tables import DeltaTable
+
+from share_spark.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_PART = re.compile(r"`(?:[^`]|``)+`|[^\s`./\\:]+")
+_PATH_IN_SQL = re.compile(r"delta\.`((?:[^`]|``)+)`", re.IGNORECASE)
+_MAX_PARTS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """A directory (``path``) or a name (``parts``: catalog, schema, table; the first may be left out).
+
+    Also names the room for several tables: a directory or a schema; ``table`` goes one step down.
+    """
+
+    path: str | None = None
+    parts: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Location:
+        """What a user wrote. With a slash, or as ``delta.`…```: a path (a relative one is made
+        absolute, as Delta asks); otherwise a name of one to three parts. Raises ConfigError.
+        """
+        text = text.strip()
+        if in_sql := _PATH_IN_SQL.fullmatch(text):
+            text = in_sql[1].replace("``", "`")
+            return cls(path=_absolute(text))
+        if "/" in text or "\\" in text or text in (".", ".."):
+            return cls(path=_absolute(text))
+        return cls(parts=_name_parts(text))
+
+    def __str__(self) -> str:
+        return self.path if self.path is not None else ".".join(self.parts)
+
+    def table(self, name: str) -> Location:
+        """The table ``name`` in this directory or schema. Raises ConfigError (already a table)."""
+        if self.path is not None:
+            return Location(path=f"{self.path.rstrip('/')}/{name}")
+        if len(self.parts) >= _MAX_PARTS:
+            raise ConfigError(f"{self} names a table; here a directory or a schema is needed")
+        return Location(parts=(*self.parts, name))
+
+    def sql_name(self) -> str:
+        """The name for SQL text, quoted: ``delta.`/path``` or ```catalog`.`schema`.`table```."""
+        if self.path is not None:
+            return f"delta.{_quoted(self.path)}"
+        return ".".join(_quoted(part) for part in self.parts)
+
+    def exists(self, spark: SparkSession) -> bool:
+        """Is there a Delta table here? A directory of other things, or another format, is False."""
+        if self.path is not None:
+            return bool(DeltaTable.isDeltaTable(spark, self.path))
+        return spark.catalog.tableExists(self.sql_name()) and self._provider(spark) == "delta"
+
+    def is_free(self, spark: SparkSession) -> bool:
+        """May a table be created here: no such name, or a directory empty or missing?"""
+        if self.path is None:
+            return not spark.catalog.tableExists(self.sql_name())
+        path = spark._jvm.org.apache.hadoop.fs.Path(self.path)  # type: ignore[union-attr]
+        files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        return not files.exists(path) or len(files.listStatus(path)) == 0
+
+    def create(
+        self,
+        spark: SparkSession,
+        columns: str,
+        *,
+        partitioned_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a Delta table with these columns (DDL text) unless it exists.
+
+        Its schema must exist already.
+        """
+        partitioning = f" PARTITIONED BY ({', '.join(partitioned_by)})" if partitioned_by else ""
+        table_properties = properties_clause(properties or {})
+        spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {self.sql_name()} ({columns}) USING DELTA"
+            f"{partitioning}{f' TBLPROPERTIES {table_properties}' if table_properties else ''}"
+        )
+
+    def load(self, spark: SparkSession, version: int | None = None) -> DataFrame:
+        """The table now, or as of ``version``. Lazy."""
+        reader = spark.read.format("delta")
+        if version is not None:
+            reader = reader.option("versionAsOf", version)
+        return reader.load(self.path) if self.path is not None else reader.table(self.sql_name())
+
+    def append(self, frame: DataFrame, options: Mapping[str, str] | None = None) -> None:
+        """Append ``frame`` in one commit; ``options`` are Delta's (``userMetadata`` …)."""
+        writer = frame.write.format("delta").mode("append").options(**dict(options or {}))
+        if self.path is not None:
+            writer.save(self.path)
+        else:
+            writer.saveAsTable(self.sql_name())
+
+    def delta_table(self, spark: SparkSession) -> DeltaTable:
+        """Delta's own handle, for detail, history, delete, vacuum."""
+        if self.path is not None:
+            return DeltaTable.forPath(spark, self.path)
+        return DeltaTable.forName(spark, self.sql_name())
+
+    def directory(self, spark: SparkSession) -> str:
+        """The directory of the data and ``_delta_log``; a name asks the catalog (some 0.1 s)."""
+        if self.path is not None:
+            return self.path
+        return str(self.delta_table(spark).detail().select("location").collect()[0][0])
+
+    def properties(self, spark: SparkSession) -> dict[str, str]:
+        """The table's properties as Delta has them (some 0.1 s)."""
+        return dict(self.delta_table(spark).detail().select("properties").collect()[0][0])
+
+    def _provider(self, spark: SparkSession) -> str:
+        rows = spark.sql(f"DESCRIBE EXTENDED {self.sql_name()}").where("col_name = 'Provider'")
+        found = rows.select("data_type").collect()
+        return str(found[0][0]).lower() if found else ""
+
+
+def properties_clause(properties: Mapping[str, str]) -> str:
+    """``('key' = 'value', …)`` for TBLPROPERTIES, quoted; empty text for no properties."""
+    if not properties:
+        return ""
+    pairs = (f"{_literal(key)} = {_literal(value)}" for key, value in properties.items())
+    return f"({', '.join(pairs)})"
+
+
+def _absolute(text: str) -> str:
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text):
+        return text.rstrip("/") if not text.endswith(":/") else text
+    return str(Path(text).expanduser().absolute())
+
+
+def _name_parts(text: str) -> tuple[str, ...]:
+    parts = _PART.findall(text)
+    if not parts or len(parts) > _MAX_PARTS or ".".join(parts) != text:
+        raise ConfigError(f"{text!r} is neither a path (with a slash) nor a name like schema.table")
+    return tuple(part[1:-1].replace("``", "`") if part.startswith("`") else part for part in parts)
+
+
+def _quoted(part: str) -> str:
+    escaped = part.replace("`", "``")
+    return f"`{escaped}`"
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
