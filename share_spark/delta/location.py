@@ -1,8 +1,8 @@
 """Where a table lives: a directory or a catalog name, one value for both.
 
-Users write ``/data/state``, ``s3a://bucket/state`` or ``main.queues`` and mean the same kind of thing;
-this is the only place that knows the difference. Nothing about what is *in* a table may enter, and no
-configuration of the session.
+Users write ``/data/state``, ``s3a://bucket/state`` or ``main.queues`` and mean the same kind of
+thing; this is the only place that knows the difference. Nothing about what is *in* a table may
+enter, and no configuration of the session.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_PARTS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """A directory (``path``) or a name (``parts``: catalog, schema, table; the first may be left out).
+    """A directory (``path``) or a name (``parts``: catalog, schema, table).
 
     Also names the room for several tables: a directory or a schema; ``table`` goes one step down.
     """
