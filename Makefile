@@ -1,0 +1,82 @@
+# share_spark: needs Python 3.11 and Java 17, nothing else. `make` alone lists the commands.
+
+PYTHON    ?= python3.11
+SCENARIOS ?= tests/conformance/data/share_partition.jsonl.gz
+VECTORS   ?= tests/conformance/data/combiner.jsonl
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.set-up
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast lint fmt bench conformance broker clean python java
+
+help: ## list the commands
+	@echo "usage: make COMMAND"
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | \
+	  awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+
+setup: $(STAMP) ## virtual environment and jars (every other command does it first)
+
+demo: $(STAMP) ## the main job on real records: 336,776 flights through a share group
+	$(BIN)/python jobs/demo.py
+
+test: $(STAMP) ## all tests, the real Kafka broker included
+	$(BIN)/python -m pytest
+
+test-fast: $(STAMP) ## the tests without Spark, Kafka and slow ones: seconds
+	$(BIN)/python -m pytest -m "not spark and not kafka and not slow"
+
+lint: $(STAMP) ## format, rules, types, direction of imports
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fmt: $(STAMP) ## format the code and sort its imports
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## benchmarks against plain Spark and Kafka's own share groups
+	$(BIN)/python -m tests.bench
+
+conformance: $(STAMP) ## replay what real Kafka does (SCENARIOS=... VECTORS=... for other files)
+	$(BIN)/python -m tests.conformance --scenarios $(SCENARIOS) --vectors $(VECTORS)
+
+broker: $(STAMP) ## a one-node Kafka 4.2 on a free port, until Ctrl-C
+	@$(BIN)/python -m tests.support.broker
+
+clean: ## remove what was built here (the cache of jars stays)
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	  .import_linter_cache spark-warehouse metastore_db derby.log artifacts
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is written last: an environment that broke half way is made anew the next time.
+$(STAMP): pyproject.toml | python java
+	@[ -f $@ ] || rm -rf $(VENV)
+	@rm -f $@
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,demo]'
+	$(BIN)/python -m share_spark.jars
+	@touch $@
+
+python:
+	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "Python 3.11 with its venv module is needed, but '$(PYTHON)' is not that:" \
+	    "install python3.11 and python3.11-venv, or name one with PYTHON=..." >&2; exit 1; }
+
+java:
+	@$(PYTHON) -c "$$FIND_JAVA" || exit 1
+
+# Before there is an environment, and so without our package; the package checks again (jars.py).
+define FIND_JAVA
+import os, re, shutil, subprocess, sys
+home = os.environ.get("JAVA_HOME")
+java = shutil.which("java", path=os.path.join(home, "bin") if home else None)
+told = subprocess.run([java, "-version"], capture_output=True, text=True).stderr if java else ""
+found = re.search(r'version "(?:1\.)?(\d+)', told)
+if not found or int(found[1]) not in (17, 21):
+    sys.exit("Java 17 is needed, but " + (f"{java} is version {found[1]}" if found else "none was found")
+             + ": install it (for example openjdk-17-jre-headless), or set JAVA_HOME")
+endef
+export FIND_JAVA

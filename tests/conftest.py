@@ -1,0 +1,51 @@
+"""What tests share. Sessions and brokers start on first use only, so unit tests never start a JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks every test by its folder and by the fixtures it asks for."""
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        for name, fixture in (("spark", "spark"), ("kafka", "broker")):
+            if name in item.path.parts[-3:-1] or fixture in fixtures:
+                item.add_marker(name)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One small session for all Spark tests; what it writes by itself goes to a temporary directory."""
+    from share_spark.session import build_session
+
+    session = build_session("share_spark tests", extra_conf=_small(tmp_path_factory.mktemp("spark")))
+    yield session
+    session.stop()
+
+
+def _small(directory: Path) -> dict[str, str]:
+    """Few partitions, and no files in the working directory."""
+    return {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.default.parallelism": "2",
+        "spark.driver.memory": "2g",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.local.dir": str(directory / "local"),
+    }
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[str]:
+    """Bootstrap address of a real Kafka 4.2 that lives as long as the test run."""
+    from tests.support.broker import running_broker
+
+    with running_broker() as running:
+        yield running.bootstrap
