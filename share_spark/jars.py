@@ -190,13 +190,9 @@ def _run_ivy(work: Path, found: Path, module: str) -> None:
     (work / "ivy.xml").write_text(module)
     command = _ivy_command(work, found)
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=DOWNLOAD_TIMEOUT_S
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DOWNLOAD_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise JarsError(
-            f"downloading jars from Maven Central took over {DOWNLOAD_TIMEOUT_S} s: try again"
-        ) from None
+        raise JarsError(f"downloading jars from Maven Central took over {DOWNLOAD_TIMEOUT_S} s: try again") from None
     if done.returncode != 0 or not any(found.glob("*.jar")):
         raise JarsError(f"jars could not be downloaded from Maven Central: {_reason(done.stdout)}")
 

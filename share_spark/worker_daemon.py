@@ -36,9 +36,7 @@ def drop_archives(path: list[str]) -> list[str]:
 
 def _is_archive_of_spark(entry: str) -> bool:
     name = Path(entry).name
-    return name == "pyspark.zip" or (
-        name.startswith(("py4j-", "spark-core_")) and name.endswith((".zip", ".jar"))
-    )
+    return name == "pyspark.zip" or (name.startswith(("py4j-", "spark-core_")) and name.endswith((".zip", ".jar")))
 
 
 def main() -> None:

@@ -46,9 +46,7 @@ def test_records_come_back(broker: str) -> None:
 
 
 def start_at_earliest(broker: str, group: str) -> None:
-    entry = ConfigEntry(
-        "share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET
-    )
+    entry = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": broker})
     admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
