@@ -1,0 +1,173 @@
+"""Questions to a Kafka broker, each answered in bounded time or with one clear error.
+
+A thin layer over librdkafka's AdminClient: it knows which errors pass by themselves (a leader being
+elected, a topic just created) and which do not, and turns the latter into this project's errors. What
+the answers mean is not its business.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any, TypeVar
+
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+    Uuid,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.admin._topic import TopicDescription as KafkaTopicDescription
+
+from share_spark.kafka.options import KafkaOptions
+from share_spark.model.errors import TopicError, TopicUnreachableError
+
+EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+_LOG = logging.getLogger(__name__)
+_RETRY_PAUSE_S = 0.1
+
+_PASSING = frozenset(
+    (
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+    )
+)
+"""Answers of a living broker in the middle of a change of leaders."""
+
+_NOT_REACHED = frozenset(
+    (
+        *_PASSING,
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+    )
+)
+
+_REASONS = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "does not exist",
+    KafkaError._UNKNOWN_TOPIC: "does not exist",
+    KafkaError._UNKNOWN_PARTITION: "does not have that partition",
+    KafkaError.TOPIC_EXCEPTION: "is not a valid topic name",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "is not open to this user",
+}
+
+_T = TypeVar("_T")
+
+
+class BrokerAdmin:
+    """One long-lived admin client. Safe to use from several threads, as librdkafka is."""
+
+    def __init__(self, options: KafkaOptions, request_timeout_ms: int) -> None:
+        self._servers = options.bootstrap_servers
+        self._timeout_s = request_timeout_ms / 1000
+        self._last_error = ""
+        config: dict[str, Any] = {**options.librdkafka(), "error_cb": self._note_error}
+        self._client = AdminClient(config, logger=_LOG)
+
+    def describe(self, topic: str) -> KafkaTopicDescription:
+        """The topic with its id and partitions. Raises TopicError, TopicUnreachableError."""
+
+        def ask(timeout_s: float) -> KafkaTopicDescription:
+            names = TopicCollection([topic])
+            answers = self._client.describe_topics(names, request_timeout=timeout_s)
+            description: KafkaTopicDescription = answers[topic].result(timeout_s + 1)
+            return description
+
+        return self._ask(topic, ask)
+
+    def offsets(
+        self, topic: str, partitions: Iterable[int], specs: Iterable[OffsetSpec], *, committed: bool
+    ) -> list[dict[int, int]]:
+        """Offset per partition, for each of ``specs``; -1 where a timestamp matches none.
+
+        All questions are under way at once. ``committed``: the latest offset is the last stable
+        one. Raises TopicError, TopicUnreachableError.
+        """
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        places = [TopicPartition(topic, partition) for partition in partitions]
+        questions = [dict.fromkeys(places, spec) for spec in specs]
+
+        def ask(timeout_s: float) -> list[dict[int, int]]:
+            deadline = time.monotonic() + timeout_s + 1
+            answers = [
+                self._client.list_offsets(question, isolation_level=level, request_timeout=timeout_s)
+                for question in questions
+            ]
+            return [_offsets(answer, deadline) for answer in answers]
+
+        return self._ask(topic, ask)
+
+    def _ask(self, topic: str, ask: Callable[[float], _T]) -> _T:
+        """Repeat ``ask`` while the broker's answer is one that passes by itself, within the bound."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return ask(max(deadline - time.monotonic(), _RETRY_PAUSE_S))
+            except FutureTimeoutError:
+                raise self._unreachable("") from None
+            except KafkaException as exception:
+                error: KafkaError = exception.args[0]
+                if error.code() not in _PASSING or time.monotonic() + _RETRY_PAUSE_S > deadline:
+                    raise self._translated(topic, error) from None
+            time.sleep(_RETRY_PAUSE_S)
+
+    def _translated(self, topic: str, error: KafkaError) -> TopicError:
+        if error.code() in _NOT_REACHED:
+            return self._unreachable(error.str())
+        reason = _REASONS.get(error.code(), f"cannot be read: {_one_line(error.str())}")
+        return TopicError(f"topic {topic!r} {reason} (Kafka at {self._servers})")
+
+    def _unreachable(self, reason: str) -> TopicUnreachableError:
+        self._client.poll(0)
+        reason = _one_line(self._last_error or reason)
+        return TopicUnreachableError(
+            f"Kafka at {self._servers} gave no answer within {self._timeout_s:g} s{f' ({reason})' if reason else ''}"
+        )
+
+    def _note_error(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._last_error = error.str()
+
+
+def topic_id_text(topic_id: Uuid | None) -> str | None:
+    """The id as Kafka's Java tools print it: 22 characters of URL-safe base64.
+
+    None for brokers that have no topic ids (before 2.8). librdkafka's own text has ``+`` and ``/``.
+    """
+    text = str(topic_id or "").replace("+", "-").replace("/", "_")
+    return text if text.strip("A") else None
+
+
+def at_timestamp(timestamp_ms: int) -> OffsetSpec:
+    """The first offset stamped at or after ``timestamp_ms``."""
+    spec: OffsetSpec = OffsetSpec.for_timestamp(timestamp_ms)
+    return spec
+
+
+def _offsets(answers: Mapping[TopicPartition, Future[Any]], deadline: float) -> dict[int, int]:
+    return {
+        partition.partition: answer.result(max(deadline - time.monotonic(), 0)).offset
+        for partition, answer in answers.items()
+    }
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

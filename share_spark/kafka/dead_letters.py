@@ -1,0 +1,84 @@
+"""Dead letters to a Kafka topic, with the headers of KIP-1191.
+
+The record's key, value and own headers stay as they are; where it came from and why it is here is in
+headers added behind them. Values of these headers are text. The topic must exist: whether and how it
+is made (partitions, retention) is for whoever runs the cluster to say.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from share_spark.kafka.broker_admin import BrokerAdmin
+from share_spark.model.errors import DeadLetterError, TopicError, TopicUnreachableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from share_spark.kafka.options import KafkaOptions
+
+HEADER_PREFIX = "__dlq.errors."
+"""KIP-1191: ``__dlq.errors.topic``, ``.partition``, ``.offset``, ``.group``, …"""
+
+
+class KafkaDeadLetters:
+    """DeadLetterTarget on a Kafka topic, through Spark's Kafka sink."""
+
+    def __init__(self, topic: str, options: KafkaOptions, *, request_timeout_ms: int = 10_000) -> None:
+        self._topic = topic
+        self._options = options
+        self._request_timeout_ms = request_timeout_ms
+        self._checked = False
+
+    def __repr__(self) -> str:
+        return f"KafkaDeadLetters({self._topic}, {self._options.bootstrap_servers})"
+
+    def check(self, spark: SparkSession) -> None:  # noqa: ARG002 - the Delta target needs it
+        """Is the topic there? At start, so that nobody learns it from the first dead letter.
+
+        Raises DeadLetterError.
+        """
+        try:
+            BrokerAdmin(self._options, self._request_timeout_ms).describe(self._topic)
+        except TopicUnreachableError as error:
+            raise DeadLetterError(f"dead letters: {error}") from None
+        except TopicError as error:
+            raise DeadLetterError(f"dead-letter {error}") from None
+        self._checked = True
+
+    def write(self, spark: SparkSession, group_id: str, letters: DataFrame) -> None:
+        """One record per row of ``letters``; see DeadLetterTarget. Raises DeadLetterError."""
+        if not self._checked:
+            self.check(spark)
+        records = letters.select("key", "value", _headers(group_id).alias("headers"))
+        writer = records.write.format("kafka").options(**self._options.spark_sink())
+        try:
+            writer.option("topic", self._topic).save()
+        except (PySparkException, Py4JError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise DeadLetterError(f"dead-letter topic {self._topic!r}: {reason}") from error
+
+
+def _headers(group_id: str) -> Column:
+    """The record's own headers, then KIP-1191's; ``message`` is the last error, else the reason."""
+    added = {
+        "topic": F.col("topic"),
+        "partition": F.col("partition"),
+        "offset": F.col("offset"),
+        "group": F.lit(group_id),
+        "delivery.count": F.col("delivery_count"),
+        "message": F.coalesce("error", "reason"),
+    }
+    headers = [
+        F.struct(
+            F.lit(f"{HEADER_PREFIX}{name}").alias("key"),
+            value.cast("string").cast("binary").alias("value"),
+        )
+        for name, value in added.items()
+    ]
+    none = F.array().cast("array<struct<key:string,value:binary>>")
+    return F.concat(F.coalesce("headers", none), F.array(*headers))

@@ -1,0 +1,125 @@
+"""The names of connection options in the two Kafka clients, as tables.
+
+Only facts about names and values: what Java and librdkafka call a thing, which role cares for it, and
+which values it may have. How they are combined is in ``options``.
+
+Sources: Kafka's consumer and producer configs, librdkafka's CONFIGURATION.md, KIP-651 (PEM stores),
+KIP-768 (OAuth client credentials).
+"""
+
+from __future__ import annotations
+
+BOTH = (
+    "bootstrap.servers",
+    "client.id",
+    "connections.max.idle.ms",
+    "metadata.max.age.ms",
+    "reconnect.backoff.max.ms",
+    "reconnect.backoff.ms",
+    "retry.backoff.ms",
+    "security.protocol",
+    "socket.connection.setup.timeout.ms",
+)
+"""Named and meant alike in both clients, for every role."""
+
+RENAMED = {
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "request.timeout.ms": "socket.timeout.ms",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+}
+"""Java's name -> librdkafka's, for every role."""
+
+CONSUMER = (
+    "client.rack",
+    "fetch.max.bytes",
+    "fetch.max.wait.ms",
+    "fetch.min.bytes",
+    "group.id",
+    "isolation.level",
+    "max.partition.fetch.bytes",
+    "max.poll.records",
+    "session.timeout.ms",
+)
+"""Only the reader of records cares, and that is the Java client."""
+
+PRODUCER = (
+    "acks",
+    "batch.size",
+    "compression.type",
+    "delivery.timeout.ms",
+    "enable.idempotence",
+    "linger.ms",
+    "max.block.ms",
+    "max.request.size",
+)
+"""Only the dead-letter writer cares, and that is the Java client."""
+
+SECURITY = (
+    "sasl.jaas.config",
+    "sasl.mechanism",
+    "sasl.password",
+    "sasl.username",
+    "ssl.ca.location",
+    "ssl.ca.pem",
+    "ssl.certificate.location",
+    "ssl.certificate.pem",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.key.location",
+    "ssl.key.password",
+    "ssl.key.pem",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.keystore.type",
+    "ssl.truststore.certificates",
+    "ssl.truststore.location",
+    "ssl.truststore.type",
+    "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.method",
+    "sasl.oauthbearer.scope",
+    "sasl.oauthbearer.token.endpoint.url",
+    "sasl.login.callback.handler.class",
+)
+
+ALIASES = {
+    "fetch.message.max.bytes": "max.partition.fetch.bytes",
+    "fetch.wait.max.ms": "fetch.max.wait.ms",
+    "metadata.broker.list": "bootstrap.servers",
+    "sasl.mechanisms": "sasl.mechanism",
+    **{librdkafka: java for java, librdkafka in RENAMED.items()},
+}
+
+KNOWN = frozenset((*BOTH, *RENAMED, *CONSUMER, *PRODUCER, *SECURITY))
+
+PLAIN_TEXT = frozenset(KNOWN - set(SECURITY)) | {"sasl.mechanism", "ssl.keystore.type"}
+"""Options whose value may be shown; everything else is taken for a secret."""
+
+CHOICES = {
+    "isolation.level": ("read_uncommitted", "read_committed"),
+    "sasl.mechanism": ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
+    "security.protocol": ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    "ssl.endpoint.identification.algorithm": ("https", "none"),
+    "ssl.keystore.type": ("PEM", "PKCS12"),
+    "ssl.truststore.type": ("PEM",),
+    "sasl.oauthbearer.method": ("oidc",),
+}
+
+LOGIN_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
+}
+
+OIDC_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+"""Java's client-credentials login as of kafka-clients 3.9, which Spark 4.0's connector brings."""
+
+JAAS_TO_OPTION = {
+    "username": "sasl.username",
+    "password": "sasl.password",
+    "clientId": "sasl.oauthbearer.client.id",
+    "clientSecret": "sasl.oauthbearer.client.secret",
+    "scope": "sasl.oauthbearer.scope",
+}

@@ -1,0 +1,92 @@
+"""How many reads, and in how many pieces: spans of offsets turned into what Spark's source takes.
+
+Spark's Kafka source takes one range per partition and read, and cuts a read into about
+``minPartitions`` pieces, or one per topic-partition if that is more. Pure arithmetic; no Spark here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from share_spark.engine.ports import OffsetSpan
+from share_spark.model.ids import TopicPartition
+
+_FINE = 4
+"""Pieces per task where pieces are packed into tasks by number, so that the loads come out even."""
+
+_WORTH_CUTTING = 10_000
+"""Records per task below which a finer cut costs more (a seek, a fetch) than an uneven load."""
+
+_UNEVEN = 2
+"""A span this many times larger than the average makes packing by number uneven."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanRead:
+    """One read: at most one span per topic-partition, in about ``pieces`` pieces."""
+
+    spans: tuple[OffsetSpan, ...]
+    pieces: int
+
+    def offsets_json(self) -> tuple[str, str]:
+        """``startingOffsets`` and ``endingOffsets`` (exclusive) of Spark's Kafka source."""
+        starting: dict[str, dict[str, int]] = defaultdict(dict)
+        ending: dict[str, dict[str, int]] = defaultdict(dict)
+        for topic, partition, first, last in self.spans:
+            starting[topic][str(partition)] = first
+            ending[topic][str(partition)] = last + 1
+        return json.dumps(starting), json.dumps(ending)
+
+    def assign_json(self) -> str:
+        """``assign`` of Spark's Kafka source; a subscription would have to cover whole topics."""
+        assigned: dict[str, list[int]] = defaultdict(list)
+        for topic, partition, _, _ in self.spans:
+            assigned[topic].append(partition)
+        return json.dumps(assigned)
+
+
+def merged(spans: Iterable[OffsetSpan]) -> list[OffsetSpan]:
+    """The same offsets as ascending spans that neither overlap nor touch; empty ones dropped."""
+    result: list[OffsetSpan] = []
+    for span in sorted(span for span in spans if span.last_offset >= span.first_offset):
+        before = result[-1] if result else None
+        if before is None or before[:2] != span[:2] or before.last_offset + 1 < span.first_offset:
+            result.append(span)
+        else:
+            result[-1] = before._replace(last_offset=max(before.last_offset, span.last_offset))
+    return result
+
+
+def plan_reads(spans: Iterable[OffsetSpan], tasks: int) -> list[SpanRead]:
+    """Reads that cover exactly ``spans``, the first spans of all partitions in the first read.
+
+    One after another, the reads hold each partition's offsets in ascending order.
+    """
+    by_partition: dict[TopicPartition, list[OffsetSpan]] = defaultdict(list)
+    for span in merged(spans):
+        by_partition[TopicPartition(span.topic, span.partition)].append(span)
+    layers = [tuple(span for span in layer if span is not None) for layer in zip_longest(*by_partition.values())]
+    return [SpanRead(spans=layer, pieces=_pieces(layer, layers, tasks)) for layer in layers]
+
+
+def _pieces(layer: Sequence[OffsetSpan], layers: Sequence[Sequence[OffsetSpan]], tasks: int) -> int:
+    """Pieces for one read. Cutting is avoided where it helps little: it costs look-ups and seeks."""
+    if len(layers) == 1 and (len(layer) <= tasks or not _is_uneven(layer)):
+        return max(tasks, len(layer))
+    total = sum(map(_size, (span for spans in layers for span in spans)))
+    fine = tasks * (_FINE if total >= tasks * _WORTH_CUTTING else 1)
+    share = sum(map(_size, layer)) / total
+    return max(len(layer), round(fine * share) + (len(layer) if len(layers) == 1 else 0))
+
+
+def _is_uneven(layer: Sequence[OffsetSpan]) -> bool:
+    sizes = [_size(span) for span in layer]
+    return max(sizes) > _UNEVEN * sum(sizes) / len(sizes)
+
+
+def _size(span: OffsetSpan) -> int:
+    return span.last_offset - span.first_offset + 1
