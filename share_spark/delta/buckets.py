@@ -1,0 +1,228 @@
+"""The live state on the executors: one frame, one bucket of share-partitions per task, one Python call per bucket.
+
+A frame row is a header (one per bucket, so that an empty bucket is still a bucket), a state, or, in the frame that
+``Advance`` returns, a record to append or an outcome for the driver. States travel as pickled values that only this frame ever
+holds; share-partitions without a control row pass through as Arrow, untouched.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import zipimport
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from share_spark.delta.record_rows import RECORD_TYPE, record_array, records_in
+from share_spark.delta.tables import RECORD_COLUMNS
+from share_spark.engine.step import Control, Front, Outcome, front_of, step, with_snapshot
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.records import ShareRecord
+from share_spark.partition import PartitionLimits, SharePartition, restore
+
+HEADER, STATE, RECORD, OUTCOME = range(4)
+
+_RECORD_FIELDS = ",".join(column.replace(" ", ":", 1) for column in RECORD_COLUMNS.split(", "))
+FRAME_COLUMNS = f"bucket int, row tinyint, key string, payload binary, record struct<{_RECORD_FIELDS}>"
+"""``payload``: a pickled (topic, SharePartition), Outcome, or nothing; ``record``: the log row to append."""
+
+_FRAME_SCHEMA = pa.schema(
+    [
+        ("bucket", pa.int32()),
+        ("row", pa.int8()),
+        ("key", pa.string()),
+        ("payload", pa.binary()),
+        ("record", RECORD_TYPE),
+    ]
+)
+
+
+def bucket_of(key: SharePartitionKey, buckets: Sequence[int]) -> int:
+    """The bucket that owns a share-partition; stable for a given number of buckets."""
+    return buckets[zlib.crc32(f"{key.topic_id}:{key.partition}".encode()) % len(buckets)]
+
+
+def bucket_numbers(count: int) -> tuple[int, ...]:
+    """``count`` bucket numbers that Spark's hash partitioning sends to ``count`` different tasks.
+
+    Numbered 0, 1, 2 … several buckets would share a task and other tasks would have none.
+    """
+    found: dict[int, int] = {}
+    number = 0
+    while len(found) < count:
+        found.setdefault(_murmur3(number) % count, number)
+        number += 1
+    return tuple(found[task] for task in range(count))
+
+
+def _murmur3(value: int, seed: int = 42) -> int:
+    """Spark's hash of an int (Murmur3_x86_32.hashInt), as a signed number."""
+    k1 = (value * 0xCC9E2D51) & 0xFFFFFFFF
+    k1 = (((k1 << 15) | (k1 >> 17)) * 0x1B873593) & 0xFFFFFFFF
+    h1 = seed ^ k1
+    h1 = (((h1 << 13) | (h1 >> 19)) * 5 + 0xE6546B64) & 0xFFFFFFFF
+    h1 ^= 4
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        h1 = ((h1 ^ (h1 >> shift)) * factor) & 0xFFFFFFFF
+    h1 ^= h1 >> 16
+    return h1 - (1 << 32) if h1 & 0x80000000 else h1
+
+
+def forget_zip_importers() -> None:
+    """Before each task PySpark's worker re-reads the directory of every jar and zip on its path, in Python: a quarter of a
+    second. A worker that has forgotten their importers has nothing to re-read."""
+    caches = sys.path_importer_cache
+    for path in [path for path, finder in caches.items() if isinstance(finder, zipimport.zipimporter)]:
+        del caches[path]
+
+
+def fold_function(group_id: str) -> Callable[[pa.Table], pa.Table]:
+    """For ``applyInArrow``: rebuilds the states of one bucket from log rows; header, states and their fronts."""
+
+    def fold(rows: pa.Table) -> pa.Table:
+        forget_zip_importers()
+        bucket = rows.column("bucket")[0].as_py()
+        states = fold_rows(rows.filter(pc.is_valid(rows.column("kind"))), group_id)
+        return pa.Table.from_batches(list(_folded(bucket, states)), _FRAME_SCHEMA)
+
+    return fold
+
+
+def _folded(
+    bucket: int, states: Mapping[SharePartitionKey, tuple[str, SharePartition]]
+) -> Iterator[pa.RecordBatch]:
+    keys = [_text(key) for key in states]
+    yield _rows(bucket, HEADER, [""], [None])
+    yield _rows(bucket, STATE, keys, [pickle.dumps(entry, protocol=5) for entry in states.values()])
+    fronts = [(key, front_of(topic, state)) for key, (topic, state) in states.items()]
+    yield _rows(bucket, OUTCOME, keys, [pickle.dumps(front, protocol=5) for front in fronts])
+
+
+def fold_rows(rows: pa.Table, group_id: str) -> dict[SharePartitionKey, tuple[str, SharePartition]]:
+    """(topic, state) per share-partition from rows of one segment, in the order they were written (R74, R85)."""
+    rows = rows.sort_by("batch_id")
+    histories: dict[SharePartitionKey, list[ShareRecord]] = {}
+    topics: dict[SharePartitionKey, str] = {}
+    for topic, record in records_in(rows, group_id):
+        histories.setdefault(record.key, []).append(record)
+        topics[record.key] = topic
+    restored = {key: restore(history) for key, history in histories.items()}
+    return {key: (topics[key], state) for key, state in restored.items() if state is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """One micro-batch over the buckets of one task, for ``mapInArrow``.
+
+    ``controls``: bucket -> control rows by share-partition. ``snapshot_all``: a segment begins, so every live
+    share-partition writes a snapshot, idle ones included.
+    """
+
+    controls: Mapping[int, Mapping[SharePartitionKey, Control]]
+    group_id: str
+    limits: PartitionLimits
+    member_id: str
+    now_ms: int
+    snapshot_all: bool
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        forget_zip_importers()
+        waiting: dict[int, dict[SharePartitionKey, Control]] = {}
+        for batch in batches:
+            for bucket in _headers_in(batch):
+                waiting[bucket] = dict(self.controls.get(bucket, {}))
+            touched = {_text(key): key for bucket in waiting for key in waiting[bucket]}
+            untouched, states = self._split(batch, touched)
+            yield untouched
+            for bucket, topic, state in states:
+                control = waiting.get(bucket, {}).pop(state.key, None)
+                yield from self._advance(bucket, topic, state, control)
+        for bucket, controls in waiting.items():
+            for key, control in controls.items():
+                yield from self._begin(bucket, key, control)
+
+    def _split(
+        self, batch: pa.RecordBatch, touched: Mapping[str, SharePartitionKey]
+    ) -> tuple[pa.RecordBatch, Iterator[tuple[int, str, SharePartition]]]:
+        is_state = pc.equal(batch.column("row"), STATE)
+        wanted = is_state
+        if not self.snapshot_all:
+            wanted = pc.and_(is_state, pc.is_in(batch.column("key"), pa.array(list(touched), pa.string())))
+        chosen = batch.filter(wanted)
+        payloads = chosen.column("payload").to_pylist()
+        found = (
+            (bucket, *pickle.loads(payload))  # noqa: S301 - our own frame
+            for bucket, payload in zip(chosen.column("bucket").to_pylist(), payloads, strict=True)
+        )
+        return batch.filter(pc.invert(wanted)), found
+
+    def _advance(
+        self, bucket: int, topic: str, state: SharePartition, control: Control | None
+    ) -> Iterator[pa.RecordBatch]:
+        outcome: Outcome | None = None
+        record: ShareRecord | None = None
+        if control is not None:
+            state, record, outcome = step(
+                state.key, state, control, limits=self.limits, member_id=self.member_id, now_ms=self.now_ms
+            )
+        if self.snapshot_all:
+            state, record = with_snapshot(state)
+        yield from _result(bucket, topic, state, record, outcome)
+
+    def _begin(self, bucket: int, key: SharePartitionKey, control: Control) -> Iterator[pa.RecordBatch]:
+        state, record, outcome = step(
+            key, None, control, limits=self.limits, member_id=self.member_id, now_ms=self.now_ms
+        )
+        yield from _result(bucket, control.topic, state, record, outcome)
+
+
+def fronts_in(payloads: Iterable[bytes]) -> dict[SharePartitionKey, Front]:
+    """Fronts that ``fold_function`` left as outcome rows."""
+    return dict(pickle.loads(payload) for payload in payloads)  # noqa: S301 - our own frame
+
+
+def outcomes_in(payloads: Iterable[bytes]) -> list[Outcome]:
+    """Outcomes that ``Advance`` left."""
+    return [pickle.loads(payload) for payload in payloads]  # noqa: S301 - our own frame
+
+
+def _result(
+    bucket: int, topic: str, state: SharePartition, record: ShareRecord | None, outcome: Outcome | None
+) -> Iterator[pa.RecordBatch]:
+    key = _text(state.key)
+    yield _rows(bucket, STATE, [key], [pickle.dumps((topic, state), protocol=5)])
+    if outcome is not None:
+        yield _rows(bucket, OUTCOME, [key], [pickle.dumps(outcome, protocol=5)])
+    if record is not None:
+        yield _rows(bucket, RECORD, [key], [None], record_array([(topic, record)]))
+
+
+def _rows(
+    bucket: int,
+    row: int,
+    keys: Sequence[str],
+    payloads: Sequence[bytes | None],
+    records: pa.StructArray | None = None,
+) -> pa.RecordBatch:
+    size = len(keys)
+    columns = [
+        pa.array([bucket] * size, pa.int32()),
+        pa.array([row] * size, pa.int8()),
+        pa.array(keys, pa.string()),
+        pa.array(payloads, pa.binary()),
+        pa.nulls(size, RECORD_TYPE) if records is None else records,
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_FRAME_SCHEMA)
+
+
+def _headers_in(batch: pa.RecordBatch) -> list[int]:
+    headers = batch.filter(pc.equal(batch.column("row"), HEADER))
+    return [int(bucket) for bucket in headers.column("bucket").to_pylist()]
+
+
+def _text(key: SharePartitionKey) -> str:
+    return f"{key.topic_id}:{key.partition}"

@@ -1,0 +1,129 @@
+"""The commits of a Delta table as its log directory lists them: a file name and a line of JSON each, no data read.
+
+The engine looks here after each append for a claim by somebody else (about a millisecond on a local disk), and on start for
+the newest commit that counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_MARK = "share_spark"
+
+
+class CommitNote(NamedTuple):
+    """What we write into a commit's ``userMetadata``. ``kind``: ``claim`` or ``records``."""
+
+    group_id: str
+    kind: str
+    writer_epoch: int
+    run_id: str
+    segment: int
+    batch_id: int
+
+    def to_json(self) -> str:
+        """As ``userMetadata`` text."""
+        return json.dumps({_MARK: 1, **self._asdict()}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | None) -> CommitNote | None:
+        """None for commits of others (maintenance, somebody's SQL)."""
+        if not text or not text.startswith("{"):
+            return None
+        fields = json.loads(text)
+        return cls(**{name: fields[name] for name in cls._fields}) if _MARK in fields else None
+
+
+class Commit(NamedTuple):
+    """One version of the table."""
+
+    version: int
+    note: CommitNote | None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitListing:
+    """Looks into one ``_delta_log`` directory through Hadoop's file system, so any storage Spark can reach."""
+
+    file_system: Any
+    jvm: Any
+    directory: str
+
+    @classmethod
+    def of(cls, spark: SparkSession, table_directory: str) -> CommitListing:
+        """For the table in ``table_directory``."""
+        jvm: Any = spark._jvm
+        path = jvm.org.apache.hadoop.fs.Path(f"{table_directory}/_delta_log")
+        file_system = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        return cls(file_system, jvm, f"{table_directory}/_delta_log")
+
+    def latest_version(self) -> int:
+        """The newest version; -1 for an empty log. Lists the directory: for the start, not for each micro-batch."""
+        path = self.jvm.org.apache.hadoop.fs.Path(self.directory)
+        names = (status.getPath().getName() for status in self.file_system.listStatus(path))
+        versions = (int(name[:20]) for name in names if name.endswith(".json") and name[:20].isdigit())
+        return max(versions, default=-1)
+
+    def after(self, version: int) -> Iterator[Commit]:
+        """The commits above ``version``, oldest first."""
+        while (commit := self._read(version + 1)) is not None:
+            yield commit
+            version += 1
+
+    def back_from(self, version: int) -> Iterator[Commit]:
+        """The commits from ``version`` down, newest first, as far as log clean-up has left them."""
+        while version >= 0 and (commit := self._read(version)) is not None:
+            yield commit
+            version -= 1
+
+    def _read(self, version: int) -> Commit | None:
+        path = self.jvm.org.apache.hadoop.fs.Path(f"{self.directory}/{version:020d}.json")
+        if not self.file_system.exists(path):
+            return None
+        stream = self.file_system.open(path)
+        try:
+            text = self.jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+        finally:
+            stream.close()
+        return Commit(version, _note_in(text))
+
+
+def _note_in(text: str) -> CommitNote | None:
+    for line in text.splitlines():
+        if line.startswith('{"commitInfo"'):
+            return CommitNote.from_json(json.loads(line)["commitInfo"].get("userMetadata"))
+    return None
+
+
+class GroupTail(NamedTuple):
+    """What the newest commits say of a group. ``valid``: the newest ``records`` commit that counts, None if it cannot be
+    told from the commits. ``epoch`` and ``segment``: the highest that anybody used, 0 and -1 if nobody did."""
+
+    valid: CommitNote | None
+    epoch: int
+    segment: int
+
+
+def group_tail(commits: Iterator[Commit], group_id: str) -> GroupTail:
+    """Walk ``commits``, newest first, only as far as needed.
+
+    An engine looks for claims right after each append, so at most its last one can come after a foreign claim: a candidate
+    counts if no higher claim stands between it and the commit of the same run before it.
+    """
+    candidate: CommitNote | None = None
+    epoch, segment = 0, -1
+    for _, note in commits:
+        if note is None or note.group_id != group_id:
+            continue
+        epoch, segment = max(epoch, note.writer_epoch), max(segment, note.segment)
+        if candidate is not None and note.run_id == candidate.run_id:
+            return GroupTail(candidate, epoch, segment)
+        if candidate is None or note.writer_epoch > candidate.writer_epoch:
+            candidate = note if note.kind == "records" else None
+    return GroupTail(None, epoch, segment)

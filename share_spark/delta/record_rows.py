@@ -1,0 +1,157 @@
+"""Records as Arrow rows of the state log, and back. Pure: Arrow in, Arrow out, no Spark.
+
+Rows are built and read column by column: a share-partition can carry a hundred thousand ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.records import DeliveryState, InFlightBatch, ShareRecord, ShareSnapshot, ShareUpdate
+
+SNAPSHOT, UPDATE, CLAIM = "ShareSnapshot", "ShareUpdate", "claim"
+
+_STATE_BATCH = pa.struct(
+    [
+        ("first_offset", pa.int64()),
+        ("last_offset", pa.int64()),
+        ("delivery_state", pa.int8()),
+        ("delivery_count", pa.int16()),
+    ]
+)
+_ACQUIRED = pa.struct(
+    [
+        ("first_offset", pa.int64()),
+        ("last_offset", pa.int64()),
+        ("delivery_count", pa.int16()),
+        ("member_id", pa.string()),
+        ("lock_deadline_ms", pa.int64()),
+    ]
+)
+RECORD_TYPE = pa.struct(
+    [
+        ("kind", pa.string()),
+        ("topic", pa.string()),
+        ("topic_id", pa.string()),
+        ("partition", pa.int32()),
+        ("snapshot_epoch", pa.int32()),
+        ("state_epoch", pa.int32()),
+        ("leader_epoch", pa.int32()),
+        ("start_offset", pa.int64()),
+        ("state_batches", pa.list_(_STATE_BATCH)),
+        ("acquired", pa.list_(_ACQUIRED)),
+    ]
+)
+"""One record; the columns of ``tables.RECORD_COLUMNS`` in their order."""
+
+
+def record_array(records: Sequence[tuple[str, ShareRecord]]) -> pa.StructArray:
+    """(topic name, record) pairs as RECORD_TYPE. An update has no state epoch of its own (O8): null."""
+    settled = [_split(record)[0] for _, record in records]
+    held = [_split(record)[1] for _, record in records]
+    columns = [
+        pa.array([SNAPSHOT if isinstance(record, ShareSnapshot) else UPDATE for _, record in records]),
+        pa.array([topic for topic, _ in records]),
+        pa.array([record.key.topic_id for _, record in records]),
+        pa.array([record.key.partition for _, record in records], pa.int32()),
+        pa.array([record.snapshot_epoch for _, record in records], pa.int32()),
+        pa.array([getattr(record, "state_epoch", None) for _, record in records], pa.int32()),
+        pa.array([record.leader_epoch for _, record in records], pa.int32()),
+        pa.array([record.start_offset for _, record in records], pa.int64()),
+        _lists(settled, _STATE_BATCH, (0, 1, 2, 3)),
+        _lists(held, _ACQUIRED, (0, 1, 3, 4, 5)),
+    ]
+    return pa.StructArray.from_arrays(columns, fields=list(RECORD_TYPE))
+
+
+def records_in(rows: pa.Table, group_id: str) -> Iterator[tuple[str, ShareRecord]]:
+    """(topic name, record) of each row, in row order; the inverse of ``record_array``."""
+    scalars = [rows.column(name).to_pylist() for name in _SCALARS]
+    settled = _in_flight(rows.column("state_batches"), _settled_batch)
+    held = _in_flight(rows.column("acquired"), _held_batch)
+    for kind, topic, topic_id, partition, snapshot_epoch, state_epoch, leader_epoch, start_offset in zip(
+        *scalars, strict=True
+    ):
+        batches = tuple(sorted(next(settled) + next(held)))
+        key = SharePartitionKey(group_id, topic_id, partition)
+        if kind == SNAPSHOT:
+            record: ShareRecord = ShareSnapshot(
+                key=key,
+                snapshot_epoch=snapshot_epoch,
+                state_epoch=state_epoch,
+                leader_epoch=leader_epoch,
+                start_offset=start_offset,
+                batches=batches,
+            )
+        else:
+            record = ShareUpdate(
+                key=key,
+                snapshot_epoch=snapshot_epoch,
+                leader_epoch=leader_epoch,
+                start_offset=start_offset,
+                batches=batches,
+            )
+        yield topic, record
+
+
+_SCALARS = (
+    "kind",
+    "topic",
+    "topic_id",
+    "partition",
+    "snapshot_epoch",
+    "state_epoch",
+    "leader_epoch",
+    "start_offset",
+)
+
+
+def _split(record: ShareRecord) -> tuple[list[InFlightBatch], list[InFlightBatch]]:
+    settled = [batch for batch in record.batches if batch.delivery_state is not DeliveryState.ACQUIRED]
+    held = [batch for batch in record.batches if batch.delivery_state is DeliveryState.ACQUIRED]
+    return settled, held
+
+
+def _lists(rows: Sequence[Sequence[InFlightBatch]], item: pa.StructType, picks: Sequence[int]) -> pa.ListArray:
+    """A list column of structs; ``picks`` says which tuple positions fill the struct's fields."""
+    offsets = [0]
+    for row in rows:
+        offsets.append(offsets[-1] + len(row))
+    columns = [
+        pa.array([batch[pick] for row in rows for batch in row], field.type)
+        for pick, field in zip(picks, item, strict=True)
+    ]
+    values = pa.StructArray.from_arrays(columns, fields=list(item))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
+
+
+def _in_flight(column: pa.ChunkedArray, build: Any) -> Iterator[list[InFlightBatch]]:
+    for chunk in column.chunks:
+        values = chunk.flatten()
+        fields = [values.field(index).to_pylist() for index in range(values.type.num_fields)]
+        batches = list(map(build, *fields))
+        ends = [0, *_running_total(chunk)]
+        for start, end in pairwise(ends):
+            yield batches[start:end]
+
+
+def _running_total(chunk: pa.ListArray) -> list[int]:
+    total = 0
+    totals = []
+    for length in chunk.value_lengths().to_pylist():
+        total += length or 0
+        totals.append(total)
+    return totals
+
+
+def _settled_batch(first: int, last: int, state: int, count: int) -> InFlightBatch:
+    return InFlightBatch(first, last, DeliveryState(state), count)
+
+
+def _held_batch(first: int, last: int, count: int, member_id: str, deadline_ms: int) -> InFlightBatch:
+    return InFlightBatch(first, last, DeliveryState.ACQUIRED, count, member_id, deadline_ms)

@@ -1,0 +1,63 @@
+"""Which rows of the state log count: the newest valid segment of a group.
+
+A segment belongs to one claim and begins with a snapshot of every live share-partition, all in one commit; so the rows of the
+newest valid segment, of that epoch, are the whole state, and no reader ever needs an older one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from share_spark.delta.commits import CommitListing, group_tail
+from share_spark.delta.location import Location
+from share_spark.delta.record_rows import SNAPSHOT
+from share_spark.delta.tables import log_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """The end of a group's log as of one version.
+
+    ``rows``: the rows that count (LOG_COLUMNS), claims included. ``epoch``: the highest claimed, 0 if none.
+    ``last_segment``: the highest in use, -1 if none. ``batch_id``: the last micro-batch that counts, -1 if the commits do not
+    tell.
+    """
+
+    rows: DataFrame
+    epoch: int
+    last_segment: int
+    batch_id: int
+
+
+def tail_of(
+    spark: SparkSession, location: Location, group_id: str, commits: CommitListing, version: int
+) -> Tail:
+    """The tail of the log as of ``version``; from commit notes if they are there, else from the rows' stamps."""
+    frame = log_table(location).load(spark, version).where(F.col("group_id") == group_id)
+    found = group_tail(commits.back_from(version), group_id)
+    note = found.valid
+    if note is None:
+        return _tail_by_stamps(frame)
+    rows = frame.where((F.col("segment") == note.segment) & (F.col("writer_epoch") == note.writer_epoch))
+    return Tail(rows=rows, epoch=found.epoch, last_segment=found.segment, batch_id=note.batch_id)
+
+
+def _tail_by_stamps(frame: DataFrame) -> Tail:
+    claimed = frame.groupBy("segment", "writer_epoch").agg(
+        F.max((F.col("kind") == SNAPSHOT).cast("int")).alias("whole")
+    )
+    found = [(row.writer_epoch, row.segment, bool(row.whole)) for row in claimed.collect()]
+    whole = max(((epoch, segment) for epoch, segment, has in found if has), default=(-1, -1))
+    rows = frame.where((F.col("writer_epoch") == whole[0]) & (F.col("segment") == whole[1]))
+    return Tail(
+        rows=rows,
+        epoch=max((epoch for epoch, _, _ in found), default=0),
+        last_segment=max((segment for _, segment, _ in found), default=-1),
+        batch_id=-1,
+    )

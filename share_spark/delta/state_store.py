@@ -1,0 +1,268 @@
+"""The share-state store on Delta: a log of records, one blind append per micro-batch, and the live state as a cached frame.
+
+Delta is the truth, the frame is a cache of it. The frame's lineage is cut at every micro-batch (a local checkpoint, the one
+before unpersisted), so a lost executor makes it unreadable; it is then rebuilt from the log inside the same micro-batch.
+
+Which rows count: a segment belongs to one claim (writer epoch, run id) and begins with a snapshot of every live
+share-partition, so the state is the snapshots and updates of the newest valid segment. ``commits`` finds that segment from the
+commit notes without reading data; where log clean-up has taken them, the rows' own stamps are asked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from share_spark.delta.buckets import (
+    FRAME_COLUMNS,
+    HEADER,
+    OUTCOME,
+    RECORD,
+    STATE,
+    Advance,
+    bucket_numbers,
+    bucket_of,
+    fold_function,
+    fronts_in,
+    outcomes_in,
+)
+from share_spark.delta.commits import CommitListing, CommitNote
+from share_spark.delta.location import Location
+from share_spark.delta.record_rows import CLAIM
+from share_spark.delta.segments import Tail, tail_of
+from share_spark.delta.tables import LOG_COLUMNS, ensure_tables, log_table
+from share_spark.engine.step import Control, Front, Outcome
+from share_spark.model.errors import FencedError, StateError
+from share_spark.model.ids import SharePartitionKey
+from share_spark.partition import PartitionLimits
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
+
+_LOST_BLOCK = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
+_REBUILD_ATTEMPTS = 3
+
+
+@dataclass(slots=True, kw_only=True)
+class DeltaShareStateStore:
+    """ShareStateStore on Delta for one group and one run. See ``engine.ports`` for what each method promises."""
+
+    spark: SparkSession
+    location: Location
+    group_id: str
+    run_id: str
+    limits: PartitionLimits
+    updates_per_snapshot: int
+    buckets: tuple[int, ...] = ()
+    _commits: Any = None
+    _version: int = -1
+    _epoch: int = 0
+    _segment: int = 0
+    _updates: int | None = None
+    _frame: DataFrame | None = None
+    _tentative: DataFrame | None = None
+    _tentative_note: CommitNote | None = None
+    _dirty: bool = False
+
+    @property
+    def member_id(self) -> str:
+        """The engine is one member of its group; a new run is a new member."""
+        return f"spark-{self.run_id}"
+
+    @property
+    def segment(self) -> int:
+        """The segment being written; all lower ones of the group are closed."""
+        return self._segment
+
+    @property
+    def writer_epoch(self) -> int:
+        """The epoch of this run's claim."""
+        return self._epoch
+
+    def claim(self) -> int:
+        """Append a claim of the next epoch; the lowest version wins a tie."""
+        ensure_tables(self.spark, self.location)
+        self.buckets = self.buckets or bucket_numbers(max(1, self.spark.sparkContext.defaultParallelism))
+        log = log_table(self.location)
+        self._commits = CommitListing.of(self.spark, log.directory(self.spark))
+        before = self._commits.latest_version()
+        tail = tail_of(self.spark, self.location, self.group_id, self._commits, before)
+        self._epoch, self._segment = tail.epoch + 1, tail.last_segment + 1
+        note = self._note("claim", -1)
+        log.append(self._claim_row(note), {"userMetadata": note.to_json()})
+        self._version = before
+        self._look_for_claims(note)
+        _log.info("group %s claimed with writer epoch %s", self.group_id, self._epoch)
+        return self._epoch
+
+    def load(self) -> Mapping[SharePartitionKey, Front]:
+        """Fold the newest valid segment, in parallel over the buckets."""
+        tail = tail_of(self.spark, self.location, self.group_id, self._commits, self._version)
+        folded = self._fold(tail).localCheckpoint(eager=False)
+        payloads = _payloads(folded, OUTCOME)
+        self._adopt(folded)
+        return fronts_in(payloads)
+
+    def advance(
+        self, controls: Mapping[SharePartitionKey, Control], *, batch_id: int, now_ms: int
+    ) -> Sequence[Outcome]:
+        """One Python call per bucket; the result stays on the executors but for the outcomes."""
+        begins = self._updates is None
+        ends = self._updates is not None and self._updates >= self.updates_per_snapshot
+        function = Advance(
+            controls=self._by_bucket(controls),
+            group_id=self.group_id,
+            limits=self.limits,
+            member_id=self.member_id,
+            now_ms=now_ms,
+            snapshot_all=begins or ends,
+        )
+        payloads = self._run(function)
+        outcomes = outcomes_in(payloads)
+        self._dirty = begins or ends or any(outcome.changed for outcome in outcomes)
+        self._tentative_note = self._note("records", batch_id)._replace(segment=self._segment + int(ends))
+        return outcomes
+
+    def commit(self) -> None:
+        """One blind append, then a look at what others have committed since our own last one."""
+        note, frame = self._tentative_note, self._tentative
+        if note is None or frame is None:
+            raise StateError("commit without advance")
+        if self._dirty:
+            log_table(self.location).append(self._rows(frame, note), {"userMetadata": note.to_json()})
+            self._look_for_claims(note)
+            self._count(note)
+        self._adopt(frame)
+        self._tentative = self._tentative_note = None
+
+    def was_committed(self, batch_id: int) -> bool:
+        """Look for the stamp of the micro-batch in the commits since our own last one."""
+        wanted = self._note("records", batch_id)
+        found = False
+        for version, note in self._commits.after(self._version):
+            self._refuse_foreign(note)
+            if note is not None and (note.run_id, note.batch_id) == (wanted.run_id, batch_id):
+                self._count(note)
+                found = True
+            self._version = version
+        return found
+
+    def _note(self, kind: str, batch_id: int) -> CommitNote:
+        return CommitNote(self.group_id, kind, self._epoch, self.run_id, self._segment, batch_id)
+
+    def _count(self, note: CommitNote) -> None:
+        begins = self._updates is None or note.segment != self._segment
+        self._updates = 1 if begins else (self._updates or 0) + 1
+        self._segment = note.segment
+
+    def _look_for_claims(self, own: CommitNote) -> None:
+        seen = False
+        for version, note in self._commits.after(self._version):
+            self._refuse_foreign(note, ties=own.kind == "claim" and not seen)
+            seen = seen or note == own
+            self._version = version
+        if not seen:
+            raise StateError(f"the append of {own.kind} is not in the log of {self.location}")
+
+    def _refuse_foreign(self, note: CommitNote | None, *, ties: bool = False) -> None:
+        """A claim above ours ends this engine; one of the same epoch only if it came first (``ties``)."""
+        if note is None or note.group_id != self.group_id or note.run_id == self.run_id:
+            return
+        if note.kind == "claim" and note.writer_epoch + int(ties) > self._epoch:
+            raise FencedError(
+                f"another engine has claimed group {self.group_id!r} (writer epoch {note.writer_epoch}, "
+                f"run {note.run_id}); this one (epoch {self._epoch}) stops"
+            )
+
+    def _claim_row(self, note: CommitNote) -> DataFrame:
+        row = {"group_id": self.group_id, "segment": note.segment, "kind": CLAIM}
+        row |= {"writer_epoch": note.writer_epoch, "run_id": self.run_id}
+        return self.spark.range(1).select(*_typed(row), F.current_timestamp().alias("written_at"))
+
+    def _fold(self, tail: Tail) -> DataFrame:
+        count = len(self.buckets)
+        headers = self.spark.createDataFrame([(bucket,) for bucket in self.buckets], "bucket int")
+        rows = tail.rows.where(F.col("kind") != CLAIM).withColumn("bucket", _bucket_column(self.buckets))
+        everything = headers.unionByName(rows, allowMissingColumns=True)
+        grouped = everything.repartition(count, "bucket").groupBy("bucket")
+        return grouped.applyInArrow(fold_function(self.group_id), FRAME_COLUMNS)
+
+    def _run(self, function: Advance) -> list[bytes]:
+        for attempt in range(1, _REBUILD_ATTEMPTS + 1):
+            if self._frame is None:
+                self.load()
+            assert self._frame is not None  # noqa: S101 - load sets it
+            live = self._frame.where(F.col("row").isin(HEADER, STATE))
+            tentative = live.mapInArrow(function, FRAME_COLUMNS).localCheckpoint(eager=False)
+            try:
+                payloads = _payloads(tentative, OUTCOME)
+            except Exception as fault:
+                if _LOST_BLOCK not in str(fault) or attempt == _REBUILD_ATTEMPTS:
+                    raise
+                _log.warning("an executor took part of the live state with it; rebuilding it from the log")
+                self._frame = None
+                continue
+            self._tentative = tentative
+            return payloads
+        raise AssertionError("unreachable")
+
+    def _by_bucket(
+        self, controls: Mapping[SharePartitionKey, Control]
+    ) -> dict[int, dict[SharePartitionKey, Control]]:
+        buckets: dict[int, dict[SharePartitionKey, Control]] = {}
+        for key, control in controls.items():
+            buckets.setdefault(bucket_of(key, self.buckets), {})[key] = control
+        return buckets
+
+    def _rows(self, frame: DataFrame, note: CommitNote) -> DataFrame:
+        stamp = {"writer_epoch": note.writer_epoch, "run_id": note.run_id, "query_id": self._query_id}
+        return (
+            frame.where(F.col("row") == RECORD)
+            .select(
+                *_typed({"group_id": self.group_id, "segment": note.segment}),
+                "record.*",
+                *_typed(stamp | {"batch_id": note.batch_id}),
+                F.current_timestamp().alias("written_at"),
+            )
+            .coalesce(1)
+        )
+
+    @property
+    def _query_id(self) -> str | None:
+        """Spark sets it on the thread that runs the micro-batch."""
+        found: str | None = self.spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+        return found
+
+    def _adopt(self, frame: DataFrame) -> None:
+        previous, self._frame = self._frame, frame
+        if previous is not None and previous is not frame:
+            unpersist(previous)
+
+
+def unpersist(frame: DataFrame) -> None:
+    """Free the blocks of a locally checkpointed frame now; the garbage collector would, much later."""
+    plan: Any = frame._jdf.queryExecution().logical()
+    plan.rdd().unpersist(False)
+
+
+def _payloads(frame: DataFrame, row: int) -> list[bytes]:
+    return frame.where(F.col("row") == row).select("payload").toArrow().column(0).to_pylist()
+
+
+_TYPES = {name: kind for name, kind in (column.split(" ", 1) for column in LOG_COLUMNS.split(", "))}
+
+
+def _typed(values: Mapping[str, Any]) -> list[Any]:
+    return [F.lit(value).cast(_TYPES[name]).alias(name) for name, value in values.items()]
+
+
+def _bucket_column(buckets: Sequence[int]) -> Any:
+    hashed = F.crc32(F.concat_ws(":", "topic_id", F.col("partition").cast("string")).cast("binary"))
+    position = (hashed % len(buckets)).cast("int")
+    return F.element_at(F.array(*[F.lit(bucket) for bucket in buckets]), position + 1)

@@ -1,0 +1,116 @@
+"""The tables under a state location: their columns, their properties, and whether they are ours.
+
+Two tables per location, shared by all groups that use it:
+- ``share_state_log``: the truth. Append-only rows (ShareSnapshot, ShareUpdate, claims) partitioned by group and segment.
+- ``share_partition_state``: for people. One row per share-partition, rewritten now and then; nothing here reads it.
+
+Settings are table properties, so that a session passed in by the user is never changed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from share_spark.delta.location import Location
+from share_spark.model.errors import StateError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FORMAT_VERSION = 1
+
+STATE_BATCHES = (
+    "array<struct<first_offset:bigint,last_offset:bigint,delivery_state:tinyint,delivery_count:smallint>>"
+)
+ACQUIRED = (
+    "array<struct<first_offset:bigint,last_offset:bigint,delivery_count:smallint,"
+    "member_id:string,lock_deadline_ms:bigint>>"
+)
+
+RECORD_COLUMNS = (
+    "kind string, topic string, topic_id string, partition int, snapshot_epoch int, state_epoch int, "
+    f"leader_epoch int, start_offset bigint, state_batches {STATE_BATCHES}, acquired {ACQUIRED}"
+)
+"""What a record says. ``state_batches`` is the KIP's form (section 4.2) without Acquired; ``acquired`` is ours: the ranges
+with their member and lock deadline, by which counts stay exact. ``start_offset`` -1 in an update: not moved."""
+
+STAMP_COLUMNS = (
+    "writer_epoch bigint, run_id string, query_id string, batch_id bigint, written_at timestamp"
+)
+"""Who wrote it and when: a row counts only if no higher epoch was claimed at a lower table version."""
+
+LOG_COLUMNS = f"group_id string, segment int, {RECORD_COLUMNS}, {STAMP_COLUMNS}"
+
+IN_FLIGHT = (
+    "array<struct<first_offset:bigint,last_offset:bigint,state:string,delivery_count:smallint,"
+    "member_id:string,lock_deadline:timestamp>>"
+)
+
+STATE_COLUMNS = (
+    "group_id string, topic string, topic_id string, partition int, start_offset bigint, end_offset bigint, "
+    "available bigint, acquired bigint, acknowledged bigint, archived bigint, max_delivery_count int, "
+    f"next_lock_deadline timestamp, in_flight {IN_FLIGHT}, state_epoch int, snapshot_epoch int, "
+    "writer_epoch bigint, as_of_batch bigint, updated_at timestamp"
+)
+"""One row per share-partition: SPSO, SPEO (exclusive), how many offsets of the window are in which state, the ranges."""
+
+LOG_TABLE = "share_state_log"
+STATE_TABLE = "share_partition_state"
+
+_COMMON = {"share_spark.format.version": str(FORMAT_VERSION)}
+_LOG_PROPERTIES = {
+    **_COMMON,
+    "share_spark.table": LOG_TABLE,
+    # Ten commits a checkpoint, Delta's default, would cost a second every ten micro-batches.
+    "delta.checkpointInterval": "200",
+    # Readers prune by partition; column statistics of a log row help nobody and cost time in each append.
+    "delta.dataSkippingNumIndexedCols": "0",
+}
+_STATE_PROPERTIES = {**_COMMON, "share_spark.table": STATE_TABLE}
+
+
+def log_table(location: Location) -> Location:
+    """The log of records below a state location."""
+    return location.table(LOG_TABLE)
+
+
+def state_table(location: Location) -> Location:
+    """The table for people below a state location."""
+    return location.table(STATE_TABLE)
+
+
+def ensure_tables(spark: SparkSession, location: Location) -> None:
+    """Create the tables unless they exist; refuse what is not ours. Raises StateError and then has changed nothing."""
+    if location.path is not None and location.exists(spark):
+        raise StateError(f"state location {location} is itself a Delta table, not a place for share-group state")
+    log, state = log_table(location), state_table(location)
+    found = [table for table in (log, state) if not table.is_free(spark)]
+    for table in found:
+        check_table(spark, table)
+    if log not in found:
+        log.create(
+            spark, LOG_COLUMNS, partitioned_by=("group_id", "segment"), properties=_LOG_PROPERTIES
+        )
+    if state not in found:
+        state.create(
+            spark, f"{STATE_COLUMNS}, bucket int", partitioned_by=("group_id", "bucket"), properties=_STATE_PROPERTIES
+        )
+
+
+def check_table(spark: SparkSession, table: Location) -> None:
+    """Is this one of our tables, of a version that we can read? Raises StateError."""
+    properties = table.properties(spark) if table.exists(spark) else {}
+    version = properties.get("share_spark.format.version")
+    if version is None:
+        raise StateError(f"state location holds something else: {table} is not a table of share_spark")
+    if int(version) > FORMAT_VERSION:
+        raise StateError(
+            f"{table} was written by a newer share_spark (format {version}, this one reads up to {FORMAT_VERSION})"
+        )
+
+
+def check_location(spark: SparkSession, location: Location) -> None:
+    """For readers: the log must be there and ours. Raises StateError."""
+    if log_table(location).is_free(spark):
+        raise StateError(f"no share-group state at {location}")
+    check_table(spark, log_table(location))

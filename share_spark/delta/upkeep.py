@@ -1,0 +1,133 @@
+"""Work beside the hot path, in one thread of its own: the table for people, and pruning of closed segments.
+
+Both only ever read what is committed and write what the engine never reads, so they may fail, be late or be missed without harm:
+a fault is logged and the next round tries again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from share_spark.delta.commits import CommitListing
+from share_spark.delta.location import Location
+from share_spark.delta.segments import tail_of
+from share_spark.delta.state_view import STATE_BUCKETS, state_bucket, state_of_group
+from share_spark.delta.tables import log_table, state_table
+from share_spark.model.ids import SharePartitionKey
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Upkeep:
+    """Refreshes ``share_partition_state`` at most every ``refresh_ms`` and prunes segments closed for ``retention_ms``."""
+
+    spark: SparkSession
+    location: Location
+    group_id: str
+    refresh_ms: int
+    retention_ms: int
+    _changed: set[int] | None = None
+    _segment: int = -1
+    _pruned: int = -1
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin; the first round rewrites every share-partition of the group."""
+        with self._lock:
+            self._changed = None
+        self._thread = threading.Thread(target=self._run, name=f"share-spark-upkeep-{self.group_id}", daemon=True)
+        self._thread.start()
+
+    def note(self, keys: Iterable[SharePartitionKey], segment: int) -> None:
+        """These share-partitions have changed; ``segment`` is the one being written now."""
+        buckets = {bucket_for(key) for key in keys}
+        with self._lock:
+            self._segment = segment
+            if self._changed is not None:
+                self._changed |= buckets
+
+    def close(self) -> None:
+        """A last round, then end. Waits for both."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+            self._round()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self.refresh_ms / 1_000):
+            self._round()
+
+    def _round(self) -> None:
+        for work in (self._refresh, self._prune):
+            try:
+                work()
+            except Exception:  # noqa: BLE001 - late is allowed, stopping the engine is not
+                _log.warning("%s of group %s failed; it will be tried again", work.__name__, self.group_id, exc_info=True)
+
+    def _refresh(self) -> None:
+        with self._lock:
+            buckets, self._changed = self._changed, set()
+        if buckets is not None and not buckets:
+            return
+        try:
+            self._rewrite(buckets)
+        except BaseException:
+            with self._lock:
+                self._changed = None
+            raise
+
+    def _rewrite(self, buckets: set[int] | None) -> None:
+        table = log_table(self.location)
+        commits = CommitListing.of(self.spark, table.directory(self.spark))
+        tail = tail_of(self.spark, self.location, self.group_id, commits, commits.latest_version())
+        rows = state_of_group(tail, self.group_id, buckets).withColumn("bucket", state_bucket())
+        overwrite(state_table(self.location), rows.coalesce(1))
+
+    def _prune(self) -> None:
+        """Drop whole closed segments by partition predicate: metadata only, so never in the way of an append."""
+        current = self._segment
+        if current <= self._pruned:
+            return
+        oldest_kept = self._oldest_kept(current)
+        if oldest_kept > 0:
+            predicate = (F.col("group_id") == self.group_id) & (F.col("segment") < oldest_kept)
+            log_table(self.location).delta_table(self.spark).delete(predicate)
+        if oldest_kept == current:
+            self._pruned = current
+
+    def _oldest_kept(self, current: int) -> int:
+        if self.retention_ms == 0:
+            return current
+        rows = log_table(self.location).load(self.spark).where(F.col("group_id") == self.group_id)
+        closed_at = rows.groupBy("segment").agg(F.unix_millis(F.max("written_at")).alias("at")).collect()
+        limit = int(time.time() * 1_000) - self.retention_ms
+        return min([row.segment for row in closed_at if row.at >= limit] + [current])
+
+
+def bucket_for(key: SharePartitionKey) -> int:
+    """``state_bucket`` for one key."""
+    return zlib.crc32(f"{key.topic_id}:{key.partition}".encode()) % STATE_BUCKETS
+
+
+def overwrite(table: Location, rows: DataFrame) -> None:
+    """Replace exactly the partitions that ``rows`` has."""
+    writer = rows.write.format("delta").mode("overwrite").option("partitionOverwriteMode", "dynamic")
+    if table.path is not None:
+        writer.save(table.path)
+    else:
+        writer.saveAsTable(table.sql_name())

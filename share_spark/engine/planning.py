@@ -1,0 +1,114 @@
+"""Which share-partitions have something to do in a micro-batch, and how much each may take. Pure.
+
+A share-partition is active when it has acknowledgements waiting, new records, redeliveries, a lock that has run out, a log
+start that moved past it, or no state yet. All others get no control row and cost nothing but a look at two integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from share_spark.engine.step import NO_RANGES, Control, Front, Ranges
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.offsets import LogEnds
+from share_spark.model.requests import AcknowledgeType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """Everything a micro-batch reads before it decides; each read once.
+
+    ``ends``: log ends per key with its topic. ``initial_offsets``: for keys without state. ``targets``: exclusive end
+    offsets of an available-now run, None when the run is endless. ``acknowledged``: third column acknowledge type.
+    """
+
+    now_ms: int
+    topics: Mapping[SharePartitionKey, str]
+    ends: Mapping[SharePartitionKey, LogEnds]
+    initial_offsets: Mapping[SharePartitionKey, int]
+    acknowledged: Mapping[SharePartitionKey, Ranges]
+    targets: Mapping[SharePartitionKey, int] | None = None
+    stopping: bool = False
+
+
+def plan(
+    inputs: Inputs, fronts: Mapping[SharePartitionKey, Front], *, max_records: int, max_record_locks: int
+) -> dict[SharePartitionKey, Control]:
+    """Control rows of the active share-partitions; ``max_records`` is shared out among those that want records."""
+    wanted = {key: _demand(key, inputs, fronts, max_record_locks) for key in inputs.ends}
+    active = [key for key in inputs.ends if wanted[key] or _must_settle(key, inputs, fronts)]
+    budget = 0 if inputs.stopping else max_records
+    shares = share_out([wanted[key] for key in active], budget)
+    return {key: _control(key, inputs, share) for key, share in zip(active, shares, strict=True)}
+
+
+def end_for(key: SharePartitionKey, inputs: Inputs) -> int:
+    """Exclusive end of what may be acquired: the log end, or the target of an available-now run if that is lower."""
+    end = inputs.ends[key].end_offset
+    return end if inputs.targets is None else min(end, inputs.targets.get(key, 0))
+
+
+def share_out(demands: Sequence[int], budget: int) -> list[int]:
+    """Divide ``budget`` evenly; what one does not want goes to the others. Sum is min(budget, sum of demands).
+
+    >>> share_out([5, 100, 100], 105)
+    [5, 50, 50]
+    """
+    shares = [0] * len(demands)
+    left = budget
+    order = sorted(range(len(demands)), key=demands.__getitem__)
+    for position, index in enumerate(order):
+        fair = -(-left // (len(order) - position))
+        shares[index] = min(demands[index], fair)
+        left -= shares[index]
+    return shares
+
+
+def is_done(fronts: Mapping[SharePartitionKey, Front], targets: Mapping[SharePartitionKey, int]) -> bool:
+    """Every offset below the targets is Acknowledged or Archived: the SPSO has passed them (R15)."""
+    return all(key in fronts and fronts[key].start_offset >= target for key, target in targets.items())
+
+
+def _demand(
+    key: SharePartitionKey, inputs: Inputs, fronts: Mapping[SharePartitionKey, Front], max_record_locks: int
+) -> int:
+    front = fronts.get(key)
+    end = end_for(key, inputs)
+    if front is None or front.start_offset < 0:
+        return min(max(0, end - inputs.initial_offsets.get(key, 0)), max_record_locks)
+    released = _released(inputs.acknowledged.get(key, NO_RANGES))
+    new = max(0, end - max(front.end_offset, inputs.ends[key].log_start_offset))
+    # Acknowledgements may empty the window, so a share-partition that has some may hope for all of it.
+    window = 0 if key in inputs.acknowledged else front.end_offset - front.start_offset
+    return front.available + released + min(new, max(0, max_record_locks - window))
+
+
+def _released(acknowledged: Ranges) -> int:
+    if not len(acknowledged):
+        return 0
+    rows = acknowledged[acknowledged[:, 2] == AcknowledgeType.RELEASE]
+    return int((rows[:, 1] - rows[:, 0] + 1).sum())
+
+
+def _must_settle(
+    key: SharePartitionKey, inputs: Inputs, fronts: Mapping[SharePartitionKey, Front]
+) -> bool:
+    front = fronts.get(key)
+    if front is None or front.start_offset < 0:
+        return True
+    if key in inputs.acknowledged or inputs.ends[key].log_start_offset > front.start_offset:
+        return True
+    return front.next_deadline_ms is not None and front.next_deadline_ms <= inputs.now_ms
+
+
+def _control(key: SharePartitionKey, inputs: Inputs, share: int) -> Control:
+    return Control(
+        topic=inputs.topics[key],
+        log_start_offset=inputs.ends[key].log_start_offset,
+        end_offset=end_for(key, inputs),
+        initial_offset=inputs.initial_offsets.get(key),
+        acknowledged=inputs.acknowledged.get(key, NO_RANGES),
+        release_member=inputs.stopping,
+        max_records=share,
+    )

@@ -1,0 +1,164 @@
+"""What the engine needs from the world, as small protocols. The edges implement them; ``memory`` has a twin of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from share_spark.engine.step import Control, Front, Outcome
+from share_spark.model.ids import SharePartitionKey, TopicPartition
+from share_spark.model.offsets import LogEnds
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from pyspark.sql import DataFrame, SparkSession
+
+RECORD_COLUMNS = (
+    "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary, "
+    "headers array<struct<key:string,value:binary>>"
+)
+"""Columns of every frame of records, as Spark's Kafka source names them (``timestampType`` left out)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """A topic as its log knows it. ``topic_id`` changes when the topic is deleted and created anew."""
+
+    topic: str
+    topic_id: str
+    partitions: tuple[int, ...]
+
+
+class OffsetSpan(NamedTuple):
+    """A stretch of one topic-partition to read, inclusive; may cover offsets that nobody asked for."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+
+
+class TopicLog(Protocol):
+    """A log of topics that others write to: Kafka, or a Delta table in Kafka's shape. Never written by the engine."""
+
+    def describe(self, topic: str) -> TopicDescription:
+        """The topic now. Raises TopicError (no such topic), TopicUnreachableError (no answer in bounded time)."""
+        ...
+
+    def log_ends(self, topic: str) -> Mapping[int, LogEnds]:
+        """Ends per partition, all partitions in one call; new partitions appear here. Errors as ``describe``."""
+        ...
+
+    def offsets_at(self, topic: str, timestamp_ms: int) -> Mapping[int, int]:
+        """Per partition the first offset stamped at or after ``timestamp_ms``, or its end offset if there is none."""
+        ...
+
+    def read(self, spark: SparkSession, spans: Sequence[OffsetSpan], tasks: int) -> DataFrame:
+        """The records inside the spans, columns RECORD_COLUMNS, in about ``tasks`` tasks whatever the number of
+        partitions. Offsets without a record (compacted, control, aborted, below the log start) are simply missing.
+        Records of one task come in ascending offset order per partition. Lazy; reading twice reads the log twice."""
+        ...
+
+
+class Stamp(NamedTuple):
+    """Who wrote an append: it makes a commit recognisable, and decides between two engines (design: one commit decides).
+
+    ``writer_epoch`` and ``run_id`` belong to the claim, ``query_id`` and ``batch_id`` to Spark's micro-batch.
+    """
+
+    writer_epoch: int
+    run_id: str
+    query_id: str
+    batch_id: int
+
+
+class ShareStateStore(Protocol):
+    """Durable share-partition state of one group: a log of records, and the live state folded from it.
+
+    ``advance`` computes and changes nothing; ``commit`` makes the last ``advance`` durable in one append and adopts it.
+    """
+
+    def claim(self) -> int:
+        """Claim the group for this engine; returns the writer epoch. Raises FencedError, StateError."""
+        ...
+
+    def load(self) -> Mapping[SharePartitionKey, Front]:
+        """(Re)build the live state from the log as far as it counts. Raises StateError, FencedError."""
+        ...
+
+    def advance(
+        self, controls: Mapping[SharePartitionKey, Control], *, batch_id: int, now_ms: int
+    ) -> Sequence[Outcome]:
+        """Decide for every share-partition with a control row; others stay as they are. Tentative until ``commit``."""
+        ...
+
+    def commit(self) -> None:
+        """Append what the last ``advance`` decided, check that no other engine has claimed the group, adopt the new
+        state. Raises FencedError; any other exception leaves the outcome unknown until ``was_committed``."""
+        ...
+
+    def was_committed(self, batch_id: int) -> bool:
+        """After a failed ``commit``: did the append of that micro-batch happen? Call ``load`` afterwards."""
+        ...
+
+
+class AcquiredSpan(NamedTuple):
+    """What a micro-batch acquired of one topic-partition. ``ranges``: int64 (n, 3) of first, last, delivery count."""
+
+    partition: TopicPartition
+    ranges: NDArray[np.int64]
+
+
+class AcknowledgedSpan(NamedTuple):
+    """What handlers said of one topic-partition. ``ranges``: int64 (n, 3) of first, last, acknowledge type, ascending
+    and disjoint; offsets acquired but missing here hold no record. ``errors``: (first, last, text), ascending."""
+
+    partition: TopicPartition
+    ranges: NDArray[np.int64]
+    errors: Sequence[tuple[int, int, str]]
+
+
+class Delivery(Protocol):
+    """Brings acquired records to the handler and its acknowledgements back; calls it at most once per record."""
+
+    def deliver(self, acquired: Sequence[AcquiredSpan]) -> Sequence[AcknowledgedSpan]:
+        """Raises HandlerError if the handler broke its contract; a lost worker is a release, not an exception."""
+        ...
+
+
+class DeadLetter(NamedTuple):
+    """A run of archived offsets with the reason and the last error, to be written with their records' content."""
+
+    partition: TopicPartition
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+    reason: str
+    error: str | None
+
+
+class DeadLetterSink(Protocol):
+    """Where archived records go, *before* the commit that archives them: so at least once, never not at all."""
+
+    def write(self, letters: Iterable[DeadLetter]) -> None:
+        """Raises DeadLetterError; whatever was written stays."""
+        ...
+
+
+class DeadLetterTarget(Protocol):
+    """A topic or table that takes dead letters with their content."""
+
+    def write(self, spark: SparkSession, group_id: str, letters: DataFrame) -> None:
+        """Write one dead letter per row of ``letters`` (RECORD_COLUMNS, delivery_count int, reason string,
+        error string). Raises DeadLetterError; whatever was written stays."""
+        ...
+
+
+class Clock(Protocol):
+    """Wall-clock time."""
+
+    def __call__(self) -> int:
+        """Milliseconds since the epoch."""
+        ...

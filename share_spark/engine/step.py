@@ -1,0 +1,195 @@
+"""One share-partition in one micro-batch: a pure function of its state and its control row.
+
+This is what runs on the executors, and what the simulation runs without Spark. The order inside a micro-batch is fixed:
+acknowledgements; session ends; lock expiry; log start; acquire. A live engine acknowledges everything it holds before it
+expires locks, so its own handlers are never late; what expires belongs to the dead.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from share_spark.model.errors import ErrorCode
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.records import UNINITIALIZED_START_OFFSET, ShareRecord
+from share_spark.model.requests import (
+    AcknowledgementBatch,
+    Acknowledge,
+    Acquire,
+    AcquireMode,
+    ArchivedRange,
+    ExpireLocks,
+    Initialize,
+    LogBatch,
+    MoveLogStart,
+    PartitionRequest,
+    PartitionResponse,
+    ReleaseMember,
+)
+from share_spark.partition import (
+    PartitionLimits,
+    SharePartition,
+    available_ranges,
+    decide,
+    evolve,
+    next_deadline_ms,
+    take_snapshot,
+)
+
+Ranges = NDArray[np.int64]
+"""Shape (n, 3), int64: first offset, last offset, and a third column that the field's docstring names."""
+
+NO_RANGES: Ranges = np.empty((0, 3), dtype=np.int64)
+
+
+class Front(NamedTuple):
+    """What the driver remembers of a share-partition between micro-batches: a few integers, never its ranges.
+
+    ``end_offset`` is exclusive (SPEO). ``available`` counts the offsets of the window that wait for redelivery.
+    """
+
+    topic: str
+    start_offset: int
+    end_offset: int
+    available: int
+    next_deadline_ms: int | None
+
+
+class Control(NamedTuple):
+    """Everything a share-partition needs to know in one micro-batch. Sent from the driver to its bucket.
+
+    ``end_offset`` (exclusive) bounds new records: the log end, or the target of an available-now run.
+    ``acknowledged``: third column is the acknowledge type. ``release_member``: the engine is stopping.
+    ``initial_offset``: SPSO of a share-partition that has none.
+    """
+
+    topic: str
+    log_start_offset: int
+    end_offset: int
+    initial_offset: int | None = None
+    acknowledged: Ranges = NO_RANGES
+    release_member: bool = False
+    max_records: int = 0
+
+
+class Outcome(NamedTuple):
+    """What a micro-batch did to one share-partition. Record counts are offsets.
+
+    ``acquired``: third column is the delivery count. ``archived``: with reasons, only those that make dead letters or not
+    alike; the engine filters.
+    """
+
+    key: SharePartitionKey
+    front: Front
+    changed: bool
+    acquired: Ranges
+    archived: tuple[ArchivedRange, ...]
+    accepted: int
+    released: int
+    redelivered: int
+    error: ErrorCode
+
+
+class StepResult(NamedTuple):
+    """``record`` is None if nothing changed; ``state`` is then the state that was given."""
+
+    state: SharePartition
+    record: ShareRecord | None
+    outcome: Outcome
+
+
+def step(
+    key: SharePartitionKey,
+    state: SharePartition | None,
+    control: Control,
+    *,
+    limits: PartitionLimits,
+    member_id: str,
+    now_ms: int,
+) -> StepResult:
+    """Apply one control row. ``state`` None: a share-partition seen for the first time, whose first record is a
+    snapshot (R75)."""
+    before = state or SharePartition(key=key)
+    requests = settling_requests(before, control, member_id) + acquire_request(before, control, member_id)
+    decision = decide(before, requests, limits, now_ms)
+    after = evolve(before, decision.record) if decision.record else before
+    record: ShareRecord | None = decision.record
+    if state is None and record is not None:
+        after, record = with_snapshot(after)
+    return StepResult(after, record, outcome_of(key, control.topic, after, record, decision.responses))
+
+
+def with_snapshot(state: SharePartition) -> tuple[SharePartition, ShareRecord]:
+    """The state and the snapshot that begins a segment with it (R74, R75)."""
+    record = take_snapshot(state)
+    return evolve(state, record), record
+
+
+def settling_requests(
+    state: SharePartition, control: Control, member_id: str
+) -> tuple[PartitionRequest, ...]:
+    """The requests that come before the acquire, in the order of the micro-batch."""
+    requests: list[PartitionRequest] = []
+    if state.start_offset == UNINITIALIZED_START_OFFSET and control.initial_offset is not None:
+        requests.append(Initialize(start_offset=control.initial_offset))
+    if len(control.acknowledged):
+        requests.append(Acknowledge(member_id=member_id, batches=acknowledgement_batches(control.acknowledged)))
+    if control.release_member:
+        requests.append(ReleaseMember(member_id=member_id))
+    requests.append(ExpireLocks())
+    requests.append(MoveLogStart(log_start_offset=control.log_start_offset))
+    return tuple(requests)
+
+
+def acknowledgement_batches(ranges: Ranges) -> tuple[AcknowledgementBatch, ...]:
+    """Rows (first, last, type) as acknowledgement batches of one type each (R47)."""
+    types = {kind: (kind,) for kind in range(5)}
+    return tuple(AcknowledgementBatch(first, last, types[kind]) for first, last, kind in ranges.tolist())
+
+
+def acquire_request(
+    state: SharePartition, control: Control, member_id: str
+) -> tuple[PartitionRequest, ...]:
+    """Take redeliveries and new records, exactly up to the budget; the log's own batches are not known yet."""
+    if control.max_records <= 0:
+        return ()
+    new_from = max(state.end_offset, control.log_start_offset, control.initial_offset or 0)
+    new = (LogBatch(new_from, control.end_offset - 1),) if control.end_offset > new_from else ()
+    return (
+        Acquire(
+            member_id=member_id, max_records=control.max_records, mode=AcquireMode.EXACT, log_batches=new
+        ),
+    )
+
+
+def outcome_of(
+    key: SharePartitionKey,
+    topic: str,
+    state: SharePartition,
+    record: ShareRecord | None,
+    responses: tuple[PartitionResponse, ...],
+) -> Outcome:
+    """Sum up the responses of one share-partition."""
+    acquired = [run for response in responses for run in response.acquired]
+    ranges = np.array(acquired, dtype=np.int64).reshape(-1, 3)
+    again = ranges[ranges[:, 2] > 1]
+    return Outcome(
+        key=key,
+        front=front_of(topic, state),
+        changed=record is not None,
+        acquired=ranges,
+        archived=tuple(run for response in responses for run in response.archived),
+        accepted=sum(response.accepted for response in responses),
+        released=sum(response.released for response in responses),
+        redelivered=int((again[:, 1] - again[:, 0] + 1).sum()),
+        error=next((response.error for response in responses if response.error), ErrorCode.NONE),
+    )
+
+
+def front_of(topic: str, state: SharePartition) -> Front:
+    """The driver's few integers about a share-partition."""
+    available = sum(last - first + 1 for first, last, _ in available_ranges(state))
+    return Front(topic, state.start_offset, state.end_offset, available, next_deadline_ms(state))

@@ -1,0 +1,109 @@
+"""The topics a group subscribes to: their identity, their log ends, and where a new share-partition begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from share_spark.engine.ports import Clock, TopicDescription, TopicLog
+from share_spark.engine.step import Front
+from share_spark.model.config import OffsetReset
+from share_spark.model.errors import TopicError
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.offsets import LogEnds
+
+_IDENTITY_CHECK_MS = 5_000
+"""How often a live run asks whether its topics are still the same; a topic whose log ends go back is asked at once."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SubscribedTopics:
+    """Topics of one group on one topic log. Remembers their ids, so that a topic created anew is noticed."""
+
+    group_id: str
+    topics: Sequence[str]
+    log: TopicLog
+    reset: OffsetReset
+    clock: Clock
+    _described: dict[str, TopicDescription] = field(default_factory=dict)
+    _ends: dict[SharePartitionKey, LogEnds] = field(default_factory=dict)
+    _checked_ms: int = 0
+
+    def refresh(self) -> None:
+        """Describe all topics. Raises TopicError (unknown, or created anew since), TopicUnreachableError."""
+        for topic in self.topics:
+            found = self.log.describe(topic)
+            known = self._described.get(topic)
+            if known and known.topic_id != found.topic_id:
+                raise _created_anew(topic, known.topic_id, found.topic_id)
+            self._described[topic] = found
+        self._checked_ms = self.clock()
+
+    def check_identity(self, keys: Mapping[SharePartitionKey, Front]) -> None:
+        """Refuse a state that was made for an earlier life of one of the topics. Raises TopicError."""
+        for key, front in keys.items():
+            found = self._described.get(front.topic)
+            if found and found.topic_id != key.topic_id:
+                raise _created_anew(front.topic, key.topic_id, found.topic_id)
+
+    def log_ends(self) -> dict[SharePartitionKey, LogEnds]:
+        """Ends of every partition, new ones included; one call per topic. Raises TopicError, TopicUnreachableError."""
+        ends = {
+            self._key(topic, partition): found
+            for topic in self.topics
+            for partition, found in self.log.log_ends(topic).items()
+        }
+        gone_back = any(key in ends and ends[key].end_offset < old.end_offset for key, old in self._ends.items())
+        if gone_back or self.clock() - self._checked_ms >= _IDENTITY_CHECK_MS:
+            self.refresh()
+        self._ends = ends
+        return ends
+
+    def names(self) -> Mapping[SharePartitionKey, str]:
+        """Topic name of each known key."""
+        by_id = {found.topic_id: topic for topic, found in self._described.items()}
+        return {key: by_id[key.topic_id] for key in self._ends}
+
+    def initial_offsets(
+        self,
+        fronts: Mapping[SharePartitionKey, Front],
+        ends: Mapping[SharePartitionKey, LogEnds],
+        now_ms: int,
+    ) -> dict[SharePartitionKey, int]:
+        """SPSO of the share-partitions that have none (R26).
+
+        The policy decides for a topic that the group sees for the first time. A partition that is added to a topic later
+        begins at its log start, so that nothing written before it was noticed is skipped (KIP-1282's reading).
+        """
+        wanted = [key for key in ends if key not in fronts or fronts[key].start_offset < 0]
+        seen = {key.topic_id for key, front in fronts.items() if front.start_offset >= 0} if wanted else set()
+        added = {key: ends[key].log_start_offset for key in wanted if key.topic_id in seen}
+        fresh = [key for key in wanted if key.topic_id not in seen]
+        return added | (self._by_policy(fresh, ends, now_ms) if fresh else {})
+
+    def _by_policy(
+        self, keys: Sequence[SharePartitionKey], ends: Mapping[SharePartitionKey, LogEnds], now_ms: int
+    ) -> dict[SharePartitionKey, int]:
+        if self.reset.policy == "earliest":
+            return {key: ends[key].log_start_offset for key in keys}
+        if self.reset.policy == "latest":
+            return {key: ends[key].end_offset for key in keys}
+        found = self._offsets_at(now_ms - self.reset.duration_ms)
+        return {key: max(found[key], ends[key].log_start_offset) for key in keys}
+
+    def _offsets_at(self, timestamp_ms: int) -> dict[SharePartitionKey, int]:
+        return {
+            self._key(topic, partition): offset
+            for topic in self.topics
+            for partition, offset in self.log.offsets_at(topic, timestamp_ms).items()
+        }
+
+    def _key(self, topic: str, partition: int) -> SharePartitionKey:
+        return SharePartitionKey(self.group_id, self._described[topic].topic_id, partition)
+
+
+def _created_anew(topic: str, known: str, found: str) -> TopicError:
+    return TopicError(
+        f"topic {topic!r} was deleted and created anew (topic id was {known}, is {found}); "
+        "its share-group state belongs to the old one: use another group or delete the state"
+    )

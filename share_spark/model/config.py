@@ -1,0 +1,164 @@
+"""Settings of a share group: one table of keys, each with its type, default and range.
+
+The same keys work in ``conf/*.toml``, in ``ShareGroup(...).option(key, value)`` and on the command line. Names are Kafka's
+where Kafka has the setting (section 9 of KIP-932 and the group configs of 4.2 and 4.3). A value outside its range is refused,
+never clipped (R170); an unknown key is an error that names the nearest known one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from share_spark.model.errors import ConfigError
+
+_DURATION_ISO = re.compile(r"^P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?$")
+_DURATION_SHORT = re.compile(r"^(\d+)\s*(ms|s|m|h|d)$")
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_duration_ms(text: str) -> int:
+    """Milliseconds of ``30s``, ``10m``, ``7d``, ``500ms`` or ISO-8601 (``PT1H30M``). Raises ConfigError."""
+    short = _DURATION_SHORT.match(text.strip())
+    if short:
+        return int(short[1]) * _UNIT_MS[short[2]]
+    iso = _DURATION_ISO.match(text.strip())
+    if iso and any(iso.groups()):
+        days, hours, minutes = (int(part or 0) for part in iso.groups()[:3])
+        return ((days * 24 + hours) * 60 + minutes) * 60_000 + int(float(iso[4] or 0) * 1_000)
+    raise ConfigError(f"not a duration: {text!r} (write 30s, 10m, 7d or PT1H)")
+
+
+class OffsetReset(NamedTuple):
+    """Where a share-partition without state begins (R26). ``duration_ms`` only for ``by_duration``."""
+
+    policy: str
+    duration_ms: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> OffsetReset:
+        """``earliest``, ``latest`` or ``by_duration:PT1H``. Raises ConfigError."""
+        policy, _, duration = text.strip().partition(":")
+        if policy in ("earliest", "latest") and not duration:
+            return cls(policy)
+        if policy == "by_duration" and duration:
+            return cls(policy, parse_duration_ms(duration))
+        raise ConfigError(f"not an offset reset policy: {text!r} (earliest, latest or by_duration:PT1H)")
+
+    def __str__(self) -> str:
+        return self.policy if self.policy != "by_duration" else f"by_duration:{self.duration_ms}ms"
+
+
+def _integer(low: int, high: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        try:
+            number = int(str(value))
+        except ValueError:
+            raise ConfigError(f"{value!r} is not a whole number") from None
+        if not low <= number <= high:
+            raise ConfigError(f"{number} is outside {low}..{high}")
+        return number
+
+    return read
+
+
+def _milliseconds(low: int, high: int) -> Callable[[Any], int]:
+    within = _integer(low, high)
+
+    def read(value: Any) -> int:
+        return within(value if str(value).strip().isdigit() else parse_duration_ms(str(value)))
+
+    return read
+
+
+def _one_of(*choices: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if value not in choices:
+            raise ConfigError(f"{value!r} is not one of {', '.join(choices)}")
+        return str(value)
+
+    return read
+
+
+class _Setting(NamedTuple):
+    key: str
+    default: Any
+    read: Callable[[Any], Any]
+
+
+_DAY_MS = 86_400_000
+
+SETTINGS: Mapping[str, _Setting] = {
+    "lock_duration_ms": _Setting("share.record.lock.duration.ms", 30_000, _milliseconds(1_000, 3_600_000)),
+    "max_delivery_count": _Setting("share.delivery.count.limit", 5, _integer(2, 25)),
+    "max_record_locks": _Setting("share.partition.max.record.locks", 2_000, _integer(100, 10**9)),
+    "offset_reset": _Setting("share.auto.offset.reset", "latest", lambda v: OffsetReset.parse(str(v))),
+    "isolation_level": _Setting(
+        "share.isolation.level", "read_uncommitted", _one_of("read_uncommitted", "read_committed")
+    ),
+    "max_records_per_trigger": _Setting("max.records.per.trigger", 500_000, _integer(1, 10**9)),
+    "record_timeout_ms": _Setting("record.timeout.ms", 0, _milliseconds(0, _DAY_MS)),
+    "updates_per_snapshot": _Setting(
+        "share.coordinator.snapshot.update.records.per.snapshot", 500, _integer(1, 500)
+    ),
+    "state_refresh_ms": _Setting("state.refresh", 10_000, _milliseconds(1_000, _DAY_MS)),
+    "history_retention_ms": _Setting("history.retention", 0, _milliseconds(0, 3_650 * _DAY_MS)),
+    "request_timeout_ms": _Setting("request.timeout.ms", 15_000, _milliseconds(1_000, 600_000)),
+}
+"""Field of GroupConfig -> (key, default, reader). Durations take 30s, 10m, 7d or PT1H as well as milliseconds."""
+
+ALIASES = {
+    "group.share.record.lock.duration.ms": "share.record.lock.duration.ms",
+    "group.share.delivery.count.limit": "share.delivery.count.limit",
+    "group.share.partition.max.record.locks": "share.partition.max.record.locks",
+    "group.share.auto.offset.reset": "share.auto.offset.reset",
+    "group.share.isolation.level": "share.isolation.level",
+}
+"""Both spellings are taken, one is kept (R171)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """Validated settings of one group; build it with ``parse``. Fields end in their unit."""
+
+    lock_duration_ms: int
+    max_delivery_count: int
+    max_record_locks: int
+    offset_reset: OffsetReset
+    isolation_level: str
+    max_records_per_trigger: int
+    record_timeout_ms: int
+    updates_per_snapshot: int
+    state_refresh_ms: int
+    history_retention_ms: int
+    request_timeout_ms: int
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> GroupConfig:
+        """Read ``{key: value}``. Raises ConfigError with one line: an unknown key, or a value that does not fit."""
+        by_key = {setting.key: name for name, setting in SETTINGS.items()}
+        chosen = {name: setting.default for name, setting in SETTINGS.items()}
+        for raw_key, value in given.items():
+            key = ALIASES.get(raw_key, raw_key)
+            if key not in by_key:
+                raise ConfigError(f"unknown setting {raw_key!r}{_nearest(key, by_key)}")
+            chosen[by_key[key]] = value
+        return cls(**{name: _read(name, value) for name, value in chosen.items()})
+
+
+def _read(name: str, value: Any) -> Any:
+    try:
+        return SETTINGS[name].read(value)
+    except ConfigError as fault:
+        raise ConfigError(f"{SETTINGS[name].key}: {fault}") from None
+
+
+def _nearest(key: str, known: Mapping[str, str]) -> str:
+    close = difflib.get_close_matches(key, known, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+assert {field.name for field in fields(GroupConfig)} == set(SETTINGS)  # noqa: S101 - a table and its type agree

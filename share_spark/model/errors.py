@@ -1,0 +1,91 @@
+"""Errors, few, named by who is at fault. Each carries its Kafka error code and whether a retry can help (section 8 of
+KIP-932). Expected faults of a request are response values (``ErrorCode``); exceptions are for the person who runs the job.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ErrorCode(IntEnum):
+    """Kafka's numbers for the errors this project answers with."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    NOT_LEADER_OR_FOLLOWER = 6
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    INCONSISTENT_GROUP_PROTOCOL = 23
+    INVALID_GROUP_ID = 24
+    UNKNOWN_MEMBER_ID = 25
+    INVALID_CONFIG = 40
+    INVALID_REQUEST = 42
+    KAFKA_STORAGE_ERROR = 56
+    NON_EMPTY_GROUP = 68
+    GROUP_ID_NOT_FOUND = 69
+    FENCED_LEADER_EPOCH = 74
+    GROUP_MAX_SIZE_REACHED = 81
+    UNKNOWN_TOPIC_ID = 100
+    FENCED_MEMBER_EPOCH = 110
+    INVALID_RECORD_STATE = 121
+    SHARE_SESSION_NOT_FOUND = 122
+    INVALID_SHARE_SESSION_EPOCH = 123
+    FENCED_STATE_EPOCH = 124
+
+
+class ShareError(Exception):
+    """Base of all errors of this project. The message is one line that names the culprit."""
+
+    code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
+    retriable: bool = False
+
+
+class ConfigError(ShareError):
+    """The user's settings: an unknown key, a value out of range, a choice that is missing."""
+
+    code = ErrorCode.INVALID_CONFIG
+
+
+class TopicError(ShareError):
+    """The topic log: the topic does not exist, was created anew under another id, or cannot be reached."""
+
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class TopicUnreachableError(TopicError):
+    """The broker or the table behind the topic log did not answer in time."""
+
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    retriable = True
+
+
+class HandlerError(ShareError):
+    """The user's handler broke its contract (import, length, type, unknown record). Not: it raised for a record."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+
+class StateError(ShareError):
+    """The state tables: not ours, of a newer version, damaged, or of another group."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class FencedError(ShareError):
+    """Another engine has claimed the group since; this one must stop."""
+
+    code = ErrorCode.FENCED_STATE_EPOCH
+
+
+class DeadLetterError(ShareError):
+    """The dead-letter topic or table refused a write."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+    retriable = True
+
+
+class EnvironmentFault(ShareError):
+    """The machine: no Java or the wrong one, a jar that cannot be had."""

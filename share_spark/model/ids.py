@@ -1,0 +1,32 @@
+"""Keys: who owns a piece of share-group state (R70)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class SharePartitionKey(NamedTuple):
+    """(group id, topic id, partition): the key of all share-partition state (R70).
+
+    ``topic_id`` is the topic's UUID as Kafka's Java tools print it (22 characters of base64) or whatever
+    the topic log gives as an identity that changes when the topic is created anew. A tuple, because it is hashed and
+    compared in every micro-batch.
+    """
+
+    group_id: str
+    topic_id: str
+    partition: int
+
+    def __str__(self) -> str:
+        """The coordinator key text, ``group:topicId:partition`` (R71)."""
+        return f"{self.group_id}:{self.topic_id}:{self.partition}"
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic by name, as topic logs speak of it."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"

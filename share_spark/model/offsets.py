@@ -1,0 +1,28 @@
+"""Offset ranges. Inclusive on both ends everywhere (R165); an end offset on its own is exclusive and says so."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class OffsetRange(NamedTuple):
+    """Offsets ``first`` to ``last``, both included."""
+
+    first: int
+    last: int
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+    def __bool__(self) -> bool:
+        return self.last >= self.first
+
+
+class LogEnds(NamedTuple):
+    """Where the log of a topic-partition begins and ends, read once per micro-batch.
+
+    ``end_offset`` is exclusive: the high watermark, or the last stable offset for ``read_committed`` (R23, R45).
+    """
+
+    log_start_offset: int
+    end_offset: int

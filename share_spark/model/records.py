@@ -1,0 +1,114 @@
+"""Durable records of a share-partition and the in-flight ranges they carry (R74-R79).
+
+A ``ShareSnapshot`` is the complete state of one share-partition, a ``ShareUpdate`` holds only what changed; the state is
+the last snapshot plus all later updates with its snapshot epoch. Both also carry what Kafka keeps in memory only, the
+Acquired ranges with their member and lock deadline, so that delivery counts stay exact across a crash. ``kip_batches``
+gives back the form of the KIP, in which Acquired is never written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.offsets import OffsetRange
+
+UNCHANGED = -1
+"""Start offset of a ShareUpdate that does not move it (R61)."""
+
+UNINITIALIZED_START_OFFSET = -1
+"""Start offset of an initialised share-partition whose reset policy has not been applied yet (R26)."""
+
+
+class DeliveryState(IntEnum):
+    """State of a record in the window; ids as on the wire (section 1.2 of KIP-932). Id 3 is unused."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1
+    ACKNOWLEDGED = 2
+    ARCHIVED = 4
+
+    @property
+    def is_final(self) -> bool:
+        """Acknowledged and Archived are never left (R3)."""
+        return self >= DeliveryState.ACKNOWLEDGED
+
+
+class StateBatch(NamedTuple):
+    """One run of offsets in the durable form of the KIP. Tuple order is the combiner's sort order (R82)."""
+
+    first_offset: int
+    last_offset: int
+    delivery_state: int
+    delivery_count: int
+
+
+class InFlightBatch(NamedTuple):
+    """One run of offsets with one state, count, member and deadline.
+
+    A tuple and not a dataclass: a micro-batch in which one record in twenty is released makes a hundred thousand of
+    these, and a frozen dataclass costs six times as much to build.
+
+    ``member_id`` and ``lock_deadline_ms`` (milliseconds since the epoch) are set only while
+    Acquired. The lock ends *at* the deadline.
+    """
+
+    first_offset: int
+    last_offset: int
+    delivery_state: DeliveryState
+    delivery_count: int
+    member_id: str | None = None
+    lock_deadline_ms: int | None = None
+
+
+class FetchedBatch(NamedTuple):
+    """Offsets that one fetch acquired together; later fetches return them together (Kafka: a cached batch).
+
+    ``by_offset``: its offsets have parted ways (one was acknowledged alone), which is for good. Kafka's
+    acquire modes keep these, as a client can see where they begin and end; ``AcquireMode.EXACT`` keeps none.
+    """
+
+    first_offset: int
+    last_offset: int
+    by_offset: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareSnapshot:
+    """The complete state of a share-partition (R74). ``start_offset``: the SPSO, -1 if none yet (R26).
+
+    ``fetched`` and ``read_gap`` are empty unless a front-door client (a Kafka acquire mode) or a state taken over
+    from Kafka needs them; see ``SharePartition``.
+    """
+
+    key: SharePartitionKey
+    snapshot_epoch: int
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    batches: tuple[InFlightBatch, ...]
+    fetched: tuple[FetchedBatch, ...] = ()
+    read_gap: OffsetRange | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareUpdate:
+    """What one micro-batch changed in a share-partition (R74, R76). ``start_offset`` -1: SPSO kept (R61).
+
+    When the SPSO moves, all that lies below it is forgotten, then ``batches`` replace the state of exactly the offsets
+    they cover; so what outlives the move below it (R25) is stated again. ``fetched`` replaces batches with the same
+    first offset; ``read_gap`` is the whole value.
+    """
+
+    key: SharePartitionKey
+    snapshot_epoch: int
+    leader_epoch: int
+    start_offset: int
+    batches: tuple[InFlightBatch, ...]
+    fetched: tuple[FetchedBatch, ...] = ()
+    read_gap: OffsetRange | None = None
+
+
+ShareRecord = ShareSnapshot | ShareUpdate

@@ -1,0 +1,153 @@
+"""Requests to a share-partition leader and its answers. Values only; what they mean is in ``share_spark.partition``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+from share_spark.model.errors import ErrorCode
+
+
+class AcknowledgeType(IntEnum):
+    """How a member is done with a record; ids as on the wire. Renew is KIP-1222."""
+
+    GAP = 0
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4
+
+
+class AcquireMode(StrEnum):
+    """How an acquisition is measured.
+
+    ``BATCH_OPTIMIZED``: whole log batches, the record limit is soft (R39). ``RECORD_LIMIT``: Kafka's strict limit
+    (KIP-1206): whole log batches are remembered, but only so many records of them acquired. Both do as Kafka 4.2 does.
+    ``EXACT`` is for callers that do not look at log batches (the Spark-native engine): redeliveries and new records
+    in offset order, exactly up to the limit, no throttling, and nothing remembered of who was fetched with whom.
+    """
+
+    BATCH_OPTIMIZED = "batch_optimized"
+    RECORD_LIMIT = "record_limit"
+    EXACT = "exact"
+
+
+class AcknowledgementBatch(NamedTuple):
+    """Acknowledgement of ``first_offset..last_offset``: one type for all, or exactly one per offset (R47)."""
+
+    first_offset: int
+    last_offset: int
+    types: tuple[int, ...]
+
+
+class LogBatch(NamedTuple):
+    """A record batch as the log returned it; offsets between two batches hold no record.
+
+    ``aborted`` marks batches (control records, aborted transactions) that are archived when acquired.
+    """
+
+    base_offset: int
+    last_offset: int
+    aborted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Initialize:
+    """Choose the first SPSO of a share-partition that has none (R26)."""
+
+    start_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledge:
+    """Acknowledgements of one member, all or nothing (R50).
+
+    ``is_renew_ack``: the request may renew; without it type 4 is refused (ShareAcknowledge version 2, KIP-1222).
+    """
+
+    member_id: str
+    batches: tuple[AcknowledgementBatch, ...]
+    is_renew_ack: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseMember:
+    """A member's session has ended: give back what it still holds (R57)."""
+
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireLocks:
+    """End the locks whose deadline has come (R55)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveLogStart:
+    """The log now begins at ``log_start_offset`` (R25)."""
+
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acquire:
+    """Give records to a member: redeliveries and new ones alike, in offset order (R36-R41).
+
+    ``log_batches`` is what a read of the log at the next fetch offset returned. A caller that does not know the batches
+    (records are read after they are acquired) passes one batch up to the log end and ``EXACT``.
+    ``fetch_offset`` is where the log was read; None: at the next fetch offset.
+    ``batch_size`` (records) cuts large acquisitions at log batch starts.
+    """
+
+    member_id: str
+    max_records: int
+    mode: AcquireMode = AcquireMode.BATCH_OPTIMIZED
+    log_batches: tuple[LogBatch, ...]
+    fetch_offset: int | None = None
+    batch_size: int = 2**31 - 1
+
+
+PartitionRequest = Initialize | Acknowledge | ReleaseMember | ExpireLocks | MoveLogStart | Acquire
+
+
+class AcquiredRange(NamedTuple):
+    """A run of offsets that a member now holds, with the count of this delivery (R9, R41)."""
+
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+
+
+class ArchivedRange(NamedTuple):
+    """A run of offsets that this decision archived, and why; the source of dead letters (KIP-1191)."""
+
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+    reason: ArchiveReason
+
+
+class ArchiveReason(StrEnum):
+    """Why a record was archived. Only the first two make dead letters (KIP-1191)."""
+
+    REJECTED = "rejected"
+    DELIVERY_LIMIT = "delivery limit reached"
+    GAP = "no record at this offset"
+    LOG_START = "below the log start offset"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionResponse:
+    """Answer to one request. ``error`` concerns acknowledgements only; ``acquired`` only an ``Acquire``.
+
+    ``accepted`` and ``released`` count records (offsets), for progress.
+    """
+
+    error: ErrorCode = ErrorCode.NONE
+    acquired: tuple[AcquiredRange, ...] = ()
+    archived: tuple[ArchivedRange, ...] = ()
+    accepted: int = 0
+    released: int = 0
+
+

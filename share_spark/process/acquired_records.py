@@ -1,0 +1,101 @@
+"""The records of acquired ranges as a frame: read in covering spans, filtered to exactly what was acquired in the JVM.
+
+Few ranges become one expression; many (scattered redeliveries) a broadcast join on pages of offsets. Either way nothing reaches
+Python that was not acquired, and every record comes with the value its range carries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from share_spark.engine.cover import covering_spans
+from share_spark.engine.ports import AcquiredSpan, TopicLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_MAX_EXPRESSION_RANGES = 64
+_PAGE_BITS = 6
+_PARTITION_BITS = 16
+SMALL = 20_000
+"""Records below which one task per core is not worth more tasks than that."""
+
+
+def acquired_records(
+    spark: SparkSession, log: TopicLog, acquired: Sequence[AcquiredSpan], *, tasks: int, third: str
+) -> DataFrame:
+    """RECORD_COLUMNS and an int column named ``third`` with the third column of the ranges (the delivery count)."""
+    frame = log.read(spark, covering_spans(acquired), tasks)
+    if sum(offsets_in(one) for one in acquired) <= SMALL:
+        frame = frame.coalesce(tasks)
+    if sum(len(one.ranges) for one in acquired) <= _MAX_EXPRESSION_RANGES:
+        return frame.withColumn(third, F.expr(_case(acquired))).where(F.col(third).isNotNull())
+    return _joined(spark, frame, acquired, third)
+
+
+def offsets_in(acquired: AcquiredSpan) -> int:
+    """How many offsets the ranges hold."""
+    return int((acquired.ranges[:, 1] - acquired.ranges[:, 0] + 1).sum())
+
+
+def _case(acquired: Sequence[AcquiredSpan]) -> str:
+    arms = (
+        f"WHEN topic = {_sql_text(one.partition.topic)} AND partition = {one.partition.partition} "
+        f"AND offset BETWEEN {first} AND {last} THEN {value}"
+        for one in acquired
+        for first, last, value in one.ranges.tolist()
+    )
+    return f"CAST(CASE {' '.join(arms)} END AS INT)"
+
+
+def _sql_text(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _joined(spark: SparkSession, frame: DataFrame, acquired: Sequence[AcquiredSpan], third: str) -> DataFrame:
+    pages = spark.createDataFrame(_pages(acquired, third))
+    matches = (
+        (F.col("page_key") == page_key(F.col("offset"), F.col("partition")))
+        & (F.col("of_partition") == F.col("partition"))
+        & (F.col("of_topic") == F.col("topic"))
+        & F.col("offset").between(F.col("first_offset"), F.col("last_offset"))
+    )
+    return frame.join(F.broadcast(pages), matches).select(*[frame[name] for name in frame.columns], third)
+
+
+def page_key(offset: Column, partition: Column) -> Column:
+    """One number for a page of 64 offsets of a partition; partitions beyond 65,536 share keys, which only costs time."""
+    partition_bits = partition.cast("long").bitwiseAND(F.lit((1 << _PARTITION_BITS) - 1))
+    page = F.shiftright(offset, _PAGE_BITS)
+    return F.shiftleft(page, _PARTITION_BITS).bitwiseOR(partition_bits)
+
+
+def _pages(acquired: Sequence[AcquiredSpan], third: str) -> pa.Table:
+    tables = [_pages_of(one, third) for one in acquired]
+    return pa.concat_tables(tables)
+
+
+def _pages_of(one: AcquiredSpan, third: str) -> pa.Table:
+    """A row per range and page that it touches."""
+    first, last, value = one.ranges.T
+    low, high = first >> _PAGE_BITS, last >> _PAGE_BITS
+    repeats = high - low + 1
+    starts = np.repeat(np.cumsum(repeats) - repeats, repeats)
+    page = np.repeat(low, repeats) + np.arange(len(starts)) - starts
+    partition = one.partition.partition
+    key = (page << _PARTITION_BITS) | (partition & ((1 << _PARTITION_BITS) - 1))
+    columns = {
+        "page_key": key,
+        "of_topic": pa.array([one.partition.topic], pa.string()).take(pa.array(np.zeros(len(key), np.int32))),
+        "of_partition": np.full(len(key), partition, np.int32),
+        "first_offset": np.repeat(first, repeats),
+        "last_offset": np.repeat(last, repeats),
+        third: np.repeat(value, repeats).astype(np.int32),
+    }
+    return pa.table(columns)

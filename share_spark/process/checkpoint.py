@@ -1,0 +1,90 @@
+"""Spark's checkpoint directory of a group, and the note in it that says whose it is.
+
+The checkpoint holds nothing that the state needs: it is Spark's own count of micro-batches. Deleting it loses nothing; a
+checkpoint of another group or another query is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from share_spark.delta.location import Location
+from share_spark.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+_NOTE = "share_group.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint directory, reached through Hadoop's file system."""
+
+    spark: SparkSession
+    directory: str
+
+    @classmethod
+    def at(cls, spark: SparkSession, given: str | None, state: Location, group_id: str) -> Checkpoint:
+        """``given``, or ``_checkpoints/<group>`` below a state directory. Raises ConfigError if there is neither."""
+        if given is not None:
+            return cls(spark, given)
+        if state.path is None:
+            raise ConfigError("state in a schema needs option checkpointLocation: a schema has no directory for it")
+        return cls(spark, f"{state.path.rstrip('/')}/_checkpoints/{quote(group_id, safe='')}")
+
+    def check(self, group_id: str) -> None:
+        """Refuse a checkpoint that is not this group's. Raises ConfigError."""
+        note = self._note()
+        if note is not None and note.get("group_id") != group_id:
+            raise ConfigError(f"checkpoint {self.directory} belongs to group {note.get('group_id')!r}, not {group_id!r}")
+        if note is None and self._exists("metadata"):
+            raise ConfigError(f"checkpoint {self.directory} belongs to another streaming query")
+
+    def sign(self, group_id: str, handler: str, *, has_state: bool) -> None:
+        """Write whose checkpoint this is, and say what is new about it."""
+        note = self._note()
+        if note is None and has_state:
+            _log.warning("checkpoint %s is new; group %s goes on from its state", self.directory, group_id)
+        if note is not None and note.get("handler") != handler:
+            _log.warning("the handler of group %s has changed: was %s, is %s", group_id, note.get("handler"), handler)
+        self._write(json.dumps({"group_id": group_id, "handler": handler}))
+
+    def _note(self) -> dict[str, Any] | None:
+        if not self._exists(_NOTE):
+            return None
+        stream = self._files().open(self._path(_NOTE))
+        try:
+            text: str = self._jvm().org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+        finally:
+            stream.close()
+        try:
+            return dict(json.loads(text))
+        except ValueError:
+            raise ConfigError(f"checkpoint {self.directory}: {_NOTE} is damaged") from None
+
+    def _write(self, text: str) -> None:
+        stream = self._files().create(self._path(_NOTE), True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+
+    def _exists(self, name: str) -> bool:
+        return bool(self._files().exists(self._path(name)))
+
+    def _files(self) -> Any:
+        configuration = self.spark._jsparkSession.sessionState().newHadoopConf()
+        return self._path("").getFileSystem(configuration)
+
+    def _path(self, name: str) -> Any:
+        return self._jvm().org.apache.hadoop.fs.Path(f"{self.directory}/{name}" if name else self.directory)
+
+    def _jvm(self) -> Any:
+        return self.spark._jvm
