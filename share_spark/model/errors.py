@@ -1,5 +1,5 @@
-"""Errors, few, named by who is at fault. Each carries its Kafka error code and whether a retry can help (section 8 of
-KIP-932). Expected faults of a request are response values (``ErrorCode``); exceptions are for the person who runs the job.
+"""Errors, few, named by who is at fault. Each carries its Kafka error code and whether a retry can help
+(section 8 of KIP-932). Expected faults of a request are response values (``ErrorCode``); exceptions are for the person who runs the job.
 """
 
 from __future__ import annotations
@@ -87,5 +87,5 @@ class DeadLetterError(ShareError):
     retriable = True
 
 
-class EnvironmentFault(ShareError):
+class EnvironmentFault(ShareError):  # noqa: N818 - the fault is the machine's
     """The machine: no Java or the wrong one, a jar that cannot be had."""

@@ -1,8 +1,10 @@
 """Durable records of a share-partition and the in-flight ranges they carry (R74-R79).
 
-A ``ShareSnapshot`` is the complete state of one share-partition, a ``ShareUpdate`` holds only what changed; the state is
+A ``ShareSnapshot`` is the complete state of one share-partition, a ``ShareUpdate`` holds only what changed; the
+state is
 the last snapshot plus all later updates with its snapshot epoch. Both also carry what Kafka keeps in memory only, the
-Acquired ranges with their member and lock deadline, so that delivery counts stay exact across a crash. ``kip_batches``
+Acquired ranges with their member and lock deadline, so that delivery counts stay exact across a crash.
+``kip_batches``
 gives back the form of the KIP, in which Acquired is never written.
 """
 
@@ -97,7 +99,8 @@ class ShareSnapshot:
 class ShareUpdate:
     """What one micro-batch changed in a share-partition (R74, R76). ``start_offset`` -1: SPSO kept (R61).
 
-    When the SPSO moves, all that lies below it is forgotten, then ``batches`` replace the state of exactly the offsets
+    When the SPSO moves, all that lies below it is forgotten, then ``batches`` replace the state of exactly the
+    offsets
     they cover; so what outlives the move below it (R25) is stated again. ``fetched`` replaces batches with the same
     first offset; ``read_gap`` is the whole value.
     """

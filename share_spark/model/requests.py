@@ -149,5 +149,3 @@ class PartitionResponse:
     archived: tuple[ArchivedRange, ...] = ()
     accepted: int = 0
     released: int = 0
-
-

@@ -1,0 +1,236 @@
+"""Acknowledgements of one member: request checks (R48), state checks (R49), all or nothing (R50).
+
+One cursor walks the runs and one the fetched batches while the acknowledgement batches, which must ascend, are gone
+through
+once; so the cost is the sum of the three. Nothing is changed before the last check has passed, save two things that
+Kafka 4.2 keeps when a later entry fails: renewed locks, and that a batch is tracked by offset from now on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from share_spark.model.errors import ErrorCode
+from share_spark.model.records import DeliveryState, FetchedBatch, InFlightBatch
+from share_spark.model.requests import Acknowledge, AcknowledgementBatch, PartitionResponse
+from share_spark.partition.draft import Draft
+from share_spark.partition.limits import PartitionLimits
+from share_spark.partition.outcome import Outcome
+from share_spark.partition.transitions import Event
+
+_ACQUIRED = DeliveryState.ACQUIRED
+_NONE = ErrorCode.NONE
+_RENEW = int(Event.RENEW)
+_INVALID_REQUEST = ErrorCode.INVALID_REQUEST
+_INVALID_RECORD_STATE = ErrorCode.INVALID_RECORD_STATE
+
+
+def acknowledge(draft: Draft, request: Acknowledge, limits: PartitionLimits, now_ms: int) -> PartitionResponse:
+    """End attempts as their owner says; an empty list is answered with NONE (R53)."""
+    error = check_request(request)
+    if error is not _NONE:
+        return PartitionResponse(error=error)
+    work = _Acknowledgement(draft, request.member_id, limits, now_ms)
+    go = work.go_by_fetched if draft.fetched else work.go_by_runs
+    return work.finish(go(request.batches))
+
+
+def check_request(request: Acknowledge) -> ErrorCode:
+    """What can be told without looking at the state (R48). Like Kafka 4.2, one shared offset passes here."""
+    previous_last = -1
+    highest = Event.RENEW if request.is_renew_ack else Event.REJECT
+    for first, last, types in request.batches:
+        if first > last or first < previous_last:
+            return _INVALID_REQUEST
+        if len(types) != 1 and len(types) != last - first + 1:
+            return _INVALID_REQUEST
+        if min(types) < Event.GAP or max(types) > highest:
+            return _INVALID_REQUEST
+        previous_last = last
+    return _NONE
+
+
+class _Acknowledgement:
+    """One request on its way through the window: two cursors and what has been found so far."""
+
+    __slots__ = (
+        "_at_batch",
+        "_at_run",
+        "_batches",
+        "_draft",
+        "_ended_to",
+        "_member_id",
+        "_outcome",
+        "_parted",
+        "_renewed",
+        "_renewed_to_ms",
+    )
+
+    def __init__(self, draft: Draft, member_id: str, limits: PartitionLimits, now_ms: int) -> None:
+        self._draft = draft
+        self._member_id = member_id
+        self._renewed_to_ms = now_ms + limits.lock_duration_ms
+        self._batches = draft.tracking()
+        self._at_batch = self._at_run = 0
+        self._ended_to = -1
+        self._outcome = Outcome(limits.max_delivery_count)
+        self._renewed: list[InFlightBatch] = []
+        self._parted: list[FetchedBatch] = []
+
+    def finish(self, error: ErrorCode) -> PartitionResponse:
+        """Put the changes into the draft; after an error only those that stay."""
+        draft = self._draft
+        draft.track_by_offset(self._parted)
+        draft.apply(self._renewed)
+        if error is not _NONE:
+            return PartitionResponse(error=error)
+        if self._outcome.changes:
+            draft.apply(self._outcome.changes)
+            draft.advance_start()
+        return self._outcome.response()
+
+    def go_by_runs(self, batches: Sequence[AcknowledgementBatch]) -> ErrorCode:
+        """The state checks (R49) where no fetched batches are remembered: the runs say it all.
+
+        Written out for the frequent case, one type and all inside one run: it comes a hundred thousand times.
+        """
+        runs, at, start = self._draft.runs, 0, self._draft.start
+        if not runs:
+            return _INVALID_RECORD_STATE if any(b[1] >= start for b in batches) else _NONE
+        begin, end, member_id = runs[0][0], runs[-1][1], self._member_id
+        note = self._outcome.acknowledge
+        for batch in batches:
+            first, last, types = batch
+            if last < start:
+                continue
+            if last > end or start <= first < begin:
+                return _INVALID_REQUEST if last > end and first >= begin else _INVALID_RECORD_STATE
+            while runs[at][1] < first:
+                at += 1
+            run = runs[at]
+            if (
+                run[0] <= first > self._ended_to
+                and first >= start
+                and last <= run[1]
+                and len(types) == 1
+                and types[0] != _RENEW
+                and run[2] is _ACQUIRED
+                and run[4] == member_id
+            ):
+                self._ended_to = last
+                note(first, last, run[3], types[0])
+                continue
+            error = self._end_range(batch, max(first, start), last)
+            if error is not _NONE:
+                return error
+        return _NONE
+
+    def go_by_fetched(self, batches: Sequence[AcknowledgementBatch]) -> ErrorCode:
+        """The state checks (R49) by fetched batches, as a client of Kafka sees them."""
+        for batch in batches:
+            if batch.last_offset >= self._draft.start:
+                error = self._find_fetched(batch) or self._end_fetched(batch)
+                if error is not _NONE:
+                    return error
+        return _NONE
+
+    def _end_fetched(self, batch: AcknowledgementBatch) -> ErrorCode:
+        """Go through the fetched batches that ``batch`` reaches, from the cursor on."""
+        for index in range(self._at_batch, len(self._batches)):
+            fetched = self._batches[index]
+            if fetched.first_offset > batch.last_offset:
+                break
+            if fetched.last_offset < self._draft.start:
+                continue
+            low = max(batch.first_offset, fetched.first_offset, self._draft.start)
+            high = min(batch.last_offset, fetched.last_offset)
+            error = self._check_fetched(batch, fetched) or self._end_range(batch, low, high)
+            if error is not _NONE:
+                return error
+        return _NONE
+
+    def _find_fetched(self, batch: AcknowledgementBatch) -> ErrorCode:
+        """Set the cursor to the last fetched batch that begins at or before ``batch``."""
+        batches, at = self._batches, self._at_batch
+        while at + 1 < len(batches) and batches[at + 1][0] <= batch.first_offset:
+            at += 1
+        self._at_batch = at
+        if not batches or batches[at].first_offset > batch.last_offset:
+            return _INVALID_RECORD_STATE
+        if batches[at].first_offset > batch.first_offset >= self._draft.start:
+            return _INVALID_RECORD_STATE
+        return self._check_end(batch)
+
+    def _check_end(self, batch: AcknowledgementBatch) -> ErrorCode:
+        """The last fetched batch that begins at or before the end of ``batch`` has to hold that end."""
+        reached = self._batches[self._at_batch].last_offset
+        for index in range(self._at_batch + 1, len(self._batches)):
+            if reached >= batch.last_offset or self._batches[index].first_offset > batch.last_offset:
+                break
+            reached = self._batches[index].last_offset
+        return _NONE if reached >= batch.last_offset else _INVALID_REQUEST
+
+    def _check_fetched(self, batch: AcknowledgementBatch, fetched: FetchedBatch) -> ErrorCode:
+        """A batch with one state is judged as a whole, and parts ways when it is touched in part."""
+        if fetched.by_offset:
+            return _NONE
+        run = self._draft.batch_run(fetched)
+        if run is None or run.delivery_state is not _ACQUIRED or run.member_id != self._member_id:
+            return _INVALID_RECORD_STATE
+        inside = fetched.first_offset >= batch.first_offset and fetched.last_offset <= batch.last_offset
+        whole = inside and len(batch.types) == 1 and fetched.first_offset >= self._draft.start
+        if not whole:
+            self._parted.append(fetched)
+        return _NONE
+
+    def _end_range(self, batch: AcknowledgementBatch, low: int, high: int) -> ErrorCode:
+        """Go through ``low..high``, the part of ``batch`` to be judged, type by type."""
+        for first, last, ack_type in _type_ranges(batch, low, high):
+            error = self._end_runs(first, last, ack_type)
+            if error is not _NONE:
+                return error
+        return _NONE
+
+    def _end_runs(self, first: int, last: int, ack_type: int) -> ErrorCode:
+        """The runs of ``first..last`` must all be this member's, and not ended by this request already."""
+        runs, at = self._draft.runs, self._at_run
+        while at < len(runs) and runs[at][1] < first:
+            at += 1
+        self._at_run = at
+        if first <= last and first <= self._ended_to:
+            return _INVALID_RECORD_STATE
+        while at < len(runs) and runs[at][0] <= last:
+            run = runs[at]
+            if run[2] is not _ACQUIRED or run[4] != self._member_id:
+                return _INVALID_RECORD_STATE
+            self._end_run(run, max(run[0], first), min(run[1], last), ack_type)
+            at += 1
+        return _NONE
+
+    def _end_run(self, run: InFlightBatch, first: int, last: int, ack_type: int) -> None:
+        if ack_type == _RENEW:
+            self._renew(run._replace(first_offset=first, last_offset=last))
+            return
+        self._ended_to = last
+        self._outcome.acknowledge(first, last, run[3], ack_type)
+
+    def _renew(self, run: InFlightBatch) -> None:
+        """A new deadline, the same attempt (KIP-1222). Two batches may share an offset; it is renewed once."""
+        done_to = self._renewed[-1].last_offset if self._renewed else -1
+        if run.last_offset > done_to:
+            first = max(run.first_offset, done_to + 1)
+            self._renewed.append(run._replace(first_offset=first, lock_deadline_ms=self._renewed_to_ms))
+
+
+def _type_ranges(batch: AcknowledgementBatch, low: int, high: int) -> Iterator[tuple[int, int, int]]:
+    """(first, last, type) of ``low..high``, neighbours of one type together."""
+    first, _, types = batch
+    if len(types) == 1:
+        yield low, high, types[0]
+        return
+    at = low
+    for ack_type, same in groupby(types[low - first : high - first + 1]):
+        following = at + sum(1 for _ in same)
+        yield at, following - 1, ack_type
+        at = following

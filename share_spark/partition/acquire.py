@@ -1,0 +1,167 @@
+"""Acquire records for a member: what every mode shares, and the mode that counts nothing but offsets.
+
+``EXACT`` is for callers that read records after they have acquired them: redeliveries and new records in offset
+order, up
+to the limit and the width of the window, in one sweep over the runs. The modes that do as Kafka does, by log batches
+and by what was fetched together, are in ``acquire_batches``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from share_spark.model.offsets import OffsetRange
+from share_spark.model.records import DeliveryState, FetchedBatch, InFlightBatch
+from share_spark.model.requests import (
+    Acquire,
+    AcquiredRange,
+    AcquireMode,
+    LogBatch,
+    PartitionResponse,
+)
+from share_spark.partition.acquire_batches import BatchAcquisition
+from share_spark.partition.draft import Draft
+from share_spark.partition.limits import PartitionLimits
+from share_spark.partition.outcome import Outcome
+from share_spark.partition.release import archive_available
+from share_spark.partition.runs import pieces
+from share_spark.partition.transitions import Event
+
+_AVAILABLE = DeliveryState.AVAILABLE
+_ACQUIRED = DeliveryState.ACQUIRED
+
+
+def acquire(draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int) -> PartitionResponse:
+    """Give the member what the log read holds and the state allows (R36-R42)."""
+    outcome = Outcome(limits.max_delivery_count)
+    if not request.log_batches or request.max_records <= 0 or not draft.initialized:
+        return outcome.response()
+    if request.mode is AcquireMode.EXACT:
+        acquired = _acquire_exact(draft, request, limits, now_ms)
+    else:
+        acquired = _acquire_batches(draft, outcome, request, limits, now_ms)
+    acquired = _without_aborted(draft, outcome, request.log_batches, acquired)
+    return outcome.response(acquired=tuple(acquired))
+
+
+def _acquire_batches(
+    draft: Draft, outcome: Outcome, request: Acquire, limits: PartitionLimits, now_ms: int
+) -> list[AcquiredRange]:
+    """Kafka's modes. Records between the fetch offset and the first batch read are gone from the log (R21)."""
+    fetch_offset = draft.next_fetch_offset() if request.fetch_offset is None else request.fetch_offset
+    if draft.runs and not draft.fetched:
+        draft.put_fetched(draft.tracking()[0])
+    acquisition = BatchAcquisition(draft, request, fetch_offset, limits, now_ms)
+    if acquisition.remaining <= 0:
+        return []
+    base = request.log_batches[0].base_offset
+    archive_available(draft, outcome, fetch_offset, base, Event.FOUND_MISSING)
+    return acquisition.run()
+
+
+def _acquire_exact(draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int) -> list[AcquiredRange]:
+    deadline_ms = now_ms + limits.lock_duration_ms
+    remaining = request.max_records
+    changes: list[InFlightBatch] = []
+    for first, last, count in _exact_ranges(draft, request.log_batches, limits):
+        taken_to = min(last, first + remaining - 1)
+        changes.append(InFlightBatch(first, taken_to, _ACQUIRED, count + 1, request.member_id, deadline_ms))
+        remaining -= taken_to - first + 1
+        if remaining == 0:
+            break
+    _take_exact(draft, changes)
+    return [AcquiredRange(run[0], run[1], run[3]) for run in changes]
+
+
+def _take_exact(draft: Draft, changes: list[InFlightBatch]) -> None:
+    """Put an exact acquisition into the draft. If batches are remembered at all, new offsets join the last one."""
+    if not changes:
+        return
+    end, last = draft.end, changes[-1].last_offset
+    if draft.holds_nothing:
+        draft.start = changes[0].first_offset
+    elif draft.fetched:
+        _cover(draft, changes)
+    draft.apply(changes)
+    if last >= end:
+        draft.read_gap = None
+
+
+def _cover(draft: Draft, changes: list[InFlightBatch]) -> None:
+    """Remember, as batches tracked by offset, what of ``changes`` no fetched batch covers yet."""
+    known = list(draft.fetched)
+    draft.track_by_offset(batch for batch in known if any(pieces(changes, batch.first_offset, batch.last_offset)))
+    for run in changes:
+        at = run.first_offset
+        for batch in known:
+            if batch.last_offset >= at and batch.first_offset <= run.last_offset:
+                if at < batch.first_offset:
+                    draft.put_fetched(FetchedBatch(at, batch.first_offset - 1, by_offset=True))
+                at = batch.last_offset + 1
+        if at <= run.last_offset:
+            draft.put_fetched(FetchedBatch(at, run.last_offset, by_offset=True))
+
+
+def _exact_ranges(
+    draft: Draft, log_batches: tuple[LogBatch, ...], limits: PartitionLimits
+) -> Iterator[tuple[int, int, int]]:
+    """(first, last, delivery count so far) of what may be acquired, ascending; new offsets have count 0."""
+    start = draft.start
+    if draft.holds_nothing:
+        start = max(start, log_batches[0].base_offset)
+    window_last = start + limits.max_record_locks - 1
+    end = draft.end
+    for batch in log_batches:
+        yield from _inside_window(draft, batch)
+        first, last = max(batch.base_offset, end), min(batch.last_offset, window_last)
+        if first <= last:
+            yield first, last, 0
+
+
+def _inside_window(draft: Draft, batch: LogBatch) -> Iterator[tuple[int, int, int]]:
+    """Available runs, and what a load left unknown, of one log batch."""
+    gap = draft.active_read_gap or OffsetRange(batch.last_offset + 1, -1)
+    hole = max(batch.base_offset, gap.first, draft.start)
+    for run in pieces(draft.runs, batch.base_offset, batch.last_offset):
+        if gap and hole < run[0]:
+            yield hole, run[0] - 1, 0
+        hole = max(hole, run[1] + 1)
+        if run[2] is _AVAILABLE:
+            yield run[0], run[1], run[3]
+    if gap and hole <= min(gap.last, batch.last_offset):
+        yield hole, min(gap.last, batch.last_offset), 0
+
+
+def _without_aborted(
+    draft: Draft,
+    outcome: Outcome,
+    log_batches: tuple[LogBatch, ...],
+    acquired: list[AcquiredRange],
+) -> list[AcquiredRange]:
+    """Archive what aborted batches hold, and take it from what the member gets (R19, R23)."""
+    aborted = [batch for batch in log_batches if batch.aborted]
+    if not aborted or not acquired:
+        return acquired
+    kept: list[AcquiredRange] = []
+    changes_from = len(outcome.changes)
+    for found in acquired:
+        kept += _cut_aborted(draft, outcome, found, aborted)
+    draft.apply(outcome.changes[changes_from:])
+    return kept
+
+
+def _cut_aborted(
+    draft: Draft, outcome: Outcome, found: AcquiredRange, aborted: list[LogBatch]
+) -> Iterator[AcquiredRange]:
+    at = found.first_offset
+    for batch in aborted:
+        first, last = max(batch.base_offset, at), min(batch.last_offset, found.last_offset)
+        if first > last:
+            continue
+        for run in pieces(draft.runs, first, last):
+            outcome.end_attempt(run, Event.FOUND_ABORTED)
+        if at < first:
+            yield AcquiredRange(at, first - 1, found.delivery_count)
+        at = last + 1
+    if at <= found.last_offset:
+        yield AcquiredRange(at, found.last_offset, found.delivery_count)

@@ -1,0 +1,65 @@
+"""Requests in, one record and the answers out. Nothing here, or below, changes its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from share_spark.model.records import ShareUpdate
+from share_spark.model.requests import (
+    Acknowledge,
+    Acquire,
+    ExpireLocks,
+    Initialize,
+    MoveLogStart,
+    PartitionRequest,
+    PartitionResponse,
+    ReleaseMember,
+)
+from share_spark.partition.acknowledge import acknowledge
+from share_spark.partition.acquire import acquire
+from share_spark.partition.draft import Draft
+from share_spark.partition.limits import PartitionLimits
+from share_spark.partition.release import expire_locks, move_log_start, release_member
+from share_spark.partition.state import SharePartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """``record``: the sum of all changes, None if there were none. ``responses``: one per request, in order."""
+
+    record: ShareUpdate | None
+    responses: tuple[PartitionResponse, ...]
+
+
+def initialize(draft: Draft, request: Initialize, _limits: PartitionLimits, _now_ms: int) -> PartitionResponse:
+    """Choose the first SPSO (R26). One that is chosen stays."""
+    assert request.start_offset >= 0, request
+    if not draft.initialized:
+        draft.start = request.start_offset
+    return PartitionResponse()
+
+
+Handler = Callable[[Draft, Any, PartitionLimits, int], PartitionResponse]
+
+HANDLERS: dict[type, Handler] = {
+    Initialize: initialize,
+    Acknowledge: acknowledge,
+    ReleaseMember: release_member,
+    ExpireLocks: expire_locks,
+    MoveLogStart: move_log_start,
+    Acquire: acquire,
+}
+
+
+def decide(
+    state: SharePartition,
+    requests: Sequence[PartitionRequest],
+    limits: PartitionLimits,
+    now_ms: int,
+) -> Decision:
+    """Apply ``requests`` in order, as at ``now_ms`` (milliseconds since the epoch)."""
+    draft = Draft(state)
+    responses = tuple(HANDLERS[type(request)](draft, request, limits, now_ms) for request in requests)
+    return Decision(record=draft.record(), responses=responses)

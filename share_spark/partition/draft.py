@@ -1,0 +1,178 @@
+"""A share-partition while ``decide`` works on it: a local, mutable copy that remembers what it changed.
+
+It lives inside one call of ``decide`` and never leaves it. ``record`` states the sum of the changes; ``evolve`` of
+that record
+gives exactly what the draft has become, which the property tests hold us to.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from operator import itemgetter
+
+from share_spark.model.offsets import OffsetRange
+from share_spark.model.records import (
+    UNCHANGED,
+    UNINITIALIZED_START_OFFSET,
+    DeliveryState,
+    FetchedBatch,
+    InFlightBatch,
+    ShareUpdate,
+)
+from share_spark.partition.evolve import fetched_after
+from share_spark.partition.runs import Runs, from_offset, overlay, run_at, without_finished_below
+from share_spark.partition.state import SharePartition
+
+_first = itemgetter(0)
+
+
+class Draft:
+    """The working copy. Its fields have the meaning of the fields of ``SharePartition``."""
+
+    __slots__ = ("_changed_fetched", "changes", "fetched", "read_gap", "runs", "start", "state")
+
+    def __init__(self, state: SharePartition) -> None:
+        self.state = state
+        self.start = state.start_offset
+        self.runs: Runs = state.in_flight
+        self.fetched: list[FetchedBatch] = list(state.fetched)
+        self.read_gap = state.read_gap
+        self.changes: Runs = ()
+        self._changed_fetched: dict[int, FetchedBatch] = {}
+
+    @property
+    def initialized(self) -> bool:
+        return self.start != UNINITIALIZED_START_OFFSET
+
+    @property
+    def end(self) -> int:
+        """The SPEO, exclusive."""
+        return max(self.start, self.runs[-1][1] + 1) if self.runs else self.start
+
+    @property
+    def active_read_gap(self) -> OffsetRange | None:
+        gap = self.read_gap
+        return gap if gap is not None and self.end == gap.last + 1 else None
+
+    def next_fetch_offset(self) -> int:
+        """Where the log is to be read next (R36)."""
+        gap = self.active_read_gap
+        hole = self.end if gap is None else gap.first
+        for run in self.runs:
+            if hole < run[0]:
+                return hole
+            hole = max(hole, run[1] + 1)
+            if run[2] is DeliveryState.AVAILABLE:
+                return run[0]
+        return self.end
+
+    @property
+    def holds_nothing(self) -> bool:
+        return not self.runs and not self.fetched
+
+    def apply(self, changes: Runs) -> None:
+        """Replace the state of the offsets that ``changes`` (sorted, disjoint) cover."""
+        if not changes:
+            return
+        self.runs = overlay(self.runs, changes)
+        self.changes = overlay(self.changes, changes)
+        if self.runs[0][0] < self.start:
+            self.runs = without_finished_below(self.runs, self.start)
+
+    def put_fetched(self, batch: FetchedBatch) -> None:
+        """Remember a batch, or that it is tracked by offset from now on."""
+        index = bisect_right(self.fetched, batch.first_offset, key=_first)
+        if index and self.fetched[index - 1].first_offset == batch.first_offset:
+            self.fetched[index - 1] = batch
+        else:
+            self.fetched.insert(index, batch)
+        self._changed_fetched[batch.first_offset] = batch
+
+    def track_by_offset(self, batches: Iterable[FetchedBatch]) -> None:
+        """The offsets of these batches have parted ways, for good."""
+        for batch in batches:
+            if self.fetched and not batch.by_offset:
+                self.put_fetched(batch._replace(by_offset=True))
+
+    def tracking(self) -> list[FetchedBatch]:
+        """The fetched batches; the whole window as one batch if none are remembered."""
+        if self.fetched or not self.runs:
+            return self.fetched
+        return [FetchedBatch(self.runs[0][0], self.runs[-1][1], by_offset=True)]
+
+    def batch_run(self, batch: FetchedBatch) -> InFlightBatch | None:
+        """The one state of a batch that is not tracked by offset; None once it is finished and gone."""
+        return run_at(self.runs, batch.last_offset)
+
+    def set_start(self, offset: int) -> None:
+        """Move the SPSO up; below it, only Acquired runs and their fetched batches are kept (R25)."""
+        self.start = offset
+        self.runs = without_finished_below(self.runs, offset)
+
+    def advance_start(self) -> None:
+        """R15: move the SPSO up over final records, unless something below it is still Acquired."""
+        if not self.runs or self.runs[0][0] < self.start:
+            return
+        target = self._first_unfinished()
+        gap = self.active_read_gap
+        if gap is not None:
+            target = min(target, gap.first, self._first_of_batch_reaching(gap.first))
+        if target <= self.start or (target == self.runs[0][0] and not self._leftover_below()):
+            return
+        self.runs = from_offset(self.runs, target)
+        self.start = target
+        self.fetched = list(fetched_after(self.fetched, (), target))
+
+    def _first_unfinished(self) -> int:
+        for run in self.runs:
+            if not run[2].is_final:
+                return run[0]
+        return self.runs[-1][1] + 1
+
+    def _first_of_batch_reaching(self, offset: int) -> int:
+        """First offset of the first fetched batch that ends at or past ``offset``."""
+        return next((batch[0] for batch in self.fetched if batch[1] >= offset), offset)
+
+    def _leftover_below(self) -> bool:
+        """Whether a fetched batch below the SPSO remains from a move of the log start."""
+        return bool(self.fetched) and self.fetched[0].first_offset < self.start
+
+    def record(self) -> ShareUpdate | None:
+        """What changed since the draft was made, None if nothing did."""
+        moved = self.start != self.state.start_offset
+        fetched = self._fetched_to_state(moved)
+        gap_changed = self.read_gap != self.state.read_gap
+        if not (moved or self.changes or fetched or gap_changed):
+            return None
+        return ShareUpdate(
+            key=self.state.key,
+            snapshot_epoch=self.state.snapshot_epoch,
+            leader_epoch=self.state.leader_epoch,
+            start_offset=self.start if moved else UNCHANGED,
+            batches=tuple(self._batches_to_state(moved)),
+            fetched=fetched,
+            read_gap=self.read_gap,
+        )
+
+    def _batches_to_state(self, moved: bool) -> Runs:
+        """The changed runs; after a move of the SPSO without those below it, save what stays there."""
+        if not moved:
+            return self.changes
+        left_below = []
+        for run in self.runs:
+            if run[0] >= self.start:
+                break
+            assert run[2] is DeliveryState.ACQUIRED, run
+            left_below.append(run)
+        return overlay(from_offset(self.changes, self.start), left_below)
+
+    def _fetched_to_state(self, moved: bool) -> tuple[FetchedBatch, ...]:
+        if not self.fetched:
+            return ()
+        changed = self._changed_fetched
+        return tuple(
+            batch
+            for batch in self.fetched
+            if batch.first_offset in changed or (moved and batch.last_offset < self.start)
+        )

@@ -1,0 +1,94 @@
+"""The only thing that makes a new state: apply a record. Live traffic and recovery both come through here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from share_spark.model.errors import StateError
+from share_spark.model.records import (
+    UNCHANGED,
+    FetchedBatch,
+    ShareRecord,
+    ShareSnapshot,
+    ShareUpdate,
+)
+from share_spark.partition.runs import from_offset, overlay, without_finished_below
+from share_spark.partition.state import SharePartition
+
+
+def evolve(state: SharePartition | None, record: ShareRecord) -> SharePartition:
+    """The state after ``record``. A snapshot replaces everything, an update changes what it names (R74, R85).
+
+    An update of another snapshot epoch is ignored (R85). Raises StateError for an update of no known state.
+    """
+    if isinstance(record, ShareSnapshot):
+        return _from_snapshot(record)
+    if state is None:
+        raise StateError(f"{record.key}: the first record is an update, its snapshot is missing")
+    if record.snapshot_epoch != state.snapshot_epoch:
+        return state
+    return _updated(state, record)
+
+
+def _from_snapshot(record: ShareSnapshot) -> SharePartition:
+    return SharePartition(
+        key=record.key,
+        state_epoch=record.state_epoch,
+        leader_epoch=record.leader_epoch,
+        snapshot_epoch=record.snapshot_epoch,
+        start_offset=record.start_offset,
+        in_flight=tuple(record.batches),
+        fetched=tuple(record.fetched),
+        read_gap=record.read_gap,
+    )
+
+
+def _updated(state: SharePartition, record: ShareUpdate) -> SharePartition:
+    moved = record.start_offset != UNCHANGED
+    start = record.start_offset if moved else state.start_offset
+    kept = from_offset(state.in_flight, start) if moved else state.in_flight
+    return replace(
+        state,
+        leader_epoch=max(state.leader_epoch, record.leader_epoch),
+        start_offset=start,
+        in_flight=tuple(without_finished_below(overlay(kept, record.batches), start)),
+        fetched=fetched_after(state.fetched, record.fetched, start if moved else None),
+        read_gap=record.read_gap,
+    )
+
+
+def fetched_after(
+    before: Sequence[FetchedBatch], changed: Sequence[FetchedBatch], moved_to: int | None
+) -> tuple[FetchedBatch, ...]:
+    """Fetched batches after a record: those left wholly below a moved SPSO go, then the record's are put in."""
+    if not before and not changed:
+        return ()
+    kept = before
+    if moved_to is not None:
+        kept = [batch for batch in before if batch.last_offset >= moved_to]
+    by_first = {batch.first_offset: batch for batch in kept}
+    by_first.update((batch.first_offset, batch) for batch in changed)
+    return tuple(by_first[first] for first in sorted(by_first))
+
+
+def restore(records: Iterable[ShareRecord]) -> SharePartition | None:
+    """The state after ``records`` of one share-partition in log order, None if there are none."""
+    state: SharePartition | None = None
+    for record in records:
+        state = evolve(state, record)
+    return state
+
+
+def take_snapshot(state: SharePartition) -> ShareSnapshot:
+    """A snapshot of ``state`` with the next snapshot epoch (R75); evolving by it changes nothing else."""
+    return ShareSnapshot(
+        key=state.key,
+        snapshot_epoch=state.snapshot_epoch + 1,
+        state_epoch=state.state_epoch,
+        leader_epoch=state.leader_epoch,
+        start_offset=state.start_offset,
+        batches=state.in_flight,
+        fetched=state.fetched,
+        read_gap=state.read_gap,
+    )

@@ -1,0 +1,99 @@
+"""The KIP's durable form of a share-partition, in which Acquired is never written (R8, R22, R29, R60-R67)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from share_spark.model.errors import StateError
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.offsets import OffsetRange
+from share_spark.model.records import (
+    DeliveryState,
+    FetchedBatch,
+    InFlightBatch,
+    ShareSnapshot,
+    ShareUpdate,
+    StateBatch,
+)
+from share_spark.partition.draft import Draft
+from share_spark.partition.evolve import evolve
+from share_spark.partition.runs import join
+from share_spark.partition.state import SharePartition
+
+
+def kip_batches(source: SharePartition | ShareSnapshot | ShareUpdate) -> tuple[StateBatch, ...]:
+    """``source`` as Kafka's share coordinator would hold it.
+
+    A running attempt does not count: Acquired is written as Available with the count before it (R8), and not at all
+    when it is the first attempt, for the hole is fetched again anyway (R22, R63).
+    """
+    runs = source.in_flight if isinstance(source, SharePartition) else source.batches
+    durable = [_durable(run) for run in runs]
+    return tuple(
+        StateBatch(run.first_offset, run.last_offset, int(run.delivery_state), run.delivery_count)
+        for run in join([run for run in durable if run is not None])
+    )
+
+
+def _durable(run: InFlightBatch) -> InFlightBatch | None:
+    if run.delivery_state is not DeliveryState.ACQUIRED:
+        return run
+    if run.delivery_count <= 1:
+        return None
+    return InFlightBatch(run.first_offset, run.last_offset, DeliveryState.AVAILABLE, run.delivery_count - 1)
+
+
+def from_kip(
+    *,
+    key: SharePartitionKey,
+    state_epoch: int,
+    leader_epoch: int,
+    start_offset: int,
+    batches: Iterable[StateBatch],
+    snapshot_epoch: int = 0,
+) -> SharePartition:
+    """What a leader makes of the KIP's durable form (R29). Final batches at the front are skipped (R15).
+
+    Raises StateError for a batch that begins below ``start_offset``, one that overlaps another, or an unknown state.
+    """
+    runs = [_loaded(key, start_offset, batch) for batch in sorted(batches)]
+    for left, right in pairwise(runs):
+        if left.last_offset >= right.first_offset:
+            raise StateError(f"{key}: state batches {left[:2]} and {right[:2]} overlap")
+    loaded = evolve(
+        None,
+        ShareSnapshot(
+            key=key,
+            snapshot_epoch=snapshot_epoch,
+            state_epoch=state_epoch,
+            leader_epoch=leader_epoch,
+            start_offset=start_offset,
+            batches=tuple(join(runs)),
+            fetched=tuple(FetchedBatch(run.first_offset, run.last_offset) for run in runs),
+            read_gap=_first_hole(start_offset, runs),
+        ),
+    )
+    draft = Draft(loaded)
+    draft.advance_start()
+    record = draft.record()
+    return loaded if record is None else evolve(loaded, record)
+
+
+def _loaded(key: SharePartitionKey, start_offset: int, batch: StateBatch) -> InFlightBatch:
+    first, last, state, count = batch
+    if first < start_offset or last < first:
+        raise StateError(f"{key}: state batch {first}-{last} does not fit start offset {start_offset}")
+    if state not in (DeliveryState.AVAILABLE, DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED):
+        raise StateError(f"{key}: state batch {first}-{last} has the unknown state {state}")
+    return InFlightBatch(first, last, DeliveryState(state), count)
+
+
+def _first_hole(start_offset: int, runs: list[InFlightBatch]) -> OffsetRange | None:
+    """The window from the first offset that no batch covers to the last that one does; None without a hole."""
+    expected = start_offset
+    for run in runs:
+        if run.first_offset > expected:
+            return OffsetRange(expected, runs[-1].last_offset)
+        expected = run.last_offset + 1
+    return None

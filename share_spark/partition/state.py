@@ -1,0 +1,138 @@
+"""The state of a share-partition as a value, the questions it answers, and its invariants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.offsets import OffsetRange
+from share_spark.model.records import (
+    UNINITIALIZED_START_OFFSET,
+    DeliveryState,
+    FetchedBatch,
+    InFlightBatch,
+)
+from share_spark.partition.limits import PartitionLimits
+
+_AVAILABLE = DeliveryState.AVAILABLE
+_ACQUIRED = DeliveryState.ACQUIRED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharePartition:
+    """One topic-partition as one group sees it.
+
+    ``start_offset`` is the SPSO, -1 until chosen (R26). ``in_flight`` are the runs of the window, sorted,
+    disjoint and
+    canonical; below the SPSO there are only Acquired ones, left behind by a move of the log start (R25), and
+    they hold up
+    the SPSO. Offsets of the window without a run hold no record, except those inside ``read_gap``:
+    after a load from Kafka's durable form nobody knows whether they were fetched, so they are fetched again (R22).
+
+    ``fetched`` are Kafka's cached batches, sorted and disjoint: which offsets one fetch acquired together. Empty
+    while nobody acquires in a Kafka mode; the window then counts as one batch tracked by offset.
+    """
+
+    key: SharePartitionKey
+    state_epoch: int = 0
+    leader_epoch: int = 0
+    snapshot_epoch: int = -1
+    start_offset: int = UNINITIALIZED_START_OFFSET
+    in_flight: tuple[InFlightBatch, ...] = ()
+    fetched: tuple[FetchedBatch, ...] = ()
+    read_gap: OffsetRange | None = None
+
+    @property
+    def end_offset(self) -> int:
+        """The SPEO, exclusive: the first offset never acquired yet."""
+        if not self.in_flight:
+            return self.start_offset
+        return max(self.start_offset, self.in_flight[-1].last_offset + 1)
+
+    @property
+    def active_read_gap(self) -> OffsetRange | None:
+        """``read_gap`` while it counts: until something past the loaded window is acquired."""
+        gap = self.read_gap
+        return gap if gap is not None and self.end_offset == gap.last + 1 else None
+
+
+def available_ranges(state: SharePartition) -> Iterator[tuple[int, int, int]]:
+    """(first, last, delivery count) of what a fetch inside the window can give, ascending."""
+    gap = state.active_read_gap
+    hole = state.end_offset if gap is None else gap.first
+    for run in state.in_flight:
+        if hole < run[0]:
+            yield hole, run[0] - 1, 0
+        hole = max(hole, run[1] + 1)
+        if run[2] is _AVAILABLE:
+            yield run[0], run[1], run[3]
+
+
+def has_available(state: SharePartition) -> bool:
+    """Whether something inside the window can be acquired."""
+    return next(available_ranges(state), None) is not None
+
+
+def next_fetch_offset(state: SharePartition) -> int:
+    """Where to read the log next: the lowest available offset, else the end of the window (R36)."""
+    found = next(available_ranges(state), None)
+    return state.end_offset if found is None else found[0]
+
+
+def can_acquire(state: SharePartition, limits: PartitionLimits) -> bool:
+    """Whether a fetch may get anything: the window has room, or something inside it is available (R37)."""
+    width = state.end_offset - state.start_offset
+    return width < limits.max_record_locks or has_available(state)
+
+
+def next_deadline_ms(state: SharePartition) -> int | None:
+    """When the first lock ends, milliseconds since the epoch; None while nothing is locked."""
+    deadlines = [run[5] for run in state.in_flight if run[5] is not None]
+    return min(deadlines, default=None)
+
+
+def check_invariants(state: SharePartition, limits: PartitionLimits | None = None) -> None:
+    """Raise AssertionError if ``state`` is one that no sequence of requests may lead to."""
+    for run in state.in_flight:
+        _check_run(state, run, limits)
+    for left, right in pairwise(state.in_flight):
+        assert left.last_offset < right.first_offset, ("runs overlap", left, right)
+        touching = left.last_offset + 1 == right.first_offset
+        assert not (touching and left[2:] == right[2:]), ("runs not joined", left, right)
+    for batch in state.fetched:
+        assert batch.first_offset <= batch.last_offset, batch
+    for one, other in pairwise(state.fetched):
+        assert one.last_offset < other.first_offset, ("fetched batches overlap", one, other)
+    _check_fetched_cover(state)
+
+
+def _check_run(state: SharePartition, run: InFlightBatch, limits: PartitionLimits | None) -> None:
+    """One run is well formed, and lies where a run of its state may lie."""
+    assert run.first_offset <= run.last_offset, run
+    owned = run.member_id is not None and run.lock_deadline_ms is not None
+    assert owned == (run.delivery_state is _ACQUIRED), ("owner and state disagree", run)
+    assert (run.member_id is None) == (run.lock_deadline_ms is None), run
+    below = run.first_offset < state.start_offset
+    assert not below or run.delivery_state is _ACQUIRED, ("below the SPSO", run)
+    assert run.delivery_count >= 0, run
+    if limits is not None:
+        assert run.delivery_count <= limits.max_delivery_count, ("over the limit", run)
+
+
+def _check_fetched_cover(state: SharePartition) -> None:
+    """Every run lies inside fetched batches, if there are any."""
+    if not state.fetched:
+        return
+    covered = iter(state.fetched)
+    batch = next(covered)
+    for run in state.in_flight:
+        at = run.first_offset
+        while at <= run.last_offset:
+            while batch.last_offset < at:
+                following = next(covered, None)
+                assert following is not None, ("run outside of fetched batches", run)
+                batch = following
+            assert batch.first_offset <= at, ("run outside of fetched batches", run)
+            at = batch.last_offset + 1

@@ -1,0 +1,50 @@
+"""Read golden files. Whatever is wrong with one is told in one line (``GoldenFileError``)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+Golden = dict[str, Any]
+
+
+class GoldenFileError(Exception):
+    """A file that is missing, unreadable, or not of the format; the message is one line."""
+
+
+SCENARIO_KEYS = ("name", "config", "initial", "ops", "features", "differs_from_seed")
+VECTOR_KEYS = ("name", "start_offset", "existing", "new", "expected")
+
+
+def read_scenarios(path: Path) -> list[Golden]:
+    return _read(path, SCENARIO_KEYS)
+
+
+def read_vectors(path: Path) -> list[Golden]:
+    return _read(path, VECTOR_KEYS)
+
+
+def _read(path: Path, keys: tuple[str, ...]) -> list[Golden]:
+    """The objects of a .jsonl or .jsonl.gz file, one a line; blank lines are passed over."""
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode()
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise GoldenFileError(f"{path}: cannot be read: {error}") from error
+    golden = [_parse(path, number, line, keys) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not golden:
+        raise GoldenFileError(f"{path}: holds nothing")
+    return golden
+
+
+def _parse(path: Path, number: int, line: str, keys: tuple[str, ...]) -> Golden:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise GoldenFileError(f"{path}:{number}: not JSON: {error}") from error
+    missing = [key for key in keys if not isinstance(value, dict) or key not in value]
+    if missing:
+        raise GoldenFileError(f"{path}:{number}: not of this format, no {', '.join(missing)}")
+    return value
