@@ -29,6 +29,7 @@ class Coordinator:
 
     def __init__(self, start_offset: int, batches: Iterable[Sequence[int]] = ()) -> None:
         self.mode = "ok"
+        self.writes: list[list[object]] = []
         self.initialize(start_offset)
         self.batches = combine_batches((), [StateBatch(*batch) for batch in batches], -1)
 
@@ -40,6 +41,7 @@ class Coordinator:
         """Take a write; the error for the client if the persister is to fail."""
         if not batches:
             return None
+        self.writes.append([start_offset, [list(batch) for batch in batches]])
         if self.mode != "ok":
             return ERROR_OF_FAILED_WRITE.get(self.mode, "UNKNOWN_SERVER_ERROR")
         self.start_offset = start_offset

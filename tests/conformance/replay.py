@@ -52,11 +52,12 @@ class CannotReplayError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one operation gave, in golden form: ``result``, ``state``, and ``persisted``."""
+    """What one operation gave, in golden form. ``writes``: [start offset, batches] of each write."""
 
     result: dict[str, Any]
     state: dict[str, Any]
     persisted: dict[str, Any]
+    writes: list[list[Any]]
 
 
 class Replay:
@@ -85,9 +86,14 @@ class Replay:
         )
 
     def step(self, op: dict[str, Any]) -> Step:
-        result = getattr(self, f"_op_{op['op']}")(op)
+        """Do one golden operation. Raises CannotReplayError where ours has none such, also for an unknown one."""
+        handler = getattr(self, f"_op_{op['op']}", None)
+        if handler is None:
+            raise CannotReplayError(f"unknown operation {op['op']!r}")
+        self.coordinator.writes = []
+        result = handler(op)
         check_invariants(self.state, self.limits)
-        return Step(result, self.view(), self.persisted())
+        return Step(result, self.view(), self.persisted(), self.coordinator.writes)
 
     # Operations. Each returns the golden form of its result.
 
@@ -153,6 +159,7 @@ class Replay:
     # The engine's part: decide, write, evolve.
 
     def _reload(self) -> dict[str, Any]:
+        self.coordinator.mode = "ok"
         try:
             self.load()
         except StateError:
