@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import functions as F
 
 from share_spark.kafka.broker_admin import BrokerAdmin
 from share_spark.model.errors import DeadLetterError, TopicError, TopicUnreachableError

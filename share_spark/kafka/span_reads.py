@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from share_spark.engine.ports import OffsetSpan
+from share_spark.engine.spans import merged, records_in
 from share_spark.model.ids import TopicPartition
 
 _FINE = 4
@@ -49,18 +50,6 @@ class SpanRead:
         return json.dumps(assigned)
 
 
-def merged(spans: Iterable[OffsetSpan]) -> list[OffsetSpan]:
-    """The same offsets as ascending spans that neither overlap nor touch; empty ones dropped."""
-    result: list[OffsetSpan] = []
-    for span in sorted(span for span in spans if span.last_offset >= span.first_offset):
-        before = result[-1] if result else None
-        if before is None or before[:2] != span[:2] or before.last_offset + 1 < span.first_offset:
-            result.append(span)
-        else:
-            result[-1] = before._replace(last_offset=max(before.last_offset, span.last_offset))
-    return result
-
-
 def plan_reads(spans: Iterable[OffsetSpan], tasks: int) -> list[SpanRead]:
     """Reads that cover exactly ``spans``, the first spans of all partitions in the first read.
 
@@ -77,16 +66,12 @@ def _pieces(layer: Sequence[OffsetSpan], layers: Sequence[Sequence[OffsetSpan]],
     """Pieces for one read. Cutting is avoided where it helps little: it costs look-ups and seeks."""
     if len(layers) == 1 and (len(layer) <= tasks or not _is_uneven(layer)):
         return max(tasks, len(layer))
-    total = sum(map(_size, (span for spans in layers for span in spans)))
+    total = sum(records_in(spans) for spans in layers)
     fine = tasks * (_FINE if total >= tasks * _WORTH_CUTTING else 1)
-    share = sum(map(_size, layer)) / total
-    return max(len(layer), round(fine * share) + (len(layer) if len(layers) == 1 else 0))
+    uncut = len(layer) if len(layers) == 1 else 0
+    return max(len(layer), uncut + round(fine * records_in(layer) / total))
 
 
 def _is_uneven(layer: Sequence[OffsetSpan]) -> bool:
-    sizes = [_size(span) for span in layer]
-    return max(sizes) > _UNEVEN * sum(sizes) / len(sizes)
-
-
-def _size(span: OffsetSpan) -> int:
-    return span.last_offset - span.first_offset + 1
+    largest = max(span.last_offset - span.first_offset + 1 for span in layer)
+    return largest > _UNEVEN * records_in(layer) / len(layer)

@@ -1,0 +1,144 @@
+"""What is known of the topics in a topic table, and where it is kept. Values and text, no I/O.
+
+Topics (id, number of partitions, log starts) are properties of the table, one per topic, because a
+commit that changes properties conflicts with every append beside it: nobody can append to a topic
+that is being deleted, and whoever reads the table at a version reads its topics at that version.
+Log ends change with every append and are not there: each append carries the new ends of the
+partitions it touched in its commit's ``userMetadata``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from share_spark.engine.ports import RECORD_COLUMNS
+from share_spark.model.errors import TopicError
+
+FORMAT_VERSION = 1
+TABLE_KIND = "topic_log"
+PARTITIONED_BY = ("topic", "partition")
+COLUMNS = RECORD_COLUMNS
+
+TABLE_PROPERTIES = {
+    "share_spark.table": TABLE_KIND,
+    "share_spark.format.version": str(FORMAT_VERSION),
+    # Two appends to one partition must conflict, whoever makes them and wherever.
+    "delta.isolationLevel": "Serializable",
+    # Ranges of offsets skip files by these; statistics of keys and values help nobody.
+    "delta.dataSkippingStatsColumns": "offset,timestamp",
+    "delta.checkpointInterval": "100",
+}
+
+_TOPIC_PREFIX = "share_spark.topic."
+_NOTE = "share_spark.append"
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicEntry:
+    """One topic. ``starts``: log start offsets that are not 0. ``floors``: the log ends when records
+    were last deleted, so that an end never falls when the newest records go.
+    """
+
+    topic_id: str
+    partitions: int
+    starts: Mapping[int, int] = field(default_factory=dict)
+    floors: Mapping[int, int] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """As a property's value."""
+        fields = {
+            "id": self.topic_id,
+            "partitions": self.partitions,
+            "starts": self.starts,
+            "floors": self.floors,
+        }
+        return json.dumps(fields, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> TopicEntry:
+        """The inverse of ``to_json``."""
+        fields = json.loads(text)
+        return cls(
+            topic_id=fields["id"],
+            partitions=fields["partitions"],
+            starts=_by_partition(fields["starts"]),
+            floors=_by_partition(fields["floors"]),
+        )
+
+    def trimmed(self, before: Mapping[int, int], ends: Mapping[int, int]) -> TopicEntry:
+        """With the log start moved up to ``before`` (-1: to the end), never down or past the end."""
+        starts = dict(self.starts)
+        for partition, offset in before.items():
+            wanted = ends[partition] if offset < 0 else min(offset, ends[partition])
+            starts[partition] = max(starts.get(partition, 0), wanted)
+        return replace(self, starts=starts, floors=dict(ends))
+
+
+class AppendNote(NamedTuple):
+    """Written into the commit of an append: whose it is, and the log ends after it."""
+
+    append_id: str
+    topic_id: str
+    topic: str
+    ends: Mapping[int, int]
+
+    def to_json(self) -> str:
+        """As ``userMetadata``."""
+        return json.dumps({_NOTE: self._asdict()}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | None) -> AppendNote | None:
+        """None if the text is somebody else's."""
+        if not text or not text.startswith(f'{{"{_NOTE}"'):
+            return None
+        fields = json.loads(text)[_NOTE]
+        return cls(**{**fields, "ends": _by_partition(fields["ends"])})
+
+
+def entries(properties: Mapping[str, str]) -> dict[str, TopicEntry]:
+    """The topics among a table's properties, by name."""
+    return {
+        key.removeprefix(_TOPIC_PREFIX): TopicEntry.from_json(value)
+        for key, value in properties.items()
+        if key.startswith(_TOPIC_PREFIX)
+    }
+
+
+def property_key(topic: str) -> str:
+    """The property that holds a topic."""
+    return f"{_TOPIC_PREFIX}{topic}"
+
+
+def new_topic_id() -> str:
+    """A fresh UUID in Kafka's 22 characters."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+
+
+def check_topic(topic: str, partitions: int) -> None:
+    """Kafka's rules for a new topic. Raises TopicError."""
+    if not _NAME.fullmatch(topic) or topic in (".", ".."):
+        raise TopicError(f"{topic!r} is not a valid topic name (letters, digits, '.', '_', '-')")
+    if partitions < 1:
+        raise TopicError(f"topic {topic!r} needs at least one partition, not {partitions}")
+
+
+def check_properties(place: str, properties: Mapping[str, str]) -> None:
+    """Is a table with these properties a topic table that we can read? Raises TopicError."""
+    if properties.get("share_spark.table") != TABLE_KIND:
+        raise TopicError(f"{place} is not a topic table of share_spark")
+    version = properties.get("share_spark.format.version", "0")
+    if int(version) > FORMAT_VERSION:
+        raise TopicError(
+            f"{place} was written by a newer share_spark (format {version}, this one reads up to {FORMAT_VERSION})"
+        )
+
+
+def _by_partition(fields: Mapping[str, int]) -> dict[int, int]:
+    return {int(partition): offset for partition, offset in fields.items()}
