@@ -18,7 +18,7 @@ from share_spark.model.records import (
 )
 from share_spark.partition.draft import Draft
 from share_spark.partition.evolve import evolve
-from share_spark.partition.runs import join
+from share_spark.partition.runs import from_offset, join
 from share_spark.partition.state import SharePartition
 
 
@@ -26,10 +26,10 @@ def kip_batches(source: SharePartition | ShareSnapshot | ShareUpdate) -> tuple[S
     """``source`` as Kafka's share coordinator would hold it.
 
     A running attempt does not count: Acquired is written as Available with the count before it (R8), and not at all
-    when it is the first attempt, for the hole is fetched again anyway (R22, R63).
+    when it is the first attempt, for the hole is fetched again anyway (R22, R63). Nothing below the SPSO is written.
     """
     runs = source.in_flight if isinstance(source, SharePartition) else source.batches
-    durable = [_durable(run) for run in runs]
+    durable = [_durable(run) for run in from_offset(runs, source.start_offset)]
     return tuple(
         StateBatch(run.first_offset, run.last_offset, int(run.delivery_state), run.delivery_count)
         for run in join([run for run in durable if run is not None])

@@ -1,0 +1,115 @@
+"""A share-partition under test: it owns the clock, applies what was decided, and checks the invariants every time."""
+
+from __future__ import annotations
+
+from share_spark.model.errors import ErrorCode
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.records import DeliveryState, ShareRecord, ShareUpdate
+from share_spark.model.requests import (
+    Acknowledge,
+    AcknowledgementBatch,
+    Acquire,
+    AcquireMode,
+    ExpireLocks,
+    Initialize,
+    LogBatch,
+    MoveLogStart,
+    PartitionRequest,
+    PartitionResponse,
+    ReleaseMember,
+)
+from share_spark.partition import (
+    PartitionLimits,
+    SharePartition,
+    check_invariants,
+    decide,
+    evolve,
+    next_fetch_offset,
+    take_snapshot,
+)
+
+KEY = SharePartitionKey("g", "t", 0)
+LETTERS = {"AVAILABLE": "V", "ACQUIRED": "Q", "ACKNOWLEDGED": "D", "ARCHIVED": "X"}
+
+ACCEPT, RELEASE, REJECT, RENEW, GAP = 1, 2, 3, 4, 0
+
+
+class Partition:
+    """State, limits, clock, and the log of records."""
+
+    def __init__(self, start: int | None = 0, limits: PartitionLimits | None = None) -> None:
+        self.limits = limits or PartitionLimits()
+        self.now_ms = 0
+        self.state = SharePartition(key=KEY)
+        snapshot = take_snapshot(self.state)
+        self.log: list[ShareRecord] = [snapshot]
+        self.state = evolve(None, snapshot)
+        self.record: ShareUpdate | None = None
+        if start is not None:
+            self.ask(Initialize(start_offset=start))
+
+    def ask(self, *requests: PartitionRequest) -> PartitionResponse:
+        """The answer to the last of ``requests``, decided together."""
+        decision = decide(self.state, requests, self.limits, self.now_ms)
+        self.record = decision.record
+        if decision.record is not None:
+            self.state = evolve(self.state, decision.record)
+            self.log.append(decision.record)
+        check_invariants(self.state, self.limits)
+        return decision.responses[-1]
+
+    def fetch(
+        self,
+        member: str,
+        *log: tuple[int, int],
+        most: int = 10**6,
+        mode: AcquireMode = AcquireMode.EXACT,
+        batch_size: int = 10**9,
+    ) -> list[tuple[int, int, int]]:
+        """What ``member`` acquires of the log batches ``log``."""
+        request = Acquire(
+            member_id=member,
+            max_records=most,
+            mode=mode,
+            log_batches=tuple(LogBatch(*batch) for batch in log),
+            batch_size=batch_size,
+        )
+        return [tuple(found) for found in self.ask(request).acquired]
+
+    def ack(self, member: str, *batches: tuple[int, int, int | tuple[int, ...]], renew: bool = True) -> ErrorCode:
+        """The error of acknowledging (first, last, type or types)."""
+        return self.answer(member, *batches, renew=renew).error
+
+    def answer(
+        self, member: str, *batches: tuple[int, int, int | tuple[int, ...]], renew: bool = True
+    ) -> PartitionResponse:
+        told = tuple(
+            AcknowledgementBatch(first, last, types if isinstance(types, tuple) else (types,))
+            for first, last, types in batches
+        )
+        return self.ask(Acknowledge(member_id=member, batches=told, is_renew_ack=renew))
+
+    def release(self, member: str) -> PartitionResponse:
+        return self.ask(ReleaseMember(member_id=member))
+
+    def log_start(self, offset: int) -> PartitionResponse:
+        return self.ask(MoveLogStart(log_start_offset=offset))
+
+    def advance(self, ms: int) -> PartitionResponse:
+        self.now_ms += ms
+        return self.ask(ExpireLocks())
+
+    @property
+    def window(self) -> str:
+        """``SPSO-SPEO: runs``, as in the worked example of the KIP: ``110-120: 110 V1, 111-119 Q1``."""
+        runs = []
+        for run in self.state.in_flight:
+            first, last = run.first_offset, run.last_offset
+            offsets = f"{first}" if first == last else f"{first}-{last}"
+            letter = LETTERS[DeliveryState(run.delivery_state).name]
+            runs.append(f"{offsets} {letter}{run.delivery_count}")
+        return f"{self.state.start_offset}-{self.state.end_offset}: {', '.join(runs)}".strip(": ")
+
+    @property
+    def next_fetch_offset(self) -> int:
+        return next_fetch_offset(self.state)
