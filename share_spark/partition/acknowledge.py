@@ -104,8 +104,10 @@ class _Acknowledgement:
             first, last, types = batch
             if last < start:
                 continue
-            if last > end or start <= first < begin:
-                return _INVALID_REQUEST if last > end and first >= begin else _INVALID_RECORD_STATE
+            if start <= first < begin:
+                return _INVALID_RECORD_STATE
+            if last > end:
+                return _INVALID_REQUEST
             while runs[at][1] < first:
                 at += 1
             run = runs[at]

@@ -112,7 +112,7 @@ class Draft:
 
     def advance_start(self) -> None:
         """R15: move the SPSO up over final records, unless something below it is still Acquired."""
-        if not self.runs or self.runs[0][0] < self.start:
+        if not self.runs:
             return
         target = self._first_unfinished()
         gap = self.active_read_gap

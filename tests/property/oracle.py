@@ -1,0 +1,166 @@
+"""A share-partition record by record: an independent oracle, written from the rules, slow and plain.
+
+One entry per offset in a dict, nothing clever; it shares no code with the package but the values of requests. It covers
+acquisitions by offset alone (``AcquireMode.EXACT``), and everything else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVED = 0, 1, 2, 4
+FINAL = (ACKNOWLEDGED, ARCHIVED)
+INVALID_REQUEST, INVALID_RECORD_STATE = "INVALID_REQUEST", "INVALID_RECORD_STATE"
+
+
+@dataclass
+class Record:
+    """State of one offset in the window."""
+
+    state: int
+    count: int
+    member: str | None = None
+    deadline: int | None = None
+
+    def end(self, state: int, limit: int) -> None:
+        """R4, R6: leave Acquired; back to Available only while attempts are left."""
+        assert self.state == ACQUIRED
+        spent = state == AVAILABLE and self.count >= limit
+        self.state = ARCHIVED if spent else state
+        self.member = self.deadline = None
+
+
+@dataclass
+class Oracle:
+    """SPSO, SPEO (exclusive) and a record per offset."""
+
+    max_count: int
+    max_locks: int
+    lock_ms: int
+    start: int = 0
+    end: int = 0
+    records: dict[int, Record] = field(default_factory=dict)
+
+    def next_fetch_offset(self) -> int:
+        """R36."""
+        open_ = [o for o, r in self.records.items() if r.state == AVAILABLE]
+        return min(open_, default=self.end)
+
+    def acquire(self, member: str, last: int, most: int, now: int) -> list[tuple[int, int]]:
+        """R37, R38: (offset, delivery count) of what the member gets of the log up to ``last``."""
+        got = []
+        for offset in range(self.next_fetch_offset(), last + 1):
+            if len(got) == most:
+                break
+            if offset >= self.end:
+                if offset - self.start >= self.max_locks:
+                    break
+                self.records[offset] = Record(AVAILABLE, 0)
+                self.end = offset + 1
+            record = self.records.get(offset)
+            if record is not None and record.state == AVAILABLE:
+                record.state, record.count = ACQUIRED, record.count + 1
+                record.member, record.deadline = member, now + self.lock_ms
+                got.append((offset, record.count))
+        return got
+
+    def acknowledge(self, member: str, batches: list[tuple[int, int, list[int]]], now: int) -> str | None:
+        """R47-R53, and renewals (KIP-1222)."""
+        if not self.well_formed(batches):
+            return INVALID_REQUEST
+        ended: dict[int, int] = {}
+        for first, last, types in batches:
+            error = self.note_batch(member, first, last, types, ended, now)
+            if error is not None:
+                return error
+        for offset, kind in ended.items():
+            state = {0: ARCHIVED, 1: ACKNOWLEDGED, 2: AVAILABLE, 3: ARCHIVED}[kind]
+            self.records[offset].end(state, self.max_count)
+        if ended:
+            self.advance()
+        return None
+
+    def note_batch(
+        self,
+        member: str,
+        first: int,
+        last: int,
+        types: list[int],
+        ended: dict[int, int],
+        now: int,
+    ) -> str | None:
+        """R49 for one batch; what it ends goes into ``ended``, renewals are done at once."""
+        if last < self.start:
+            return None
+        known = [o for o in self.records if o >= self.start or self.is_held_below(o)]
+        if not known or (first >= self.start and first < min(known)):
+            return INVALID_RECORD_STATE
+        if last > max(known):
+            return INVALID_REQUEST
+        for offset in (o for o in range(max(first, self.start), last + 1) if o in self.records):
+            record = self.records[offset]
+            if record.state != ACQUIRED or record.member != member or offset in ended:
+                return INVALID_RECORD_STATE
+            kind = types[0] if len(types) == 1 else types[offset - first]
+            if kind == 4:
+                record.deadline = now + self.lock_ms
+            else:
+                ended[offset] = kind
+        return None
+
+    @staticmethod
+    def well_formed(batches: list[tuple[int, int, list[int]]]) -> bool:
+        """R48, with Kafka's leniency for one shared offset."""
+        previous = -1
+        for first, last, types in batches:
+            if first > last or first < previous or len(types) not in (1, last - first + 1):
+                return False
+            if any(kind not in range(5) for kind in types):
+                return False
+            previous = last
+        return True
+
+    def is_held_below(self, offset: int) -> bool:
+        return self.records[offset].state == ACQUIRED
+
+    def end_attempts(self, offsets: list[int]) -> None:
+        """R55, R57; what lies below the log start is archived whatever its count."""
+        for offset in offsets:
+            below = offset < self.start
+            self.records[offset].end(ARCHIVED if below else AVAILABLE, self.max_count)
+        if offsets:
+            self.advance()
+
+    def expire(self, now: int) -> None:
+        held = ((o, r.deadline) for o, r in self.records.items())
+        self.end_attempts([o for o, due in held if due is not None and due <= now])
+
+    def release(self, member: str) -> None:
+        self.end_attempts([o for o, r in self.records.items() if r.member == member])
+
+    def move_log_start(self, offset: int) -> None:
+        """R25."""
+        if offset <= self.start:
+            return
+        for at, record in list(self.records.items()):
+            if at < offset and record.state == AVAILABLE:
+                record.state = ARCHIVED
+        self.start = offset
+        self.end = max(self.end, offset)
+        self.forget()
+
+    def advance(self) -> None:
+        """R15; an Acquired record below the start holds it up."""
+        self.forget()
+        if any(offset < self.start for offset in self.records):
+            return
+        unfinished = [o for o, r in self.records.items() if r.state not in FINAL]
+        if self.records:
+            self.start = max(self.start, min(unfinished, default=self.end))
+        self.forget()
+
+    def forget(self) -> None:
+        """R2: below the start, only what is still held has a state."""
+        for offset in [o for o in self.records if o < self.start]:
+            if self.records[offset].state != ACQUIRED:
+                del self.records[offset]

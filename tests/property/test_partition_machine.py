@@ -1,0 +1,162 @@
+"""The leader against the oracle, request by request; and recovery against the live state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from share_spark.model.errors import ErrorCode
+from share_spark.model.requests import AcquiredRange, AcquireMode
+from share_spark.partition import (
+    PartitionLimits,
+    from_kip,
+    has_available,
+    kip_batches,
+    next_deadline_ms,
+    next_fetch_offset,
+    restore,
+    take_snapshot,
+)
+from tests.property.oracle import ACQUIRED, AVAILABLE, FINAL, Oracle
+from tests.support.share_partition import KEY, Partition
+
+MEMBERS = st.sampled_from(["a", "b"])
+OFFSETS = st.integers(0, 24)
+TYPES = st.integers(-1, 5) | st.integers(1, 2)
+
+
+@st.composite
+def ack_batch(draw: st.DrawFn) -> tuple[int, int, tuple[int, ...]]:
+    """Mostly well formed, with one type or one per offset."""
+    first = draw(OFFSETS)
+    last = first + draw(st.integers(-1, 6) | st.integers(0, 3))
+    size = draw(st.sampled_from([1, 1, max(last - first + 1, 0), 2]))
+    return first, last, tuple(draw(st.lists(TYPES, min_size=size, max_size=size)))
+
+
+def offsets_of(ranges: tuple[AcquiredRange, ...]) -> list[tuple[int, int]]:
+    return [(o, r.delivery_count) for r in ranges for o in range(r[0], r[1] + 1)]
+
+
+class LeaderAgainstOracle(RuleBasedStateMachine):
+    """Both get the same requests; after each, every offset must agree."""
+
+    @initialize(limit=st.integers(1, 3), locks=st.integers(3, 30), start=st.integers(0, 5))
+    def begin(self, limit: int, locks: int, start: int) -> None:
+        limits = PartitionLimits(max_delivery_count=limit, max_record_locks=locks, lock_duration_ms=10)
+        self.leader = Partition(start=start, limits=limits)
+        self.oracle = Oracle(limit, locks, 10, start=start, end=start)
+        self.finished: dict[int, int] = {}
+        self.highest_start = start
+
+    @rule(member=MEMBERS, last=OFFSETS, most=st.integers(1, 12))
+    def acquire(self, member: str, last: int, most: int) -> None:
+        fetch_offset = self.oracle.next_fetch_offset()
+        expected = self.oracle.acquire(member, last, most, self.leader.now_ms)
+        log = [(fetch_offset, last)] if last >= fetch_offset else []
+        got = self.leader.fetch(member, *log, most=most, mode=AcquireMode.EXACT)
+        assert offsets_of(tuple(AcquiredRange(*found) for found in got)) == expected
+
+    @rule(member=MEMBERS, batches=st.lists(ack_batch(), max_size=4), tidy=st.booleans())
+    def acknowledge(self, member: str, batches: list[tuple[int, int, tuple[int, ...]]], tidy: bool) -> None:
+        if tidy:
+            batches = sorted(batches)
+        plain = [(first, last, list(types)) for first, last, types in batches]
+        expected = self.oracle.acknowledge(member, plain, self.leader.now_ms)
+        error = self.leader.ack(member, *batches)
+        assert (None if error is ErrorCode.NONE else error.name) == expected
+
+    @rule(member=MEMBERS, data=st.data(), kind=st.integers(0, 4))
+    def acknowledge_something_held(self, member: str, data: st.DataObject, kind: int) -> None:
+        held = [o for o, r in self.oracle.records.items() if r.member == member]
+        if held:
+            first = data.draw(st.sampled_from(sorted(held)))
+            last = first
+            while last + 1 in held and data.draw(st.booleans()):
+                last += 1
+            self.acknowledge(member, [(first, last, (kind,))], True)
+
+    @rule(member=MEMBERS)
+    def release(self, member: str) -> None:
+        self.oracle.release(member)
+        self.leader.release(member)
+
+    @rule(ms=st.integers(0, 12))
+    def advance(self, ms: int) -> None:
+        self.oracle.expire(self.leader.now_ms + ms)
+        self.leader.advance(ms)
+
+    @rule(offset=OFFSETS)
+    def move_log_start(self, offset: int) -> None:
+        self.oracle.move_log_start(offset)
+        self.leader.log_start(offset)
+
+    @rule()
+    def snapshot(self) -> None:
+        record = take_snapshot(self.leader.state)
+        self.leader.log.append(record)
+        restored = restore([record])
+        assert restored is not None
+        assert restored.in_flight == self.leader.state.in_flight
+        self.leader.state = restored
+
+    @invariant()
+    def every_offset_agrees(self) -> None:
+        state = self.leader.state
+        ours: dict[int, tuple[Any, ...]] = {
+            offset: tuple(run[2:]) for run in state.in_flight for offset in range(run.first_offset, run.last_offset + 1)
+        }
+        theirs = {o: (r.state, r.count, r.member, r.deadline) for o, r in self.oracle.records.items()}
+        assert ours == theirs
+        assert (state.start_offset, state.end_offset) == (self.oracle.start, self.oracle.end)
+        assert next_fetch_offset(state) == self.oracle.next_fetch_offset()
+        available = any(r.state == AVAILABLE for r in self.oracle.records.values())
+        assert has_available(state) == available
+        deadlines = [r.deadline for r in self.oracle.records.values() if r.deadline is not None]
+        assert next_deadline_ms(state) == min(deadlines, default=None)
+
+    @invariant()
+    def recovery_gives_the_live_state(self) -> None:
+        assert restore(self.leader.log) == self.leader.state
+
+    @invariant()
+    def the_start_and_final_states_never_go_back(self) -> None:
+        assert self.oracle.start >= self.highest_start
+        self.highest_start = self.oracle.start
+        for offset, record in self.oracle.records.items():
+            assert self.finished.get(offset, record.state) == record.state
+            if record.state in FINAL:
+                self.finished[offset] = record.state
+
+    @invariant()
+    def the_kip_form_is_equivalent(self) -> None:
+        """R66: same start, same state and count of what is not final; a running attempt counts as not made (R8)."""
+        state = self.leader.state
+        loaded = from_kip(
+            key=KEY,
+            state_epoch=0,
+            leader_epoch=0,
+            start_offset=state.start_offset,
+            batches=kip_batches(state),
+        )
+        undone = {
+            o: (AVAILABLE, r.count - 1) if r.state == ACQUIRED else (r.state, r.count)
+            for o, r in self.oracle.records.items()
+            if o >= state.start_offset
+        }
+        covered = {
+            o: (int(run[2]), run[3]) for run in loaded.in_flight for o in range(run.first_offset, run.last_offset + 1)
+        }
+        for offset in range(state.start_offset, state.end_offset):
+            expected = undone.get(offset, (AVAILABLE, 0))
+            if offset < loaded.start_offset:
+                assert expected[0] in FINAL
+            else:
+                assert covered.get(offset, (AVAILABLE, 0)) == expected
+
+
+LeaderAgainstOracle.TestCase.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
+TestLeaderAgainstOracle = LeaderAgainstOracle.TestCase
