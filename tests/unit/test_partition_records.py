@@ -125,3 +125,13 @@ def test_an_unknown_state_fails_the_load() -> None:
 def test_r15_final_batches_at_the_front_are_skipped_at_load() -> None:
     assert load(0, (0, 4, 2, 1), (5, 9, 4, 1), (10, 12, 0, 1)).window == "10-13: 10-12 V1"
     assert load(0, (0, 4, 2, 1)).window == "5-5"
+
+
+def test_r63_holes_may_also_come_as_available_with_count_0() -> None:
+    """Both forms of the worked example's step 5 mean the same to the next member."""
+    with_hole = load(110, (110, 110, 0, 1), (119, 119, 2, 1))
+    stated = load(110, (110, 110, 0, 1), (111, 118, 0, 0), (119, 119, 2, 1))
+    for partition in (with_hole, stated):
+        assert partition.fetch("a", (110, 119)) == [(110, 110, 2), (111, 118, 1)]
+        assert partition.ack("a", (110, 118, ACCEPT)) == 0
+        assert partition.window == "120-120"
