@@ -15,10 +15,14 @@ moment are not kept apart, as they would be on a broker.
 from __future__ import annotations
 
 import logging
+import re
 import time
 import uuid
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from delta.exceptions import DeltaConcurrentModificationException
@@ -43,9 +47,9 @@ ROWS_PER_FILE = 50_000
 
 _TRIES = 30
 _TAKEN = "share_spark: offsets taken by another producer"
-_MESSAGE_COLUMNS = (
-    "key binary, value binary, partition int, timestamp timestamp, headers array<struct<key:string,value:binary>>"
-)
+_CONFLICT = re.compile(rf"io\.delta\.exceptions\.\w*(?:Concurrent|MetadataChanged)\w*Exception|{_TAKEN}")
+_HEADERS = "array<struct<key:string,value:binary>>"
+_NUMBERED_COLUMNS = f"partition int, number bigint, timestamp timestamp, key binary, value binary, headers {_HEADERS}"
 _T = TypeVar("_T")
 
 
@@ -57,10 +61,6 @@ class Message(NamedTuple):
     partition: int | None = None
     timestamp: Any = None
     headers: Sequence[tuple[str, bytes | None]] | None = None
-
-
-class _OffsetsTakenError(Exception):
-    """Another producer was first; try again."""
 
 
 class TopicProducer:
@@ -121,17 +121,31 @@ class TopicProducer:
         nothing. Raises TopicError (no such topic or partition, columns), TopicUnreachableError.
         """
         partitions = self._table.topic(topic).entry.partitions
-        numbered = _numbered(self._frame(records), partitions).persist()
+        append = self._append_frame if isinstance(records, DataFrame) else self._append_messages
         try:
-            counts = {int(p): int(n) for p, n in numbered.groupBy("partition").count().collect()}
-            self._known(topic, counts)
-            if not counts:
-                return {}
-            return self._retrying(lambda: self._append_once(topic, numbered, counts))
+            return append(topic, records, partitions)  # type: ignore[arg-type]
         except (PySparkException, Py4JError) as error:
             raise TopicError(f"append to {topic!r} failed: {first_line(error)}") from error
+
+    def _append_messages(self, topic: str, messages: Iterable[Message], partitions: int) -> dict[int, int]:
+        rows = _numbered_messages(messages, partitions)
+        frame = self._spark.createDataFrame(rows, _NUMBERED_COLUMNS).coalesce(1)
+        return self._append_numbered(topic, frame, Counter(row[0] for row in rows))
+
+    def _append_frame(self, topic: str, frame: DataFrame, partitions: int) -> dict[int, int]:
+        """Kept while it is counted and written, so that both see the same rows."""
+        numbered = _numbered(frame, partitions).persist()
+        try:
+            counts = numbered.groupBy("partition").count().collect()
+            return self._append_numbered(topic, numbered, dict(map(tuple, counts)))
         finally:
             numbered.unpersist()
+
+    def _append_numbered(self, topic: str, numbered: DataFrame, counts: Mapping[int, int]) -> dict[int, int]:
+        self._known(topic, counts)
+        if not counts:
+            return {}
+        return self._retrying(lambda: self._append_once(topic, numbered, counts))
 
     def _append_once(self, topic: str, numbered: DataFrame, counts: Mapping[int, int]) -> dict[int, int]:
         state = self._table.topic(topic)
@@ -142,8 +156,9 @@ class TopicProducer:
         try:
             self._write(rows, note)
         except (PySparkException, Py4JError) as error:
+            _LOG.debug("append to %s: %s", topic, first_line(error))
             if not self._table.holds_append(note.append_id):
-                raise _as_conflict(error) from error
+                raise
         return ends
 
     def _write(self, rows: DataFrame, note: AppendNote) -> None:
@@ -163,12 +178,6 @@ class TopicProducer:
         )
         error = F.raise_error(F.lit(_TAKEN))
         return taken.select(*(error.cast(field.dataType).alias(field.name) for field in table.schema.fields))
-
-    def _frame(self, records: DataFrame | Iterable[Message]) -> DataFrame:
-        if isinstance(records, DataFrame):
-            return records
-        rows = [_row(message) for message in records]
-        return self._spark.createDataFrame(rows, _MESSAGE_COLUMNS)
 
     def _known(self, topic: str, partitions: Iterable[int]) -> TopicState:
         state = self._table.topic(topic)
@@ -195,7 +204,9 @@ class TopicProducer:
         for attempt in range(_TRIES):
             try:
                 return change()
-            except (DeltaConcurrentModificationException, _OffsetsTakenError) as error:
+            except (PySparkException, Py4JError) as error:
+                if not _is_conflict(error):
+                    raise
                 _LOG.debug("conflict on %s, try %d: %s", self._location, attempt, first_line(error))
                 time.sleep(0.02 * attempt)
         raise TopicUnreachableError(f"{self._location}: too many writers, gave up after {_TRIES}")
@@ -204,7 +215,7 @@ class TopicProducer:
 def _numbered(frame: DataFrame, partitions: int) -> DataFrame:
     """Complete rows with their partition and ``number``, 0 up in the order of the input."""
     missing = {"key": "binary", "partition": "int", "timestamp": "timestamp"}
-    missing["headers"] = "array<struct<key:string,value:binary>>"
+    missing["headers"] = _HEADERS
     if "value" not in frame.columns:
         raise TopicError("records to append need a column 'value'")
     complete = frame.withColumns({n: F.lit(None).cast(kind) for n, kind in missing.items() if n not in frame.columns})
@@ -222,7 +233,7 @@ def _numbered(frame: DataFrame, partitions: int) -> DataFrame:
 
 def _partition(partitions: int) -> Column:
     """As given; else by the key; else in turn."""
-    by_key = F.when(F.col("key").isNotNull(), F.pmod(F.xxhash64("key"), F.lit(partitions)))
+    by_key = F.when(F.col("key").isNotNull(), F.pmod(F.crc32("key"), F.lit(partitions)))
     in_turn = F.pmod(F.col("sequence"), F.lit(partitions))
     return F.coalesce("partition", by_key, in_turn)
 
@@ -247,15 +258,25 @@ def _looked_up(bases: Mapping[int, int]) -> Column:
     return F.element_at(F.create_map(*pairs), F.col("partition")).cast("bigint")
 
 
-def _row(message: Message) -> tuple[Any, ...]:
-    value, key, partition, timestamp, headers = message
-    return (key, value, partition, timestamp, None if headers is None else list(headers))
+def _numbered_messages(messages: Iterable[Message], partitions: int) -> list[tuple[Any, ...]]:
+    """As ``_numbered``, on the driver: a few records need no shuffle."""
+    now = datetime.now(UTC)
+    counts: Counter[int] = Counter()
+    rows = []
+    for sequence, (value, key, partition, timestamp, headers) in enumerate(messages):
+        turn = sequence if key is None else zlib.crc32(key)
+        place = turn % partitions if partition is None else partition
+        pairs = None if headers is None else list(headers)
+        rows.append((place, counts[place], timestamp or now, key, value, pairs))
+        counts[place] += 1
+    return rows
 
 
-def _as_conflict(error: Exception) -> Exception:
-    if isinstance(error, DeltaConcurrentModificationException) or _TAKEN not in str(error):
-        return error
-    return _OffsetsTakenError(_TAKEN)
+def _is_conflict(error: Exception) -> bool:
+    """Somebody else committed first: Delta's check (its Python class is not always raised) or ours."""
+    if isinstance(error, DeltaConcurrentModificationException):
+        return True
+    return bool(_CONFLICT.search(str(error)))
 
 
 def _end_offsets(state: TopicState) -> dict[int, int]:

@@ -1,0 +1,203 @@
+"""The topic log on a Delta table: the common cases, and what is its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as F
+
+from share_spark.delta.even_tasks import murmur3
+from share_spark.delta.location import Location
+from share_spark.delta.topic_producer import Message
+from share_spark.delta.topic_table import EmbeddedTopicLog
+from share_spark.engine.ports import OffsetSpan
+from share_spark.model.errors import TopicError
+from share_spark.model.offsets import LogEnds
+from tests.support.topic_log_cases import (
+    Sent,
+    TopicLogCases,
+    fresh_name,
+    hundreds,
+    numbered,
+    offsets,
+    spanned,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class EmbeddedLab:
+    """TopicLab on a Delta table."""
+
+    def __init__(self, log: EmbeddedTopicLog) -> None:
+        self.log = log
+
+    def create(self, topic: str, partitions: int) -> None:
+        self.log.create_topic(topic, partitions)
+
+    def grow(self, topic: str, partitions: int) -> None:
+        self.log.add_partitions(topic, partitions)
+
+    def put(self, topic: str, records: Mapping[int, Sequence[Sent]]) -> None:
+        self.log.append(
+            topic,
+            [
+                Message(sent.value, sent.key, partition, _time(sent), sent.headers or None)
+                for partition, many in records.items()
+                for sent in many
+            ],
+        )
+
+    def trim(self, topic: str, before: Mapping[int, int]) -> None:
+        self.log.delete_records(topic, before)
+
+    def delete(self, topic: str) -> None:
+        self.log.delete_topic(topic)
+
+
+def _time(sent: Sent) -> datetime | None:
+    millis = sent.timestamp_ms
+    return None if millis is None else datetime.fromtimestamp(millis / 1000, UTC)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("topics") / "table")
+
+
+@pytest.fixture(scope="module")
+def lab(spark: SparkSession, table: str) -> EmbeddedLab:
+    return EmbeddedLab(EmbeddedTopicLog(spark, table))
+
+
+@pytest.fixture(scope="module")
+def orders(lab: EmbeddedLab) -> str:
+    return hundreds(lab)
+
+
+class TestEmbeddedTopicLog(TopicLogCases):
+    """The common cases."""
+
+
+def test_gaps_are_missing_and_the_end_stays(spark: SparkSession, lab: EmbeddedLab) -> None:
+    topic = fresh_name()
+    lab.create(topic, 1)
+    lab.put(topic, {0: numbered(10)})
+    lab.log.remove_offsets(topic, {0: [3, 4, 9]})
+    assert lab.log.log_ends(topic) == {0: LogEnds(0, 10)}
+    found = offsets(lab.log.read(spark, [OffsetSpan(topic, 0, 2, 9)], 2))
+    assert [offset for _, _, offset in found] == [2, 5, 6, 7, 8]
+    lab.put(topic, {0: numbered(1)})
+    assert lab.log.log_ends(topic) == {0: LogEnds(0, 11)}
+
+
+def test_another_process_sees_the_same(spark: SparkSession, lab: EmbeddedLab, table: str) -> None:
+    topic = fresh_name()
+    lab.create(topic, 2)
+    lab.put(topic, {0: numbered(5), 1: numbered(7)})
+    lab.trim(topic, {0: -1})
+    fresh = EmbeddedTopicLog(spark, table)
+    assert fresh.describe(topic) == lab.log.describe(topic)
+    assert fresh.log_ends(topic) == {0: LogEnds(5, 5), 1: LogEnds(0, 7)}
+
+
+def test_two_producers_never_assign_the_same_offsets(spark: SparkSession, lab: EmbeddedLab, table: str) -> None:
+    topic = fresh_name()
+    lab.create(topic, 1)
+    start = threading.Barrier(2)
+
+    def produce(name: bytes) -> None:
+        log = EmbeddedTopicLog(spark, table)
+        start.wait()
+        for _ in range(3):
+            log.append(topic, [Message(name)] * 10)
+
+    threads = [threading.Thread(target=produce, args=(name,)) for name in (b"a", b"b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert lab.log.log_ends(topic) == {0: LogEnds(0, 60)}
+    span = OffsetSpan(topic, 0, 0, 59)
+    frame = lab.log.read(spark, [span], 1)
+    assert offsets(frame) == spanned(span)
+    assert frame.where(F.col("value") == b"a").count() == 30
+
+
+def test_keys_decide_and_records_without_go_in_turn(spark: SparkSession, lab: EmbeddedLab) -> None:
+    topic = fresh_name()
+    lab.create(topic, 4)
+    keyed = spark.range(200).select(
+        F.col("id").cast("string").cast("binary").alias("value"),
+        F.when(F.col("id") < 100, F.encode((F.col("id") % 10).cast("string"), "utf-8")).alias("key"),
+    )
+    ends = lab.log.append(topic, keyed)
+    assert sum(ends.values()) == 200
+    spans = [OffsetSpan(topic, partition, 0, end - 1) for partition, end in ends.items()]
+    rows = lab.log.read(spark, spans, 2)
+    assert offsets(rows) == spanned(*spans)
+    places = rows.where("key is not null").groupBy("key").agg(F.countDistinct("partition").alias("n"))
+    assert {row.n for row in places.collect()} == {1}
+    in_turn = {row["count"] for row in rows.where("key is null").groupBy("partition").count().collect()}
+    assert in_turn == {25}
+
+
+def test_rows_that_somebody_else_appended_count(spark: SparkSession, lab: EmbeddedLab, table: str) -> None:
+    topic = fresh_name()
+    lab.create(topic, 1)
+    lab.put(topic, {0: numbered(3)})
+    rows = lab.log.read(spark, [OffsetSpan(topic, 0, 0, 2)], 1)
+    rows.withColumn("offset", F.col("offset") + 3).write.format("delta").mode("append").save(table)
+    assert lab.log.log_ends(topic) == {0: LogEnds(0, 6)}
+    lab.put(topic, {0: numbered(1)})
+    assert lab.log.log_ends(topic) == {0: LogEnds(0, 7)}
+
+
+def test_a_table_of_the_catalog(spark: SparkSession) -> None:
+    log = EmbeddedTopicLog(spark, "default.topics_by_name")
+    log.create_topic("orders", 1)
+    log.append("orders", [Message(b"1"), Message(b"2")])
+    log.append("orders", [Message(b"3")])
+    assert log.log_ends("orders") == {0: LogEnds(0, 3)}
+    assert log.read(spark, [OffsetSpan("orders", 0, 0, 2)], 2).count() == 3
+
+
+def test_bad_requests_are_refused_by_name(lab: EmbeddedLab) -> None:
+    topic = fresh_name()
+    lab.create(topic, 1)
+    with pytest.raises(TopicError, match="exists already"):
+        lab.create(topic, 1)
+    with pytest.raises(TopicError, match="not a valid topic name"):
+        lab.create("a/b", 1)
+    with pytest.raises(TopicError, match="has no partition 7"):
+        lab.put(topic, {7: numbered(1)})
+    with pytest.raises(TopicError, match="has 1 partitions already"):
+        lab.grow(topic, 1)
+
+
+def test_other_tables_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(TopicError, match="there is no topic table at"):
+        EmbeddedTopicLog(spark, str(tmp_path / "missing")).describe("orders")
+    foreign = str(tmp_path / "foreign")
+    spark.range(1).write.format("delta").save(foreign)
+    with pytest.raises(TopicError, match="is not a topic table of share_spark"):
+        EmbeddedTopicLog(spark, foreign).describe("orders")
+    with pytest.raises(TopicError, match="is not a topic table of share_spark"):
+        EmbeddedTopicLog(spark, foreign).create_topic("orders", 1)
+    newer = Location.parse(str(tmp_path / "newer"))
+    properties = {"share_spark.table": "topic_log", "share_spark.format.version": "2"}
+    newer.create(spark, "topic string", properties=properties)
+    with pytest.raises(TopicError, match="written by a newer share_spark"):
+        EmbeddedTopicLog(spark, newer).describe("orders")
+
+
+def test_our_hash_is_sparks(spark: SparkSession) -> None:
+    values = [*range(20), -1, 2**31 - 1, -(2**31)]
+    rows = spark.createDataFrame([(value,) for value in values], "v int").select("v", F.hash("v"))
+    assert {row[0]: row[1] for row in rows.collect()} == {v: murmur3(v) for v in values}
