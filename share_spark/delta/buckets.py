@@ -30,6 +30,9 @@ _RECORD_FIELDS = ",".join(column.replace(" ", ":", 1) for column in RECORD_COLUM
 FRAME_COLUMNS = f"bucket int, row tinyint, key string, payload binary, record struct<{_RECORD_FIELDS}>"
 """``payload``: a pickled (topic, SharePartition), Outcome, or nothing; ``record``: the log row to append."""
 
+LIVE_COLUMNS = ("bucket", "row", "key", "payload")
+"""What ``Advance`` gets: headers and states carry no record."""
+
 _FRAME_SCHEMA = pa.schema(
     [
         ("bucket", pa.int32()),
@@ -158,7 +161,7 @@ class Advance:
             (bucket, *pickle.loads(payload))  # noqa: S301 - our own frame
             for bucket, payload in zip(chosen.column("bucket").to_pylist(), payloads, strict=True)
         )
-        return batch.filter(pc.invert(wanted)), found
+        return _whole(batch.filter(pc.invert(wanted))), found
 
     def _advance(
         self, bucket: int, topic: str, state: SharePartition, control: Control | None
@@ -217,6 +220,12 @@ def _rows(
         pa.nulls(size, RECORD_TYPE) if records is None else records,
     ]
     return pa.RecordBatch.from_arrays(columns, schema=_FRAME_SCHEMA)
+
+
+def _whole(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows that pass through untouched, in the schema of all the others."""
+    columns = [batch.column(name) for name in LIVE_COLUMNS]
+    return pa.RecordBatch.from_arrays([*columns, pa.nulls(batch.num_rows, RECORD_TYPE)], schema=_FRAME_SCHEMA)
 
 
 def _headers_in(batch: pa.RecordBatch) -> list[int]:

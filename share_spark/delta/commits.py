@@ -102,12 +102,14 @@ def _note_in(text: str) -> CommitNote | None:
 
 
 class GroupTail(NamedTuple):
-    """What the newest commits say of a group. ``valid``: the newest ``records`` commit that counts, None if it cannot be
-    told from the commits. ``epoch`` and ``segment``: the highest that anybody used, 0 and -1 if nobody did."""
+    """What the newest commits say of a group. ``valid``: the newest ``records`` commit that counts, None if there is none
+    or it cannot be told. ``epoch`` and ``segment``: the highest that anybody used, 0 and -1 if nobody did. ``told``: False if
+    log clean-up has taken commits that would have to be seen."""
 
     valid: CommitNote | None
     epoch: int
     segment: int
+    told: bool
 
 
 def group_tail(commits: Iterator[Commit], group_id: str) -> GroupTail:
@@ -117,13 +119,13 @@ def group_tail(commits: Iterator[Commit], group_id: str) -> GroupTail:
     counts if no higher claim stands between it and the commit of the same run before it.
     """
     candidate: CommitNote | None = None
-    epoch, segment = 0, -1
-    for _, note in commits:
+    epoch, segment, version = 0, -1, -1
+    for version, note in commits:
         if note is None or note.group_id != group_id:
             continue
         epoch, segment = max(epoch, note.writer_epoch), max(segment, note.segment)
         if candidate is not None and note.run_id == candidate.run_id:
-            return GroupTail(candidate, epoch, segment)
+            return GroupTail(candidate, epoch, segment, True)
         if candidate is None or note.writer_epoch > candidate.writer_epoch:
             candidate = note if note.kind == "records" else None
-    return GroupTail(None, epoch, segment)
+    return GroupTail(None, epoch, segment, version <= 0)

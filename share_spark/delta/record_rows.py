@@ -6,9 +6,10 @@ Rows are built and read column by column: a share-partition can carry a hundred 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from share_spark.model.ids import SharePartitionKey
@@ -122,12 +123,17 @@ def _lists(rows: Sequence[Sequence[InFlightBatch]], item: pa.StructType, picks: 
     offsets = [0]
     for row in rows:
         offsets.append(offsets[-1] + len(row))
-    columns = [
-        pa.array([batch[pick] for row in rows for batch in row], field.type)
-        for pick, field in zip(picks, item, strict=True)
-    ]
+    flat = list(zip(*chain.from_iterable(rows), strict=True)) or [()] * len(InFlightBatch._fields)
+    columns = [_column(flat[pick], field.type) for pick, field in zip(picks, item, strict=True)]
     values = pa.StructArray.from_arrays(columns, fields=list(item))
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
+
+
+def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Numbers by way of NumPy: Arrow alone would look at each enum member and big int one by one."""
+    if pa.types.is_string(kind):
+        return pa.array(values, kind)
+    return pa.array(np.fromiter(values, kind.to_pandas_dtype(), len(values)), kind)
 
 
 def _in_flight(column: pa.ChunkedArray, build: Any) -> Iterator[list[InFlightBatch]]:

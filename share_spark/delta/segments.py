@@ -7,6 +7,7 @@ newest valid segment, of that epoch, are the whole state, and no reader ever nee
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -19,6 +20,9 @@ from share_spark.delta.tables import log_table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_LOOK_BACK = 300
+"""Commits looked at, some 2 ms each; in a log that many groups share, one that was idle for longer asks the rows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
@@ -26,13 +30,14 @@ class Tail:
 
     ``rows``: the rows that count (LOG_COLUMNS), claims included. ``epoch``: the highest claimed, 0 if none.
     ``last_segment``: the highest in use, -1 if none. ``batch_id``: the last micro-batch that counts, -1 if the commits do not
-    tell.
+    tell. ``empty``: there are certainly no rows.
     """
 
     rows: DataFrame
     epoch: int
     last_segment: int
     batch_id: int
+    empty: bool = False
 
 
 def tail_of(
@@ -40,10 +45,12 @@ def tail_of(
 ) -> Tail:
     """The tail of the log as of ``version``; from commit notes if they are there, else from the rows' stamps."""
     frame = log_table(location).load(spark, version).where(F.col("group_id") == group_id)
-    found = group_tail(commits.back_from(version), group_id)
+    found = group_tail(islice(commits.back_from(version), _LOOK_BACK), group_id)
     note = found.valid
-    if note is None:
+    if not found.told:
         return _tail_by_stamps(frame)
+    if note is None:
+        return Tail(rows=frame.limit(0), epoch=found.epoch, last_segment=found.segment, batch_id=-1, empty=True)
     rows = frame.where((F.col("segment") == note.segment) & (F.col("writer_epoch") == note.writer_epoch))
     return Tail(rows=rows, epoch=found.epoch, last_segment=found.segment, batch_id=note.batch_id)
 

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from share_spark.delta.buckets import (
     FRAME_COLUMNS,
     HEADER,
+    LIVE_COLUMNS,
     OUTCOME,
     RECORD,
     STATE,
@@ -31,7 +32,7 @@ from share_spark.delta.buckets import (
     outcomes_in,
 )
 from share_spark.delta.commits import CommitListing, CommitNote
-from share_spark.delta.location import Location
+from share_spark.delta.location import Location, sql_literal
 from share_spark.delta.record_rows import CLAIM
 from share_spark.delta.segments import Tail, tail_of
 from share_spark.delta.tables import LOG_COLUMNS, ensure_tables, log_table
@@ -183,11 +184,16 @@ class DeltaShareStateStore:
     def _claim_row(self, note: CommitNote) -> DataFrame:
         row = {"group_id": self.group_id, "segment": note.segment, "kind": CLAIM}
         row |= {"writer_epoch": note.writer_epoch, "run_id": self.run_id}
-        return self.spark.range(1).select(*_typed(row), F.current_timestamp().alias("written_at"))
+        return self.spark.range(1).selectExpr(*_typed(row), _WRITTEN_AT)
 
     def _fold(self, tail: Tail) -> DataFrame:
         count = len(self.buckets)
-        headers = self.spark.createDataFrame([(bucket,) for bucket in self.buckets], "bucket int")
+        numbers = F.array(*[F.lit(bucket) for bucket in self.buckets])
+        headers = self.spark.range(0, count, 1, count).select(F.get(numbers, F.col("id").cast("int")).alias("bucket"))
+        if tail.empty:
+            return headers.selectExpr(
+                "bucket", f"{HEADER}Y AS row", "'' AS key", "CAST(NULL AS BINARY) AS payload", f"CAST(NULL AS {_RECORD}) AS record"
+            )
         rows = tail.rows.where(F.col("kind") != CLAIM).withColumn("bucket", _bucket_column(self.buckets))
         everything = headers.unionByName(rows, allowMissingColumns=True)
         grouped = everything.repartition(count, "bucket").groupBy("bucket")
@@ -198,7 +204,7 @@ class DeltaShareStateStore:
             if self._frame is None:
                 self.load()
             assert self._frame is not None  # noqa: S101 - load sets it
-            live = self._frame.where(F.col("row").isin(HEADER, STATE))
+            live = self._frame.where(f"row IN ({HEADER}, {STATE})").selectExpr(*LIVE_COLUMNS)
             tentative = live.mapInArrow(function, FRAME_COLUMNS).localCheckpoint(eager=False)
             try:
                 payloads = _payloads(tentative, OUTCOME)
@@ -222,16 +228,9 @@ class DeltaShareStateStore:
 
     def _rows(self, frame: DataFrame, note: CommitNote) -> DataFrame:
         stamp = {"writer_epoch": note.writer_epoch, "run_id": note.run_id, "query_id": self._query_id}
-        return (
-            frame.where(F.col("row") == RECORD)
-            .select(
-                *_typed({"group_id": self.group_id, "segment": note.segment}),
-                "record.*",
-                *_typed(stamp | {"batch_id": note.batch_id}),
-                F.current_timestamp().alias("written_at"),
-            )
-            .coalesce(1)
-        )
+        key = {"group_id": self.group_id, "segment": note.segment}
+        columns = [*_typed(key), "record.*", *_typed(stamp | {"batch_id": note.batch_id}), _WRITTEN_AT]
+        return frame.where(f"row = {RECORD}").selectExpr(*columns).coalesce(1)
 
     @property
     def _query_id(self) -> str | None:
@@ -252,14 +251,19 @@ def unpersist(frame: DataFrame) -> None:
 
 
 def _payloads(frame: DataFrame, row: int) -> list[bytes]:
-    return frame.where(F.col("row") == row).select("payload").toArrow().column(0).to_pylist()
+    return frame.where(f"row = {row}").selectExpr("payload").toArrow().column(0).to_pylist()
 
 
+_RECORD = FRAME_COLUMNS.split("record ", 1)[1]
 _TYPES = {name: kind for name, kind in (column.split(" ", 1) for column in LOG_COLUMNS.split(", "))}
 
 
-def _typed(values: Mapping[str, Any]) -> list[Any]:
-    return [F.lit(value).cast(_TYPES[name]).alias(name) for name, value in values.items()]
+_WRITTEN_AT = "current_timestamp() AS written_at"
+
+
+def _typed(values: Mapping[str, int | str | None]) -> list[str]:
+    """Constants as SQL text: a tenth of the calls into the JVM that building them as columns takes."""
+    return [f"CAST({sql_literal(value)} AS {_TYPES[name]}) AS {name}" for name, value in values.items()]
 
 
 def _bucket_column(buckets: Sequence[int]) -> Any:

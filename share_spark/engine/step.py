@@ -156,11 +156,12 @@ def acquire_request(
     """Take redeliveries and new records, exactly up to the budget; the log's own batches are not known yet."""
     if control.max_records <= 0:
         return ()
-    new_from = max(state.end_offset, control.log_start_offset, control.initial_offset or 0)
-    new = (LogBatch(new_from, control.end_offset - 1),) if control.end_offset > new_from else ()
+    first = max(state.start_offset, control.log_start_offset, control.initial_offset or 0)
+    last = max(state.end_offset, control.end_offset) - 1
+    log = (LogBatch(first, last),) if last >= first else ()
     return (
         Acquire(
-            member_id=member_id, max_records=control.max_records, mode=AcquireMode.EXACT, log_batches=new
+            member_id=member_id, max_records=control.max_records, mode=AcquireMode.EXACT, log_batches=log
         ),
     )
 

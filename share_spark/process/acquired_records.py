@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from share_spark.delta.location import sql_literal
 from share_spark.engine.cover import covering_spans
 from share_spark.engine.ports import AcquiredSpan, TopicLog
 
@@ -34,7 +35,7 @@ def acquired_records(
     if sum(offsets_in(one) for one in acquired) <= SMALL:
         frame = frame.coalesce(tasks)
     if sum(len(one.ranges) for one in acquired) <= _MAX_EXPRESSION_RANGES:
-        return frame.withColumn(third, F.expr(_case(acquired))).where(F.col(third).isNotNull())
+        return frame.selectExpr("*", f"{_case(acquired)} AS {third}").where(f"{third} IS NOT NULL")
     return _joined(spark, frame, acquired, third)
 
 
@@ -45,17 +46,12 @@ def offsets_in(acquired: AcquiredSpan) -> int:
 
 def _case(acquired: Sequence[AcquiredSpan]) -> str:
     arms = (
-        f"WHEN topic = {_sql_text(one.partition.topic)} AND partition = {one.partition.partition} "
+        f"WHEN topic = {sql_literal(one.partition.topic)} AND partition = {one.partition.partition} "
         f"AND offset BETWEEN {first} AND {last} THEN {value}"
         for one in acquired
         for first, last, value in one.ranges.tolist()
     )
     return f"CAST(CASE {' '.join(arms)} END AS INT)"
-
-
-def _sql_text(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def _joined(spark: SparkSession, frame: DataFrame, acquired: Sequence[AcquiredSpan], third: str) -> DataFrame:
