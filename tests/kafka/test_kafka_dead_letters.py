@@ -1,0 +1,55 @@
+"""Dead letters to a Kafka topic, read back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from share_spark.engine.ports import OffsetSpan
+from share_spark.kafka.dead_letters import KafkaDeadLetters
+from share_spark.kafka.options import KafkaOptions
+from share_spark.model.errors import DeadLetterError
+from tests.kafka.test_kafka_topic_log import KafkaLab
+from tests.support.letters import letters
+from tests.support.topic_log_cases import fresh_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_letters_carry_the_headers_of_the_kip(spark: SparkSession, broker: str) -> None:
+    lab = KafkaLab(broker)
+    topic = fresh_name("dead")
+    lab.create(topic, 1)
+    target = KafkaDeadLetters(topic, KafkaOptions.parse({"bootstrap.servers": broker}))
+    target.write(spark, "billing", letters(spark))
+    rows = lab.log.read(spark, [OffsetSpan(topic, 0, 0, 1)], 1).collect()
+    found = {bytes(row.value or b"-"): row for row in rows}
+    full, empty = found[b"value"], found[b"-"]
+    assert bytes(full.key) == b"key"
+    assert [(key, bytes(value)) for key, value in full.headers] == [
+        ("own", b"1"),
+        ("__dlq.errors.topic", b"orders"),
+        ("__dlq.errors.partition", b"3"),
+        ("__dlq.errors.offset", b"42"),
+        ("__dlq.errors.group", b"billing"),
+        ("__dlq.errors.delivery.count", b"5"),
+        ("__dlq.errors.message", b"ValueError: no such city"),
+    ]
+    assert (empty.key, empty.value, len(empty.headers)) == (None, None, 6)
+    assert bytes(dict(empty.headers)["__dlq.errors.message"]) == b"rejected"
+
+
+def test_a_missing_topic_is_said_at_the_start(spark: SparkSession, broker: str) -> None:
+    target = KafkaDeadLetters("no-such", KafkaOptions.parse({"bootstrap.servers": broker}))
+    with pytest.raises(DeadLetterError, match=r"^dead-letter topic 'no-such' does not exist"):
+        target.check(spark)
+    with pytest.raises(DeadLetterError):
+        target.write(spark, "billing", letters(spark))
+
+
+def test_a_broker_out_of_reach(spark: SparkSession) -> None:
+    options = KafkaOptions.parse({"bootstrap.servers": "127.0.0.1:1"})
+    with pytest.raises(DeadLetterError, match=r"^dead letters: Kafka at 127.0.0.1:1 gave no answer"):
+        KafkaDeadLetters("dead", options, request_timeout_ms=500).check(spark)

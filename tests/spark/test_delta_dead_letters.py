@@ -1,0 +1,59 @@
+"""Dead letters to a Delta table, read back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from share_spark.delta.dead_letters import DeltaDeadLetters
+from share_spark.model.errors import DeadLetterError
+from tests.support.letters import letters
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_a_letter_is_a_row(spark: SparkSession, tmp_path: Path) -> None:
+    place = str(tmp_path / "dead")
+    target = DeltaDeadLetters(place)
+    target.check(spark)
+    assert spark.read.format("delta").load(place).count() == 0
+    target.write(spark, "billing", letters(spark))
+    DeltaDeadLetters(place).write(spark, "shipping", letters(spark).limit(1))
+    rows = spark.read.format("delta").load(place).where("group_id = 'billing'")
+    bare, full = rows.orderBy("offset").collect()
+    assert (full.topic, full.partition, full.offset) == ("orders", 3, 42)
+    assert (bytes(full.key), bytes(full.value)) == (b"key", b"value")
+    assert [(key, bytes(value)) for key, value in full.headers] == [("own", b"1")]
+    assert (full.delivery_count, full.reason) == (5, "delivery limit reached")
+    assert full.error == "ValueError: no such city"
+    assert full.archived_at is not None
+    assert (bare.key, bare.value, bare.error, bare.reason) == (None, None, None, "rejected")
+
+
+def test_a_foreign_table_is_refused_and_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+    place = str(tmp_path / "foreign")
+    spark.range(3).write.format("delta").save(place)
+    with pytest.raises(DeadLetterError, match="is not a dead-letter table of share_spark"):
+        DeltaDeadLetters(place).check(spark)
+    with pytest.raises(DeadLetterError):
+        DeltaDeadLetters(place).write(spark, "billing", letters(spark))
+    assert spark.read.format("delta").load(place).count() == 3
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "notes.txt").write_text("mine")
+    with pytest.raises(DeadLetterError, match="is not a dead-letter table"):
+        DeltaDeadLetters(str(tmp_path / "files")).check(spark)
+
+
+def test_a_table_of_the_catalog(spark: SparkSession) -> None:
+    target = DeltaDeadLetters("default.dead_letters_by_name")
+    target.write(spark, "billing", letters(spark))
+    assert spark.table("default.dead_letters_by_name").count() == 2
+
+
+def test_a_missing_schema_is_one_line(spark: SparkSession) -> None:
+    with pytest.raises(DeadLetterError) as caught:
+        DeltaDeadLetters("no_such_schema.dead").check(spark)
+    assert "\n" not in str(caught.value)
