@@ -48,6 +48,7 @@ def _acquire_batches(
     draft: Draft, outcome: Outcome, request: Acquire, limits: PartitionLimits, now_ms: int
 ) -> list[AcquiredRange]:
     """Kafka's modes. Records between the fetch offset and the first batch read are gone from the log (R21)."""
+    _leave_read_gap_if_stuck(draft, limits)
     fetch_offset = draft.next_fetch_offset() if request.fetch_offset is None else request.fetch_offset
     if draft.runs and not draft.fetched:
         draft.put_fetched(draft.tracking()[0])
@@ -57,6 +58,16 @@ def _acquire_batches(
     base = request.log_batches[0].base_offset
     archive_available(draft, outcome, fetch_offset, base, Event.FOUND_MISSING)
     return acquisition.run()
+
+
+def _leave_read_gap_if_stuck(draft: Draft, limits: PartitionLimits) -> None:
+    """Kafka 4.2 ends a read gap only when something past the window is acquired, and until then lets the SPSO not
+    pass the final batches behind it. In a window that is full that would be never.
+    """
+    full = draft.end - draft.start >= limits.max_record_locks
+    if full and draft.active_read_gap is not None and draft.next_fetch_offset() == draft.end:
+        draft.read_gap = None
+        draft.advance_start()
 
 
 def _acquire_exact(draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int) -> list[AcquiredRange]:
@@ -83,8 +94,18 @@ def _take_exact(draft: Draft, changes: list[InFlightBatch]) -> None:
     elif draft.fetched:
         _cover(draft, changes)
     draft.apply(changes)
-    if last >= end:
-        draft.read_gap = None
+    if draft.read_gap is not None:
+        draft.read_gap = None if last >= end else _rest_of_read_gap(draft, draft.read_gap)
+
+
+def _rest_of_read_gap(draft: Draft, gap: OffsetRange) -> OffsetRange | None:
+    """The gap from its first offset that no run covers yet; None once there is none."""
+    hole = gap.first
+    for run in pieces(draft.runs, gap.first, gap.last):
+        if run[0] > hole:
+            break
+        hole = run[1] + 1
+    return OffsetRange(hole, gap.last) if hole <= gap.last else None
 
 
 def _cover(draft: Draft, changes: list[InFlightBatch]) -> None:

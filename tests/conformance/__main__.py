@@ -14,12 +14,13 @@ map to ours so:
 * A write answered with an error: Kafka rolls back acknowledgements and session ends, and the client gets the error.
   Ours: the append did not commit, so the record never happened; nothing is answered before the commit. The replay
   drops the record. (Renewals and "tracked by offset" live in Kafka's memory only, and outlive a failed write there.)
-* A write of a lock timeout that fails: Kafka releases the records anyway. Ours: not committed, so still Acquired past
-  their deadline, and released by the next micro-batch that commits. The replay commits without writing.
+* A write of a lock timeout that fails: Kafka releases the records anyway. Ours: not committed, so still Acquired
+  past their deadline, and released by the next micro-batch that commits. The replay commits without writing.
 * A write that stays pending (``hold``): its records can meanwhile be neither acknowledged nor acquired. Ours: the
   next micro-batch begins after the commit, so nobody meets a pending record, and a lock that ends meanwhile ends
   after it. Not replayed from there on.
-* After FENCED_*: Kafka drops the share-partition and loads it anew. Ours: the engine stops, its successor loads the log.
+* After FENCED_*: Kafka drops the share-partition and loads it anew. Ours: the engine stops, its successor loads
+  the log.
 
 Not copied, on purpose: where Kafka throws (``kafka_internal_exception``), ours answers INVALID_RECORD_STATE to an
 acknowledgement and gives nothing to a fetch; and where a lock ends below a log start that has passed all in-flight

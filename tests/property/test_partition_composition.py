@@ -25,10 +25,12 @@ from share_spark.partition import (
     check_invariants,
     decide,
     evolve,
+    from_kip,
     next_fetch_offset,
     restore,
     take_snapshot,
 )
+from tests.property.test_partition_drain import durable
 from tests.support.share_partition import KEY
 
 MEMBERS = st.sampled_from(["a", "b"])
@@ -78,15 +80,17 @@ REQUESTS: st.SearchStrategy[PartitionRequest] = st.one_of(
 STEPS = st.lists(st.tuples(st.integers(0, 8), REQUESTS), max_size=14)
 LIMITS = st.builds(
     PartitionLimits,
-    max_delivery_count=st.integers(1, 4),
+    max_delivery_count=st.integers(2, 4),
     max_record_locks=st.integers(3, 40),
     lock_duration_ms=st.just(10),
     delivery_throttling=st.booleans(),
 )
 
 
-def begin() -> SharePartition:
-    return SharePartition(key=KEY, snapshot_epoch=0, start_offset=0)
+BEGINNINGS = st.one_of(
+    st.just(SharePartition(key=KEY, snapshot_epoch=0, start_offset=0)),
+    durable().map(lambda held: from_kip(key=KEY, state_epoch=0, leader_epoch=0, start_offset=held[0], batches=held[1])),
+)
 
 
 def read_from_next(state: SharePartition, request: PartitionRequest) -> PartitionRequest:
@@ -99,11 +103,11 @@ def read_from_next(state: SharePartition, request: PartitionRequest) -> Partitio
 
 
 @settings(max_examples=300, deadline=None)
-@given(steps=STEPS, limits=LIMITS)
+@given(begin=BEGINNINGS, steps=STEPS, limits=LIMITS)
 def test_invariants_and_recovery_hold_after_every_step(
-    steps: list[tuple[int, PartitionRequest]], limits: PartitionLimits
+    begin: SharePartition, steps: list[tuple[int, PartitionRequest]], limits: PartitionLimits
 ) -> None:
-    state, now_ms, highest_start = begin(), 0, 0
+    state, now_ms, highest_start = begin, 0, begin.start_offset
     log: list[ShareRecord] = [replace(take_snapshot(state), snapshot_epoch=0)]
     for ms, request in steps:
         now_ms += ms
@@ -118,20 +122,20 @@ def test_invariants_and_recovery_hold_after_every_step(
 
 
 @settings(max_examples=300, deadline=None)
-@given(steps=STEPS, limits=LIMITS)
+@given(begin=BEGINNINGS, steps=STEPS, limits=LIMITS)
 def test_requests_decided_together_or_one_by_one_come_to_the_same(
-    steps: list[tuple[int, PartitionRequest]], limits: PartitionLimits
+    begin: SharePartition, steps: list[tuple[int, PartitionRequest]], limits: PartitionLimits
 ) -> None:
     """So the record of many requests is the sum of their changes, and the draft is what evolve makes of it."""
-    state, requests, responses = begin(), [], []
+    state, requests, responses = begin, [], []
     for _, drawn in steps:
         request = read_from_next(state, drawn)
         decision = decide(state, [request], limits, 0)
         state = state if decision.record is None else evolve(state, decision.record)
         requests.append(request)
         responses += decision.responses
-    together = decide(begin(), requests, limits, 0)
+    together = decide(begin, requests, limits, 0)
     assert list(together.responses) == responses
-    assert (begin() if together.record is None else evolve(begin(), together.record)) == state
-    if state == begin() and together.record is not None:
+    assert (begin if together.record is None else evolve(begin, together.record)) == state
+    if state == begin and together.record is not None:
         assert together.record.batches, "a record that says nothing is not written"
