@@ -5,8 +5,8 @@ are not blind: each holds, as one more branch of the rows it writes, a read of i
 first offset it assigns, and every row that this read finds raises an error. Rows that were there
 before the append began stop it by that error; rows committed while it runs stop it by Delta's conflict
 check (the table is Serializable and the read is part of the transaction). Either way nothing was
-written, and the append is tried again from the new ends. That Delta took the append for a dependent
-one is checked in its commit.
+written, and the append is tried again from the new ends. Should Delta ever take such an append for a
+blind one, the reader of its commit warns.
 
 Administration (create, delete, trim) rewrites a property of the table; two administrators at the same
 moment are not kept apart, as they would be on a broker.

@@ -7,6 +7,7 @@ for the highest offsets.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from share_spark.delta.location import Location
 
 
+_LOG = logging.getLogger(__name__)
 _REMEMBERED_APPENDS = 256
 
 
@@ -71,6 +73,8 @@ class TopicView:
         note = AppendNote.from_json(commit.note)
         if note is None:
             return not commit.adds_data
+        if commit.blind:
+            _LOG.warning("Delta took an append to %s for a blind one: producers may collide", note.topic)
         self.append_ids.append(note.append_id)
         if note.topic in self.topics and self.topics[note.topic].topic_id == note.topic_id:
             self.written.setdefault(note.topic, {}).update(note.ends)
