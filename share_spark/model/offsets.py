@@ -11,7 +11,9 @@ class OffsetRange(NamedTuple):
     first: int
     last: int
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
+        """Number of offsets. Not ``len``: that counts the fields of a tuple, and ``_replace`` depends on it."""
         return self.last - self.first + 1
 
     def __bool__(self) -> bool:

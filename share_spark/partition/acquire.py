@@ -23,7 +23,7 @@ from share_spark.partition.acquire_batches import BatchAcquisition
 from share_spark.partition.draft import Draft
 from share_spark.partition.limits import PartitionLimits
 from share_spark.partition.outcome import Outcome
-from share_spark.partition.release import archive_available
+from share_spark.partition.release import archive_available, fetched_in_part
 from share_spark.partition.runs import pieces
 from share_spark.partition.transitions import Event
 
@@ -164,6 +164,9 @@ def _without_aborted(
     if not aborted or not acquired:
         return acquired
     kept: list[AcquiredRange] = []
+    for batch in aborted:
+        end = batch.last_offset + 1
+        draft.track_by_offset(fetched_in_part(draft, batch.base_offset, end, _ACQUIRED))
     changes_from = len(outcome.changes)
     for found in acquired:
         kept += _cut_aborted(draft, outcome, found, aborted)

@@ -140,7 +140,7 @@ class BatchAcquisition:
         for run in pieces(self._draft.runs, first, last):
             if run.delivery_state is not _AVAILABLE:
                 continue
-            size = len(OffsetRange(run[0], run[1]))
+            size = run[1] - run[0] + 1
             granted = size if allowance is None else allowance.grant(size, run.delivery_count)
             if granted:
                 self._take(run[0], run[0] + granted - 1, run.delivery_count + 1)

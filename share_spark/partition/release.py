@@ -87,18 +87,18 @@ def archive_available(draft: Draft, outcome: Outcome, first: int, end: int, even
             outcome.end_attempt(run, event)
     if not outcome.changes:
         return
-    draft.track_by_offset(_cut_available(draft, first, end))
+    draft.track_by_offset(fetched_in_part(draft, first, end, _AVAILABLE))
     draft.apply(outcome.changes)
 
 
-def _cut_available(draft: Draft, first: int, end: int) -> list[FetchedBatch]:
-    """Fetched batches, Available as a whole, that ``first..end - 1`` touches in part."""
+def fetched_in_part(draft: Draft, first: int, end: int, state: DeliveryState) -> list[FetchedBatch]:
+    """Fetched batches that ``first..end - 1`` touches in part while all their offsets are in ``state``."""
     cut = []
     for batch in draft.fetched:
         touched = batch.first_offset < end and batch.last_offset >= first
         inside = batch.first_offset >= first and batch.last_offset < end
         if touched and not inside and not batch.by_offset:
             run = draft.batch_run(batch)
-            if run is not None and run.delivery_state is _AVAILABLE:
+            if run is not None and run.delivery_state is state:
                 cut.append(batch)
     return cut
