@@ -1,0 +1,179 @@
+"""A run of a share group as somebody ordered it: by a configuration file, a command line, or both.
+
+Everything is judged here that can be judged without Spark, so that bad input costs no JVM and changes nothing. A TOML
+file has three tables: [job] (the command line's options), [kafka] (client settings), [share_group]
+(``model.config.SETTINGS``); an unknown key is an error. Values of [kafka] are secrets: they are in no message and in
+no ``repr``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from share_spark.delta.location import Location
+from share_spark.kafka.options import KafkaOptions
+from share_spark.model.config import GroupConfig, parse_duration_ms
+from share_spark.model.errors import ConfigError
+from share_spark.process.handlers import Handler, as_handler
+from share_spark.process.share_group import ShareGroup
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+START = "share.auto.offset.reset"
+
+_TRIGGER = re.compile(r"(\d+)\s*(millisecond|second|minute|hour|day)s?")
+_UNIT = {"millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "day": "d"}
+_TEXTS = ("group", "handler", "bootstrap-server", "topic-table", "state", "dead-letter")
+_KEYS: Mapping[str, type] = {
+    **dict.fromkeys((*_TEXTS, "starting", "trigger", "checkpoint", "query-name"), str),
+    "topic": list,
+    "available-now": bool,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One run, checked; make it with ``of``. ``starting``: where the user said to start, None if nothing was said."""
+
+    group: str
+    topics: tuple[str, ...]
+    handler: Handler
+    state: str
+    bootstrap_server: str | None = None
+    topic_table: str | None = None
+    dead_letter: str | None = None
+    trigger: str | None = None
+    available_now: bool = False
+    checkpoint: str | None = None
+    query_name: str | None = None
+    starting: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, chosen: Mapping[str, Any], settings: Mapping[str, Any], kafka: Mapping[str, str]) -> Job:
+        """``chosen`` has the keys of [job], with ``_``. Raises ConfigError, HandlerError (it does not import)."""
+        _require(chosen)
+        GroupConfig.parse(settings)
+        for key in ("state", "topic_table"):
+            if key in chosen:
+                Location.parse(chosen[key])
+        _check_source(chosen, kafka)
+        names = {name: value for name, value in chosen.items() if name != "topic"}
+        names |= {"handler": as_handler(chosen["handler"]), "starting": settings.get(START)}
+        if "trigger" in chosen:
+            names["trigger"] = _interval(chosen["trigger"])
+        return cls(**names, topics=tuple(chosen["topic"]), settings=settings, kafka=kafka)
+
+    @property
+    def source(self) -> str:
+        """Where the topics are, for people."""
+        return str(self.bootstrap_server or self.topic_table)
+
+    def share_group(self, spark: SparkSession) -> ShareGroup:
+        """The public API's value for this job; nothing happens before its ``start``."""
+        group = ShareGroup(self.group, spark=spark, state=self.state).subscribe(*self.topics).process(self.handler)
+        if self.bootstrap_server is not None:
+            group = group.kafka(self.bootstrap_server, **self.kafka)
+        if self.topic_table is not None:
+            group = group.table(self.topic_table)
+        if self.dead_letter is not None:
+            group = group.dead_letter(self.dead_letter)
+        if self.checkpoint is not None:
+            group = group.option("checkpointLocation", self.checkpoint)
+        if self.query_name is not None:
+            group = group.queryName(self.query_name)
+        return group.options(**self.settings).trigger(processingTime=self.trigger, availableNow=self.available_now)
+
+
+def _require(chosen: Mapping[str, Any]) -> None:
+    for name in ("group", "topic", "handler", "state"):
+        if name not in chosen:
+            raise ConfigError(f"--{name} is missing")
+    if not chosen["group"].strip():
+        raise ConfigError("--group is empty: a share group needs an id")
+    if not chosen["topic"] or not all(isinstance(topic, str) and topic.strip() for topic in chosen["topic"]):
+        raise ConfigError("--topic is empty")
+    if "trigger" in chosen and chosen.get("available_now"):
+        raise ConfigError("--trigger and --available-now exclude each other")
+
+
+def _check_source(chosen: Mapping[str, Any], kafka: Mapping[str, str]) -> None:
+    if ("bootstrap_server" in chosen) == ("topic_table" in chosen):
+        raise ConfigError("choose one source: --bootstrap-server or --topic-table")
+    if "bootstrap_server" in chosen:
+        KafkaOptions.parse({"bootstrap.servers": chosen["bootstrap_server"], **kafka})
+    elif kafka:
+        raise ConfigError("--kafka-option needs --bootstrap-server")
+
+
+def _interval(text: str) -> str:
+    """Spark's interval for ``5 seconds``, ``5s`` or ``PT5S``; Spark itself would refuse a bad one only after the
+    claim."""
+    words = _TRIGGER.fullmatch(text.strip().lower())
+    try:
+        return f"{parse_duration_ms(words[1] + _UNIT[words[2]] if words else text)} milliseconds"
+    except ConfigError:
+        raise ConfigError(f"--trigger: not an interval: {text!r} (write '5 seconds', 5s or PT5S)") from None
+
+
+# -------------------------------------------------------------------------------------- configuration files
+
+
+def read_config(path: str) -> dict[str, dict[str, Any]]:
+    """``{"job": ..., "kafka": ..., "share_group": ...}`` of a TOML file, job keys with ``_``, and its start among the
+    settings.
+
+    Raises ConfigError naming the file and the key.
+    """
+    try:
+        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as fault:
+        raise ConfigError(f"--config {path}: {fault.strerror}") from None
+    except ValueError as fault:
+        raise ConfigError(f"--config {path}: not TOML: {fault}") from None
+    try:
+        return _tables(tables)
+    except ConfigError as fault:
+        raise ConfigError(f"--config {path}: {fault}") from None
+
+
+def _tables(tables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    read = {"job": _job_table, "kafka": _flat_texts, "share_group": _flat}
+    for name, table in tables.items():
+        if name not in read or not isinstance(table, dict):
+            raise ConfigError(f"unknown table or key {name!r} (there are [job], [kafka], [share_group])")
+    found = {name: reader(tables.get(name, {})) for name, reader in read.items()}
+    GroupConfig.parse(found["share_group"])
+    if "starting" in found["job"]:
+        found["share_group"][START] = found["job"].pop("starting")
+    return found
+
+
+def _job_table(table: Mapping[str, Any]) -> dict[str, Any]:
+    for key, value in table.items():
+        if key not in _KEYS:
+            close = difflib.get_close_matches(key, _KEYS, n=1)
+            raise ConfigError(f"unknown key {key!r} in [job]" + (f" (did you mean {close[0]!r}?)" if close else ""))
+        if not isinstance(value, _KEYS[key]):
+            raise ConfigError(f"{key} in [job] must be of type {_KEYS[key].__name__}")
+    return {key.replace("-", "_"): value for key, value in table.items()}
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """TOML reads ``a.b = 1`` as a table in a table; here it is the key ``a.b``, quoted or not."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _flat_texts(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in _flat(table).items()}

@@ -1,0 +1,114 @@
+"""A run in figures: micro-batches added up, and the lines that people read. Pure: prints nothing, asks nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import log10
+
+from share_spark.engine.progress import MicroBatchProgress
+
+_SUMMED = (
+    *("acquired", "redelivered", "accepted", "released", "rejected", "limit_reached", "gaps", "below_log_start"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTotals:
+    """Records (offsets) over the micro-batches of one run. ``lag``: offsets not finished after the last of them.
+    ``deliveries``: n -> records that were delivered for the n-th time."""
+
+    micro_batches: int = 0
+    acquired: int = 0
+    redelivered: int = 0
+    accepted: int = 0
+    released: int = 0
+    rejected: int = 0
+    limit_reached: int = 0
+    gaps: int = 0
+    below_log_start: int = 0
+    lag: int = 0
+    deliveries: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def archived(self) -> int:
+        """Records archived for whatever reason."""
+        return self.rejected + self.limit_reached + self.gaps + self.below_log_start
+
+    def plus(self, progress: MicroBatchProgress) -> RunTotals:
+        """The totals with one more micro-batch."""
+        counts = {name: getattr(self, name) + getattr(progress, name) for name in _SUMMED}
+        numbers = sorted({*self.deliveries, *progress.deliveries})
+        deliveries = {n: self.deliveries.get(n, 0) + progress.deliveries.get(n, 0) for n in numbers}
+        return RunTotals(micro_batches=self.micro_batches + 1, lag=progress.lag, deliveries=deliveries, **counts)
+
+
+def progress_line(now: RunTotals, before: RunTotals, seconds: float) -> str:
+    """One line of live progress; the rate is that of the ``seconds`` since ``before``."""
+    rate = (now.acquired - before.acquired) / max(seconds, 1e-9)
+    shown = {
+        "acquired": now.acquired,
+        "accepted": now.accepted,
+        "released": now.released,
+        "rejected": now.rejected,
+        "archived": now.archived,
+        "lag": now.lag,
+    }
+    return f"{rate:>9,.0f} records/s  " + "  ".join(f"{name} {count:,}" for name, count in shown.items())
+
+
+def summary_lines(totals: RunTotals, seconds: float) -> list[str]:
+    """The table at the end of a run."""
+    rate = totals.acquired / max(seconds, 1e-9)
+    rows: list[tuple[str, str, str]] = [
+        ("acquired", f"{totals.acquired:,}", f"{totals.redelivered:,} of them again" if totals.redelivered else ""),
+        ("accepted", f"{totals.accepted:,}", "done"),
+        ("released", f"{totals.released:,}", "given back, to be tried again"),
+        ("rejected", f"{totals.rejected:,}", "can never succeed"),
+        ("limit reached", f"{totals.limit_reached:,}", "given up after the last delivery"),
+    ]
+    if totals.gaps or totals.below_log_start:
+        rows.append(("no record", f"{totals.gaps + totals.below_log_start:,}", "gaps in the log, or deleted from it"))
+    rows.append(("lag", f"{totals.lag:,}", "not finished yet"))
+    rows.append(("duration", f"{seconds:,.1f} s", f"{totals.micro_batches:,} micro-batches, {rate:,.0f} records/s"))
+    return [f"  {name:<14}{value:>12}  {note}".rstrip() for name, value, note in rows]
+
+
+def histogram_lines(counts: Mapping[int, int], *, width: int = 40) -> list[str]:
+    """A bar per number of deliveries, on a logarithmic scale: a few stubborn records would not show on any other."""
+    longest = max((_magnitude(count) for count in counts.values()), default=1.0)
+    return [
+        f"  {_ordinal(number):>5}  {count:>11,}  {_bar(_magnitude(count) / longest, width)}"
+        for number, count in sorted(counts.items())
+    ]
+
+
+def _ordinal(number: int) -> str:
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    return f"{number}{'th' if 10 <= number % 100 <= 20 else endings.get(number % 10, 'th')}"
+
+
+def _magnitude(count: int) -> float:
+    return log10(count) + 1 if count > 0 else 0.0
+
+
+def _bar(share: float, width: int) -> str:
+    eighths = round(share * width * 8)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def table_lines(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """A small table as text; numbers to the right."""
+    texts = [[_text(cell) for cell in row] for row in rows]
+    widths = [max(len(line[i]) for line in [list(header), *texts]) for i in range(len(header))]
+    right = [all(isinstance(row[i], int) for row in rows) and bool(rows) for i in range(len(header))]
+    lines = [list(header), ["-" * width for width in widths], *texts]
+    return ["  ".join(_placed(*cell) for cell in zip(line, widths, right, strict=True)).rstrip() for line in lines]
+
+
+def _text(cell: object) -> str:
+    return f"{cell:,}" if isinstance(cell, int) else str(cell)
+
+
+def _placed(text: str, width: int, right: bool) -> str:
+    return text.rjust(width) if right else text.ljust(width)

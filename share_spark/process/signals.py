@@ -1,0 +1,124 @@
+"""SIGINT and SIGTERM end a job between micro-batches, whoever gets them.
+
+    with StopSignals() as signals:
+        spark = build_session(...)
+        signals.adopt(spark)
+        ...
+        while not query.awaitTermination(0.5):
+            if signals.requested:
+                query.stop()
+
+A job is two processes, Python and the JVM, and which of them is signalled is chance: Ctrl-C and some schedulers reach
+both, `kill` one of them, and beneath `spark-submit` the JVM is the parent, the one that Kubernetes and YARN know.
+Left alone, a JVM that is signalled shuts Spark down in the middle of a micro-batch. So the JVM's handlers are
+replaced by one that only tells Python. A signal that both processes got is one request: requests are counted per way
+they came.
+
+The first request is noted, no more; the second, by the same way, ends the process at once with exit code 130.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EXIT_AT_ONCE = 130
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopSignals:
+    """Notes requests to stop, from when it is entered; ``adopt`` adds the JVM's. Puts everything back on leaving."""
+
+    def __init__(self) -> None:
+        self._counts = {"python": 0, "jvm": 0}
+        self._name: str | None = None
+        self._before: dict[signal.Signals, Any] = {}
+        self._jvm_before: list[tuple[Any, Any]] = []
+        self._jvm: Any = None
+
+    @property
+    def requested(self) -> str | None:
+        """Name of the signal that asked to stop, None if none has."""
+        return self._name
+
+    def __enter__(self) -> StopSignals:
+        self._listen()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._release_jvm()
+
+    def adopt(self, spark: SparkSession) -> None:
+        """Listen to the session's JVM as well.
+
+        Call it right after the session is built: its context has put a handler of its own in the place of ours, one
+        that cancels every job.
+        """
+        self._listen()
+        if not self._jvm_before:
+            self._take_jvm(spark)
+
+    def _listen(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in _SIGNALS:
+            before = signal.signal(number, self._on_python)
+            self._before.setdefault(number, before)
+
+    def _take_jvm(self, spark: SparkSession) -> None:
+        from pyspark.java_gateway import ensure_callback_server_started
+
+        gateway: Any = spark.sparkContext._gateway
+        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+        self._jvm = gateway.jvm
+        told = _ToldByJvm(self)
+        for name in ("INT", "TERM"):
+            number = self._jvm.sun.misc.Signal(name)
+            self._jvm_before.append((number, self._jvm.sun.misc.Signal.handle(number, told)))
+
+    def _release_jvm(self) -> None:
+        try:
+            for number, handler in self._jvm_before:
+                self._jvm.sun.misc.Signal.handle(number, handler)
+        except Exception:  # noqa: BLE001 - the JVM has gone, with its handlers
+            pass
+        self._jvm_before.clear()
+
+    def _on_python(self, number: int, _frame: FrameType | None) -> None:
+        self._note("python", number)
+
+    def _note(self, way: str, number: int) -> None:
+        """Runs in a signal handler: sets two values, or leaves without ceremony."""
+        self._counts[way] += 1
+        self._name = signal.Signals(number).name
+        if self._counts[way] > 1:
+            _leave()
+
+
+class _ToldByJvm:
+    """``sun.misc.SignalHandler``, in Python; called on a thread of py4j's."""
+
+    def __init__(self, signals: StopSignals) -> None:
+        self._signals = signals
+
+    def handle(self, number: Any) -> None:
+        self._signals._note("jvm", int(number.getNumber()))
+
+    class Java:
+        implements = ("sun.misc.SignalHandler",)
+
+
+def _leave() -> None:
+    sys.stderr.flush()
+    os._exit(EXIT_AT_ONCE)
