@@ -133,7 +133,7 @@ def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Numbers by way of NumPy: Arrow alone would look at each enum member and big int one by one."""
     if pa.types.is_string(kind):
         return pa.array(values, kind)
-    return pa.array(np.fromiter(values, kind.to_pandas_dtype(), len(values)), kind)
+    return pa.array(np.fromiter(values, np.int64, len(values))).cast(kind)
 
 
 def _in_flight(column: pa.ChunkedArray, build: Any) -> Iterator[list[InFlightBatch]]:

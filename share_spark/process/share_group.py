@@ -52,7 +52,7 @@ _CHECKPOINT = "checkpointLocation"
 class _Source:
     """Where topics live: exactly one of Kafka and a topic table."""
 
-    kafka: KafkaOptions | None = None
+    kafka: Mapping[str, str] | None = None
     table: Location | None = None
 
 
@@ -81,8 +81,7 @@ class ShareGroup:
         """Read topics of a Kafka cluster. ``options``: any Kafka client setting, in Java's or librdkafka's name, with ``_`` or
         ``.``; given once, translated for both clients."""
         given = {name.replace("_", ".") if "." not in name else name: value for name, value in options.items()}
-        parsed = KafkaOptions.parse({"bootstrap.servers": bootstrap_servers, **given})
-        return replace(self, _source=_Source(kafka=parsed))
+        return replace(self, _source=_Source(kafka={"bootstrap.servers": bootstrap_servers, **given}))
 
     def table(self, location: str) -> ShareGroup:
         """Read topics of an embedded topic log, a Delta table in Kafka's shape: no broker needed."""
@@ -175,18 +174,25 @@ class ShareGroup:
 
     def _topic_log(self, config: GroupConfig) -> TopicLog:
         if self._source.kafka is not None:
-            options = self._source.kafka.with_isolation_level(config.isolation_level)
-            return KafkaTopicLog(options, request_timeout_ms=config.request_timeout_ms)
+            return KafkaTopicLog(self._kafka_options(config), request_timeout_ms=config.request_timeout_ms)
         if self._source.table is not None:
             return EmbeddedTopicLog(self.spark, self._source.table)
         raise ConfigError("no source: call kafka(bootstrap_servers) or table(location)")
 
-    def _dead_letters(self) -> DeadLetterTarget | None:
+    def _kafka_options(self, config: GroupConfig) -> KafkaOptions:
+        return KafkaOptions.parse({**(self._source.kafka or {}), "isolation.level": config.isolation_level})
+
+    def _dead_letters(self, config: GroupConfig) -> DeadLetterTarget | None:
         if self._dead_letter is None:
             return None
         if self._source.kafka is not None and "/" not in self._dead_letter:
-            return KafkaDeadLetters(self._dead_letter, self._source.kafka)
-        return DeltaDeadLetters(Location.parse(self._dead_letter))
+            target: KafkaDeadLetters | DeltaDeadLetters = KafkaDeadLetters(
+                self._dead_letter, self._kafka_options(config), request_timeout_ms=config.request_timeout_ms
+            )
+        else:
+            target = DeltaDeadLetters(Location.parse(self._dead_letter))
+        target.check(self.spark)
+        return target
 
     def _engine(
         self, config: GroupConfig, location: Location, log: TopicLog
@@ -207,7 +213,7 @@ class ShareGroup:
         topics = SubscribedTopics(
             group_id=self.group_id, topics=self._topics, log=log, reset=config.offset_reset, clock=wall_clock_ms
         )
-        target = self._dead_letters()
+        target = self._dead_letters(config)
         letters = target and SparkDeadLetters(spark=self.spark, log=log, group_id=self.group_id, target=target)
         handler = self._required_handler()
         if config.record_timeout_ms and handler.record_timeout_ms is None:

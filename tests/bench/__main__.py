@@ -1,0 +1,35 @@
+"""``python -m tests.bench [NAME ...]``: run benchmarks, print their tables, exit 0 whether goals are met or not (they are shown)."""
+
+from __future__ import annotations
+
+import sys
+
+from share_spark import build_session
+from tests.bench import breadth, fixed_cost, history, throughput
+from tests.bench.harness import say
+from tests.support.broker import running_broker
+
+BENCHMARKS = {
+    "throughput": throughput.run,
+    "fixed_cost": fixed_cost.run,
+    "history": history.run,
+    "breadth": breadth.run,
+}
+
+
+def main(names: list[str]) -> int:
+    """Run the named benchmarks, or all of them."""
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        say(f"unknown benchmark {unknown[0]!r}: choose from {', '.join(BENCHMARKS)}")
+        return 2
+    spark = build_session("share-spark-bench", extra_conf={"spark.driver.memory": "4g"})
+    with running_broker() as bootstrap:
+        met = {name: BENCHMARKS[name](spark, bootstrap) for name in names or BENCHMARKS}
+    spark.stop()
+    say("\n" + ", ".join(f"{name}: {'goals met' if good else 'a goal was missed'}" for name, good in met.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
