@@ -1,0 +1,394 @@
+"""In-memory twins of the ports: a whole share group without Spark, Delta or Kafka, in milliseconds.
+
+Theory of operation. What outlives a process is one object each: ``InMemoryTopicLog`` (what others write) and
+``InMemoryStateLog`` (what engines write, a list of commits whose index is the version). A store belongs to one run of
+one engine and can be thrown away at any moment, as a process can; two stores on one log fence each other as the Delta
+ones do. State is made by the same ``step`` and ``restore``.
+
+Faults come from outside: whatever a hook raises (``interrupt`` of the store, the function of the delivery) goes through
+the engine as it would in life. An ``Exception`` is a fault that the engine sees; a ``BaseException`` that a test makes
+for itself is the engine's death.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from share_spark.engine.ports import (
+    AcknowledgedSpan,
+    AcquiredSpan,
+    DeadLetter,
+    OffsetSpan,
+    TopicDescription,
+)
+from share_spark.engine.step import Control, Front, Outcome, front_of, step, with_snapshot
+from share_spark.model.errors import FencedError, StateError, TopicError
+from share_spark.model.ids import SharePartitionKey, TopicPartition
+from share_spark.model.offsets import LogEnds
+from share_spark.model.records import ShareRecord
+from share_spark.model.requests import AcknowledgeType
+from share_spark.partition import PartitionLimits, SharePartition, restore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(slots=True)
+class ManualClock:
+    """A clock that stands still until somebody advances it."""
+
+    now_ms: int = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+    def advance(self, ms: int) -> None:
+        """Let time pass."""
+        self.now_ms += ms
+
+
+# ------------------------------------------------------------------------------------------------- topic log
+
+
+class MemoryRecord(NamedTuple):
+    """A record of a topic-partition."""
+
+    timestamp_ms: int
+    value: bytes = b""
+    key: bytes | None = None
+
+
+@dataclass(slots=True)
+class _PartitionLog:
+    log_start: int = 0
+    end: int = 0
+    records: dict[int, MemoryRecord] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Topic:
+    topic_id: str
+    partitions: list[_PartitionLog]
+
+
+@dataclass(slots=True)
+class InMemoryTopicLog:
+    """TopicLog of records in dictionaries. From ``create_topic`` on, what producers and brokers do to a topic."""
+
+    _topics: dict[str, _Topic] = field(default_factory=dict)
+    _created: int = 0
+
+    def describe(self, topic: str) -> TopicDescription:
+        found = self._topic(topic)
+        return TopicDescription(topic=topic, topic_id=found.topic_id, partitions=tuple(range(len(found.partitions))))
+
+    def log_ends(self, topic: str) -> Mapping[int, LogEnds]:
+        return {at: LogEnds(log.log_start, log.end) for at, log in enumerate(self._topic(topic).partitions)}
+
+    def offsets_at(self, topic: str, timestamp_ms: int) -> Mapping[int, int]:
+        return {
+            at: min((o for o, record in log.records.items() if record.timestamp_ms >= timestamp_ms), default=log.end)
+            for at, log in enumerate(self._topic(topic).partitions)
+        }
+
+    def read(self, spark: SparkSession, spans: Sequence[OffsetSpan], tasks: int) -> DataFrame:
+        """Not here: ``InMemoryDelivery`` looks records up itself."""
+        raise NotImplementedError
+
+    def record(self, at: TopicPartition, offset: int) -> MemoryRecord | None:
+        """The record at an offset, None where there is none (any more)."""
+        return self._log(at).records.get(offset)
+
+    def create_topic(self, topic: str, partitions: int = 1) -> None:
+        """Create it; one of that name is deleted first, and the new one has a new topic id."""
+        self._created += 1
+        topic_id = base64.urlsafe_b64encode(self._created.to_bytes(16, "big")).decode().rstrip("=")
+        self._topics[topic] = _Topic(topic_id, [_PartitionLog() for _ in range(partitions)])
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete it."""
+        del self._topics[topic]
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """Add so many partitions."""
+        self._topic(topic).partitions.extend(_PartitionLog() for _ in range(partitions))
+
+    def append(self, at: TopicPartition, records: Iterable[MemoryRecord]) -> None:
+        """Append records at the end."""
+        log = self._log(at)
+        for record in records:
+            log.records[log.end] = record
+            log.end += 1
+
+    def skip(self, at: TopicPartition, offsets: int) -> None:
+        """Use up offsets without a record, as transaction markers do."""
+        self._log(at).end += offsets
+
+    def compact(self, at: TopicPartition, offsets: Iterable[int]) -> None:
+        """Take records away; their offsets stay empty."""
+        for offset in offsets:
+            self._log(at).records.pop(offset, None)
+
+    def move_log_start(self, at: TopicPartition, offset: int) -> None:
+        """Delete the records below ``offset``; never moves back."""
+        log = self._log(at)
+        log.log_start = max(log.log_start, offset)
+        log.end = max(log.end, log.log_start)
+        log.records = {o: record for o, record in log.records.items() if o >= log.log_start}
+
+    def _topic(self, topic: str) -> _Topic:
+        if topic not in self._topics:
+            raise TopicError(f"topic {topic!r} does not exist")
+        return self._topics[topic]
+
+    def _log(self, at: TopicPartition) -> _PartitionLog:
+        return self._topic(at.topic).partitions[at.partition]
+
+
+# ------------------------------------------------------------------------------------------------- state log
+
+
+class StateCommit(NamedTuple):
+    """One append. ``kind``: ``claim`` or ``records``; ``records``: (topic name, record), at most one per key."""
+
+    group_id: str
+    kind: str
+    writer_epoch: int
+    run_id: str
+    segment: int
+    batch_id: int
+    records: tuple[tuple[str, ShareRecord], ...] = ()
+
+
+LiveState = dict[SharePartitionKey, tuple[str, SharePartition]]
+"""Topic name and state of every share-partition of a group."""
+
+
+@dataclass(slots=True)
+class InMemoryStateLog:
+    """The durable log of records of all groups. The version of a commit is its index."""
+
+    commits: list[StateCommit] = field(default_factory=list)
+
+    @property
+    def version(self) -> int:
+        """The newest version, -1 if there is none."""
+        return len(self.commits) - 1
+
+    def that_count(self, group_id: str, version: int) -> list[StateCommit]:
+        """The ``records`` commits of a group up to ``version`` that count, judged in commit order: only the run of the
+        highest claim so far may write, and the first of two claims of one epoch wins."""
+        owner = (0, "")
+        found: list[StateCommit] = []
+        for commit in self.commits[: version + 1]:
+            stamp = (commit.writer_epoch, commit.run_id)
+            if commit.group_id != group_id:
+                continue
+            if commit.kind == "claim":
+                owner = stamp if stamp[0] > owner[0] else owner
+            elif stamp == owner:
+                found.append(commit)
+        return found
+
+    def state(self, group_id: str, version: int | None = None) -> LiveState:
+        """Fold the newest segment that counts; it begins with a snapshot of every live share-partition (R74, R85)."""
+        counted = self.that_count(group_id, self.version if version is None else version)
+        last = counted[-1] if counted else None
+        histories: dict[tuple[str, SharePartitionKey], list[ShareRecord]] = {}
+        for commit in counted:
+            if last and (commit.segment, commit.run_id) == (last.segment, last.run_id):
+                for topic, record in commit.records:
+                    histories.setdefault((topic, record.key), []).append(record)
+        restored = {(topic, key): restore(history) for (topic, key), history in histories.items()}
+        return {key: (topic, state) for (topic, key), state in restored.items() if state is not None}
+
+    def highest(self, group_id: str) -> tuple[int, int]:
+        """The highest writer epoch and segment that anybody used, (0, -1) if nobody did."""
+        own = [commit for commit in self.commits if commit.group_id == group_id]
+        return max((c.writer_epoch for c in own), default=0), max((c.segment for c in own), default=-1)
+
+
+class Moment(StrEnum):
+    """When ``interrupt`` is called around an append."""
+
+    BEFORE_APPEND = "before append"
+    AFTER_APPEND = "after append"
+    """It has happened; nobody has looked for foreign claims yet."""
+
+
+Interrupt = Callable[[Moment, StateCommit], None]
+
+
+def _uninterrupted(_moment: Moment, _commit: StateCommit) -> None:
+    return
+
+
+@dataclass(slots=True, kw_only=True)
+class InMemoryShareStateStore:
+    """ShareStateStore on an ``InMemoryStateLog``, for one run. ``interrupt`` is called around every append and may
+    raise, or do what others do meanwhile."""
+
+    log: InMemoryStateLog
+    group_id: str
+    run_id: str
+    limits: PartitionLimits
+    updates_per_snapshot: int = 500
+    interrupt: Interrupt = _uninterrupted
+    _version: int = -1
+    _epoch: int = 0
+    _segment: int = 0
+    _updates: int | None = None
+    _live: LiveState = field(default_factory=dict)
+    _tentative: tuple[LiveState, StateCommit, bool] | None = None
+
+    @property
+    def member_id(self) -> str:
+        """The engine is one member of its group; a new run is a new member."""
+        return f"memory-{self.run_id}"
+
+    def claim(self) -> int:
+        before = self.log.version
+        epoch, segment = self.log.highest(self.group_id)
+        self._epoch, self._segment = epoch + 1, segment + 1
+        own = self._append(self._commit("claim", -1))
+        for commit in self.log.commits[before + 1 : own]:
+            self._refuse(commit, ties=True)
+        self._version = own
+        self._look_on()
+        return self._epoch
+
+    def load(self) -> Mapping[SharePartitionKey, Front]:
+        self._live = self.log.state(self.group_id, self._version)
+        return {key: front_of(topic, state) for key, (topic, state) in self._live.items()}
+
+    def advance(
+        self, controls: Mapping[SharePartitionKey, Control], *, batch_id: int, now_ms: int
+    ) -> Sequence[Outcome]:
+        ends = self._updates is not None and self._updates >= self.updates_per_snapshot
+        live, records, outcomes = dict(self._live), {}, []
+        for key, control in controls.items():
+            before = live[key][1] if key in live else None
+            result = step(key, before, control, limits=self.limits, member_id=self.member_id, now_ms=now_ms)
+            live[key] = control.topic, result.state
+            outcomes.append(result.outcome)
+            if result.record is not None:
+                records[key] = control.topic, result.record
+        whole = ends or self._updates is None
+        if whole:
+            live, records = _snapshots(live)
+        commit = self._commit("records", batch_id)._replace(
+            segment=self._segment + int(ends), records=tuple(records.values())
+        )
+        self._tentative = live, commit, bool(records) or whole
+        return outcomes
+
+    def commit(self) -> None:
+        if self._tentative is None:
+            raise StateError("commit without advance")
+        live, commit, dirty = self._tentative
+        if dirty:
+            self._append(commit)
+            self._look_on()
+            self._count(commit)
+        self._live, self._tentative = live, None
+
+    def was_committed(self, batch_id: int) -> bool:
+        own = [c for c in self._look_on() if (c.kind, c.run_id, c.batch_id) == ("records", self.run_id, batch_id)]
+        for commit in own:
+            self._count(commit)
+        return bool(own)
+
+    def _commit(self, kind: str, batch_id: int) -> StateCommit:
+        return StateCommit(self.group_id, kind, self._epoch, self.run_id, self._segment, batch_id)
+
+    def _append(self, commit: StateCommit) -> int:
+        """Returns the version of the append."""
+        self.interrupt(Moment.BEFORE_APPEND, commit)
+        self.log.commits.append(commit)
+        version = self.log.version
+        self.interrupt(Moment.AFTER_APPEND, commit)
+        return version
+
+    def _look_on(self) -> list[StateCommit]:
+        """The commits since the last look. Raises FencedError."""
+        seen = self.log.commits[self._version + 1 :]
+        for commit in seen:
+            self._refuse(commit)
+        self._version += len(seen)
+        return seen
+
+    def _refuse(self, commit: StateCommit, *, ties: bool = False) -> None:
+        foreign = commit.kind == "claim" and commit.group_id == self.group_id and commit.run_id != self.run_id
+        if foreign and commit.writer_epoch + int(ties) > self._epoch:
+            raise FencedError(
+                f"another engine has claimed group {self.group_id!r} (writer epoch {commit.writer_epoch}, "
+                f"run {commit.run_id}); this one (epoch {self._epoch}) stops"
+            )
+
+    def _count(self, commit: StateCommit) -> None:
+        begins = self._updates is None or commit.segment != self._segment
+        self._updates = 1 if begins else (self._updates or 0) + 1
+        self._segment = commit.segment
+
+
+def _snapshots(live: LiveState) -> tuple[LiveState, dict[SharePartitionKey, tuple[str, ShareRecord]]]:
+    """The state and the snapshots that begin a segment with it."""
+    taken = {key: (topic, *with_snapshot(state)) for key, (topic, state) in live.items()}
+    after = {key: (topic, state) for key, (topic, state, _) in taken.items()}
+    return after, {key: (topic, record) for key, (topic, _, record) in taken.items()}
+
+
+# -------------------------------------------------------------------------------- delivery and dead letters
+
+Answer = AcknowledgeType | tuple[AcknowledgeType, str]
+RecordHandler = Callable[[str, int, int, int], Answer]
+"""(topic, partition, offset, delivery count) -> acknowledgement, perhaps with an error text."""
+
+
+@dataclass(frozen=True, slots=True)
+class InMemoryDelivery:
+    """Calls ``handler`` for each acquired record that the log has. An Exception of it is a release with its text."""
+
+    log: InMemoryTopicLog
+    handler: RecordHandler
+
+    def deliver(self, acquired: Sequence[AcquiredSpan]) -> Sequence[AcknowledgedSpan]:
+        return [self._deliver(one) for one in acquired]
+
+    def _deliver(self, acquired: AcquiredSpan) -> AcknowledgedSpan:
+        at = acquired.partition
+        said = [
+            (offset, self._answer(at, offset, count))
+            for first, last, count in sorted(acquired.ranges.tolist())
+            for offset in range(first, last + 1)
+            if self.log.record(at, offset) is not None
+        ]
+        ranges = np.array([(offset, offset, answer[0]) for offset, answer in said], dtype=np.int64)
+        errors = [(offset, offset, answer[1]) for offset, answer in said if answer[1]]
+        return AcknowledgedSpan(at, ranges.reshape(-1, 3), errors)
+
+    def _answer(self, at: TopicPartition, offset: int, count: int) -> tuple[AcknowledgeType, str]:
+        try:
+            answer = self.handler(at.topic, at.partition, offset, count)
+        except Exception as fault:  # noqa: BLE001 - whatever a handler raises is a release
+            return AcknowledgeType.RELEASE, f"{type(fault).__name__}: {fault}"
+        return answer if isinstance(answer, tuple) else (answer, "")
+
+
+@dataclass(slots=True)
+class InMemoryDeadLetters:
+    """Keeps what is written. ``refuse``: raise it instead of keeping anything."""
+
+    letters: list[DeadLetter] = field(default_factory=list)
+    refuse: Exception | None = None
+
+    def write(self, letters: Iterable[DeadLetter]) -> None:
+        if self.refuse is not None:
+            raise self.refuse
+        self.letters.extend(letters)
