@@ -1,0 +1,96 @@
+"""Delivery: acquired records go to a handler inside Spark, acknowledgements come back. One job, one
+action.
+
+    result = deliver(records, as_handler(bill))
+
+The records go through one Python stage (``worker.run_task``); what comes back to the driver is one
+row per run of records with the same answer, so that a quarter of a million accepted records are a
+handful of rows. A handler is called at most once per record (``worker`` says how); what is not
+known to be answered is released.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from share_spark.process.frame import frame_runs, settled
+from share_spark.process.handlers import HANDLER_COLUMNS, KEY_COLUMNS, Handler, HandlerKind
+from share_spark.process.result import DeliveryResult, ErrorRun, PartitionAcks, decoded, read_once
+from share_spark.process.runs import RUN_COLUMNS
+from share_spark.process.worker import TASK_COLUMN, WORKER_LOST, StageOutput, packed, run_task
+
+__all__ = ["WORKER_LOST", "DeliveryResult", "ErrorRun", "PartitionAcks", "StageOutput", "deliver"]
+
+log = logging.getLogger(__name__)
+
+_FIRST_OF_TASK = "(monotonically_increasing_id() & 8589934591L) = 0"
+_THREAD = f"CASE WHEN {_FIRST_OF_TASK} THEN reflect('java.lang.Thread', 'currentThread') END"
+"""The thread's name, which holds the stage attempt (see ``worker.is_first_attempt``), on each
+task's first row only."""
+
+_HEADERS = "coalesce(headers, cast(array() AS array<struct<key:string,value:binary>>)) AS headers"
+"""No list is null: Spark 4.0 adds up the size of an Arrow batch after every row, which for null
+lists is a loop over all rows so far (10,000 a batch: three times the time of the whole stage)."""
+
+_LOST = ("Python worker exited unexpectedly", "ExecutorLostFailure")
+"""What Spark says when a job has failed because a worker or an executor died."""
+
+
+def deliver(records: DataFrame, handler: Handler, *, stage_output: StageOutput | None = None) -> DeliveryResult:
+    """Calls ``handler`` on ``records`` (RECORD_COLUMNS and delivery_count int) and returns what it
+    said of each.
+
+    ``records`` are exactly the acquired ones, each once, lazy, in as many tasks as shall run at a
+    time. They are read once, by one action. ``stage_output`` takes the output rows of a task, in
+    its worker; without it output rows are checked against the declared schema and dropped.
+
+    A worker that dies: Spark repeats the task, and its records come back released, WORKER_LOST.
+    Where Spark would not (``local[2]`` runs a task once), the result is ``lost``. Its tasks may
+    then still be running for a moment.
+
+    Raises HandlerError (the handler broke its contract) and ShareError (a record was read twice);
+    errors of Spark and of the topic log pass through. In each case no acknowledgement is known.
+    """
+    frame = handler.kind is HandlerKind.FRAME
+    if frame:
+        records = records.persist()
+    try:
+        runs = frame_runs(records, handler) if frame else _handled(records, handler, stage_output)
+        table = runs.toArrow()
+    except Exception as fault:
+        if not _is_lost(fault):
+            raise
+        log.warning("delivery to handler %s: a worker was lost and with it the job", handler.name)
+        return DeliveryResult(lost=True)
+    finally:
+        if frame:
+            records.unpersist()
+    return decoded(table, settled(handler.name) if frame else read_once)
+
+
+def _handled(records: DataFrame, handler: Handler, stage_output: StageOutput | None) -> DataFrame:
+    task = functools.partial(run_task, handler.name, packed(handler, stage_output))
+    wanted = handler.columns or HANDLER_COLUMNS
+    columns = [*wanted, *(name for name in KEY_COLUMNS if name not in wanted)]
+    chosen = [F.expr(_HEADERS) if name == "headers" else F.col(name) for name in columns]
+    return _with_task(records.select(*chosen)).mapInArrow(task, RUN_COLUMNS)
+
+
+def _with_task(records: DataFrame) -> DataFrame:
+    """The records with TASK_COLUMN. Without ``reflect`` (some shared clusters forbid it) a stage's
+    repeat is not seen; a stage is repeated only when it reads a shuffle that was lost."""
+    try:
+        return records.withColumn(TASK_COLUMN, F.expr(_THREAD))
+    except AnalysisException:
+        log.warning("reflect() is not allowed here: the repeat of a whole stage would call handlers again")
+        return records.withColumn(TASK_COLUMN, F.lit(None).cast("string"))
+
+
+def _is_lost(fault: Exception) -> bool:
+    text = str(fault)
+    return any(sign in text for sign in _LOST)

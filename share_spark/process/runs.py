@@ -1,0 +1,183 @@
+"""Acknowledgements as runs: the few rows by which a million answers leave the workers.
+
+A run is a stretch of *consecutive* offsets of one topic-partition with one code and one error. An
+offset that was not delivered ends a run, so that gaps stay visible to whoever compares with what
+was acquired. Columns of RUN_SCHEMA are what a worker sends; besides acknowledgements (codes 1 to 3,
+see ``Ack``) there are rows of other kinds, told by the code.
+
+NumPy and Arrow only; no loop here is longer than the number of different topics and errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from share_spark.process.acknowledgement import Answers
+
+PRESENT = 0
+"""Code of a run of records that exist; sent beside the answers of a frame handler to tell what it
+left out."""
+
+VIOLATION = -1
+"""Code of a row that says in ``error`` how the handler broke its contract. Its offsets mean
+nothing."""
+
+STAGED = -2
+"""Code of a row that carries in ``error`` where output was staged. Its offsets mean nothing."""
+
+FAULT = -3
+"""Code of a row that says in ``error`` what went wrong in a worker through no fault of the
+handler."""
+
+RUN_COLUMNS = "topic string, partition int, first_offset bigint, last_offset bigint, ack tinyint, error string"
+_RUN_FIELDS: list[pa.Field[Any]] = [
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("first_offset", pa.int64()),
+    pa.field("last_offset", pa.int64()),
+    pa.field("ack", pa.int8()),
+    pa.field("error", pa.string()),
+]
+RUN_SCHEMA = pa.schema(_RUN_FIELDS)
+
+Ints = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """Runs as columns of equal length. Topics and errors are ids in the vocabulary of whoever holds
+    the runs."""
+
+    topic: Ints
+    partition: Ints
+    first: Ints
+    last: Ints
+    code: Ints
+    error: Ints
+
+    def joined(self) -> Runs:
+        """Neighbours that continue each other become one run. Keeps the order."""
+        if len(self.first) < 2:
+            return self
+        ends = self.first[1:] != self.last[:-1] + 1
+        for column in (self.topic, self.partition, self.code, self.error):
+            ends |= column[1:] != column[:-1]
+        starts = np.concatenate(([0], np.flatnonzero(ends) + 1))
+        return self._spans(starts, np.append(starts[1:] - 1, len(self.first) - 1))
+
+    def ordered(self) -> Runs:
+        """Sorted by topic, partition and offset."""
+        return self.picked(np.lexsort((self.first, self.partition, self.topic)))
+
+    def first_overlap(self) -> int | None:
+        """Of sorted runs of one topic-partition: the first offset that is in two of them."""
+        twice = np.flatnonzero(self.first[1:] <= self.last[:-1])
+        return int(self.first[1:][twice[0]]) if len(twice) else None
+
+    def picked(self, rows: Any) -> Runs:
+        """The runs in these rows (indices, a mask or a slice)."""
+        return self._spans(rows, rows)
+
+    def _spans(self, starts: Any, ends: Any) -> Runs:
+        return Runs(
+            topic=self.topic[starts],
+            partition=self.partition[starts],
+            first=self.first[starts],
+            last=self.last[ends],
+            code=self.code[starts],
+            error=self.error[starts],
+        )
+
+    @staticmethod
+    def concatenated(parts: Sequence[Runs]) -> Runs:
+        """All runs of all parts, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        return Runs(
+            topic=np.concatenate([part.topic for part in parts]),
+            partition=np.concatenate([part.partition for part in parts]),
+            first=np.concatenate([part.first for part in parts]),
+            last=np.concatenate([part.last for part in parts]),
+            code=np.concatenate([part.code for part in parts]),
+            error=np.concatenate([part.error for part in parts]),
+        )
+
+
+class Vocabulary:
+    """Texts by number, in the order in which they were first seen."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self._ids: dict[str, int] = {text: number for number, text in enumerate(texts)}
+
+    def ids(self, texts: Iterable[str]) -> npt.NDArray[np.int32]:
+        """The numbers of the texts, new ones added."""
+        known = self._ids
+        return np.array([known.setdefault(text, len(known)) for text in texts], np.int32)
+
+    def column(self, ids: Ints) -> pa.Array[Any]:
+        """A string column of the texts with these numbers; a number below 0 is null."""
+        indices = pa.array(ids, pa.int32(), mask=ids < 0)
+        texts = pa.array(list(self._ids), pa.string())
+        return pa.DictionaryArray.from_arrays(indices, texts).dictionary_decode()
+
+
+class RunLog:
+    """Collects the answers of one task, batch by batch, as runs."""
+
+    def __init__(self) -> None:
+        self._topics = Vocabulary()
+        self._errors = Vocabulary()
+        self._parts: list[Runs] = []
+
+    def add(self, batch: pa.RecordBatch, answers: Answers) -> None:
+        """The answers to the records of ``batch``, which has the columns topic, partition and
+        offset."""
+        if not batch.num_rows:
+            return
+        topics: Any = batch.column("topic").dictionary_encode()
+        topic_ids = self._topics.ids(topics.dictionary.to_pylist())
+        error_ids = np.append(self._errors.ids(answers.texts), np.int32(-1))
+        offsets = batch.column("offset").to_numpy()
+        runs = Runs(
+            topic=topic_ids[topics.indices.to_numpy()],
+            partition=batch.column("partition").to_numpy(),
+            first=offsets,
+            last=offsets,
+            code=answers.codes,
+            error=error_ids[answers.error_ids - 1],
+        )
+        self._parts.append(runs.joined())
+
+    def batch(self) -> pa.RecordBatch:
+        """All runs so far, RUN_SCHEMA, sorted within each topic and joined across the batches."""
+        if not self._parts:
+            return pa.RecordBatch.from_pylist([], schema=RUN_SCHEMA)
+        runs = Runs.concatenated(self._parts).ordered().joined()
+        columns = [
+            self._topics.column(runs.topic),
+            pa.array(runs.partition, pa.int32()),
+            pa.array(runs.first, pa.int64()),
+            pa.array(runs.last, pa.int64()),
+            pa.array(runs.code, pa.int8()),
+            self._errors.column(runs.error),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=RUN_SCHEMA)
+
+
+def special_row(code: int, text: str) -> pa.RecordBatch:
+    """A row of RUN_SCHEMA of another kind than an acknowledgement: VIOLATION, STAGED, FAULT."""
+    row = {
+        "topic": "",
+        "partition": 0,
+        "first_offset": 0,
+        "last_offset": 0,
+        "ack": code,
+        "error": text,
+    }
+    return pa.RecordBatch.from_pylist([row], schema=RUN_SCHEMA)
