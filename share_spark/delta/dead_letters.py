@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from share_spark.delta.location import Location
 from share_spark.engine.ports import RECORD_COLUMNS
+from share_spark.engine.spark_errors import first_line
 from share_spark.model.errors import DeadLetterError
 
 if TYPE_CHECKING:
@@ -76,8 +77,7 @@ class DeltaDeadLetters:
             )
 
     def _failed(self, error: Exception) -> DeadLetterError:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return DeadLetterError(f"dead-letter table {self._location}: {reason}")
+        return DeadLetterError(f"dead-letter table {self._location}: {first_line(error)}")
 
 
 def _names() -> list[str]:

@@ -34,7 +34,8 @@ from pyspark.sql import functions as F
 from share_spark.delta import topic_registry
 from share_spark.delta.location import properties_clause
 from share_spark.delta.topic_registry import AppendNote, TopicEntry
-from share_spark.delta.topic_view import TopicState, TopicTable, first_line
+from share_spark.delta.topic_view import TopicState, TopicTable
+from share_spark.engine.spark_errors import first_line
 from share_spark.model.errors import TopicError, TopicUnreachableError
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from share_spark.delta import topic_registry
 from share_spark.delta.commit_files import Commit, CommitFiles
 from share_spark.delta.topic_registry import AppendNote, TopicEntry
+from share_spark.engine.spark_errors import first_line
 from share_spark.model.errors import TopicError, TopicUnreachableError
 from share_spark.model.offsets import LogEnds
 
@@ -156,8 +157,3 @@ class TopicTable:
         for topic, partition, offset in highest.collect():
             written.setdefault(topic, {})[partition] = offset + 1
         return written
-
-
-def first_line(error: BaseException) -> str:
-    """What a JVM error says before its stack."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

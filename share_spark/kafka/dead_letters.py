@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from share_spark.engine.spark_errors import first_line
 from share_spark.kafka.broker_admin import BrokerAdmin
 from share_spark.model.errors import DeadLetterError, TopicError, TopicUnreachableError
 
@@ -55,12 +56,11 @@ class KafkaDeadLetters:
         if not self._checked:
             self.check(spark)
         records = letters.select("key", "value", _headers(group_id).alias("headers"))
-        writer = records.write.format("kafka").options(**self._options.spark_sink())
+        writer = records.write.format("kafka").mode("append").options(**self._options.spark_sink())
         try:
             writer.option("topic", self._topic).save()
         except (PySparkException, Py4JError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise DeadLetterError(f"dead-letter topic {self._topic!r}: {reason}") from error
+            raise DeadLetterError(f"dead-letter topic {self._topic!r}: {first_line(error)}") from error
 
 
 def _headers(group_id: str) -> Column:
