@@ -1,5 +1,6 @@
 """Errors, few, named by who is at fault. Each carries its Kafka error code and whether a retry can help
-(section 8 of KIP-932). Expected faults of a request are response values (``ErrorCode``); exceptions are for the person who runs the job.
+(section 8 of KIP-932). Expected faults of a request are response values (``ErrorCode``); exceptions are for the
+person who runs the job.
 """
 
 from __future__ import annotations

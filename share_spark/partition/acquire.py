@@ -112,15 +112,20 @@ def _cover(draft: Draft, changes: list[InFlightBatch]) -> None:
     """Remember, as batches tracked by offset, what of ``changes`` no fetched batch covers yet."""
     known = list(draft.fetched)
     draft.track_by_offset(batch for batch in known if any(pieces(changes, batch.first_offset, batch.last_offset)))
+    index = 0
     for run in changes:
         at = run.first_offset
-        for batch in known:
-            if batch.last_offset >= at and batch.first_offset <= run.last_offset:
-                if at < batch.first_offset:
-                    draft.put_fetched(FetchedBatch(at, batch.first_offset - 1, by_offset=True))
-                at = batch.last_offset + 1
-        if at <= run.last_offset:
-            draft.put_fetched(FetchedBatch(at, run.last_offset, by_offset=True))
+        while at <= run.last_offset:
+            while index < len(known) and known[index].last_offset < at:
+                index += 1
+            following = known[index] if index < len(known) else None
+            if following is None or following.first_offset > at:
+                end = run.last_offset + 1 if following is None else following.first_offset
+                last = min(run.last_offset, end - 1)
+                draft.put_fetched(FetchedBatch(at, last, by_offset=True))
+                at = last + 1
+            else:
+                at = following.last_offset + 1
 
 
 def _exact_ranges(

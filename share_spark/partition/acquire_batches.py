@@ -164,12 +164,9 @@ class BatchAcquisition:
             last = min(reached, last) if draft.active_read_gap is not None else reached
         if not draft.fetched or first < draft.fetched[0].first_offset:
             draft.start = first
-        window_end = draft.end
         got_to = self._take_limited(first, last) if self._strict else self._take_cut(first, last)
         self.remaining -= got_to - first + 1
         self._flush()
-        if last >= window_end:
-            draft.read_gap = None
         self._move_read_gap(got_to + 1)
 
     def _flush(self) -> None:

@@ -52,10 +52,14 @@ class Outcome:
         return not any(lower in self.first for lower in range(1, level + 1))
 
     @property
+    def excepted(self) -> bool:
+        """A persister that fails or holds back: no counterpart in ours (see ``__main__``)."""
+        return bool(set(self.scenario["features"]) & EXCEPTED_FEATURES)
+
+    @property
     def required(self) -> bool:
-        """No flag, and no persister that fails or holds back."""
-        features = set(self.scenario["features"])
-        return not self.scenario["differs_from_seed"] and not features & EXCEPTED_FEATURES
+        """No flag, and not excepted."""
+        return not self.scenario["differs_from_seed"] and not self.excepted
 
     def note(self, level: int, difference: Difference) -> None:
         self.first.setdefault(level, difference)

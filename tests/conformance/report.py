@@ -33,6 +33,7 @@ def print_outcomes(outcomes: Sequence[Outcome], *, verbose: bool) -> None:
     """The table by level, the one by flag, then the first difference of each failing scenario."""
     required = [outcome for outcome in outcomes if outcome.required]
     groups = {"required (no flag)": required, "all": list(outcomes)}
+    groups["flagged, not excepted"] = [o for o in outcomes if not o.required and not o.excepted]
     for feature in ("persister_failure", "async_persister"):
         named = f"excepted: {feature}"
         groups[named] = [o for o in outcomes if feature in o.scenario["features"]]

@@ -177,3 +177,14 @@ def test_throttled_records_come_back_in_halves_and_at_last_alone() -> None:
         sizes.append(sum(last - first + 1 for first, last, _ in got))
         partition.release("a")
     assert sizes == [100, 100, 100, 50, 1]
+
+
+def test_exact_after_kafka_modes_keeps_the_fetches_covered() -> None:
+    """A group can be served by a gateway first and by Spark later."""
+    partition = Partition()
+    partition.fetch("a", (0, 4), mode=KAFKA)
+    partition.fetch("a", (8, 9), mode=KAFKA)
+    partition.release("a")
+    assert partition.fetch("b", (0, 14)) == [(0, 4, 2), (8, 9, 2), (10, 14, 1)]
+    assert partition.ack("b", (0, 14, ACCEPT)) == 0
+    assert partition.window == "15-15"
