@@ -99,7 +99,8 @@ def _must_settle(
         return True
     if key in inputs.acknowledged or inputs.ends[key].log_start_offset > front.start_offset:
         return True
-    return front.next_deadline_ms is not None and front.next_deadline_ms <= inputs.now_ms
+    # An engine that stops gives back all that is its own, even what no acknowledgement tells of (a broken handler).
+    return front.next_deadline_ms is not None and (inputs.stopping or front.next_deadline_ms <= inputs.now_ms)
 
 
 def _control(key: SharePartitionKey, inputs: Inputs, share: int) -> Control:
