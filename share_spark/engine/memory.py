@@ -16,7 +16,7 @@ import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -37,6 +37,8 @@ from share_spark.partition import PartitionLimits, SharePartition, restore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
@@ -364,13 +366,13 @@ class InMemoryDelivery:
     def _deliver(self, acquired: AcquiredSpan) -> AcknowledgedSpan:
         at = acquired.partition
         said = [
-            (offset, self._answer(at, offset, count))
+            (offset, *self._answer(at, offset, count))
             for first, last, count in sorted(acquired.ranges.tolist())
             for offset in range(first, last + 1)
             if self.log.record(at, offset) is not None
         ]
-        ranges = np.array([(offset, offset, answer[0]) for offset, answer in said], dtype=np.int64)
-        errors = [(offset, offset, answer[1]) for offset, answer in said if answer[1]]
+        ranges = np.array(_runs((offset, int(kind)) for offset, kind, _ in said), dtype=np.int64)
+        errors = [run for run in _runs((offset, error) for offset, _, error in said) if run[2]]
         return AcknowledgedSpan(at, ranges.reshape(-1, 3), errors)
 
     def _answer(self, at: TopicPartition, offset: int, count: int) -> tuple[AcknowledgeType, str]:
@@ -379,6 +381,17 @@ class InMemoryDelivery:
         except Exception as fault:  # noqa: BLE001 - whatever a handler raises is a release
             return AcknowledgeType.RELEASE, f"{type(fault).__name__}: {fault}"
         return answer if isinstance(answer, tuple) else (answer, "")
+
+
+def _runs(said: Iterable[tuple[int, _T]]) -> list[tuple[int, int, _T]]:
+    """Ascending (offset, what) as runs (first, last, what)."""
+    runs: list[tuple[int, int, _T]] = []
+    for offset, what in said:
+        if runs and runs[-1][1:] == (offset - 1, what):
+            runs[-1] = (runs[-1][0], offset, what)
+        else:
+            runs.append((offset, offset, what))
+    return runs
 
 
 @dataclass(slots=True)

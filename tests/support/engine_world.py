@@ -1,0 +1,149 @@
+"""A world of twins for one share group: a topic, a state log, a clock, and engines that come and go."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from share_spark.engine.memory import (
+    Answer,
+    InMemoryDeadLetters,
+    InMemoryDelivery,
+    InMemoryShareStateStore,
+    InMemoryStateLog,
+    InMemoryTopicLog,
+    ManualClock,
+    MemoryRecord,
+    Moment,
+    RecordHandler,
+    StateCommit,
+)
+from share_spark.engine.micro_batch import Ports, ShareGroupEngine
+from share_spark.engine.progress import MicroBatchProgress
+from share_spark.engine.topics import SubscribedTopics
+from share_spark.model.config import GroupConfig
+from share_spark.model.ids import SharePartitionKey, TopicPartition
+from share_spark.model.requests import AcknowledgeType
+from share_spark.partition import PartitionLimits, SharePartition, check_invariants
+
+ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
+GROUP, TOPIC = "billing", "orders"
+LETTERS = "VQD-X"
+
+
+class Death(BaseException):
+    """The process ends here; no code of the engine may catch it."""
+
+
+class Interruption:
+    """Raises ``fault`` once, at ``moment`` of the ``nth`` append of records from when it is made (1: the next)."""
+
+    def __init__(self, moment: Moment, fault: BaseException, nth: int = 1) -> None:
+        self.moment, self.fault, self.left = moment, fault, nth
+
+    def __call__(self, moment: Moment, commit: StateCommit) -> None:
+        if moment is self.moment and commit.kind == "records":
+            self.left -= 1
+            if self.left == 0:
+                raise self.fault
+
+
+class World:
+    """What outlives an engine. ``calls`` are the handler's: (partition, offset, delivery count)."""
+
+    def __init__(self, *, partitions: int = 1, handler: RecordHandler | None = None, **settings: object) -> None:
+        given = {name.replace("__", "."): value for name, value in settings.items()}
+        self.config = GroupConfig.parse({"share.auto.offset.reset": "earliest", **given})
+        self.clock, self.state_log, self.dead_letters = ManualClock(), InMemoryStateLog(), InMemoryDeadLetters()
+        self.topics = InMemoryTopicLog()
+        self.topics.create_topic(TOPIC, partitions)
+        self.handler: RecordHandler = handler or (lambda *_: ACCEPT)
+        self.calls: list[tuple[int, int, int]] = []
+        self.runs = 0
+
+    @property
+    def limits(self) -> PartitionLimits:
+        return PartitionLimits(
+            max_delivery_count=self.config.max_delivery_count,
+            max_record_locks=self.config.max_record_locks,
+            lock_duration_ms=self.config.lock_duration_ms,
+        )
+
+    def produce(self, records: int, partition: int = 0) -> None:
+        self.topics.append(at(partition), [MemoryRecord(self.clock())] * records)
+
+    def engine(
+        self, *, available_now: bool = False, interrupt: Callable[[Moment, StateCommit], None] | None = None
+    ) -> Engine:
+        """A new process: claims the group and loads its state."""
+        self.runs += 1
+        found = Engine(self, f"run{self.runs}", available_now)
+        found.engine.start()
+        if interrupt is not None:
+            found.store.interrupt = interrupt
+        return found
+
+    def handle(self, topic: str, partition: int, offset: int, count: int) -> Answer:
+        self.calls.append((partition, offset, count))
+        return self.handler(topic, partition, offset, count)
+
+    def state(self, partition: int = 0) -> SharePartition:
+        key = SharePartitionKey(GROUP, self.topics.describe(TOPIC).topic_id, partition)
+        state = self.state_log.state(GROUP)[key][1]
+        check_invariants(state, self.limits)
+        return state
+
+    def window(self, partition: int = 0) -> str:
+        """``SPSO-SPEO: runs`` with V available, Q acquired, D acknowledged, X archived and the delivery count."""
+        state = self.state(partition)
+        runs = [f"{run[0]}-{run[1]} {LETTERS[run[2]]}{run[3]}" for run in state.in_flight]
+        return f"{state.start_offset}-{state.end_offset}: {', '.join(runs)}".strip(": ")
+
+    @property
+    def deliveries(self) -> Counter[tuple[int, int]]:
+        """Handler calls per (partition, offset)."""
+        return Counter(call[:2] for call in self.calls)
+
+
+class Engine:
+    """One process of an engine. Drop it to kill it."""
+
+    def __init__(self, world: World, run_id: str, available_now: bool) -> None:
+        self.store = InMemoryShareStateStore(
+            log=world.state_log,
+            group_id=GROUP,
+            run_id=run_id,
+            limits=world.limits,
+            updates_per_snapshot=world.config.updates_per_snapshot,
+        )
+        topics = SubscribedTopics(
+            group_id=GROUP, topics=[TOPIC], log=world.topics, reset=world.config.offset_reset, clock=world.clock
+        )
+        ports = Ports(
+            topics=topics,
+            store=self.store,
+            delivery=InMemoryDelivery(world.topics, world.handle),
+            dead_letters=world.dead_letters,
+            clock=world.clock,
+        )
+        self.world = world
+        self.engine = ShareGroupEngine(config=world.config, ports=ports, available_now=available_now)
+        self.batch_id = 0
+
+    def run(self, *, stopping: bool = False) -> MicroBatchProgress:
+        progress = self.engine.run(self.batch_id, stopping=stopping)
+        self.batch_id += 1
+        return progress
+
+    def run_until_done(self, *, step_ms: int = 0, most: int = 100) -> list[MicroBatchProgress]:
+        """Micro-batches of an available-now run until it says that it is done."""
+        told = []
+        while not self.engine.done:
+            assert len(told) < most, f"not done after {most} micro-batches: {self.world.window()}"
+            told.append(self.run())
+            self.world.clock.advance(step_ms)
+        return told
+
+
+def at(partition: int = 0) -> TopicPartition:
+    return TopicPartition(TOPIC, partition)

@@ -1,0 +1,325 @@
+"""An engine that dies, or does not know whether it has written, or is replaced: at every point of the micro-batch.
+
+What must hold each time: no record is lost, no record whose acceptance was committed is delivered again, and a delivery
+count is the number of committed acquisitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from share_spark.engine.memory import Moment, StateCommit
+from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan
+from share_spark.model.errors import DeadLetterError, FencedError, HandlerError, StateError
+from tests.support.engine_world import ACCEPT, REJECT, RELEASE, Death, Engine, Interruption, World
+
+LOCK_MS = 30_000
+
+
+class BrokenDelivery:
+    """A handler that breaks its contract: nothing is known of any record."""
+
+    def deliver(self, _acquired: Sequence[AcquiredSpan]) -> Sequence[AcknowledgedSpan]:
+        raise HandlerError("returns the wrong length")
+
+
+def dies(engine: Engine) -> None:
+    with pytest.raises(Death):
+        engine.run()
+
+
+def recovers(world: World) -> None:
+    """A new engine finishes everything, once the locks of the dead have ended."""
+    world.clock.advance(LOCK_MS)
+    world.engine(available_now=True).run_until_done()
+
+
+def test_death_before_the_append_leaves_no_trace() -> None:
+    world = World()
+    world.produce(5)
+    dies(world.engine(interrupt=Interruption(Moment.BEFORE_APPEND, Death())))
+    assert world.calls == []
+    recovers(world)
+    assert world.calls == [(0, offset, 1) for offset in range(5)]
+    assert world.window() == "5-5"
+
+
+def test_death_after_the_append_has_cost_one_attempt() -> None:
+    world = World()
+    world.produce(5)
+    dies(world.engine(interrupt=Interruption(Moment.AFTER_APPEND, Death())))
+    assert world.window() == "0-5: 0-4 Q1"
+    recovers(world)
+    assert world.calls == [(0, offset, 2) for offset in range(5)]
+
+
+def test_death_during_delivery_has_cost_one_attempt_for_all_that_was_acquired() -> None:
+    def killer(_topic: str, _partition: int, offset: int, count: int) -> object:
+        if (offset, count) == (2, 1):
+            raise Death
+        return ACCEPT
+
+    world = World(handler=killer)  # type: ignore[arg-type]
+    world.produce(5)
+    dies(world.engine())
+    recovers(world)
+    assert world.calls == [(0, 0, 1), (0, 1, 1), (0, 2, 1), *((0, offset, 2) for offset in range(5))]
+
+
+def test_death_after_delivery_loses_its_acknowledgements_and_nothing_else() -> None:
+    world = World()
+    world.produce(5)
+    world.engine().run()
+    recovers(world)
+    assert world.calls == [(0, offset, count) for count in (1, 2) for offset in range(5)]
+    assert world.window() == "5-5"
+
+
+def test_death_before_the_append_of_acknowledgements_repeats_the_delivery() -> None:
+    world = World()
+    world.produce(5)
+    dies_in_second = world.engine(interrupt=Interruption(Moment.BEFORE_APPEND, Death(), nth=2))
+    dies_in_second.run()
+    dies(dies_in_second)
+    assert world.window() == "0-5: 0-4 Q1"
+    recovers(world)
+    assert set(world.deliveries.values()) == {2}
+
+
+def test_what_was_accepted_before_the_death_is_never_delivered_again() -> None:
+    world = World(handler=lambda *record: RELEASE if record[2] == 3 else ACCEPT)
+    world.produce(5)
+    engine = world.engine(interrupt=Interruption(Moment.AFTER_APPEND, Death(), nth=2))
+    engine.run()
+    dies(engine)
+    assert world.window() == "3-5: 3-3 Q2, 4-4 D1"
+    world.handler = lambda *_: ACCEPT
+    recovers(world)
+    assert world.calls[5:] == [(0, 3, 3)]
+
+
+def test_locks_of_the_dead_hold_until_their_deadline() -> None:
+    """R55: no sooner, since nobody can know that the other is dead."""
+    world = World()
+    world.produce(5)
+    world.engine().run()
+    world.produce(2)
+    engine = world.engine()
+    engine.run()
+    assert world.calls[5:] == [(0, 5, 1), (0, 6, 1)]
+    world.clock.advance(LOCK_MS)
+    engine.run()
+    engine.run()
+    assert world.calls[7:] == [(0, offset, 2) for offset in range(5)]
+
+
+def test_crashes_count_toward_the_limit_but_no_further() -> None:
+    """R6: the count is that of committed acquisitions."""
+    world = World(share__delivery__count__limit=3)
+    world.produce(1)
+    for _ in range(3):
+        engine = world.engine()
+        while not engine.run().acquired:
+            pass
+        world.clock.advance(LOCK_MS)
+    world.engine(available_now=True).run_until_done()
+    assert world.calls == [(0, 0, 1), (0, 0, 2), (0, 0, 3)]
+    assert [letter[1:5] for letter in world.dead_letters.letters] == [(0, 0, 3, "delivery limit reached")]
+
+
+@pytest.mark.parametrize("moment", list(Moment))
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_an_append_of_unknown_outcome_changes_nothing_for_the_records(moment: Moment, nth: int) -> None:
+    """It happened or it did not: the log says which, and each record is delivered as if nothing had been."""
+    world = World(handler=lambda *record: RELEASE if (record[2], record[3]) == (1, 1) else ACCEPT)
+    world.produce(3)
+    engine = world.engine(available_now=True, interrupt=Interruption(moment, OSError("timed out"), nth))
+    engine.run_until_done()
+    assert world.calls == [(0, 0, 1), (0, 1, 1), (0, 2, 1), (0, 1, 2)]
+    assert world.window() == "3-3"
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_an_unknown_append_happens_at_most_once(nth: int) -> None:
+    world = World()
+    world.produce(3)
+    world.engine(
+        available_now=True, interrupt=Interruption(Moment.AFTER_APPEND, OSError("timed out"), nth)
+    ).run_until_done()
+    assert [commit.batch_id for commit in world.state_log.commits] == [-1, 0, 1]
+
+
+def test_a_log_that_refuses_every_append_stops_the_engine_and_keeps_the_state() -> None:
+    world = World()
+    world.produce(3)
+
+    def refuse(moment: Moment, _commit: StateCommit) -> None:
+        if moment is Moment.BEFORE_APPEND:
+            raise OSError("disk full")
+
+    engine = world.engine(interrupt=refuse)
+    with pytest.raises(StateError, match="refused micro-batch 0 3 times"):
+        engine.run()
+    assert world.calls == []
+    recovers(world)
+    assert world.calls == [(0, offset, 1) for offset in range(3)]
+
+
+def test_a_second_engine_fences_the_first() -> None:
+    world = World()
+    world.produce(3)
+    first = world.engine()
+    first.run()
+    second = world.engine()
+    with pytest.raises(FencedError, match="writer epoch 2"):
+        first.run()
+    world.clock.advance(LOCK_MS)
+    second.run()
+    second.run()
+    assert world.window() == "0-3: 0-2 Q2"
+
+
+def test_the_append_of_a_zombie_counts_for_nobody() -> None:
+    """It accepted the records after its successor had claimed: they are delivered again, with an exact count."""
+    world = World()
+    world.produce(3)
+    zombie = world.engine()
+    zombie.run()
+    second = world.engine()
+    with pytest.raises(FencedError):
+        zombie.run()
+    assert world.state_log.commits[-1].run_id == "run1"
+    assert world.window() == "0-3: 0-2 Q1"
+    second.run()
+    third = world.engine()
+    assert third.engine.next_deadline_ms == world.clock() + LOCK_MS
+
+
+def test_a_fenced_engine_calls_no_handler_after_it_has_looked() -> None:
+    world = World()
+    first = world.engine()
+    world.engine()
+    world.produce(3)
+    with pytest.raises(FencedError):
+        first.run()
+    assert world.calls == []
+
+
+def test_a_claim_between_the_append_and_the_look_fences() -> None:
+    world = World()
+    world.produce(3)
+    claims: list[Callable[[], object]] = [lambda: world.engine()]
+
+    def overtaken(moment: Moment, _commit: StateCommit) -> None:
+        if moment is Moment.AFTER_APPEND and claims:
+            claims.pop()()
+
+    engine = world.engine(interrupt=overtaken)
+    with pytest.raises(FencedError):
+        engine.run()
+    assert world.calls == []
+    assert world.window() == "0-3: 0-2 Q1"
+
+
+def test_of_two_claims_of_one_epoch_the_first_wins() -> None:
+    """Both engines have read the same log before either of them wrote."""
+    world = World()
+    winners: list[Engine] = []
+    late = world.engine()
+    late.store.run_id = "late"
+
+    def overtaken(moment: Moment, _commit: StateCommit) -> None:
+        if moment is Moment.BEFORE_APPEND and not winners:
+            winners.append(world.engine())
+
+    late.store.interrupt = overtaken
+    with pytest.raises(FencedError, match="writer epoch 2"):
+        late.store.claim()
+    assert [commit.writer_epoch for commit in world.state_log.commits] == [1, 2, 2]
+    world.produce(1)
+    winners[0].run()
+    assert world.window() == "0-1: 0-0 Q1"
+
+
+def test_stopping_commits_what_was_handled_and_acquires_nothing() -> None:
+    world = World(handler=lambda *record: RELEASE if record[2] == 1 else ACCEPT)
+    world.produce(3)
+    engine = world.engine()
+    engine.run()
+    world.produce(5)
+    engine.run(stopping=True)
+    assert len(world.calls) == 3
+    assert world.window() == "1-3: 1-1 V1, 2-2 D1"
+    world.engine().run()
+    assert (0, 1, 2) in world.calls
+
+
+def test_stopping_after_a_broken_handler_gives_everything_back() -> None:
+    """R57: at once, though nothing else is there to do; the attempt has been made and counts (R9)."""
+    world = World()
+    world.produce(3)
+    engine = world.engine()
+
+    engine.engine.ports = replace(engine.engine.ports, delivery=BrokenDelivery())
+    with pytest.raises(HandlerError):
+        engine.run()
+    engine.run(stopping=True)
+    assert world.window() == "0-3: 0-2 V1"
+
+
+def test_stopping_leaves_the_locks_of_the_dead_alone() -> None:
+    world = World()
+    world.produce(3)
+    world.engine().run()
+    world.engine().run(stopping=True)
+    assert world.window() == "0-3: 0-2 Q1"
+
+
+def test_a_refused_dead_letter_archives_nothing() -> None:
+    world = World(handler=lambda *_: (REJECT, "never"))
+    world.produce(2)
+    engine = world.engine()
+    engine.run()
+    world.dead_letters.refuse = DeadLetterError("no such topic")
+    with pytest.raises(DeadLetterError):
+        engine.run()
+    assert world.window() == "0-2: 0-1 Q1"
+    world.dead_letters.refuse = None
+    recovers(world)
+    assert [letter[1:4] for letter in world.dead_letters.letters] == [(0, 1, 2)]
+
+
+def test_dead_letters_are_written_before_the_commit_that_archives() -> None:
+    """So a crash between the two writes them again: at least once, never not at all."""
+    world = World(handler=lambda *_: (REJECT, "never"))
+    world.produce(1)
+    engine = world.engine(interrupt=Interruption(Moment.BEFORE_APPEND, Death(), nth=2))
+    engine.run()
+    dies(engine)
+    recovers(world)
+    assert [letter.delivery_count for letter in world.dead_letters.letters] == [1, 2]
+
+
+@pytest.mark.parametrize("updates", [1, 2, 3])
+def test_segments_roll_and_the_newest_one_is_the_whole_state(updates: int) -> None:
+    """R74-R76: after so many updates a new segment begins with a snapshot of every live share-partition."""
+    world = World(
+        partitions=2,
+        handler=lambda *_: RELEASE,
+        share__coordinator__snapshot__update__records__per__snapshot=updates,
+        share__delivery__count__limit=25,
+    )
+    world.produce(1, 0)
+    engine = world.engine()
+    for _ in range(7):
+        engine.run()
+    own = [commit for commit in world.state_log.commits if commit.kind == "records"]
+    sizes = [sum(c.segment == segment for c in own) for segment in dict.fromkeys(c.segment for c in own)]
+    assert sizes[:-1] == [updates] * (len(sizes) - 1)
+    firsts = [next(c for c in own if c.segment == segment) for segment in {c.segment for c in own}]
+    assert all(len(first.records) == 2 for first in firsts)
+    assert world.window(0) == "0-1: 0-0 Q7"
+    assert world.window(1) == "0-0"
