@@ -32,7 +32,10 @@ from share_spark.model.errors import TopicError, TopicUnreachableError
 EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
-_LOG = logging.getLogger(__name__)
+_CLIENT_LOG = logging.getLogger(f"{__name__}.librdkafka")
+_CLIENT_LOG.setLevel(logging.CRITICAL)
+"""librdkafka repeats itself at every attempt to connect; our error says it once. Lower it to see all."""
+
 _RETRY_PAUSE_S = 0.1
 
 _CHUNK = 500
@@ -84,7 +87,7 @@ class BrokerAdmin:
         self._timeout_s = request_timeout_ms / 1000
         self._last_error = ""
         config: dict[str, Any] = {**options.librdkafka(), "error_cb": self._note_error}
-        self._client = AdminClient(config, logger=_LOG)
+        self._client = AdminClient(config, logger=_CLIENT_LOG)
 
     def describe(self, topic: str) -> KafkaTopicDescription:
         """The topic with its id and partitions. Raises TopicError, TopicUnreachableError."""
@@ -123,6 +126,7 @@ class BrokerAdmin:
         """Repeat ``ask`` while the broker's answer is one that passes by itself, within the bound."""
         deadline = time.monotonic() + self._timeout_s
         while True:
+            self._client.poll(0)
             try:
                 return ask(max(deadline - time.monotonic(), _RETRY_PAUSE_S))
             except FutureTimeoutError:

@@ -175,7 +175,7 @@ def test_spans_of_two_topics(spark: SparkSession, lab: KafkaLab, orders: str) ->
     assert offsets(lab.log.read(spark, spans, 2)) == spanned(*spans)
 
 
-def test_a_broker_out_of_reach_is_one_line_in_bounded_time() -> None:
+def test_a_broker_out_of_reach_is_one_line_in_bounded_time(capfd: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
@@ -184,6 +184,7 @@ def test_a_broker_out_of_reach_is_one_line_in_bounded_time() -> None:
     with pytest.raises(TopicUnreachableError, match=f"^Kafka at {address} gave no answer") as caught:
         log.log_ends("orders")
     assert time.monotonic() - started < 5
+    assert "\n".join(capfd.readouterr()).strip() == "", "the client's own complaints are not shown"
     assert "\n" not in str(caught.value)
 
 
