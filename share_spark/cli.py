@@ -84,19 +84,20 @@ def _run_job(job: Job) -> int:
         spark = build_session(job.query_name or f"share-spark {job.group}")
         try:
             signals.adopt(spark)
-            return run(job, spark, signals)
+            run(job, spark, signals)
+            return 0
         finally:
             if not guest:
                 spark.stop()
 
 
-def run(job: Job, spark: SparkSession, signals: StopSignals) -> int:
+def run(job: Job, spark: SparkSession, signals: StopSignals) -> RunTotals:
     """Wire the share group, start it, follow it to its end, print the summary. Raises ShareError: nothing was begun."""
     require_start(job, spark)
     live = _LiveProgress()
     group = job.share_group(spark).listen(live.note)
     if signals.requested:
-        return 0
+        return live.totals
     query = group.start()
     _say(f"group {job.group}, topics {', '.join(job.topics)} of {job.source}, handler {job.handler.name}")
     _say(f"start: {start_text(job, query)}; state in {job.state}")
@@ -105,7 +106,7 @@ def run(job: Job, spark: SparkSession, signals: StopSignals) -> int:
     except BaseException as fault:
         raise _RunError(fault) from fault
     _print_summary(job, live, signals.requested)
-    return 0
+    return live.totals
 
 
 def require_start(job: Job, spark: SparkSession) -> None:
@@ -194,7 +195,7 @@ def _print_summary(job: Job, live: _LiveProgress, stopped_by: str | None) -> Non
     print(f"\nshare group {job.group} on {', '.join(job.topics)}: {ended}\n")
     print("\n".join(summary_lines(live.totals, live.seconds)))
     if live.totals.deliveries:
-        print("\n  delivered for the ... time (logarithmic)")
+        print("\n  records per delivery (logarithmic)")
         print("\n".join(histogram_lines(live.totals.deliveries)))
     print(f"\n  state   {job.state}\n  SQL     {state_sql(job.state, job.group)}", flush=True)
 

