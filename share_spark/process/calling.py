@@ -207,10 +207,10 @@ def _times(batch: pa.RecordBatch, name: str) -> Iterable[Any]:
 def _headers(batch: pa.RecordBatch, name: str) -> Iterable[Any]:
     if not _filled(batch, name):
         return itertools.repeat(())
-    if not len(batch.column(name).flatten()):
+    lists: Any = batch.column(name)
+    if not len(lists.flatten()):
         return itertools.repeat(())
-    lists = batch.column(name).to_pylist()
-    return [tuple((header["key"], header["value"]) for header in each or ()) for each in lists]
+    return [tuple((header["key"], header["value"]) for header in each or ()) for each in lists.to_pylist()]
 
 
 def _filled(batch: pa.RecordBatch, name: str) -> bool:

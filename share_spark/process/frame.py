@@ -38,7 +38,7 @@ def frame_runs(records: DataFrame, handler: Handler) -> DataFrame:
         error = exception_text(fault)
         released = functools.partial(released_runs, error)
         return present.unionByName(keys.mapInArrow(released, RUN_COLUMNS))
-    chosen = answer.select(_answer_columns(answer, handler))
+    chosen = _answer_frame(answer, handler)
     answers = chosen.mapInArrow(functools.partial(answer_runs, handler.name), RUN_COLUMNS)
     return present.unionByName(answers)
 
@@ -99,7 +99,7 @@ def released_runs(error: str, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.
 # ------------------------------------------------------------------------------------ on the driver
 
 
-def _answer_columns(answer: Any, handler: Handler) -> list[Any]:
+def _answer_frame(answer: Any, handler: Handler) -> DataFrame:
     """The columns we read, in the types that workers expect. Raises HandlerError."""
     if not isinstance(answer, DataFrame):
         raise HandlerError(f"handler {handler.name} returned {type(answer).__name__}, not a DataFrame")
@@ -108,7 +108,8 @@ def _answer_columns(answer: Any, handler: Handler) -> list[Any]:
         raise HandlerError(f"handler {handler.name} returned a frame without column {', '.join(missing)}")
     types = {"topic": "string", "partition": "int", "offset": "bigint", "error": "string"}
     chosen = [name for name in (*KEY_COLUMNS, "ack", "error") if name in answer.columns]
-    return [answer[name].cast(types[name]) if name in types else answer[name] for name in chosen]
+    columns = [answer[name].cast(types[name]) if name in types else answer[name] for name in chosen]
+    return answer.select(columns)
 
 
 def _first_unknown(answers: Runs, present: Runs) -> int | None:

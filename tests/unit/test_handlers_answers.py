@@ -1,0 +1,134 @@
+"""What handlers may return, and what becomes of it: one code per record, errors by number. No JVM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from share_spark.model.errors import HandlerError
+from share_spark.model.requests import AcknowledgeType
+from share_spark.process.acknowledgement import ERROR_TEXT_LIMIT, Ack, Answers, batch_answers, single_answer
+
+ACCEPT, RELEASE, REJECT = Ack
+
+
+def told(answers: Answers) -> list[Any]:
+    """Codes, or (code, error) where there is an error."""
+    texts = [None, *answers.texts]
+    pairs = zip(answers.codes.tolist(), answers.error_ids.tolist(), strict=True)
+    return [(code, texts[error]) if error else code for code, error in pairs]
+
+
+def test_the_numbers_are_the_protocols() -> None:
+    assert {ack.name: int(ack) for ack in Ack} == {
+        name: int(AcknowledgeType[name]) for name in ("ACCEPT", "RELEASE", "REJECT")
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "answer"),
+    [
+        (Ack.ACCEPT, (1, None)),
+        (Ack.release("later"), (2, "later")),
+        (Ack.reject("bad"), (3, "bad")),
+        (2, (2, None)),
+        (np.int64(3), (3, None)),
+        ("accept", (1, None)),
+        ("REJECT", (3, None)),
+    ],
+)
+def test_single_answers(value: object, answer: tuple[int, str | None]) -> None:
+    assert single_answer(value) == answer
+
+
+@pytest.mark.parametrize("value", [True, 0, 4, "maybe", 1.0, object(), None])
+def test_what_is_no_answer(value: object) -> None:
+    with pytest.raises(HandlerError, match=r"which is not Ack\.ACCEPT, Ack\.RELEASE or Ack\.REJECT"):
+        single_answer(value)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [ACCEPT, RELEASE, REJECT],
+        (1, 2, 3),
+        [ACCEPT, 2, "reject"],
+        np.array([1, 2, 3]),
+        np.array(["accept", "release", "reject"]),
+        pa.array([1, 2, 3]),
+        pa.array(["accept", "release", "reject"]),
+        pa.chunked_array([[1], [2, 3]]),
+        pa.array(["accept", "release", "reject"]).dictionary_encode(),
+        pd.Series([1, 2, 3]),
+        pd.Series([ACCEPT, RELEASE, REJECT], dtype=object),
+        pd.Series(["accept", "release", "reject"], dtype="category"),
+        pa.table({"ack": [1, 2, 3], "more": ["a", "b", "c"]}),
+        pa.RecordBatch.from_pydict({"ack": [1, 2, 3]}),
+        pd.DataFrame({"ack": [1, 2, 3]}),
+    ],
+    ids=lambda answer: type(answer).__name__,
+)
+def test_a_batch_may_answer_in_many_ways(answer: Any) -> None:
+    assert told(batch_answers(answer, 3)) == [1, 2, 3]
+
+
+def test_one_answer_for_all() -> None:
+    assert told(batch_answers(Ack.release("database is down"), 2)) == [(2, "database is down")] * 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [ACCEPT, Ack.release("later"), Ack.reject("bad"), Ack.release("later")],
+        pa.table({"ack": [1, 2, 3, 2], "error": ["not kept", "later", "bad", "later"]}),
+        pd.DataFrame({"ack": [1, 2, 3, 2], "error": [None, "later", "bad", "later"]}),
+    ],
+    ids=lambda answer: type(answer).__name__,
+)
+def test_errors_are_kept_once_and_never_for_accepted_records(answer: Any) -> None:
+    answers = batch_answers(answer, 4)
+    assert told(answers) == [1, (2, "later"), (3, "bad"), (2, "later")]
+
+
+def test_no_errors_at_all() -> None:
+    assert told(batch_answers(pa.table({"ack": [1, 3], "error": pa.nulls(2)}), 2)) == [1, 3]
+    assert told(batch_answers(pd.DataFrame({"ack": [1, 3], "error": [None, None]}), 2)) == [1, 3]
+    assert told(batch_answers([], 0)) == []
+    assert told(batch_answers(pd.Series([], dtype=float), 0)) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (None, "returned nothing: a batch handler returns one acknowledgement per row"),
+        ([ACCEPT], "returned 1 acknowledgements for 2 records"),
+        (pa.array([1, 2, 3]), "returned 3 acknowledgements for 2 records"),
+        (pa.array([1, None]), "no acknowledgement \\(null\\) for some of the rows"),
+        ([ACCEPT, None], "answered None"),
+        ([1, 9], "answered 9 in row 1"),
+        (pa.array([0, 1]), "answered 0 in row 0"),
+        ([True, True], "answered True"),
+        (np.array([True, True]), "acknowledgements of type bool"),
+        (np.array([1.0, 2.0]), "acknowledgements of type double"),
+        (pa.array(["accept", "drop"]), "answered 'drop'"),
+        (pd.Series([1, "accept"], dtype=object), "column ack of mixed types"),
+        (pa.table({"value": [1, 2]}), "a table without a column ack \\(it has value\\)"),
+        (pa.table({"ack": [1, 2], "error": [1, 2]}), "column error of type int64, not string"),
+        ("accept", "returned 'accept', not one acknowledgement per row"),
+        ({"ack": [1, 2]}, "not one acknowledgement per row"),
+    ],
+)
+def test_broken_contracts(answer: Any, message: str) -> None:
+    with pytest.raises(HandlerError, match=message) as caught:
+        batch_answers(answer, 2)
+    assert "\n" not in str(caught.value)
+
+
+def test_long_errors_are_cut() -> None:
+    (text,) = batch_answers(Ack.release("x" * 5000), 1).texts
+    assert len(text) == ERROR_TEXT_LIMIT
+    assert text.endswith("...")

@@ -1,0 +1,253 @@
+"""Answers as runs: what workers send, what the driver makes of it, and which task may call a handler. No JVM."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import zipimport
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from share_spark.model.errors import HandlerError, ShareError
+from share_spark.model.ids import TopicPartition
+from share_spark.process.acknowledgement import Ack, Answers
+from share_spark.process.frame import settled
+from share_spark.process.handlers import arrow_handler, as_handler
+from share_spark.process.result import DeliveryResult, decoded, read_once
+from share_spark.process.runs import FAULT, PRESENT, RUN_SCHEMA, STAGED, VIOLATION, RunLog, special_row
+from share_spark.process.worker import drop_zip_importers, is_first_attempt, packed, run_task
+from tests.unit.test_handlers_calling import batch_of
+
+Row = tuple[str, int, int, int, int, str | None]
+
+
+def keys(*records: tuple[str, int, int]) -> pa.RecordBatch:
+    """A batch of (topic, partition, offset)."""
+    topics, partitions, offsets = zip(*records, strict=True)
+    columns = [pa.array(topics), pa.array(partitions, pa.int32()), pa.array(offsets, pa.int64())]
+    return pa.RecordBatch.from_arrays(columns, ["topic", "partition", "offset"])
+
+
+def orders(*offsets: int) -> pa.RecordBatch:
+    return keys(*(("orders", 0, offset) for offset in offsets))
+
+
+def rows(batch: pa.RecordBatch) -> list[Row]:
+    return [tuple(row.values()) for row in batch.to_pylist()]  # type: ignore[misc]
+
+
+def logged(*parts: tuple[pa.RecordBatch, Answers]) -> list[Row]:
+    log = RunLog()
+    for batch, answers in parts:
+        log.add(batch, answers)
+    return rows(log.batch())
+
+
+def accepted(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Answers]:
+    return batch, Answers.same(batch.num_rows, Ack.ACCEPT)
+
+
+# ----------------------------------------------------------------------------------------- what workers send
+
+
+def test_equal_answers_of_consecutive_offsets_are_one_run_across_batches() -> None:
+    assert logged(accepted(orders(5, 6)), accepted(orders(7, 8))) == [("orders", 0, 5, 8, 1, None)]
+
+
+def test_a_missing_offset_ends_a_run() -> None:
+    assert logged(accepted(orders(1, 2, 4))) == [("orders", 0, 1, 2, 1, None), ("orders", 0, 4, 4, 1, None)]
+
+
+def test_another_answer_or_error_ends_a_run() -> None:
+    answers = Answers.listed([1, 2, 2, 2, 3], {1: "a", 2: "a", 3: "b"})
+    assert logged((orders(0, 1, 2, 3, 4), answers)) == [
+        ("orders", 0, 0, 0, 1, None),
+        ("orders", 0, 1, 2, 2, "a"),
+        ("orders", 0, 3, 3, 2, "b"),
+        ("orders", 0, 4, 4, 3, None),
+    ]
+
+
+def test_interleaved_partitions_and_topics() -> None:
+    mixed = keys(("a", 0, 1), ("a", 1, 2), ("a", 0, 2), ("b", 0, 3), ("a", 1, 3))
+    assert logged(accepted(mixed)) == [("a", 0, 1, 2, 1, None), ("a", 1, 2, 3, 1, None), ("b", 0, 3, 3, 1, None)]
+
+
+def test_no_records() -> None:
+    assert logged(accepted(orders(1).slice(0, 0))) == []
+
+
+def test_random_answers_are_neither_lost_nor_joined_wrongly() -> None:
+    random = np.random.default_rng(7)
+    offsets = np.flatnonzero(random.random(2000) < 0.9)
+    codes = np.where(random.random(len(offsets)) < 0.9, 1, 2)
+    batch = orders(*offsets.tolist())
+    parts = [
+        (batch.slice(at, 300), Answers.listed(codes[at : at + 300].tolist(), {})) for at in range(0, len(offsets), 300)
+    ]
+    runs = logged(*parts)
+    expanded = [(offset, code) for _, _, first, last, code, _ in runs for offset in range(first, last + 1)]
+    assert expanded == list(zip(offsets.tolist(), codes.tolist(), strict=True))
+    assert all(a[3] + 1 < b[2] or a[4] != b[4] for a, b in itertools.pairwise(runs))
+
+
+# ------------------------------------------------------------------------------------- what the driver makes
+
+
+def table(*sent: Row | pa.RecordBatch) -> pa.Table:
+    """Rows as workers send them, in the order given."""
+    batches = [
+        one
+        if isinstance(one, pa.RecordBatch)
+        else pa.RecordBatch.from_pylist([dict(zip(RUN_SCHEMA.names, one, strict=True))], RUN_SCHEMA)
+        for one in sent
+    ]
+    return pa.Table.from_batches(batches, RUN_SCHEMA)
+
+
+def told(result: DeliveryResult) -> dict[str, Any]:
+    return {
+        str(key): [*zip(acks.first.tolist(), acks.last.tolist(), acks.ack.tolist(), strict=True)]
+        for key, acks in result.partitions.items()
+    }
+
+
+def test_runs_of_all_tasks_are_sorted_and_joined() -> None:
+    sent = table(("a", 1, 10, 19, 1, None), ("a", 0, 5, 9, 2, "x"), ("a", 1, 0, 9, 1, None), ("a", 0, 10, 12, 2, "x"))
+    result = decoded(sent, read_once)
+    assert told(result) == {"a-0": [(5, 12, 2)], "a-1": [(0, 19, 1)]}
+    assert result.partitions[TopicPartition("a", 0)].errors == ((5, 12, "x"),)
+    assert (result.accepted, result.released, result.rejected, result.lost) == (20, 8, 0, False)
+
+
+def test_nothing_delivered() -> None:
+    assert told(decoded(RUN_SCHEMA.empty_table(), read_once)) == {}
+
+
+def test_special_rows() -> None:
+    row = ("a", 0, 0, 1, 1, None)
+    result = decoded(table(row, special_row(STAGED, "part  1")), read_once)
+    assert result.staged_outputs == ("part  1",)
+    with pytest.raises(HandlerError, match=r"^handler x returned nothing$"):
+        decoded(table(row, special_row(FAULT, "b"), special_row(VIOLATION, "handler x\n returned nothing")), read_once)
+    with pytest.raises(ShareError, match="b"):
+        decoded(table(row, special_row(FAULT, "b")), read_once)
+
+
+def test_a_record_read_twice() -> None:
+    with pytest.raises(ShareError, match=r"record a-0@4 was read twice"):
+        decoded(table(("a", 0, 0, 5, 1, None), ("a", 0, 4, 8, 1, None)), read_once)
+
+
+# -------------------------------------------------------------------------------------------- frame handlers
+
+PRESENT_ROWS: tuple[Row, ...] = (
+    ("a", 0, 0, 9, PRESENT, None),
+    ("a", 0, 10, 14, PRESENT, None),
+    ("a", 0, 20, 22, PRESENT, None),
+)
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([(0, 14, 1), (20, 22, 1)], [(0, 14, 1), (20, 22, 1)]),
+        ([], [(0, 14, 2), (20, 22, 2)]),
+        ([(3, 4, 1), (12, 14, 3)], [(0, 2, 2), (3, 4, 1), (5, 11, 2), (12, 14, 3), (20, 22, 2)]),
+        ([(21, 21, 1)], [(0, 14, 2), (20, 20, 2), (21, 21, 1), (22, 22, 2)]),
+    ],
+)
+def test_what_a_frame_leaves_out_is_released(answers: list[tuple[int, int, int]], expected: Any) -> None:
+    sent = [("a", 0, first, last, ack, None) for first, last, ack in answers]
+    assert told(decoded(table(*PRESENT_ROWS, *sent), settled("h")))["a-0"] == expected
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ([(0, 4, 1), (3, 3, 1)], "handler h returned record a-0@3 twice"),
+        ([(13, 16, 1)], "handler h returned record a-0@15, which it was not given"),
+        ([(16, 17, 1)], "handler h returned record a-0@16, which it was not given"),
+        ([(23, 23, 1)], "handler h returned record a-0@23, which it was not given"),
+    ],
+)
+def test_what_a_frame_must_not_return(answers: list[tuple[int, int, int]], message: str) -> None:
+    sent = [("a", 0, first, last, ack, None) for first, last, ack in answers]
+    with pytest.raises(HandlerError, match=message):
+        decoded(table(*PRESENT_ROWS, *sent), settled("h"))
+
+
+def test_a_partition_that_a_frame_was_not_given() -> None:
+    with pytest.raises(HandlerError, match="record b-0@0, which it was not given"):
+        decoded(table(*PRESENT_ROWS, ("b", 0, 0, 0, 1, None)), settled("h"))
+
+
+# -------------------------------------------------------------------------------------------------- the task
+
+
+@pytest.mark.parametrize(
+    ("attempt", "thread", "first"),
+    [
+        (0, "Thread[Executor task launch worker for task 1.0 in stage 3.0 (TID 45),5,main]", True),
+        (0, "Thread[Executor task launch worker for task 1.0 in stage 3.1 (TID 45),5,main]", False),
+        (0, "Thread[Executor task launch worker for task 1.0 in stage 3.10 (TID 45),5,main]", False),
+        (1, "Thread[Executor task launch worker for task 1.1 in stage 3.0 (TID 46),5,main]", False),
+        (0, None, True),
+        (1, None, False),
+    ],
+)
+def test_who_may_call(attempt: int, thread: str | None, first: bool) -> None:
+    assert is_first_attempt(attempt, thread) is first
+
+
+def task(function: Any, *batches: pa.RecordBatch, thread: str | None = None) -> list[Row]:
+    handler = as_handler(arrow_handler(function))
+    with_task = [one.append_column("__task", pa.array([thread] * one.num_rows, pa.string())) for one in batches]
+    results: Iterable[pa.RecordBatch] = run_task(handler.name, packed(handler, None), iter(with_task))
+    return [row for batch in results for row in rows(batch)]
+
+
+def test_a_task() -> None:
+    assert task(lambda batch: [1] * len(batch), batch_of(3).slice(0, 0), batch_of(3)) == [("orders", 0, 0, 2, 1, None)]
+    assert task(lambda batch: [1] * len(batch)) == []
+
+
+def test_a_task_of_a_repeated_stage_calls_nothing() -> None:
+    rows = task(lambda _: 1 / 0, batch_of(3), thread="task 0.0 in stage 2.1 (TID 3)")
+    assert rows == [("orders", 0, 0, 2, 2, "worker lost")]
+
+
+def test_a_broken_contract_leaves_as_one_row() -> None:
+    (row,) = task(lambda _: [1], batch_of(3))
+    assert row[4] == VIOLATION
+    assert row[5] is not None
+    assert row[5].endswith("returned 1 acknowledgements for 3 records")
+
+
+def test_a_handler_that_cannot_travel() -> None:
+    lock = threading.Lock()
+    with pytest.raises(HandlerError, match="cannot be sent to the workers: TypeError: cannot pickle"):
+        packed(as_handler(lambda _: lock.locked()), None)
+
+
+def test_a_handler_that_cannot_be_loaded_on_a_worker() -> None:
+    (row,) = [row for batch in run_task("m:f", b"nonsense", iter(())) for row in rows(batch)]
+    assert row[4] == VIOLATION
+    assert row[5] is not None
+    assert row[5].startswith("handler m:f cannot be loaded on a worker: UnpicklingError")
+
+
+def test_zip_importers_are_forgotten(tmp_path: Any) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "lib.zip", "w") as archive:
+        archive.writestr("module.py", "")
+    path = str(tmp_path / "lib.zip")
+    sys.path_importer_cache[path] = zipimport.zipimporter(path)  # type: ignore[assignment]
+    drop_zip_importers()
+    assert path not in sys.path_importer_cache
