@@ -11,9 +11,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from share_spark.model.errors import HandlerError
@@ -32,6 +33,13 @@ from share_spark.process.timelimit import OverrunError, TimeLimit
 _FAULTS = (Exception, SystemExit)
 """What a handler may raise. Not KeyboardInterrupt, by which Spark kills tasks; SystemExit would end
 the worker."""
+
+
+_SECONDS = (
+    datetime(1, 1, 2, tzinfo=UTC).timestamp(),
+    datetime(9999, 12, 30, tzinfo=UTC).timestamp(),
+)
+"""What a datetime can hold in any time zone. Seconds as float are exact to the microsecond up to the year 2255."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,12 +204,15 @@ def _bytes(batch: pa.RecordBatch, name: str) -> Iterable[Any]:
 
 
 def _times(batch: pa.RecordBatch, name: str) -> Iterable[Any]:
-    """Aware datetimes in UTC, by way of NumPy, which converts a column at once."""
+    """Aware datetimes in UTC. A producer may claim any year: what a datetime cannot hold is clipped to what it can."""
     if not _filled(batch, name):
         return itertools.repeat(None)
-    instants = batch.column(name).cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us"))
-    naive = instants.to_numpy(zero_copy_only=False).tolist()
-    return [time.replace(tzinfo=UTC) if time is not None else None for time in naive]
+    column: Any = batch.column(name).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    seconds = np.clip(column.fill_null(0).to_numpy() / 1e6, *_SECONDS).tolist()
+    times = map(datetime.fromtimestamp, seconds, itertools.repeat(UTC))
+    if not column.null_count:
+        return times
+    return [time if known else None for time, known in zip(times, column.is_valid().to_pylist(), strict=True)]
 
 
 def _headers(batch: pa.RecordBatch, name: str) -> Iterable[Any]:

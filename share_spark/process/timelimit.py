@@ -33,6 +33,7 @@ class TimeLimit:
         main = threading.current_thread() is threading.main_thread()
         self._interrupts = main and hasattr(signal, "setitimer")
         self._armed = False
+        self._earliest = 0.0
         self._before: Any = None
 
     def __enter__(self) -> TimeLimit:
@@ -52,37 +53,34 @@ class TimeLimit:
 
     def run(self, call: Callable[[Any], Any], argument: Any, limit_s: float) -> Any:
         """The call's result. Raises OverrunError when it took longer than ``limit_s`` seconds, else
-        what it raises."""
+        what it raises. Overrun is overrun, also where nothing interrupted it."""
         started = time.monotonic()
         try:
-            result = self._interruptible(call, argument, limit_s)
+            result = self._interruptible(call, argument, limit_s, started)
         except Exception:
-            self._judge(started, limit_s)
+            if time.monotonic() - started > limit_s:
+                raise OverrunError from None
             raise
         finally:
             self._armed = False
-        self._judge(started, limit_s)
+        if time.monotonic() - started > limit_s:
+            raise OverrunError
         return result
 
-    def _interruptible(self, call: Callable[[Any], Any], argument: Any, limit_s: float) -> Any:
-        if not self._interrupts:
-            return call(argument)
-        self._armed = True
-        signal.setitimer(signal.ITIMER_REAL, limit_s)
+    def _interruptible(self, call: Callable[[Any], Any], argument: Any, limit_s: float, started: float) -> Any:
+        """The timer is not stopped after a call, which would double its cost: the next call sets it anew."""
+        if self._interrupts:
+            self._earliest = started + limit_s / 2
+            signal.setitimer(signal.ITIMER_REAL, limit_s)
+            self._armed = True
         try:
             return call(argument)
         finally:
             self._armed = False
-            signal.setitimer(signal.ITIMER_REAL, 0)
-
-    def _judge(self, started: float, limit_s: float) -> None:
-        """Overrun is overrun, also where nothing interrupted it or the alarm was swallowed."""
-        if time.monotonic() - started > limit_s:
-            raise OverrunError
 
     def _ring(self, _signal: int, _frame: FrameType | None) -> None:
-        """An alarm that comes as the call has just ended is not raised: ``run`` judges by the
-        clock."""
-        if self._armed:
+        """Raises in the call. Not after it (``run`` judges by the clock), and not for the call before it, whose alarm
+        may be seen late."""
+        if self._armed and time.monotonic() >= self._earliest:
             self._armed = False
             raise OverrunError

@@ -58,6 +58,20 @@ def test_a_record() -> None:
     assert second == Record("returns", 0, 1, NOON, None, b"v1", (), 1)
 
 
+def test_timestamps() -> None:
+    instants = [0, 1_700_000_000_123_457, -1_000, None, 2**60, -(2**60)]
+    column = pa.array(instants, pa.timestamp("us", "UTC"))
+    times = [record.timestamp for record in records_of(batch_of(6, timestamp=column))]
+    assert times == [
+        datetime(1970, 1, 1, tzinfo=UTC),
+        datetime(2023, 11, 14, 22, 13, 20, 123457, UTC),
+        datetime(1969, 12, 31, 23, 59, 59, 999000, UTC),
+        None,
+        datetime(9999, 12, 30, tzinfo=UTC),
+        datetime(1, 1, 2, tzinfo=UTC),
+    ]
+
+
 def test_columns_that_were_not_read_leave_their_defaults() -> None:
     (record,) = records_of(batch_of(1).select(["offset", "topic", "partition"]))
     assert record == Record("orders", 0, 0)
