@@ -11,7 +11,8 @@ The house, from the ground up (imports go one way, a linter checks it):
     process      the public API: ShareGroup, handlers
     cli, session, jars   the command line, the one session builder, the jars
 
-Public names are imported when first used: Python workers import this package for every fresh process, and need none of them.
+Public names are imported when first used: Python workers import this package for every fresh process, and need none
+of them.
 """
 
 from __future__ import annotations

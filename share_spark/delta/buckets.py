@@ -1,8 +1,8 @@
 """The live state on the executors: one frame, one bucket of share-partitions per task, one Python call per bucket.
 
 A frame row is a header (one per bucket, so that an empty bucket is still a bucket), a state, or, in the frame that
-``Advance`` returns, a record to append or an outcome for the driver. States travel as pickled values that only this frame ever
-holds; share-partitions without a control row pass through as Arrow, untouched.
+``Advance`` returns, a record to append or an outcome for the driver. States travel as pickled values that only this
+frame ever holds; share-partitions without a control row pass through as Arrow, untouched.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def _murmur3(value: int, seed: int = 42) -> int:
 
 
 def forget_zip_importers() -> None:
-    """Before each task PySpark's worker re-reads the directory of every jar and zip on its path, in Python: a quarter of a
-    second. A worker that has forgotten their importers has nothing to re-read."""
+    """Before each task PySpark's worker re-reads the directory of every jar and zip on its path, in Python: a
+    quarter of a second. A worker that has forgotten their importers has nothing to re-read."""
     caches = sys.path_importer_cache
     for path in [path for path, finder in caches.items() if isinstance(finder, zipimport.zipimporter)]:
         del caches[path]
@@ -95,9 +95,7 @@ def fold_function(group_id: str) -> Callable[[pa.Table], pa.Table]:
     return fold
 
 
-def _folded(
-    bucket: int, states: Mapping[SharePartitionKey, tuple[str, SharePartition]]
-) -> Iterator[pa.RecordBatch]:
+def _folded(bucket: int, states: Mapping[SharePartitionKey, tuple[str, SharePartition]]) -> Iterator[pa.RecordBatch]:
     keys = [_text(key) for key in states]
     yield _rows(bucket, HEADER, [""], [None])
     yield _rows(bucket, STATE, keys, [pickle.dumps(entry, protocol=5) for entry in states.values()])
@@ -158,7 +156,7 @@ class Advance:
         chosen = batch.filter(wanted)
         payloads = chosen.column("payload").to_pylist()
         found = (
-            (bucket, *pickle.loads(payload))  # noqa: S301 - our own frame
+            (bucket, *pickle.loads(payload))
             for bucket, payload in zip(chosen.column("bucket").to_pylist(), payloads, strict=True)
         )
         return _whole(batch.filter(pc.invert(wanted))), found
@@ -185,12 +183,12 @@ class Advance:
 
 def fronts_in(payloads: Iterable[bytes]) -> dict[SharePartitionKey, Front]:
     """Fronts that ``fold_function`` left as outcome rows."""
-    return dict(pickle.loads(payload) for payload in payloads)  # noqa: S301 - our own frame
+    return dict(pickle.loads(payload) for payload in payloads)
 
 
 def outcomes_in(payloads: Iterable[bytes]) -> list[Outcome]:
     """Outcomes that ``Advance`` left."""
-    return [pickle.loads(payload) for payload in payloads]  # noqa: S301 - our own frame
+    return [pickle.loads(payload) for payload in payloads]
 
 
 def _result(

@@ -1,7 +1,7 @@
 """The commits of a Delta table as its log directory lists them: a file name and a line of JSON each, no data read.
 
-The engine looks here after each append for a claim by somebody else (about a millisecond on a local disk), and on start for
-the newest commit that counts.
+The engine looks here after each append for a claim by somebody else (about a millisecond on a local disk), and on
+start for the newest commit that counts.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ def _note_in(text: str) -> CommitNote | None:
 
 
 class GroupTail(NamedTuple):
-    """What the newest commits say of a group. ``valid``: the newest ``records`` commit that counts, None if there is none
-    or it cannot be told. ``epoch`` and ``segment``: the highest that anybody used, 0 and -1 if nobody did. ``told``: False if
-    log clean-up has taken commits that would have to be seen."""
+    """What the newest commits say of a group. ``valid``: the newest ``records`` commit that counts, None if there
+    is none or it cannot be told. ``epoch`` and ``segment``: the highest that anybody used, 0 and -1 if nobody did.
+    ``told``: False if log clean-up has taken commits that would have to be seen."""
 
     valid: CommitNote | None
     epoch: int
@@ -115,12 +115,13 @@ class GroupTail(NamedTuple):
 def group_tail(commits: Iterator[Commit], group_id: str) -> GroupTail:
     """Walk ``commits``, newest first, only as far as needed.
 
-    An engine looks for claims right after each append, so at most its last one can come after a foreign claim: a candidate
-    counts if no higher claim stands between it and the commit of the same run before it.
+    An engine looks for claims right after each append, so at most its last one can come after a foreign claim: a
+    candidate counts if no higher claim stands between it and the commit of the same run before it.
     """
     candidate: CommitNote | None = None
     epoch, segment, version = 0, -1, -1
-    for version, note in commits:
+    for commit in commits:
+        version, note = commit
         if note is None or note.group_id != group_id:
             continue
         epoch, segment = max(epoch, note.writer_epoch), max(segment, note.segment)

@@ -1,7 +1,7 @@
 """Which rows of the state log count: the newest valid segment of a group.
 
-A segment belongs to one claim and begins with a snapshot of every live share-partition, all in one commit; so the rows of the
-newest valid segment, of that epoch, are the whole state, and no reader ever needs an older one.
+A segment belongs to one claim and begins with a snapshot of every live share-partition, all in one commit; so the
+rows of the newest valid segment, of that epoch, are the whole state, and no reader ever needs an older one.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Tail:
     """The end of a group's log as of one version.
 
     ``rows``: the rows that count (LOG_COLUMNS), claims included. ``epoch``: the highest claimed, 0 if none.
-    ``last_segment``: the highest in use, -1 if none. ``batch_id``: the last micro-batch that counts, -1 if the commits do not
-    tell. ``empty``: there are certainly no rows.
+    ``last_segment``: the highest in use, -1 if none. ``batch_id``: the last micro-batch that counts, -1 if the
+    commits do not tell. ``empty``: there are certainly no rows.
     """
 
     rows: DataFrame
@@ -40,9 +40,7 @@ class Tail:
     empty: bool = False
 
 
-def tail_of(
-    spark: SparkSession, location: Location, group_id: str, commits: CommitListing, version: int
-) -> Tail:
+def tail_of(spark: SparkSession, location: Location, group_id: str, commits: CommitListing, version: int) -> Tail:
     """The tail of the log as of ``version``; from commit notes if they are there, else from the rows' stamps."""
     frame = log_table(location).load(spark, version).where(F.col("group_id") == group_id)
     found = group_tail(islice(commits.back_from(version), _LOOK_BACK), group_id)

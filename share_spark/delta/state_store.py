@@ -1,18 +1,22 @@
-"""The share-state store on Delta: a log of records, one blind append per micro-batch, and the live state as a cached frame.
+"""The share-state store on Delta: a log of records, one blind append per micro-batch, and the live state as a
+cached frame.
 
-Delta is the truth, the frame is a cache of it. The frame's lineage is cut at every micro-batch (a local checkpoint, the one
-before unpersisted), so a lost executor makes it unreadable; it is then rebuilt from the log inside the same micro-batch.
+Delta is the truth, the frame is a cache of it. The frame's lineage is cut at every micro-batch (a local checkpoint,
+the one before unpersisted), so a lost executor makes it unreadable; it is then rebuilt from the log inside the same
+micro-batch.
 
 Which rows count: a segment belongs to one claim (writer epoch, run id) and begins with a snapshot of every live
-share-partition, so the state is the snapshots and updates of the newest valid segment. ``commits`` finds that segment from the
-commit notes without reading data; where log clean-up has taken them, the rows' own stamps are asked.
+share-partition, so the state is the snapshots and updates of the newest valid segment. ``commits`` finds that
+segment from the commit notes without reading data; where log clean-up has taken them, the rows' own stamps are asked.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
@@ -35,6 +39,7 @@ from share_spark.delta.commits import CommitListing, CommitNote
 from share_spark.delta.location import Location, sql_literal
 from share_spark.delta.record_rows import CLAIM
 from share_spark.delta.segments import Tail, tail_of
+from share_spark.delta.state_view import LiveState
 from share_spark.delta.tables import LOG_COLUMNS, ensure_tables, log_table
 from share_spark.engine.step import Control, Front, Outcome
 from share_spark.model.errors import FencedError, StateError
@@ -69,7 +74,12 @@ class DeltaShareStateStore:
     _frame: DataFrame | None = None
     _tentative: DataFrame | None = None
     _tentative_note: CommitNote | None = None
+    _tentative_at_ms: int = 0
     _dirty: bool = False
+    _batch_id: int = -1
+    _at_ms: int = 0
+    _lent: DataFrame | None = None
+    _lending: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def member_id(self) -> str:
@@ -126,6 +136,7 @@ class DeltaShareStateStore:
         )
         payloads = self._run(function)
         outcomes = outcomes_in(payloads)
+        self._tentative_at_ms = now_ms
         self._dirty = begins or ends or any(outcome.changed for outcome in outcomes)
         self._tentative_note = self._note("records", batch_id)._replace(segment=self._segment + int(ends))
         return outcomes
@@ -140,6 +151,7 @@ class DeltaShareStateStore:
             self._look_for_claims(note)
             self._count(note)
         self._adopt(frame)
+        self._batch_id, self._at_ms = note.batch_id, self._tentative_at_ms
         self._tentative = self._tentative_note = None
 
     def was_committed(self, batch_id: int) -> bool:
@@ -153,6 +165,20 @@ class DeltaShareStateStore:
                 found = True
             self._version = version
         return found
+
+    @contextmanager
+    def borrow(self) -> Iterator[LiveState]:
+        """The live frame as of the last commit, kept readable until given back. From any thread."""
+        with self._lending:
+            lent, batch_id, at_ms = self._frame, self._batch_id, self._at_ms
+            self._lent = lent
+        try:
+            yield LiveState(lent, self._epoch, batch_id, at_ms)
+        finally:
+            with self._lending:
+                self._lent = None
+                if lent is not None and lent is not self._frame:
+                    unpersist(lent)
 
     def _note(self, kind: str, batch_id: int) -> CommitNote:
         return CommitNote(self.group_id, kind, self._epoch, self.run_id, self._segment, batch_id)
@@ -192,7 +218,11 @@ class DeltaShareStateStore:
         headers = self.spark.range(0, count, 1, count).select(F.get(numbers, F.col("id").cast("int")).alias("bucket"))
         if tail.empty:
             return headers.selectExpr(
-                "bucket", f"{HEADER}Y AS row", "'' AS key", "CAST(NULL AS BINARY) AS payload", f"CAST(NULL AS {_RECORD}) AS record"
+                "bucket",
+                f"{HEADER}Y AS row",
+                "'' AS key",
+                "CAST(NULL AS BINARY) AS payload",
+                f"CAST(NULL AS {_RECORD}) AS record",
             )
         rows = tail.rows.where(F.col("kind") != CLAIM).withColumn("bucket", _bucket_column(self.buckets))
         everything = headers.unionByName(rows, allowMissingColumns=True)
@@ -203,7 +233,7 @@ class DeltaShareStateStore:
         for attempt in range(1, _REBUILD_ATTEMPTS + 1):
             if self._frame is None:
                 self.load()
-            assert self._frame is not None  # noqa: S101 - load sets it
+            assert self._frame is not None
             live = self._frame.where(f"row IN ({HEADER}, {STATE})").selectExpr(*LIVE_COLUMNS)
             tentative = live.mapInArrow(function, FRAME_COLUMNS).localCheckpoint(eager=False)
             try:
@@ -218,9 +248,7 @@ class DeltaShareStateStore:
             return payloads
         raise AssertionError("unreachable")
 
-    def _by_bucket(
-        self, controls: Mapping[SharePartitionKey, Control]
-    ) -> dict[int, dict[SharePartitionKey, Control]]:
+    def _by_bucket(self, controls: Mapping[SharePartitionKey, Control]) -> dict[int, dict[SharePartitionKey, Control]]:
         buckets: dict[int, dict[SharePartitionKey, Control]] = {}
         for key, control in controls.items():
             buckets.setdefault(bucket_of(key, self.buckets), {})[key] = control
@@ -239,8 +267,10 @@ class DeltaShareStateStore:
         return found
 
     def _adopt(self, frame: DataFrame) -> None:
-        previous, self._frame = self._frame, frame
-        if previous is not None and previous is not frame:
+        with self._lending:
+            previous, self._frame = self._frame, frame
+            stale = previous is not None and previous is not frame and previous is not self._lent
+        if stale and previous is not None:
             unpersist(previous)
 
 
@@ -255,7 +285,7 @@ def _payloads(frame: DataFrame, row: int) -> list[bytes]:
 
 
 _RECORD = FRAME_COLUMNS.split("record ", 1)[1]
-_TYPES = {name: kind for name, kind in (column.split(" ", 1) for column in LOG_COLUMNS.split(", "))}
+_TYPES = dict(column.split(" ", 1) for column in LOG_COLUMNS.split(", "))
 
 
 _WRITTEN_AT = "current_timestamp() AS written_at"

@@ -5,20 +5,24 @@ The same rows fill the table ``share_partition_state``. Runs in the reader's ses
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import pickle
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from share_spark.delta.buckets import fold_rows, forget_zip_importers
+from share_spark.delta.buckets import STATE, fold_rows, forget_zip_importers
 from share_spark.delta.commits import CommitListing
 from share_spark.delta.location import Location
 from share_spark.delta.record_rows import CLAIM
 from share_spark.delta.segments import Tail, tail_of
 from share_spark.delta.tables import STATE_COLUMNS, check_location, log_table
+from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import DeliveryState
 from share_spark.partition import SharePartition
 
@@ -40,8 +44,9 @@ _PLACES = {
 def state(spark: SparkSession, location: str | Location, group_id: str | None = None) -> DataFrame:
     """The live state, one row per share-partition (``tables.STATE_COLUMNS``), exact as of the last commit.
 
-    ``start_offset`` is the SPSO, ``end_offset`` the SPEO (exclusive); ``available`` ... ``archived`` count the offsets of the
-    window in each state; ``in_flight`` lists its ranges; ``as_of_batch`` is the group's last micro-batch.
+    ``start_offset`` is the SPSO, ``end_offset`` the SPEO (exclusive); ``available`` ... ``archived`` count the
+    offsets of the window in each state; ``in_flight`` lists its ranges; ``as_of_batch`` is the group's last
+    micro-batch.
     Raises StateError if there is no state of ours at ``location``.
     """
     place = Location.parse(location) if isinstance(location, str) else location
@@ -54,19 +59,54 @@ def state(spark: SparkSession, location: str | Location, group_id: str | None = 
     return reduce(lambda left, right: left.unionByName(right), frames, empty)
 
 
-def state_of_group(tail: Tail, group_id: str, buckets: Collection[int] | None = None) -> DataFrame:
-    """STATE_COLUMNS for one group; ``buckets`` limits it to share-partitions of these buckets of the state table."""
-    rows = tail.rows.where(F.col("kind") != CLAIM).withColumn("bucket", state_bucket())
-    if buckets is not None:
-        rows = rows.where(F.col("bucket").isin(list(buckets)))
+def state_of_group(tail: Tail, group_id: str) -> DataFrame:
+    """STATE_COLUMNS for one group, from its log."""
+    key = F.concat_ws(":", F.col("topic_id"), F.col("partition").cast("string"))
+    bucket = (F.crc32(key.cast("binary")) % STATE_BUCKETS).cast("int")
+    rows = tail.rows.where(F.col("kind") != CLAIM).withColumn("bucket", bucket)
     grouped = rows.groupBy("bucket").applyInArrow(_people_function(group_id), STATE_COLUMNS)
     return grouped.withColumn("as_of_batch", F.lit(tail.batch_id).cast("bigint")) if tail.batch_id >= 0 else grouped
 
 
-def state_bucket() -> Any:
-    """The bucket column of the state table."""
-    key = F.concat_ws(":", F.col("topic_id"), F.col("partition").cast("string"))
-    return (F.crc32(key.cast("binary")) % STATE_BUCKETS).cast("int")
+def state_of_frame(live: LiveState, buckets: Collection[int] | None) -> DataFrame:
+    """STATE_COLUMNS and ``bucket`` from the live frame of an engine, of the buckets named (None: all)."""
+    function = _LivePeople(buckets=None if buckets is None else frozenset(buckets), live=live._replace(frame=None))
+    states = live.frame.where(f"row = {STATE}").selectExpr("payload")  # type: ignore[union-attr]
+    return states.mapInArrow(function, f"{STATE_COLUMNS}, bucket int").coalesce(1)
+
+
+def state_bucket(key: SharePartitionKey) -> int:
+    """The partition of the state table that has a share-partition's row."""
+    return zlib.crc32(f"{key.topic_id}:{key.partition}".encode()) % STATE_BUCKETS
+
+
+class LiveState(NamedTuple):
+    """The live frame of an engine, with what its rows do not say."""
+
+    frame: DataFrame | None
+    writer_epoch: int
+    batch_id: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LivePeople:
+    buckets: frozenset[int] | None
+    live: LiveState
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        forget_zip_importers()
+        for batch in batches:
+            entries = (pickle.loads(payload) for payload in batch.column(0).to_pylist())
+            rows = [self._row(topic, found) for topic, found in entries if self._wanted(found)]
+            yield pa.RecordBatch.from_pylist(rows, schema=_STATE_SCHEMA.append(pa.field("bucket", pa.int32())))
+
+    def _wanted(self, found: SharePartition) -> bool:
+        return self.buckets is None or state_bucket(found.key) in self.buckets
+
+    def _row(self, topic: str, found: SharePartition) -> dict[str, Any]:
+        stamp = {"writer_epoch": self.live.writer_epoch, "as_of_batch": self.live.batch_id}
+        return _row(topic, found, self.live.at_ms * 1_000) | stamp | {"bucket": state_bucket(found.key)}
 
 
 def _groups(spark: SparkSession, location: Location, version: int) -> list[str]:
@@ -90,13 +130,13 @@ def _people_function(group_id: str) -> Callable[[pa.Table], pa.Table]:
     return people
 
 
-def _last_written(rows: pa.Table) -> dict[tuple[str, int], Any]:
+def _last_written(rows: pa.Table) -> dict[tuple[str, int], int]:
     grouped = rows.group_by(list(_KEY_COLUMNS)).aggregate([("written_at", "max")])
     keys = zip(grouped.column("topic_id").to_pylist(), grouped.column("partition").to_pylist(), strict=True)
-    return dict(zip(keys, grouped.column("written_at_max"), strict=True))
+    return dict(zip(keys, grouped.column("written_at_max").cast(pa.int64()).to_pylist(), strict=True))
 
 
-def _row(topic: str, found: SharePartition, updated_at: Any) -> dict[str, Any]:
+def _row(topic: str, found: SharePartition, updated_at_us: int) -> dict[str, Any]:
     sizes = dict.fromkeys(_PLACES.values(), 0)
     for run in found.in_flight:
         sizes[_PLACES[run.delivery_state]] += run.last_offset - run.first_offset + 1
@@ -114,7 +154,7 @@ def _row(topic: str, found: SharePartition, updated_at: Any) -> dict[str, Any]:
         "in_flight": [_range(run) for run in found.in_flight],
         "state_epoch": found.state_epoch,
         "snapshot_epoch": found.snapshot_epoch,
-        "updated_at": updated_at.value,
+        "updated_at": updated_at_us,
     }
 
 

@@ -1,7 +1,8 @@
 """The tables under a state location: their columns, their properties, and whether they are ours.
 
 Two tables per location, shared by all groups that use it:
-- ``share_state_log``: the truth. Append-only rows (ShareSnapshot, ShareUpdate, claims) partitioned by group and segment.
+- ``share_state_log``: the truth. Append-only rows (ShareSnapshot, ShareUpdate, claims) partitioned by group and
+  segment.
 - ``share_partition_state``: for people. One row per share-partition, rewritten now and then; nothing here reads it.
 
 Settings are table properties, so that a session passed in by the user is never changed.
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 
-STATE_BATCHES = (
-    "array<struct<first_offset:bigint,last_offset:bigint,delivery_state:tinyint,delivery_count:smallint>>"
-)
+STATE_BATCHES = "array<struct<first_offset:bigint,last_offset:bigint,delivery_state:tinyint,delivery_count:smallint>>"
 ACQUIRED = (
     "array<struct<first_offset:bigint,last_offset:bigint,delivery_count:smallint,"
     "member_id:string,lock_deadline_ms:bigint>>"
@@ -31,12 +30,10 @@ RECORD_COLUMNS = (
     "kind string, topic string, topic_id string, partition int, snapshot_epoch int, state_epoch int, "
     f"leader_epoch int, start_offset bigint, state_batches {STATE_BATCHES}, acquired {ACQUIRED}"
 )
-"""What a record says. ``state_batches`` is the KIP's form (section 4.2) without Acquired; ``acquired`` is ours: the ranges
-with their member and lock deadline, by which counts stay exact. ``start_offset`` -1 in an update: not moved."""
+"""What a record says. ``state_batches`` is the KIP's form (section 4.2) without Acquired; ``acquired`` is ours: the
+ranges with their member and lock deadline, by which counts stay exact. ``start_offset`` -1 in an update: not moved."""
 
-STAMP_COLUMNS = (
-    "writer_epoch bigint, run_id string, query_id string, batch_id bigint, written_at timestamp"
-)
+STAMP_COLUMNS = "writer_epoch bigint, run_id string, query_id string, batch_id bigint, written_at timestamp"
 """Who wrote it and when: a row counts only if no higher epoch was claimed at a lower table version."""
 
 LOG_COLUMNS = f"group_id string, segment int, {RECORD_COLUMNS}, {STAMP_COLUMNS}"
@@ -52,7 +49,8 @@ STATE_COLUMNS = (
     f"next_lock_deadline timestamp, in_flight {IN_FLIGHT}, state_epoch int, snapshot_epoch int, "
     "writer_epoch bigint, as_of_batch bigint, updated_at timestamp"
 )
-"""One row per share-partition: SPSO, SPEO (exclusive), how many offsets of the window are in which state, the ranges."""
+"""One row per share-partition: SPSO, SPEO (exclusive), how many offsets of the window are in which state, the
+ranges."""
 
 LOG_TABLE = "share_state_log"
 STATE_TABLE = "share_partition_state"
@@ -66,7 +64,7 @@ _LOG_PROPERTIES = {
     # Readers prune by partition; column statistics of a log row help nobody and cost time in each append.
     "delta.dataSkippingNumIndexedCols": "0",
 }
-_STATE_PROPERTIES = {**_COMMON, "share_spark.table": STATE_TABLE}
+_STATE_PROPERTIES = {**_COMMON, "share_spark.table": STATE_TABLE, "delta.dataSkippingNumIndexedCols": "0"}
 
 
 def log_table(location: Location) -> Location:
@@ -88,9 +86,7 @@ def ensure_tables(spark: SparkSession, location: Location) -> None:
     for table in found:
         check_table(spark, table)
     if log not in found:
-        log.create(
-            spark, LOG_COLUMNS, partitioned_by=("group_id", "segment"), properties=_LOG_PROPERTIES
-        )
+        log.create(spark, LOG_COLUMNS, partitioned_by=("group_id", "segment"), properties=_LOG_PROPERTIES)
     if state not in found:
         state.create(
             spark, f"{STATE_COLUMNS}, bucket int", partitioned_by=("group_id", "bucket"), properties=_STATE_PROPERTIES

@@ -1,7 +1,8 @@
 """Work beside the hot path, in one thread of its own: the table for people, and pruning of closed segments.
 
-Both only ever read what is committed and write what the engine never reads, so they may fail, be late or be missed without harm:
-a fault is logged and the next round tries again.
+Both only ever read what is committed and write what the engine never reads, so they may fail, be late or be missed
+without harm: a fault is logged and the next round tries again. The table is filled from the live frame, borrowed
+from the store so that the engine does not free it meanwhile: no log is read.
 """
 
 from __future__ import annotations
@@ -9,17 +10,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from share_spark.delta.commits import CommitListing
 from share_spark.delta.location import Location
-from share_spark.delta.segments import tail_of
-from share_spark.delta.state_view import STATE_BUCKETS, state_bucket, state_of_group
+from share_spark.delta.state_store import DeltaShareStateStore
+from share_spark.delta.state_view import state_bucket, state_of_frame
 from share_spark.delta.tables import log_table, state_table
 from share_spark.model.ids import SharePartitionKey
 
@@ -31,11 +30,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Upkeep:
-    """Refreshes ``share_partition_state`` at most every ``refresh_ms`` and prunes segments closed for ``retention_ms``."""
+    """Refreshes ``share_partition_state`` at most every ``refresh_ms`` and prunes segments closed for
+    ``retention_ms``."""
 
     spark: SparkSession
     location: Location
-    group_id: str
+    store: DeltaShareStateStore
     refresh_ms: int
     retention_ms: int
     _changed: set[int] | None = None
@@ -49,12 +49,12 @@ class Upkeep:
         """Begin; the first round rewrites every share-partition of the group."""
         with self._lock:
             self._changed = None
-        self._thread = threading.Thread(target=self._run, name=f"share-spark-upkeep-{self.group_id}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"share-spark-upkeep-{self.store.group_id}", daemon=True)
         self._thread.start()
 
     def note(self, keys: Iterable[SharePartitionKey], segment: int) -> None:
         """These share-partitions have changed; ``segment`` is the one being written now."""
-        buckets = {bucket_for(key) for key in keys}
+        buckets = {state_bucket(key) for key in keys}
         with self._lock:
             self._segment = segment
             if self._changed is not None:
@@ -77,7 +77,9 @@ class Upkeep:
             try:
                 work()
             except Exception:  # noqa: BLE001 - late is allowed, stopping the engine is not
-                _log.warning("%s of group %s failed; it will be tried again", work.__name__, self.group_id, exc_info=True)
+                _log.warning(
+                    "%s of group %s failed; it will be tried again", work.__name__, self.store.group_id, exc_info=True
+                )
 
     def _refresh(self) -> None:
         with self._lock:
@@ -92,11 +94,9 @@ class Upkeep:
             raise
 
     def _rewrite(self, buckets: set[int] | None) -> None:
-        table = log_table(self.location)
-        commits = CommitListing.of(self.spark, table.directory(self.spark))
-        tail = tail_of(self.spark, self.location, self.group_id, commits, commits.latest_version())
-        rows = state_of_group(tail, self.group_id, buckets).withColumn("bucket", state_bucket())
-        overwrite(state_table(self.location), rows.coalesce(1))
+        with self.store.borrow() as live:
+            if live.frame is not None:
+                overwrite(state_table(self.location), state_of_frame(live, buckets))
 
     def _prune(self) -> None:
         """Drop whole closed segments by partition predicate: metadata only, so never in the way of an append."""
@@ -105,7 +105,7 @@ class Upkeep:
             return
         oldest_kept = self._oldest_kept(current)
         if oldest_kept > 0:
-            predicate = (F.col("group_id") == self.group_id) & (F.col("segment") < oldest_kept)
+            predicate = (F.col("group_id") == self.store.group_id) & (F.col("segment") < oldest_kept)
             log_table(self.location).delta_table(self.spark).delete(predicate)
         if oldest_kept == current:
             self._pruned = current
@@ -113,15 +113,10 @@ class Upkeep:
     def _oldest_kept(self, current: int) -> int:
         if self.retention_ms == 0:
             return current
-        rows = log_table(self.location).load(self.spark).where(F.col("group_id") == self.group_id)
+        rows = log_table(self.location).load(self.spark).where(F.col("group_id") == self.store.group_id)
         closed_at = rows.groupBy("segment").agg(F.unix_millis(F.max("written_at")).alias("at")).collect()
         limit = int(time.time() * 1_000) - self.retention_ms
         return min([row.segment for row in closed_at if row.at >= limit] + [current])
-
-
-def bucket_for(key: SharePartitionKey) -> int:
-    """``state_bucket`` for one key."""
-    return zlib.crc32(f"{key.topic_id}:{key.partition}".encode()) % STATE_BUCKETS
 
 
 def overwrite(table: Location, rows: DataFrame) -> None:

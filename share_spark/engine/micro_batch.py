@@ -5,8 +5,8 @@
         ->  deliver what was acquired; its acknowledgements are an input of the next micro-batch
 
 What if the process dies ...
-- before the append: nothing was visible; the acknowledgements that were not committed are lost with their handlers' run, the
-  records stay Acquired until their lock ends, and are delivered again with a higher count;
+- before the append: nothing was visible; the acknowledgements that were not committed are lost with their handlers'
+  run, the records stay Acquired until their lock ends, and are delivered again with a higher count;
 - while dead letters are written: they are written again (at least once);
 - after the append, before or during delivery: the same as the first, and the delivery has been counted.
 An append whose outcome is unknown is looked up by its stamp; the live state is rebuilt from the log before going on.
@@ -157,7 +157,7 @@ class ShareGroupEngine:
             return True
         except FencedError:
             raise
-        except Exception as fault:  # the outcome is unknown: only the log can say
+        except Exception as fault:  # noqa: BLE001 - the outcome is unknown: only the log can say
             _log.warning("append of micro-batch %s failed (%s); asking the log", batch_id, fault)
             committed = self.ports.store.was_committed(batch_id)
             self._fronts = dict(self.ports.store.load())
@@ -193,9 +193,7 @@ class ShareGroupEngine:
         said = {answer.partition: answer for answer in answers}
         for at, outcome in keys.items():
             answer = said.get(at) or AcknowledgedSpan(at, NO_RANGES, ())
-            self._pending[outcome.key] = answer._replace(
-                ranges=with_gaps(outcome.acquired, answer.ranges)
-            )
+            self._pending[outcome.key] = answer._replace(ranges=with_gaps(outcome.acquired, answer.ranges))
         timer.mark("deliver")
 
     def _lag(self, inputs: Inputs) -> int:
@@ -232,9 +230,7 @@ def with_gaps(acquired: Ranges, acknowledged: Ranges) -> Ranges:
     return filled[np.argsort(filled[:, 0], kind="stable")]
 
 
-def cut_by_error(
-    first: int, last: int, errors: Sequence[tuple[int, int, str]]
-) -> list[tuple[int, int, str | None]]:
+def cut_by_error(first: int, last: int, errors: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str | None]]:
     """Cut ``first..last`` where the error text changes. ``errors`` ascend and are disjoint."""
     pieces: list[tuple[int, int, str | None]] = []
     at = first
@@ -260,5 +256,3 @@ def _check(outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
         if outcome.error is not ErrorCode.NONE:
             raise StateError(f"{outcome.key} refused its own acknowledgements: {outcome.error.name}")
-
-

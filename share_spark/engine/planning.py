@@ -1,7 +1,8 @@
 """Which share-partitions have something to do in a micro-batch, and how much each may take. Pure.
 
-A share-partition is active when it has acknowledgements waiting, new records, redeliveries, a lock that has run out, a log
-start that moved past it, or no state yet. All others get no control row and cost nothing but a look at two integers.
+A share-partition is active when it has acknowledgements waiting, new records, redeliveries, a lock that has run
+out, a log start that moved past it, or no state yet. All others get no control row and cost nothing but a look at
+two integers.
 """
 
 from __future__ import annotations
@@ -91,9 +92,7 @@ def _released(acknowledged: Ranges) -> int:
     return int((rows[:, 1] - rows[:, 0] + 1).sum())
 
 
-def _must_settle(
-    key: SharePartitionKey, inputs: Inputs, fronts: Mapping[SharePartitionKey, Front]
-) -> bool:
+def _must_settle(key: SharePartitionKey, inputs: Inputs, fronts: Mapping[SharePartitionKey, Front]) -> bool:
     front = fronts.get(key)
     if front is None or front.start_offset < 0:
         return True

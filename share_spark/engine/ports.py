@@ -63,7 +63,8 @@ class TopicLog(Protocol):
 
 
 class Stamp(NamedTuple):
-    """Who wrote an append: it makes a commit recognisable, and decides between two engines (design: one commit decides).
+    """Who wrote an append: it makes a commit recognisable, and decides between two engines (design: one commit
+    decides).
 
     ``writer_epoch`` and ``run_id`` belong to the claim, ``query_id`` and ``batch_id`` to Spark's micro-batch.
     """

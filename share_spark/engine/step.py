@@ -1,8 +1,8 @@
 """One share-partition in one micro-batch: a pure function of its state and its control row.
 
 This is what runs on the executors, and what the simulation runs without Spark. The order inside a micro-batch is fixed:
-acknowledgements; session ends; lock expiry; log start; acquire. A live engine acknowledges everything it holds before it
-expires locks, so its own handlers are never late; what expires belongs to the dead.
+acknowledgements; session ends; lock expiry; log start; acquire. A live engine acknowledges everything it holds
+before it expires locks, so its own handlers are never late; what expires belongs to the dead.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from share_spark.model.errors import ErrorCode
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import UNINITIALIZED_START_OFFSET, ShareRecord
 from share_spark.model.requests import (
-    AcknowledgementBatch,
     Acknowledge,
+    AcknowledgementBatch,
     Acquire,
     AcquireMode,
     ArchivedRange,
@@ -78,8 +78,8 @@ class Control(NamedTuple):
 class Outcome(NamedTuple):
     """What a micro-batch did to one share-partition. Record counts are offsets.
 
-    ``acquired``: third column is the delivery count. ``archived``: with reasons, only those that make dead letters or not
-    alike; the engine filters.
+    ``acquired``: third column is the delivery count. ``archived``: with reasons, only those that make dead letters
+    or not alike; the engine filters.
     """
 
     key: SharePartitionKey
@@ -128,9 +128,7 @@ def with_snapshot(state: SharePartition) -> tuple[SharePartition, ShareRecord]:
     return evolve(state, record), record
 
 
-def settling_requests(
-    state: SharePartition, control: Control, member_id: str
-) -> tuple[PartitionRequest, ...]:
+def settling_requests(state: SharePartition, control: Control, member_id: str) -> tuple[PartitionRequest, ...]:
     """The requests that come before the acquire, in the order of the micro-batch."""
     requests: list[PartitionRequest] = []
     if state.start_offset == UNINITIALIZED_START_OFFSET and control.initial_offset is not None:
@@ -150,20 +148,14 @@ def acknowledgement_batches(ranges: Ranges) -> tuple[AcknowledgementBatch, ...]:
     return tuple(AcknowledgementBatch(first, last, types[kind]) for first, last, kind in ranges.tolist())
 
 
-def acquire_request(
-    state: SharePartition, control: Control, member_id: str
-) -> tuple[PartitionRequest, ...]:
+def acquire_request(state: SharePartition, control: Control, member_id: str) -> tuple[PartitionRequest, ...]:
     """Take redeliveries and new records, exactly up to the budget; the log's own batches are not known yet."""
     if control.max_records <= 0:
         return ()
     first = max(state.start_offset, control.log_start_offset, control.initial_offset or 0)
     last = max(state.end_offset, control.end_offset) - 1
     log = (LogBatch(first, last),) if last >= first else ()
-    return (
-        Acquire(
-            member_id=member_id, max_records=control.max_records, mode=AcquireMode.EXACT, log_batches=log
-        ),
-    )
+    return (Acquire(member_id=member_id, max_records=control.max_records, mode=AcquireMode.EXACT, log_batches=log),)
 
 
 def outcome_of(

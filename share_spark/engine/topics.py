@@ -72,8 +72,8 @@ class SubscribedTopics:
     ) -> dict[SharePartitionKey, int]:
         """SPSO of the share-partitions that have none (R26).
 
-        The policy decides for a topic that the group sees for the first time. A partition that is added to a topic later
-        begins at its log start, so that nothing written before it was noticed is skipped (KIP-1282's reading).
+        The policy decides for a topic that the group sees for the first time. A partition that is added to a topic
+        later begins at its log start, so that nothing written before it was noticed is skipped (KIP-1282's reading).
         """
         wanted = [key for key in ends if key not in fronts or fronts[key].start_offset < 0]
         seen = {key.topic_id for key, front in fronts.items() if front.start_offset >= 0} if wanted else set()

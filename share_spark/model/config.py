@@ -1,8 +1,8 @@
 """Settings of a share group: one table of keys, each with its type, default and range.
 
-The same keys work in ``conf/*.toml``, in ``ShareGroup(...).option(key, value)`` and on the command line. Names are Kafka's
-where Kafka has the setting (section 9 of KIP-932 and the group configs of 4.2 and 4.3). A value outside its range is refused,
-never clipped (R170); an unknown key is an error that names the nearest known one.
+The same keys work in ``conf/*.toml``, in ``ShareGroup(...).option(key, value)`` and on the command line. Names are
+Kafka's where Kafka has the setting (section 9 of KIP-932 and the group configs of 4.2 and 4.3). A value outside its
+range is refused, never clipped (R170); an unknown key is an error that names the nearest known one.
 """
 
 from __future__ import annotations
@@ -161,4 +161,4 @@ def _nearest(key: str, known: Mapping[str, str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-assert {field.name for field in fields(GroupConfig)} == set(SETTINGS)  # noqa: S101 - a table and its type agree
+assert {field.name for field in fields(GroupConfig)} == set(SETTINGS)

@@ -1,7 +1,7 @@
 """The records of acquired ranges as a frame: read in covering spans, filtered to exactly what was acquired in the JVM.
 
-Few ranges become one expression; many (scattered redeliveries) a broadcast join on pages of offsets. Either way nothing reaches
-Python that was not acquired, and every record comes with the value its range carries.
+Few ranges become one expression; many (scattered redeliveries) a broadcast join on pages of offsets. Either way
+nothing reaches Python that was not acquired, and every record comes with the value its range carries.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def _joined(spark: SparkSession, frame: DataFrame, acquired: Sequence[AcquiredSp
 
 
 def page_key(offset: Column, partition: Column) -> Column:
-    """One number for a page of 64 offsets of a partition; partitions beyond 65,536 share keys, which only costs time."""
+    """One number for a page of 64 offsets of a partition; partitions beyond 65,536 share keys, which only costs
+    time."""
     partition_bits = partition.cast("long").bitwiseAND(F.lit((1 << _PARTITION_BITS) - 1))
     page = F.shiftright(offset, _PAGE_BITS)
     return F.shiftleft(page, _PARTITION_BITS).bitwiseOR(partition_bits)

@@ -1,7 +1,7 @@
 """Spark's checkpoint directory of a group, and the note in it that says whose it is.
 
-The checkpoint holds nothing that the state needs: it is Spark's own count of micro-batches. Deleting it loses nothing; a
-checkpoint of another group or another query is refused.
+The checkpoint holds nothing that the state needs: it is Spark's own count of micro-batches. Deleting it loses
+nothing; a checkpoint of another group or another query is refused.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Checkpoint:
         """Refuse a checkpoint that is not this group's. Raises ConfigError."""
         note = self._note()
         if note is not None and note.get("group_id") != group_id:
-            raise ConfigError(f"checkpoint {self.directory} belongs to group {note.get('group_id')!r}, not {group_id!r}")
+            raise ConfigError(
+                f"checkpoint {self.directory} belongs to group {note.get('group_id')!r}, not {group_id!r}"
+            )
         if note is None and self._exists("metadata"):
             raise ConfigError(f"checkpoint {self.directory} belongs to another streaming query")
 

@@ -1,5 +1,5 @@
-"""The engine's delivery and dead-letter ports, on Spark: records are read from the topic log by range and go to the handler, or
-to the dead-letter target. Nothing here decides anything about a record."""
+"""The engine's delivery and dead-letter ports, on Spark: records are read from the topic log by range and go to the
+handler, or to the dead-letter target. Nothing here decides anything about a record."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ class SparkDeadLetters:
             raise DeadLetterError(f"dead letters could not be written: {str(fault).splitlines()[0]}") from fault
 
 
-def _numbered(letters: Sequence[DeadLetter]) -> Mapping[TopicPartition, np.ndarray[tuple[int, int], np.dtype[np.int64]]]:
+def _numbered(
+    letters: Sequence[DeadLetter],
+) -> Mapping[TopicPartition, np.ndarray[tuple[int, int], np.dtype[np.int64]]]:
     rows: dict[TopicPartition, list[tuple[int, int, int]]] = {}
     for number, letter in enumerate(letters):
         rows.setdefault(letter.partition, []).append((letter.first_offset, letter.last_offset, number))

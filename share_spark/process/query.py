@@ -1,12 +1,12 @@
 """The running query: Spark's micro-batch loop around the engine, and how it stops.
 
-The source only ticks: Spark numbers the micro-batches, keeps its checkpoint, paces them by the trigger, shows them in its UI. All
-inputs are read by the engine itself. ``rate-micro-batch`` serves as the tick because it lives in the JVM: a Python source would be
-one more process to start, to signal and to lose.
+The source only ticks: Spark numbers the micro-batches, keeps its checkpoint, paces them by the trigger, shows them
+in its UI. All inputs are read by the engine itself. ``rate-micro-batch`` serves as the tick because it lives in the
+JVM: a Python source would be one more process to start, to signal and to lose.
 
-Stopping never cuts a micro-batch in two. ``stop`` waits for the one that runs, commits its acknowledgements in a closing one that
-acquires nothing, and only then, between micro-batches, stops Spark's query. A fault does the same, except when fenced: an engine
-that has been replaced writes nothing more.
+Stopping never cuts a micro-batch in two. ``stop`` waits for the one that runs, commits its acknowledgements in a
+closing one that acquires nothing, and only then, between micro-batches, stops Spark's query. A fault does the same,
+except when fenced: an engine that has been replaced writes nothing more.
 """
 
 from __future__ import annotations

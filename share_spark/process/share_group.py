@@ -60,8 +60,9 @@ class _Source:
 class ShareGroup:
     """A share group to be: who it is, what it reads, how it handles, where its state lives.
 
-    ``group_id``: names the group; two groups on the same topic are independent of each other. ``spark``: used as it is, no setting
-    of it is changed. ``state``: a directory or ``catalog.schema`` for the state tables; several groups may share it.
+    ``group_id``: names the group; two groups on the same topic are independent of each other. ``spark``: used as it
+    is, no setting of it is changed. ``state``: a directory or ``catalog.schema`` for the state tables; several
+    groups may share it.
     """
 
     group_id: str
@@ -78,8 +79,8 @@ class ShareGroup:
     _listeners: tuple[Callable[[MicroBatchProgress], None], ...] = field(default=(), kw_only=True)
 
     def kafka(self, bootstrap_servers: str, **options: str) -> ShareGroup:
-        """Read topics of a Kafka cluster. ``options``: any Kafka client setting, in Java's or librdkafka's name, with ``_`` or
-        ``.``; given once, translated for both clients."""
+        """Read topics of a Kafka cluster. ``options``: any Kafka client setting, in Java's or librdkafka's name,
+        with ``_`` or ``.``; given once, translated for both clients."""
         given = {name.replace("_", ".") if "." not in name else name: value for name, value in options.items()}
         return replace(self, _source=_Source(kafka={"bootstrap.servers": bootstrap_servers, **given}))
 
@@ -92,15 +93,16 @@ class ShareGroup:
         return replace(self, _topics=topics)
 
     def process(self, handler: Callable[..., Any] | str | Handler, *, output: Any = None) -> ShareGroup:
-        """What to do with each record: see ``share_spark.process.handlers``. ``output`` declares the schema of output rows.
+        """What to do with each record: see ``share_spark.process.handlers``. ``output`` declares the schema of
+        output rows.
 
         Raises HandlerError if it cannot be imported or is no handler.
         """
         return replace(self, _handler=as_handler(handler, output=output))
 
     def dead_letter(self, target: str) -> ShareGroup:
-        """Where rejected records, and those over the delivery limit, are kept: a topic of the same Kafka cluster, or, with a
-        slash or a dot-separated name and no Kafka, a Delta table. Without it they are archived only."""
+        """Where rejected records, and those over the delivery limit, are kept: a topic of the same Kafka cluster,
+        or, with a slash or a dot-separated name and no Kafka, a Delta table. Without it they are archived only."""
         return replace(self, _dead_letter=target)
 
     def option(self, key: str, value: Any) -> ShareGroup:
@@ -118,7 +120,8 @@ class ShareGroup:
         return replace(self, _name=name)
 
     def trigger(self, *, processingTime: str | None = None, availableNow: bool = False) -> ShareGroup:  # noqa: N803
-        """``processingTime``: how often a micro-batch may start (``"5 seconds"``); default: as soon as the last has ended.
+        """``processingTime``: how often a micro-batch may start (``"5 seconds"``); default: as soon as the last has
+        ended.
         ``availableNow``: work off everything that is in the log now, retries included, then end."""
         if processingTime is not None and availableNow:
             raise ConfigError("trigger: choose processingTime or availableNow, not both")
@@ -142,7 +145,7 @@ class ShareGroup:
         upkeep = Upkeep(
             spark=self.spark,
             location=location,
-            group_id=self.group_id,
+            store=store,
             refresh_ms=config.state_refresh_ms,
             retention_ms=config.history_retention_ms,
         )

@@ -29,7 +29,12 @@ def compare(measure: str, ours: float, peer: float, goal: str | None = None) -> 
     """``ours / peer`` against a goal such as ``>= 0.8`` or ``<= 2``; no goal: for information."""
     ratio = ours / peer
     return Measure(
-        measure=measure, ours=round(ours, 4), peer=round(peer, 4), ratio=round(ratio, 3), goal=goal, met=is_met(ratio, goal)
+        measure=measure,
+        ours=round(ours, 4),
+        peer=round(peer, 4),
+        ratio=round(ratio, 3),
+        goal=goal,
+        met=is_met(ratio, goal),
     )
 
 
@@ -42,8 +47,8 @@ def is_met(ratio: float, goal: str | None) -> bool | None:
 
 
 def seconds_in_turn(runs: Mapping[str, Callable[[], float | None]], rounds: int) -> dict[str, float]:
-    """Median seconds of each, run in turn ``rounds`` times: a drift of the machine meets all of them. A run may return the
-    seconds it counted itself."""
+    """Median seconds of each, run in turn ``rounds`` times: a drift of the machine meets all of them. A run may
+    return the seconds it counted itself."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds):
         for name, run in runs.items():

@@ -36,9 +36,15 @@ def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
 
 
 def fill(bootstrap: str, topic: str, partitions: int, records: int, size: int) -> None:
-    """``records`` records of ``size`` bytes, evenly over the partitions, in large batches as a busy producer writes them."""
+    """``records`` records of ``size`` bytes, evenly over the partitions, in large batches as a busy producer writes
+    them."""
     producer = Producer(
-        {"bootstrap.servers": bootstrap, "linger.ms": 50, "batch.size": 1_000_000, "queue.buffering.max.messages": 2_000_000}
+        {
+            "bootstrap.servers": bootstrap,
+            "linger.ms": 50,
+            "batch.size": 1_000_000,
+            "queue.buffering.max.messages": 2_000_000,
+        }
     )
     value = b"x" * size
     for number in range(records):
@@ -60,7 +66,7 @@ def accept_all(batch: pa.RecordBatch) -> Any:
     return accept(batch)
 
 
-@arrow_handler(columns=["value", "delivery_count"])
+@arrow_handler(columns=["offset", "value", "delivery_count"])
 def release_some_once(batch: pa.RecordBatch) -> Any:
     """``accept``, but 5 % of the records are released at their first delivery."""
     codes = accept(batch)
@@ -137,10 +143,7 @@ def run_plain(
     frame = plain_source(spark, bootstrap, topic, records_per_trigger)
     handled = frame.select("value").mapInArrow(plain_function, "ack tinyint")
     query = (
-        handled.writeStream.format("noop")
-        .option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True)
-        .start()
+        handled.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     )
     query.awaitTermination()
 
