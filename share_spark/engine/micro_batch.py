@@ -217,8 +217,9 @@ def with_gaps(acquired: Ranges, acknowledged: Ranges) -> Ranges:
     holes: list[tuple[int, int, int]] = []
     reported = acknowledged[:, :2].tolist()
     position = 0
+    at = -1
     for first, last in acquired[:, :2].tolist():
-        at = first
+        at = max(at, first)
         while position < len(reported) and reported[position][0] <= last:
             if reported[position][0] > at:
                 holes.append((at, reported[position][0] - 1, AcknowledgeType.GAP))
