@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from share_spark.engine.progress import MicroBatchProgress
     from share_spark.process.query import ShareGroupQuery
 
+_log = logging.getLogger(__name__)
+
 BAD_INPUT, FAILED = 2, 1
 
 _POLL_S = 1.0
@@ -38,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The console script. Returns the exit code; prints what is wrong."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = bool({"--debug", "-v"} & set(given))
-    logging.basicConfig(format="share-spark: %(message)s", level=logging.INFO if debug else logging.WARNING)
+    logging.basicConfig(format="%(asctime)s share-spark: %(message)s" if debug else "share-spark: %(message)s", level=logging.INFO if debug else logging.WARNING)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     return guarded(lambda: _run_job(parse_job(given)), debug=debug)
 
@@ -99,6 +101,7 @@ def run(job: Job, spark: SparkSession, signals: StopSignals) -> RunTotals:
     if signals.requested:
         return live.totals
     query = group.start()
+    live.begin()
     _say(f"group {job.group}, topics {', '.join(job.topics)} of {job.source}, handler {job.handler.name}")
     _say(f"start: {start_text(job, query)}; state in {job.state}")
     try:
@@ -150,19 +153,24 @@ class _LiveProgress:
 
     def __init__(self) -> None:
         self.totals = RunTotals()
-        self.began = time.monotonic()
         self._shown = RunTotals()
-        self._shown_at = self.began
         self._terminal = sys.stderr.isatty()
+        self.begin()
+
+    def begin(self) -> None:
+        """The clock of the run starts now."""
+        self._began = self._shown_at = time.monotonic()
 
     def note(self, progress: MicroBatchProgress) -> None:
         """On the query's thread."""
         self.totals = self.totals.plus(progress)
+        steps = "  ".join(f"{name} {seconds:.2f}" for name, seconds in progress.steps.items())
+        _log.info("micro-batch %s, seconds: %s", progress.batch_id, steps)
 
     @property
     def seconds(self) -> float:
         """Since the start."""
-        return time.monotonic() - self.began
+        return time.monotonic() - self._began
 
     def show(self) -> None:
         """On the main thread."""
