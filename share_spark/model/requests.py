@@ -85,9 +85,13 @@ class ExpireLocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveLogStart:
-    """The log now begins at ``log_start_offset`` (R25)."""
+    """The log now begins at ``log_start_offset`` (R25).
+
+    ``pass_finished``: R15 at once; Kafka leaves finished records at the new SPSO until the next acknowledgement.
+    """
 
     log_start_offset: int
+    pass_finished: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
