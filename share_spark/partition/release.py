@@ -75,6 +75,8 @@ def move_log_start(draft: Draft, request: MoveLogStart, limits: PartitionLimits,
         return outcome.response()
     archive_available(draft, outcome, draft.start, offset, Event.FELL_BELOW_LOG_START)
     draft.set_start(offset)
+    if request.pass_finished:
+        draft.advance_start()
     return outcome.response()
 
 
