@@ -138,7 +138,7 @@ def settling_requests(state: SharePartition, control: Control, member_id: str) -
     if control.release_member:
         requests.append(ReleaseMember(member_id=member_id))
     requests.append(ExpireLocks())
-    requests.append(MoveLogStart(log_start_offset=control.log_start_offset))
+    requests.append(MoveLogStart(log_start_offset=control.log_start_offset, pass_finished=True))
     return tuple(requests)
 
 
