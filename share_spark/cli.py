@@ -40,7 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The console script. Returns the exit code; prints what is wrong."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = bool({"--debug", "-v"} & set(given))
-    logging.basicConfig(format="%(asctime)s share-spark: %(message)s" if debug else "share-spark: %(message)s", level=logging.INFO if debug else logging.WARNING)
+    logging.basicConfig(
+        format="%(asctime)s share-spark: %(message)s" if debug else "share-spark: %(message)s",
+        level=logging.INFO if debug else logging.WARNING,
+    )
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     return guarded(lambda: _run_job(parse_job(given)), debug=debug)
 
@@ -81,6 +84,7 @@ def _run_job(job: Job) -> int:
 
     from share_spark.session import build_session
 
+    job.ask_broker()
     guest = SparkSession.getActiveSession() is not None
     with StopSignals() as signals:
         spark = build_session(job.query_name or f"share-spark {job.group}")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from share_spark.delta.location import Location
 from share_spark.kafka.options import KafkaOptions
+from share_spark.kafka.topic_log import KafkaTopicLog
 from share_spark.model.config import GroupConfig, parse_duration_ms
 from share_spark.model.errors import ConfigError
 from share_spark.process.handlers import Handler, as_handler
@@ -76,6 +77,16 @@ class Job:
     def source(self) -> str:
         """Where the topics are, for people."""
         return str(self.bootstrap_server or self.topic_table)
+
+    def ask_broker(self) -> None:
+        """Do the topics exist? A cluster can be asked without Spark. Raises TopicError (TopicUnreachableError in
+        bounded time)."""
+        if self.bootstrap_server is None:
+            return
+        options = KafkaOptions.parse({"bootstrap.servers": self.bootstrap_server, **self.kafka})
+        log = KafkaTopicLog(options, request_timeout_ms=GroupConfig.parse(self.settings).request_timeout_ms)
+        for topic in self.topics:
+            log.describe(topic)
 
     def share_group(self, spark: SparkSession) -> ShareGroup:
         """The public API's value for this job; nothing happens before its ``start``."""
