@@ -31,10 +31,14 @@ def acquired_records(
     spark: SparkSession, log: TopicLog, acquired: Sequence[AcquiredSpan], *, tasks: int, third: str
 ) -> DataFrame:
     """RECORD_COLUMNS and an int column named ``third`` with the third column of the ranges (the delivery count)."""
-    frame = log.read(spark, covering_spans(acquired), tasks)
+    spans = covering_spans(acquired)
+    frame = log.read(spark, spans, tasks)
     if sum(offsets_in(one) for one in acquired) <= SMALL:
         frame = frame.coalesce(tasks)
-    if sum(len(one.ranges) for one in acquired) <= _MAX_EXPRESSION_RANGES:
+    ranges = sum(len(one.ranges) for one in acquired)
+    if len(spans) == ranges and len({int(one.ranges[0, 2]) for one in acquired}) == 1 == ranges // len(acquired):
+        return frame.selectExpr("*", f"CAST({acquired[0].ranges[0, 2]} AS INT) AS {third}")
+    if ranges <= _MAX_EXPRESSION_RANGES:
         return frame.selectExpr("*", f"{_case(acquired)} AS {third}").where(f"{third} IS NOT NULL")
     return _joined(spark, frame, acquired, third)
 

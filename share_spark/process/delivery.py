@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Sequence
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
-from share_spark.process.frame import frame_runs, settled
+from share_spark.process.frame import RUN_TYPE, frame_runs, settled
 from share_spark.process.handlers import HANDLER_COLUMNS, KEY_COLUMNS, Handler, HandlerKind
 from share_spark.process.result import DeliveryResult, ErrorRun, PartitionAcks, decoded, read_once
-from share_spark.process.runs import RUN_COLUMNS
 from share_spark.process.worker import TASK_COLUMN, WORKER_LOST, StageOutput, packed, run_task
 
 __all__ = ["WORKER_LOST", "DeliveryResult", "ErrorRun", "PartitionAcks", "StageOutput", "deliver"]
@@ -41,13 +40,16 @@ _LOST = ("Python worker exited unexpectedly", "ExecutorLostFailure")
 """What Spark says when a job has failed because a worker or an executor died."""
 
 
-def deliver(records: DataFrame, handler: Handler, *, stage_output: StageOutput | None = None) -> DeliveryResult:
+def deliver(
+    records: DataFrame, handler: Handler, *, topic: str | None = None, stage_output: StageOutput | None = None
+) -> DeliveryResult:
     """Calls ``handler`` on ``records`` (RECORD_COLUMNS and delivery_count int) and returns what it
     said of each.
 
     ``records`` are exactly the acquired ones, each once, lazy, in as many tasks as shall run at a
     time. They are read once, by one action. ``stage_output`` takes the output rows of a task, in
-    its worker; without it output rows are checked against the declared schema and dropped.
+    its worker; without it output rows are checked against the declared schema and dropped. ``topic``: all records are
+    of this one topic, so its name need not travel with each of them.
 
     A worker that dies: Spark repeats the task, and its records come back released, WORKER_LOST.
     Where Spark would not (``local[2]`` runs a task once), the result is ``lost``. Its tasks may
@@ -60,7 +62,7 @@ def deliver(records: DataFrame, handler: Handler, *, stage_output: StageOutput |
     if frame:
         records = records.persist()
     try:
-        runs = frame_runs(records, handler) if frame else _handled(records, handler, stage_output)
+        runs = frame_runs(records, handler) if frame else _handled(records, handler, topic, stage_output)
         table = runs.toArrow()
     except Exception as fault:
         if not _is_lost(fault):
@@ -73,22 +75,29 @@ def deliver(records: DataFrame, handler: Handler, *, stage_output: StageOutput |
     return decoded(table, settled(handler.name) if frame else read_once)
 
 
-def _handled(records: DataFrame, handler: Handler, stage_output: StageOutput | None) -> DataFrame:
-    task = functools.partial(run_task, handler.name, packed(handler, stage_output))
+def _handled(
+    records: DataFrame, handler: Handler, topic: str | None, stage_output: StageOutput | None
+) -> DataFrame:
+    task = functools.partial(run_task, handler.name, packed(handler, stage_output), topic)
     wanted = handler.columns or HANDLER_COLUMNS
-    columns = [*wanted, *(name for name in KEY_COLUMNS if name not in wanted)]
-    chosen = [F.expr(_HEADERS) if name == "headers" else F.col(name) for name in columns]
-    return _with_task(records.select(*chosen)).mapInArrow(task, RUN_COLUMNS)
+    keys = KEY_COLUMNS if topic is None else KEY_COLUMNS[1:]
+    columns = [*wanted, *(name for name in keys if name not in wanted)]
+    chosen = [_HEADERS if name == "headers" else name for name in columns]
+    return _with_task(records, chosen).mapInArrow(task, RUN_TYPE)
 
 
-def _with_task(records: DataFrame) -> DataFrame:
-    """The records with TASK_COLUMN. Without ``reflect`` (some shared clusters forbid it) a stage's
-    repeat is not seen; a stage is repeated only when it reads a shuffle that was lost."""
+def _with_task(records: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """The columns (SQL) and TASK_COLUMN, in one step, as each costs some milliseconds of a micro-batch.
+
+    Without ``reflect`` (some shared clusters forbid it) a stage's repeat is not seen; a stage is repeated only when it
+    reads a shuffle that was lost.
+    """
     try:
-        return records.withColumn(TASK_COLUMN, F.expr(_THREAD))
-    except AnalysisException:
-        log.warning("reflect() is not allowed here: the repeat of a whole stage would call handlers again")
-        return records.withColumn(TASK_COLUMN, F.lit(None).cast("string"))
+        return records.selectExpr(*columns, f"{_THREAD} AS {TASK_COLUMN}")
+    except AnalysisException as fault:
+        frame = records.selectExpr(*columns, f"CAST(NULL AS string) AS {TASK_COLUMN}")
+        log.warning("the repeat of a whole stage would call handlers again: %s", str(fault).splitlines()[0])
+        return frame
 
 
 def _is_lost(fault: Exception) -> bool:

@@ -14,32 +14,36 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from share_spark.model.errors import HandlerError
 from share_spark.model.ids import TopicPartition
 from share_spark.process.acknowledgement import Ack, Answers, column_answers, exception_text
 from share_spark.process.handlers import KEY_COLUMNS, Handler
 from share_spark.process.result import Settle
-from share_spark.process.runs import PRESENT, RUN_COLUMNS, VIOLATION, RunLog, Runs, special_row
+from share_spark.process.runs import PRESENT, RUN_SCHEMA, VIOLATION, RunLog, Runs, special_row
+
+RUN_TYPE = from_arrow_schema(RUN_SCHEMA)
+"""RUN_SCHEMA in Spark's terms; a DDL string would be parsed by the JVM each time, for 10 ms."""
 
 
 def frame_runs(records: DataFrame, handler: Handler) -> DataFrame:
-    """Runs of the records that exist and of the answers (RUN_COLUMNS); lazy. ``records`` is read by
+    """Runs of the records that exist and of the answers (RUN_SCHEMA); lazy. ``records`` is read by
     both.
 
     A handler that raises, now, releases them all. Raises HandlerError: it returned no frame or one
     without the columns.
     """
     keys = records.select(*KEY_COLUMNS)
-    present = keys.mapInArrow(present_runs, RUN_COLUMNS)
+    present = keys.mapInArrow(present_runs, RUN_TYPE)
     try:
         answer = handler.call(records)
     except Exception as fault:  # noqa: BLE001 - what a handler raises is an answer
         error = exception_text(fault)
         released = functools.partial(released_runs, error)
-        return present.unionByName(keys.mapInArrow(released, RUN_COLUMNS))
+        return present.unionByName(keys.mapInArrow(released, RUN_TYPE))
     chosen = _answer_frame(answer, handler)
-    answers = chosen.mapInArrow(functools.partial(answer_runs, handler.name), RUN_COLUMNS)
+    answers = chosen.mapInArrow(functools.partial(answer_runs, handler.name), RUN_TYPE)
     return present.unionByName(answers)
 
 

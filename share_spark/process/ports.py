@@ -43,7 +43,8 @@ class SparkDelivery:
             tasks=self.spark.sparkContext.defaultParallelism,
             third="delivery_count",
         )
-        result = deliver(records, self.handler)
+        topics = {one.partition.topic for one in acquired}
+        result = deliver(records, self.handler, topic=topics.pop() if len(topics) == 1 else None)
         if result.lost:
             _log.warning("the handler's job died with its workers; what it was given is released")
             return [_all_released(one) for one in acquired]

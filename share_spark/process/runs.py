@@ -130,22 +130,21 @@ class Vocabulary:
 class RunLog:
     """Collects the answers of one task, batch by batch, as runs."""
 
-    def __init__(self) -> None:
-        self._topics = Vocabulary()
+    def __init__(self, topic: str | None = None) -> None:
+        self._only_topic = topic
+        self._topics = Vocabulary([topic] if topic is not None else ())
         self._errors = Vocabulary()
         self._parts: list[Runs] = []
 
     def add(self, batch: pa.RecordBatch, answers: Answers) -> None:
-        """The answers to the records of ``batch``, which has the columns topic, partition and
-        offset."""
+        """The answers to the records of ``batch``, which has the columns partition and offset, and topic unless
+        the log was made for one topic."""
         if not batch.num_rows:
             return
-        topics: Any = batch.column("topic").dictionary_encode()
-        topic_ids = self._topics.ids(topics.dictionary.to_pylist())
         error_ids = np.append(self._errors.ids(answers.texts), np.int32(-1))
         offsets = batch.column("offset").to_numpy()
         runs = Runs(
-            topic=topic_ids[topics.indices.to_numpy()],
+            topic=self._topic_ids(batch),
             partition=batch.column("partition").to_numpy(),
             first=offsets,
             last=offsets,
@@ -153,6 +152,13 @@ class RunLog:
             error=error_ids[answers.error_ids - 1],
         )
         self._parts.append(runs.joined())
+
+    def _topic_ids(self, batch: pa.RecordBatch) -> Ints:
+        if self._only_topic is not None:
+            return np.zeros(batch.num_rows, np.int32)
+        topics: Any = batch.column("topic").dictionary_encode()
+        ids: Ints = self._topics.ids(topics.dictionary.to_pylist())[topics.indices.to_numpy()]
+        return ids
 
     def batch(self) -> pa.RecordBatch:
         """All runs so far, RUN_SCHEMA, sorted within each topic and joined across the batches."""

@@ -50,16 +50,18 @@ def packed(handler: Handler, stage_output: StageOutput | None) -> bytes:
         raise HandlerError(f"handler {handler.name} cannot be sent to the workers: {exception_text(fault)}") from fault
 
 
-def run_task(name: str, payload: bytes, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+def run_task(
+    name: str, payload: bytes, topic: str | None, batches: Iterable[pa.RecordBatch]
+) -> Iterable[pa.RecordBatch]:
     """The function for ``mapInArrow``: batches of KEY_COLUMNS, what the handler asked for, and
-    TASK_COLUMN, to RUN_SCHEMA.
+    TASK_COLUMN, to RUN_SCHEMA. ``topic``: all records are of this one, and the column is left out.
 
     All answers of a task leave together, at its end. A broken contract leaves as the one row that
     tells it.
     """
     drop_zip_importers()
     try:
-        yield from _results(name, payload, batches)
+        yield from _results(name, payload, topic, batches)
     except HandlerError as fault:
         yield special_row(VIOLATION, str(fault))
     except ShareError as fault:
@@ -87,8 +89,10 @@ def drop_zip_importers() -> None:
         del cached[path]
 
 
-def _results(name: str, payload: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    log, outputs, first = RunLog(), list[pa.Table](), None
+def _results(
+    name: str, payload: bytes, topic: str | None, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    log, outputs, first = RunLog(topic), list[pa.Table](), None
     handler, stage_output = _unpacked(name, payload)
     with TimeLimit() as limit:
         for batch in batches:

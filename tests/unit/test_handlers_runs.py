@@ -208,7 +208,7 @@ def test_who_may_call(attempt: int, thread: str | None, first: bool) -> None:
 def task(function: Any, *batches: pa.RecordBatch, thread: str | None = None) -> list[Row]:
     handler = as_handler(arrow_handler(function))
     with_task = [one.append_column("__task", pa.array([thread] * one.num_rows, pa.string())) for one in batches]
-    results: Iterable[pa.RecordBatch] = run_task(handler.name, packed(handler, None), iter(with_task))
+    results: Iterable[pa.RecordBatch] = run_task(handler.name, packed(handler, None), None, iter(with_task))
     return [row for batch in results for row in rows(batch)]
 
 
@@ -236,7 +236,7 @@ def test_a_handler_that_cannot_travel() -> None:
 
 
 def test_a_handler_that_cannot_be_loaded_on_a_worker() -> None:
-    (row,) = [row for batch in run_task("m:f", b"nonsense", iter(())) for row in rows(batch)]
+    (row,) = [row for batch in run_task("m:f", b"nonsense", None, iter(())) for row in rows(batch)]
     assert row[4] == VIOLATION
     assert row[5] is not None
     assert row[5].startswith("handler m:f cannot be loaded on a worker: UnpicklingError")

@@ -1,0 +1,1 @@
+"""The public API for handlers that run inside Spark."""
