@@ -150,3 +150,16 @@ def test_what_the_dead_hold_below_the_log_start_ends_with_its_lock() -> None:
     engine.run_until_done()
     assert [call for call in world.calls if call[2] == 2] == [(0, 2, 2), (0, 3, 2)]
     assert world.window() == "4-4"
+
+
+def test_a_log_start_that_moves_onto_finished_records_passes_them() -> None:
+    """R15, R25: otherwise an available-now run would wait for an acknowledgement that nobody can give any more."""
+    world = World(handler=lambda *record: RELEASE if record[2] == 0 else ACCEPT)
+    world.produce(3)
+    engine = world.engine(available_now=True)
+    engine.run()
+    engine.run(stopping=True)
+    assert world.window() == "0-3: 0-0 V1, 1-2 D1"
+    world.topics.move_log_start(at(), 1)
+    engine.run_until_done()
+    assert world.window() == "3-3"

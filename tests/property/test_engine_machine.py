@@ -1,0 +1,279 @@
+"""Random lives of a share group, against an oracle that knows records only.
+
+A script produces, compacts, moves the log start, adds partitions, lets time pass, runs micro-batches with faults of
+every kind, stops engines, kills them and fences them. The oracle applies each micro-batch that was committed, record by
+record; after each one, the state folded from the log must be the oracle's. In the end everything must be finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from share_spark.engine.memory import Answer, Moment, StateCommit
+from share_spark.model.errors import FencedError
+from share_spark.model.records import DeliveryState
+from share_spark.partition import SharePartition
+from tests.property.oracle import Oracle
+from tests.support.engine_world import ACCEPT, GROUP, REJECT, RELEASE, TOPIC, Death, Engine, World, at
+
+LIMIT, LOCKS, LOCK_MS = 3, 100, 30_000
+PER_TRIGGER = 40
+
+
+class Disagreement(BaseException):
+    """Oracle and engine differ. Not an Exception: to the engine that would be a fault to recover from."""
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def told(check: _F) -> _F:
+    """Failed assertions of ``check`` go through the engine to the test."""
+
+    @wraps(check)
+    def checked(*given: Any) -> Any:
+        try:
+            return check(*given)
+        except (AssertionError, KeyError) as fault:
+            raise Disagreement(str(fault)) from fault
+
+    return checked  # type: ignore[return-value]
+
+
+Said = dict[int, dict[int, int]]
+"""Partition -> offset -> acknowledge type."""
+
+
+@dataclass
+class Life:
+    """An engine, what its handler has said and is not committed yet, and the fault that waits for it."""
+
+    engine: Engine
+    said: Said = field(default_factory=dict)
+    fault: str = ""
+    stopping: bool = False
+
+
+class Group:
+    """The world, the oracle of each partition, and the engines alive."""
+
+    def __init__(self, answers: list[int]) -> None:
+        self.answers = answers
+        self.world = World(
+            handler=self.handle,
+            share__delivery__count__limit=LIMIT,
+            share__partition__max__record__locks=LOCKS,
+            max__records__per__trigger=PER_TRIGGER,
+            share__coordinator__snapshot__update__records__per__snapshot=3,
+        )
+        self.oracles: dict[int, Oracle] = {}
+        self.accepted: set[tuple[int, int]] = set()
+        self.calls: set[tuple[int, int, int]] = set()
+        self.life = self.born()
+
+    def born(self, *, available_now: bool = False) -> Life:
+        life = Life(self.world.engine(available_now=available_now))
+        life.engine.store.interrupt = lambda moment, commit: self.interrupt(life, moment, commit)
+        return life
+
+    # ------------------------------------------------------------------------------------------- what the engine does
+
+    @told
+    def handle(self, _topic: str, partition: int, offset: int, count: int) -> Answer:
+        """At most one call per acquisition; never for what was accepted; the count is the oracle's."""
+        assert (partition, offset, count) not in self.calls
+        assert (partition, offset) not in self.accepted
+        record = self.oracles[partition].records[offset]
+        assert (record.state, record.count) == (DeliveryState.ACQUIRED, count)
+        self.calls.add((partition, offset, count))
+        if self.life.fault == "die in delivery" and hash((offset, count)) % 3 == 0:
+            raise Death
+        answer = (ACCEPT, ACCEPT, RELEASE, REJECT)[self.answers[(offset * 7 + count) % len(self.answers)]]
+        self.life.said.setdefault(partition, {})[offset] = answer
+        return answer
+
+    def interrupt(self, life: Life, moment: Moment, commit: StateCommit) -> None:
+        if commit.kind == "claim":
+            return
+        if moment is Moment.AFTER_APPEND:
+            self.committed(life, commit)
+        if life.fault == f"die {moment}":
+            raise Death
+        if life.fault == f"fail {moment}":
+            life.fault = ""
+            raise OSError("timed out")
+
+    @told
+    def committed(self, life: Life, commit: StateCommit) -> None:
+        """The oracle follows, if the commit counts."""
+        if commit not in self.world.state_log.that_count(GROUP, self.world.state_log.version):
+            return
+        now = self.world.clock()
+        for _, state in self.world.state_log.state(GROUP).values():
+            partition = state.key.partition
+            ends = self.world.topics.log_ends(TOPIC)[partition]
+            oracle = self.oracles.setdefault(partition, fresh_oracle(ends.log_start_offset))
+            member = life.engine.store.member_id
+            self.settle(oracle, partition, member, life.said.pop(partition, {}))
+            if life.stopping:
+                oracle.release(member)
+            oracle.expire(now)
+            if ends.log_start_offset > oracle.start:
+                oracle.move_log_start(ends.log_start_offset)
+                oracle.advance()
+            won = sum(run[1] - run[0] + 1 for run in state.in_flight if run[4:] == (member, now + LOCK_MS))
+            assert len(oracle.acquire(member, ends.end_offset - 1, won, now)) == won
+            assert facts(state) == oracle_facts(oracle)
+
+    def settle(self, oracle: Oracle, partition: int, member: str, said: dict[int, int]) -> None:
+        """What was said; acquired offsets of which nothing was said hold no record (R19)."""
+        mine = [offset for offset, record in oracle.records.items() if record.member == member]
+        batches = [(offset, offset, [int(said.get(offset, 0))]) for offset in sorted(mine)]
+        assert set(said) <= set(mine)
+        assert oracle.acknowledge(member, batches, self.world.clock()) is None
+        self.accepted |= {(partition, offset) for offset, kind in said.items() if kind == ACCEPT}
+
+    # ------------------------------------------------------------------------------------------- what the script does
+
+    def run(self, fault: str) -> None:
+        life = self.life
+        life.fault = fault
+        try:
+            life.engine.run()
+        except Death:
+            self.life = self.born()
+        life.fault = ""
+
+    def stop(self) -> None:
+        self.life.stopping = True
+        self.life.engine.run(stopping=True)
+        self.life = self.born()
+
+    def fence(self) -> None:
+        """A successor starts, then the zombie goes on: it may write, but is stopped before it can do more."""
+        zombie, self.life = self.life, self.born()
+        version = self.world.state_log.version
+        try:
+            zombie.engine.run()
+        except FencedError:
+            version += 1
+        assert self.world.state_log.version == version
+
+    def finish(self) -> None:
+        """An available-now run ends, and every offset has come to its end."""
+        self.life = self.born(available_now=True)
+        for _ in range(200):
+            if self.life.engine.engine.done:
+                break
+            self.life.engine.run()
+            self.world.clock.advance(LOCK_MS // 2)
+        for partition, ends in self.world.topics.log_ends(TOPIC).items():
+            start, end, left = facts(self.world.state(partition))
+            assert (start, end) == (ends.end_offset, ends.end_offset)
+            assert all(offset < ends.log_start_offset for offset in left), "only what the log has lost may be held"
+
+
+def fresh_oracle(start: int) -> Oracle:
+    return Oracle(max_count=LIMIT, max_locks=LOCKS, lock_ms=LOCK_MS, start=start, end=start)
+
+
+Facts = tuple[int, int, dict[int, tuple[int, int, str | None, int | None]]]
+
+
+def facts(state: SharePartition) -> Facts:
+    """SPSO, SPEO, and (state, count, member, deadline) of each offset."""
+    records = {offset: tuple(run[2:]) for run in state.in_flight for offset in range(run[0], run[1] + 1)}
+    return state.start_offset, state.end_offset, records  # type: ignore[return-value]
+
+
+def oracle_facts(oracle: Oracle) -> Facts:
+    records = {o: (r.state, r.count, r.member, r.deadline) for o, r in sorted(oracle.records.items())}
+    return oracle.start, oracle.end, records
+
+
+FAULTS = ["", "", "", "", "die in delivery", *(f"{end} {moment}" for end in ("die", "fail") for moment in Moment)]
+
+
+NO_NUMBER = st.just(0)
+
+
+def step(name: str, numbers: st.SearchStrategy[int] = NO_NUMBER) -> st.SearchStrategy[tuple[str, int, int]]:
+    return st.tuples(st.just(name), st.integers(0, 2), numbers)
+
+
+STEPS = st.one_of(
+    step("produce", st.integers(1, 60)),
+    step("skip", st.integers(1, 3)),
+    step("compact", st.integers(0, 60)),
+    step("trim", st.integers(0, 80)),
+    step("wait", st.sampled_from([1_000, 15_000, 30_000])),
+    *(step(name) for name in ("grow", "stop", "kill", "fence")),
+    *[step("run", st.integers(0, len(FAULTS) - 1))] * 6,
+)
+
+
+def play(group: Group, name: str, partition: int, number: int) -> None:
+    """One step of a script; ``partition`` and ``number`` where it needs them."""
+    if name in ("run", "stop", "kill", "fence"):
+        play_engine(group, name, number)
+    else:
+        play_log(group, name, partition, number)
+
+
+def play_engine(group: Group, name: str, number: int) -> None:
+    match name:
+        case "run":
+            group.run(FAULTS[number])
+        case "stop":
+            group.stop()
+        case "kill":
+            group.life = group.born()
+        case "fence":
+            group.fence()
+
+
+def play_log(group: Group, name: str, partition: int, number: int) -> None:
+    topics = group.world.topics
+    count = len(topics.log_ends(TOPIC))
+    where = at(partition % count)
+    end = topics.log_ends(TOPIC)[where.partition].end_offset
+    match name:
+        case "produce":
+            group.world.produce(number, where.partition)
+        case "skip":
+            topics.skip(where, number)
+        case "compact":
+            topics.compact(where, range(max(0, end - number), end, 2))
+        case "trim":
+            topics.move_log_start(where, min(end, number))
+        case "grow":
+            topics.add_partitions(TOPIC, int(count < 3))
+        case "wait":
+            group.world.clock.advance(number)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(STEPS, min_size=5, max_size=60), st.lists(st.integers(0, 3), min_size=1, max_size=11))
+def test_whatever_happens_every_record_is_accounted_for(script: list[tuple[str, int, int]], answers: list[int]) -> None:
+    """Promises 1 to 3: nothing lost, nothing accepted delivered again, counts exact."""
+    group = Group(answers)
+    for step in script:
+        play(group, *step)
+    group.finish()
+
+
+def test_the_oracle_would_notice_a_wrong_count() -> None:
+    """The test above is worth something only if it can fail."""
+    group = Group([0])
+    group.world.produce(3)
+    group.oracles[0] = fresh_oracle(0)
+    group.oracles[0].acquire("somebody", 0, 1, group.world.clock())
+    with pytest.raises(Disagreement):
+        group.run("")
