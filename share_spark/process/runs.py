@@ -35,7 +35,6 @@ FAULT = -3
 """Code of a row that says in ``error`` what went wrong in a worker through no fault of the
 handler."""
 
-RUN_COLUMNS = "topic string, partition int, first_offset bigint, last_offset bigint, ack tinyint, error string"
 _RUN_FIELDS: list[pa.Field[Any]] = [
     pa.field("topic", pa.string()),
     pa.field("partition", pa.int32()),

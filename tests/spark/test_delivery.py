@@ -139,7 +139,7 @@ def test_output_is_checked_and_staged(records: DataFrame, tmp_path: Path) -> Non
 
 
 def test_the_first_record_of_each_task_tells_the_stage_attempt(records: DataFrame) -> None:
-    told = [row["__task"] for row in _with_task(records).collect()]
+    told = [row["__task"] for row in _with_task(records, ["offset"]).collect()]
     threads = [thread for thread in told if thread is not None]
     assert len(threads) == 3
     assert all(re.search(r"in stage \d+\.0 \(TID \d+\)", thread) for thread in threads)
