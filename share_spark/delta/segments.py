@@ -49,7 +49,9 @@ def tail_of(spark: SparkSession, location: Location, group_id: str, commits: Com
         return _tail_by_stamps(frame)
     if note is None:
         return Tail(rows=frame.limit(0), epoch=found.epoch, last_segment=found.segment, batch_id=-1, empty=True)
-    rows = frame.where((F.col("segment") == note.segment) & (F.col("writer_epoch") == note.writer_epoch))
+    # Micro-batches only grow within a segment; a later one than the last that counts is a zombie's.
+    whole = (F.col("segment") == note.segment) & (F.col("writer_epoch") == note.writer_epoch)
+    rows = frame.where(whole & (F.col("batch_id") <= note.batch_id))
     return Tail(rows=rows, epoch=found.epoch, last_segment=found.segment, batch_id=note.batch_id)
 
 
