@@ -189,11 +189,12 @@ class DeltaShareStateStore:
         self._segment = note.segment
 
     def _look_for_claims(self, own: CommitNote) -> None:
-        seen = False
+        seen, looked_to = False, self._version
         for version, note in self._commits.after(self._version):
             self._refuse_foreign(note, ties=own.kind == "claim" and not seen)
             seen = seen or note == own
-            self._version = version
+            looked_to = version
+        self._version = looked_to
         if not seen:
             raise StateError(f"the append of {own.kind} is not in the log of {self.location}")
 
