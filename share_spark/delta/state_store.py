@@ -157,13 +157,12 @@ class DeltaShareStateStore:
     def was_committed(self, batch_id: int) -> bool:
         """Look for the stamp of the micro-batch in the commits since our own last one."""
         wanted = self._note("records", batch_id)
-        found = False
+        found, looked_to = False, self._version
         for version, note in self._commits.after(self._version):
             self._refuse_foreign(note)
-            if note is not None and (note.run_id, note.batch_id) == (wanted.run_id, batch_id):
-                self._count(note)
-                found = True
-            self._version = version
+            found = found or note in (wanted, wanted._replace(segment=wanted.segment + 1))
+            looked_to = version
+        self._version = looked_to
         return found
 
     @contextmanager
