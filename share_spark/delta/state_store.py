@@ -157,13 +157,16 @@ class DeltaShareStateStore:
     def was_committed(self, batch_id: int) -> bool:
         """Look for the stamp of the micro-batch in the commits since our own last one."""
         wanted = self._note("records", batch_id)
-        found, looked_to = False, self._version
+        found, looked_to = None, self._version
         for version, note in self._commits.after(self._version):
             self._refuse_foreign(note)
-            found = found or note in (wanted, wanted._replace(segment=wanted.segment + 1))
+            if note is not None and (note.run_id, note.batch_id) == (wanted.run_id, batch_id):
+                found = note
             looked_to = version
         self._version = looked_to
-        return found
+        if found is not None:
+            self._count(found)
+        return found is not None
 
     @contextmanager
     def borrow(self) -> Iterator[LiveState]:
