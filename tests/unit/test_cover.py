@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from share_spark.engine.cover import MAX_READS, READ_COST_OFFSETS, covering_spans
@@ -50,6 +50,7 @@ def test_nothing_acquired_reads_nothing() -> None:
     assert covering_spans([acquired()]) == []
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 400_000), st.integers(1, 30_000)), min_size=1, max_size=20))
 def test_everything_acquired_is_covered_and_nothing_is_read_twice(parts: list[tuple[int, int]]) -> None:
     ranges, at = [], 0

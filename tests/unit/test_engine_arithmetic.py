@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from share_spark.engine.micro_batch import cut_by_error, with_gaps
@@ -48,6 +48,7 @@ def test_nothing_reported_is_all_gaps() -> None:
     assert with_gaps(ranges((5, 6, 1)), ranges()).tolist() == [[5, 6, 0]]
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.integers(0, 40), st.tuples(st.integers(1, 3), st.integers(0, 3)), min_size=1))
 def test_gaps_fill_exactly_what_is_missing(wanted: dict[int, tuple[int, int]]) -> None:
     """Per offset: (delivery count, acknowledge type or 0 for not reported), against a plain loop."""
@@ -84,6 +85,7 @@ def test_errors_that_end_before_a_range_or_begin_after_it_do_not_concern_it() ->
     assert cut_by_error(4, 6, []) == [(4, 6, None)]
 
 
+@settings(deadline=None)
 @given(
     st.tuples(st.integers(0, 15), st.integers(0, 15)).map(sorted),
     st.dictionaries(st.integers(0, 20), st.sampled_from([1, 2])),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from share_spark.engine.planning import Inputs, end_for, is_done, plan, share_out
@@ -23,7 +23,7 @@ def front(start: int, end: int, available: int = 0, deadline: int | None = None)
 
 def planned(fronts: dict[SharePartitionKey, Front], *, locks: int = 100, most: int = 1_000, **given: Any) -> Any:
     inputs = {"now_ms": 50, "ends": {KEY: LogEnds(0, 10)}, "initial_offsets": {}, "acknowledged": {}, **given}
-    topics = dict.fromkeys(inputs["ends"], "orders")
+    topics = {KEY.topic_id: "orders"}
     return plan(Inputs(topics=topics, **inputs), fronts, max_records=most, max_record_locks=locks)
 
 
@@ -31,6 +31,7 @@ def acknowledged(*rows: tuple[int, int, int]) -> dict[SharePartitionKey, Any]:
     return {KEY: np.array(rows, dtype=np.int64)}
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 50), max_size=8), st.integers(0, 200))
 def test_shares_spend_the_budget_and_are_fair(demands: list[int], budget: int) -> None:
     shares = share_out(demands, budget)

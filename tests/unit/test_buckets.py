@@ -1,0 +1,26 @@
+"""Which task owns a share-partition."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from share_spark.delta.buckets import bucket_numbers, bucket_of
+from share_spark.delta.even_tasks import murmur3
+from share_spark.model.ids import SharePartitionKey
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 64])
+def test_every_task_gets_exactly_one_bucket(count: int) -> None:
+    numbers = bucket_numbers(count)
+    assert sorted(murmur3(number) % count for number in numbers) == list(range(count))
+
+
+def test_a_share_partition_stays_in_its_bucket_and_groups_do_not_matter() -> None:
+    numbers = bucket_numbers(4)
+    keys = [SharePartitionKey("g", "tid", partition) for partition in range(200)]
+    assert [bucket_of(key, numbers) for key in keys] == [bucket_of(key._replace(group_id="h"), numbers) for key in keys]
+    sizes = Counter(bucket_of(key, numbers) for key in keys)
+    assert set(sizes) == set(numbers)
+    assert min(sizes.values()) > 30

@@ -1,0 +1,77 @@
+"""Settings of a group: what is taken, what is refused, and how it is said."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from share_spark.model.config import GroupConfig, OffsetReset, parse_duration_ms
+from share_spark.model.errors import ConfigError
+
+
+def test_defaults_are_those_of_kafka() -> None:
+    config = GroupConfig.parse({})
+    assert (config.lock_duration_ms, config.max_delivery_count, config.max_record_locks) == (30_000, 5, 2_000)
+    assert (str(config.offset_reset), config.isolation_level) == ("latest", "read_uncommitted")
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        *[("500ms", 500), ("30s", 30_000), ("10m", 600_000), ("2h", 7_200_000), ("7d", 604_800_000), (" 5 s ", 5_000)],
+        *[("PT1H30M", 5_400_000), ("P1D", 86_400_000), ("PT0.5S", 500), ("P1DT1H", 90_000_000)],
+    ],
+)
+def test_durations(text: str, ms: int) -> None:
+    assert parse_duration_ms(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "5", "-5s", "5 weeks", "1h30m"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="not a duration"):
+        parse_duration_ms(text)
+
+
+@pytest.mark.parametrize("text", ["earliest", "latest", "by_duration:PT1H", "by_duration:90s"])
+def test_offset_resets(text: str) -> None:
+    found = OffsetReset.parse(text)
+    assert OffsetReset.parse(str(found)) == found
+
+
+@pytest.mark.parametrize("text", ["", "Latest", "earliest:1h", "by_duration", "by_duration:", "by_duration:soon"])
+def test_what_is_no_offset_reset_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="not a"):
+        OffsetReset.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("share.record.lock.duration.ms", 999, "share.record.lock.duration.ms: 999 is outside 1000..3600000"),
+        ("share.delivery.count.limit", 1, "share.delivery.count.limit: 1 is outside 2..25"),
+        ("share.delivery.count.limit", "many", "share.delivery.count.limit: 'many' is not a whole number"),
+        ("share.delivery.count.limit", 2.5, "share.delivery.count.limit: 2.5 is not a whole number"),
+        ("share.isolation.level", "serializable", "is not one of read_uncommitted, read_committed"),
+        ("share.record.lock.duration.ms", "soon", "share.record.lock.duration.ms: not a duration: 'soon'"),
+        ("share.delivery.count.limits", 5, "unknown setting .*did you mean 'share.delivery.count.limit'"),
+        ("colour", "red", "unknown setting 'colour'$"),
+    ],
+)
+def test_r170_what_does_not_fit_is_refused_by_name(key: str, value: Any, message: str) -> None:
+    """Never clipped."""
+    with pytest.raises(ConfigError, match=message) as refused:
+        GroupConfig.parse({key: value})
+    assert re.search("\n", str(refused.value)) is None
+
+
+def test_r171_both_spellings_are_taken() -> None:
+    given = {"group.share.delivery.count.limit": "7", "group.share.record.lock.duration.ms": "PT1M"}
+    config = GroupConfig.parse(given)
+    assert (config.max_delivery_count, config.lock_duration_ms) == (7, 60_000)
+
+
+def test_texts_and_numbers_are_the_same() -> None:
+    keys = {"max.records.per.trigger": 1_000, "state.refresh": 5_000}
+    assert GroupConfig.parse(keys) == GroupConfig.parse({key: str(value) for key, value in keys.items()})

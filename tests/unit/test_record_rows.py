@@ -1,0 +1,85 @@
+"""Records as Arrow rows of the log, and back; states folded from such rows."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from share_spark.delta.buckets import fold_rows
+from share_spark.delta.record_rows import RECORD_TYPE, record_array, records_in
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.records import DeliveryState, InFlightBatch, ShareRecord, ShareSnapshot, ShareUpdate
+
+KEY = SharePartitionKey("g", "tid", 0)
+COUNTS = st.integers(0, 2**15 - 1)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[InFlightBatch, ...]:
+    """Ascending, disjoint ranges; an Acquired one has an owner and a deadline."""
+    found, at = [], draw(st.integers(0, 2**62))
+    for _ in range(draw(st.integers(0, 5))):
+        first = at + draw(st.integers(0, 3))
+        last = first + draw(st.integers(0, 1_000))
+        state = draw(st.sampled_from(DeliveryState))
+        held = state is DeliveryState.ACQUIRED
+        owner = (draw(st.text(max_size=5)), draw(st.integers(0, 2**62))) if held else (None, None)
+        found.append(InFlightBatch(first, last, state, draw(COUNTS), *owner))
+        at = last + 1
+    return tuple(found)
+
+
+KEYS = st.builds(SharePartitionKey, st.just("g"), st.text(min_size=1, max_size=5), st.integers(0, 2**31 - 1))
+EPOCHS = st.integers(-1, 2**31 - 1)
+COMMON = {
+    "key": KEYS,
+    "snapshot_epoch": EPOCHS,
+    "leader_epoch": EPOCHS,
+    "start_offset": st.integers(-1, 2**62),
+    "batches": batches(),
+}
+RECORDS = st.one_of(st.builds(ShareSnapshot, state_epoch=EPOCHS, **COMMON), st.builds(ShareUpdate, **COMMON))
+
+
+def table(records: list[tuple[str, ShareRecord]]) -> pa.Table:
+    rows = record_array(records)
+    assert rows.type == RECORD_TYPE
+    return pa.table(rows.flatten(), names=[field.name for field in RECORD_TYPE])
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.text(max_size=5), RECORDS), min_size=1, max_size=5))
+def test_records_survive_the_log(records: list[tuple[str, ShareRecord]]) -> None:
+    assert list(records_in(table(records), "g")) == records
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.text(max_size=5), RECORDS), min_size=2, max_size=6), st.data())
+def test_rows_in_several_chunks_or_sliced_read_the_same(
+    records: list[tuple[str, ShareRecord]], data: st.DataObject
+) -> None:
+    cut = data.draw(st.integers(1, len(records) - 1))
+    chunked = pa.concat_tables([table(records[:cut]), table(records[cut:])])
+    assert list(records_in(chunked, "g")) == records
+    assert list(records_in(table(records).slice(cut), "g")) == records[cut:]
+
+
+def snapshot(start: int, *batches: InFlightBatch, epoch: int = 0) -> ShareSnapshot:
+    return ShareSnapshot(
+        key=KEY, snapshot_epoch=epoch, state_epoch=0, leader_epoch=0, start_offset=start, batches=batches
+    )
+
+
+def update(start: int, *batches: InFlightBatch, epoch: int = 0) -> ShareUpdate:
+    return ShareUpdate(key=KEY, snapshot_epoch=epoch, leader_epoch=0, start_offset=start, batches=batches)
+
+
+def test_rows_are_folded_by_batch_whatever_their_order_in_the_files() -> None:
+    """R74, R85: an update of another snapshot epoch is ignored."""
+    held = InFlightBatch(0, 4, DeliveryState.ACQUIRED, 1, "m", 9)
+    history = [(2, update(5)), (0, snapshot(0)), (3, update(99, epoch=7)), (1, update(-1, held))]
+    rows = table([("orders", record) for _, record in history])
+    rows = rows.append_column("batch_id", pa.array([batch for batch, _ in history]))
+    topic, state = fold_rows(rows, "g")[KEY]
+    assert (topic, state.start_offset, state.in_flight) == ("orders", 5, ())
