@@ -20,12 +20,13 @@ from share_spark.model.requests import AcknowledgeType
 class Inputs:
     """Everything a micro-batch reads before it decides; each read once.
 
-    ``ends``: log ends per key with its topic. ``initial_offsets``: for keys without state. ``targets``: exclusive end
-    offsets of an available-now run, None when the run is endless. ``acknowledged``: third column acknowledge type.
+    ``topics``: topic id -> name. ``ends``: log ends per key. ``initial_offsets``: for keys without state.
+    ``targets``: exclusive end offsets of an available-now run, None when the run is endless. ``acknowledged``:
+    third column acknowledge type.
     """
 
     now_ms: int
-    topics: Mapping[SharePartitionKey, str]
+    topics: Mapping[str, str]
     ends: Mapping[SharePartitionKey, LogEnds]
     initial_offsets: Mapping[SharePartitionKey, int]
     acknowledged: Mapping[SharePartitionKey, Ranges]
@@ -104,7 +105,7 @@ def _must_settle(key: SharePartitionKey, inputs: Inputs, fronts: Mapping[SharePa
 
 def _control(key: SharePartitionKey, inputs: Inputs, share: int) -> Control:
     return Control(
-        topic=inputs.topics[key],
+        topic=inputs.topics[key.topic_id],
         log_start_offset=inputs.ends[key].log_start_offset,
         end_offset=end_for(key, inputs),
         initial_offset=inputs.initial_offsets.get(key),

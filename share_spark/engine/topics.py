@@ -59,10 +59,9 @@ class SubscribedTopics:
         self._ends = ends
         return ends
 
-    def names(self) -> Mapping[SharePartitionKey, str]:
-        """Topic name of each known key."""
-        by_id = {found.topic_id: topic for topic, found in self._described.items()}
-        return {key: by_id[key.topic_id] for key in self._ends}
+    def names(self) -> Mapping[str, str]:
+        """Topic id -> topic name."""
+        return {found.topic_id: topic for topic, found in self._described.items()}
 
     def initial_offsets(
         self,

@@ -68,7 +68,8 @@ def _straddling(draft: Draft, changes: list[InFlightBatch]) -> list[FetchedBatch
 
 
 def move_log_start(draft: Draft, request: MoveLogStart, limits: PartitionLimits, _now_ms: int) -> PartitionResponse:
-    """R25: the SPSO follows the log start; Available records below it are archived, Acquired ones stay. R15 if asked."""
+    """R25: the SPSO follows the log start; Available records below it are archived, Acquired ones stay. R15 if
+    asked."""
     outcome = Outcome(limits.max_delivery_count)
     offset = request.log_start_offset
     if not draft.initialized or offset <= draft.start:

@@ -36,7 +36,7 @@ def acquired_records(
     if sum(offsets_in(one) for one in acquired) <= SMALL:
         frame = frame.coalesce(tasks)
     ranges = sum(len(one.ranges) for one in acquired)
-    if len(spans) == ranges and len({int(one.ranges[0, 2]) for one in acquired}) == 1 == ranges // len(acquired):
+    if len(spans) == ranges == len(acquired) and len({int(one.ranges[0, 2]) for one in acquired}) == 1:
         return frame.selectExpr("*", f"CAST({acquired[0].ranges[0, 2]} AS INT) AS {third}")
     if ranges <= _MAX_EXPRESSION_RANGES:
         return frame.selectExpr("*", f"{_case(acquired)} AS {third}").where(f"{third} IS NOT NULL")

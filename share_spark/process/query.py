@@ -85,6 +85,11 @@ class ShareGroupQuery:
         return str(self._query.id) if self._query else ""
 
     @property
+    def sparkQuery(self) -> StreamingQuery | None:  # noqa: N802
+        """Spark's own handle, for listeners and its view of progress."""
+        return self._query
+
+    @property
     def isActive(self) -> bool:  # noqa: N802 - StreamingQuery's name
         """Is it still running?"""
         return not self._ended.is_set()

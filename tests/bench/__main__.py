@@ -25,8 +25,8 @@ def main(names: list[str]) -> int:
         say(f"unknown benchmark {unknown[0]!r}: choose from {', '.join(BENCHMARKS)}")
         return 2
     spark = build_session("share-spark-bench", extra_conf={"spark.driver.memory": "4g"})
-    with running_broker() as bootstrap:
-        met = {name: BENCHMARKS[name](spark, bootstrap) for name in names or BENCHMARKS}
+    with running_broker() as broker:
+        met = {name: BENCHMARKS[name](spark, broker.bootstrap) for name in names or BENCHMARKS}
     spark.stop()
     say("\n" + ", ".join(f"{name}: {'goals met' if good else 'a goal was missed'}" for name, good in met.items()))
     return 0

@@ -42,9 +42,7 @@ def run(spark: SparkSession, bootstrap: str) -> bool:
     def plain(per_trigger: int | None) -> None:
         run_plain(spark, bootstrap, topic, scratch.fresh("plain"), records_per_trigger=per_trigger)
 
-    say(
-        f"throughput: {RECORDS:,} records of 100 bytes, {PARTITIONS} partitions; one warm-up of each, then {ROUNDS} rounds"
-    )
+    say(f"throughput: {RECORDS:,} records of 100 bytes, {PARTITIONS} partitions; a warm-up of each, {ROUNDS} rounds")
     runs = {
         "ours": lambda: ours(accept_all, OURS_PER_TRIGGER),
         **{f"plain {name}": lambda n=n: plain(n) for name, n in PLAIN_PER_TRIGGER.items()},

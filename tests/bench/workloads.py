@@ -97,6 +97,22 @@ class Scratch:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
+def share_group(
+    spark: SparkSession, bootstrap: str, topic: str, state: str, handler: Any, *, records_per_trigger: int
+) -> ShareGroup:
+    """A new group that works off the topic, available-now, with locks set high."""
+    return (
+        ShareGroup(f"bench-{uuid.uuid4().hex[:8]}", spark=spark, state=state)
+        .kafka(bootstrap)
+        .subscribe(topic)
+        .process(handler)
+        .option("share.auto.offset.reset", "earliest")
+        .option("share.partition.max.record.locks", UNLIMITED)
+        .option("max.records.per.trigger", records_per_trigger)
+        .trigger(availableNow=True)
+    )
+
+
 def run_share_group(
     spark: SparkSession,
     bootstrap: str,
@@ -108,18 +124,8 @@ def run_share_group(
 ) -> list[MicroBatchProgress]:
     """One available-now run of a new group; returns its micro-batches."""
     progress: list[MicroBatchProgress] = []
-    query = (
-        ShareGroup(f"bench-{uuid.uuid4().hex[:8]}", spark=spark, state=state)
-        .kafka(bootstrap)
-        .subscribe(topic)
-        .process(handler)
-        .option("share.auto.offset.reset", "earliest")
-        .option("share.partition.max.record.locks", UNLIMITED)
-        .option("max.records.per.trigger", records_per_trigger)
-        .trigger(availableNow=True)
-        .listen(progress.append)
-        .start()
-    )
+    group = share_group(spark, bootstrap, topic, state, handler, records_per_trigger=records_per_trigger)
+    query = group.listen(progress.append).start()
     query.awaitTermination()
     return progress
 
