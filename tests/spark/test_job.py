@@ -42,7 +42,8 @@ def of_no_type(batch: pa.RecordBatch) -> list[str]:
 
 @pytest.fixture(scope="module")
 def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A topic table with 20 records in the 2 partitions of ``orders``, and a group ``living`` that is through with them."""
+    """A topic table with 20 records in the 2 partitions of ``orders``, and a group ``living`` that is through with
+    them."""
     place = tmp_path_factory.mktemp("lake")
     topics = EmbeddedTopicLog(spark, str(place / "topics"))
     topics.create_topic("orders", 2)
@@ -159,11 +160,15 @@ def test_a_topic_that_was_created_anew(spark: SparkSession, lake: Path, capsys: 
     assert cli.main(order(lake, "--starting", "earliest", topic="fleeting", group="loyal")) == 0
     topics.append("fleeting", [Message(b"1")])
     assert cli.main(order(lake, topic="fleeting", group="loyal")) == 0
+    before = state(spark, str(lake / "state"), "loyal").drop("writer_epoch").collect()
     topics.delete_topic("fleeting")
     topics.create_topic("fleeting", 1)
-    assert "'fleeting' was deleted and created anew" in refused(
-        lake, capsys, order(lake, topic="fleeting", group="loyal")
-    )
+    capsys.readouterr()
+    assert cli.main(order(lake, topic="fleeting", group="loyal")) == cli.BAD_INPUT
+    told = capsys.readouterr().err
+    assert "'fleeting' was deleted and created anew" in told
+    assert told.count("\n") == 1
+    assert state(spark, str(lake / "state"), "loyal").drop("writer_epoch").collect() == before
 
 
 @pytest.mark.parametrize(("handler", "told"), [("too_few", "9 acknowledgement"), ("of_no_type", "perhaps")])

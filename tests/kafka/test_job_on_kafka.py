@@ -1,0 +1,59 @@
+"""The main job on a real Kafka, by its command line: a run with a dead-letter topic, and names that do not exist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from share_spark import Ack, Record, cli
+from share_spark.engine.ports import OffsetSpan
+from tests.kafka.test_kafka_topic_log import KafkaLab
+from tests.support.topic_log_cases import Sent, fresh_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def rejects_seven(record: Record) -> Ack:
+    if record.value == b"7" and record.delivery_count == 1:
+        raise ValueError("not yet")
+    return Ack.reject("seven") if record.value == b"7" else Ack.ACCEPT
+
+
+def order(broker: str, state: Path, topic: str, *more: str) -> list[str]:
+    what = ["--group", "billing", "--topic", topic, "--handler", f"{__name__}:rejects_seven", "--state", str(state)]
+    return ["run", "--bootstrap-server", broker, *what, "--available-now", "--starting", "earliest", *more]
+
+
+def test_a_run_with_a_dead_letter_topic(
+    spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab, topic, dead = KafkaLab(broker), fresh_name(), fresh_name("dead")
+    lab.create(topic, 2)
+    lab.create(dead, 1)
+    lab.put(topic, {p: [Sent(value=b"%d" % (2 * n + p)) for n in range(10)] for p in range(2)})
+    assert cli.main(order(broker, tmp_path / "state", topic, "--dead-letter", dead)) == 0
+    told = capsys.readouterr().out
+    assert "accepted                19" in told
+    assert "rejected                 1" in told
+    (letter,) = lab.log.read(spark, [OffsetSpan(dead, 0, 0, 0)], 1).collect()
+    headers = {key: bytes(value).decode() for key, value in letter.headers}
+    assert bytes(letter.value) == b"7"
+    assert headers["__dlq.errors.message"] == "seven"
+    assert headers["__dlq.errors.delivery.count"] == "2"
+
+
+@pytest.mark.parametrize("missing", ["topic", "dead"])
+def test_a_topic_that_does_not_exist(
+    spark: SparkSession, broker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], missing: str
+) -> None:
+    there, gone = fresh_name(), fresh_name("no-such")
+    KafkaLab(broker).create(there, 1)
+    names = (gone, there) if missing == "topic" else (there, gone)
+    assert cli.main(order(broker, tmp_path / "state", names[0], "--dead-letter", names[1])) == cli.BAD_INPUT
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert gone in told
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,77 @@
+"""The main job as a process of its own, by either launcher, to be signalled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+TIMEOUT_S = 240
+
+HANDLER = """
+import time
+import pyarrow as pa
+
+def slow(batch: pa.RecordBatch):
+    time.sleep(0.5)
+    return [1] * batch.num_rows
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class JobProcess:
+    """``launcher``: the process that was started. ``told``: what both processes have written."""
+
+    launcher: subprocess.Popen[bytes]
+    output: Path
+
+    @classmethod
+    def start(cls, command: list[str], directory: Path) -> JobProcess:
+        """In a process group of its own, with ``slow.py`` beside it."""
+        (directory / "slow.py").write_text(HANDLER)
+        output = directory / "output"
+        environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "PYSPARK_PYTHON": sys.executable}
+        with output.open("wb") as file:
+            launcher = subprocess.Popen(
+                command, cwd=directory, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, env=environment
+            )
+        return cls(launcher, output)
+
+    @property
+    def told(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def wait_for(self, text: str) -> None:
+        """Until it has written ``text``."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while text not in self.told:
+            assert self.launcher.poll() is None, self.told
+            assert time.monotonic() < deadline, self.told
+            time.sleep(0.05)
+
+    def child(self) -> int:
+        """The other one of Python and the JVM."""
+        return int(Path(f"/proc/{self.launcher.pid}/task/{self.launcher.pid}/children").read_text().split()[0])
+
+    def send(self, number: signal.Signals, to: str) -> None:
+        """To the ``launcher``, its ``child``, or (as a terminal's Ctrl-C) the whole ``group``."""
+        if to == "group":
+            os.killpg(self.launcher.pid, number)
+        else:
+            os.kill(self.launcher.pid if to == "launcher" else self.child(), number)
+
+    def end(self) -> int:
+        """The exit code."""
+        return self.launcher.wait(TIMEOUT_S)
+
+    def kill(self) -> None:
+        """Whatever is left of it."""
+        if self.launcher.poll() is None:
+            os.killpg(self.launcher.pid, signal.SIGKILL)
+            self.launcher.wait()
