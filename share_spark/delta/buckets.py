@@ -13,6 +13,7 @@ import zipimport
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,15 +34,14 @@ FRAME_COLUMNS = f"bucket int, row tinyint, key string, payload binary, record st
 LIVE_COLUMNS = ("bucket", "row", "key", "payload")
 """What ``Advance`` gets: headers and states carry no record."""
 
-_FRAME_SCHEMA = pa.schema(
-    [
-        ("bucket", pa.int32()),
-        ("row", pa.int8()),
-        ("key", pa.string()),
-        ("payload", pa.binary()),
-        ("record", RECORD_TYPE),
-    ]
-)
+_FRAME_FIELDS: list[Any] = [
+    ("bucket", pa.int32()),
+    ("row", pa.int8()),
+    ("key", pa.string()),
+    ("payload", pa.binary()),
+    ("record", RECORD_TYPE),
+]
+_FRAME_SCHEMA = pa.schema(_FRAME_FIELDS)
 
 
 def bucket_of(key: SharePartitionKey, buckets: Sequence[int]) -> int:
@@ -149,12 +149,12 @@ class Advance:
     def _split(
         self, batch: pa.RecordBatch, touched: Mapping[str, SharePartitionKey]
     ) -> tuple[pa.RecordBatch, Iterator[tuple[int, str, SharePartition]]]:
-        is_state = pc.equal(batch.column("row"), STATE)
+        is_state = _rows_of_kind(batch, STATE)
         wanted = is_state
         if not self.snapshot_all:
             wanted = pc.and_(is_state, pc.is_in(batch.column("key"), pa.array(list(touched), pa.string())))
         chosen = batch.filter(wanted)
-        payloads = chosen.column("payload").to_pylist()
+        payloads: list[Any] = chosen.column("payload").to_pylist()
         found = (
             (bucket, *pickle.loads(payload))
             for bucket, payload in zip(chosen.column("bucket").to_pylist(), payloads, strict=True)
@@ -210,7 +210,7 @@ def _rows(
     records: pa.StructArray | None = None,
 ) -> pa.RecordBatch:
     size = len(keys)
-    columns = [
+    columns: list[Any] = [
         pa.array([bucket] * size, pa.int32()),
         pa.array([row] * size, pa.int8()),
         pa.array(keys, pa.string()),
@@ -227,8 +227,12 @@ def _whole(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _headers_in(batch: pa.RecordBatch) -> list[int]:
-    headers = batch.filter(pc.equal(batch.column("row"), HEADER))
-    return [int(bucket) for bucket in headers.column("bucket").to_pylist()]
+    buckets: list[Any] = batch.filter(_rows_of_kind(batch, HEADER)).column("bucket").to_pylist()
+    return buckets
+
+
+def _rows_of_kind(batch: pa.RecordBatch, row: int) -> Any:
+    return pc.equal(batch.column("row"), pa.scalar(row, pa.int8()))
 
 
 def _text(key: SharePartitionKey) -> str:

@@ -55,7 +55,7 @@ def record_array(records: Sequence[tuple[str, ShareRecord]]) -> pa.StructArray:
     """(topic name, record) pairs as RECORD_TYPE. An update has no state epoch of its own (O8): null."""
     settled = [_split(record)[0] for _, record in records]
     held = [_split(record)[1] for _, record in records]
-    columns = [
+    columns: list[Any] = [
         pa.array([SNAPSHOT if isinstance(record, ShareSnapshot) else UPDATE for _, record in records]),
         pa.array([topic for topic, _ in records]),
         pa.array([record.key.topic_id for _, record in records]),
@@ -118,7 +118,7 @@ def _split(record: ShareRecord) -> tuple[list[InFlightBatch], list[InFlightBatch
     return settled, held
 
 
-def _lists(rows: Sequence[Sequence[InFlightBatch]], item: pa.StructType, picks: Sequence[int]) -> pa.ListArray:
+def _lists(rows: Sequence[Sequence[InFlightBatch]], item: pa.StructType, picks: Sequence[int]) -> Any:
     """A list column of structs; ``picks`` says which tuple positions fill the struct's fields."""
     offsets = [0]
     for row in rows:
@@ -129,14 +129,14 @@ def _lists(rows: Sequence[Sequence[InFlightBatch]], item: pa.StructType, picks: 
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
 
 
-def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _column(values: Sequence[Any], kind: pa.DataType) -> Any:
     """Numbers by way of NumPy: Arrow alone would look at each enum member and big int one by one."""
     if pa.types.is_string(kind):
         return pa.array(values, kind)
     return pa.array(np.fromiter(values, np.int64, len(values))).cast(kind)
 
 
-def _in_flight(column: pa.ChunkedArray, build: Any) -> Iterator[list[InFlightBatch]]:
+def _in_flight(column: Any, build: Any) -> Iterator[list[InFlightBatch]]:
     for chunk in column.chunks:
         values = chunk.flatten()
         fields = [values.field(index).to_pylist() for index in range(values.type.num_fields)]
@@ -146,7 +146,7 @@ def _in_flight(column: pa.ChunkedArray, build: Any) -> Iterator[list[InFlightBat
             yield batches[start:end]
 
 
-def _running_total(chunk: pa.ListArray) -> list[int]:
+def _running_total(chunk: Any) -> list[int]:
     total = 0
     totals = []
     for length in chunk.value_lengths().to_pylist():

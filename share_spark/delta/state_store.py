@@ -211,7 +211,7 @@ class DeltaShareStateStore:
             )
 
     def _claim_row(self, note: CommitNote) -> DataFrame:
-        row = {"group_id": self.group_id, "segment": note.segment, "kind": CLAIM}
+        row: dict[str, int | str | None] = {"group_id": self.group_id, "segment": note.segment, "kind": CLAIM}
         row |= {"writer_epoch": note.writer_epoch, "run_id": self.run_id}
         return self.spark.range(1).selectExpr(*_typed(row), _WRITTEN_AT)
 
@@ -258,8 +258,12 @@ class DeltaShareStateStore:
         return buckets
 
     def _rows(self, frame: DataFrame, note: CommitNote) -> DataFrame:
-        stamp = {"writer_epoch": note.writer_epoch, "run_id": note.run_id, "query_id": self._query_id}
-        key = {"group_id": self.group_id, "segment": note.segment}
+        stamp: dict[str, int | str | None] = {
+            "writer_epoch": note.writer_epoch,
+            "run_id": note.run_id,
+            "query_id": self._query_id,
+        }
+        key: dict[str, int | str | None] = {"group_id": self.group_id, "segment": note.segment}
         columns = [*_typed(key), "record.*", *_typed(stamp | {"batch_id": note.batch_id}), _WRITTEN_AT]
         return frame.where(f"row = {RECORD}").selectExpr(*columns).coalesce(1)
 
@@ -284,7 +288,8 @@ def unpersist(frame: DataFrame) -> None:
 
 
 def _payloads(frame: DataFrame, row: int) -> list[bytes]:
-    return frame.where(f"row = {row}").selectExpr("payload").toArrow().column(0).to_pylist()
+    payloads: list[Any] = frame.where(f"row = {row}").selectExpr("payload").toArrow().column(0).to_pylist()
+    return payloads
 
 
 _RECORD = FRAME_COLUMNS.split("record ", 1)[1]

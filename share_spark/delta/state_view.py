@@ -97,7 +97,8 @@ class _LivePeople:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         forget_zip_importers()
         for batch in batches:
-            entries = (pickle.loads(payload) for payload in batch.column(0).to_pylist())
+            payloads: list[Any] = batch.column(0).to_pylist()
+            entries = (pickle.loads(payload) for payload in payloads)
             rows = [self._row(topic, found) for topic, found in entries if self._wanted(found)]
             yield pa.RecordBatch.from_pylist(rows, schema=_STATE_SCHEMA.append(pa.field("bucket", pa.int32())))
 
@@ -132,8 +133,9 @@ def _people_function(group_id: str) -> Callable[[pa.Table], pa.Table]:
 
 def _last_written(rows: pa.Table) -> dict[tuple[str, int], int]:
     grouped = rows.group_by(list(_KEY_COLUMNS)).aggregate([("written_at", "max")])
-    keys = zip(grouped.column("topic_id").to_pylist(), grouped.column("partition").to_pylist(), strict=True)
-    return dict(zip(keys, grouped.column("written_at_max").cast(pa.int64()).to_pylist(), strict=True))
+    columns: list[Any] = [grouped.column(name) for name in (*_KEY_COLUMNS, "written_at_max")]
+    topic_ids, partitions, times = (column.to_pylist() for column in (*columns[:2], columns[2].cast(pa.int64())))
+    return dict(zip(zip(topic_ids, partitions, strict=True), times, strict=True))
 
 
 def _row(topic: str, found: SharePartition, updated_at_us: int) -> dict[str, Any]:
@@ -170,39 +172,38 @@ def _range(run: Any) -> dict[str, Any]:
 
 
 _MICROS = pa.timestamp("us", "UTC")
-_STATE_SCHEMA = pa.schema(
-    [
-        ("group_id", pa.string()),
-        ("topic", pa.string()),
-        ("topic_id", pa.string()),
-        ("partition", pa.int32()),
-        ("start_offset", pa.int64()),
-        ("end_offset", pa.int64()),
-        ("available", pa.int64()),
-        ("acquired", pa.int64()),
-        ("acknowledged", pa.int64()),
-        ("archived", pa.int64()),
-        ("max_delivery_count", pa.int32()),
-        ("next_lock_deadline", _MICROS),
-        (
-            "in_flight",
-            pa.list_(
-                pa.struct(
-                    [
-                        ("first_offset", pa.int64()),
-                        ("last_offset", pa.int64()),
-                        ("state", pa.string()),
-                        ("delivery_count", pa.int16()),
-                        ("member_id", pa.string()),
-                        ("lock_deadline", _MICROS),
-                    ]
-                )
-            ),
+_STATE_FIELDS: list[Any] = [
+    ("group_id", pa.string()),
+    ("topic", pa.string()),
+    ("topic_id", pa.string()),
+    ("partition", pa.int32()),
+    ("start_offset", pa.int64()),
+    ("end_offset", pa.int64()),
+    ("available", pa.int64()),
+    ("acquired", pa.int64()),
+    ("acknowledged", pa.int64()),
+    ("archived", pa.int64()),
+    ("max_delivery_count", pa.int32()),
+    ("next_lock_deadline", _MICROS),
+    (
+        "in_flight",
+        pa.list_(
+            pa.struct(
+                [
+                    ("first_offset", pa.int64()),
+                    ("last_offset", pa.int64()),
+                    ("state", pa.string()),
+                    ("delivery_count", pa.int16()),
+                    ("member_id", pa.string()),
+                    ("lock_deadline", _MICROS),
+                ]
+            )
         ),
-        ("state_epoch", pa.int32()),
-        ("snapshot_epoch", pa.int32()),
-        ("writer_epoch", pa.int64()),
-        ("as_of_batch", pa.int64()),
-        ("updated_at", _MICROS),
-    ]
-)
+    ),
+    ("state_epoch", pa.int32()),
+    ("snapshot_epoch", pa.int32()),
+    ("writer_epoch", pa.int64()),
+    ("as_of_batch", pa.int64()),
+    ("updated_at", _MICROS),
+]
+_STATE_SCHEMA = pa.schema(_STATE_FIELDS)

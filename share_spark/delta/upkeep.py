@@ -116,7 +116,8 @@ class Upkeep:
         rows = log_table(self.location).load(self.spark).where(F.col("group_id") == self.store.group_id)
         closed_at = rows.groupBy("segment").agg(F.unix_millis(F.max("written_at")).alias("at")).collect()
         limit = int(time.time() * 1_000) - self.retention_ms
-        return min([row.segment for row in closed_at if row.at >= limit] + [current])
+        kept: list[int] = [row.segment for row in closed_at if row.at >= limit]
+        return min([*kept, current])
 
 
 def overwrite(table: Location, rows: DataFrame) -> None:

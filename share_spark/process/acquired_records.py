@@ -93,7 +93,7 @@ def _pages_of(one: AcquiredSpan, third: str) -> pa.Table:
     key = (page << _PARTITION_BITS) | (partition & ((1 << _PARTITION_BITS) - 1))
     columns = {
         "page_key": key,
-        "of_topic": pa.array([one.partition.topic], pa.string()).take(pa.array(np.zeros(len(key), np.int32))),
+        "of_topic": pa.array([one.partition.topic] * len(key), pa.string()),
         "of_partition": np.full(len(key), partition, np.int32),
         "first_offset": np.repeat(first, repeats),
         "last_offset": np.repeat(last, repeats),
