@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from share_spark.engine.memory import (
     Answer,
@@ -51,7 +52,15 @@ class Interruption:
 class World:
     """What outlives an engine. ``calls`` are the handler's: (partition, offset, delivery count)."""
 
-    def __init__(self, *, partitions: int = 1, handler: RecordHandler | None = None, **settings: object) -> None:
+    def __init__(
+        self,
+        *,
+        partitions: int = 1,
+        handler: RecordHandler | None = None,
+        store: Callable[[World, str], Any] | None = None,
+        **settings: object,
+    ) -> None:
+        """``store``: makes the store of a run, if it is not to be the twin; then ``state_log`` stays empty."""
         given = {name.replace("__", "."): value for name, value in settings.items()}
         self.config = GroupConfig.parse({"share.auto.offset.reset": "earliest", **given})
         self.clock, self.state_log, self.dead_letters = ManualClock(), InMemoryStateLog(), InMemoryDeadLetters()
@@ -60,6 +69,7 @@ class World:
         self.handler: RecordHandler = handler or (lambda *_: ACCEPT)
         self.calls: list[tuple[int, int, int]] = []
         self.runs = 0
+        self.make_store = store or memory_store
 
     @property
     def limits(self) -> PartitionLimits:
@@ -105,17 +115,21 @@ class World:
         return Counter(call[:2] for call in self.calls)
 
 
+def memory_store(world: World, run_id: str) -> InMemoryShareStateStore:
+    return InMemoryShareStateStore(
+        log=world.state_log,
+        group_id=GROUP,
+        run_id=run_id,
+        limits=world.limits,
+        updates_per_snapshot=world.config.updates_per_snapshot,
+    )
+
+
 class Engine:
     """One process of an engine. Drop it to kill it."""
 
     def __init__(self, world: World, run_id: str, available_now: bool) -> None:
-        self.store = InMemoryShareStateStore(
-            log=world.state_log,
-            group_id=GROUP,
-            run_id=run_id,
-            limits=world.limits,
-            updates_per_snapshot=world.config.updates_per_snapshot,
-        )
+        self.store = world.make_store(world, run_id)
         topics = SubscribedTopics(
             group_id=GROUP, topics=[TOPIC], log=world.topics, reset=world.config.offset_reset, clock=world.clock
         )

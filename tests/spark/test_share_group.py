@@ -1,0 +1,155 @@
+"""A share group end to end: embedded topic log, handler inside Spark, state and dead letters on Delta."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from share_spark.delta.state_view import state
+from share_spark.delta.topic_producer import Message
+from share_spark.delta.topic_table import EmbeddedTopicLog
+from share_spark.engine.progress import MicroBatchProgress
+from share_spark.model.errors import ConfigError, HandlerError
+from share_spark.process.acknowledgement import Ack
+from share_spark.process.handlers import Record
+from share_spark.process.share_group import ShareGroup
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RECORDS = 40
+
+
+class Place:
+    """A topic of two partitions, numbers as values, and the directories around it."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self.spark, self.directory = spark, directory
+        self.log = EmbeddedTopicLog(spark, str(directory / "topics"))
+        self.log.create_topic("orders", 2)
+        self.progress: list[MicroBatchProgress] = []
+
+    def put(self, numbers: range) -> None:
+        self.log.append("orders", [Message(b"%d" % number, partition=number % 2) for number in numbers])
+
+    def group(self, handler: Any, group_id: str = "billing", **options: Any) -> ShareGroup:
+        group = ShareGroup(group_id, spark=self.spark, state=str(self.directory / "state"))
+        given = {"share.auto.offset.reset": "earliest", "share.delivery.count.limit": 3, **options}
+        group = group.table(str(self.directory / "topics")).subscribe("orders").process(handler)
+        return group.options(**given).dead_letter(str(self.directory / "dead")).listen(self.progress.append)
+
+    def work_off(self, handler: Any, **options: Any) -> None:
+        query = self.group(handler, **options).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+
+    def calls(self) -> Counter[tuple[str, int]]:
+        """(value, delivery count) -> calls, as the handler wrote them down."""
+        lines = (self.directory / "calls").read_text().split("\n")[:-1]
+        return Counter((value, int(count)) for value, count in (line.split() for line in lines))
+
+    def dead(self) -> set[tuple[str, int, str, str]]:
+        rows = self.spark.read.format("delta").load(str(self.directory / "dead")).collect()
+        return {(bytes(row.value).decode(), row.delivery_count, row.reason, row.error) for row in rows}
+
+    def ends(self) -> list[tuple[int, int, int, int]]:
+        rows = state(self.spark, str(self.directory / "state"), "billing").orderBy("partition").collect()
+        return [(row.start_offset, row.end_offset, row.available, row.acquired) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def place(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """Worked off once by ``moody``; the tests below go on from there, in order."""
+    place = Place(spark, tmp_path_factory.mktemp("billing"))
+    place.put(range(RECORDS))
+    place.work_off(moody(place.directory / "calls"))
+    return place
+
+
+def moody(calls: Path) -> Any:
+    """Accepts most; 3 is rejected, 5 flaky, 7 poison, 8 released once."""
+
+    def handle(record: Record) -> Any:
+        number, attempt = int(record.value), record.delivery_count
+        with calls.open("a") as file:
+            file.write(f"{number} {attempt}\n")
+        if number == 3:
+            return Ack.reject("no such account")
+        if number == 7 or (number == 5 and attempt < 3):
+            raise ValueError(f"attempt {attempt}")
+        return Ack.RELEASE if number == 8 and attempt == 1 else None
+
+    return handle
+
+
+def test_every_record_comes_to_its_end_and_each_delivery_calls_once(place: Place) -> None:
+    deliveries = dict.fromkeys(range(RECORDS), 1) | {5: 3, 7: 3, 8: 2}
+    assert place.calls() == {(str(n), count): 1 for n, most in deliveries.items() for count in range(1, most + 1)}
+    assert place.ends() == [(RECORDS // 2, RECORDS // 2, 0, 0)] * 2
+
+
+def test_what_cannot_succeed_is_kept_with_its_last_error(place: Place) -> None:
+    assert place.dead() == {
+        ("3", 1, "rejected", "no such account"),
+        ("7", 3, "delivery limit reached", "ValueError: attempt 3"),
+    }
+
+
+def test_progress_adds_up(place: Place) -> None:
+    told = place.progress
+    assert sum(p.acquired for p in told) == RECORDS + 2 + 2 + 1
+    assert sum(p.accepted for p in told) == RECORDS - 2
+    assert (sum(p.rejected for p in told), sum(p.limit_reached for p in told)) == (1, 1)
+    assert told[-1].lag == 0
+
+
+def test_the_table_for_people_is_up_to_date_at_the_end_of_a_run(place: Place) -> None:
+    rows = place.spark.newSession().sql(f"SELECT * FROM delta.`{place.directory}/state/share_partition_state`")
+    assert {(row.start_offset, row.end_offset, row.acquired) for row in rows.collect()} == {(20, 20, 0)}
+
+
+def test_a_second_run_goes_on_where_the_first_ended(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """With its checkpoint deleted, it says so and goes on from the state."""
+    shutil.rmtree(place.directory / "state" / "_checkpoints")
+    place.put(range(100, 104))
+    before = place.calls()
+    with caplog.at_level(logging.WARNING):
+        place.work_off(moody(place.directory / "calls"))
+    assert place.calls() - before == {(str(n), 1): 1 for n in range(100, 104)}
+    assert "goes on from its state" in caplog.text
+
+
+def test_a_checkpoint_of_another_group_is_refused(place: Place) -> None:
+    checkpoint = str(next((place.directory / "state" / "_checkpoints").iterdir()))
+    with pytest.raises(ConfigError, match="belongs to group 'billing'"):
+        place.group(moody(place.directory / "calls"), "shipping", checkpointLocation=checkpoint).start()
+
+
+def test_a_handler_that_breaks_its_contract_ends_the_run_and_gives_everything_back(place: Place) -> None:
+    place.put(range(200, 204))
+    with pytest.raises(HandlerError):
+        place.work_off(lambda _: "perhaps")
+    assert [available + acquired for _, _, available, acquired in place.ends()] == [2, 2]
+    assert [acquired for *_, acquired in place.ends()] == [0, 0]
+
+
+def test_stop_leaves_nothing_acquired(place: Place) -> None:
+    """R57: after the micro-batch that runs; its acknowledgements are committed."""
+    place.put(range(300, 308))
+    query = place.group(lambda _: Ack.RELEASE, **{"share.delivery.count.limit": 25})
+    running = query.trigger(processingTime="100 milliseconds").start()
+    told = len(place.progress)
+    deadline = time.monotonic() + 60
+    while len(place.progress) < told + 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert running.isActive
+    running.stop()
+    assert not running.isActive
+    assert running.exception() is None
+    assert [acquired for *_, acquired in place.ends()] == [0, 0]
+    assert sum(available for _, _, available, _ in place.ends()) == 12

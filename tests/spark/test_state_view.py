@@ -1,0 +1,107 @@
+"""The state of a group as people see it: exact from the log, a little late from the table; and what is pruned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from chispa import assert_df_equality
+
+from share_spark.delta.state_view import state
+from share_spark.delta.tables import log_table, state_table
+from share_spark.delta.upkeep import Upkeep
+from share_spark.model.errors import StateError
+from tests.support.engine_on_delta import DeltaWorld
+from tests.support.engine_world import ACCEPT, RELEASE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+UPDATES = "share__coordinator__snapshot__update__records__per__snapshot"
+
+
+def upkeep_of(world: DeltaWorld, engine: object, retention_ms: int = 0) -> Upkeep:
+    """Never runs by itself: a round is ``close``."""
+    return Upkeep(
+        spark=world.spark,
+        location=world.location,
+        store=engine.store,  # type: ignore[attr-defined]
+        refresh_ms=3_600_000,
+        retention_ms=retention_ms,
+    )
+
+
+def segments(world: DeltaWorld) -> list[int]:
+    rows = log_table(world.location).load(world.spark).where("kind <> 'claim'").select("segment").distinct().collect()
+    return sorted(row.segment for row in rows)
+
+
+def test_the_table_is_the_state_for_any_session_and_for_times_past(spark: SparkSession, tmp_path: Path) -> None:
+    world = DeltaWorld(
+        spark, str(tmp_path / "state"), partitions=2, handler=lambda *record: RELEASE if record[2] == 1 else ACCEPT
+    )
+    world.produce(3, 0)
+    engine = world.engine()
+    engine.run()
+    for _ in range(2):
+        upkeep = upkeep_of(world, engine)
+        upkeep.start()
+        upkeep.note(engine.run().touched, engine.store.segment)
+        upkeep.close()
+    table = state_table(world.location).sql_name()
+    reader = spark.newSession()
+    late = ("updated_at", "bucket", "as_of_batch")
+    assert_df_equality(
+        reader.sql(f"SELECT * FROM {table}").drop(*late),
+        world.frame().drop(*late),
+        ignore_row_order=True,
+        ignore_nullable=True,
+    )
+    then, now = (
+        reader.sql(f"SELECT max_delivery_count FROM {table} {at} WHERE partition = 0").collect()
+        for at in ("VERSION AS OF 1", "")
+    )
+    assert (then[0][0], now[0][0]) == (2, 3)
+
+
+def test_a_row_says_where_everything_is(spark: SparkSession, tmp_path: Path) -> None:
+    world = DeltaWorld(spark, str(tmp_path / "state"), handler=lambda *record: RELEASE if record[2] == 0 else ACCEPT)
+    world.produce(3)
+    engine = world.engine()
+    engine.run()
+    engine.run()
+    (row,) = world.frame().collect()
+    assert (row.topic, row.partition, row.start_offset, row.end_offset) == ("orders", 0, 0, 3)
+    assert (row.available, row.acquired, row.acknowledged, row.archived) == (0, 1, 2, 0)
+    assert (row.max_delivery_count, row.as_of_batch, row.writer_epoch) == (2, 1, 1)
+    assert [tuple(run)[:5] for run in row.in_flight] == [
+        (0, 0, "Acquired", 2, "spark-run1"),
+        (1, 2, "Acknowledged", 1, None),
+    ]
+    assert row.next_lock_deadline.timestamp() * 1_000 == world.clock() + 30_000
+
+
+def test_closed_segments_go_unless_their_history_is_wanted(spark: SparkSession, tmp_path: Path) -> None:
+    world = DeltaWorld(spark, str(tmp_path / "state"), partitions=2, handler=lambda *_: RELEASE, **{UPDATES: 1})
+    world.produce(1)
+    engine = world.engine()
+    for _ in range(3):
+        engine.run()
+    before = world.windows()
+    for retention_ms, kept in ((3_600_000, [0, 1, 2]), (0, [2])):
+        upkeep = upkeep_of(world, engine, retention_ms)
+        upkeep.start()
+        upkeep.note([], engine.store.segment)
+        upkeep.close()
+        assert segments(world) == kept
+    assert world.windows() == before
+    engine.run()
+    world.engine()
+    assert world.windows() == ["0-1: 0-0 Q4", "0-0"]
+
+
+def test_no_state_is_an_error_and_creates_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="no share-group state at"):
+        state(spark, str(tmp_path / "nothing"))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,61 @@
+"""The engine's world with its state on Delta: topics and handlers stay in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from share_spark.delta.location import Location
+from share_spark.delta.state_store import DeltaShareStateStore
+from share_spark.delta.state_view import state
+from share_spark.engine.memory import RecordHandler
+from tests.support.engine_world import GROUP, LETTERS, World
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_LETTER_OF = {"Available": LETTERS[0], "Acquired": LETTERS[1], "Acknowledged": LETTERS[2], "Archived": LETTERS[4]}
+
+
+class DeltaWorld(World):
+    """``directory``: the state location."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        directory: str,
+        *,
+        partitions: int = 1,
+        handler: RecordHandler | None = None,
+        **settings: object,
+    ) -> None:
+        super().__init__(partitions=partitions, handler=handler, store=self.delta_store, **settings)
+        self.spark, self.location = spark, Location.parse(directory)
+
+    def delta_store(self, _world: World, run_id: str) -> DeltaShareStateStore:
+        return DeltaShareStateStore(
+            spark=self.spark,
+            location=self.location,
+            group_id=GROUP,
+            run_id=run_id,
+            limits=self.limits,
+            updates_per_snapshot=self.config.updates_per_snapshot,
+        )
+
+    def frame(self) -> DataFrame:
+        return state(self.spark, self.location, GROUP)
+
+    def windows(self) -> list[str]:
+        """``window`` of every share-partition, from the log."""
+        return [_window(row) for row in self.frame().orderBy("partition").collect()]
+
+    def versions(self, table: str = "share_state_log") -> int:
+        """Commits of a table."""
+        return self.location.table(table).delta_table(self.spark).history().count()
+
+
+def _window(row: object) -> str:
+    runs = [
+        f"{run.first_offset}-{run.last_offset} {_LETTER_OF[run.state]}{run.delivery_count}"
+        for run in row.in_flight  # type: ignore[attr-defined]
+    ]
+    return f"{row.start_offset}-{row.end_offset}: {', '.join(runs)}".strip(": ")  # type: ignore[attr-defined]
