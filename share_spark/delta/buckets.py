@@ -8,8 +8,6 @@ frame ever holds; share-partitions without a control row pass through as Arrow, 
 from __future__ import annotations
 
 import pickle
-import sys
-import zipimport
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ import pyarrow.compute as pc
 
 from share_spark.delta.record_rows import RECORD_TYPE, record_array, records_in
 from share_spark.delta.tables import RECORD_COLUMNS
+from share_spark.engine.python_worker import drop_zip_importers
 from share_spark.engine.step import Control, Front, Outcome, front_of, step, with_snapshot
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import ShareRecord
@@ -75,19 +74,11 @@ def _murmur3(value: int, seed: int = 42) -> int:
     return h1 - (1 << 32) if h1 & 0x80000000 else h1
 
 
-def forget_zip_importers() -> None:
-    """Before each task PySpark's worker re-reads the directory of every jar and zip on its path, in Python: a
-    quarter of a second. A worker that has forgotten their importers has nothing to re-read."""
-    caches = sys.path_importer_cache
-    for path in [path for path, finder in caches.items() if isinstance(finder, zipimport.zipimporter)]:
-        del caches[path]
-
-
 def fold_function(group_id: str) -> Callable[[pa.Table], pa.Table]:
     """For ``applyInArrow``: rebuilds the states of one bucket from log rows; header, states and their fronts."""
 
     def fold(rows: pa.Table) -> pa.Table:
-        forget_zip_importers()
+        drop_zip_importers()
         bucket = rows.column("bucket")[0].as_py()
         states = fold_rows(rows.filter(pc.is_valid(rows.column("kind"))), group_id)
         return pa.Table.from_batches(list(_folded(bucket, states)), _FRAME_SCHEMA)
@@ -131,7 +122,7 @@ class Advance:
     snapshot_all: bool
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        forget_zip_importers()
+        drop_zip_importers()
         waiting: dict[int, dict[SharePartitionKey, Control]] = {}
         for batch in batches:
             for bucket in _headers_in(batch):

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from share_spark.delta.commit_files import CommitFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,26 +51,18 @@ class Commit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitListing:
-    """Looks into one ``_delta_log`` directory through Hadoop's file system, so any storage Spark can reach."""
+    """The commits of a state log with our notes in them."""
 
-    file_system: Any
-    jvm: Any
-    directory: str
+    files: CommitFiles
 
     @classmethod
     def of(cls, spark: SparkSession, table_directory: str) -> CommitListing:
         """For the table in ``table_directory``."""
-        jvm: Any = spark._jvm
-        path = jvm.org.apache.hadoop.fs.Path(f"{table_directory}/_delta_log")
-        file_system = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-        return cls(file_system, jvm, f"{table_directory}/_delta_log")
+        return cls(CommitFiles(spark, table_directory))
 
     def latest_version(self) -> int:
         """The newest version; -1 for an empty log. Lists the directory: for the start, not for each micro-batch."""
-        path = self.jvm.org.apache.hadoop.fs.Path(self.directory)
-        names = (status.getPath().getName() for status in self.file_system.listStatus(path))
-        versions = (int(name[:20]) for name in names if name.endswith(".json") and name[:20].isdigit())
-        return max(versions, default=-1)
+        return self.files.latest_version()
 
     def after(self, version: int) -> Iterator[Commit]:
         """The commits above ``version``, oldest first."""
@@ -83,22 +77,8 @@ class CommitListing:
             version -= 1
 
     def _read(self, version: int) -> Commit | None:
-        path = self.jvm.org.apache.hadoop.fs.Path(f"{self.directory}/{version:020d}.json")
-        if not self.file_system.exists(path):
-            return None
-        stream = self.file_system.open(path)
-        try:
-            text = self.jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-        finally:
-            stream.close()
-        return Commit(version, _note_in(text))
-
-
-def _note_in(text: str) -> CommitNote | None:
-    for line in text.splitlines():
-        if line.startswith('{"commitInfo"'):
-            return CommitNote.from_json(json.loads(line)["commitInfo"].get("userMetadata"))
-    return None
+        found = self.files.read(version)
+        return None if found is None else Commit(version, CommitNote.from_json(found.note))
 
 
 class GroupTail(NamedTuple):

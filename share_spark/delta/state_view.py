@@ -16,12 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from share_spark.delta.buckets import STATE, fold_rows, forget_zip_importers
+from share_spark.delta.buckets import STATE, fold_rows
 from share_spark.delta.commits import CommitListing
 from share_spark.delta.location import Location
 from share_spark.delta.record_rows import CLAIM
 from share_spark.delta.segments import Tail, tail_of
 from share_spark.delta.tables import STATE_COLUMNS, check_location, log_table
+from share_spark.engine.python_worker import drop_zip_importers
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import DeliveryState
 from share_spark.partition import SharePartition
@@ -95,7 +96,7 @@ class _LivePeople:
     live: LiveState
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        forget_zip_importers()
+        drop_zip_importers()
         for batch in batches:
             payloads: list[Any] = batch.column(0).to_pylist()
             entries = (pickle.loads(payload) for payload in payloads)
@@ -117,7 +118,7 @@ def _groups(spark: SparkSession, location: Location, version: int) -> list[str]:
 
 def _people_function(group_id: str) -> Callable[[pa.Table], pa.Table]:
     def people(rows: pa.Table) -> pa.Table:
-        forget_zip_importers()
+        drop_zip_importers()
         written = _last_written(rows)
         last_batch = pc.max(rows.column("batch_id")).as_py()
         epoch = pc.max(rows.column("writer_epoch")).as_py()

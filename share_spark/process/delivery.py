@@ -75,9 +75,7 @@ def deliver(
     return decoded(table, settled(handler.name) if frame else read_once)
 
 
-def _handled(
-    records: DataFrame, handler: Handler, topic: str | None, stage_output: StageOutput | None
-) -> DataFrame:
+def _handled(records: DataFrame, handler: Handler, topic: str | None, stage_output: StageOutput | None) -> DataFrame:
     task = functools.partial(run_task, handler.name, packed(handler, stage_output), topic)
     wanted = handler.columns or HANDLER_COLUMNS
     keys = KEY_COLUMNS if topic is None else KEY_COLUMNS[1:]

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import functools
 import re
-import sys
-import zipimport
 from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
+from share_spark.engine.python_worker import drop_zip_importers
 from share_spark.model.errors import HandlerError, ShareError
 from share_spark.process.acknowledgement import Ack, Answers, exception_text
 from share_spark.process.calling import Outcome, call_handler
@@ -78,15 +77,6 @@ def is_first_attempt(attempt_number: int, task_thread: str | None) -> bool:
     """
     stage = re.search(r"in stage \d+\.(\d+)\b", task_thread or "")
     return attempt_number == 0 and (stage is None or stage.group(1) == "0")
-
-
-def drop_zip_importers() -> None:
-    """Forgets the importers of zips and jars: before each task Spark has every one of them read its
-    archive's directory again, in pure Python. They come back by themselves if something is imported
-    from there."""
-    cached = sys.path_importer_cache
-    for path in [path for path, finder in cached.items() if isinstance(finder, zipimport.zipimporter)]:
-        del cached[path]
 
 
 def _results(

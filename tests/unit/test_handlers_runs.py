@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from share_spark.engine.python_worker import drop_zip_importers
 from share_spark.model.errors import HandlerError, ShareError
 from share_spark.model.ids import TopicPartition
 from share_spark.process.acknowledgement import Ack, Answers
@@ -20,7 +21,7 @@ from share_spark.process.frame import settled
 from share_spark.process.handlers import arrow_handler, as_handler
 from share_spark.process.result import DeliveryResult, decoded, read_once
 from share_spark.process.runs import FAULT, PRESENT, RUN_SCHEMA, STAGED, VIOLATION, RunLog, special_row
-from share_spark.process.worker import drop_zip_importers, is_first_attempt, packed, run_task
+from share_spark.process.worker import is_first_attempt, packed, run_task
 from tests.unit.test_handlers_calling import batch_of
 
 Row = tuple[str, int, int, int, int, str | None]
