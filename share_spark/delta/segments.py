@@ -28,7 +28,7 @@ _LOOK_BACK = 300
 class Tail:
     """The end of a group's log as of one version.
 
-    ``rows``: the rows that count (LOG_COLUMNS), claims included. ``epoch``: the highest claimed, 0 if none.
+    ``rows``: the rows that count (LOG_COLUMNS), perhaps with claims. ``epoch``: the highest claimed, 0 if none.
     ``last_segment``: the highest in use, -1 if none. ``batch_id``: the last micro-batch that counts, -1 if the
     commits do not tell. ``empty``: there are certainly no rows.
     """
