@@ -3,7 +3,7 @@
 Theory of operation. What outlives a process is one object each: ``InMemoryTopicLog`` (what others write) and
 ``InMemoryStateLog`` (what engines write, a list of commits whose index is the version). A store belongs to one run of
 one engine and can be thrown away at any moment, as a process can; two stores on one log fence each other as the Delta
-ones do. State is made by the same ``step`` and ``restore``.
+ones do. State is made by the same ``step`` and ``evolve``.
 
 Faults come from outside: whatever a hook raises (``interrupt`` of the store, the function of the delivery) goes through
 the engine as it would in life. An ``Exception`` is a fault that the engine sees; a ``BaseException`` that a test makes
@@ -33,7 +33,7 @@ from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.offsets import LogEnds
 from share_spark.model.records import ShareRecord
 from share_spark.model.requests import AcknowledgeType
-from share_spark.partition import PartitionLimits, SharePartition, restore
+from share_spark.partition import PartitionLimits, SharePartition, evolve
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,9 +53,6 @@ class ManualClock:
     def advance(self, ms: int) -> None:
         """Let time pass."""
         self.now_ms += ms
-
-
-# ------------------------------------------------------------------------------------------------- topic log
 
 
 class MemoryRecord(NamedTuple):
@@ -114,15 +111,12 @@ class InMemoryTopicLog:
         self._topics[topic] = _Topic(topic_id, [_PartitionLog() for _ in range(partitions)])
 
     def delete_topic(self, topic: str) -> None:
-        """Delete it."""
         del self._topics[topic]
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """Add so many partitions."""
         self._topic(topic).partitions.extend(_PartitionLog() for _ in range(partitions))
 
     def append(self, at: TopicPartition, records: Iterable[MemoryRecord]) -> None:
-        """Append records at the end."""
         log = self._log(at)
         for record in records:
             log.records[log.end] = record
@@ -151,9 +145,6 @@ class InMemoryTopicLog:
 
     def _log(self, at: TopicPartition) -> _PartitionLog:
         return self._topic(at.topic).partitions[at.partition]
-
-
-# ------------------------------------------------------------------------------------------------- state log
 
 
 class StateCommit(NamedTuple):
@@ -201,14 +192,13 @@ class InMemoryStateLog:
     def state(self, group_id: str, version: int | None = None) -> LiveState:
         """Fold the newest segment that counts; it begins with a snapshot of every live share-partition (R74, R85)."""
         counted = self.that_count(group_id, self.version if version is None else version)
-        last = counted[-1] if counted else None
-        histories: dict[tuple[str, SharePartitionKey], list[ShareRecord]] = {}
+        live: LiveState = {}
         for commit in counted:
-            if last and (commit.segment, commit.run_id) == (last.segment, last.run_id):
+            if (commit.segment, commit.run_id) == (counted[-1].segment, counted[-1].run_id):
                 for topic, record in commit.records:
-                    histories.setdefault((topic, record.key), []).append(record)
-        restored = {(topic, key): restore(history) for (topic, key), history in histories.items()}
-        return {key: (topic, state) for (topic, key), state in restored.items() if state is not None}
+                    known = live.get(record.key)
+                    live[record.key] = topic, evolve(known[1] if known else None, record)
+        return live
 
     def highest(self, group_id: str) -> tuple[int, int]:
         """The highest writer epoch and segment that anybody used, (0, -1) if nobody did."""
@@ -301,7 +291,7 @@ class InMemoryShareStateStore:
         self._live, self._tentative = live, None
 
     def was_committed(self, batch_id: int) -> bool:
-        own = [c for c in self._look_on() if (c.kind, c.run_id, c.batch_id) == ("records", self.run_id, batch_id)]
+        own = [commit for commit in self._look_on() if (commit.run_id, commit.batch_id) == (self.run_id, batch_id)]
         for commit in own:
             self._count(commit)
         return bool(own)
@@ -345,8 +335,6 @@ def _snapshots(live: LiveState) -> tuple[LiveState, dict[SharePartitionKey, tupl
     after = {key: (topic, state) for key, (topic, state, _) in taken.items()}
     return after, {key: (topic, record) for key, (topic, _, record) in taken.items()}
 
-
-# -------------------------------------------------------------------------------- delivery and dead letters
 
 Answer = AcknowledgeType | tuple[AcknowledgeType, str]
 RecordHandler = Callable[[str, int, int, int], Answer]
