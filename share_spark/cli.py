@@ -70,10 +70,18 @@ class _RunError(Exception):
 def _tell(fault: BaseException, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exception(fault)
-    text = " ".join(str(fault).split("\n\n")[0].split()) or type(fault).__name__
+    text = _one_line(fault)
     named = text if isinstance(fault, ShareError) else f"{type(fault).__name__}: {text} (--debug tells more)"
     print(f"share-spark: {named}", file=sys.stderr, flush=True)
     return code
+
+
+def _one_line(fault: BaseException) -> str:
+    """The message without the stack traces that Spark's errors carry along; of a worker's traceback its last line."""
+    text = str(fault).partition("\nJVM stacktrace")[0].strip()
+    if "Traceback (most recent call last)" in text:
+        text = text.splitlines()[-1]
+    return " ".join(text.split("\n\n")[0].split()) or type(fault).__name__
 
 
 # ------------------------------------------------------------------------------------------------- running
