@@ -125,7 +125,7 @@ class ShareGroupEngine:
     def _read_inputs(self, stopping: bool) -> Inputs:
         self._now_ms = max(self._now_ms, self.ports.clock())
         topics = self.ports.topics
-        ends = topics.log_ends()
+        ends = topics.log_ends_or_last() if stopping else topics.log_ends()
         return Inputs(
             now_ms=self._now_ms,
             topics=topics.names(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,8 @@ from share_spark.model.config import OffsetReset
 from share_spark.model.errors import TopicError
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.offsets import LogEnds
+
+_log = logging.getLogger(__name__)
 
 _IDENTITY_CHECK_MS = 5_000
 """How often a live run asks whether its topics are still the same; a topic whose log ends go back is asked at once."""
@@ -58,6 +61,15 @@ class SubscribedTopics:
             self.refresh()
         self._ends = ends
         return ends
+
+    def log_ends_or_last(self) -> Mapping[SharePartitionKey, LogEnds]:
+        """``log_ends``, or what it said last if the topics cannot be asked: an engine that stops acquires nothing,
+        and must be able to commit and give back what it has while the topic log is out of reach."""
+        try:
+            return self.log_ends()
+        except TopicError as fault:
+            _log.warning("stopping with the last known log ends: %s", fault)
+            return self._ends
 
     def names(self) -> Mapping[str, str]:
         """Topic id -> topic name."""
