@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ from share_spark.delta.buckets import (
 )
 from share_spark.delta.commits import CommitListing, CommitNote
 from share_spark.delta.location import Location, sql_literal
-from share_spark.delta.record_rows import CLAIM
+from share_spark.delta.record_rows import CLAIM, SNAPSHOT
 from share_spark.delta.segments import Tail, tail_of
 from share_spark.delta.state_view import LiveState
 from share_spark.delta.tables import LOG_COLUMNS, ensure_tables, log_table
@@ -96,21 +96,36 @@ class DeltaShareStateStore:
         """The epoch of this run's claim."""
         return self._epoch
 
+    def known_topics(self) -> Iterable[tuple[str, str]]:
+        """From the snapshots of the newest valid segment; no job at all for a group without state."""
+        commits = self._open()
+        tail = tail_of(self.spark, self.location, self.group_id, commits, commits.latest_version())
+        if tail.empty:
+            return ()
+        rows = tail.rows.where(F.col("kind") == SNAPSHOT).select("topic", "topic_id").distinct()
+        return [(row.topic, row.topic_id) for row in rows.collect()]
+
     def claim(self) -> int:
         """Append a claim of the next epoch; the lowest version wins a tie."""
-        ensure_tables(self.spark, self.location)
-        self.buckets = self.buckets or bucket_numbers(max(1, self.spark.sparkContext.defaultParallelism))
-        log = log_table(self.location)
-        self._commits = CommitListing.of(self.spark, log.directory(self.spark))
-        before = self._commits.latest_version()
-        tail = tail_of(self.spark, self.location, self.group_id, self._commits, before)
+        commits = self._open()
+        before = commits.latest_version()
+        tail = tail_of(self.spark, self.location, self.group_id, commits, before)
         self._epoch, self._segment = tail.epoch + 1, tail.last_segment + 1
         note = self._note("claim", -1)
-        log.append(self._claim_row(note), {"userMetadata": note.to_json()})
+        log_table(self.location).append(self._claim_row(note), {"userMetadata": note.to_json()})
         self._version = before
         self._look_for_claims(note)
         _log.info("group %s claimed with writer epoch %s", self.group_id, self._epoch)
         return self._epoch
+
+    def _open(self) -> CommitListing:
+        """Make sure that the tables are there and ours, once."""
+        if self._commits is None:
+            ensure_tables(self.spark, self.location)
+            self.buckets = self.buckets or bucket_numbers(max(1, self.spark.sparkContext.defaultParallelism))
+            self._commits = CommitListing.of(self.spark, log_table(self.location).directory(self.spark))
+        found: CommitListing = self._commits
+        return found
 
     def load(self) -> Mapping[SharePartitionKey, Front]:
         """Fold the newest valid segment, in parallel over the buckets."""
@@ -213,7 +228,7 @@ class DeltaShareStateStore:
     def _claim_row(self, note: CommitNote) -> DataFrame:
         row: dict[str, int | str | None] = {"group_id": self.group_id, "segment": note.segment, "kind": CLAIM}
         row |= {"writer_epoch": note.writer_epoch, "run_id": self.run_id}
-        return self.spark.range(1).selectExpr(*_typed(row), _WRITTEN_AT)
+        return self.spark.range(0, 1, 1, 1).selectExpr(*_typed(row), _WRITTEN_AT)
 
     def _fold(self, tail: Tail) -> DataFrame:
         count = len(self.buckets)

@@ -79,18 +79,27 @@ def state_table(location: Location) -> Location:
 
 def ensure_tables(spark: SparkSession, location: Location) -> None:
     """Create the tables unless they exist; refuse what is not ours. Raises StateError and then has changed nothing."""
-    if location.path is not None and location.exists(spark):
-        raise StateError(f"state location {location} is itself a Delta table, not a place for share-group state")
+    found = check_place(spark, location)
     log, state = log_table(location), state_table(location)
-    found = [table for table in (log, state) if not table.is_free(spark)]
-    for table in found:
-        check_table(spark, table)
     if log not in found:
+        if state in found:
+            state.delta_table(spark).delete()  # rows without the log they were told from
         log.create(spark, LOG_COLUMNS, partitioned_by=("group_id", "segment"), properties=_LOG_PROPERTIES)
     if state not in found:
         state.create(
             spark, f"{STATE_COLUMNS}, bucket int", partitioned_by=("group_id", "bucket"), properties=_STATE_PROPERTIES
         )
+
+
+def check_place(spark: SparkSession, location: Location) -> list[Location]:
+    """The tables of ours that are there. Raises StateError if the place holds anything that is not ours."""
+    if location.path is not None and location.exists(spark):
+        raise StateError(f"state location {location} is itself a Delta table, not a place for share-group state")
+    tables = (log_table(location), state_table(location))
+    found = [table for table in tables if not table.is_free(spark)]
+    for table in found:
+        check_table(spark, table)
+    return found
 
 
 def check_table(spark: SparkSession, table: Location) -> None:

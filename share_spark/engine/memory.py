@@ -244,6 +244,10 @@ class InMemoryShareStateStore:
         """The engine is one member of its group; a new run is a new member."""
         return f"memory-{self.run_id}"
 
+    def known_topics(self) -> Iterable[tuple[str, str]]:
+        live = self.log.state(self.group_id, self.log.version)
+        return {(topic, key.topic_id) for key, (topic, _) in live.items()}
+
     def claim(self) -> int:
         before = self.log.version
         epoch, segment = self.log.highest(self.group_id)

@@ -78,9 +78,9 @@ class ShareGroupEngine:
         Raises TopicError, StateError, FencedError; nothing but the claim is written.
         """
         self.ports.topics.refresh()
+        self.ports.topics.check_identity(self.ports.store.known_topics())
         self.ports.store.claim()
         self._fronts = dict(self.ports.store.load())
-        self.ports.topics.check_identity(self._fronts)
         if self.available_now:
             ends = self.ports.topics.log_ends()
             self._targets = {key: end.end_offset for key, end in ends.items()}

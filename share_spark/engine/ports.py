@@ -81,6 +81,10 @@ class ShareStateStore(Protocol):
     ``advance`` computes and changes nothing; ``commit`` makes the last ``advance`` durable in one append and adopts it.
     """
 
+    def known_topics(self) -> Iterable[tuple[str, str]]:
+        """(topic name, topic id) of every topic in the group's state; asked before the claim. Raises StateError."""
+        ...
+
     def claim(self) -> int:
         """Claim the group for this engine; returns the writer epoch. Raises FencedError, StateError."""
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from share_spark.engine.ports import Clock, TopicDescription, TopicLog
@@ -42,12 +42,13 @@ class SubscribedTopics:
             self._described[topic] = found
         self._checked_ms = self.clock()
 
-    def check_identity(self, keys: Mapping[SharePartitionKey, Front]) -> None:
-        """Refuse a state that was made for an earlier life of one of the topics. Raises TopicError."""
-        for key, front in keys.items():
-            found = self._described.get(front.topic)
-            if found and found.topic_id != key.topic_id:
-                raise _created_anew(front.topic, key.topic_id, found.topic_id)
+    def check_identity(self, known: Iterable[tuple[str, str]]) -> None:
+        """Refuse a state that was made for an earlier life of one of the topics. ``known``: (name, id) pairs of
+        topics in the state. Raises TopicError."""
+        for topic, topic_id in known:
+            found = self._described.get(topic)
+            if found and found.topic_id != topic_id:
+                raise _created_anew(topic, topic_id, found.topic_id)
 
     def log_ends(self) -> dict[SharePartitionKey, LogEnds]:
         """Ends of every partition, new ones included; one call per topic. Raises TopicError, TopicUnreachableError."""

@@ -101,9 +101,7 @@ SETTINGS: Mapping[str, _Setting] = {
     ),
     "max_records_per_trigger": _Setting("max.records.per.trigger", 500_000, _integer(1, 10**9)),
     "record_timeout_ms": _Setting("record.timeout.ms", 0, _milliseconds(0, _DAY_MS)),
-    "updates_per_snapshot": _Setting(
-        "share.coordinator.snapshot.update.records.per.snapshot", 500, _integer(1, 500)
-    ),
+    "updates_per_snapshot": _Setting("share.coordinator.snapshot.update.records.per.snapshot", 500, _integer(1, 500)),
     "state_refresh_ms": _Setting("state.refresh", 10_000, _milliseconds(1_000, _DAY_MS)),
     "history_retention_ms": _Setting("history.retention", 0, _milliseconds(0, 3_650 * _DAY_MS)),
     "request_timeout_ms": _Setting("request.timeout.ms", 15_000, _milliseconds(1_000, 600_000)),
