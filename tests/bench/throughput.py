@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import time
 import uuid
 
@@ -22,7 +23,7 @@ from tests.bench.workloads import (
 )
 
 RECORDS = int(os.environ.get("BENCH_RECORDS", "1000000"))
-ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
 PARTITIONS = 4
 OURS_PER_TRIGGER = RECORDS
 PLAIN_PER_TRIGGER = {"250k": RECORDS // 4, "500k": RECORDS // 2, "all": None}
@@ -36,8 +37,12 @@ def run(spark: SparkSession, bootstrap: str) -> bool:
     fill(bootstrap, topic, PARTITIONS, RECORDS, 100)
     state = scratch.fresh("state")
 
+    delivering: list[float] = []
+
     def ours(handler: object, per_trigger: int) -> None:
-        run_share_group(spark, bootstrap, topic, state, handler, records_per_trigger=per_trigger)
+        progress = run_share_group(spark, bootstrap, topic, state, handler, records_per_trigger=per_trigger)
+        if handler is accept_all:
+            delivering.append(sum(one.steps.get("deliver", 0.0) for one in progress))
 
     def plain(per_trigger: int | None) -> None:
         run_plain(spark, bootstrap, topic, scratch.fresh("plain"), records_per_trigger=per_trigger)
@@ -52,12 +57,14 @@ def run(spark: SparkSession, bootstrap: str) -> bool:
     for warm_up in runs.values():
         warm_up()
     seconds = seconds_in_turn(runs, ROUNDS)
-    met = report("throughput", f"Throughput, records/s ({RECORDS:,} records)", _measures(seconds))
+    met = report(
+        "throughput", f"Throughput, records/s ({RECORDS:,} records)", _measures(seconds, statistics.median(delivering))
+    )
     scratch.close()
     return met
 
 
-def _measures(seconds: dict[str, float]) -> list[Measure]:
+def _measures(seconds: dict[str, float], delivering: float) -> list[Measure]:
     rate = {name: RECORDS / spent for name, spent in seconds.items()}
     plain = {name: value for name, value in rate.items() if name.startswith("plain")}
     best = max(plain, key=plain.__getitem__)
@@ -65,6 +72,7 @@ def _measures(seconds: dict[str, float]) -> list[Measure]:
         compare(f"accept all / plain Spark at its best ({best})", rate["ours"], rate[best], ">= 0.8"),
         compare("accept all / plain Spark at our setting (plain all)", rate["ours"], rate["plain all"], ">= 0.8"),
         compare("5 % released once / plain Spark at its best", rate["ours, 5 % released once"], rate[best], ">= 0.6"),
+        compare("the delivery of accept all alone / plain Spark at its best", RECORDS / delivering, rate[best]),
         compare("accept all / confluent_kafka.ShareConsumer", rate["ours"], rate["share consumer"]),
     ]
 
