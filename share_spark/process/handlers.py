@@ -3,12 +3,11 @@
 A handler is a plain function. What it takes is told by a decorator, or by the annotation of its
 first parameter, and without either it takes one record:
 
-    def bill(record): ...                                   # one Record -> Ack, None (accept); an
-    exception releases def score(batch: pa.RecordBatch): ...                   # an Arrow batch ->
-    one Ack per row (pa.Table likewise) def clean(frame: pd.DataFrame): ...                     # a
-    pandas frame -> one Ack per row @frame_handler                                          # a
-    Spark frame -> a Spark frame with topic, partition, def join(records): ...
-    #   offset, ack (and error)
+    def bill(record): ...                   # one Record -> Ack, None (accept); an exception releases
+    def score(batch: pa.RecordBatch): ...   # an Arrow batch -> one Ack per row (pa.Table likewise)
+    def clean(frame: pd.DataFrame): ...     # a pandas frame -> one Ack per row
+    @frame_handler                          # a Spark frame -> a Spark frame with
+    def join(records): ...                  #   topic, partition, offset, ack (and error)
 
 This room knows kinds, names and settings. It calls no handler and starts no Spark.
 """
