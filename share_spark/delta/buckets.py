@@ -43,9 +43,18 @@ _FRAME_FIELDS: list[Any] = [
 _FRAME_SCHEMA = pa.schema(_FRAME_FIELDS)
 
 
+KEY_HASH_SQL = "crc32(CAST(concat_ws(':', topic_id, CAST(partition AS STRING)) AS BINARY))"
+"""``key_hash`` of a log row."""
+
+
+def key_hash(key: SharePartitionKey) -> int:
+    """Spreads the share-partitions of a group over buckets, here and (KEY_HASH_SQL) in the JVM."""
+    return zlib.crc32(_text(key).encode())
+
+
 def bucket_of(key: SharePartitionKey, buckets: Sequence[int]) -> int:
     """The bucket that owns a share-partition; stable for a given number of buckets."""
-    return buckets[zlib.crc32(f"{key.topic_id}:{key.partition}".encode()) % len(buckets)]
+    return buckets[key_hash(key) % len(buckets)]
 
 
 def bucket_numbers(count: int) -> tuple[int, ...]:

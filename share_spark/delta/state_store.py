@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 from share_spark.delta.buckets import (
     FRAME_COLUMNS,
     HEADER,
+    KEY_HASH_SQL,
     LIVE_COLUMNS,
     OUTCOME,
     RECORD,
@@ -320,6 +321,5 @@ def _typed(values: Mapping[str, int | str | None]) -> list[str]:
 
 
 def _bucket_column(buckets: Sequence[int]) -> Any:
-    hashed = F.crc32(F.concat_ws(":", "topic_id", F.col("partition").cast("string")).cast("binary"))
-    position = (hashed % len(buckets)).cast("int")
-    return F.element_at(F.array(*[F.lit(bucket) for bucket in buckets]), position + 1)
+    numbers = ", ".join(map(str, buckets))
+    return F.expr(f"element_at(array({numbers}), CAST({KEY_HASH_SQL} % {len(buckets)} AS INT) + 1)")

@@ -6,7 +6,6 @@ The same rows fill the table ``share_partition_state``. Runs in the reader's ses
 from __future__ import annotations
 
 import pickle
-import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
@@ -16,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from share_spark.delta.buckets import STATE, fold_rows
+from share_spark.delta.buckets import KEY_HASH_SQL, STATE, fold_rows, key_hash
 from share_spark.delta.commits import CommitListing
 from share_spark.delta.location import Location
 from share_spark.delta.record_rows import CLAIM
@@ -62,8 +61,7 @@ def state(spark: SparkSession, location: str | Location, group_id: str | None = 
 
 def state_of_group(tail: Tail, group_id: str) -> DataFrame:
     """STATE_COLUMNS for one group, from its log."""
-    key = F.concat_ws(":", F.col("topic_id"), F.col("partition").cast("string"))
-    bucket = (F.crc32(key.cast("binary")) % STATE_BUCKETS).cast("int")
+    bucket = F.expr(f"CAST({KEY_HASH_SQL} % {STATE_BUCKETS} AS INT)")
     rows = tail.rows.where(F.col("kind") != CLAIM).withColumn("bucket", bucket)
     grouped = rows.groupBy("bucket").applyInArrow(_people_function(group_id), STATE_COLUMNS)
     return grouped.withColumn("as_of_batch", F.lit(tail.batch_id).cast("bigint")) if tail.batch_id >= 0 else grouped
@@ -78,7 +76,7 @@ def state_of_frame(live: LiveState, buckets: Collection[int] | None) -> DataFram
 
 def state_bucket(key: SharePartitionKey) -> int:
     """The partition of the state table that has a share-partition's row."""
-    return zlib.crc32(f"{key.topic_id}:{key.partition}".encode()) % STATE_BUCKETS
+    return key_hash(key) % STATE_BUCKETS
 
 
 class LiveState(NamedTuple):

@@ -62,19 +62,6 @@ class TopicLog(Protocol):
         ...
 
 
-class Stamp(NamedTuple):
-    """Who wrote an append: it makes a commit recognisable, and decides between two engines (design: one commit
-    decides).
-
-    ``writer_epoch`` and ``run_id`` belong to the claim, ``query_id`` and ``batch_id`` to Spark's micro-batch.
-    """
-
-    writer_epoch: int
-    run_id: str
-    query_id: str
-    batch_id: int
-
-
 class ShareStateStore(Protocol):
     """Durable share-partition state of one group: a log of records, and the live state folded from it.
 

@@ -65,7 +65,6 @@ class ShareGroupQuery:
     _turn: threading.RLock = field(default_factory=threading.RLock)
     _over: threading.Event = field(default_factory=threading.Event)
     _ended: threading.Event = field(default_factory=threading.Event)
-    _stopping: threading.Event = field(default_factory=threading.Event)
 
     def start(self, handler: Handler) -> None:
         """Claim, load, and hand the loop to Spark. Raises what ``ShareGroupEngine.start`` raises."""
@@ -117,7 +116,6 @@ class ShareGroupQuery:
 
     def stop(self) -> None:
         """Stop after the micro-batch that is running; what was not handled is given back. Safe to call twice."""
-        self._stopping.set()
         self._over.set()
         self._ended.wait()
 
