@@ -1,0 +1,223 @@
+"""What a request does to one share-partition's durable state: at most one record, and an answer (KIP-932, R91-R103).
+
+The answer may go out only when the record is committed (R99). Which keys exist is known from Initialize and Delete
+alone; topics are somebody else's business.
+
+Where the released Kafka (4.2) answers otherwise: it calls Read and Write of an unknown key INVALID_REQUEST and its
+summary no error at all (here UNKNOWN_TOPIC_OR_PARTITION, R93, O10), takes any state epoch above the known one (here
+only Initialize may raise it, R95), and looks into no batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from share_spark.coordinator.combine import combine_batches
+from share_spark.coordinator.evolve import evolve
+from share_spark.model.errors import ErrorCode
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.records import DeliveryState, StateBatch
+from share_spark.model.share_state import (
+    NOT_GIVEN,
+    DeleteState,
+    InitializeState,
+    ReadState,
+    ReadStateSummary,
+    ShareState,
+    StateRecord,
+    StateRequest,
+    StateResult,
+    StateSnapshot,
+    StateTombstone,
+    StateUpdate,
+    WriteState,
+    next_snapshot_epoch,
+)
+
+UPDATES_PER_SNAPSHOT = 500
+"""``share.coordinator.snapshot.update.records.per.snapshot`` by default (R77); 0: every write is a snapshot (R78)."""
+
+ZERO_UUID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""How a null topic id comes over the wire."""
+
+_DURABLE_STATES = frozenset({DeliveryState.AVAILABLE, DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED})
+
+
+class Fault(NamedTuple):
+    """Why an entry is refused: a value, not an exception."""
+
+    code: ErrorCode
+    message: str
+
+
+class Decision(NamedTuple):
+    """``record`` is None if nothing has to be written."""
+
+    record: StateRecord | None
+    result: StateResult
+
+
+def decide(
+    key: SharePartitionKey,
+    state: ShareState | None,
+    request: StateRequest,
+    updates_per_snapshot: int = UPDATES_PER_SNAPSHOT,
+) -> Decision:
+    """The record and the answer of one entry; ``state`` None: the key is unknown."""
+    fault = malformed(request) or _fenced(key, state, request)
+    if fault is not None:
+        return refusal(request, fault)
+    if isinstance(request, InitializeState):
+        return Decision(_initial_snapshot(key, state, request), _done(request))
+    if isinstance(request, DeleteState):
+        return Decision(StateTombstone(key=key) if state else None, _done(request))
+    assert state is not None, "_fenced refuses the rest"
+    if isinstance(request, ReadStateSummary):
+        return Decision(
+            None, replace(_done(request), state_epoch=state.state_epoch, start_offset=_settled_start(state))
+        )
+    if isinstance(request, ReadState):
+        return Decision(_raised_leader_epoch(state, request, updates_per_snapshot), _all_of(state, request))
+    return Decision(_written(state, request, updates_per_snapshot), _done(request))
+
+
+def refusal(request: StateRequest, fault: Fault) -> Decision:
+    """Nothing happens but the error."""
+    return Decision(None, replace(_done(request), error=fault.code, message=fault.message))
+
+
+def fresh_snapshot(state: ShareState) -> StateSnapshot:
+    """All of ``state`` anew, with the next snapshot epoch (R75): what keeps an idle key from blocking pruning (R89)."""
+    return StateSnapshot(
+        key=state.key,
+        snapshot_epoch=next_snapshot_epoch(state.snapshot_epoch),
+        state_epoch=state.state_epoch,
+        leader_epoch=state.leader_epoch,
+        start_offset=state.start_offset,
+        state_batches=state.state_batches,
+    )
+
+
+# ------------------------------------------------------------------------------------------------ checks
+
+
+def malformed(request: StateRequest) -> Fault | None:
+    """INVALID_REQUEST for what no state could make right (R96); it comes before all other checks."""
+    if not request.topic_id or request.topic_id == ZERO_UUID:
+        return _invalid("the topic id is missing")
+    if request.partition < 0:
+        return _invalid(f"partition {request.partition} is negative")
+    if isinstance(request, InitializeState) and request.state_epoch < 0:
+        return _invalid(f"state epoch {request.state_epoch} is negative")
+    if min(_numbers_given(request), default=0) < NOT_GIVEN:
+        return _invalid("an epoch or the start offset is below -1")
+    if isinstance(request, WriteState):
+        return next((_invalid(f"state batch {tuple(batch)}") for batch in request.state_batches if _bad(batch)), None)
+    return None
+
+
+def _numbers_given(request: StateRequest) -> list[int]:
+    names = ("state_epoch", "leader_epoch", "start_offset")
+    return [getattr(request, name) for name in names if hasattr(request, name)]
+
+
+def _bad(batch: StateBatch) -> bool:
+    """Empty, before the log, in a state that is never durable (R8), or with a count that cannot be."""
+    first, last, state, count = batch
+    return first < 0 or last < first or state not in _DURABLE_STATES or count < 0
+
+
+def _fenced(key: SharePartitionKey, state: ShareState | None, request: StateRequest) -> Fault | None:
+    """Unknown key, then leader epoch, then state epoch (R93-R96). Delete has no epochs (O11)."""
+    if isinstance(request, DeleteState):
+        return None
+    if isinstance(request, InitializeState):
+        return _older_state(request.state_epoch, state) if state else None
+    if state is None:
+        return Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{key} is not initialized")
+    if request.leader_epoch != NOT_GIVEN and request.leader_epoch < state.leader_epoch:
+        return Fault(ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {request.leader_epoch}, known {state.leader_epoch}")
+    if not isinstance(request, WriteState) or request.state_epoch == NOT_GIVEN:
+        return None
+    if request.state_epoch > state.state_epoch:
+        return _other_state(request.state_epoch, state)
+    return _older_state(request.state_epoch, state)
+
+
+def _older_state(state_epoch: int, state: ShareState) -> Fault | None:
+    return _other_state(state_epoch, state) if state_epoch < state.state_epoch else None
+
+
+def _other_state(state_epoch: int, state: ShareState) -> Fault:
+    return Fault(ErrorCode.FENCED_STATE_EPOCH, f"state epoch {state_epoch}, known {state.state_epoch}")
+
+
+def _invalid(message: str) -> Fault:
+    return Fault(ErrorCode.INVALID_REQUEST, message)
+
+
+# ----------------------------------------------------------------------------------------------- records
+
+
+def _initial_snapshot(key: SharePartitionKey, state: ShareState | None, request: InitializeState) -> StateSnapshot:
+    """R101. Leaders stay fenced by what was known of them: a reset is no new leader."""
+    return StateSnapshot(
+        key=key,
+        snapshot_epoch=next_snapshot_epoch(state.snapshot_epoch) if state else 0,
+        state_epoch=request.state_epoch,
+        leader_epoch=state.leader_epoch if state else 0,
+        start_offset=request.start_offset,
+        state_batches=(),
+    )
+
+
+def _raised_leader_epoch(state: ShareState, request: ReadState, updates_per_snapshot: int) -> StateRecord | None:
+    """A new leader begins with Read. Its epoch is written, as Kafka 4.2 does: kept in memory only (R102), it would be
+    forgotten with the coordinator, and the old leader could write again (R94)."""
+    taken_over = WriteState(topic_id=request.topic_id, partition=request.partition, leader_epoch=request.leader_epoch)
+    return _written(state, taken_over, updates_per_snapshot)
+
+
+def _written(state: ShareState, request: WriteState, updates_per_snapshot: int) -> StateRecord | None:
+    """An update, or a snapshot where that is due or no longer (R77). None: all of it is durable already (R87)."""
+    update = StateUpdate(
+        key=state.key,
+        snapshot_epoch=state.snapshot_epoch,
+        leader_epoch=request.leader_epoch,
+        start_offset=request.start_offset,
+        state_batches=combine_batches((), request.state_batches, max(state.start_offset, request.start_offset)),
+    )
+    after = evolve(state, update)
+    assert after is not None, "an update deletes nothing"
+    if after == state:
+        return None
+    nothing_in_flight = after.start_offset > state.start_offset and not after.state_batches
+    due = state.updates >= updates_per_snapshot
+    return fresh_snapshot(after) if due or nothing_in_flight else update
+
+
+# ----------------------------------------------------------------------------------------------- answers
+
+
+def _done(request: StateRequest) -> StateResult:
+    return StateResult(topic_id=request.topic_id, partition=request.partition)
+
+
+def _all_of(state: ShareState, request: ReadState) -> StateResult:
+    return replace(
+        _done(request),
+        state_epoch=state.state_epoch,
+        start_offset=state.start_offset,
+        state_batches=state.state_batches,
+    )
+
+
+def _settled_start(state: ShareState) -> int:
+    """The SPSO past final batches at the front, which a leader would skip on loading (R15, R103)."""
+    start_offset = state.start_offset
+    for first, last, delivery_state, _ in state.state_batches:
+        if first != start_offset or not DeliveryState(delivery_state).is_final:
+            break
+        start_offset = last + 1
+    return start_offset

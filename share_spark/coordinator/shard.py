@@ -1,0 +1,86 @@
+"""All keys of one state partition, and requests that name many of them (R72, R73, R97, R98).
+
+A shard is a value: its owner loads it by replaying the records of its state partition, commits what ``answer`` gives,
+and only then goes on with ``evolved`` and sends the results. A commit that failed has changed nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from share_spark.coordinator.decide import (
+    UPDATES_PER_SNAPSHOT,
+    Decision,
+    Fault,
+    decide,
+    malformed,
+    refusal,
+)
+from share_spark.coordinator.evolve import evolve, replay
+from share_spark.coordinator.state_partition import STATE_PARTITIONS, state_partition_of
+from share_spark.model.errors import ErrorCode
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.share_state import ShareGroupStateRequest, ShareState, StateRecord, StateRequest, StateResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorShard:
+    """``state_partition`` of ``state_partitions``. Until it is ``loaded`` it answers nothing but that (R73)."""
+
+    state_partition: int
+    state_partitions: int = STATE_PARTITIONS
+    updates_per_snapshot: int = UPDATES_PER_SNAPSHOT
+    loaded: bool = False
+    states: Mapping[SharePartitionKey, ShareState] = field(default_factory=dict)
+
+
+class Answer(NamedTuple):
+    """Records to commit together, and one result per entry, in their order."""
+
+    records: tuple[StateRecord, ...]
+    results: tuple[StateResult, ...]
+
+
+def answer(shard: CoordinatorShard, request: ShareGroupStateRequest) -> Answer:
+    """Every entry on its own (R98), one that names a key again after those before it. No group: no answer (R97)."""
+    changed: dict[SharePartitionKey, ShareState | None] = {}
+    records: list[StateRecord] = []
+    results: list[StateResult] = []
+    for entry in request.entries if request.group_id else ():
+        key = SharePartitionKey(request.group_id, entry.topic_id, entry.partition)
+        known = changed[key] if key in changed else shard.states.get(key)
+        record, result = _decide(shard, key, known, entry)
+        results.append(result)
+        if record is not None:
+            records.append(record)
+            changed[key] = evolve(known, record)
+    return Answer(tuple(records), tuple(results))
+
+
+def evolved(shard: CoordinatorShard, records: Iterable[StateRecord]) -> CoordinatorShard:
+    """The shard after ``records``, committed or read again; of another state partition's, none counts."""
+    owned = (record for record in records if _owner(shard, record.key) == shard.state_partition)
+    return replace(shard, states=replay(owned, shard.states))
+
+
+def _decide(
+    shard: CoordinatorShard, key: SharePartitionKey, state: ShareState | None, request: StateRequest
+) -> Decision:
+    if fault := malformed(request) or _misplaced(shard, key):
+        return refusal(request, fault)
+    return decide(key, state, request, shard.updates_per_snapshot)
+
+
+def _misplaced(shard: CoordinatorShard, key: SharePartitionKey) -> Fault | None:
+    owner = _owner(shard, key)
+    if owner != shard.state_partition:
+        return Fault(ErrorCode.NOT_COORDINATOR, f"{key} belongs to state partition {owner}")
+    if not shard.loaded:
+        return Fault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"state partition {owner} is being loaded")
+    return None
+
+
+def _owner(shard: CoordinatorShard, key: SharePartitionKey) -> int:
+    return state_partition_of(key, shard.state_partitions)

@@ -1,0 +1,150 @@
+"""What is said to the share coordinator, what it answers, and the records it keeps, all in the KIP's own form (R74-R79,
+section 4.7 of KIP-932): no members, no locks, Acquired never.
+
+A request may name many share-partitions of one group; each is one entry here, is judged on its own and has its own
+result (R98). The wire nests entries by topic, which changes nothing but the bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from share_spark.model.errors import ErrorCode
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.records import UNINITIALIZED_START_OFFSET, StateBatch
+
+NOT_GIVEN = -1
+"""A start offset, leader epoch or state epoch of a request or update that keeps the known value (R79)."""
+
+DELETED_SNAPSHOT_EPOCHS = frozenset({-1, 65_535})
+"""A snapshot with one of these is read as a tombstone: the KIP's prose says -1, its schema is a uint16 (O5)."""
+
+LAST_SNAPSHOT_EPOCH = 65_534
+"""The next one is 0 again; epochs are compared for equality only (O7)."""
+
+
+def next_snapshot_epoch(snapshot_epoch: int) -> int:
+    """The epoch of the snapshot after this one (R75, O7); -1, no snapshot yet, gives 0."""
+    return 0 if snapshot_epoch >= LAST_SNAPSHOT_EPOCH else snapshot_epoch + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitializeState:
+    """Create or reset a share-partition (R101). ``start_offset`` -1: the leader will choose it (R26)."""
+
+    topic_id: str
+    partition: int
+    state_epoch: int
+    start_offset: int = UNINITIALIZED_START_OFFSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadState:
+    """Ask for all there is (R102). ``leader_epoch`` -1: whoever asks is no leader and is not fenced."""
+
+    topic_id: str
+    partition: int
+    leader_epoch: int = NOT_GIVEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteState:
+    """What a leader changed (R61): only the batches that changed, and the SPSO if it moved."""
+
+    topic_id: str
+    partition: int
+    state_epoch: int = NOT_GIVEN
+    leader_epoch: int = NOT_GIVEN
+    start_offset: int = NOT_GIVEN
+    state_batches: tuple[StateBatch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteState:
+    """Forget a share-partition (R91)."""
+
+    topic_id: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStateSummary:
+    """Ask for state epoch and start offset only (R103)."""
+
+    topic_id: str
+    partition: int
+    leader_epoch: int = NOT_GIVEN
+
+
+StateRequest = InitializeState | ReadState | WriteState | DeleteState | ReadStateSummary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroupStateRequest:
+    """One RPC: entries of one group, in the order they are to be handled."""
+
+    group_id: str
+    entries: tuple[StateRequest, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateResult:
+    """The answer to one entry. The last three are set only in answers that carry them: Read all, ReadSummary two."""
+
+    topic_id: str
+    partition: int
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    state_epoch: int | None = None
+    start_offset: int | None = None
+    state_batches: tuple[StateBatch, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSnapshot:
+    """The complete durable state of a share-partition (R74)."""
+
+    key: SharePartitionKey
+    snapshot_epoch: int
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    state_batches: tuple[StateBatch, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateUpdate:
+    """What changed since the snapshot of this epoch (R74, R76). The state epoch is the snapshot's (O8)."""
+
+    key: SharePartitionKey
+    snapshot_epoch: int
+    leader_epoch: int
+    start_offset: int
+    state_batches: tuple[StateBatch, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateTombstone:
+    """The key is unknown from here on (R91, R93)."""
+
+    key: SharePartitionKey
+
+
+StateRecord = StateSnapshot | StateUpdate | StateTombstone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareState:
+    """What the coordinator holds of one share-partition: the fold of its records.
+
+    ``state_batches`` are sorted, disjoint and joined. ``updates``: since the snapshot; it only tells when the next
+    one is due, so two states that differ in it are equal (R87).
+    """
+
+    key: SharePartitionKey
+    snapshot_epoch: int
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    state_batches: tuple[StateBatch, ...]
+    updates: int = field(default=0, compare=False)
