@@ -104,6 +104,7 @@ SETTINGS: Mapping[str, _Setting] = {
     "updates_per_snapshot": _Setting("share.coordinator.snapshot.update.records.per.snapshot", 500, _integer(1, 500)),
     "state_refresh_ms": _Setting("state.refresh", 10_000, _milliseconds(1_000, _DAY_MS)),
     "history_retention_ms": _Setting("history.retention", 0, _milliseconds(0, 3_650 * _DAY_MS)),
+    "compaction_interval_ms": _Setting("compaction.interval", 0, _milliseconds(0, 30 * _DAY_MS)),
     "request_timeout_ms": _Setting("request.timeout.ms", 15_000, _milliseconds(1_000, 600_000)),
 }
 """Field of GroupConfig -> (key, default, reader). Durations take 30s, 10m, 7d or PT1H as well as milliseconds."""
@@ -132,6 +133,7 @@ class GroupConfig:
     updates_per_snapshot: int
     state_refresh_ms: int
     history_retention_ms: int
+    compaction_interval_ms: int
     request_timeout_ms: int
 
     @classmethod
