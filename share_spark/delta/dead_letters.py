@@ -1,8 +1,7 @@
 """Dead letters to a Delta table, one row each, to be looked at with SQL.
 
-The table is made when it is missing. Letters are written before the commit that archives their records,
-so a crash in between writes them again: at least once, and (group_id, topic, partition, offset) tells
-the copies.
+The table is made when it is missing. The letters of a micro-batch are one append, numbered by it
+(``txnAppId``, ``txnVersion``), so that one which is written again after a crash is there once.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from share_spark.delta.location import Location
-from share_spark.engine.ports import RECORD_COLUMNS
+from share_spark.engine.ports import RECORD_COLUMNS, Stamp
 from share_spark.engine.spark_errors import first_line
 from share_spark.model.errors import DeadLetterError
 
@@ -34,10 +33,12 @@ _PROPERTIES = {
 
 
 class DeltaDeadLetters:
-    """DeadLetterTarget on a Delta table."""
+    """DeadLetterTarget on a Delta table. ``state``: where the state of its groups is; with the group it names the
+    writer in the table's transactions."""
 
-    def __init__(self, location: Location | str) -> None:
+    def __init__(self, location: Location | str, state: Location | str) -> None:
         self._location = Location.parse(location) if isinstance(location, str) else location
+        self._state = str(state)
         self._checked = False
 
     def __repr__(self) -> str:
@@ -55,13 +56,14 @@ class DeltaDeadLetters:
             raise self._failed(error) from error
         self._checked = True
 
-    def write(self, spark: SparkSession, group_id: str, letters: DataFrame) -> None:
+    def write(self, spark: SparkSession, group_id: str, stamp: Stamp, letters: DataFrame) -> None:
         """One row per row of ``letters``, in one append; see DeadLetterTarget. DeadLetterError."""
         if not self._checked:
             self.check(spark)
         rows = letters.withColumns({"group_id": F.lit(group_id), "archived_at": F.current_timestamp()})
         try:
-            self._location.append(rows.select(*_names()))
+            transaction = {"txnAppId": f"share_spark/dead letters/{group_id}@{self._state}"}
+            self._location.append(rows.select(*_names()), transaction | {"txnVersion": str(stamp.number)})
         except (PySparkException, Py4JError) as error:
             raise self._failed(error) from error
 

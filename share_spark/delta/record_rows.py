@@ -34,6 +34,7 @@ _ACQUIRED = pa.struct(
         ("lock_deadline_ms", pa.int64()),
     ]
 )
+_SUSPECTS = pa.struct([("first_offset", pa.int64()), ("last_offset", pa.int64()), ("lost_among", pa.int64())])
 RECORD_TYPE = pa.struct(
     [
         ("kind", pa.string()),
@@ -46,6 +47,7 @@ RECORD_TYPE = pa.struct(
         ("start_offset", pa.int64()),
         ("state_batches", pa.list_(_STATE_BATCH)),
         ("acquired", pa.list_(_ACQUIRED)),
+        ("suspects", pa.list_(_SUSPECTS)),
     ]
 )
 """One record; the columns of ``tables.RECORD_COLUMNS`` in their order."""
@@ -55,6 +57,7 @@ def record_array(records: Sequence[tuple[str, ShareRecord]]) -> pa.StructArray:
     """(topic name, record) pairs as RECORD_TYPE. An update has no state epoch of its own (O8): null."""
     settled = [_split(record)[0] for _, record in records]
     held = [_split(record)[1] for _, record in records]
+    doubted = [[batch for batch in record.batches if batch.lost_among] for _, record in records]
     columns: list[Any] = [
         pa.array([SNAPSHOT if isinstance(record, ShareSnapshot) else UPDATE for _, record in records]),
         pa.array([topic for topic, _ in records]),
@@ -66,6 +69,7 @@ def record_array(records: Sequence[tuple[str, ShareRecord]]) -> pa.StructArray:
         pa.array([record.start_offset for _, record in records], pa.int64()),
         _lists(settled, _STATE_BATCH, (0, 1, 2, 3)),
         _lists(held, _ACQUIRED, (0, 1, 3, 4, 5)),
+        _lists(doubted, _SUSPECTS, (0, 1, 6)),
     ]
     return pa.StructArray.from_arrays(columns, fields=list(RECORD_TYPE))
 
@@ -75,10 +79,11 @@ def records_in(rows: pa.Table, group_id: str) -> Iterator[tuple[str, ShareRecord
     scalars = [rows.column(name).to_pylist() for name in _SCALARS]
     settled = _in_flight(rows.column("state_batches"), _settled_batch)
     held = _in_flight(rows.column("acquired"), _held_batch)
+    doubted = _in_flight(rows.column("suspects"), _suspicion)
     for kind, topic, topic_id, partition, snapshot_epoch, state_epoch, leader_epoch, start_offset in zip(
         *scalars, strict=True
     ):
-        batches = tuple(sorted(next(settled) + next(held)))
+        batches = _with_suspects(sorted(next(settled) + next(held)), dict(next(doubted)))
         key = SharePartitionKey(group_id, topic_id, partition)
         if kind == SNAPSHOT:
             record: ShareRecord = ShareSnapshot(
@@ -136,7 +141,18 @@ def _column(values: Sequence[Any], kind: pa.DataType) -> Any:
     return pa.array(np.fromiter(values, np.int64, len(values))).cast(kind)
 
 
-def _in_flight(column: Any, build: Any) -> Iterator[list[InFlightBatch]]:
+def _with_suspects(batches: list[InFlightBatch], lost_among: dict[int, int]) -> tuple[InFlightBatch, ...]:
+    """``lost_among`` by first offset: a run is in doubt as a whole."""
+    if not lost_among:
+        return tuple(batches)
+    return tuple(batch._replace(lost_among=lost_among.get(batch.first_offset, 0)) for batch in batches)
+
+
+def _suspicion(first: int, _last: int, lost_among: int) -> tuple[int, int]:
+    return first, lost_among
+
+
+def _in_flight(column: Any, build: Any) -> Iterator[list[Any]]:
     for chunk in column.chunks:
         values = chunk.flatten()
         fields = [values.field(index).to_pylist() for index in range(values.type.num_fields)]

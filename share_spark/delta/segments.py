@@ -16,6 +16,7 @@ from share_spark.delta.commits import CommitListing, group_tail
 from share_spark.delta.location import Location
 from share_spark.delta.record_rows import SNAPSHOT
 from share_spark.delta.tables import log_table
+from share_spark.engine.ports import NO_STAMP, Stamp
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,14 +30,14 @@ class Tail:
     """The end of a group's log as of one version.
 
     ``rows``: the rows that count (LOG_COLUMNS), perhaps with claims. ``epoch``: the highest claimed, 0 if none.
-    ``last_segment``: the highest in use, -1 if none. ``batch_id``: the last micro-batch that counts, -1 if the
-    commits do not tell. ``empty``: there are certainly no rows.
+    ``last_segment``: the highest in use, -1 if none. ``last``: the last micro-batch that counts. ``empty``: there are
+    certainly no rows.
     """
 
     rows: DataFrame
     epoch: int
     last_segment: int
-    batch_id: int
+    last: Stamp = NO_STAMP
     empty: bool = False
 
 
@@ -48,23 +49,24 @@ def tail_of(spark: SparkSession, location: Location, group_id: str, commits: Com
     if not found.told:
         return _tail_by_stamps(frame)
     if note is None:
-        return Tail(rows=frame.limit(0), epoch=found.epoch, last_segment=found.segment, batch_id=-1, empty=True)
+        return Tail(rows=frame.limit(0), epoch=found.epoch, last_segment=found.segment, empty=True)
     # Micro-batches only grow within a segment; a later one than the last that counts is a zombie's.
     whole = (F.col("segment") == note.segment) & (F.col("writer_epoch") == note.writer_epoch)
     rows = frame.where(whole & (F.col("batch_id") <= note.batch_id))
-    return Tail(rows=rows, epoch=found.epoch, last_segment=found.segment, batch_id=note.batch_id)
+    last = Stamp(note.writer_epoch, note.batch_id)
+    return Tail(rows=rows, epoch=found.epoch, last_segment=found.segment, last=last)
 
 
 def _tail_by_stamps(frame: DataFrame) -> Tail:
     claimed = frame.groupBy("segment", "writer_epoch").agg(
-        F.max((F.col("kind") == SNAPSHOT).cast("int")).alias("whole")
+        F.max((F.col("kind") == SNAPSHOT).cast("int")).alias("whole"), F.max("batch_id").alias("batch_id")
     )
-    found = [(row.writer_epoch, row.segment, bool(row.whole)) for row in claimed.collect()]
-    whole = max(((epoch, segment) for epoch, segment, has in found if has), default=(-1, -1))
+    found = [(row.writer_epoch, row.segment, bool(row.whole), row.batch_id) for row in claimed.collect()]
+    whole = max(((epoch, segment, batch) for epoch, segment, has, batch in found if has), default=(0, -1, -1))
     rows = frame.where((F.col("writer_epoch") == whole[0]) & (F.col("segment") == whole[1]))
     return Tail(
         rows=rows,
-        epoch=max((epoch for epoch, _, _ in found), default=0),
-        last_segment=max((segment for _, segment, _ in found), default=-1),
-        batch_id=-1,
+        epoch=max((epoch for epoch, _, _, _ in found), default=0),
+        last_segment=max((segment for _, segment, _, _ in found), default=-1),
+        last=Stamp(whole[0], whole[2]),
     )

@@ -37,11 +37,13 @@ from share_spark.delta.buckets import (
     outcomes_in,
 )
 from share_spark.delta.commits import CommitListing, CommitNote
+from share_spark.delta.journal import Journal
 from share_spark.delta.location import Location, sql_literal
 from share_spark.delta.record_rows import CLAIM, SNAPSHOT
 from share_spark.delta.segments import Tail, tail_of
 from share_spark.delta.state_view import LiveState
 from share_spark.delta.tables import LOG_COLUMNS, ensure_tables, log_table
+from share_spark.engine.ports import NO_STAMP, Stamp
 from share_spark.engine.step import Control, Front, Outcome
 from share_spark.model.errors import FencedError, StateError
 from share_spark.model.ids import SharePartitionKey
@@ -77,6 +79,7 @@ class DeltaShareStateStore:
     _tentative_note: CommitNote | None = None
     _tentative_at_ms: int = 0
     _dirty: bool = False
+    _last: Stamp = NO_STAMP
     _batch_id: int = -1
     _at_ms: int = 0
     _lent: DataFrame | None = None
@@ -133,6 +136,7 @@ class DeltaShareStateStore:
         tail = tail_of(self.spark, self.location, self.group_id, self._commits, self._version)
         folded = self._fold(tail).localCheckpoint(eager=False)
         payloads = _payloads(folded, OUTCOME)
+        self._last = tail.last
         self._adopt(folded)
         return fronts_in(payloads)
 
@@ -183,6 +187,14 @@ class DeltaShareStateStore:
         if found is not None:
             self._count(found)
         return found is not None
+
+    def counted(self, stamp: Stamp) -> bool:
+        """Is it of the run whose micro-batches the last ``load`` folded, and not after the last that counts?"""
+        return stamp.writer_epoch == self._last.writer_epoch and stamp.batch_id <= self._last.batch_id
+
+    def journal(self, purpose: str) -> Journal:
+        """Notes that belong to this group's micro-batches; after ``claim``."""
+        return Journal(self.spark, log_table(self.location).directory(self.spark), purpose, self.group_id)
 
     @contextmanager
     def borrow(self) -> Iterator[LiveState]:

@@ -64,7 +64,7 @@ def state_of_group(tail: Tail, group_id: str) -> DataFrame:
     bucket = F.expr(f"CAST({KEY_HASH_SQL} % {STATE_BUCKETS} AS INT)")
     rows = tail.rows.where(F.col("kind") != CLAIM).withColumn("bucket", bucket)
     grouped = rows.groupBy("bucket").applyInArrow(_people_function(group_id), STATE_COLUMNS)
-    return grouped.withColumn("as_of_batch", F.lit(tail.batch_id).cast("bigint")) if tail.batch_id >= 0 else grouped
+    return grouped.withColumn("as_of_batch", F.lit(tail.last.batch_id).cast("bigint"))
 
 
 def state_of_frame(live: LiveState, buckets: Collection[int] | None) -> DataFrame:

@@ -23,11 +23,11 @@ import numpy as np
 from share_spark.engine.ports import (
     AcknowledgedSpan,
     AcquiredSpan,
-    DeadLetter,
     OffsetSpan,
+    Stamp,
     TopicDescription,
 )
-from share_spark.engine.step import Control, Front, Outcome, front_of, step, with_snapshot
+from share_spark.engine.step import LOST, Control, Front, Outcome, front_of, step, with_snapshot
 from share_spark.model.errors import FencedError, StateError, TopicError
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.offsets import LogEnds
@@ -300,6 +300,10 @@ class InMemoryShareStateStore:
             self._count(commit)
         return bool(own)
 
+    def counted(self, stamp: Stamp) -> bool:
+        counted = self.log.that_count(self.group_id, self._version)
+        return any((commit.writer_epoch, commit.batch_id) == stamp for commit in counted)
+
     def _commit(self, kind: str, batch_id: int) -> StateCommit:
         return StateCommit(self.group_id, kind, self._epoch, self.run_id, self._segment, batch_id)
 
@@ -345,6 +349,10 @@ RecordHandler = Callable[[str, int, int, int], Answer]
 """(topic, partition, offset, delivery count) -> acknowledgement, perhaps with an error text."""
 
 
+class WorkerLostError(Exception):
+    """What a handler raises that kills its worker: everything that was delivered together is lost."""
+
+
 @dataclass(frozen=True, slots=True)
 class InMemoryDelivery:
     """Calls ``handler`` for each acquired record that the log has. An Exception of it is a release with its text."""
@@ -353,7 +361,10 @@ class InMemoryDelivery:
     handler: RecordHandler
 
     def deliver(self, acquired: Sequence[AcquiredSpan]) -> Sequence[AcknowledgedSpan]:
-        return [self._deliver(one) for one in acquired]
+        try:
+            return [self._deliver(one) for one in acquired]
+        except WorkerLostError:
+            return [_all_lost(one) for one in acquired]
 
     def _deliver(self, acquired: AcquiredSpan) -> AcknowledgedSpan:
         at = acquired.partition
@@ -370,9 +381,17 @@ class InMemoryDelivery:
     def _answer(self, at: TopicPartition, offset: int, count: int) -> tuple[AcknowledgeType, str]:
         try:
             answer = self.handler(at.topic, at.partition, offset, count)
+        except WorkerLostError:
+            raise
         except Exception as fault:  # noqa: BLE001 - whatever a handler raises is a release
             return AcknowledgeType.RELEASE, f"{type(fault).__name__}: {fault}"
         return answer if isinstance(answer, tuple) else (answer, "")
+
+
+def _all_lost(acquired: AcquiredSpan) -> AcknowledgedSpan:
+    ranges = acquired.ranges[np.argsort(acquired.ranges[:, 0], kind="stable")].copy()
+    ranges[:, 2] = LOST
+    return AcknowledgedSpan(acquired.partition, ranges, [(int(ranges[0, 0]), int(ranges[-1, 1]), "worker lost")])
 
 
 def _runs(said: Iterable[tuple[int, _T]]) -> list[tuple[int, int, _T]]:
@@ -384,16 +403,3 @@ def _runs(said: Iterable[tuple[int, _T]]) -> list[tuple[int, int, _T]]:
         else:
             runs.append((offset, offset, what))
     return runs
-
-
-@dataclass(slots=True)
-class InMemoryDeadLetters:
-    """Keeps what is written. ``refuse``: raise it instead of keeping anything."""
-
-    letters: list[DeadLetter] = field(default_factory=list)
-    refuse: Exception | None = None
-
-    def write(self, letters: Iterable[DeadLetter]) -> None:
-        if self.refuse is not None:
-            raise self.refuse
-        self.letters.extend(letters)

@@ -1,14 +1,16 @@
 """The micro-batch: inputs, decision, one append, then effects. The only loop that owns order and durability.
 
     log ends, acknowledgements, time  ->  plan  ->  advance (decide, on the executors)
-        ->  dead letters of what is about to be archived  ->  one append  ->  has somebody else claimed the group?
-        ->  deliver what was acquired; its acknowledgements are an input of the next micro-batch
+        ->  announce dead letters  ->  one append  ->  has somebody else claimed the group?  ->  write dead letters
+        ->  deliver what was acquired  ->  commit its output; its acknowledgements are an input of the next micro-batch
 
 What if the process dies ...
 - before the append: nothing was visible; the acknowledgements that were not committed are lost with their handlers'
-  run, the records stay Acquired until their lock ends, and are delivered again with a higher count;
-- while dead letters are written: they are written again (at least once);
-- after the append, before or during delivery: the same as the first, and the delivery has been counted.
+  run, the records stay Acquired until their lock ends, and are delivered again with a higher count; unless they had
+  output: then the sink's commit has decided, and the next engine finds it there and absorbs it;
+- after the append, before dead letters are written: the next engine finds them announced, and writes them;
+- before or during delivery: the same as the first, and the delivery has been counted;
+- inside the commit of the output: it is there or it is not, and the acknowledgements with it.
 An append whose outcome is unknown is looked up by its stamp; the live state is rebuilt from the log before going on.
 """
 
@@ -25,11 +27,14 @@ from share_spark.engine.planning import Inputs, is_done, plan
 from share_spark.engine.ports import (
     AcknowledgedSpan,
     AcquiredSpan,
+    Answers,
     Clock,
     DeadLetter,
     DeadLetterSink,
     Delivery,
+    OutputSink,
     ShareStateStore,
+    Stamp,
 )
 from share_spark.engine.progress import MicroBatchProgress, StepTimer
 from share_spark.engine.step import NO_RANGES, Control, Front, Outcome, Ranges
@@ -37,11 +42,14 @@ from share_spark.engine.topics import SubscribedTopics
 from share_spark.model.config import GroupConfig
 from share_spark.model.errors import ErrorCode, FencedError, StateError
 from share_spark.model.ids import SharePartitionKey, TopicPartition
-from share_spark.model.requests import AcknowledgeType, ArchiveReason
+from share_spark.model.requests import AcknowledgeType, ArchivedRange, ArchiveReason
 
 _log = logging.getLogger(__name__)
 
 _COMMIT_ATTEMPTS = 3
+ENGINE_LOST = "the engine that ran it was lost"
+"""Error of a record whose last attempt, alone, ended with the engine: nobody is left to say more."""
+
 _DEAD_LETTER_REASONS = (ArchiveReason.REJECTED, ArchiveReason.DELIVERY_LIMIT)
 
 
@@ -54,6 +62,7 @@ class Ports:
     delivery: Delivery
     dead_letters: DeadLetterSink | None
     clock: Clock
+    sink: OutputSink | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,23 +76,37 @@ class ShareGroupEngine:
     ports: Ports
     available_now: bool = False
     _fronts: dict[SharePartitionKey, Front] = field(default_factory=dict)
-    _pending: dict[SharePartitionKey, AcknowledgedSpan] = field(default_factory=dict)
+    _pending: Answers = field(default_factory=dict)
+    _pending_of: str | None = None
+    _epoch: int = 0
+    _suspects_next: bool = True
+    _charged: bool = True
     _targets: Mapping[SharePartitionKey, int] | None = None
     _now_ms: int = 0
     _first: bool = True
 
     def start(self) -> None:
-        """Claim the group, rebuild its state, note the targets of an available-now run.
+        """Claim the group, rebuild its state, take over what the engine before left unfinished, note the targets of an
+        available-now run.
 
-        Raises TopicError, StateError, FencedError; nothing but the claim is written.
+        Raises TopicError, StateError, FencedError, SinkError, DeadLetterError; nothing but the claim is written.
         """
         self.ports.topics.refresh()
         self.ports.topics.check_identity(self.ports.store.known_topics())
-        self.ports.store.claim()
+        self._epoch = self.ports.store.claim()
         self._fronts = dict(self.ports.store.load())
+        self._take_over()
         if self.available_now:
             ends = self.ports.topics.log_ends()
             self._targets = {key: end.end_offset for key, end in ends.items()}
+
+    def _take_over(self) -> None:
+        if self.ports.dead_letters is not None:
+            self.ports.dead_letters.recover(self.ports.store.counted)
+        left = self.ports.sink.claim(self._epoch) if self.ports.sink is not None else None
+        if left is not None:
+            _log.info("output of the engine before is committed; its acknowledgements count")
+            self._pending, self._pending_of = left.answers, left.member_id
 
     @property
     def has_state(self) -> bool:
@@ -104,7 +127,8 @@ class ShareGroupEngine:
     def run(self, batch_id: int, *, stopping: bool = False) -> MicroBatchProgress:
         """One micro-batch. With ``stopping`` it commits what is known and gives the rest back, and acquires nothing.
 
-        Raises FencedError, TopicError, HandlerError, DeadLetterError, StateError; the engine must then be thrown away.
+        Raises FencedError, TopicError, HandlerError, SinkError, DeadLetterError, StateError; the engine must then be
+        thrown away, after a last call with ``stopping`` unless it was fenced.
         """
         timer = StepTimer()
         inputs = self._read_inputs(stopping)
@@ -115,11 +139,11 @@ class ShareGroupEngine:
             max_record_locks=self.config.max_record_locks,
         )
         timer.mark("plan")
-        outcomes = self._decide_and_commit(batch_id, controls, timer) if controls or self._first else ()
+        stamp = Stamp(self._epoch, batch_id)
+        outcomes = self._decide_and_commit(stamp, controls, timer) if controls or self._first else ()
         self._first = False
-        self._pending = {}
-        self._fronts.update({outcome.key: outcome.front for outcome in outcomes})
-        self._deliver(outcomes, timer)
+        self._suspects_next = not any(control.suspects for control in controls.values())
+        self._deliver(stamp, outcomes, timer)
         return MicroBatchProgress.of(batch_id, inputs.now_ms, outcomes, self._lag(inputs), timer.steps)
 
     def _read_inputs(self, stopping: bool) -> Inputs:
@@ -134,22 +158,34 @@ class ShareGroupEngine:
             acknowledged={key: span.ranges for key, span in self._pending.items()},
             targets=self._targets,
             stopping=stopping,
+            acknowledged_by=self._pending_of,
+            suspects_next=self._suspects_next,
+            charged=self._charged,
         )
 
     def _decide_and_commit(
-        self, batch_id: int, controls: Mapping[SharePartitionKey, Control], timer: StepTimer
+        self, stamp: Stamp, controls: Mapping[SharePartitionKey, Control], timer: StepTimer
     ) -> Sequence[Outcome]:
-        for attempt in range(1, _COMMIT_ATTEMPTS + 1):
-            outcomes = self.ports.store.advance(controls, batch_id=batch_id, now_ms=self._now_ms)
+        for _ in range(_COMMIT_ATTEMPTS):
+            outcomes = self.ports.store.advance(controls, batch_id=stamp.batch_id, now_ms=self._now_ms)
             timer.mark("decide")
             _check(outcomes)
-            if attempt == 1:
-                self._write_dead_letters(outcomes)
-                timer.mark("dead letters")
-            if self._commit(batch_id):
+            announced = self._announce_dead_letters(stamp, outcomes)
+            if self._commit(stamp.batch_id):
                 timer.mark("append")
+                self._absorbed(outcomes)
+                self._write_dead_letters(stamp, announced)
+                timer.mark("dead letters")
                 return outcomes
-        raise StateError(f"the state log refused micro-batch {batch_id} {_COMMIT_ATTEMPTS} times")
+        raise StateError(f"the state log refused micro-batch {stamp.batch_id} {_COMMIT_ATTEMPTS} times")
+
+    def _absorbed(self, outcomes: Sequence[Outcome]) -> None:
+        """The acknowledgements that waited are in the state."""
+        had_output = bool(self._pending) and self.ports.sink is not None
+        self._pending, self._pending_of = {}, None
+        self._fronts.update({outcome.key: outcome.front for outcome in outcomes})
+        if had_output and self.ports.sink is not None:
+            self.ports.sink.forget()
 
     def _commit(self, batch_id: int) -> bool:
         try:
@@ -163,25 +199,38 @@ class ShareGroupEngine:
             self._fronts = dict(self.ports.store.load())
             return committed
 
-    def _write_dead_letters(self, outcomes: Sequence[Outcome]) -> None:
+    def _announce_dead_letters(self, stamp: Stamp, outcomes: Sequence[Outcome]) -> bool:
         if self.ports.dead_letters is None:
-            return
+            return False
         letters = [letter for outcome in outcomes for letter in self._letters_of(outcome)]
         if letters:
-            self.ports.dead_letters.write(letters)
+            self.ports.dead_letters.announce(stamp, letters)
+        return bool(letters)
+
+    def _write_dead_letters(self, stamp: Stamp, announced: bool) -> None:
+        if not announced or self.ports.dead_letters is None:
+            return
+        # What was acquired by the same commit has not run yet: if this fails, no record is to blame.
+        self._charged = False
+        self.ports.dead_letters.write(stamp)
+        self._charged = True
 
     def _letters_of(self, outcome: Outcome) -> list[DeadLetter]:
-        span = self._pending.get(outcome.key)
-        errors = span.errors if span else ()
         partition = TopicPartition(outcome.front.topic, outcome.key.partition)
         return [
             DeadLetter(partition, first, last, run.delivery_count, run.reason.value, error)
             for run in outcome.archived
             if run.reason in _DEAD_LETTER_REASONS
-            for first, last, error in cut_by_error(run.first_offset, run.last_offset, errors)
+            for first, last, error in self._errors_of(outcome.key, run)
         ]
 
-    def _deliver(self, outcomes: Sequence[Outcome], timer: StepTimer) -> None:
+    def _errors_of(self, key: SharePartitionKey, run: ArchivedRange) -> list[tuple[int, int, str | None]]:
+        span = self._pending.get(key)
+        if span is None or not is_inside(span.ranges, run.first_offset):
+            return [(run.first_offset, run.last_offset, ENGINE_LOST)]
+        return cut_by_error(run.first_offset, run.last_offset, span.errors)
+
+    def _deliver(self, stamp: Stamp, outcomes: Sequence[Outcome], timer: StepTimer) -> None:
         keys = {
             TopicPartition(outcome.front.topic, outcome.key.partition): outcome
             for outcome in outcomes
@@ -191,10 +240,22 @@ class ShareGroupEngine:
             return
         answers = self.ports.delivery.deliver([AcquiredSpan(at, won.acquired) for at, won in keys.items()])
         said = {answer.partition: answer for answer in answers}
+        pending = {}
         for at, outcome in keys.items():
             answer = said.get(at) or AcknowledgedSpan(at, NO_RANGES, ())
-            self._pending[outcome.key] = answer._replace(ranges=with_gaps(outcome.acquired, answer.ranges))
+            pending[outcome.key] = answer._replace(ranges=with_gaps(outcome.acquired, answer.ranges))
         timer.mark("deliver")
+        self._commit_output(stamp, pending)
+        timer.mark("output")
+        self._pending = pending
+
+    def _commit_output(self, stamp: Stamp, answers: Answers) -> None:
+        if self.ports.sink is None:
+            return
+        # A sink that refuses rows is no delivery failure: everything is given back as if it had not been tried.
+        self._charged = False
+        self.ports.sink.commit(stamp, self.ports.store.member_id, answers)
+        self._charged = True
 
     def _lag(self, inputs: Inputs) -> int:
         """Offsets not finished yet: log end less SPSO, over all share-partitions."""
@@ -229,6 +290,12 @@ def with_gaps(acquired: Ranges, acknowledged: Ranges) -> Ranges:
             holes.append((at, last, AcknowledgeType.GAP))
     filled = np.concatenate([acknowledged, np.array(holes, dtype=np.int64).reshape(-1, 3)])
     return filled[np.argsort(filled[:, 0], kind="stable")]
+
+
+def is_inside(ranges: Ranges, offset: int) -> bool:
+    """Is ``offset`` in one of ``ranges`` (ascending, disjoint)?"""
+    at = int(np.searchsorted(ranges[:, 1], offset))
+    return at < len(ranges) and bool(ranges[at, 0] <= offset)
 
 
 def cut_by_error(first: int, last: int, errors: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str | None]]:

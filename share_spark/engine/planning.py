@@ -3,6 +3,9 @@
 A share-partition is active when it has acknowledgements waiting, new records, redeliveries, a lock that has run
 out, a log start that moved past it, or no state yet. All others get no control row and cost nothing but a look at
 two integers.
+
+What a crash has put in doubt is acquired in micro-batches of its own, one piece of one share-partition at a time, so
+that nothing else can be lost with it; as long as there is other work, every second micro-batch is for that.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ class Inputs:
 
     ``topics``: topic id -> name. ``ends``: log ends per key. ``initial_offsets``: for keys without state.
     ``targets``: exclusive end offsets of an available-now run, None when the run is endless. ``acknowledged``:
-    third column acknowledge type.
+    third column acknowledge type or LOST; ``acknowledged_by`` as in ``Control``. ``suspects_next``: it is the turn of
+    what is in doubt. ``charged``: what is given back counts as an attempt.
     """
 
     now_ms: int
@@ -32,6 +36,9 @@ class Inputs:
     acknowledged: Mapping[SharePartitionKey, Ranges]
     targets: Mapping[SharePartitionKey, int] | None = None
     stopping: bool = False
+    acknowledged_by: str | None = None
+    suspects_next: bool = True
+    charged: bool = True
 
 
 def plan(
@@ -39,10 +46,36 @@ def plan(
 ) -> dict[SharePartitionKey, Control]:
     """Control rows of the active share-partitions; ``max_records`` is shared out among those that want records."""
     wanted = {key: _demand(key, inputs, fronts, max_record_locks) for key in inputs.ends}
-    active = [key for key in inputs.ends if wanted[key] or _must_settle(key, inputs, fronts)]
-    budget = 0 if inputs.stopping else max_records
-    shares = share_out([wanted[key] for key in active], budget)
-    return {key: _control(key, inputs, share) for key, share in zip(active, shares, strict=True)}
+    in_doubt = None if inputs.stopping else _in_doubt(inputs, fronts)
+    if in_doubt is not None and (inputs.suspects_next or not any(wanted.values())):
+        active = [key for key in inputs.ends if key == in_doubt or _must_settle(key, inputs, fronts)]
+        controls = {key: _control(key, inputs, 0, suspects=key == in_doubt) for key in active}
+    else:
+        active = [key for key in inputs.ends if wanted[key] or _must_settle(key, inputs, fronts)]
+        shares = share_out([wanted[key] for key in active], 0 if inputs.stopping else max_records)
+        controls = {key: _control(key, inputs, share) for key, share in zip(active, shares, strict=True)}
+    return controls | _no_longer_read(inputs, fronts)
+
+
+def _in_doubt(inputs: Inputs, fronts: Mapping[SharePartitionKey, Front]) -> SharePartitionKey | None:
+    """The share-partition whose suspects are next: those with most attempts left, as inside a share-partition."""
+    doubted = [(fronts[key].suspect_count, key) for key in inputs.ends if key in fronts and fronts[key].suspects]
+    return min(doubted, default=(0, None), key=lambda found: found[0])[1]
+
+
+def _no_longer_read(inputs: Inputs, fronts: Mapping[SharePartitionKey, Front]) -> dict[SharePartitionKey, Control]:
+    """Acknowledgements that a dead engine's output decided, for share-partitions that nobody subscribes to any more."""
+    return {
+        key: Control(
+            topic=fronts[key].topic,
+            log_start_offset=0,
+            end_offset=0,
+            acknowledged=ranges,
+            acknowledged_by=inputs.acknowledged_by,
+        )
+        for key, ranges in inputs.acknowledged.items()
+        if key not in inputs.ends and key in fronts
+    }
 
 
 def end_for(key: SharePartitionKey, inputs: Inputs) -> int:
@@ -103,13 +136,16 @@ def _must_settle(key: SharePartitionKey, inputs: Inputs, fronts: Mapping[SharePa
     return front.next_deadline_ms is not None and (inputs.stopping or front.next_deadline_ms <= inputs.now_ms)
 
 
-def _control(key: SharePartitionKey, inputs: Inputs, share: int) -> Control:
+def _control(key: SharePartitionKey, inputs: Inputs, share: int, *, suspects: bool = False) -> Control:
     return Control(
         topic=inputs.topics[key.topic_id],
         log_start_offset=inputs.ends[key].log_start_offset,
         end_offset=end_for(key, inputs),
         initial_offset=inputs.initial_offsets.get(key),
         acknowledged=inputs.acknowledged.get(key, NO_RANGES),
+        acknowledged_by=inputs.acknowledged_by,
         release_member=inputs.stopping,
+        charged=inputs.charged,
         max_records=share,
+        suspects=suspects,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -62,6 +62,22 @@ class TopicLog(Protocol):
         ...
 
 
+class Stamp(NamedTuple):
+    """Which micro-batch of which engine: later ones compare greater, whatever engine ran them."""
+
+    writer_epoch: int
+    batch_id: int
+
+    @property
+    def number(self) -> int:
+        """As one number that only grows: Delta's ``txnVersion``. Leaves room for a claim before the first one."""
+        return (self.writer_epoch << 32) + self.batch_id + 1
+
+
+NO_STAMP = Stamp(0, -1)
+"""Before any micro-batch of any engine."""
+
+
 class ShareStateStore(Protocol):
     """Durable share-partition state of one group: a log of records, and the live state folded from it.
 
@@ -95,6 +111,15 @@ class ShareStateStore(Protocol):
         """After a failed ``commit``: did the append of that micro-batch happen? Call ``load`` afterwards."""
         ...
 
+    def counted(self, stamp: Stamp) -> bool:
+        """Is this among the micro-batches that count, as of the claim? Asked after ``load`` about the engine before."""
+        ...
+
+    @property
+    def member_id(self) -> str:
+        """The engine as a member of its group; a new run is a new member."""
+        ...
+
 
 class AcquiredSpan(NamedTuple):
     """What a micro-batch acquired of one topic-partition. ``ranges``: int64 (n, 3) of first, last, delivery count."""
@@ -104,8 +129,9 @@ class AcquiredSpan(NamedTuple):
 
 
 class AcknowledgedSpan(NamedTuple):
-    """What handlers said of one topic-partition. ``ranges``: int64 (n, 3) of first, last, acknowledge type, ascending
-    and disjoint; offsets acquired but missing here hold no record. ``errors``: (first, last, text), ascending."""
+    """What handlers said of one topic-partition. ``ranges``: int64 (n, 3) of first, last, acknowledge type (or LOST),
+    ascending and disjoint; offsets acquired but missing here hold no record. ``errors``: (first, last, text),
+    ascending."""
 
     partition: TopicPartition
     ranges: NDArray[np.int64]
@@ -116,7 +142,39 @@ class Delivery(Protocol):
     """Brings acquired records to the handler and its acknowledgements back; calls it at most once per record."""
 
     def deliver(self, acquired: Sequence[AcquiredSpan]) -> Sequence[AcknowledgedSpan]:
-        """Raises HandlerError if the handler broke its contract; a lost worker is a release, not an exception."""
+        """Raises HandlerError if the handler broke its contract; a lost worker is told as LOST, not an exception."""
+        ...
+
+
+Answers = Mapping[SharePartitionKey, AcknowledgedSpan]
+"""The acknowledgements of one micro-batch's delivery."""
+
+
+class CommittedOutput(NamedTuple):
+    """A delivery whose output is in the sink, so its acknowledgements count, though no state row says so yet."""
+
+    member_id: str
+    answers: Answers
+
+
+class OutputSink(Protocol):
+    """Where output rows go: together with the acknowledgements they belong to, in one commit that decides both.
+
+    An answer is final once ``commit`` has returned; the next state row absorbs it, then it may be forgotten.
+    """
+
+    def claim(self, writer_epoch: int) -> CommittedOutput | None:
+        """From now on older engines cannot write here. Returns what the last of them committed here and did not live to
+        absorb. Raises FencedError, SinkError."""
+        ...
+
+    def commit(self, stamp: Stamp, member_id: str, answers: Answers) -> None:
+        """Write the rows that the last delivery put out. Nothing to do if there are none. Raises FencedError, and
+        SinkError if the sink refused them: then nothing was written."""
+        ...
+
+    def forget(self) -> None:
+        """A state row that counts has absorbed all that was committed here."""
         ...
 
 
@@ -132,19 +190,28 @@ class DeadLetter(NamedTuple):
 
 
 class DeadLetterSink(Protocol):
-    """Where archived records go, *before* the commit that archives them: so at least once, never not at all."""
+    """Where archived records go. Announced durably before the commit that archives them and written after it, so a
+    crash in between is made good by the next engine: never lost, and never there without being archived."""
 
-    def write(self, letters: Iterable[DeadLetter]) -> None:
-        """Raises DeadLetterError; whatever was written stays."""
+    def announce(self, stamp: Stamp, letters: Sequence[DeadLetter]) -> None:
+        """Remember what the commit of ``stamp`` is about to archive. Raises DeadLetterError."""
+        ...
+
+    def write(self, stamp: Stamp) -> None:
+        """The commit has happened: write what was announced for it. Raises DeadLetterError."""
+        ...
+
+    def recover(self, counted: Callable[[Stamp], bool]) -> None:
+        """On start: write what older engines announced, committed, and did not live to write; drop the rest."""
         ...
 
 
 class DeadLetterTarget(Protocol):
     """A topic or table that takes dead letters with their content."""
 
-    def write(self, spark: SparkSession, group_id: str, letters: DataFrame) -> None:
+    def write(self, spark: SparkSession, group_id: str, stamp: Stamp, letters: DataFrame) -> None:
         """Write one dead letter per row of ``letters`` (RECORD_COLUMNS, delivery_count int, reason string,
-        error string). Raises DeadLetterError; whatever was written stays."""
+        error string). A table takes those of one stamp once. Raises DeadLetterError."""
         ...
 
 

@@ -1,8 +1,9 @@
 """One share-partition in one micro-batch: a pure function of its state and its control row.
 
 This is what runs on the executors, and what the simulation runs without Spark. The order inside a micro-batch is fixed:
-acknowledgements; session ends; lock expiry; log start; acquire. A live engine acknowledges everything it holds
-before it expires locks, so its own handlers are never late; what expires belongs to the dead.
+acknowledgements; what was lost with workers; session ends; lock expiry; log start; acquire. A live engine acknowledges
+everything it holds before it expires locks, so its own handlers are never late; what expires belongs to the dead, and
+so was lost in a crash (``partition.lost``).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from share_spark.model.requests import (
     ExpireLocks,
     Initialize,
     LogBatch,
+    LoseAttempts,
     MoveLogStart,
     PartitionRequest,
     PartitionResponse,
@@ -36,6 +38,7 @@ from share_spark.partition import (
     decide,
     evolve,
     next_deadline_ms,
+    suspects,
     take_snapshot,
 )
 
@@ -44,11 +47,15 @@ Ranges = NDArray[np.int64]
 
 NO_RANGES: Ranges = np.empty((0, 3), dtype=np.int64)
 
+LOST = -1
+"""Beside the acknowledge types, in the third column of acknowledged ranges: the attempt was lost with its worker."""
+
 
 class Front(NamedTuple):
     """What the driver remembers of a share-partition between micro-batches: a few integers, never its ranges.
 
-    ``end_offset`` is exclusive (SPEO). ``available`` counts the offsets of the window that wait for redelivery.
+    ``end_offset`` is exclusive (SPEO). ``available`` counts the offsets of the window that wait for redelivery,
+    ``suspects`` those that wait for an attempt in smaller company; ``suspect_count``: their lowest delivery count.
     """
 
     topic: str
@@ -56,14 +63,18 @@ class Front(NamedTuple):
     end_offset: int
     available: int
     next_deadline_ms: int | None
+    suspects: int = 0
+    suspect_count: int = 0
 
 
 class Control(NamedTuple):
     """Everything a share-partition needs to know in one micro-batch. Sent from the driver to its bucket.
 
     ``end_offset`` (exclusive) bounds new records: the log end, or the target of an available-now run.
-    ``acknowledged``: third column is the acknowledge type. ``release_member``: the engine is stopping.
-    ``initial_offset``: SPSO of a share-partition that has none.
+    ``acknowledged``: third column is the acknowledge type, or LOST. ``acknowledged_by``: the member whose they are, if
+    not the engine itself: one whose output is committed and who died before it could say so here; of these, only what
+    it still holds counts. ``release_member``: the engine is stopping; ``charged``: what it gives back counts as an
+    attempt. ``initial_offset``: SPSO of a share-partition that has none. ``suspects``: acquire one piece of them.
     """
 
     topic: str
@@ -71,8 +82,11 @@ class Control(NamedTuple):
     end_offset: int
     initial_offset: int | None = None
     acknowledged: Ranges = NO_RANGES
+    acknowledged_by: str | None = None
     release_member: bool = False
+    charged: bool = True
     max_records: int = 0
+    suspects: bool = False
 
 
 class Outcome(NamedTuple):
@@ -134,12 +148,43 @@ def settling_requests(state: SharePartition, control: Control, member_id: str) -
     if state.start_offset == UNINITIALIZED_START_OFFSET and control.initial_offset is not None:
         requests.append(Initialize(start_offset=control.initial_offset))
     if len(control.acknowledged):
-        requests.append(Acknowledge(member_id=member_id, batches=acknowledgement_batches(control.acknowledged)))
+        requests += answers_of(state, control.acknowledged, member_id, control.acknowledged_by)
     if control.release_member:
-        requests.append(ReleaseMember(member_id=member_id))
-    requests.append(ExpireLocks())
+        requests.append(ReleaseMember(member_id=member_id, charged=control.charged))
+    requests.append(ExpireLocks(lost=True))
     requests.append(MoveLogStart(log_start_offset=control.log_start_offset, pass_finished=True))
     return tuple(requests)
+
+
+def answers_of(
+    state: SharePartition, acknowledged: Ranges, member_id: str, acknowledged_by: str | None
+) -> list[PartitionRequest]:
+    """Acknowledgements, and attempts that got none because their worker died."""
+    if acknowledged_by is not None:
+        acknowledged = still_held(state, acknowledged, acknowledged_by)
+        member_id = acknowledged_by
+    is_lost = acknowledged[:, 2] == LOST
+    said: list[PartitionRequest] = []
+    if not is_lost.all():
+        batches = acknowledgement_batches(acknowledged[~is_lost])
+        said.append(Acknowledge(member_id=member_id, batches=batches))
+    if is_lost.any():
+        ranges = tuple((first, last) for first, last, _ in acknowledged[is_lost].tolist())
+        said.append(LoseAttempts(member_id=member_id, ranges=ranges))
+    return said
+
+
+def still_held(state: SharePartition, acknowledged: Ranges, member_id: str) -> Ranges:
+    """What of ``acknowledged`` (ascending, disjoint) the member holds now; the rest has been absorbed before."""
+    held = np.array([run[:2] for run in state.in_flight if run.member_id == member_id], np.int64).reshape(-1, 2)
+    begin = np.searchsorted(held[:, 1], acknowledged[:, 0])
+    end = np.searchsorted(held[:, 0], acknowledged[:, 1], side="right")
+    cut = [
+        (max(first, low), min(last, high), kind)
+        for (first, last, kind), low_at, high_at in zip(acknowledged.tolist(), begin, end, strict=True)
+        for low, high in held[low_at:high_at].tolist()
+    ]
+    return np.array(cut, dtype=np.int64).reshape(-1, 3)
 
 
 def acknowledgement_batches(ranges: Ranges) -> tuple[AcknowledgementBatch, ...]:
@@ -150,12 +195,20 @@ def acknowledgement_batches(ranges: Ranges) -> tuple[AcknowledgementBatch, ...]:
 
 def acquire_request(state: SharePartition, control: Control, member_id: str) -> tuple[PartitionRequest, ...]:
     """Take redeliveries and new records, exactly up to the budget; the log's own batches are not known yet."""
-    if control.max_records <= 0:
+    if control.max_records <= 0 and not control.suspects:
         return ()
     first = max(state.start_offset, control.log_start_offset, control.initial_offset or 0)
     last = max(state.end_offset, control.end_offset) - 1
     log = (LogBatch(first, last),) if last >= first else ()
-    return (Acquire(member_id=member_id, max_records=control.max_records, mode=AcquireMode.EXACT, log_batches=log),)
+    return (
+        Acquire(
+            member_id=member_id,
+            max_records=max(1, control.max_records),
+            mode=AcquireMode.EXACT,
+            log_batches=log,
+            suspects=control.suspects,
+        ),
+    )
 
 
 def outcome_of(
@@ -185,4 +238,14 @@ def outcome_of(
 def front_of(topic: str, state: SharePartition) -> Front:
     """The driver's few integers about a share-partition."""
     available = sum(last - first + 1 for first, last, _ in available_ranges(state))
-    return Front(topic, state.start_offset, state.end_offset, available, next_deadline_ms(state))
+    doubted = [(run.last_offset - run.first_offset + 1, run.delivery_count) for run in suspects(state)]
+    doubt = sum(size for size, _ in doubted)
+    return Front(
+        topic=topic,
+        start_offset=state.start_offset,
+        end_offset=state.end_offset,
+        available=available - doubt,
+        next_deadline_ms=next_deadline_ms(state),
+        suspects=doubt,
+        suspect_count=min((count for _, count in doubted), default=0),
+    )

@@ -2,7 +2,8 @@
 
 The record's key, value and own headers stay as they are; where it came from and why it is here is in
 headers added behind them. Values of these headers are text. The topic must exist: whether and how it
-is made (partitions, retention) is for whoever runs the cluster to say.
+is made (partitions, retention) is for whoever runs the cluster to say. At least once: an engine that dies after
+writing and before noting so has its letters written again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from share_spark.model.errors import DeadLetterError, TopicError, TopicUnreachab
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from share_spark.engine.ports import Stamp
     from share_spark.kafka.options import KafkaOptions
 
 HEADER_PREFIX = "__dlq.errors."
@@ -51,7 +53,7 @@ class KafkaDeadLetters:
             raise DeadLetterError(f"dead-letter {error}") from None
         self._checked = True
 
-    def write(self, spark: SparkSession, group_id: str, letters: DataFrame) -> None:
+    def write(self, spark: SparkSession, group_id: str, stamp: Stamp, letters: DataFrame) -> None:  # noqa: ARG002
         """One record per row of ``letters``; see DeadLetterTarget. Raises DeadLetterError."""
         if not self._checked:
             self.check(spark)

@@ -54,7 +54,8 @@ class InFlightBatch(NamedTuple):
     these, and a frozen dataclass costs six times as much to build.
 
     ``member_id`` and ``lock_deadline_ms`` (milliseconds since the epoch) are set only while
-    Acquired. The lock ends *at* the deadline.
+    Acquired. The lock ends *at* the deadline. ``lost_among`` is 0 for all but suspects (``partition.lost``): how many
+    records were lost together in the last attempt, or, while Acquired, how many run together in this one.
     """
 
     first_offset: int
@@ -63,6 +64,7 @@ class InFlightBatch(NamedTuple):
     delivery_count: int
     member_id: str | None = None
     lock_deadline_ms: int | None = None
+    lost_among: int = 0
 
 
 class FetchedBatch(NamedTuple):

@@ -73,14 +73,34 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseMember:
-    """A member's session has ended: give back what it still holds (R57)."""
+    """A member's session has ended: give back what it still holds (R57).
+
+    ``charged``: the attempts count. False gives back what could not be handled through no fault of a record.
+    """
 
     member_id: str
+    charged: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireLocks:
-    """End the locks whose deadline has come (R55)."""
+    """End the locks whose deadline has come (R55).
+
+    ``lost``: their owners are dead, so the attempts were lost in a crash (``LoseAttempts``).
+    """
+
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoseAttempts:
+    """What ``member_id`` held of ``ranges`` (first, last; ascending, disjoint) was lost with the worker that ran it.
+
+    A crash has one culprit at most: see ``partition.lost`` for how it is found without archiving its neighbours.
+    """
+
+    member_id: str
+    ranges: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +122,7 @@ class Acquire:
     (records are read after they are acquired) passes one batch up to the log end and ``EXACT``.
     ``fetch_offset`` is where the log was read; None: at the next fetch offset.
     ``batch_size`` (records) cuts large acquisitions at log batch starts.
+    ``suspects``: (``EXACT`` only) one piece of what was lost in a crash, and nothing else; without it, all but that.
     """
 
     member_id: str
@@ -110,9 +131,10 @@ class Acquire:
     log_batches: tuple[LogBatch, ...]
     fetch_offset: int | None = None
     batch_size: int = 2**31 - 1
+    suspects: bool = False
 
 
-PartitionRequest = Initialize | Acknowledge | ReleaseMember | ExpireLocks | MoveLogStart | Acquire
+PartitionRequest = Initialize | Acknowledge | LoseAttempts | ReleaseMember | ExpireLocks | MoveLogStart | Acquire
 
 
 class AcquiredRange(NamedTuple):

@@ -27,6 +27,7 @@ from share_spark.partition.state import (
     has_available,
     next_deadline_ms,
     next_fetch_offset,
+    suspects,
 )
 
 __all__ = [
@@ -44,5 +45,6 @@ __all__ = [
     "next_deadline_ms",
     "next_fetch_offset",
     "restore",
+    "suspects",
     "take_snapshot",
 ]

@@ -22,6 +22,7 @@ from share_spark.model.requests import (
 from share_spark.partition.acquire_batches import BatchAcquisition
 from share_spark.partition.draft import Draft
 from share_spark.partition.limits import PartitionLimits
+from share_spark.partition.lost import next_piece
 from share_spark.partition.outcome import Outcome
 from share_spark.partition.release import archive_available, fetched_in_part
 from share_spark.partition.runs import pieces
@@ -36,7 +37,9 @@ def acquire(draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int
     outcome = Outcome(limits.max_delivery_count)
     if not request.log_batches or request.max_records <= 0 or not draft.initialized:
         return outcome.response()
-    if request.mode is AcquireMode.EXACT:
+    if request.suspects:
+        acquired = _acquire_suspects(draft, request, limits, now_ms)
+    elif request.mode is AcquireMode.EXACT:
         acquired = _acquire_exact(draft, request, limits, now_ms)
     else:
         acquired = _acquire_batches(draft, outcome, request, limits, now_ms)
@@ -80,6 +83,19 @@ def _acquire_exact(draft: Draft, request: Acquire, limits: PartitionLimits, now_
         remaining -= taken_to - first + 1
         if remaining == 0:
             break
+    _take_exact(draft, changes)
+    return [AcquiredRange(run[0], run[1], run[3]) for run in changes]
+
+
+def _acquire_suspects(draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int) -> list[AcquiredRange]:
+    """One piece of what a crash has left in doubt, whatever the record limit says."""
+    assert request.mode is AcquireMode.EXACT, request
+    deadline_ms = now_ms + limits.lock_duration_ms
+    piece = list(next_piece(list(draft.runs), limits.max_delivery_count))
+    size = sum(run.last_offset - run.first_offset + 1 for run in piece)
+    changes = [
+        InFlightBatch(run[0], run[1], _ACQUIRED, run[3] + 1, request.member_id, deadline_ms, size) for run in piece
+    ]
     _take_exact(draft, changes)
     return [AcquiredRange(run[0], run[1], run[3]) for run in changes]
 
@@ -152,7 +168,7 @@ def _inside_window(draft: Draft, batch: LogBatch) -> Iterator[tuple[int, int, in
         if gap and hole < run[0]:
             yield hole, run[0] - 1, 0
         hole = max(hole, run[1] + 1)
-        if run[2] is _AVAILABLE:
+        if run[2] is _AVAILABLE and not run[6]:
             yield run[0], run[1], run[3]
     if gap and hole <= min(gap.last, batch.last_offset):
         yield hole, min(gap.last, batch.last_offset), 0

@@ -12,6 +12,7 @@ from share_spark.model.requests import (
     Acquire,
     ExpireLocks,
     Initialize,
+    LoseAttempts,
     MoveLogStart,
     PartitionRequest,
     PartitionResponse,
@@ -21,7 +22,7 @@ from share_spark.partition.acknowledge import acknowledge
 from share_spark.partition.acquire import acquire
 from share_spark.partition.draft import Draft
 from share_spark.partition.limits import PartitionLimits
-from share_spark.partition.release import expire_locks, move_log_start, release_member
+from share_spark.partition.release import expire_locks, lose_attempts, move_log_start, release_member
 from share_spark.partition.state import SharePartition
 
 
@@ -46,6 +47,7 @@ Handler = Callable[[Draft, Any, PartitionLimits, int], PartitionResponse]
 HANDLERS: dict[type, Handler] = {
     Initialize: initialize,
     Acknowledge: acknowledge,
+    LoseAttempts: lose_attempts,
     ReleaseMember: release_member,
     ExpireLocks: expire_locks,
     MoveLogStart: move_log_start,

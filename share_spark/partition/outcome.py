@@ -25,11 +25,14 @@ class Outcome:
         self.released = 0
 
     def end_attempt(self, run: InFlightBatch, event: Event) -> None:
-        """``run`` is left by its owner, or found to be gone: put it into its next state."""
-        first, last, state, count, _, _ = run
-        target = next_state(state, event, count, self._max_delivery_count)
+        """``run`` is left by its owner, or found to be gone: put it into its next state. A suspect stays one."""
+        target = next_state(run[2], event, run[3], self._max_delivery_count)
         assert target is not None, (run, event)
-        self._note(first, last, target, count, event)
+        self._note(run[0], run[1], target, run[3], event, run[6])
+
+    def give_back(self, run: InFlightBatch, count: int, lost_among: int) -> None:
+        """``run`` becomes Available whatever the delivery limit says."""
+        self._note(run[0], run[1], _AVAILABLE, count, Event.RELEASE, lost_among)
 
     def acknowledge(self, first: int, last: int, count: int, ack_type: int) -> None:
         """``end_attempt`` for part of an Acquired run; the hot path of a large request."""
@@ -42,12 +45,16 @@ class Outcome:
             target = _ARCHIVED
         self._note(first, last, target, count, EVENTS[ack_type])
 
-    def _note(self, first: int, last: int, target: DeliveryState, count: int, event: Event) -> None:
+    def _note(
+        self, first: int, last: int, target: DeliveryState, count: int, event: Event, lost_among: int = 0
+    ) -> None:
+        if target is _AVAILABLE:
+            self.changes.append(InFlightBatch(first, last, target, count, None, None, lost_among))
+            self.released += last - first + 1
+            return
         self.changes.append(InFlightBatch(first, last, target, count))
         if target is _ACKNOWLEDGED:
             self.accepted += last - first + 1
-        elif target is _AVAILABLE:
-            self.released += last - first + 1
         else:
             self._archive(first, last, count, event)
 

@@ -1,13 +1,16 @@
-"""Attempts that end without an acknowledgement: lock expiry, session end, a move of the log start (R25, R55-R58)."""
+"""Attempts that end without an acknowledgement: lock expiry, session end, a crash, a move of the log start
+(R25, R55-R58)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 
 from share_spark.model.records import DeliveryState, FetchedBatch, InFlightBatch
-from share_spark.model.requests import ExpireLocks, MoveLogStart, PartitionResponse, ReleaseMember
+from share_spark.model.requests import ExpireLocks, LoseAttempts, MoveLogStart, PartitionResponse, ReleaseMember
 from share_spark.partition.draft import Draft
 from share_spark.partition.limits import PartitionLimits
+from share_spark.partition.lost import lose
 from share_spark.partition.outcome import Outcome
 from share_spark.partition.runs import pieces
 from share_spark.partition.transitions import Event
@@ -15,46 +18,62 @@ from share_spark.partition.transitions import Event
 _AVAILABLE = DeliveryState.AVAILABLE
 
 
-def expire_locks(draft: Draft, _request: ExpireLocks, limits: PartitionLimits, now_ms: int) -> PartitionResponse:
+EndAttempts = Callable[[Outcome, list[InFlightBatch]], None]
+
+
+def expire_locks(draft: Draft, request: ExpireLocks, limits: PartitionLimits, now_ms: int) -> PartitionResponse:
     """End the locks whose deadline is now or past: a lock ends *at* its deadline (R55)."""
+    due = [run for run in draft.runs if run[5] is not None and run[5] <= now_ms]
+    return _end_attempts(draft, due, lose if request.lost else _each(Event.LOCK_EXPIRED), limits)
 
-    def due(run: InFlightBatch) -> bool:
-        return run[5] is not None and run[5] <= now_ms
 
-    return _end_attempts(draft, due, Event.LOCK_EXPIRED, limits)
+def lose_attempts(draft: Draft, request: LoseAttempts, limits: PartitionLimits, _now_ms: int) -> PartitionResponse:
+    """What the member held of these ranges died with a worker. What it does not hold is left alone."""
+    touched = chain.from_iterable(pieces(draft.runs, first, last) for first, last in request.ranges)
+    return _end_attempts(draft, (run for run in touched if run[4] == request.member_id), lose, limits)
 
 
 def release_member(draft: Draft, request: ReleaseMember, limits: PartitionLimits, _now_ms: int) -> PartitionResponse:
-    """Give back what the member still holds (R57). The delivery count stays: the attempt was made."""
-    member_id = request.member_id
-    return _end_attempts(draft, lambda run: run[4] == member_id, Event.SESSION_CLOSED, limits)
+    """Give back what the member still holds (R57). The delivery count stays, unless the attempt is not charged."""
+    held = [run for run in draft.runs if run[4] == request.member_id]
+    return _end_attempts(draft, held, _each(Event.SESSION_CLOSED) if request.charged else _uncharged, limits)
+
+
+def _each(event: Event) -> EndAttempts:
+    def end(outcome: Outcome, ended: list[InFlightBatch]) -> None:
+        for run in ended:
+            outcome.end_attempt(run, event)
+
+    return end
+
+
+def _uncharged(outcome: Outcome, ended: list[InFlightBatch]) -> None:
+    for run in ended:
+        outcome.give_back(run, run.delivery_count - 1, run.lost_among)
 
 
 def _end_attempts(
-    draft: Draft, ends: Callable[[InFlightBatch], bool], event: Event, limits: PartitionLimits
+    draft: Draft, ended: Iterable[InFlightBatch], end: EndAttempts, limits: PartitionLimits
 ) -> PartitionResponse:
+    """``end`` gets what is still inside the window; what fell below the log start meanwhile is archived whatever its
+    count (R4)."""
     outcome = Outcome(limits.max_delivery_count)
-    for run in draft.runs:
-        if ends(run):
-            _end_attempt(outcome, run, draft.start, event)
+    inside: list[InFlightBatch] = []
+    for run in ended:
+        if run.first_offset >= draft.start:
+            inside.append(run)
+            continue
+        below = run._replace(last_offset=min(run.last_offset, draft.start - 1))
+        outcome.end_attempt(below, Event.FELL_BELOW_LOG_START)
+        if run.last_offset >= draft.start:
+            inside.append(run._replace(first_offset=draft.start))
+    end(outcome, inside)
     if not outcome.changes:
         return outcome.response()
     draft.track_by_offset(_straddling(draft, outcome.changes))
     draft.apply(outcome.changes)
     draft.advance_start()
     return outcome.response()
-
-
-def _end_attempt(outcome: Outcome, run: InFlightBatch, start: int, event: Event) -> None:
-    """What fell below the log start meanwhile is archived whatever its count, the rest is released (R4)."""
-    below = Event.FELL_BELOW_LOG_START
-    if run.last_offset < start:
-        outcome.end_attempt(run, below)
-    elif run.first_offset >= start:
-        outcome.end_attempt(run, event)
-    else:
-        outcome.end_attempt(run._replace(last_offset=start - 1), below)
-        outcome.end_attempt(run._replace(first_offset=start), event)
 
 
 def _straddling(draft: Draft, changes: list[InFlightBatch]) -> list[FetchedBatch]:

@@ -1,8 +1,7 @@
 """Sorted, disjoint runs of offsets: overlay, clip, look up. Every function is one sweep, or a bisection and a slice.
 
-Runs are canonical: two that touch differ in state, count, member or deadline. ``overlay`` keeps them so, hence a
-state that
-was changed in three steps equals the state changed by the sum of the steps.
+Runs are canonical: two that touch differ in state, count, member, deadline or suspicion. ``overlay`` keeps them so,
+hence a state that was changed in three steps equals the state changed by the sum of the steps.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def _replace(base: Runs, changes: Runs) -> list[InFlightBatch]:
 
 
 def join(runs: Runs) -> list[InFlightBatch]:
-    """The same offsets with touching runs of equal state, count, member and deadline made one."""
+    """The same offsets with touching runs of equal state, count, member, deadline and suspicion made one."""
     out: list[InFlightBatch] = []
     if not runs:
         return out
@@ -82,6 +81,7 @@ def join(runs: Runs) -> list[InFlightBatch]:
             and held[1] + 1 == run[0]
             and held[5] == run[5]
             and held[4] == run[4]
+            and held[6] == run[6]
         ):
             held = InFlightBatch(held[0], *run[1:])
         else:

@@ -70,6 +70,11 @@ def available_ranges(state: SharePartition) -> Iterator[tuple[int, int, int]]:
             yield run[0], run[1], run[3]
 
 
+def suspects(state: SharePartition) -> Iterator[InFlightBatch]:
+    """The Available runs that were lost in a crash and wait for an attempt in smaller company, ascending."""
+    return (run for run in state.in_flight if run[6] and run[2] is _AVAILABLE)
+
+
 def has_available(state: SharePartition) -> bool:
     """Whether something inside the window can be acquired."""
     return next(available_ranges(state), None) is not None
@@ -117,8 +122,11 @@ def _check_run(state: SharePartition, run: InFlightBatch, limits: PartitionLimit
     below = run.first_offset < state.start_offset
     assert not below or run.delivery_state is _ACQUIRED, ("below the SPSO", run)
     assert run.delivery_count >= 0, run
+    assert run.lost_among >= 0, run
+    assert not (run.lost_among and run.delivery_state.is_final), ("a suspect that is finished", run)
     if limits is not None:
-        assert run.delivery_count <= limits.max_delivery_count, ("over the limit", run)
+        # One more than the limit only for a record whose last attempt was lost beside others (``partition.lost``).
+        assert run.delivery_count <= limits.max_delivery_count + 1, ("over the limit", run)
 
 
 def _check_fetched_cover(state: SharePartition) -> None:

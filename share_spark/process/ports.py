@@ -3,18 +3,21 @@ handler, or to the dead-letter target. Nothing here decides anything about a rec
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from pyspark.sql import functions as F
 
-from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, DeadLetter, DeadLetterTarget, TopicLog
+from share_spark.delta.journal import Journal
+from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, DeadLetter, DeadLetterTarget, Stamp, TopicLog
+from share_spark.engine.step import LOST
 from share_spark.model.errors import DeadLetterError, ShareError
 from share_spark.model.ids import TopicPartition
-from share_spark.model.requests import AcknowledgeType
 from share_spark.process.acquired_records import acquired_records
 from share_spark.process.delivery import WORKER_LOST, DeliveryResult, deliver
 
@@ -35,7 +38,7 @@ class SparkDelivery:
     handler: Handler
 
     def deliver(self, acquired: Sequence[AcquiredSpan]) -> Sequence[AcknowledgedSpan]:
-        """Raises HandlerError. A job that dies with its workers releases everything that it was given."""
+        """Raises HandlerError. A job that dies with its workers has lost everything that it was given."""
         records = acquired_records(
             self.spark,
             self.log,
@@ -46,35 +49,67 @@ class SparkDelivery:
         topics = {one.partition.topic for one in acquired}
         result = deliver(records, self.handler, topic=topics.pop() if len(topics) == 1 else None)
         if result.lost:
-            _log.warning("the handler's job died with its workers; what it was given is released")
-            return [_all_released(one) for one in acquired]
+            _log.warning("the handler's job died with its workers; what it was given is lost")
+            return [_all_lost(one) for one in acquired]
         return [_acknowledged(partition, result) for partition in result.partitions]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkDeadLetters:
-    """Dead-letter port: reads the archived records once more, adds the reasons, hands them to the target."""
+    """Dead-letter port: reads the archived records once more, adds the reasons, hands them to the target.
+
+    ``journal`` holds what is announced until it is written.
+    """
 
     spark: SparkSession
     log: TopicLog
     group_id: str
     target: DeadLetterTarget
+    journal: Callable[[], Journal]
 
-    def write(self, letters: Iterable[DeadLetter]) -> None:
+    def announce(self, stamp: Stamp, letters: Sequence[DeadLetter]) -> None:
+        """One journal entry. Raises DeadLetterError."""
+        rows = [(*letter.partition, *letter[1:]) for letter in letters]
+        with _as_dead_letter_error():
+            self.journal().put(stamp, json.dumps(rows).encode())
+
+    def write(self, stamp: Stamp) -> None:
         """Raises DeadLetterError. Records that are gone from the log have nothing to write and are left out."""
-        reasons = list(letters)
+        with _as_dead_letter_error():
+            journal = self.journal()
+            rows = json.loads(journal.read(stamp))
+            self._write(stamp, [DeadLetter(TopicPartition(*row[:2]), *row[2:]) for row in rows])
+            journal.remove(stamp)
+
+    def recover(self, counted: Callable[[Stamp], bool]) -> None:
+        """Raises DeadLetterError."""
+        journal = self.journal()
+        for stamp in journal.stamps():
+            if counted(stamp):
+                _log.info("writing the dead letters of micro-batch %s, which the engine before left", stamp.batch_id)
+                self.write(stamp)
+            else:
+                journal.remove(stamp)
+
+    def _write(self, stamp: Stamp, reasons: Sequence[DeadLetter]) -> None:
         spans = [AcquiredSpan(at, ranges) for at, ranges in _numbered(reasons).items()]
-        try:
-            records = acquired_records(
-                self.spark, self.log, spans, tasks=self.spark.sparkContext.defaultParallelism, third="letter"
-            )
-            notes = [(n, at.delivery_count, at.reason, at.error) for n, at in enumerate(reasons)]
-            table = self.spark.createDataFrame(notes, "letter int, delivery_count int, reason string, error string")
-            self.target.write(self.spark, self.group_id, records.join(F.broadcast(table), "letter").drop("letter"))
-        except ShareError:
-            raise
-        except Exception as fault:
-            raise DeadLetterError(f"dead letters could not be written: {str(fault).splitlines()[0]}") from fault
+        records = acquired_records(
+            self.spark, self.log, spans, tasks=self.spark.sparkContext.defaultParallelism, third="letter"
+        )
+        notes = [(n, at.delivery_count, at.reason, at.error) for n, at in enumerate(reasons)]
+        table = self.spark.createDataFrame(notes, "letter int, delivery_count int, reason string, error string")
+        letters = records.join(F.broadcast(table), "letter").drop("letter")
+        self.target.write(self.spark, self.group_id, stamp, letters)
+
+
+@contextmanager
+def _as_dead_letter_error() -> Iterator[None]:
+    try:
+        yield
+    except ShareError:
+        raise
+    except Exception as fault:
+        raise DeadLetterError(f"dead letters could not be written: {str(fault).splitlines()[0]}") from fault
 
 
 def _numbered(
@@ -92,8 +127,8 @@ def _acknowledged(partition: TopicPartition, result: DeliveryResult) -> Acknowle
     return AcknowledgedSpan(partition, ranges, acks.errors)
 
 
-def _all_released(acquired: AcquiredSpan) -> AcknowledgedSpan:
+def _all_lost(acquired: AcquiredSpan) -> AcknowledgedSpan:
     ranges = acquired.ranges[np.argsort(acquired.ranges[:, 0], kind="stable")].copy()
-    ranges[:, 2] = AcknowledgeType.RELEASE
+    ranges[:, 2] = LOST
     whole = (int(ranges[0, 0]), int(ranges[-1, 1]), WORKER_LOST)
     return AcknowledgedSpan(acquired.partition, ranges, [whole])

@@ -16,6 +16,7 @@ A ``ShareGroup`` is a value: each call returns a new one, nothing happens before
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -193,7 +194,7 @@ class ShareGroup:
                 self._dead_letter, self._kafka_options(config), request_timeout_ms=config.request_timeout_ms
             )
         else:
-            target = DeltaDeadLetters(Location.parse(self._dead_letter))
+            target = DeltaDeadLetters(Location.parse(self._dead_letter), Location.parse(self.state))
         target.check(self.spark)
         return target
 
@@ -217,7 +218,13 @@ class ShareGroup:
             group_id=self.group_id, topics=self._topics, log=log, reset=config.offset_reset, clock=wall_clock_ms
         )
         target = self._dead_letters(config)
-        letters = target and SparkDeadLetters(spark=self.spark, log=log, group_id=self.group_id, target=target)
+        letters = target and SparkDeadLetters(
+            spark=self.spark,
+            log=log,
+            group_id=self.group_id,
+            target=target,
+            journal=functools.cache(functools.partial(store.journal, "dead letters")),
+        )
         handler = self._required_handler()
         if config.record_timeout_ms and handler.record_timeout_ms is None:
             handler = replace(handler, record_timeout_ms=config.record_timeout_ms)

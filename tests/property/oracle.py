@@ -6,6 +6,7 @@ acquisitions by offset alone (``AcquireMode.EXACT``), and everything else.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVED = 0, 1, 2, 4
@@ -21,12 +22,14 @@ class Record:
     count: int
     member: str | None = None
     deadline: int | None = None
+    lost_among: int = 0
 
-    def end(self, state: int, limit: int) -> None:
+    def end(self, state: int, limit: int, lost_among: int = 0) -> None:
         """R4, R6: leave Acquired; back to Available only while attempts are left."""
         assert self.state == ACQUIRED
         spent = state == AVAILABLE and self.count >= limit
         self.state = ARCHIVED if spent else state
+        self.lost_among = lost_among if self.state == AVAILABLE else 0
         self.member = self.deadline = None
 
 
@@ -58,11 +61,28 @@ class Oracle:
                 self.records[offset] = Record(AVAILABLE, 0)
                 self.end = offset + 1
             record = self.records.get(offset)
-            if record is not None and record.state == AVAILABLE:
+            if record is not None and record.state == AVAILABLE and not record.lost_among:
                 record.state, record.count = ACQUIRED, record.count + 1
                 record.member, record.deadline = member, now + self.lock_ms
                 got.append((offset, record.count))
         return got
+
+    def acquire_suspects(self, member: str, now: int) -> list[tuple[int, int]]:
+        """One piece of what crashes have left: fewest deliveries first; by its size the last attempt is one alone."""
+        waiting = [(r.count, o, r.lost_among) for o, r in self.records.items() if r.state == AVAILABLE and r.lost_among]
+        if not waiting:
+            return []
+        count, _, among = min(waiting)
+        factor = 1
+        while count < self.max_count and factor ** (self.max_count - count) < among:
+            factor += 1
+        size = -(-among // factor) if count < self.max_count else 1
+        piece = [o for c, o, a in sorted(waiting) if (c, a) == (count, among)][:size]
+        for offset in piece:
+            record = self.records[offset]
+            record.state, record.count, record.lost_among = ACQUIRED, count + 1, len(piece)
+            record.member, record.deadline = member, now + self.lock_ms
+        return [(offset, count + 1) for offset in piece]
 
     def acknowledge(self, member: str, batches: list[tuple[int, int, list[int]]], now: int) -> str | None:
         """R47-R53, and renewals (KIP-1222)."""
@@ -127,13 +147,27 @@ class Oracle:
         """R55, R57; what lies below the log start is archived whatever its count."""
         for offset in offsets:
             below = offset < self.start
-            self.records[offset].end(ARCHIVED if below else AVAILABLE, self.max_count)
+            record = self.records[offset]
+            record.end(ARCHIVED if below else AVAILABLE, self.max_count, record.lost_among)
         if offsets:
             self.advance()
 
-    def expire(self, now: int) -> None:
+    def lose(self, offsets: list[int]) -> None:
+        """A crash took these: only one that ran alone can be archived for it."""
+        inside = [o for o in offsets if o >= self.start]
+        among = Counter(self.records[o].count for o in inside)
+        self.end_attempts([o for o in offsets if o < self.start or self.records[o].lost_among == 1])
+        for offset in inside:
+            record = self.records.get(offset)
+            if record is not None and record.state == ACQUIRED:
+                record.end(AVAILABLE, record.count + 1, among[record.count])
+        if offsets:
+            self.advance()
+
+    def expire(self, now: int, *, lost: bool = False) -> None:
         held = ((o, r.deadline) for o, r in self.records.items())
-        self.end_attempts([o for o, due in held if due is not None and due <= now])
+        due = [o for o, at in held if at is not None and at <= now]
+        self.lose(due) if lost else self.end_attempts(due)
 
     def release(self, member: str) -> None:
         self.end_attempts([o for o, r in self.records.items() if r.member == member])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from share_spark.model.errors import ErrorCode
-from share_spark.model.requests import AcquiredRange, AcquireMode
+from share_spark.model.requests import AcquiredRange, AcquireMode, LoseAttempts
 from share_spark.partition import (
     PartitionLimits,
     from_kip,
@@ -84,6 +84,22 @@ class LeaderAgainstOracle(RuleBasedStateMachine):
         self.oracle.release(member)
         self.leader.release(member)
 
+    @rule(member=MEMBERS)
+    def acquire_suspects(self, member: str) -> None:
+        expected = self.oracle.acquire_suspects(member, self.leader.now_ms)
+        assert offsets_of(self.leader.fetch_suspects(member)) == expected
+
+    @rule(member=MEMBERS, first=OFFSETS, size=st.integers(1, 12))
+    def lose(self, member: str, first: int, size: int) -> None:
+        held = [o for o, r in self.oracle.records.items() if r.member == member and first <= o < first + size]
+        self.oracle.lose(held)
+        self.leader.ask(LoseAttempts(member_id=member, ranges=((first, first + size - 1),)))
+
+    @rule(ms=st.integers(0, 12))
+    def die_and_advance(self, ms: int) -> None:
+        self.oracle.expire(self.leader.now_ms + ms, lost=True)
+        self.leader.advance(ms, lost=True)
+
     @rule(ms=st.integers(0, 12))
     def advance(self, ms: int) -> None:
         self.oracle.expire(self.leader.now_ms + ms)
@@ -109,7 +125,7 @@ class LeaderAgainstOracle(RuleBasedStateMachine):
         ours: dict[int, tuple[Any, ...]] = {
             offset: tuple(run[2:]) for run in state.in_flight for offset in range(run.first_offset, run.last_offset + 1)
         }
-        theirs = {o: (r.state, r.count, r.member, r.deadline) for o, r in self.oracle.records.items()}
+        theirs = {o: (r.state, r.count, r.member, r.deadline, r.lost_among) for o, r in self.oracle.records.items()}
         assert ours == theirs
         assert (state.start_offset, state.end_offset) == (self.oracle.start, self.oracle.end)
         assert next_fetch_offset(state) == self.oracle.next_fetch_offset()

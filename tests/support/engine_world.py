@@ -8,7 +8,6 @@ from typing import Any
 
 from share_spark.engine.memory import (
     Answer,
-    InMemoryDeadLetters,
     InMemoryDelivery,
     InMemoryShareStateStore,
     InMemoryStateLog,
@@ -19,6 +18,7 @@ from share_spark.engine.memory import (
     RecordHandler,
     StateCommit,
 )
+from share_spark.engine.memory_output import InMemoryDeadLetters
 from share_spark.engine.micro_batch import Ports, ShareGroupEngine
 from share_spark.engine.progress import MicroBatchProgress
 from share_spark.engine.topics import SubscribedTopics

@@ -9,6 +9,7 @@ from share_spark.model.requests import (
     Acknowledge,
     AcknowledgementBatch,
     Acquire,
+    AcquiredRange,
     AcquireMode,
     ExpireLocks,
     Initialize,
@@ -95,9 +96,15 @@ class Partition:
     def log_start(self, offset: int) -> PartitionResponse:
         return self.ask(MoveLogStart(log_start_offset=offset))
 
-    def advance(self, ms: int) -> PartitionResponse:
+    def fetch_suspects(self, member: str) -> tuple[AcquiredRange, ...]:
+        """The next piece of what crashes have left in doubt."""
+        log = (LogBatch(0, max(0, self.state.end_offset - 1)),)
+        request = Acquire(member_id=member, max_records=1, mode=AcquireMode.EXACT, log_batches=log, suspects=True)
+        return self.ask(request).acquired
+
+    def advance(self, ms: int, *, lost: bool = False) -> PartitionResponse:
         self.now_ms += ms
-        return self.ask(ExpireLocks())
+        return self.ask(ExpireLocks(lost=lost))
 
     @property
     def window(self) -> str:

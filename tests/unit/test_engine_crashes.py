@@ -111,8 +111,8 @@ def test_locks_of_the_dead_hold_until_their_deadline() -> None:
     engine.run()
     assert world.calls[5:] == [(0, 5, 1), (0, 6, 1)]
     world.clock.advance(LOCK_MS)
-    engine.run()
-    engine.run()
+    for _ in range(4):
+        engine.run()
     assert world.calls[7:] == [(0, offset, 2) for offset in range(5)]
 
 
@@ -178,8 +178,9 @@ def test_a_second_engine_fences_the_first() -> None:
         first.run()
     world.clock.advance(LOCK_MS)
     second.run()
+    assert world.window() == "0-3: 0-2 V1"
     second.run()
-    assert world.window() == "0-3: 0-2 Q2"
+    assert world.window() == "0-3: 0-1 Q2, 2-2 V1"
 
 
 def test_the_append_of_a_zombie_counts_for_nobody() -> None:
@@ -278,7 +279,7 @@ def test_stopping_leaves_the_locks_of_the_dead_alone() -> None:
     assert world.window() == "0-3: 0-2 Q1"
 
 
-def test_a_refused_dead_letter_archives_nothing() -> None:
+def test_a_refused_dead_letter_stops_the_engine_and_is_written_by_the_next() -> None:
     world = World(handler=lambda *_: (REJECT, "never"))
     world.produce(2)
     engine = world.engine()
@@ -286,21 +287,36 @@ def test_a_refused_dead_letter_archives_nothing() -> None:
     world.dead_letters.refuse = DeadLetterError("no such topic")
     with pytest.raises(DeadLetterError):
         engine.run()
-    assert world.window() == "0-2: 0-1 Q1"
+    assert world.window() == "2-2"
+    assert world.dead_letters.letters == []
     world.dead_letters.refuse = None
     recovers(world)
-    assert [letter[1:4] for letter in world.dead_letters.letters] == [(0, 1, 2)]
+    assert [letter[1:4] for letter in world.dead_letters.letters] == [(0, 1, 1)]
 
 
-def test_dead_letters_are_written_before_the_commit_that_archives() -> None:
-    """So a crash between the two writes them again: at least once, never not at all."""
+@pytest.mark.parametrize(("moment", "count"), [(Moment.BEFORE_APPEND, 2), (Moment.AFTER_APPEND, 1)])
+def test_a_dead_letter_is_there_exactly_if_its_record_was_archived(moment: Moment, count: int) -> None:
+    """Announced before the commit, written after it: a crash on either side makes neither none nor two."""
     world = World(handler=lambda *_: (REJECT, "never"))
     world.produce(1)
-    engine = world.engine(interrupt=Interruption(Moment.BEFORE_APPEND, Death(), nth=2))
+    engine = world.engine(interrupt=Interruption(moment, Death(), nth=2))
     engine.run()
     dies(engine)
     recovers(world)
-    assert [letter.delivery_count for letter in world.dead_letters.letters] == [1, 2]
+    assert [letter.delivery_count for letter in world.dead_letters.letters] == [count]
+
+
+def test_what_a_failing_dead_letter_target_held_up_is_given_back_uncharged() -> None:
+    world = World(handler=lambda *_: (REJECT, "never"), max__records__per__trigger=1)
+    world.produce(2)
+    engine = world.engine()
+    engine.run()
+    world.dead_letters.refuse = DeadLetterError("no such topic")
+    with pytest.raises(DeadLetterError):
+        engine.run()
+    assert world.window() == "1-2: 1-1 Q1"
+    engine.run(stopping=True)
+    assert world.window() == "1-2: 1-1 V0"
 
 
 @pytest.mark.parametrize("updates", [1, 2, 3])
