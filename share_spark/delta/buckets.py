@@ -19,9 +19,19 @@ import pyarrow.compute as pc
 from share_spark.delta.record_rows import RECORD_TYPE, record_array, records_in
 from share_spark.delta.tables import RECORD_COLUMNS
 from share_spark.engine.python_worker import drop_zip_importers
-from share_spark.engine.step import Control, Front, Outcome, front_of, step, with_snapshot
+from share_spark.engine.step import (
+    Control,
+    EndedAttempt,
+    Front,
+    Outcome,
+    ended_attempts,
+    front_of,
+    step,
+    with_snapshot,
+)
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import ShareRecord
+from share_spark.model.requests import PartitionResponse
 from share_spark.partition import PartitionLimits, SharePartition, restore
 
 HEADER, STATE, RECORD, OUTCOME = range(4)
@@ -120,7 +130,7 @@ class Advance:
     """One micro-batch over the buckets of one task, for ``mapInArrow``.
 
     ``controls``: bucket -> control rows by share-partition. ``snapshot_all``: a segment begins, so every live
-    share-partition writes a snapshot, idle ones included.
+    share-partition writes a snapshot, idle ones included. ``audit``: rows tell which attempts ended, and how.
     """
 
     controls: Mapping[int, Mapping[SharePartitionKey, Control]]
@@ -129,6 +139,7 @@ class Advance:
     member_id: str
     now_ms: int
     snapshot_all: bool
+    audit: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         drop_zip_importers()
@@ -166,16 +177,17 @@ class Advance:
     ) -> Iterator[pa.RecordBatch]:
         outcome: Outcome | None = None
         record: ShareRecord | None = None
+        responses: tuple[PartitionResponse, ...] = ()
         if control is not None:
-            state, record, outcome = step(
+            state, record, outcome, responses = step(
                 state.key, state, control, limits=self.limits, member_id=self.member_id, now_ms=self.now_ms
             )
         if self.snapshot_all:
             state, record = with_snapshot(state)
-        yield from _result(bucket, topic, state, record, outcome)
+        yield from _result(bucket, topic, state, record, outcome, ended_attempts(responses) if self.audit else ())
 
     def _begin(self, bucket: int, key: SharePartitionKey, control: Control) -> Iterator[pa.RecordBatch]:
-        state, record, outcome = step(
+        state, record, outcome, _ = step(
             key, None, control, limits=self.limits, member_id=self.member_id, now_ms=self.now_ms
         )
         yield from _result(bucket, control.topic, state, record, outcome)
@@ -192,14 +204,19 @@ def outcomes_in(payloads: Iterable[bytes]) -> list[Outcome]:
 
 
 def _result(
-    bucket: int, topic: str, state: SharePartition, record: ShareRecord | None, outcome: Outcome | None
+    bucket: int,
+    topic: str,
+    state: SharePartition,
+    record: ShareRecord | None,
+    outcome: Outcome | None,
+    ended: Sequence[EndedAttempt] = (),
 ) -> Iterator[pa.RecordBatch]:
     key = _text(state.key)
     yield _rows(bucket, STATE, [key], [pickle.dumps((topic, state), protocol=5)])
     if outcome is not None:
         yield _rows(bucket, OUTCOME, [key], [pickle.dumps(outcome, protocol=5)])
     if record is not None:
-        yield _rows(bucket, RECORD, [key], [None], record_array([(topic, record)]))
+        yield _rows(bucket, RECORD, [key], [None], record_array([(topic, record)], [ended]))
 
 
 def _rows(

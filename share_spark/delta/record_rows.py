@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from share_spark.engine.step import EndedAttempt
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import DeliveryState, InFlightBatch, ShareRecord, ShareSnapshot, ShareUpdate
 
@@ -35,6 +36,14 @@ _ACQUIRED = pa.struct(
     ]
 )
 _SUSPECTS = pa.struct([("first_offset", pa.int64()), ("last_offset", pa.int64()), ("lost_among", pa.int64())])
+_ENDED = pa.struct(
+    [
+        ("first_offset", pa.int64()),
+        ("last_offset", pa.int64()),
+        ("delivery_count", pa.int16()),
+        ("outcome", pa.string()),
+    ]
+)
 RECORD_TYPE = pa.struct(
     [
         ("kind", pa.string()),
@@ -48,13 +57,17 @@ RECORD_TYPE = pa.struct(
         ("state_batches", pa.list_(_STATE_BATCH)),
         ("acquired", pa.list_(_ACQUIRED)),
         ("suspects", pa.list_(_SUSPECTS)),
+        ("ended", pa.list_(_ENDED)),
     ]
 )
 """One record; the columns of ``tables.RECORD_COLUMNS`` in their order."""
 
 
-def record_array(records: Sequence[tuple[str, ShareRecord]]) -> pa.StructArray:
-    """(topic name, record) pairs as RECORD_TYPE. An update has no state epoch of its own (O8): null."""
+def record_array(
+    records: Sequence[tuple[str, ShareRecord]], ended: Sequence[Sequence[EndedAttempt]] | None = None
+) -> pa.StructArray:
+    """(topic name, record) pairs as RECORD_TYPE. An update has no state epoch of its own (O8): null. ``ended``: for
+    the audit, per record the attempts that ended with it."""
     settled = [_split(record)[0] for _, record in records]
     held = [_split(record)[1] for _, record in records]
     doubted = [[batch for batch in record.batches if batch.lost_among] for _, record in records]
@@ -70,6 +83,7 @@ def record_array(records: Sequence[tuple[str, ShareRecord]]) -> pa.StructArray:
         _lists(settled, _STATE_BATCH, (0, 1, 2, 3)),
         _lists(held, _ACQUIRED, (0, 1, 3, 4, 5)),
         _lists(doubted, _SUSPECTS, (0, 1, 6)),
+        _lists(ended or [()] * len(records), _ENDED, (0, 1, 2, 3)),
     ]
     return pa.StructArray.from_arrays(columns, fields=list(RECORD_TYPE))
 
@@ -123,7 +137,7 @@ def _split(record: ShareRecord) -> tuple[list[InFlightBatch], list[InFlightBatch
     return settled, held
 
 
-def _lists(rows: Sequence[Sequence[InFlightBatch]], item: pa.StructType, picks: Sequence[int]) -> Any:
+def _lists(rows: Sequence[Sequence[tuple[Any, ...]]], item: pa.StructType, picks: Sequence[int]) -> Any:
     """A list column of structs; ``picks`` says which tuple positions fill the struct's fields."""
     offsets = [0]
     for row in rows:

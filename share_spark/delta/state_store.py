@@ -60,7 +60,10 @@ _REBUILD_ATTEMPTS = 3
 
 @dataclass(slots=True, kw_only=True)
 class DeltaShareStateStore:
-    """ShareStateStore on Delta for one group and one run. See ``engine.ports`` for what each method promises."""
+    """ShareStateStore on Delta for one group and one run. See ``engine.ports`` for what each method promises.
+
+    ``audit``: rows also tell which attempts ended and how; worth its space where history is kept.
+    """
 
     spark: SparkSession
     location: Location
@@ -68,6 +71,7 @@ class DeltaShareStateStore:
     run_id: str
     limits: PartitionLimits
     updates_per_snapshot: int
+    audit: bool = False
     buckets: tuple[int, ...] = ()
     _commits: Any = None
     _version: int = -1
@@ -153,6 +157,7 @@ class DeltaShareStateStore:
             member_id=self.member_id,
             now_ms=now_ms,
             snapshot_all=begins or ends,
+            audit=self.audit,
         )
         payloads = self._run(function)
         outcomes = outcomes_in(payloads)

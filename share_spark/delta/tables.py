@@ -26,14 +26,17 @@ ACQUIRED = (
     "member_id:string,lock_deadline_ms:bigint>>"
 )
 SUSPECTS = "array<struct<first_offset:bigint,last_offset:bigint,lost_among:bigint>>"
+ENDED = "array<struct<first_offset:bigint,last_offset:bigint,delivery_count:smallint,outcome:string>>"
 
 RECORD_COLUMNS = (
     "kind string, topic string, topic_id string, partition int, snapshot_epoch int, state_epoch int, "
-    f"leader_epoch int, start_offset bigint, state_batches {STATE_BATCHES}, acquired {ACQUIRED}, suspects {SUSPECTS}"
+    f"leader_epoch int, start_offset bigint, state_batches {STATE_BATCHES}, acquired {ACQUIRED}, suspects {SUSPECTS}, "
+    f"ended {ENDED}"
 )
 """What a record says. ``state_batches`` is the KIP's form (section 4.2) without Acquired; ``acquired`` and ``suspects``
 are ours: the ranges with their member and lock deadline, by which counts stay exact, and those of either column that a
-crash has put in doubt. ``start_offset`` -1 in an update: not moved."""
+crash has put in doubt. ``ended`` is for the audit alone, and empty unless history is kept. ``start_offset`` -1 in an
+update: not moved."""
 
 STAMP_COLUMNS = "writer_epoch bigint, run_id string, query_id string, batch_id bigint, written_at timestamp"
 """Who wrote it and when: a row counts only if no higher epoch was claimed at a lower table version."""

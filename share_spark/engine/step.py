@@ -8,6 +8,7 @@ so was lost in a crash (``partition.lost``).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from share_spark.model.errors import ErrorCode
 from share_spark.model.ids import SharePartitionKey
-from share_spark.model.records import UNINITIALIZED_START_OFFSET, ShareRecord
+from share_spark.model.records import UNINITIALIZED_START_OFFSET, DeliveryState, InFlightBatch, ShareRecord
 from share_spark.model.requests import (
     Acknowledge,
     AcknowledgementBatch,
@@ -107,12 +108,23 @@ class Outcome(NamedTuple):
     error: ErrorCode
 
 
+class EndedAttempt(NamedTuple):
+    """How the attempt of a run of offsets ended, for the audit: ``accepted``, ``released``, ``lost`` (in a crash), or
+    the reason why it was archived."""
+
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+    outcome: str
+
+
 class StepResult(NamedTuple):
     """``record`` is None if nothing changed; ``state`` is then the state that was given."""
 
     state: SharePartition
     record: ShareRecord | None
     outcome: Outcome
+    responses: tuple[PartitionResponse, ...]
 
 
 def step(
@@ -133,7 +145,26 @@ def step(
     record: ShareRecord | None = decision.record
     if state is None and record is not None:
         after, record = with_snapshot(after)
-    return StepResult(after, record, outcome_of(key, control.topic, after, record, decision.responses))
+    outcome = outcome_of(key, control.topic, after, record, decision.responses)
+    return StepResult(after, record, outcome, decision.responses)
+
+
+def ended_attempts(responses: tuple[PartitionResponse, ...]) -> list[EndedAttempt]:
+    """All that ended, in the order in which it was decided."""
+    return [
+        EndedAttempt(run.first_offset, run.last_offset, run.delivery_count, _outcome_text(run, response.archived))
+        for response in responses
+        for run in response.ended
+    ]
+
+
+def _outcome_text(run: InFlightBatch, archived: tuple[ArchivedRange, ...]) -> str:
+    if run.delivery_state is DeliveryState.ACKNOWLEDGED:
+        return "accepted"
+    if run.delivery_state is DeliveryState.AVAILABLE:
+        return "lost" if run.lost_among else "released"
+    at = bisect_right(archived, run.first_offset, key=lambda found: found.first_offset)
+    return archived[at - 1].reason.value
 
 
 def with_snapshot(state: SharePartition) -> tuple[SharePartition, ShareRecord]:

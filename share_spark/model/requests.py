@@ -7,6 +7,7 @@ from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from share_spark.model.errors import ErrorCode
+from share_spark.model.records import InFlightBatch
 
 
 class AcknowledgeType(IntEnum):
@@ -167,7 +168,8 @@ class ArchiveReason(StrEnum):
 class PartitionResponse:
     """Answer to one request. ``error`` concerns acknowledgements only; ``acquired`` only an ``Acquire``.
 
-    ``accepted`` and ``released`` count records (offsets), for progress.
+    ``accepted`` and ``released`` count records (offsets), for progress. ``ended``: the runs as they became when an
+    attempt ended, for the audit.
     """
 
     error: ErrorCode = ErrorCode.NONE
@@ -175,3 +177,4 @@ class PartitionResponse:
     archived: tuple[ArchivedRange, ...] = ()
     accepted: int = 0
     released: int = 0
+    ended: tuple[InFlightBatch, ...] = ()

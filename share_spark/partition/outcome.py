@@ -75,4 +75,5 @@ class Outcome:
             archived=tuple(self.archived),
             accepted=self.accepted,
             released=self.released,
+            ended=tuple(self.changes),
         )

@@ -213,6 +213,7 @@ class ShareGroup:
             run_id=uuid.uuid4().hex[:12],
             limits=limits,
             updates_per_snapshot=config.updates_per_snapshot,
+            audit=config.history_retention_ms > 0,
         )
         topics = SubscribedTopics(
             group_id=self.group_id, topics=self._topics, log=log, reset=config.offset_reset, clock=wall_clock_ms

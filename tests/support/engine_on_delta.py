@@ -39,6 +39,7 @@ class DeltaWorld(World):
             run_id=run_id,
             limits=self.limits,
             updates_per_snapshot=self.config.updates_per_snapshot,
+            audit=self.config.history_retention_ms > 0,
         )
 
     def frame(self) -> DataFrame:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from share_spark.delta.buckets import fold_rows
 from share_spark.delta.record_rows import RECORD_TYPE, record_array, records_in
+from share_spark.engine.step import Control, ended_attempts, step
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import DeliveryState, InFlightBatch, ShareRecord, ShareSnapshot, ShareUpdate
+from share_spark.partition import PartitionLimits, evolve
 
 KEY = SharePartitionKey("g", "tid", 0)
 COUNTS = st.integers(0, 2**15 - 1)
@@ -25,7 +28,8 @@ def batches(draw: st.DrawFn) -> tuple[InFlightBatch, ...]:
         state = draw(st.sampled_from(DeliveryState))
         held = state is DeliveryState.ACQUIRED
         owner = (draw(st.text(max_size=5)), draw(st.integers(0, 2**62))) if held else (None, None)
-        found.append(InFlightBatch(first, last, state, draw(COUNTS), *owner))
+        doubt = 0 if state.is_final else draw(st.integers(0, 2**40))
+        found.append(InFlightBatch(first, last, state, draw(COUNTS), *owner, doubt))
         at = last + 1
     return tuple(found)
 
@@ -83,3 +87,25 @@ def test_rows_are_folded_by_batch_whatever_their_order_in_the_files() -> None:
     rows = rows.append_column("batch_id", pa.array([batch for batch, _ in history]))
     topic, state = fold_rows(rows, "g")[KEY]
     assert (topic, state.start_offset, state.in_flight) == ("orders", 5, ())
+
+
+def test_the_audit_column_tells_how_attempts_ended() -> None:
+    """Empty unless asked for; the reason of what was archived comes with it."""
+    state = evolve(
+        None, ShareSnapshot(key=KEY, snapshot_epoch=0, state_epoch=0, leader_epoch=0, start_offset=0, batches=())
+    )
+    limits = PartitionLimits(max_delivery_count=1)
+    got = step(KEY, state, Control("t", 0, 5, max_records=5), limits=limits, member_id="m", now_ms=0)
+    said = np.array([(0, 0, 1), (1, 1, 3), (2, 2, 2), (3, 4, 1)], np.int64)
+    after = step(KEY, got.state, Control("t", 0, 5, acknowledged=said), limits=limits, member_id="m", now_ms=1)
+    ended = ended_attempts(after.responses)
+    assert [tuple(one) for one in ended] == [
+        (0, 0, 1, "accepted"),
+        (1, 1, 1, "rejected"),
+        (2, 2, 1, "delivery limit reached"),
+        (3, 4, 1, "accepted"),
+    ]
+    assert after.record is not None
+    rows = record_array([("t", after.record)], [ended]).field("ended").to_pylist()
+    assert [one["outcome"] for one in rows[0]] == ["accepted", "rejected", "delivery limit reached", "accepted"]
+    assert record_array([("t", after.record)]).field("ended").to_pylist() == [[]]
