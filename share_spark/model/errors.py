@@ -88,5 +88,17 @@ class DeadLetterError(ShareError):
     retriable = True
 
 
+class SinkError(ShareError):
+    """The table for output refused rows: its schema, missing rights, a full disk. No record is to blame."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class OutputLostError(ShareError):
+    """Executors died with output rows that no sink had read: the delivery they belong to counts as lost."""
+
+    retriable = True
+
+
 class EnvironmentFault(ShareError):  # noqa: N818 - the fault is the machine's
     """The machine: no Java or the wrong one, a jar that cannot be had."""

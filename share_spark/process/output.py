@@ -1,8 +1,8 @@
 """Output rows of handlers: the schema that was declared, and whether what came back fits it.
 
-Where the rows go is not decided here: a stage is given a function that takes them (see
-``delivery``), or they are checked and dropped. Output counts for accepted records only: a released
-record is delivered again and would give its rows twice.
+Output is written for accepted records only, together with their acknowledgements. Rows that a handler
+returns for a record which it releases or rejects are dropped in the worker: a released record is
+delivered again and would give its rows twice.
 """
 
 from __future__ import annotations
@@ -26,19 +26,18 @@ Row: TypeAlias = Mapping[str, Any] | Sequence[Any]
 
 
 def arrow_output(schema: str | StructType | pa.Schema, handler_name: str) -> pa.Schema:
-    """The declared schema in Arrow's terms. DDL is parsed by the session that runs. Raises
-    HandlerError."""
-    if isinstance(schema, pa.Schema):
-        return schema
+    """The declared schema in Arrow's terms, in the types that Spark has. DDL is parsed by the session that runs.
+    Raises HandlerError."""
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
     from pyspark.sql.types import StructType
 
     try:
         parsed = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-        if not isinstance(parsed, StructType):
+        spark_type = from_arrow_schema(parsed) if isinstance(parsed, pa.Schema) else parsed
+        if not isinstance(spark_type, StructType) or not spark_type.fields:
             raise HandlerError(f"handler {handler_name}: the output schema is not a list of columns")
-        return to_arrow_schema(parsed)
+        return to_arrow_schema(spark_type)
     except PySparkException as fault:
         reason = str(fault).strip().splitlines()[0]
         raise HandlerError(f"handler {handler_name}: the output schema is wrong: {reason}") from None

@@ -6,16 +6,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from share_spark.engine.step import LOST
 from share_spark.model.errors import HandlerError, ShareError
 from share_spark.model.ids import TopicPartition
 from share_spark.process.acknowledgement import Ack
-from share_spark.process.runs import FAULT, PRESENT, STAGED, VIOLATION, Ints, Runs
+from share_spark.process.runs import FAULT, PRODUCED, VIOLATION, Ints, Runs
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 class ErrorRun(NamedTuple):
@@ -29,7 +33,7 @@ class ErrorRun(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAcks:
     """Acknowledgements of one topic-partition: runs ``first..last`` (inclusive, int64) with ``ack``
-    (int8, see Ack).
+    (int8, see Ack; LOST: a worker died with what was or was not done about it).
 
     Sorted and disjoint. Offsets in no run held no record. ``errors`` are sorted; only runs with a
     text are there.
@@ -40,8 +44,8 @@ class PartitionAcks:
     ack: npt.NDArray[np.int8]
     errors: tuple[ErrorRun, ...] = ()
 
-    def count(self, ack: Ack) -> int:
-        """Records with this acknowledgement."""
+    def count(self, ack: int) -> int:
+        """Records with this acknowledgement, or LOST."""
         chosen = self.ack == ack
         return int((self.last[chosen] - self.first[chosen] + 1).sum())
 
@@ -51,13 +55,21 @@ class DeliveryResult:
     """What became of a delivery.
 
     ``lost``: the job died with a worker and Spark would not repeat it; nothing is known, so
-    **everything** that was acquired is to be released with the error WORKER_LOST.
-    ``staged_outputs``: what ``stage_output`` returned, per task.
+    **everything** that was acquired is LOST, with the error WORKER_LOST. ``outputs``: the output rows of
+    accepted records, lazy, in the declared schema; None if there are none. They are kept on the executors
+    until ``close``; once an executor has died with some of them, reading raises OutputLostError inside Spark.
     """
 
     partitions: Mapping[TopicPartition, PartitionAcks] = field(default_factory=dict)
     lost: bool = False
-    staged_outputs: tuple[str, ...] = ()
+    produced: Mapping[int, int] = field(default_factory=dict)
+    outputs: DataFrame | None = None
+    free: Callable[[], None] | None = None
+
+    def close(self) -> None:
+        """Free the output rows. Safe to call twice."""
+        if self.free is not None:
+            self.free()
 
     @property
     def accepted(self) -> int:
@@ -74,7 +86,12 @@ class DeliveryResult:
         """Records rejected."""
         return self._count(Ack.REJECT)
 
-    def _count(self, ack: Ack) -> int:
+    @property
+    def lost_records(self) -> int:
+        """Records whose attempt was lost with a worker; 0 where the whole delivery is ``lost``."""
+        return self._count(LOST)
+
+    def _count(self, ack: int) -> int:
         return sum(acks.count(ack) for acks in self.partitions.values())
 
 
@@ -90,15 +107,14 @@ def decoded(table: pa.Table, settle: Settle) -> DeliveryResult:
     read twice).
     """
     special, acks = _parted(table)
-    _raise_faults(special)
+    _raise_faults(special.select(["ack", "error"]).to_pylist())
     names, topic_ids = _encoded(acks.column("topic"))
     texts, error_ids = _encoded(acks.column("error"))
     partitions = {}
     for runs in _per_partition(_runs(acks, topic_ids, error_ids).ordered()):
         key = TopicPartition(names[runs.topic[0]], int(runs.partition[0]))
         partitions[key] = _acks(settle(key, runs), texts)
-    staged = tuple(text for code, text in special if code == STAGED)
-    return DeliveryResult(partitions=partitions, staged_outputs=staged)
+    return DeliveryResult(partitions=partitions, produced=_produced(special))
 
 
 def read_once(key: TopicPartition, runs: Runs) -> Runs:
@@ -110,21 +126,23 @@ def read_once(key: TopicPartition, runs: Runs) -> Runs:
     return runs
 
 
-def _parted(table: pa.Table) -> tuple[list[tuple[int, str]], pa.Table]:
-    """(code and text of the rows of other kinds, acknowledgements and records that exist)."""
-    is_special = table.column("ack").to_numpy() < PRESENT
-    if not is_special.any():
-        return [], table
-    special = table.filter(pa.array(is_special)).select(["ack", "error"]).to_pylist()
-    told = [(row["ack"], row["error"]) for row in special]
-    return told, table.filter(pa.array(~is_special))
+def _parted(table: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """(Rows of other kinds, acknowledgements and records that exist)."""
+    is_special = table.column("ack").to_numpy() < LOST
+    return table.filter(pa.array(is_special)), table.filter(pa.array(~is_special)) if is_special.any() else table
 
 
-def _raise_faults(special: list[tuple[int, str]]) -> None:
+def _raise_faults(special: list[dict[str, Any]]) -> None:
     """The first of what was told, a broken contract before a fault of ours."""
     for code, error in ((VIOLATION, HandlerError), (FAULT, ShareError)):
-        for text in (text for told, text in special if told == code):
+        for text in (row["error"] for row in special if row["ack"] == code):
             raise error(" ".join(text.split()))
+
+
+def _produced(special: pa.Table) -> dict[int, int]:
+    """Output rows by attempt id."""
+    rows = special.select(["ack", "first_offset", "last_offset"]).to_pylist()
+    return {row["first_offset"]: row["last_offset"] for row in rows if row["ack"] == PRODUCED}
 
 
 def _encoded(column: Any) -> tuple[list[str], npt.NDArray[Any]]:

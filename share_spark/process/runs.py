@@ -2,15 +2,16 @@
 
 A run is a stretch of *consecutive* offsets of one topic-partition with one code and one error. An
 offset that was not delivered ends a run, so that gaps stay visible to whoever compares with what
-was acquired. Columns of RUN_SCHEMA are what a worker sends; besides acknowledgements (codes 1 to 3,
-see ``Ack``) there are rows of other kinds, told by the code.
+was acquired. Columns of RUN_SCHEMA are what a worker sends; besides acknowledgements (codes 1 to 3, see
+``Ack``, and LOST) there are rows of other kinds, told by the code. Where a handler has an output
+schema, each of them has a column more, OUTPUT_COLUMN, which is null except in output rows.
 
 NumPy and Arrow only; no loop here is longer than the number of different topics and errors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,16 +25,20 @@ PRESENT = 0
 """Code of a run of records that exist; sent beside the answers of a frame handler to tell what it
 left out."""
 
-VIOLATION = -1
+VIOLATION = -2
 """Code of a row that says in ``error`` how the handler broke its contract. Its offsets mean
 nothing."""
-
-STAGED = -2
-"""Code of a row that carries in ``error`` where output was staged. Its offsets mean nothing."""
 
 FAULT = -3
 """Code of a row that says in ``error`` what went wrong in a worker through no fault of the
 handler."""
+
+OUTPUT = -4
+"""Code of a row that carries nothing but output."""
+
+PRODUCED = -5
+"""Code of a row that ends a task whose handler has an output schema: ``first_offset`` is Spark's id
+of the task's attempt, ``last_offset`` how many output rows it sent."""
 
 _RUN_FIELDS: list[pa.Field[Any]] = [
     pa.field("topic", pa.string()),
@@ -44,6 +49,9 @@ _RUN_FIELDS: list[pa.Field[Any]] = [
     pa.field("error", pa.string()),
 ]
 RUN_SCHEMA = pa.schema(_RUN_FIELDS)
+
+OUTPUT_COLUMN = "output"
+"""A struct of the declared schema."""
 
 Ints = npt.NDArray[Any]
 
@@ -176,13 +184,36 @@ class RunLog:
 
 
 def special_row(code: int, text: str) -> pa.RecordBatch:
-    """A row of RUN_SCHEMA of another kind than an acknowledgement: VIOLATION, STAGED, FAULT."""
-    row = {
-        "topic": "",
-        "partition": 0,
-        "first_offset": 0,
-        "last_offset": 0,
-        "ack": code,
-        "error": text,
-    }
-    return pa.RecordBatch.from_pylist([row], schema=RUN_SCHEMA)
+    """A row of RUN_SCHEMA of another kind than an acknowledgement: VIOLATION, FAULT."""
+    return _row(code, error=text)
+
+
+def produced_row(attempt_id: int, rows: int) -> pa.RecordBatch:
+    """The row PRODUCED, in RUN_SCHEMA."""
+    return _row(PRODUCED, first=attempt_id, last=rows)
+
+
+def _row(code: int, *, first: int = 0, last: int = 0, error: str | None = None) -> pa.RecordBatch:
+    values = ("", 0, first, last, code, error)
+    return pa.RecordBatch.from_pylist([dict(zip(RUN_SCHEMA.names, values, strict=True))], schema=RUN_SCHEMA)
+
+
+def with_output_column(runs: pa.RecordBatch, output: pa.Schema) -> pa.RecordBatch:
+    """Rows of RUN_SCHEMA in the schema that they share with output rows."""
+    return runs.append_column(OUTPUT_COLUMN, pa.nulls(runs.num_rows, _output_type(output)))
+
+
+def output_batches(outputs: pa.Table) -> Iterator[pa.RecordBatch]:
+    """Output rows in the schema that they share with runs."""
+    kind = _output_type(outputs.schema)
+    for batch in outputs.to_batches():
+        rows = batch.num_rows
+        blank = [pa.nulls(rows, field.type) for field in RUN_SCHEMA if field.name != "ack"]
+        blank.insert(RUN_SCHEMA.get_field_index("ack"), pa.array(np.full(rows, OUTPUT, np.int8)))
+        structs = pa.StructArray.from_arrays(batch.columns, fields=list(kind))
+        yield pa.RecordBatch.from_arrays([*blank, structs], names=[*RUN_SCHEMA.names, OUTPUT_COLUMN])
+
+
+def _output_type(output: pa.Schema) -> pa.StructType:
+    """All columns nullable: Spark compares a batch's schema with the frame's, whose structs may be null."""
+    return pa.struct([field.with_nullable(True) for field in output])

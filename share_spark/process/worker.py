@@ -1,4 +1,5 @@
-"""What runs in a Python worker: one task's records in, a handful of runs out.
+"""What runs in a Python worker: one task's records in, a handful of runs out, and output rows if the
+handler has any.
 
 Everything here is reached by its import name; what travels is the handler alone, pickled by us, so
 that one that cannot be unpickled on a worker is told by name instead of failing the task (a failed
@@ -7,26 +8,40 @@ task is repeated, and a repeat calls nothing).
 **One acquisition calls the handler at most once per record.** Spark runs a task again when its
 first run failed or its worker died, and runs copies of slow tasks; any of these may come after
 calls whose answers were lost. So only the first attempt of a task, in the first attempt of its
-stage, calls the handler. All others report their records as released, "worker lost". (A speculative
-copy is a later attempt as well; where speculation is on, it can win over a slow first attempt,
-whose records are then released although nobody died. They come again with their count one higher.)
+stage, calls the handler. All others report their records as LOST. (A speculative copy is a later
+attempt as well; where speculation is on, it can win over a slow first attempt, whose records are
+then lost although nobody died. They come again with their count one higher.)
+
+Where output rows are kept on the executors until a sink has read them, Spark would compute lost ones
+anew, in a later job that looks like a first attempt. So a task with output runs only inside the
+delivery that it was made for, known by a local property of Spark's.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
 from share_spark.engine.python_worker import drop_zip_importers
-from share_spark.model.errors import HandlerError, ShareError
-from share_spark.process.acknowledgement import Ack, Answers, exception_text
+from share_spark.engine.step import LOST
+from share_spark.model.errors import HandlerError, OutputLostError, ShareError
+from share_spark.process.acknowledgement import Answers, exception_text
 from share_spark.process.calling import Outcome, call_handler
 from share_spark.process.handlers import Handler
-from share_spark.process.runs import FAULT, STAGED, VIOLATION, RunLog, special_row
+from share_spark.process.runs import (
+    FAULT,
+    VIOLATION,
+    RunLog,
+    output_batches,
+    produced_row,
+    special_row,
+    with_output_column,
+)
 from share_spark.process.timelimit import TimeLimit
 
 WORKER_LOST = "worker lost"
@@ -37,34 +52,70 @@ TASK_COLUMN = "__task"
 """Name of the column whose first value in each task is the JVM's thread, which is named after the
 task."""
 
-StageOutput = Callable[[pa.Table], str]
-"""Takes the output rows of one task, in its worker, and returns where it put them."""
+DELIVERY_PROPERTY = "share_spark.delivery"
+"""Spark's local property that holds the running delivery's id."""
 
 
-def packed(handler: Handler, stage_output: StageOutput | None) -> bytes:
+def packed(handler: Handler) -> bytes:
     """The handler as it travels. Raises HandlerError if it cannot."""
     try:
-        return bytes(cloudpickle.dumps((handler, stage_output)))  # type: ignore[no-untyped-call]
+        return bytes(cloudpickle.dumps(handler))  # type: ignore[no-untyped-call]
     except Exception as fault:
         raise HandlerError(f"handler {handler.name} cannot be sent to the workers: {exception_text(fault)}") from fault
 
 
-def run_task(
-    name: str, payload: bytes, topic: str | None, batches: Iterable[pa.RecordBatch]
-) -> Iterable[pa.RecordBatch]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerTask:
     """The function for ``mapInArrow``: batches of KEY_COLUMNS, what the handler asked for, and
-    TASK_COLUMN, to RUN_SCHEMA. ``topic``: all records are of this one, and the column is left out.
+    TASK_COLUMN, to RUN_SCHEMA, with OUTPUT_COLUMN if there is an ``output`` schema.
 
-    All answers of a task leave together, at its end. A broken contract leaves as the one row that
-    tells it.
+    ``payload``: the packed handler of this ``name``. ``topic``: all records are of this one, and the
+    column is left out. ``delivery``: the id of the delivery outside which it must not run; None: it
+    may run anywhere. Answers of a task leave together, at its end; output rows batch by batch. A
+    broken contract leaves as the one row that tells it.
     """
-    drop_zip_importers()
-    try:
-        yield from _results(name, payload, topic, batches)
-    except HandlerError as fault:
-        yield special_row(VIOLATION, str(fault))
-    except ShareError as fault:
-        yield special_row(FAULT, str(fault))
+
+    name: str
+    payload: bytes
+    topic: str | None = None
+    output: pa.Schema | None = None
+    delivery: str | None = None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        """Raises OutputLostError outside its delivery."""
+        drop_zip_importers()
+        if self.delivery is not None and _local_property(DELIVERY_PROPERTY) != self.delivery:
+            raise OutputLostError(f"output rows of handler {self.name} were lost with their executor")
+        try:
+            yield from self._results(batches)
+        except HandlerError as fault:
+            yield self._row(special_row(VIOLATION, str(fault)))
+        except ShareError as fault:
+            yield self._row(special_row(FAULT, str(fault)))
+
+    def _results(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        log, produced = RunLog(self.topic), 0
+        for batch, outcome in self._outcomes(batches):
+            log.add(batch, outcome.answers)
+            if outcome.outputs is not None:
+                produced += outcome.outputs.num_rows
+                yield from output_batches(outcome.outputs)
+        yield self._row(log.batch())
+        if self.output is not None:
+            yield self._row(produced_row(_attempt_id(), produced))
+
+    def _outcomes(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, Outcome]]:
+        handler, first = _unpacked(self.name, self.payload), None
+        with TimeLimit() as limit:
+            for batch in batches:
+                if not batch.num_rows:
+                    continue
+                if first is None:
+                    first = is_first_attempt(_attempt_number(), batch.column(TASK_COLUMN)[0].as_py())
+                yield batch, _called(handler, batch, limit) if first else _not_called(batch)
+
+    def _row(self, runs: pa.RecordBatch) -> pa.RecordBatch:
+        return runs if self.output is None else with_output_column(runs, self.output)
 
 
 def is_first_attempt(attempt_number: int, task_thread: str | None) -> bool:
@@ -79,35 +130,15 @@ def is_first_attempt(attempt_number: int, task_thread: str | None) -> bool:
     return attempt_number == 0 and (stage is None or stage.group(1) == "0")
 
 
-def _results(
-    name: str, payload: bytes, topic: str | None, batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    log, outputs, first = RunLog(topic), list[pa.Table](), None
-    handler, stage_output = _unpacked(name, payload)
-    with TimeLimit() as limit:
-        for batch in batches:
-            if not batch.num_rows:
-                continue
-            if first is None:
-                first = is_first_attempt(_attempt_number(), batch.column(TASK_COLUMN)[0].as_py())
-            outcome = _called(handler, batch, limit) if first else _not_called(batch)
-            log.add(batch, outcome.answers)
-            if outcome.outputs is not None and stage_output is not None:
-                outputs.append(outcome.outputs)
-    yield log.batch()
-    if outputs and stage_output is not None:
-        yield special_row(STAGED, stage_output(pa.concat_tables(outputs)))
-
-
 @functools.lru_cache(maxsize=4)
-def _unpacked(name: str, payload: bytes) -> tuple[Handler, StageOutput | None]:
+def _unpacked(name: str, payload: bytes) -> Handler:
     """The handler, kept from task to task, and with it what it keeps in globals (a client, a
     model)."""
     try:
-        handler, stage_output = cloudpickle.loads(payload)
+        handler: Handler = cloudpickle.loads(payload)
     except Exception as fault:  # noqa: BLE001 - whatever importing the user's module does
         raise HandlerError(f"handler {name} cannot be loaded on a worker: {exception_text(fault)}") from None
-    return handler, stage_output
+    return handler
 
 
 def _called(handler: Handler, batch: pa.RecordBatch, limit: TimeLimit) -> Outcome:
@@ -122,9 +153,19 @@ def _called(handler: Handler, batch: pa.RecordBatch, limit: TimeLimit) -> Outcom
 
 
 def _not_called(batch: pa.RecordBatch) -> Outcome:
-    return Outcome(answers=Answers.same(batch.num_rows, Ack.RELEASE, WORKER_LOST))
+    return Outcome(answers=Answers.same(batch.num_rows, LOST, WORKER_LOST))
 
 
 def _attempt_number() -> int:
     context = TaskContext.get()
     return context.attemptNumber() if context is not None else 0
+
+
+def _attempt_id() -> int:
+    context = TaskContext.get()
+    return context.taskAttemptId() if context is not None else 0
+
+
+def _local_property(name: str) -> str | None:
+    context = TaskContext.get()
+    return context.getLocalProperty(name) if context is not None else None

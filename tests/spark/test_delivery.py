@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PythonException, SparkRuntimeException
 from pyspark.sql import functions as F
 
 from share_spark.model.errors import HandlerError
 from share_spark.model.ids import TopicPartition
 from share_spark.process.acknowledgement import Ack
-from share_spark.process.delivery import _with_task, deliver
+from share_spark.process.delivery import _handled, _with_task, deliver
 from share_spark.process.handlers import Record, arrow_handler, as_handler, frame_handler, pandas_handler
-from share_spark.process.result import DeliveryResult, ErrorRun
+from share_spark.process.held import HeldFrame
+from share_spark.process.result import DeliveryResult, ErrorRun, decoded, read_once
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,18 +126,93 @@ def test_each_record_is_read_once_and_handled_once(records: DataFrame, tmp_path:
     assert {path.read_text() for path in tmp_path.glob("read-*")} == {"x\n"}
 
 
-def test_output_is_checked_and_staged(records: DataFrame, tmp_path: Path) -> None:
-    def price(record: Record) -> Any:
-        return (Ack.ACCEPT, {"id": record.offset}) if record.offset < 2 else None
+def price(record: Record) -> Any:
+    """Output for each record, accepted below offset 5, released at 5, rejected above."""
+    ack = Ack.ACCEPT if record.offset < 5 else Ack.RELEASE if record.offset == 5 else Ack.REJECT
+    return ack, [{"id": record.offset, "at": record.timestamp, "tags": ["a", None]}] * 2
 
-    def stage(rows: pa.Table) -> str:
-        return f"{rows.num_rows} rows"
 
-    handler = as_handler(price, output="id bigint")
-    assert sorted(deliver(records, handler, stage_output=stage).staged_outputs) == ["0 rows", "2 rows", "2 rows"]
-    assert deliver(records, handler).staged_outputs == ()
+PRICES = "id bigint NOT NULL, at timestamp, tags array<string>, note struct<text:string>"
+
+
+def test_output_rows_of_accepted_records_are_there_to_be_read_once_acknowledged(records: DataFrame) -> None:
+    result = deliver(records, as_handler(price, output=PRICES))
+    assert runs(result) == [(0, 4, 1), (5, 5, 2), (6, 48, 3), (50, 98, 3)]
+    assert result.outputs is not None
+    assert [field.simpleString() for field in result.outputs.schema] == [
+        *("id:bigint", "at:timestamp", "tags:array<string>", "note:struct<text:string>")
+    ]
+    rows = result.outputs.collect()
+    assert sorted(row.id for row in rows) == sorted([*range(5)] * 4)
+    assert rows[0].tags == ["a", None]
+    assert rows[0].at is not None
+    assert rows[0].note is None
+    result.close()
+    with pytest.raises(PythonException, match=r"OutputLostError: output rows of handler .*price were lost"):
+        result.outputs.collect()
+
+
+def test_a_handler_without_rows_has_no_outputs(records: DataFrame) -> None:
+    handler = as_handler(lambda _: Ack.ACCEPT, output="id bigint")
+    result = deliver(records, handler)
+    assert (result.accepted, result.outputs) == (196, None)
+    result.close()
+
+
+def test_lost_output_never_calls_the_handler_again(records: DataFrame, tmp_path: Path) -> None:
+    """Blocks that are gone, all or some, are an error for the reader: no second call, no row missing unnoticed."""
+    seen = str(tmp_path / "calls")
+
+    def note(record: Record) -> Any:
+        with Path(seen).open("a") as calls:
+            calls.write(f"{record.partition}-{record.offset}\n")
+        return Ack.ACCEPT, {"id": record.offset}
+
+    result = deliver(records, as_handler(note, output="id bigint"))
+    assert result.outputs is not None
+    assert result.outputs.count() == 196
+    _remove_one_block(records.sparkSession)
+    with pytest.raises(PythonException, match="OutputLostError"):
+        result.outputs.collect()
+    result.close()
+    assert len(Path(seen).read_text().splitlines()) == 196
+
+
+def _remove_one_block(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    master = jvm.org.apache.spark.SparkEnv.get().blockManager().master()
+    persistent: Any = spark.sparkContext._jsc.getPersistentRDDs()
+    newest = max(persistent.keySet())
+    master.removeBlock(jvm.org.apache.spark.storage.RDDBlockId(newest, 1))
+
+
+def test_output_of_another_attempt_is_not_taken_for_ours(records: DataFrame) -> None:
+    held = HeldFrame(_handled(records, as_handler(price, output=PRICES), None, "x"), "x")
+    attempts = decoded(held.runs(), read_once).produced
+    assert held.outputs(attempts).count() == sum(attempts.values()) == 20
+    with pytest.raises(SparkRuntimeException, match="OutputLostError: output rows are of another attempt"):
+        held.outputs([next(iter(attempts))]).collect()
+    held.free()
+
+
+def test_a_broken_contract_frees_what_is_kept(records: DataFrame) -> None:
+    def late(record: Record) -> Any:
+        return Ack.ACCEPT, {"id": record.offset if record.offset < 50 else "no number"}
+
+    jsc: Any = records.sparkSession.sparkContext._jsc
+    before = set(jsc.getPersistentRDDs().keySet())
+    with pytest.raises(HandlerError, match="returned output column id that is no int64"):
+        deliver(records, as_handler(late, output="id bigint"))
+    assert set(jsc.getPersistentRDDs().keySet()) <= before
+
+
+def test_output_schemas_that_cannot_be(records: DataFrame) -> None:
     with pytest.raises(HandlerError, match="the output schema is wrong"):
         as_handler(price, output="id bigbig")
+    with pytest.raises(HandlerError, match="the output schema is wrong"):
+        as_handler(price, output=pa.schema([("id", pa.month_day_nano_interval())]))
+    with pytest.raises(HandlerError, match="not a list of columns"):
+        as_handler(price, output=pa.schema([]))
 
 
 def test_the_first_record_of_each_task_tells_the_stage_attempt(records: DataFrame) -> None:

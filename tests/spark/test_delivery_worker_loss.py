@@ -48,7 +48,7 @@ def acquired(delivery_count):
 
 def told(result):
     errors = [list(error) for acks in result.partitions.values() for error in acks.errors]
-    return {"lost": result.lost, "accepted": result.accepted, "released": result.released, "errors": errors}
+    return {"lost": result.lost, "accepted": result.accepted, "lost_records": result.lost_records, "errors": errors}
 
 spark = build_session("worker loss", master, {"spark.executor.memory": "512m", "spark.local.dir": scratch})
 """
@@ -80,10 +80,10 @@ def run(master: str, steps: str, directory: Path) -> tuple[Told, Calls]:
 
 
 @pytest.mark.slow
-def test_on_a_cluster_the_task_of_a_lost_worker_is_released(tmp_path: Path) -> None:
+def test_on_a_cluster_the_records_of_a_lost_worker_are_told(tmp_path: Path) -> None:
     (killed, healthy), calls = run("local-cluster[2,1,1024]", TWO_DELIVERIES, tmp_path)
-    assert killed == {"lost": False, "accepted": 40, "released": 20, "errors": [[20, 39, "worker lost"]]}
-    assert healthy == {"lost": False, "accepted": 60, "released": 0, "errors": []}
+    assert killed == {"lost": False, "accepted": 40, "lost_records": 20, "errors": [[20, 39, "worker lost"]]}
+    assert healthy == {"lost": False, "accepted": 60, "lost_records": 0, "errors": []}
     assert calls[1, 25] == 1
     assert set(calls.values()) == {1}
 
@@ -91,8 +91,8 @@ def test_on_a_cluster_the_task_of_a_lost_worker_is_released(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_where_spark_runs_a_task_once_the_whole_delivery_is_lost(tmp_path: Path) -> None:
     (killed, healthy), calls = run("local[2]", TWO_DELIVERIES, tmp_path)
-    assert killed == {"lost": True, "accepted": 0, "released": 0, "errors": []}
-    assert healthy == {"lost": False, "accepted": 60, "released": 0, "errors": []}
+    assert killed == {"lost": True, "accepted": 0, "lost_records": 0, "errors": []}
+    assert healthy == {"lost": False, "accepted": 60, "lost_records": 0, "errors": []}
     assert calls[1, 25] == 1
     assert set(calls.values()) == {1}
 
@@ -102,6 +102,6 @@ def test_the_repeat_of_a_stage_calls_nothing(tmp_path: Path) -> None:
     """Tasks of the second stage attempt have attempt number 0 again; a record may be in two tasks' hands."""
     (result,), calls = run("local[1,4]", AFTER_A_SHUFFLE, tmp_path)
     assert {error for _, _, error in result["errors"]} == {"worker lost"}
-    assert result["accepted"] + result["released"] == 60
+    assert result["accepted"] + result["lost_records"] == 60
     assert result["accepted"] == len(calls) < 60
     assert set(calls.values()) == {1}

@@ -14,14 +14,25 @@ import pyarrow as pa
 import pytest
 
 from share_spark.engine.python_worker import drop_zip_importers
-from share_spark.model.errors import HandlerError, ShareError
+from share_spark.engine.step import LOST
+from share_spark.model.errors import HandlerError, OutputLostError, ShareError
 from share_spark.model.ids import TopicPartition
 from share_spark.process.acknowledgement import Ack, Answers
 from share_spark.process.frame import settled
-from share_spark.process.handlers import arrow_handler, as_handler
+from share_spark.process.handlers import Handler, arrow_handler, as_handler
 from share_spark.process.result import DeliveryResult, decoded, read_once
-from share_spark.process.runs import FAULT, PRESENT, RUN_SCHEMA, STAGED, VIOLATION, RunLog, special_row
-from share_spark.process.worker import is_first_attempt, packed, run_task
+from share_spark.process.runs import (
+    FAULT,
+    OUTPUT,
+    PRESENT,
+    PRODUCED,
+    RUN_SCHEMA,
+    VIOLATION,
+    RunLog,
+    produced_row,
+    special_row,
+)
+from share_spark.process.worker import HandlerTask, is_first_attempt, packed
 from tests.unit.test_handlers_calling import batch_of
 
 Row = tuple[str, int, int, int, int, str | None]
@@ -132,8 +143,8 @@ def test_nothing_delivered() -> None:
 
 def test_special_rows() -> None:
     row = ("a", 0, 0, 1, 1, None)
-    result = decoded(table(row, special_row(STAGED, "part  1")), read_once)
-    assert result.staged_outputs == ("part  1",)
+    result = decoded(table(row, produced_row(7, 3), produced_row(8, 0)), read_once)
+    assert (result.accepted, result.produced) == (2, {7: 3, 8: 0})
     with pytest.raises(HandlerError, match=r"^handler x returned nothing$"):
         decoded(table(row, special_row(FAULT, "b"), special_row(VIOLATION, "handler x\n returned nothing")), read_once)
     with pytest.raises(ShareError, match="b"):
@@ -206,10 +217,14 @@ def test_who_may_call(attempt: int, thread: str | None, first: bool) -> None:
     assert is_first_attempt(attempt, thread) is first
 
 
-def task(function: Any, *batches: pa.RecordBatch, thread: str | None = None) -> list[Row]:
-    handler = as_handler(arrow_handler(function))
+def sent(handler: Handler, *batches: pa.RecordBatch, thread: str | None = None) -> Iterable[pa.RecordBatch]:
+    """What a task of this handler sends."""
     with_task = [one.append_column("__task", pa.array([thread] * one.num_rows, pa.string())) for one in batches]
-    results: Iterable[pa.RecordBatch] = run_task(handler.name, packed(handler, None), None, iter(with_task))
+    return HandlerTask(name=handler.name, payload=packed(handler), output=handler.output)(iter(with_task))
+
+
+def task(function: Any, *batches: pa.RecordBatch, thread: str | None = None) -> list[Row]:
+    results = sent(as_handler(arrow_handler(function)), *batches, thread=thread)
     return [row for batch in results for row in rows(batch)]
 
 
@@ -220,7 +235,36 @@ def test_a_task() -> None:
 
 def test_a_task_of_a_repeated_stage_calls_nothing() -> None:
     rows = task(lambda _: 1 / 0, batch_of(3), thread="task 0.0 in stage 2.1 (TID 3)")
-    assert rows == [("orders", 0, 0, 2, 2, "worker lost")]
+    assert rows == [("orders", 0, 0, 2, LOST, "worker lost")]
+
+
+def price(batch: pa.RecordBatch) -> pa.Table:
+    """Accepts even offsets and rejects odd ones, with an output row for each."""
+    offsets = batch.column("offset").to_pylist()
+    return pa.table({"ack": [1 if offset % 2 == 0 else 3 for offset in offsets], "id": offsets})
+
+
+def test_output_rows_of_accepted_records_leave_batch_by_batch_in_one_schema() -> None:
+    handler = as_handler(arrow_handler(price), output=pa.schema([pa.field("id", pa.int32(), nullable=False)]))
+    batches = list(sent(handler, batch_of(3), batch_of(2)))
+    assert len({batch.schema for batch in batches}) == 1
+    told = [(row["ack"], row["output"]) for batch in batches for row in batch.to_pylist()]
+    assert told[:3] == [(OUTPUT, {"id": 0}), (OUTPUT, {"id": 2}), (OUTPUT, {"id": 0})]
+    assert [output for _, output in told[3:]] == [None] * len(told[3:])
+    assert batches[-1].select(["ack", "last_offset"]).to_pylist() == [{"ack": PRODUCED, "last_offset": 3}]
+
+
+def test_a_lost_attempt_has_no_output() -> None:
+    handler = as_handler(arrow_handler(price), output=pa.schema([("id", pa.int64())]))
+    batches = sent(handler, batch_of(3), thread="task 0.0 in stage 2.1 (TID 3)")
+    assert [row["ack"] for batch in batches for row in batch.to_pylist()] == [LOST, PRODUCED]
+
+
+def test_a_task_with_output_runs_in_its_delivery_only() -> None:
+    handler = as_handler(arrow_handler(price), output=pa.schema([("id", pa.int64())]))
+    later = HandlerTask(name=handler.name, payload=packed(handler), output=handler.output, delivery="x")
+    with pytest.raises(OutputLostError, match="were lost with their executor"):
+        list(later(iter([])))
 
 
 def test_a_broken_contract_leaves_as_one_row() -> None:
@@ -233,11 +277,11 @@ def test_a_broken_contract_leaves_as_one_row() -> None:
 def test_a_handler_that_cannot_travel() -> None:
     lock = threading.Lock()
     with pytest.raises(HandlerError, match="cannot be sent to the workers: TypeError: cannot pickle"):
-        packed(as_handler(lambda _: lock.locked()), None)
+        packed(as_handler(lambda _: lock.locked()))
 
 
 def test_a_handler_that_cannot_be_loaded_on_a_worker() -> None:
-    (row,) = [row for batch in run_task("m:f", b"nonsense", None, iter(())) for row in rows(batch)]
+    (row,) = [row for batch in HandlerTask(name="m:f", payload=b"nonsense")(iter(())) for row in rows(batch)]
     assert row[4] == VIOLATION
     assert row[5] is not None
     assert row[5].startswith("handler m:f cannot be loaded on a worker: UnpicklingError")

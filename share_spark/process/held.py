@@ -1,0 +1,60 @@
+"""What the workers of one delivery sent, kept on the executors: runs for the driver now, output rows for a
+sink afterwards. The handler runs once, whatever becomes of the executors.
+
+Spark's own ways of keeping a frame do not promise that. A cached frame, and a local checkpoint until its
+job has ended, compute a lost block anew, and that would call the handler again. So:
+- the frame is a local checkpoint that never checks: its blocks are kept, its lineage is not replaced by
+  them, and nothing but the one action computes it (tasks know their delivery, see ``worker``); whoever
+  reads a lost block gets OutputLostError;
+- where two attempts of a task wrote the same block (speculation, an executor that was given up too early),
+  the block may be of the attempt whose answers were not taken. It says whose it is, and reading it is the
+  same error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from share_spark.delta.state_store import unpersist
+from share_spark.model.errors import OutputLostError
+from share_spark.process.runs import OUTPUT, OUTPUT_COLUMN, PRODUCED, RUN_SCHEMA
+from share_spark.process.worker import DELIVERY_PROPERTY
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+_OTHER_ATTEMPT = f"{OutputLostError.__name__}: output rows are of another attempt than the acknowledgements"
+
+
+class HeldFrame:
+    """``sent``: the frame that a HandlerTask of this delivery makes, with output; lazy."""
+
+    def __init__(self, sent: DataFrame, delivery: str) -> None:
+        self._delivery = delivery
+        self._context = sent.sparkSession.sparkContext
+        self._frame = sent.localCheckpoint(eager=False)
+        plan: Any = self._frame._jdf.queryExecution().logical()
+        jvm: Any = self._context._jvm
+        getattr(plan.rdd(), "checkpointData_$eq")(jvm.scala.Option.empty())
+
+    def runs(self) -> pa.Table:
+        """The one action: all but the output rows, in RUN_SCHEMA."""
+        before: Any = self._context.getLocalProperty(DELIVERY_PROPERTY)
+        self._context.setLocalProperty(DELIVERY_PROPERTY, self._delivery)
+        try:
+            return self._frame.where(f"ack <> {OUTPUT}").select(*RUN_SCHEMA.names).toArrow()
+        finally:
+            self._context.setLocalProperty(DELIVERY_PROPERTY, before)
+
+    def outputs(self, attempts: Collection[int]) -> DataFrame:
+        """The output rows that these attempts of tasks sent; lazy, reads blocks only."""
+        ids = ", ".join(map(str, attempts))
+        foreign = f"ack = {PRODUCED} AND first_offset NOT IN ({ids})"
+        checked = f"ack = {OUTPUT} OR ({foreign} AND raise_error('{_OTHER_ATTEMPT}') IS NOT NULL)"
+        return self._frame.where(checked).select(f"{OUTPUT_COLUMN}.*")
+
+    def free(self) -> None:
+        """Drop the blocks."""
+        unpersist(self._frame)
