@@ -13,6 +13,7 @@ What may not enter: pyspark, os, time, random, threading, socket, logging, and t
 from share_spark.coordinator.combine import combine_batches
 from share_spark.coordinator.decide import UPDATES_PER_SNAPSHOT, Decision, decide, fresh_snapshot
 from share_spark.coordinator.evolve import evolve, replay
+from share_spark.coordinator.normal_form import normal_form
 from share_spark.coordinator.shard import Answer, CoordinatorShard, answer, evolved
 from share_spark.coordinator.state_partition import STATE_PARTITIONS, state_partition_of
 
@@ -28,6 +29,7 @@ __all__ = [
     "evolve",
     "evolved",
     "fresh_snapshot",
+    "normal_form",
     "replay",
     "state_partition_of",
 ]

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from share_spark.coordinator.combine import combine_batches
 from share_spark.coordinator.evolve import evolve
+from share_spark.coordinator.normal_form import settled_start
 from share_spark.model.errors import ErrorCode
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import DeliveryState, StateBatch
@@ -74,9 +75,8 @@ def decide(
         return Decision(StateTombstone(key=key) if state else None, _done(request))
     assert state is not None, "_fenced refuses the rest"
     if isinstance(request, ReadStateSummary):
-        return Decision(
-            None, replace(_done(request), state_epoch=state.state_epoch, start_offset=_settled_start(state))
-        )
+        start_offset = settled_start(state.start_offset, state.state_batches)
+        return Decision(None, replace(_done(request), state_epoch=state.state_epoch, start_offset=start_offset))
     if isinstance(request, ReadState):
         return Decision(_raised_leader_epoch(state, request, updates_per_snapshot), _all_of(state, request))
     return Decision(_written(state, request, updates_per_snapshot), _done(request))
@@ -211,13 +211,3 @@ def _all_of(state: ShareState, request: ReadState) -> StateResult:
         start_offset=state.start_offset,
         state_batches=state.state_batches,
     )
-
-
-def _settled_start(state: ShareState) -> int:
-    """The SPSO past final batches at the front, which a leader would skip on loading (R15, R103)."""
-    start_offset = state.start_offset
-    for first, last, delivery_state, _ in state.state_batches:
-        if first != start_offset or not DeliveryState(delivery_state).is_final:
-            break
-        start_offset = last + 1
-    return start_offset
