@@ -355,12 +355,27 @@ class WorkerLostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class InMemoryDelivery:
-    """Calls ``handler`` for each acquired record that the log has. An Exception of it is a release with its text."""
+    """Calls ``handler`` for each acquired record that the log has. An Exception of it is a release with its text.
+
+    ``marks`` outlives the process: the members inside whose handler is a record that runs alone.
+    """
 
     log: InMemoryTopicLog
     handler: RecordHandler
+    member_id: str = ""
+    marks: set[str] = field(default_factory=set)
 
-    def deliver(self, acquired: Sequence[AcquiredSpan]) -> Sequence[AcknowledgedSpan]:
+    def deliver(self, acquired: Sequence[AcquiredSpan], *, alone: bool = False) -> Sequence[AcknowledgedSpan]:
+        if alone:
+            self.marks.add(self.member_id)
+        answers = self._deliver_all(acquired)
+        self.marks.discard(self.member_id)
+        return answers
+
+    def died_in_handler(self) -> frozenset[str]:
+        return frozenset(self.marks)
+
+    def _deliver_all(self, acquired: Sequence[AcquiredSpan]) -> Sequence[AcknowledgedSpan]:
         try:
             return [self._deliver(one) for one in acquired]
         except WorkerLostError:

@@ -81,6 +81,7 @@ class ShareGroupEngine:
     _epoch: int = 0
     _suspects_next: bool = True
     _charged: bool = True
+    _in_handler: frozenset[str] | None = None
     _targets: Mapping[SharePartitionKey, int] | None = None
     _now_ms: int = 0
     _first: bool = True
@@ -101,6 +102,7 @@ class ShareGroupEngine:
             self._targets = {key: end.end_offset for key, end in ends.items()}
 
     def _take_over(self) -> None:
+        self._in_handler = self.ports.delivery.died_in_handler()
         if self.ports.dead_letters is not None:
             self.ports.dead_letters.recover(self.ports.store.counted)
         left = self.ports.sink.claim(self._epoch) if self.ports.sink is not None else None
@@ -143,7 +145,7 @@ class ShareGroupEngine:
         outcomes = self._decide_and_commit(stamp, controls, timer) if controls or self._first else ()
         self._first = False
         self._suspects_next = not any(control.suspects for control in controls.values())
-        self._deliver(stamp, outcomes, timer)
+        self._deliver(stamp, outcomes, timer, in_doubt=not self._suspects_next)
         return MicroBatchProgress.of(batch_id, inputs.now_ms, outcomes, self._lag(inputs), timer.steps)
 
     def _read_inputs(self, stopping: bool) -> Inputs:
@@ -161,6 +163,7 @@ class ShareGroupEngine:
             acknowledged_by=self._pending_of,
             suspects_next=self._suspects_next,
             charged=self._charged,
+            in_handler=self._in_handler,
         )
 
     def _decide_and_commit(
@@ -230,7 +233,7 @@ class ShareGroupEngine:
             return [(run.first_offset, run.last_offset, ENGINE_LOST)]
         return cut_by_error(run.first_offset, run.last_offset, span.errors)
 
-    def _deliver(self, stamp: Stamp, outcomes: Sequence[Outcome], timer: StepTimer) -> None:
+    def _deliver(self, stamp: Stamp, outcomes: Sequence[Outcome], timer: StepTimer, *, in_doubt: bool) -> None:
         keys = {
             TopicPartition(outcome.front.topic, outcome.key.partition): outcome
             for outcome in outcomes
@@ -238,7 +241,8 @@ class ShareGroupEngine:
         }
         if not keys:
             return
-        answers = self.ports.delivery.deliver([AcquiredSpan(at, won.acquired) for at, won in keys.items()])
+        spans = [AcquiredSpan(at, won.acquired) for at, won in keys.items()]
+        answers = self.ports.delivery.deliver(spans, alone=in_doubt and _offsets_in(spans[0].ranges) == 1)
         said = {answer.partition: answer for answer in answers}
         pending = {}
         for at, outcome in keys.items():

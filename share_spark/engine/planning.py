@@ -26,7 +26,7 @@ class Inputs:
     ``topics``: topic id -> name. ``ends``: log ends per key. ``initial_offsets``: for keys without state.
     ``targets``: exclusive end offsets of an available-now run, None when the run is endless. ``acknowledged``:
     third column acknowledge type or LOST; ``acknowledged_by`` as in ``Control``. ``suspects_next``: it is the turn of
-    what is in doubt. ``charged``: what is given back counts as an attempt.
+    what is in doubt. ``charged``: what is given back counts as an attempt. ``in_handler`` as in ``ExpireLocks``.
     """
 
     now_ms: int
@@ -39,6 +39,7 @@ class Inputs:
     acknowledged_by: str | None = None
     suspects_next: bool = True
     charged: bool = True
+    in_handler: frozenset[str] | None = None
 
 
 def plan(
@@ -148,4 +149,5 @@ def _control(key: SharePartitionKey, inputs: Inputs, share: int, *, suspects: bo
         charged=inputs.charged,
         max_records=share,
         suspects=suspects,
+        in_handler=inputs.in_handler,
     )

@@ -141,8 +141,15 @@ class AcknowledgedSpan(NamedTuple):
 class Delivery(Protocol):
     """Brings acquired records to the handler and its acknowledgements back; calls it at most once per record."""
 
-    def deliver(self, acquired: Sequence[AcquiredSpan]) -> Sequence[AcknowledgedSpan]:
-        """Raises HandlerError if the handler broke its contract; a lost worker is told as LOST, not an exception."""
+    def deliver(self, acquired: Sequence[AcquiredSpan], *, alone: bool = False) -> Sequence[AcknowledgedSpan]:
+        """Raises HandlerError if the handler broke its contract; a lost worker is told as LOST, not an exception.
+
+        ``alone``: it is a single record in doubt, and a mark is to outlive us while the handler has it.
+        """
+        ...
+
+    def died_in_handler(self) -> frozenset[str] | None:
+        """The members whose mark is there: dead ones died inside the handler. None where no marks can be left."""
         ...
 
 

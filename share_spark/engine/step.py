@@ -76,6 +76,7 @@ class Control(NamedTuple):
     not the engine itself: one whose output is committed and who died before it could say so here; of these, only what
     it still holds counts. ``release_member``: the engine is stopping; ``charged``: what it gives back counts as an
     attempt. ``initial_offset``: SPSO of a share-partition that has none. ``suspects``: acquire one piece of them.
+    ``in_handler`` as in ``ExpireLocks``.
     """
 
     topic: str
@@ -88,6 +89,7 @@ class Control(NamedTuple):
     charged: bool = True
     max_records: int = 0
     suspects: bool = False
+    in_handler: frozenset[str] | None = None
 
 
 class Outcome(NamedTuple):
@@ -182,7 +184,7 @@ def settling_requests(state: SharePartition, control: Control, member_id: str) -
         requests += answers_of(state, control.acknowledged, member_id, control.acknowledged_by)
     if control.release_member:
         requests.append(ReleaseMember(member_id=member_id, charged=control.charged))
-    requests.append(ExpireLocks(lost=True))
+    requests.append(ExpireLocks(lost=True, in_handler=control.in_handler))
     requests.append(MoveLogStart(log_start_offset=control.log_start_offset, pass_finished=True))
     return tuple(requests)
 

@@ -87,10 +87,12 @@ class ReleaseMember:
 class ExpireLocks:
     """End the locks whose deadline has come (R55).
 
-    ``lost``: their owners are dead, so the attempts were lost in a crash (``LoseAttempts``).
+    ``lost``: their owners are dead, so the attempts were lost in a crash (``LoseAttempts``). ``in_handler``: those of
+    them who died while the handler had a record that ran alone; None: that is not known, of nobody.
     """
 
     lost: bool = False
+    in_handler: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

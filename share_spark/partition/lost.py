@@ -7,8 +7,10 @@ allows is one of a single record. At a limit of 5, a million records lost togeth
 977, 31, 1.
 
 Two rules follow for counts. A record that was lost while it ran alone has no neighbour to blame: for it the limit
-counts as for a release (R6). One that was lost beside others at the limit gets one attempt more, alone: a crash never
-archives a record unless its last attempt ran alone.
+counts as for a release (R6), unless its engine is known to have died before the handler had it or after it had answered.
+One that was lost beside others at the limit, or so acquitted, gets another attempt, alone: a crash never archives a
+record unless its last attempt ran alone. Acquittals end at twice the limit, for a record can bring its engine down
+after the handler as well, say by the size of its output.
 
 ``InFlightBatch.lost_among`` holds it: while Available, how many records were lost together; while Acquired, how many
 run together as a piece. An answer of any kind clears it.
@@ -26,13 +28,17 @@ from share_spark.partition.transitions import Event
 _AVAILABLE = DeliveryState.AVAILABLE
 
 
-def lose(outcome: Outcome, ended: list[InFlightBatch]) -> None:
-    """End the attempts of ``ended``, which were lost together. Those of one count are suspects together."""
+def lose(outcome: Outcome, ended: list[InFlightBatch], in_handler: frozenset[str] | None = None) -> None:
+    """End the attempts of ``ended``, which were lost together. Those of one count are suspects together.
+
+    ``in_handler``: the members that died inside the handler of a record that ran alone; None: any may have.
+    """
     together: Counter[int] = Counter()
     for run in ended:
         together[run.delivery_count] += run.last_offset - run.first_offset + 1
     for run in ended:
-        if run.lost_among == 1:
+        guilty = in_handler is None or run.member_id in in_handler or outcome.is_overdue(run)
+        if run.lost_among == 1 and guilty:
             outcome.end_attempt(run, Event.LOCK_EXPIRED)
         else:
             outcome.give_back(run, run.delivery_count, together[run.delivery_count])

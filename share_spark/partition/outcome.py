@@ -30,6 +30,10 @@ class Outcome:
         assert target is not None, (run, event)
         self._note(run[0], run[1], target, run[3], event, run[6])
 
+    def is_overdue(self, run: InFlightBatch) -> bool:
+        """Has ``run`` had twice the attempts that the limit allows?"""
+        return run.delivery_count >= 2 * self._max_delivery_count
+
     def give_back(self, run: InFlightBatch, count: int, lost_among: int) -> None:
         """``run`` becomes Available whatever the delivery limit says."""
         self._note(run[0], run[1], _AVAILABLE, count, Event.RELEASE, lost_among)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain
 
 from share_spark.model.records import DeliveryState, FetchedBatch, InFlightBatch
@@ -24,7 +25,8 @@ EndAttempts = Callable[[Outcome, list[InFlightBatch]], None]
 def expire_locks(draft: Draft, request: ExpireLocks, limits: PartitionLimits, now_ms: int) -> PartitionResponse:
     """End the locks whose deadline is now or past: a lock ends *at* its deadline (R55)."""
     due = [run for run in draft.runs if run[5] is not None and run[5] <= now_ms]
-    return _end_attempts(draft, due, lose if request.lost else _each(Event.LOCK_EXPIRED), limits)
+    end = partial(lose, in_handler=request.in_handler) if request.lost else _each(Event.LOCK_EXPIRED)
+    return _end_attempts(draft, due, end, limits)
 
 
 def lose_attempts(draft: Draft, request: LoseAttempts, limits: PartitionLimits, _now_ms: int) -> PartitionResponse:

@@ -125,8 +125,8 @@ def _check_run(state: SharePartition, run: InFlightBatch, limits: PartitionLimit
     assert run.lost_among >= 0, run
     assert not (run.lost_among and run.delivery_state.is_final), ("a suspect that is finished", run)
     if limits is not None:
-        # One more than the limit only for a record whose last attempt was lost beside others (``partition.lost``).
-        assert run.delivery_count <= limits.max_delivery_count + 1, ("over the limit", run)
+        # Past the limit only for a record whose last attempt was lost beside others, or acquitted (``partition.lost``).
+        assert run.delivery_count <= 2 * limits.max_delivery_count, ("over the limit", run)
 
 
 def _check_fetched_cover(state: SharePartition) -> None:

@@ -37,7 +37,10 @@ class SparkDelivery:
     log: TopicLog
     handler: Handler
 
-    def deliver(self, acquired: Sequence[AcquiredSpan]) -> Sequence[AcknowledgedSpan]:
+    def died_in_handler(self) -> frozenset[str] | None:
+        return None
+
+    def deliver(self, acquired: Sequence[AcquiredSpan], *, alone: bool = False) -> Sequence[AcknowledgedSpan]:  # noqa: ARG002
         """Raises HandlerError. A job that dies with its workers has lost everything that it was given."""
         records = acquired_records(
             self.spark,

@@ -152,11 +152,14 @@ class Oracle:
         if offsets:
             self.advance()
 
-    def lose(self, offsets: list[int]) -> None:
+    def lose(self, offsets: list[int], in_handler: frozenset[str] | None = None) -> None:
         """A crash took these: only one that ran alone can be archived for it."""
         inside = [o for o in offsets if o >= self.start]
         among = Counter(self.records[o].count for o in inside)
-        self.end_attempts([o for o in offsets if o < self.start or self.records[o].lost_among == 1])
+        alone = [o for o in inside if self.records[o].lost_among == 1]
+        guilty = [o for o in alone if in_handler is None or self.records[o].member in in_handler]
+        overdue = [o for o in alone if self.records[o].count >= 2 * self.max_count]
+        self.end_attempts([o for o in offsets if o < self.start or o in guilty or o in overdue])
         for offset in inside:
             record = self.records.get(offset)
             if record is not None and record.state == ACQUIRED:
@@ -164,10 +167,10 @@ class Oracle:
         if offsets:
             self.advance()
 
-    def expire(self, now: int, *, lost: bool = False) -> None:
+    def expire(self, now: int, *, lost: bool = False, in_handler: frozenset[str] | None = None) -> None:
         held = ((o, r.deadline) for o, r in self.records.items())
         due = [o for o, at in held if at is not None and at <= now]
-        self.lose(due) if lost else self.end_attempts(due)
+        self.lose(due, in_handler) if lost else self.end_attempts(due)
 
     def release(self, member: str) -> None:
         self.end_attempts([o for o, r in self.records.items() if r.member == member])

@@ -58,6 +58,7 @@ class Life:
     engine: Engine
     said: Said = field(default_factory=dict)
     worker_lost: bool = False
+    in_handler: frozenset[str] = frozenset()
     fault: str = ""
     stopping: bool = False
 
@@ -80,7 +81,7 @@ class Group:
         self.life = self.born()
 
     def born(self, *, available_now: bool = False) -> Life:
-        life = Life(self.world.engine(available_now=available_now))
+        life = Life(self.world.engine(available_now=available_now), in_handler=frozenset(self.world.marks))
         life.engine.store.interrupt = lambda moment, commit: self.interrupt(life, moment, commit)
         return life
 
@@ -131,7 +132,7 @@ class Group:
                 self.settle(oracle, partition, member, life.said.pop(partition, {}))
             if life.stopping:
                 oracle.release(member)
-            oracle.expire(now, lost=True)
+            oracle.expire(now, lost=True, in_handler=life.in_handler)
             if ends.log_start_offset > oracle.start:
                 oracle.move_log_start(ends.log_start_offset)
                 oracle.advance()

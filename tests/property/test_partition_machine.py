@@ -95,10 +95,10 @@ class LeaderAgainstOracle(RuleBasedStateMachine):
         self.oracle.lose(held)
         self.leader.ask(LoseAttempts(member_id=member, ranges=((first, first + size - 1),)))
 
-    @rule(ms=st.integers(0, 12))
-    def die_and_advance(self, ms: int) -> None:
-        self.oracle.expire(self.leader.now_ms + ms, lost=True)
-        self.leader.advance(ms, lost=True)
+    @rule(ms=st.integers(0, 12), in_handler=st.none() | st.frozensets(MEMBERS))
+    def die_and_advance(self, ms: int, in_handler: frozenset[str] | None) -> None:
+        self.oracle.expire(self.leader.now_ms + ms, lost=True, in_handler=in_handler)
+        self.leader.advance(ms, lost=True, in_handler=in_handler)
 
     @rule(ms=st.integers(0, 12))
     def advance(self, ms: int) -> None:

@@ -18,7 +18,7 @@ from share_spark.engine.memory import (
     RecordHandler,
     StateCommit,
 )
-from share_spark.engine.memory_output import InMemoryDeadLetters
+from share_spark.engine.memory_output import InMemoryDeadLetters, InMemoryOutputSink, InMemoryOutputTable
 from share_spark.engine.micro_batch import Ports, ShareGroupEngine
 from share_spark.engine.progress import MicroBatchProgress
 from share_spark.engine.topics import SubscribedTopics
@@ -58,12 +58,16 @@ class World:
         partitions: int = 1,
         handler: RecordHandler | None = None,
         store: Callable[[World, str], Any] | None = None,
+        output: bool = False,
         **settings: object,
     ) -> None:
-        """``store``: makes the store of a run, if it is not to be the twin; then ``state_log`` stays empty."""
+        """``store``: makes the store of a run, if it is not to be the twin; then ``state_log`` stays empty.
+        ``output``: each accepted record puts out a row."""
         given = {name.replace("__", "."): value for name, value in settings.items()}
         self.config = GroupConfig.parse({"share.auto.offset.reset": "earliest", **given})
         self.clock, self.state_log, self.dead_letters = ManualClock(), InMemoryStateLog(), InMemoryDeadLetters()
+        self.output = InMemoryOutputTable() if output else None
+        self.marks: set[str] = set()
         self.topics = InMemoryTopicLog()
         self.topics.create_topic(TOPIC, partitions)
         self.handler: RecordHandler = handler or (lambda *_: ACCEPT)
@@ -130,15 +134,17 @@ class Engine:
 
     def __init__(self, world: World, run_id: str, available_now: bool) -> None:
         self.store = world.make_store(world, run_id)
+        self.sink = InMemoryOutputSink(world.output) if world.output is not None else None
         topics = SubscribedTopics(
             group_id=GROUP, topics=[TOPIC], log=world.topics, reset=world.config.offset_reset, clock=world.clock
         )
         ports = Ports(
             topics=topics,
             store=self.store,
-            delivery=InMemoryDelivery(world.topics, world.handle),
+            delivery=InMemoryDelivery(world.topics, world.handle, self.store.member_id, world.marks),
             dead_letters=world.dead_letters,
             clock=world.clock,
+            sink=self.sink,
         )
         self.world = world
         self.engine = ShareGroupEngine(config=world.config, ports=ports, available_now=available_now)

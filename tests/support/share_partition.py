@@ -102,9 +102,9 @@ class Partition:
         request = Acquire(member_id=member, max_records=1, mode=AcquireMode.EXACT, log_batches=log, suspects=True)
         return self.ask(request).acquired
 
-    def advance(self, ms: int, *, lost: bool = False) -> PartitionResponse:
+    def advance(self, ms: int, *, lost: bool = False, in_handler: frozenset[str] | None = None) -> PartitionResponse:
         self.now_ms += ms
-        return self.ask(ExpireLocks(lost=lost))
+        return self.ask(ExpireLocks(lost=lost, in_handler=in_handler))
 
     @property
     def window(self) -> str:

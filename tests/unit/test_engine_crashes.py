@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from share_spark.engine.memory import Moment, StateCommit
+from share_spark.engine.memory import Answer, Moment, StateCommit
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan
 from share_spark.model.errors import DeadLetterError, FencedError, HandlerError, StateError
 from tests.support.engine_world import ACCEPT, REJECT, RELEASE, Death, Engine, Interruption, World
@@ -22,8 +22,16 @@ LOCK_MS = 30_000
 class BrokenDelivery:
     """A handler that breaks its contract: nothing is known of any record."""
 
-    def deliver(self, _acquired: Sequence[AcquiredSpan]) -> Sequence[AcknowledgedSpan]:
+    def died_in_handler(self) -> frozenset[str]:
+        return frozenset()
+
+    def deliver(self, _acquired: Sequence[AcquiredSpan], *, alone: bool = False) -> Sequence[AcknowledgedSpan]:
         raise HandlerError("returns the wrong length")
+
+
+def runs(engine: Engine, times: int) -> None:
+    for _ in range(times):
+        engine.run()
 
 
 def dies(engine: Engine) -> None:
@@ -116,14 +124,18 @@ def test_locks_of_the_dead_hold_until_their_deadline() -> None:
     assert world.calls[7:] == [(0, offset, 2) for offset in range(5)]
 
 
-def test_crashes_count_toward_the_limit_but_no_further() -> None:
+def test_crashes_in_the_handler_count_toward_the_limit_but_no_further() -> None:
     """R6: the count is that of committed acquisitions."""
-    world = World(share__delivery__count__limit=3)
+
+    def killer(*_: object) -> Answer:
+        raise Death
+
+    world = World(handler=killer, share__delivery__count__limit=3)
     world.produce(1)
     for _ in range(3):
         engine = world.engine()
-        while not engine.run().acquired:
-            pass
+        with pytest.raises(Death):
+            runs(engine, 2)
         world.clock.advance(LOCK_MS)
     world.engine(available_now=True).run_until_done()
     assert world.calls == [(0, 0, 1), (0, 0, 2), (0, 0, 3)]

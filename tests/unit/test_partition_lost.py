@@ -105,6 +105,25 @@ def test_one_that_was_lost_alone_at_the_limit_is_archived() -> None:
     assert [tuple(run) for run in response.archived] == [(0, 0, 2, "delivery limit reached")]
 
 
+def test_one_that_was_not_in_its_handler_is_acquitted_up_to_twice_the_limit() -> None:
+    leader = partition(limit=2)
+    leader.fetch("a", (0, 0))
+    crash(leader)
+    for count in (2, 3, 4):
+        assert leader.fetch_suspects("b") == ((0, 0, count),)
+        leader.advance(LOCK_MS, lost=True, in_handler=frozenset({"somebody else"}))
+    assert leader.window == "1-1"
+
+
+def test_one_that_was_in_its_handler_is_archived() -> None:
+    leader = partition(limit=2)
+    leader.fetch("a", (0, 0))
+    crash(leader)
+    leader.fetch_suspects("b")
+    leader.advance(LOCK_MS, lost=True, in_handler=frozenset({"b"}))
+    assert leader.window == "1-1"
+
+
 def test_a_worker_takes_only_what_its_member_holds() -> None:
     leader = partition()
     leader.fetch("a", (0, 4))

@@ -1,0 +1,192 @@
+"""Output and acknowledgements are decided by one commit, that of the sink; wherever an engine dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from share_spark.engine.memory import Answer, Moment, WorkerLostError
+from share_spark.model.errors import FencedError, SinkError
+from tests.support.engine_world import ACCEPT, REJECT, RELEASE, Death, Engine, Interruption, World
+
+LOCK_MS = 30_000
+
+
+def world_of(records: int, handler: Callable[..., Answer] | None = None, **settings: object) -> World:
+    world = World(handler=handler, output=True, **settings)
+    world.produce(records)
+    return world
+
+
+def rows(world: World) -> list[int]:
+    assert world.output is not None
+    return [row.offset for row in world.output.rows]
+
+
+def dies_at(engine: Engine, moment: str) -> None:
+    def hook(now: str) -> None:
+        if now == moment:
+            raise Death
+
+    assert engine.sink is not None
+    engine.sink.hook = hook
+    with pytest.raises(Death):
+        runs(engine, 5)
+
+
+def runs(engine: Engine, times: int) -> None:
+    for _ in range(times):
+        engine.run()
+
+
+def finish(world: World) -> None:
+    world.clock.advance(LOCK_MS)
+    world.engine(available_now=True).run_until_done(step_ms=LOCK_MS)
+
+
+@pytest.mark.parametrize(
+    ("moment", "second_deliveries"),
+    [("before journal", 4), ("before output", 4), ("after output", 0), ("before forget", 0)],
+)
+def test_wherever_it_dies_each_row_is_there_once(moment: str, second_deliveries: int) -> None:
+    world = world_of(4)
+    dies_at(world.engine(), moment)
+    finish(world)
+    assert sorted(rows(world)) == [0, 1, 2, 3]
+    assert len(world.calls) == 4 + second_deliveries
+    assert world.window() == "4-4"
+
+
+def test_what_is_committed_with_output_is_absorbed_before_its_locks_end() -> None:
+    """All answers of the delivery count, those without output too."""
+    answers = [ACCEPT, REJECT, RELEASE, ACCEPT]
+    world = world_of(4, handler=lambda _t, _p, offset, count: answers[offset] if count == 1 else ACCEPT)
+    dies_at(world.engine(), "after output")
+    successor = world.engine()
+    successor.run()
+    assert world.window() == "2-4: 2-2 Q2, 3-3 D1"
+    assert [letter[1] for letter in world.dead_letters.letters] == [1]
+    finish(world)
+    assert sorted(rows(world)) == [0, 2, 3]
+
+
+def test_a_successor_that_dies_before_it_absorbs_leaves_it_to_the_next() -> None:
+    world = world_of(3)
+    dies_at(world.engine(), "after output")
+    successor = world.engine(interrupt=Interruption(Moment.BEFORE_APPEND, Death()))
+    with pytest.raises(Death):
+        successor.run()
+    finish(world)
+    assert rows(world) == [0, 1, 2]
+    assert len(world.calls) == 3
+
+
+def test_absorbing_twice_is_absorbing_once() -> None:
+    """The journal outlives the commit that absorbed it: the successor finds it again, and nothing left to do."""
+    world = world_of(2)
+    dies_at(world.engine(), "before forget")
+    second = world.engine()
+    second.run()
+    world.produce(1)
+    second.run()
+    second.run()
+    assert rows(world) == [0, 1, 2]
+    assert world.window() == "3-3"
+
+
+def test_a_zombie_cannot_write_after_its_successor_has_claimed() -> None:
+    world = world_of(3)
+    zombie = world.engine()
+    assert zombie.sink is not None
+
+    def successor_starts(moment: str) -> None:
+        if moment == "before output":
+            world.engine()
+
+    zombie.sink.hook = successor_starts
+    with pytest.raises(FencedError):
+        zombie.run()
+    assert rows(world) == []
+    finish(world)
+    assert sorted(rows(world)) == [0, 1, 2]
+
+
+def test_a_sink_that_refuses_rows_costs_no_attempt() -> None:
+    world = world_of(3, share__delivery__count__limit=2)
+    for _ in range(4):
+        engine = world.engine()
+        assert engine.sink is not None
+        engine.sink.refuse = SinkError("no such column")
+        with pytest.raises(SinkError):
+            engine.run()
+        engine.run(stopping=True)
+        assert world.window() == "0-3: 0-2 V0"
+    finish(world)
+    assert rows(world) == [0, 1, 2]
+
+
+def test_a_poison_record_is_found_and_archived_alone_while_others_go_on() -> None:
+    def handler(_topic: str, _partition: int, offset: int, _count: int) -> Answer:
+        if offset == 777:
+            raise WorkerLostError
+        return ACCEPT
+
+    world = world_of(1_000, handler, share__partition__max__record__locks=5_000)
+    engine = world.engine()
+    engine.run()
+    world.produce(100)
+    engine.run()
+    engine.run()
+    assert {offset for _, offset, _ in world.calls} >= set(range(1_000, 1_100)), "unsuspected work goes on"
+    world.engine(available_now=True)
+    engine = world.engine(available_now=True)
+    world.clock.advance(LOCK_MS)
+    engine.run_until_done(most=500)
+    assert sorted(rows(world)) == [offset for offset in range(1_100) if offset != 777]
+    assert [letter[1:] for letter in world.dead_letters.letters] == [
+        (777, 777, 5, "delivery limit reached", "worker lost")
+    ]
+    assert world.deliveries[0, 777] == 5
+
+
+def test_a_handler_that_kills_the_whole_engine_is_counted_and_given_up() -> None:
+    def handler(_topic: str, _partition: int, offset: int, _count: int) -> Answer:
+        if offset == 42:
+            raise Death
+        return ACCEPT
+
+    world = world_of(100, handler)
+    for _ in range(5):
+        engine = world.engine(available_now=True)
+        try:
+            engine.run_until_done(step_ms=LOCK_MS, most=500)
+        except Death:
+            world.clock.advance(LOCK_MS)
+    engine = world.engine(available_now=True)
+    engine.run_until_done(step_ms=LOCK_MS, most=500)
+    assert sorted(rows(world)) == [offset for offset in range(100) if offset != 42]
+    assert [letter[1:] for letter in world.dead_letters.letters] == [
+        (42, 42, 5, "delivery limit reached", "the engine that ran it was lost")
+    ]
+
+
+@pytest.mark.parametrize("limit", [2, 5])
+def test_kills_that_no_record_caused_archive_nothing(limit: int) -> None:
+    """Ten engines die between micro-batches or while they hold what they have just acquired."""
+    world = world_of(200, share__delivery__count__limit=limit)
+    for number in range(10):
+        nth = 1 + number % 2
+        engine = world.engine(
+            interrupt=Interruption(Moment.BEFORE_APPEND if number % 3 else Moment.AFTER_APPEND, Death(), nth)
+        )
+        with pytest.raises(Death):
+            runs(engine, 2)
+        world.clock.advance(LOCK_MS)
+    finish_within(world, 1_000)
+    assert world.dead_letters.letters == []
+    assert sorted(rows(world)) == list(range(200))
+
+
+def finish_within(world: World, most: int) -> None:
+    world.engine(available_now=True).run_until_done(step_ms=LOCK_MS, most=most)
