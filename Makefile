@@ -3,13 +3,15 @@
 PYTHON    ?= python3.11
 SCENARIOS ?= tests/conformance/data/share_partition.jsonl.gz
 VECTORS   ?= tests/conformance/data/combiner.jsonl
+SEEDS     ?= 10000
+FIRST     ?= 0
 
 VENV  := .venv
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint fmt bench conformance broker clean python java
+.PHONY: help setup demo test test-fast sim lint fmt bench conformance broker clean python java
 
 help: ## list the commands
 	@echo "usage: make COMMAND"
@@ -26,6 +28,9 @@ test: $(STAMP) ## all tests, the real Kafka broker included
 
 test-fast: $(STAMP) ## the tests without Spark, Kafka and slow ones: seconds
 	$(BIN)/python -m pytest -m "not spark and not kafka and not slow"
+
+sim: $(STAMP) ## play seeds of engines that die, sleep and wake (SEEDS=10000, FIRST=0)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST)
 
 lint: $(STAMP) ## format, rules, types, direction of imports
 	$(BIN)/ruff format --check .

@@ -1,0 +1,13 @@
+"""A share group in a world of faults, played from one seed: engines, topic log and state log of memory, no JVM.
+
+``python -m tests.simulation --seeds 10000 --first 0``. One ``random.Random(seed)`` decides everything: how many topics,
+partitions and records, the limits, what handlers do, when an engine dies, sleeps or is refused something, and in which
+order things happen. So a seed that fails is its own reproduction.
+
+- ``scenario``: what a seed chooses before the play begins;
+- ``processes``: engines as threads of which exactly one runs, so that one can be put to sleep inside any call;
+- ``ports``: the ports of one engine; every effect has a point before and after it where the world may interfere;
+- ``ledger``: an independent record of all that happened, record by record, which judges every commit and every call;
+- ``engine``: the real engine in such a process;
+- ``play``: the scheduler: who goes on, who dies, what producers do meanwhile; the quiet end in which all must finish.
+"""

@@ -1,0 +1,177 @@
+"""One engine of the play: the real ``ShareGroupEngine`` on ports that may fail, in a process that may sleep or die."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from share_spark.engine.memory_output import InMemoryDeadLetters, InMemoryOutputSink
+from share_spark.engine.micro_batch import Ports, ShareGroupEngine
+from share_spark.engine.step import Control
+from share_spark.engine.topics import SubscribedTopics
+from share_spark.model.errors import DeadLetterError, FencedError, ShareError, SinkError
+from share_spark.model.ids import SharePartitionKey, TopicPartition
+from share_spark.model.offsets import LogEnds
+from tests.simulation.ledger import Acquisition, At, Decided, Said, demand
+from tests.simulation.ports import Clock, Delivery, Store, Topics
+from tests.simulation.processes import Death, Process
+
+if TYPE_CHECKING:
+    from tests.simulation.play import World
+
+GROUP = "simulated"
+UNCHARGED = ("before dead letters", "after dead letters", "before journal", "before output")
+"""A refusal here is no fault of the records that were acquired: they are given back without being charged."""
+
+
+class SimulatedEngine:
+    """``held``: what its counted commits have acquired. ``answers``: what its handlers said of the last delivery;
+    ``said``: the same once the engine goes on with it. ``ends``: all that the topic log told it. ``looked_at``: the
+    version up to which it has seen the state log."""
+
+    def __init__(self, world: World, run_id: str, *, available_now: bool, batch_id: int, skew_ms: int) -> None:
+        self.world, self.run_id, self.batch_id, self.skew_ms = world, run_id, batch_id, skew_ms
+        self.clock_ms, self.looked_at = 0, -1
+        self.stopping = self.closing = self.faulted = self.has_asked = False
+        self.charged = True
+        self.ends: dict[TopicPartition, set[LogEnds]] = {}
+        self.held: dict[At, Acquisition] = {}
+        self.answers: Mapping[At, tuple[Acquisition, Said]] = {}
+        self.said: Mapping[At, tuple[Acquisition, Said]] = {}
+        self.decided: Decided | None = None
+        self.marks: frozenset[str] = frozenset()
+        self.store = Store(
+            log=world.state_log,
+            group_id=GROUP,
+            run_id=run_id,
+            limits=world.limits,
+            updates_per_snapshot=world.scenario.config.updates_per_snapshot,
+        ).told(self)
+        self.engine = ShareGroupEngine(config=world.scenario.config, ports=self._ports(), available_now=available_now)
+        self.process = Process(self._live)
+
+    def _ports(self) -> Ports:
+        log = Topics(self, self.world.topics)
+        config, has_sink = self.world.scenario.config, self.world.scenario.has_sink
+        return Ports(
+            topics=SubscribedTopics(
+                group_id=GROUP, topics=self.world.topic_names, log=log, reset=config.offset_reset, clock=Clock(self)
+            ),
+            store=self.store,
+            delivery=Delivery(self),
+            dead_letters=InMemoryDeadLetters(self.world.letters, hook=self._letters_hook),
+            clock=Clock(self, decides=True),
+            sink=InMemoryOutputSink(self.world.output, hook=self._output_hook) if has_sink else None,
+        )
+
+    # ---------------------------------------------------------------------------------------------------- its life
+
+    def _live(self) -> None:
+        """As the running query does: a fault ends it, after a last micro-batch that gives back, unless fenced."""
+        self.engine.start()
+        self.note("has claimed the group")
+        while not self.engine.done:
+            self.sleep()
+            self.charged, self.faulted = True, False
+            try:
+                self._run(stopping=self.stopping)
+            except FencedError:
+                raise
+            except Exception as fault:
+                self.note("stops:", fault)
+                demand(self.faulted, self.run_id, "fails for no reason:", repr(fault))
+                self._run(stopping=True)
+                raise
+            if self.stopping:
+                return
+        self.world.check_done(self)
+
+    def _run(self, *, stopping: bool) -> None:
+        self.closing, self.answers = stopping, {}
+        try:
+            self.engine.run(self.batch_id, stopping=stopping)
+        finally:
+            self.batch_id += 1
+        self.said = self.answers
+        self.world.check_state(self)
+
+    def decides(self, now_ms: int, controls: Mapping[SharePartitionKey, Control]) -> None:
+        """What the next append may have as its reasons: the clock's time, and log ends that the log has told."""
+        demand(now_ms == self.clock_ms, self.run_id, "decides at", now_ms, "its clock says", self.clock_ms)
+        ends = {
+            TopicPartition(control.topic, key.partition): LogEnds(control.log_start_offset, control.end_offset)
+            for key, control in controls.items()
+        }
+        for at, (log_start, end) in ends.items():
+            told = self.ends.get(at, set()) | {LogEnds(0, 0)}
+            demand(any(one[0] == log_start and one[1] >= end for one in told), at, "has no such ends")
+        self.decided = Decided(
+            run_id=self.run_id,
+            member_id=self.store.member_id,
+            now_ms=now_ms,
+            ends=ends,
+            said=self.said,
+            stopping=self.closing,
+            charged=self.charged,
+            died_in_handler=self.marks,
+        )
+
+    def calls(self, one: At, count: int) -> None:
+        """Its handler is called."""
+        self.world.ledger.call(self.run_id, self.held.get(one), one, count)
+
+    # ------------------------------------------------------------------------------------------------- interference
+
+    def point(self, name: str, refusal: type[Exception] | None, *, rare: int = 1) -> None:
+        """A moment at which the world may interfere; ``rare``: how many such moments share the rate of one."""
+        chance = self.world.interferes(rare)
+        if chance == "die":
+            self.note("dies:", name)
+            raise Death
+        if chance == "sleep":
+            self.note("sleeps:", name)
+            self.sleep()
+            self.note("wakes:", name)
+        elif chance == "refuse" and refusal is not None:
+            self.note("is refused:", name)
+            self.faulted = True
+            self.charged = self.charged and name not in UNCHARGED
+            raise refusal(name)
+
+    def must_own(self, effect: str) -> None:
+        """An effect is only for the owner of the group as of its last look at the log, and it looks after each append."""
+        owner = self.world.ledger.owned_by(self.looked_at)
+        demand(owner == self.run_id, self.run_id, effect, "though it has seen that", owner, "owns the group")
+        written = max((held.version for held in self.held.values()), default=-1)
+        demand(self.looked_at >= written, self.run_id, effect, "before it has looked")
+
+    def _letters_hook(self, moment: str) -> None:
+        if moment == "before dead letters":
+            self.must_own("writes dead letters")
+        self.point(moment, DeadLetterError)
+
+    def _output_hook(self, moment: str) -> None:
+        if moment == "before journal":
+            self.must_own("puts out")
+        if moment == "after output":
+            said = {one: answer for one, (_, answer) in self.answers.items()}
+            self.world.ledger.put_out(self.held, said)
+            self.point(moment, None)
+        else:
+            self.point(moment, SinkError)
+
+    def sleep(self) -> None:
+        """Others go on meanwhile."""
+        self.process.sleep()
+
+    def note(self, *what: object) -> None:
+        """Into the trace."""
+        self.world.note(self.run_id, *what)
+
+    @property
+    def ended_well(self) -> bool:
+        """Did it end in a way that the world has caused: fenced by a successor, refused something, killed, done?"""
+        fault = self.process.fault
+        if isinstance(fault, FencedError):
+            return self.world.ledger.owner[1] != self.run_id
+        return fault is None or (self.faulted and isinstance(fault, ShareError | OSError))

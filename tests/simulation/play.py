@@ -1,0 +1,356 @@
+"""The play of one seed: the scheduler, what producers and operators do, and the quiet end in which all must finish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from share_spark.engine.memory import InMemoryStateLog, InMemoryTopicLog, MemoryRecord, StateCommit
+from share_spark.engine.memory_output import InMemoryDeadLetterTable, InMemoryOutputTable
+from share_spark.model.ids import SharePartitionKey, TopicPartition
+from share_spark.model.requests import AcknowledgeType
+from share_spark.partition import PartitionLimits, check_invariants
+from tests.simulation.engine import GROUP, SimulatedEngine
+from tests.simulation.ledger import At, Cell, Decided, Fate, Ledger, Violation, demand
+from tests.simulation.scenario import Behaviour, Scenario, draw
+
+_MOST_TURNS = 4_000
+"""Of the quiet end. A record that kills its engine costs a few for each time that it is narrowed down."""
+
+
+class World:
+    """What outlives the engines, and what may happen to them."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.rng = seed, Random(seed)
+        self.scenario: Scenario = draw(self.rng)
+        config = self.scenario.config
+        self.limits = PartitionLimits(
+            max_delivery_count=config.max_delivery_count,
+            max_record_locks=config.max_record_locks,
+            lock_duration_ms=config.lock_duration_ms,
+        )
+        self.ledger = Ledger(
+            config.lock_duration_ms, config.max_delivery_count, config.max_record_locks, config.max_records_per_trigger
+        )
+        self.time_ms, self.turn, self.trace = 1_000_000, 0, list[str]()
+        self.topics, self.state_log = InMemoryTopicLog(), InMemoryStateLog()
+        self.letters, self.output = InMemoryDeadLetterTable(), InMemoryOutputTable()
+        self.marks: set[str] = set()
+        self.behaviours: dict[At, Behaviour] = {}
+        self.late: tuple[SimulatedEngine, StateCommit, Decided | None] | None = None
+        self.engines: list[SimulatedEngine] = []
+        self.runs, self.is_calm = 0, False
+        self.topic_names = [f"topic{n}" for n in range(len(self.scenario.partitions))]
+        for name, partitions in zip(self.topic_names, self.scenario.partitions, strict=True):
+            self.topics.create_topic(name, partitions)
+
+    def note(self, *what: object) -> None:
+        """Into the trace."""
+        self.trace.append(f"{self.turn:4} {self.time_ms - 1_000_000:7} ms  " + " ".join(str(part) for part in what))
+
+    # ------------------------------------------------------------------------------------------------- interference
+
+    def interferes(self, rare: int) -> str:
+        """What happens at a point: mostly nothing."""
+        if self.is_calm:
+            return ""
+        scenario, chance = self.scenario, self.rng.random() * rare
+        if chance < scenario.death_rate:
+            return "die"
+        if chance < scenario.death_rate + scenario.sleep_rate:
+            return "sleep"
+        return "refuse" if chance < scenario.death_rate + scenario.sleep_rate + scenario.refusal_rate else ""
+
+    def worker_dies(self, records: int) -> int:
+        """Which of so many records its worker dies at, for no fault of theirs; -1: at none."""
+        strikes = not self.is_calm and self.rng.random() < 2 * self.scenario.death_rate
+        return self.rng.randrange(records) if strikes else -1
+
+    def delays(self) -> bool:
+        """Does an append fail in such a way that it may still happen later?"""
+        return not self.is_calm and self.rng.random() < self.scenario.refusal_rate
+
+    def land(self) -> None:
+        """What was slow to land may do so while nobody has asked for it, or its engine is dead."""
+        if self.late is not None and (self.late[0].process.over or not self.late[0].has_asked):
+            (of, commit, decided), self.late = self.late, None
+            self.state_log.commits.append(commit)
+            of.note("append lands late:", commit.kind, commit.batch_id)
+            self.appended(of, commit, decided)
+
+    def land_before(self, other: StateCommit) -> None:
+        """Another append is about to take the place of what was slow to land: now or never. An engine that was told
+        that it did not happen repeats it, and does nothing else: only then may it still happen."""
+        if self.late is None:
+            return
+        _, commit, _ = self.late
+        repeats = (other.run_id, other.batch_id) == (commit.run_id, commit.batch_id)
+        if self.rng.random() < 0.5 and (repeats or other.run_id != commit.run_id):
+            (of, _, decided), self.late = self.late, None
+            self.state_log.commits.append(commit)
+            of.note("append lands late:", commit.kind, commit.batch_id)
+            self.appended(of, commit, decided)
+        self.late = None
+
+    # ------------------------------------------------------------------------------------------------------- topics
+
+    def record(self, one: At) -> MemoryRecord | None:
+        """None: there is none, or none any more."""
+        return self.topics.record(*one)
+
+    def _somewhere(self) -> TopicPartition:
+        topic = self.rng.choice(self.topic_names)
+        return TopicPartition(topic, self.rng.randrange(len(self.topics.describe(topic).partitions)))
+
+    def _produce(self) -> None:
+        at, records = self._somewhere(), self.rng.randint(1, self.scenario.burst)
+        end = self.topics.log_ends(at.topic)[at.partition].end_offset
+        for offset in range(end, end + records):
+            self.behaviours[at, offset] = self.scenario.behaviour(self.rng)
+        self.topics.append(at, [MemoryRecord(self.time_ms)] * records)
+        odd = [(offset, *self.behaviours[at, offset]) for offset in range(end, end + records)]
+        self.note("produce", at, f"{end}..{end + records - 1}", [one for one in odd if one[1] != "accept"])
+
+    def _disturb_log(self) -> None:
+        at = self._somewhere()
+        start, end = self.topics.log_ends(at.topic)[at.partition]
+        match self.rng.randrange(4):
+            case 0:
+                self.topics.skip(at, 2)
+                self.note("markers", at, f"{end}..{end + 1}")
+            case 1 if end > start:
+                gone = sorted(self.rng.choices(range(start, end), k=self.rng.randint(1, 5)))
+                self.topics.compact(at, gone)
+                self.note("compact", at, gone)
+            case 2:
+                to = self.rng.randint(start, end)
+                self.topics.move_log_start(at, to)
+                self.note("log start", at, to)
+            case 3 if len(self.topics.describe(at.topic).partitions) < 4:
+                self.topics.add_partitions(at.topic, 1)
+                self.note("one partition more of", at.topic)
+
+    # ------------------------------------------------------------------------------------------------------ engines
+
+    def _start_engine(self, *, available_now: bool | None = None) -> SimulatedEngine:
+        """A checkpoint is copied, kept or new: batch ids go on, are repeated, or begin anew."""
+        rng, lock_ms = self.rng, self.limits.lock_duration_ms
+        self.runs += 1
+        batch_id = rng.choice([0, *(engine.batch_id for engine in self.engines), self.runs])
+        engine = SimulatedEngine(
+            self,
+            f"run{self.runs}",
+            available_now=rng.random() < 0.3 if available_now is None else available_now,
+            batch_id=batch_id,
+            skew_ms=rng.randint(-lock_ms, lock_ms) if self.scenario.skewed_clocks else 0,
+        )
+        self.engines.append(engine)
+        engine.note("starts with batch", batch_id, "clock off by", engine.skew_ms)
+        return engine
+
+    def _resume(self, engine: SimulatedEngine) -> None:
+        engine.process.resume()
+        self._bury(engine)
+
+    def _kill(self, engine: SimulatedEngine) -> None:
+        engine.note("is killed where it stands")
+        engine.process.kill()
+        self._bury(engine)
+
+    def _bury(self, engine: SimulatedEngine) -> None:
+        if not engine.process.over:
+            return
+        fault = engine.process.fault
+        engine.note("has ended", "" if fault is None else repr(fault))
+        self.engines.remove(engine)
+        if isinstance(fault, Violation):
+            raise fault
+        if not engine.ended_well:
+            raise Violation(f"{engine.run_id} ended by {fault!r}") from fault
+
+    # -------------------------------------------------------------------------------------------------- the schedule
+
+    def play(self) -> None:
+        """Raises Violation."""
+        try:
+            while self.turn < self.scenario.steps:
+                self.turn += 1
+                self._take_turn()
+            self._finish()
+        finally:
+            for engine in list(self.engines):
+                engine.process.kill()
+
+    def _take_turn(self) -> None:
+        choices: list[tuple[float, Callable[[], None]]] = [
+            (2.0, self._produce),
+            (0.5, self._disturb_log),
+            (2.0, lambda: self._wait(self.rng.randint(0, self.limits.lock_duration_ms // 3))),
+            (0.7, lambda: self._wait(self.rng.randint(1, 2) * self.limits.lock_duration_ms)),
+            (0.3, self.land),
+        ]
+        if len(self.engines) < self.scenario.most_engines:
+            choices.append((0.4 if self.engines else 8.0, self._start_engine))  # type: ignore[arg-type]
+        if self.engines:
+            one = self.rng.choice(self.engines)
+            choices.append((8.0, lambda: self._resume(one)))
+            choices.append((0.2, lambda: self._stop(one)))
+            if self.scenario.death_rate:
+                choices.append((0.3, lambda: self._kill(one)))
+            if self.scenario.skewed_clocks:
+                choices.append((0.3, lambda: self._set_clock(one)))
+        weights, acts = zip(*choices, strict=True)
+        self.rng.choices(acts, weights)[0]()
+
+    def _wait(self, ms: int) -> None:
+        self.time_ms += ms
+
+    def _stop(self, engine: SimulatedEngine) -> None:
+        engine.note("is asked to stop")
+        engine.stopping = True
+
+    def _set_clock(self, engine: SimulatedEngine) -> None:
+        lock_ms = self.limits.lock_duration_ms
+        engine.skew_ms = self.rng.randint(-2 * lock_ms, 2 * lock_ms)
+        engine.note("clock is set, off by", engine.skew_ms)
+
+    def _finish(self) -> None:
+        """No faults from outside any more, but sleepers wake up. One engine must work off everything."""
+        self.is_calm = True
+        self.note("calm")
+        for engine in list(self.engines):
+            if self.rng.random() < 0.5:
+                self._kill(engine)
+        last = self._start_engine(available_now=True)
+        end = self.turn + _MOST_TURNS
+        while not last.engine.done and self.turn < end:
+            self.turn += 1
+            others = [engine for engine in self.engines if engine is not last]
+            self._resume(self.rng.choice(others) if others and self.rng.random() < 0.3 else last)
+            if last.process.over and not last.engine.done:
+                last = self._start_engine(available_now=True)
+            self._wait(self.limits.lock_duration_ms // 3)
+        demand(last.engine.done, "not done after", _MOST_TURNS, "turns")
+        self._check_end()
+
+    # ------------------------------------------------------------------------------------------------------- checks
+
+    def appended(self, engine: SimulatedEngine, commit: StateCommit, decided: Decided | None) -> None:
+        """The newest commit of the state log."""
+        counts = self.ledger.append(self.state_log, commit, decided)
+        version = self.state_log.version
+        told = [f"{topic}-{record.key.partition} {_brief(record)}" for topic, record in commit.records]
+        engine.note(f"v{version}", commit.kind, f"batch {commit.batch_id}", "" if counts else "(not counted)", told)
+        if counts:
+            engine.held.update((one, held) for one, held in self.ledger.acquisitions.items() if held.version == version)
+
+    def check_state(self, engine: SimulatedEngine) -> None:
+        """What a restart would load is what the ledger knows, and what the engine believes if it owns the group."""
+        state = self.state_log.state(GROUP)
+        for topic, partition in state.values():
+            check_invariants(partition, self.limits)
+            window = self.ledger.windows[TopicPartition(topic, partition.key.partition)]
+            cells = {o: Cell(*run[2:]) for run in partition.in_flight for o in range(run[0], run[1] + 1)}
+            demand(cells == window.cells, partition.key, "is", cells, "not", window.cells)
+            demand(partition.start_offset == window.start, partition.key, "starts at", partition.start_offset)
+        if self.ledger.owner[1] == engine.run_id:
+            demand(engine.store._live == state, engine.run_id, "believes", engine.store._live, "not", state)
+
+    def check_done(self, engine: SimulatedEngine) -> None:
+        """An available-now run says that everything below its targets is finished."""
+        targets = engine.engine._targets or {}
+        names = {self.topics.describe(name).topic_id: name for name in self.topic_names}
+        for key, target in targets.items():
+            self._check_finished(names, key, target)
+
+    def _check_finished(self, names: dict[str, str], key: SharePartitionKey, target: int) -> None:
+        at = TopicPartition(names[key.topic_id], key.partition)
+        window = self.ledger.windows[at]
+        demand(window.start >= target, at, "is not finished: SPSO", window.start, "target", target)
+
+    def _check_end(self) -> None:
+        """Every record is finished, for a reason that its behaviour gives; output and dead letters fit, exactly."""
+        for (at, offset), fate in self.ledger.fates.items():
+            self._check_fate((at, offset), fate)
+        for name in self.topic_names:
+            for partition, ends in self.topics.log_ends(name).items():
+                at = TopicPartition(name, partition)
+                first = min((o for where, o in self.ledger.fates if where == at), default=ends.end_offset)
+                missing = [o for o in range(first, ends.end_offset) if (at, o) not in self.ledger.fates]
+                demand(not missing, at, "never finished:", missing)
+        self._check_output()
+        self._check_letters()
+
+    def _check_fate(self, one: At, fate: Fate) -> None:
+        behaviour = self.behaviours.get(one)
+        if fate.kind == "accepted":
+            demand(behaviour is not None, one, "accepted, but it never was")
+        elif fate.kind == "rejected":
+            demand(behaviour is not None and behaviour.kind == "reject", one, behaviour, "ended as", fate)
+        elif fate.kind == "gap":
+            demand(self.record(one) is None, one, "is there, but ended as a gap")
+        elif fate.kind == "log start":
+            log_start = self.topics.log_ends(one[0].topic)[one[0].partition].log_start_offset
+            demand(one[1] < log_start, one, "ended below a log start of", log_start)
+
+    def _check_output(self) -> None:
+        if not self.scenario.has_sink:
+            return
+        put_out = sorted((row.partition, row.offset) for row in self.output.rows)
+        accepted = sorted(one for one, fate in self.ledger.fates.items() if fate.kind == "accepted")
+        demand(put_out == accepted, "output", _difference(put_out, accepted))
+
+    def _check_letters(self) -> None:
+        written = [
+            ((letter.partition, offset), letter.reason, letter.delivery_count, letter.error)
+            for letter in self.letters.letters
+            for offset in range(letter.first_offset, letter.last_offset + 1)
+        ]
+        demand(len({one for one, *_ in written}) == len(written), "a dead letter twice")
+        for one, reason, count, error in written:
+            fate = self.ledger.fates[one]
+            same = fate.may_have_letter or (fate.kind, fate.count) == (reason, count)
+            demand(same, "dead letter", one, reason, count, "but", fate)
+            demand(fate.error is None or fate.error == error, "dead letter", one, "says", error, "not", fate.error)
+        needed = {one for one, fate in self.ledger.fates.items() if _needs_letter(fate)}
+        missing = needed - {one for one, *_ in written}
+        demand(not missing, "no dead letter of", sorted(missing))
+
+
+def _needs_letter(fate: Fate) -> bool:
+    return fate.kind in ("rejected", "delivery limit reached") and not fate.may_have_letter
+
+
+def _difference(found: list[At], wanted: list[At]) -> str:
+    extra, missing = list(found), []
+    for one in wanted:
+        if one in extra:
+            extra.remove(one)
+        else:
+            missing.append(one)
+    return f"extra {extra}, missing {missing}"
+
+
+_LETTERS = {0: "V", AcknowledgeType.ACCEPT: "Q", 2: "D", 4: "X"}
+
+
+def _brief(record: object) -> str:
+    """``SPSO: runs`` with V available, Q acquired, D acknowledged, X archived and the delivery count."""
+    runs = [
+        f"{run[0]}-{run[1]} {_LETTERS[run[2]]}{run[3]}" + (f"?{run[6]}" if run[6] else "")
+        for run in record.batches  # type: ignore[attr-defined]
+    ]
+    kind = "snapshot " if type(record).__name__ == "ShareSnapshot" else ""
+    return f"{kind}{record.start_offset}: {', '.join(runs)}"  # type: ignore[attr-defined]
+
+
+def run_seed(seed: int) -> str:
+    """Play a seed. Returns "" or what was wrong, with the trace and the line that does it again."""
+    world = World(seed)
+    try:
+        world.play()
+    except Violation as broken:
+        trace = "\n".join(world.trace)
+        return f"{trace}\n{world.scenario}\nseed {seed}: {broken}\nmake sim SEEDS=1 FIRST={seed}"
+    return ""

@@ -1,0 +1,91 @@
+"""What a seed chooses before the play begins: sizes, limits, how bad the weather is, what handlers do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+from typing import NamedTuple
+
+from share_spark.model.config import GroupConfig
+
+
+class Behaviour(NamedTuple):
+    """What the handler does with a record while its delivery count is at most ``times``; after that it accepts."""
+
+    kind: str
+    times: int = 99
+
+
+ACCEPTS = Behaviour("accept")
+_CALM = (
+    Behaviour("release", 1),
+    Behaviour("release", 3),
+    Behaviour("release"),
+    Behaviour("raise", 1),
+    Behaviour("raise"),
+    Behaviour("reject"),
+    Behaviour("reject", 1),
+)
+_DEADLY = (
+    Behaviour("kill worker", 1),
+    Behaviour("kill worker"),
+    Behaviour("kill engine", 1),
+    Behaviour("kill engine"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Rates are per point (a moment before or after an effect), or per record for behaviours."""
+
+    config: GroupConfig
+    partitions: tuple[int, ...]
+    steps: int
+    has_sink: bool
+    death_rate: float
+    sleep_rate: float
+    refusal_rate: float
+    odd_rate: float
+    deadly_rate: float
+    most_engines: int
+    skewed_clocks: bool
+    burst: int
+
+    def behaviour(self, rng: Random) -> Behaviour:
+        """What becomes of one more record."""
+        chance = rng.random()
+        if chance < self.deadly_rate:
+            return rng.choice(_DEADLY)
+        return rng.choice(_CALM) if chance < self.deadly_rate + self.odd_rate else ACCEPTS
+
+
+def draw(rng: Random) -> Scenario:
+    """A quarter of all scenarios have no deaths, a quarter no sleepers, and so on: faults hide each other."""
+    return Scenario(
+        config=_config(rng),
+        partitions=tuple(rng.randint(1, 3) for _ in range(rng.choice([1, 1, 2]))),
+        steps=rng.choice([20, 50, 100, 150]),
+        has_sink=rng.random() < 0.6,
+        death_rate=rng.choice([0.0, 0.005, 0.02, 0.06]),
+        sleep_rate=rng.choice([0.0, 0.01, 0.04, 0.1]),
+        refusal_rate=rng.choice([0.0, 0.005, 0.02, 0.06]),
+        odd_rate=rng.choice([0.0, 0.1, 0.4]),
+        deadly_rate=rng.choice([0.0, 0.0, 0.01, 0.04]),
+        most_engines=rng.choice([1, 2, 2, 3, 4]),
+        skewed_clocks=rng.random() < 0.3,
+        burst=rng.choice([3, 10, 40]),
+    )
+
+
+def _config(rng: Random) -> GroupConfig:
+    """Windows and segments smaller than a user may set them, so that they fill and roll within a play."""
+    parsed = GroupConfig.parse(
+        {
+            "share.auto.offset.reset": rng.choice(["earliest"] * 6 + ["latest", "by_duration:20s"]),
+            "share.delivery.count.limit": rng.randint(2, 5),
+            "share.record.lock.duration.ms": rng.choice([1_000, 10_000, 30_000]),
+            "max.records.per.trigger": rng.choice([1, 3, 10, 50, 500]),
+            "share.coordinator.snapshot.update.records.per.snapshot": rng.choice([1, 2, 3, 7, 500]),
+        }
+    )
+    return replace(parsed, max_record_locks=rng.choice([2, 5, 20, 100]))
