@@ -199,7 +199,12 @@ class DeltaShareStateStore:
 
     def journal(self, purpose: str) -> Journal:
         """Notes that belong to this group's micro-batches; after ``claim``."""
-        return Journal(self.spark, log_table(self.location).directory(self.spark), purpose, self.group_id)
+        return Journal(self.spark, self.directory, purpose, self.group_id)
+
+    @property
+    def directory(self) -> str:
+        """Of the log table; after ``claim``."""
+        return log_table(self.location).directory(self.spark)
 
     @contextmanager
     def borrow(self) -> Iterator[LiveState]:

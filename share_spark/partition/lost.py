@@ -7,10 +7,10 @@ allows is one of a single record. At a limit of 5, a million records lost togeth
 977, 31, 1.
 
 Two rules follow for counts. A record that was lost while it ran alone has no neighbour to blame: for it the limit
-counts as for a release (R6), unless its engine is known to have died before the handler had it or after it had answered.
-One that was lost beside others at the limit, or so acquitted, gets another attempt, alone: a crash never archives a
-record unless its last attempt ran alone. Acquittals end at twice the limit, for a record can bring its engine down
-after the handler as well, say by the size of its output.
+counts as for a release (R6), unless its engine is known to have died before the handler had it or after it had
+answered. One that was lost beside others at the limit, or so acquitted, gets another attempt, alone: a crash never
+archives a record unless its last attempt ran alone. Acquittals end at twice the limit, for a record can bring its
+engine down after the handler as well, say by the size of its output.
 
 ``InFlightBatch.lost_among`` holds it: while Available, how many records were lost together; while Acquired, how many
 run together as a piece. An answer of any kind clears it.

@@ -49,14 +49,17 @@ _LOST = ("Python worker exited unexpectedly", "ExecutorLostFailure")
 """What Spark says when a job has failed because a worker or an executor died."""
 
 
-def deliver(records: DataFrame, handler: Handler, *, topic: str | None = None) -> DeliveryResult:
+def deliver(
+    records: DataFrame, handler: Handler, *, topic: str | None = None, mark: str | None = None
+) -> DeliveryResult:
     """Calls ``handler`` on ``records`` (RECORD_COLUMNS and delivery_count int) and returns what it
     said of each.
 
     ``records`` are exactly the acquired ones, each once, lazy, in as many tasks as shall run at a
     time. They are read once, by one action. ``topic``: all records are of this one topic, so its name
-    need not travel with each of them. Output rows of records that are released, rejected or lost are
-    dropped in the worker; the result must be closed when those of the accepted ones have been read.
+    need not travel with each of them. ``mark``: a file that is there while the handler runs. Output
+    rows of records that are released, rejected or lost are dropped in the worker; the result must be
+    closed when those of the accepted ones have been read.
 
     A worker that dies: Spark repeats the task, and its records come back LOST, with the error WORKER_LOST.
     Where Spark would not (``local[2]`` runs a task once), the result is ``lost``. Its tasks may
@@ -69,8 +72,8 @@ def deliver(records: DataFrame, handler: Handler, *, topic: str | None = None) -
         if handler.kind is HandlerKind.FRAME:
             return _of_frame(records, handler)
         if handler.output is not None:
-            return _with_output(records, handler, topic)
-        return decoded(_handled(records, handler, topic).toArrow(), read_once)
+            return _with_output(records, handler, topic, mark)
+        return decoded(_handled(records, handler, topic, mark).toArrow(), read_once)
     except Exception as fault:
         if not _is_lost(fault):
             raise
@@ -86,9 +89,9 @@ def _of_frame(records: DataFrame, handler: Handler) -> DeliveryResult:
         records.unpersist()
 
 
-def _with_output(records: DataFrame, handler: Handler, topic: str | None) -> DeliveryResult:
+def _with_output(records: DataFrame, handler: Handler, topic: str | None, mark: str | None) -> DeliveryResult:
     delivery = uuid.uuid4().hex
-    held = HeldFrame(_handled(records, handler, topic, delivery), delivery)
+    held = HeldFrame(_handled(records, handler, topic, mark, delivery), delivery)
     try:
         result = decoded(held.runs(), read_once)
     except BaseException:
@@ -100,9 +103,11 @@ def _with_output(records: DataFrame, handler: Handler, topic: str | None) -> Del
     return result
 
 
-def _handled(records: DataFrame, handler: Handler, topic: str | None, delivery: str | None = None) -> DataFrame:
+def _handled(
+    records: DataFrame, handler: Handler, topic: str | None, mark: str | None, delivery: str | None = None
+) -> DataFrame:
     task = HandlerTask(
-        name=handler.name, payload=packed(handler), topic=topic, output=handler.output, delivery=delivery
+        name=handler.name, payload=packed(handler), topic=topic, output=handler.output, delivery=delivery, mark=mark
     )
     wanted = handler.columns or HANDLER_COLUMNS
     keys = KEY_COLUMNS if topic is None else KEY_COLUMNS[1:]

@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,28 +20,38 @@ from share_spark.model.errors import DeadLetterError, ShareError
 from share_spark.model.ids import TopicPartition
 from share_spark.process.acquired_records import acquired_records
 from share_spark.process.delivery import WORKER_LOST, DeliveryResult, deliver
+from share_spark.process.handlers import HandlerKind
+from share_spark.process.marks import Marks
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from share_spark.process.handlers import Handler
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SparkDelivery:
-    """Delivery port: one Spark job per micro-batch, with as many tasks as there are cores."""
+    """Delivery port: one Spark job per micro-batch, with as many tasks as there are cores.
+
+    ``marks``: where workers leave theirs, asked once the group is claimed. Output rows of a delivery are kept until
+    the next one.
+    """
 
     spark: SparkSession
     log: TopicLog
     handler: Handler
+    marks: Callable[[], Marks | None]
+    _result: DeliveryResult = field(default_factory=DeliveryResult)
 
     def died_in_handler(self) -> frozenset[str] | None:
-        return None
+        marks = self._marks()
+        return marks.left() if marks is not None else None
 
-    def deliver(self, acquired: Sequence[AcquiredSpan], *, alone: bool = False) -> Sequence[AcknowledgedSpan]:  # noqa: ARG002
+    def deliver(self, acquired: Sequence[AcquiredSpan], *, alone: bool = False) -> Sequence[AcknowledgedSpan]:
         """Raises HandlerError. A job that dies with its workers has lost everything that it was given."""
+        self.close()
         records = acquired_records(
             self.spark,
             self.log,
@@ -50,11 +60,26 @@ class SparkDelivery:
             third="delivery_count",
         )
         topics = {one.partition.topic for one in acquired}
-        result = deliver(records, self.handler, topic=topics.pop() if len(topics) == 1 else None)
-        if result.lost:
+        topic, marks = topics.pop() if len(topics) == 1 else None, self._marks() if alone else None
+        self._result = deliver(records, self.handler, topic=topic, mark=marks.own if marks else None)
+        if self._result.lost:
             _log.warning("the handler's job died with its workers; what it was given is lost")
             return [_all_lost(one) for one in acquired]
-        return [_acknowledged(partition, result) for partition in result.partitions]
+        return [_acknowledged(partition, self._result) for partition in self._result.partitions]
+
+    @property
+    def outputs(self) -> DataFrame | None:
+        """The output rows of the last delivery, None if there are none."""
+        return self._result.outputs
+
+    def close(self) -> None:
+        """Free the output rows of the last delivery."""
+        self._result.close()
+        self._result = DeliveryResult()
+
+    def _marks(self) -> Marks | None:
+        """A handler of frames runs where and when Spark likes: there is no moment to mark."""
+        return None if self.handler.kind is HandlerKind.FRAME else self.marks()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

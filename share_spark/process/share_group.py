@@ -40,6 +40,7 @@ from share_spark.partition import PartitionLimits
 from share_spark.process.checkpoint import Checkpoint
 from share_spark.process.clock import wall_clock_ms
 from share_spark.process.handlers import Handler, as_handler
+from share_spark.process.marks import Marks
 from share_spark.process.ports import SparkDeadLetters, SparkDelivery
 from share_spark.process.query import ShareGroupQuery, Trigger
 
@@ -232,7 +233,12 @@ class ShareGroup:
         ports = Ports(
             topics=topics,
             store=store,
-            delivery=SparkDelivery(spark=self.spark, log=log, handler=handler),
+            delivery=SparkDelivery(
+                spark=self.spark,
+                log=log,
+                handler=handler,
+                marks=functools.cache(lambda: Marks.beside(store.directory, self.group_id, store.member_id)),
+            ),
             dead_letters=letters or None,
             clock=wall_clock_ms,
         )

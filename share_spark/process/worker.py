@@ -22,7 +22,9 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
@@ -71,8 +73,8 @@ class HandlerTask:
 
     ``payload``: the packed handler of this ``name``. ``topic``: all records are of this one, and the
     column is left out. ``delivery``: the id of the delivery outside which it must not run; None: it
-    may run anywhere. Answers of a task leave together, at its end; output rows batch by batch. A
-    broken contract leaves as the one row that tells it.
+    may run anywhere. ``mark``: a file that is there while the handler runs (``marks``). Answers of a task
+    leave together, at its end; output rows batch by batch. A broken contract leaves as the one row that tells it.
     """
 
     name: str
@@ -80,6 +82,7 @@ class HandlerTask:
     topic: str | None = None
     output: pa.Schema | None = None
     delivery: str | None = None
+    mark: str | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         """Raises OutputLostError outside its delivery."""
@@ -112,10 +115,25 @@ class HandlerTask:
                     continue
                 if first is None:
                     first = is_first_attempt(_attempt_number(), batch.column(TASK_COLUMN)[0].as_py())
-                yield batch, _called(handler, batch, limit) if first else _not_called(batch)
+                with _marked(self.mark if first else None):
+                    outcome = _called(handler, batch, limit) if first else _not_called(batch)
+                yield batch, outcome
 
     def _row(self, runs: pa.RecordBatch) -> pa.RecordBatch:
         return runs if self.output is None else with_output_column(runs, self.output)
+
+
+@contextmanager
+def _marked(mark: str | None) -> Iterator[None]:
+    """The mark is there while the body runs, and for ever if the worker dies in it."""
+    if mark is None:
+        yield
+        return
+    Path(mark).touch()
+    try:
+        yield
+    finally:
+        Path(mark).unlink(missing_ok=True)
 
 
 def is_first_attempt(attempt_number: int, task_thread: str | None) -> bool:

@@ -25,7 +25,7 @@ class BrokenDelivery:
     def died_in_handler(self) -> frozenset[str]:
         return frozenset()
 
-    def deliver(self, _acquired: Sequence[AcquiredSpan], *, alone: bool = False) -> Sequence[AcknowledgedSpan]:
+    def deliver(self, _acquired: Sequence[AcquiredSpan], **_: bool) -> Sequence[AcknowledgedSpan]:
         raise HandlerError("returns the wrong length")
 
 
