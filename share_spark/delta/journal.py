@@ -39,8 +39,10 @@ class Journal:
         if not self._files.rename(aside, self._file(stamp)):
             raise OSError(f"cannot write {self._file(stamp)}")
 
-    def read(self, stamp: Stamp) -> bytes:
-        """What the entry says."""
+    def read(self, stamp: Stamp) -> bytes | None:
+        """What the entry says, None if there is none."""
+        if not self._files.exists(self._file(stamp)):
+            return None
         stream = self._files.open(self._file(stamp))
         try:
             return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))

@@ -193,9 +193,10 @@ class DeltaShareStateStore:
             self._count(found)
         return found is not None
 
-    def counted(self, stamp: Stamp) -> bool:
-        """Is it of the run whose micro-batches the last ``load`` folded, and not after the last that counts?"""
-        return stamp.writer_epoch == self._last.writer_epoch and stamp.batch_id <= self._last.batch_id
+    @property
+    def last_counted(self) -> Stamp:
+        """The last micro-batch that counts, as of the last ``load``."""
+        return self._last
 
     def journal(self, purpose: str) -> Journal:
         """Notes that belong to this group's micro-batches; after ``claim``."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 
 from share_spark.engine.ports import (
+    NO_STAMP,
     AcknowledgedSpan,
     AcquiredSpan,
     OffsetSpan,
@@ -300,9 +301,10 @@ class InMemoryShareStateStore:
             self._count(commit)
         return bool(own)
 
-    def counted(self, stamp: Stamp) -> bool:
+    @property
+    def last_counted(self) -> Stamp:
         counted = self.log.that_count(self.group_id, self._version)
-        return any((commit.writer_epoch, commit.batch_id) == stamp for commit in counted)
+        return Stamp(counted[-1].writer_epoch, counted[-1].batch_id) if counted else NO_STAMP
 
     def _commit(self, kind: str, batch_id: int) -> StateCommit:
         return StateCommit(self.group_id, kind, self._epoch, self.run_id, self._segment, batch_id)

@@ -73,7 +73,7 @@ class InMemoryOutputSink:
         if not rows:
             return
         self.hook("before journal")
-        self.table.journal[stamp.number] = CommittedOutput(member_id, answers)
+        self.table.journal[stamp.number] = CommittedOutput(stamp, member_id, answers)
         self.hook("before output")
         if self.refuse is not None:
             raise self.refuse
@@ -124,13 +124,16 @@ class InMemoryDeadLetters:
         self.hook("before dead letters")
         if self.refuse is not None:
             raise self.refuse
-        self.table.by_stamp.setdefault(stamp, self.table.announced[stamp])
+        announced = self.table.announced.get(stamp)
+        if announced is None:
+            return
+        self.table.by_stamp.setdefault(stamp, announced)
         self.hook("after dead letters")
-        del self.table.announced[stamp]
+        self.table.announced.pop(stamp, None)
 
-    def recover(self, counted: Callable[[Stamp], bool]) -> None:
+    def recover(self, last_counted: Stamp) -> None:
         for stamp in sorted(self.table.announced):
-            if counted(stamp):
+            if stamp.is_counted(last_counted):
                 self.write(stamp)
             else:
-                del self.table.announced[stamp]
+                self.table.announced.pop(stamp, None)

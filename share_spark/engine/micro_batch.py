@@ -82,6 +82,8 @@ class ShareGroupEngine:
     _suspects_next: bool = True
     _charged: bool = True
     _in_handler: frozenset[str] | None = None
+    _unresolved: Stamp | None = None
+    _happened: bool | None = None
     _targets: Mapping[SharePartitionKey, int] | None = None
     _now_ms: int = 0
     _first: bool = True
@@ -104,9 +106,9 @@ class ShareGroupEngine:
     def _take_over(self) -> None:
         self._in_handler = self.ports.delivery.died_in_handler()
         if self.ports.dead_letters is not None:
-            self.ports.dead_letters.recover(self.ports.store.counted)
+            self.ports.dead_letters.recover(self.ports.store.last_counted)
         left = self.ports.sink.claim(self._epoch) if self.ports.sink is not None else None
-        if left is not None:
+        if left is not None and left.stamp >= self.ports.store.last_counted:
             _log.info("output of the engine before is committed; its acknowledgements count")
             self._pending, self._pending_of = left.answers, left.member_id
 
@@ -133,6 +135,8 @@ class ShareGroupEngine:
         thrown away, after a last call with ``stopping`` unless it was fenced.
         """
         timer = StepTimer()
+        if self._unresolved is not None and self._resolve(self._unresolved):
+            self._absorbed(())
         inputs = self._read_inputs(stopping)
         controls = plan(
             inputs,
@@ -174,7 +178,7 @@ class ShareGroupEngine:
             timer.mark("decide")
             _check(outcomes)
             announced = self._announce_dead_letters(stamp, outcomes)
-            if self._commit(stamp.batch_id):
+            if self._commit(stamp):
                 timer.mark("append")
                 self._absorbed(outcomes)
                 self._write_dead_letters(stamp, announced)
@@ -183,24 +187,33 @@ class ShareGroupEngine:
         raise StateError(f"the state log refused micro-batch {stamp.batch_id} {_COMMIT_ATTEMPTS} times")
 
     def _absorbed(self, outcomes: Sequence[Outcome]) -> None:
-        """The acknowledgements that waited are in the state."""
+        """The acknowledgements that waited are in the state. What was acquired with them has not run yet: if something
+        fails before it does, no record is to blame."""
+        self._charged = False
         had_output = bool(self._pending) and self.ports.sink is not None
         self._pending, self._pending_of = {}, None
         self._fronts.update({outcome.key: outcome.front for outcome in outcomes})
         if had_output and self.ports.sink is not None:
             self.ports.sink.forget()
 
-    def _commit(self, batch_id: int) -> bool:
+    def _commit(self, stamp: Stamp) -> bool:
         try:
             self.ports.store.commit()
             return True
         except FencedError:
             raise
         except Exception as fault:  # noqa: BLE001 - the outcome is unknown: only the log can say
-            _log.warning("append of micro-batch %s failed (%s); asking the log", batch_id, fault)
-            committed = self.ports.store.was_committed(batch_id)
-            self._fronts = dict(self.ports.store.load())
-            return committed
+            _log.warning("append of micro-batch %s failed (%s); asking the log", stamp.batch_id, fault)
+            self._unresolved, self._charged = stamp, False
+            return self._resolve(stamp)
+
+    def _resolve(self, stamp: Stamp) -> bool:
+        """Did the append happen? As long as that cannot be told, nothing may be decided on the state before it."""
+        if self._happened is None:
+            self._happened = self.ports.store.was_committed(stamp.batch_id)
+        self._fronts = dict(self.ports.store.load())
+        happened, self._happened, self._unresolved = self._happened, None, None
+        return happened
 
     def _announce_dead_letters(self, stamp: Stamp, outcomes: Sequence[Outcome]) -> bool:
         if self.ports.dead_letters is None:
@@ -213,10 +226,7 @@ class ShareGroupEngine:
     def _write_dead_letters(self, stamp: Stamp, announced: bool) -> None:
         if not announced or self.ports.dead_letters is None:
             return
-        # What was acquired by the same commit has not run yet: if this fails, no record is to blame.
-        self._charged = False
         self.ports.dead_letters.write(stamp)
-        self._charged = True
 
     def _letters_of(self, outcome: Outcome) -> list[DeadLetter]:
         partition = TopicPartition(outcome.front.topic, outcome.key.partition)
@@ -241,6 +251,7 @@ class ShareGroupEngine:
         }
         if not keys:
             return
+        self._charged = True
         spans = [AcquiredSpan(at, won.acquired) for at, won in keys.items()]
         answers = self.ports.delivery.deliver(spans, alone=in_doubt and _offsets_in(spans[0].ranges) == 1)
         said = {answer.partition: answer for answer in answers}

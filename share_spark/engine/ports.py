@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -68,6 +68,10 @@ class Stamp(NamedTuple):
     writer_epoch: int
     batch_id: int
 
+    def is_counted(self, last: Stamp) -> bool:
+        """Does it count, if ``last`` is the last of its engine that does? An engine's micro-batches count in order."""
+        return self.writer_epoch == last.writer_epoch and self.batch_id <= last.batch_id
+
     @property
     def number(self) -> int:
         """As one number that only grows: Delta's ``txnVersion``. Leaves room for a claim before the first one."""
@@ -111,8 +115,9 @@ class ShareStateStore(Protocol):
         """After a failed ``commit``: did the append of that micro-batch happen? Call ``load`` afterwards."""
         ...
 
-    def counted(self, stamp: Stamp) -> bool:
-        """Is this among the micro-batches that count, as of the claim? Asked after ``load`` about the engine before."""
+    @property
+    def last_counted(self) -> Stamp:
+        """The last micro-batch that counts, as of the last ``load``: after the first one, that of the engine before."""
         ...
 
     @property
@@ -158,8 +163,12 @@ Answers = Mapping[SharePartitionKey, AcknowledgedSpan]
 
 
 class CommittedOutput(NamedTuple):
-    """A delivery whose output is in the sink, so its acknowledgements count, though no state row says so yet."""
+    """A delivery whose output is in the sink, so its acknowledgements count, though perhaps no state row says so yet.
 
+    ``stamp``: the micro-batch that acquired what it delivered; once a later one counts, it has been absorbed.
+    """
+
+    stamp: Stamp
     member_id: str
     answers: Answers
 
@@ -205,11 +214,12 @@ class DeadLetterSink(Protocol):
         ...
 
     def write(self, stamp: Stamp) -> None:
-        """The commit has happened: write what was announced for it. Raises DeadLetterError."""
+        """The commit has happened: write what was announced for it, unless a successor has. Raises DeadLetterError."""
         ...
 
-    def recover(self, counted: Callable[[Stamp], bool]) -> None:
-        """On start: write what older engines announced, committed, and did not live to write; drop the rest."""
+    def recover(self, last_counted: Stamp) -> None:
+        """On start: write what the engine before announced, committed (up to ``last_counted``), and did not live to
+        write; drop the rest. Raises DeadLetterError."""
         ...
 
 

@@ -105,15 +105,18 @@ class SparkDeadLetters:
         """Raises DeadLetterError. Records that are gone from the log have nothing to write and are left out."""
         with _as_dead_letter_error():
             journal = self.journal()
-            rows = json.loads(journal.read(stamp))
+            announced = journal.read(stamp)
+            if announced is None:
+                return
+            rows = json.loads(announced)
             self._write(stamp, [DeadLetter(TopicPartition(*row[:2]), *row[2:]) for row in rows])
             journal.remove(stamp)
 
-    def recover(self, counted: Callable[[Stamp], bool]) -> None:
+    def recover(self, last_counted: Stamp) -> None:
         """Raises DeadLetterError."""
         journal = self.journal()
         for stamp in journal.stamps():
-            if counted(stamp):
+            if stamp.is_counted(last_counted):
                 _log.info("writing the dead letters of micro-batch %s, which the engine before left", stamp.batch_id)
                 self.write(stamp)
             else:

@@ -6,6 +6,7 @@ count is the number of committed acquisitions.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -351,3 +352,21 @@ def test_segments_roll_and_the_newest_one_is_the_whole_state(updates: int) -> No
     assert all(len(first.records) == 2 for first in firsts)
     assert world.window(0) == "0-1: 0-0 Q7"
     assert world.window(1) == "0-0"
+
+
+@pytest.mark.parametrize("moment", list(Moment))
+def test_an_engine_that_cannot_learn_whether_it_has_appended_decides_nothing_on_what_it_believes(
+    moment: Moment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The storage is away for the append, the question and the load; then it is back for the closing micro-batch."""
+    world = World()
+    world.produce(3)
+    engine = world.engine(interrupt=Interruption(moment, OSError("gone"), nth=2))
+    engine.run()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(engine.store), "load", lambda _self: (_ for _ in ()).throw(OSError("gone")))
+        with pytest.raises(OSError, match="gone"):
+            engine.run()
+    engine.run(stopping=True)
+    assert world.window() == "3-3"
+    assert world.deliveries == Counter({(0, offset): 1 for offset in range(3)})
