@@ -21,6 +21,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from share_spark.delta.history import attempts, history
     from share_spark.delta.state_view import state
     from share_spark.delta.topic_table import EmbeddedTopicLog
     from share_spark.model.errors import ShareError
@@ -44,8 +45,10 @@ _HOME = {
     "ShareGroup": "share_spark.process.share_group",
     "ShareGroupQuery": "share_spark.process.query",
     "arrow_handler": "share_spark.process.handlers",
+    "attempts": "share_spark.delta.history",
     "build_session": "share_spark.session",
     "frame_handler": "share_spark.process.handlers",
+    "history": "share_spark.delta.history",
     "pandas_handler": "share_spark.process.handlers",
     "record_handler": "share_spark.process.handlers",
     "state": "share_spark.delta.state_view",
@@ -59,8 +62,10 @@ __all__ = [
     "ShareGroup",
     "ShareGroupQuery",
     "arrow_handler",
+    "attempts",
     "build_session",
     "frame_handler",
+    "history",
     "pandas_handler",
     "record_handler",
     "state",
