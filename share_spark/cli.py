@@ -1,4 +1,5 @@
-"""The command line: parse, call, print. `share-spark run` and `spark-submit jobs/run_share_group.py` are the same code.
+"""The command line: parse, call, print. `share-spark run` and `spark-submit jobs/run_share_group.py` are the same code,
+as are `share-spark compact` and `jobs/compact_share_state.py`.
 
 Whatever can be judged without Spark is judged before a JVM is started (process/job.py). Bad input is one line on
 stderr and exit code 2, a fault of the run one line and exit code 1; the traceback is for those who ask for it
@@ -16,6 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from share_spark.delta.compaction_order import KEYS as COMPACTION_KEYS
+from share_spark.delta.compaction_order import CompactionOrder, read_order
 from share_spark.delta.location import Location
 from share_spark.delta.tables import log_table, state_table
 from share_spark.model.errors import ConfigError, EnvironmentFault, ShareError
@@ -45,7 +48,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         level=logging.INFO if debug else logging.WARNING,
     )
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    return guarded(lambda: _run_job(parse_job(given)), debug=debug)
+    return guarded(lambda: _command(given), debug=debug)
+
+
+def _command(given: Sequence[str]) -> int:
+    if given[:1] == ["compact"]:
+        return _compact(parse_compaction(given))
+    if given[:1] == ["history"]:
+        return _history(given)
+    return _run_job(parse_job(given))
 
 
 def guarded(command: Callable[[], int], *, debug: bool = False) -> int:
@@ -226,6 +237,61 @@ def state_sql(state: str, group: str) -> str:
     return f"SELECT * FROM {name} WHERE group_id = '{quoted}' ORDER BY topic, partition"
 
 
+# --------------------------------------------------------------------------------------------- compaction
+
+
+def _compact(order: CompactionOrder) -> int:
+    from pyspark.sql import SparkSession
+
+    from share_spark.delta.compaction import compact
+    from share_spark.delta.compaction_report import report_lines
+    from share_spark.session import build_session
+
+    guest = SparkSession.getActiveSession() is not None
+    spark = build_session(f"share-spark compact {order.state}")
+    try:
+        print("\n".join(report_lines(compact(spark, order))), flush=True)
+        return 0
+    finally:
+        if not guest:
+            spark.stop()
+
+
+def parse_compaction(arguments: Sequence[str]) -> CompactionOrder:
+    """Command line over configuration file over defaults. Raises ConfigError; starts nothing."""
+    given, rest = _parser().parse_known_args(list(arguments))
+    if rest:
+        raise ConfigError(f"unknown argument {_unknown(rest)} (--help lists the options)")
+    file = read_order(given.config) if given.config else {}
+    said = {key: getattr(given, key.replace("-", "_")) for key in COMPACTION_KEYS}
+    return CompactionOrder.parse({**file, **{key: value for key, value in said.items() if value not in (None, False)}})
+
+
+# ------------------------------------------------------------------------------------------------- history
+
+
+def _history(arguments: Sequence[str]) -> int:
+    from pyspark.sql import SparkSession
+
+    from share_spark.delta.history import record_history
+    from share_spark.delta.history_report import history_lines
+    from share_spark.session import build_session
+
+    given, rest = _parser().parse_known_args(list(arguments))
+    if rest:
+        raise ConfigError(f"unknown argument {_unknown(rest)} (--help lists the options)")
+    place = Location.parse(given.state)
+    record = {"group_id": given.group, "topic": given.topic, "partition": given.partition, "offset": given.offset}
+    guest = SparkSession.getActiveSession() is not None
+    spark = build_session(f"share-spark history {given.group}")
+    try:
+        print("\n".join(history_lines(record_history(spark, place, **record))), flush=True)
+        return 0
+    finally:
+        if not guest:
+            spark.stop()
+
+
 # ----------------------------------------------------------------------------------------------- arguments
 
 
@@ -265,7 +331,9 @@ def _unknown(rest: Sequence[str]) -> str:
 
 def _parser() -> _Parser:
     parser = _Parser(prog="share-spark", description="Kafka share groups on Spark and Delta.", allow_abbrev=False)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="run", parser_class=_Parser)
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="run, compact or history", parser_class=_Parser
+    )
     command = commands.add_parser("run", help="run a share group", allow_abbrev=False)
     add = command.add_argument
     add("--config", metavar="FILE", help="TOML: tables [job], [kafka], [share_group]; the command line wins over it")
@@ -275,6 +343,8 @@ def _parser() -> _Parser:
     add("--bootstrap-server", metavar="HOST:PORT", help="read the topics of this Kafka cluster ...")
     add("--topic-table", metavar="PATH_OR_NAME", help="... or of this Delta table (no broker needed)")
     add("--state", metavar="PATH_OR_SCHEMA", help="directory or schema of the state tables")
+    add("--to-delta", metavar="PATH_OR_NAME", help="where the handler's output rows go, exactly once ...")
+    add("--output-schema", metavar="DDL", help='... and their columns, "id bigint, delay double"')
     add("--dead-letter", metavar="TOPIC_OR_TABLE", help="where rejected and given-up records are kept")
     add("--starting", metavar="WHERE", help="a new group starts at earliest, latest (default) or by_duration:PT1H")
     add("--available-now", action="store_true", help="work off what is in the log now, then end")
@@ -284,7 +354,41 @@ def _parser() -> _Parser:
     add("--checkpoint", metavar="PATH", help="Spark's checkpoint; default: below the state directory")
     add("--query-name", metavar="NAME", help="name of the streaming query in Spark's UI")
     add("--debug", "-v", action="store_true", help="tracebacks and more log lines")
+    _add_compact(commands.add_parser("compact", help="keep the state tables small, by a schedule", allow_abbrev=False))
+    _add_history(commands.add_parser("history", help="what happened to one record", allow_abbrev=False))
     return parser
+
+
+def _add_history(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--state", required=True, metavar="PATH_OR_SCHEMA", help="directory or schema of the state tables")
+    add("--group", required=True, help="group id")
+    add("--topic", required=True, help="topic of the record")
+    add("--partition", required=True, type=_not_negative, metavar="NUMBER", help="its partition")
+    add("--offset", required=True, type=_not_negative, metavar="NUMBER", help="its offset")
+    add("--debug", "-v", action="store_true", help="tracebacks and more log lines")
+
+
+def _not_negative(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
+    return int(text)
+
+
+def _add_compact(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--config", metavar="FILE", help="TOML: table [compaction]; the command line wins over it")
+    add("--state", metavar="PATH_OR_SCHEMA", help="directory or schema of the state tables")
+    add("--group", help="this group only; default: all groups of the location")
+    add("--idle", metavar="DURATION", help="silent for so long: no engine runs the group (10m)")
+    add("--history-retention", metavar="DURATION", help="drop closed segments as old; default: left to the engines")
+    add("--vacuum-retention", metavar="DURATION", help="older versions of the tables stay readable for (7d)")
+    add("--dead-letter", metavar="TABLE", help="a dead-letter table to compact as well ...")
+    add("--dead-letter-retention", metavar="DURATION", help="... and to drop letters that are as old")
+    add("--topic-table", metavar="TABLE", help="a topic table to compact as well ...")
+    add("--topic-retention", metavar="DURATION", help="... and to drop records that are as old")
+    add("--dry-run", action="store_true", help="say what would be done, change nothing")
+    add("--debug", "-v", action="store_true", help="tracebacks and more log lines")
 
 
 def _pairs(option: str, given: Iterable[str]) -> dict[str, str]:

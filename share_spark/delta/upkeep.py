@@ -1,6 +1,6 @@
-"""Work beside the hot path, in one thread of its own: the table for people, and pruning of closed segments.
+"""Work beside the hot path, in one thread of its own: the table for people, pruning of closed segments, compaction.
 
-Both only ever read what is committed and write what the engine never reads, so they may fail, be late or be missed
+All of it only ever reads what is committed and writes what the engine never reads, so it may fail, be late or be missed
 without harm: a fault is logged and the next round tries again. The table is filled from the live frame, borrowed
 from the store so that the engine does not free it meanwhile: no log is read.
 """
@@ -10,16 +10,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from share_spark.delta.compaction import compact
+from share_spark.delta.compaction_order import CompactionOrder
 from share_spark.delta.location import Location
+from share_spark.delta.pulse import Pulse, heartbeat_file
+from share_spark.delta.retention import oldest_kept_segment, segments_below
 from share_spark.delta.state_store import DeltaShareStateStore
 from share_spark.delta.state_view import state_bucket, state_of_frame
 from share_spark.delta.tables import log_table, state_table
+from share_spark.model.errors import StateError
 from share_spark.model.ids import SharePartitionKey
 
 if TYPE_CHECKING:
@@ -30,25 +35,32 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Upkeep:
-    """Refreshes ``share_partition_state`` at most every ``refresh_ms`` and prunes segments closed for
-    ``retention_ms``."""
+    """Refreshes ``share_partition_state`` at most every ``refresh_ms``, prunes segments closed for ``retention_ms``
+    and compacts every ``compaction_interval_ms`` (0: never). Its heartbeat says that the engine lives."""
 
     spark: SparkSession
     location: Location
     store: DeltaShareStateStore
     refresh_ms: int
     retention_ms: int
+    compaction_interval_ms: int = 0
     _changed: set[int] | None = None
     _segment: int = -1
     _pruned: int = -1
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
+    _pulse: Pulse | None = None
+    _compact_at_s: float = 0.0
 
     def start(self) -> None:
         """Begin; the first round rewrites every share-partition of the group."""
         with self._lock:
             self._changed = None
+        heartbeat = heartbeat_file(self.spark, self.location, self.store.group_id)
+        self._pulse = Pulse(file=heartbeat, text=self.store.member_id)
+        self._pulse.start()
+        self._compact_at_s = time.monotonic() + self.compaction_interval_ms / 1_000
         self._thread = threading.Thread(target=self._run, name=f"share-spark-upkeep-{self.store.group_id}", daemon=True)
         self._thread.start()
 
@@ -66,14 +78,16 @@ class Upkeep:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-            self._round()
+            self._round(self._refresh, self._prune)
+        if self._pulse is not None:
+            self._pulse.close()
 
     def _run(self) -> None:
         while not self._stop.wait(self.refresh_ms / 1_000):
-            self._round()
+            self._round(self._refresh, self._prune, self._compact)
 
-    def _round(self) -> None:
-        for work in (self._refresh, self._prune):
+    def _round(self, *works: Callable[[], None]) -> None:
+        for work in works:
             try:
                 work()
             except Exception:  # noqa: BLE001 - late is allowed, stopping the engine is not
@@ -109,21 +123,24 @@ class Upkeep:
         current = self._segment
         if current <= self._pruned:
             return
-        oldest_kept = self._oldest_kept(current)
+        group_id, now_ms = self.store.group_id, int(time.time() * 1_000)
+        oldest_kept = oldest_kept_segment(
+            self.spark, self.location, group_id, current, retention_ms=self.retention_ms, now_ms=now_ms
+        )
         if oldest_kept > 0:
-            predicate = (F.col("group_id") == self.store.group_id) & (F.col("segment") < oldest_kept)
-            log_table(self.location).delta_table(self.spark).delete(predicate)
+            log_table(self.location).delta_table(self.spark).delete(segments_below(group_id, oldest_kept))
         if oldest_kept == current:
             self._pruned = current
 
-    def _oldest_kept(self, current: int) -> int:
-        if self.retention_ms == 0:
-            return current
-        rows = log_table(self.location).load(self.spark).where(F.col("group_id") == self.store.group_id)
-        closed_at = rows.groupBy("segment").agg(F.unix_millis(F.max("written_at")).alias("at")).collect()
-        limit = int(time.time() * 1_000) - self.retention_ms
-        kept: list[int] = [row.segment for row in closed_at if row.at >= limit]
-        return min([*kept, current])
+    def _compact(self) -> None:
+        """What the scheduled job does, for this group, whose snapshots and pruning are done already."""
+        if not self.compaction_interval_ms or time.monotonic() < self._compact_at_s:
+            return
+        self._compact_at_s = time.monotonic() + self.compaction_interval_ms / 1_000
+        try:
+            compact(self.spark, CompactionOrder(state=self.location, group_id=self.store.group_id))
+        except StateError as fault:
+            _log.info("%s; the next one is due in %s ms", fault, self.compaction_interval_ms)
 
 
 def overwrite(table: Location, rows: DataFrame) -> None:
