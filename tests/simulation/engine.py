@@ -139,7 +139,7 @@ class SimulatedEngine:
             raise refusal(name)
 
     def must_own(self, effect: str) -> None:
-        """An effect is only for the owner of the group as of its last look at the log, and it looks after each append."""
+        """An effect is only for the owner of the group, as of its last look at the log; and it looks after appends."""
         owner = self.world.ledger.owned_by(self.looked_at)
         demand(owner == self.run_id, self.run_id, effect, "though it has seen that", owner, "owns the group")
         written = max((held.version for held in self.held.values()), default=-1)
