@@ -37,10 +37,10 @@ from share_spark.engine.ports import (
     Stamp,
 )
 from share_spark.engine.progress import MicroBatchProgress, StepTimer
-from share_spark.engine.step import NO_RANGES, Control, Front, Outcome, Ranges
+from share_spark.engine.step import LOST, NO_RANGES, Control, Front, Outcome, Ranges
 from share_spark.engine.topics import SubscribedTopics
 from share_spark.model.config import GroupConfig
-from share_spark.model.errors import ErrorCode, FencedError, StateError
+from share_spark.model.errors import ErrorCode, FencedError, OutputLostError, StateError
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.requests import AcknowledgeType, ArchivedRange, ArchiveReason
 
@@ -260,17 +260,22 @@ class ShareGroupEngine:
             answer = said.get(at) or AcknowledgedSpan(at, NO_RANGES, ())
             pending[outcome.key] = answer._replace(ranges=with_gaps(outcome.acquired, answer.ranges))
         timer.mark("deliver")
-        self._commit_output(stamp, pending)
+        self._pending = self._commit_output(stamp, pending)
         timer.mark("output")
-        self._pending = pending
 
-    def _commit_output(self, stamp: Stamp, answers: Answers) -> None:
+    def _commit_output(self, stamp: Stamp, answers: Answers) -> Answers:
+        """The answers that count: all, or none where an executor died with the rows that it put out."""
         if self.ports.sink is None:
-            return
+            return answers
         # A sink that refuses rows is no delivery failure: everything is given back as if it had not been tried.
         self._charged = False
-        self.ports.sink.commit(stamp, self.ports.store.member_id, answers)
+        try:
+            self.ports.sink.commit(stamp, self.ports.store.member_id, answers)
+        except OutputLostError as fault:
+            _log.warning("%s; its records are delivered again", fault)
+            answers = {key: all_lost(span, str(fault)) for key, span in answers.items()}
         self._charged = True
+        return answers
 
     def _lag(self, inputs: Inputs) -> int:
         """Offsets not finished yet: log end less SPSO, over all share-partitions."""
@@ -279,6 +284,14 @@ class ShareGroupEngine:
             for key, end in inputs.ends.items()
             if key in self._fronts
         )
+
+
+def all_lost(span: AcknowledgedSpan, error: str) -> AcknowledgedSpan:
+    """As if nothing had been answered: the attempts were lost with their worker."""
+    ranges = span.ranges.copy()
+    ranges[:, 2] = LOST
+    whole = [(int(first), int(last), error) for first, last, _ in ranges.tolist()]
+    return span._replace(ranges=ranges, errors=whole)
 
 
 def with_gaps(acquired: Ranges, acknowledged: Ranges) -> Ranges:

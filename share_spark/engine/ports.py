@@ -186,7 +186,7 @@ class OutputSink(Protocol):
 
     def commit(self, stamp: Stamp, member_id: str, answers: Answers) -> None:
         """Write the rows that the last delivery put out. Nothing to do if there are none. Raises FencedError, and
-        SinkError if the sink refused them: then nothing was written."""
+        SinkError if the sink refused them, OutputLostError if they died with an executor: then nothing was written."""
         ...
 
     def forget(self) -> None:

@@ -19,7 +19,7 @@ import importlib
 import inspect
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar, overload
@@ -170,7 +170,9 @@ def as_handler(
     callable, unknown column, no limit.
     """
     if isinstance(handler, Handler):
-        return handler
+        made = handler if output is None else replace(handler, output=arrow_output(output, handler.name))
+        _check(made)
+        return made
     function = load_handler(handler) if isinstance(handler, str) else handler
     name = handler_name(handler)
     if not callable(function):

@@ -31,7 +31,7 @@ START = "share.auto.offset.reset"
 
 _TRIGGER = re.compile(r"(\d+)\s*(millisecond|second|minute|hour|day)s?")
 _UNIT = {"millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "day": "d"}
-_TEXTS = ("group", "handler", "bootstrap-server", "topic-table", "state", "dead-letter")
+_TEXTS = ("group", "handler", "bootstrap-server", "topic-table", "state", "dead-letter", "to-delta", "output-schema")
 _KEYS: Mapping[str, type] = {
     **dict.fromkeys((*_TEXTS, "starting", "trigger", "checkpoint", "query-name"), str),
     "topic": list,
@@ -50,6 +50,8 @@ class Job:
     bootstrap_server: str | None = None
     topic_table: str | None = None
     dead_letter: str | None = None
+    to_delta: str | None = None
+    output_schema: str | None = None
     trigger: str | None = None
     available_now: bool = False
     checkpoint: str | None = None
@@ -67,6 +69,7 @@ class Job:
             if key in chosen:
                 Location.parse(chosen[key])
         _check_source(chosen, kafka)
+        _check_output(chosen)
         names = {name: value for name, value in chosen.items() if name != "topic"}
         names |= {"handler": as_handler(chosen["handler"]), "starting": settings.get(START)}
         if "trigger" in chosen:
@@ -90,13 +93,16 @@ class Job:
 
     def share_group(self, spark: SparkSession) -> ShareGroup:
         """The public API's value for this job; nothing happens before its ``start``."""
-        group = ShareGroup(self.group, spark=spark, state=self.state).subscribe(*self.topics).process(self.handler)
+        group = ShareGroup(self.group, spark=spark, state=self.state).subscribe(*self.topics)
+        group = group.process(self.handler, output=self.output_schema)
         if self.bootstrap_server is not None:
             group = group.kafka(self.bootstrap_server, **self.kafka)
         if self.topic_table is not None:
             group = group.table(self.topic_table)
         if self.dead_letter is not None:
             group = group.dead_letter(self.dead_letter)
+        if self.to_delta is not None:
+            group = group.to_delta(self.to_delta)
         if self.checkpoint is not None:
             group = group.option("checkpointLocation", self.checkpoint)
         if self.query_name is not None:
@@ -123,6 +129,13 @@ def _check_source(chosen: Mapping[str, Any], kafka: Mapping[str, str]) -> None:
         KafkaOptions.parse({"bootstrap.servers": chosen["bootstrap_server"], **kafka})
     elif kafka:
         raise ConfigError("--kafka-option needs --bootstrap-server")
+
+
+def _check_output(chosen: Mapping[str, Any]) -> None:
+    if ("to_delta" in chosen) != ("output_schema" in chosen):
+        raise ConfigError("--to-delta and --output-schema go together: where output rows go, and their columns")
+    if "to_delta" in chosen:
+        Location.parse(chosen["to_delta"])
 
 
 def _interval(text: str) -> str:

@@ -5,6 +5,7 @@
         .kafka("broker:9092")
         .subscribe("orders")
         .process(bill)
+        .to_delta("/lake/bills")
         .dead_letter("orders-dead")
         .trigger(availableNow=True)
         .start()
@@ -22,8 +23,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.pandas.types import from_arrow_schema
+
 from share_spark.delta.dead_letters import DeltaDeadLetters
 from share_spark.delta.location import Location
+from share_spark.delta.sink import DeltaSink, sink_app_id
 from share_spark.delta.state_store import DeltaShareStateStore
 from share_spark.delta.topic_table import EmbeddedTopicLog
 from share_spark.delta.upkeep import Upkeep
@@ -41,6 +45,7 @@ from share_spark.process.checkpoint import Checkpoint
 from share_spark.process.clock import wall_clock_ms
 from share_spark.process.handlers import Handler, as_handler
 from share_spark.process.marks import Marks
+from share_spark.process.output_sink import DeltaOutput
 from share_spark.process.ports import SparkDeadLetters, SparkDelivery
 from share_spark.process.query import ShareGroupQuery, Trigger
 
@@ -74,6 +79,7 @@ class ShareGroup:
     _topics: tuple[str, ...] = field(default=(), kw_only=True)
     _handler: Handler | None = field(default=None, kw_only=True)
     _dead_letter: str | None = field(default=None, kw_only=True)
+    _sink: str | None = field(default=None, kw_only=True)
     _options: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     _checkpoint: str | None = field(default=None, kw_only=True)
     _name: str | None = field(default=None, kw_only=True)
@@ -101,6 +107,12 @@ class ShareGroup:
         Raises HandlerError if it cannot be imported or is no handler.
         """
         return replace(self, _handler=as_handler(handler, output=output))
+
+    def to_delta(self, table: str) -> ShareGroup:
+        """Where the handler's output rows go: a Delta table, a directory or a name, made if it is missing. Rows and the
+        acknowledgements they belong to are decided by one commit: exactly once, whatever dies when. Needs
+        ``process(handler, output=...)``. What a handler does elsewhere happens at least once."""
+        return replace(self, _sink=table)
 
     def dead_letter(self, target: str) -> ShareGroup:
         """Where rejected records, and those over the delivery limit, are kept: a topic of the same Kafka cluster,
@@ -169,7 +181,9 @@ class ShareGroup:
             raise ConfigError("group id is empty")
         if not self._topics or not all(self._topics):
             raise ConfigError("no topic: call subscribe(topic)")
-        self._required_handler()
+        handler = self._required_handler()
+        if self._sink is not None and handler.output is None:
+            raise ConfigError(f"to_delta: handler {handler.name} declares no output: call process(handler, output=...)")
         return GroupConfig.parse(self._options)
 
     def _required_handler(self) -> Handler:
@@ -230,16 +244,33 @@ class ShareGroup:
         handler = self._required_handler()
         if config.record_timeout_ms and handler.record_timeout_ms is None:
             handler = replace(handler, record_timeout_ms=config.record_timeout_ms)
+        delivery = SparkDelivery(
+            spark=self.spark,
+            log=log,
+            handler=handler,
+            marks=functools.cache(lambda: Marks.beside(store.directory, self.group_id, store.member_id)),
+        )
         ports = Ports(
             topics=topics,
             store=store,
-            delivery=SparkDelivery(
-                spark=self.spark,
-                log=log,
-                handler=handler,
-                marks=functools.cache(lambda: Marks.beside(store.directory, self.group_id, store.member_id)),
-            ),
+            delivery=delivery,
             dead_letters=letters or None,
+            sink=self._output(handler, location, store, delivery),
             clock=wall_clock_ms,
         )
         return ShareGroupEngine(config=config, ports=ports, available_now=self._trigger.available_now), store
+
+    def _output(
+        self, handler: Handler, location: Location, store: DeltaShareStateStore, delivery: SparkDelivery
+    ) -> DeltaOutput | None:
+        if self._sink is None or handler.output is None:
+            return None
+        sink = DeltaSink(
+            spark=self.spark,
+            table=Location.parse(self._sink),
+            journal=functools.cache(functools.partial(store.journal, "output")),
+            app_id=sink_app_id(self.group_id, location),
+            run_id=store.run_id,
+        )
+        sink.prepare(from_arrow_schema(handler.output))
+        return DeltaOutput(sink=sink, delivery=delivery, group_id=self.group_id)

@@ -1,0 +1,36 @@
+"""Acknowledgements as the payload of a sink's journal entry, and back."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from share_spark.engine.ports import AcknowledgedSpan, CommittedOutput, Stamp
+from share_spark.engine.step import LOST
+from share_spark.model.ids import SharePartitionKey, TopicPartition
+from share_spark.process.output_sink import from_payload, to_payload
+
+
+def test_answers_come_back_as_they_were() -> None:
+    answers = {
+        SharePartitionKey("billing", "tid", partition): AcknowledgedSpan(
+            TopicPartition("orders", partition), np.array(ranges, np.int64).reshape(-1, 3), errors
+        )
+        for partition, ranges, errors in [
+            (0, [(0, 9, 1), (10, 10, 2), (11, 2**40, LOST)], [(10, 10, "ValueError: no such city")]),
+            (7, [(5, 5, 3)], []),
+        ]
+    }
+    found = from_payload("billing", to_payload(CommittedOutput(Stamp(3, 41), "spark-abc", answers)))
+    assert (found.stamp, found.member_id) == (Stamp(3, 41), "spark-abc")
+    assert found.answers.keys() == answers.keys()
+    for key, span in answers.items():
+        assert found.answers[key].partition == span.partition
+        assert found.answers[key].ranges.tolist() == span.ranges.tolist()
+        assert list(found.answers[key].errors) == list(span.errors)
+
+
+def test_a_hundred_thousand_ranges_are_small() -> None:
+    ranges = np.array([(offset, offset, 1 + offset % 2) for offset in range(100_000)], np.int64)
+    span = AcknowledgedSpan(TopicPartition("orders", 0), ranges, ())
+    answers = {SharePartitionKey("billing", "tid", 0): span}
+    assert len(to_payload(CommittedOutput(Stamp(1, 0), "m", answers))) < 8_000_000
