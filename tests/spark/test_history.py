@@ -1,0 +1,274 @@
+"""The audit on real tables: what the log tells of one record and of all attempts, and what it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from share_spark import attempts, cli, history
+from share_spark.delta.tables import log_table, state_table
+from share_spark.delta.upkeep import Upkeep
+from share_spark.engine.memory import Answer
+from share_spark.model.errors import ConfigError, FencedError, StateError
+from tests.support.engine_on_delta import DeltaWorld
+from tests.support.engine_world import ACCEPT, GROUP, REJECT, RELEASE, TOPIC, Engine
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+UPDATES = "share__coordinator__snapshot__update__records__per__snapshot"
+LIMIT = "share__delivery__count__limit"
+
+MakeWorld = Callable[..., DeltaWorld]
+
+
+@pytest.fixture
+def make_world(spark: SparkSession, tmp_path: Path) -> MakeWorld:
+    return lambda **settings: DeltaWorld(spark, str(tmp_path / "state"), **{"history__retention": "7d", **settings})
+
+
+def by_offset(_topic: str, _partition: int, offset: int, count: int) -> Answer:
+    """0 is accepted, 1 released once, 2 rejected, 3 released for ever."""
+    if offset == 1:
+        return RELEASE if count == 1 else ACCEPT
+    return {0: ACCEPT, 2: REJECT, 3: RELEASE}.get(offset, ACCEPT)
+
+
+def told(world: DeltaWorld, offset: int, partition: int = 0) -> list[str]:
+    """``event count [note] batch.epoch`` of one record, each with its member if it is an acquisition."""
+    frame = history(world.spark, str(world.location), group_id=GROUP, topic=TOPIC, partition=partition, offset=offset)
+    return [
+        f"{row.event} {row.delivery_count}"
+        + (f" by {row.member_id}" if row.event == "acquired" else "")
+        + (f" [{row.note}]" if row.note else "")
+        + f" in {row.writer_epoch}.{row.batch_id}"
+        for row in frame.collect()
+    ]
+
+
+def run(engine: Engine, micro_batches: int) -> None:
+    for _ in range(micro_batches):
+        engine.run()
+
+
+def test_each_kind_of_end_is_told_in_order_over_several_segments(make_world: MakeWorld) -> None:
+    world = make_world(handler=by_offset, **{UPDATES: 2, LIMIT: 3})
+    world.produce(4)
+    run(world.engine(), 5)
+    first = "acquired 1 by spark-run1 in 1.0"
+    assert told(world, 0) == [first, "accepted 1 in 1.1"]
+    assert told(world, 1) == [first, "released 1 in 1.1", "acquired 2 by spark-run1 in 1.1", "accepted 2 in 1.2"]
+    assert told(world, 2) == [first, "rejected 1 in 1.1"]
+    assert told(world, 3) == [
+        first,
+        *("released 1 in 1.1", "acquired 2 by spark-run1 in 1.1"),
+        *("released 2 in 1.2", "acquired 3 by spark-run1 in 1.2"),
+        "delivery limit reached 3 in 1.3",
+    ]
+    assert told(world, 4) == []
+    segments = log_table(world.location).load(world.spark).select("segment").distinct()
+    assert segments.count() > 1
+
+
+def test_a_row_has_its_deadline_and_its_writer(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.produce(1)
+    run(world.engine(), 2)
+    acquired, accepted = history(
+        world.spark, world.location, group_id=GROUP, topic=TOPIC, partition=0, offset=0
+    ).collect()
+    assert acquired.lock_deadline.timestamp() * 1_000 == world.clock() + 30_000
+    assert (accepted.member_id, accepted.lock_deadline, accepted.run_id) == ("spark-run1", None, "run1")
+    written = log_table(world.location).load(world.spark).where("batch_id = 1").first()
+    assert written is not None
+    assert accepted.written_at == written.written_at
+
+
+def test_what_a_crash_took_is_lost(make_world: MakeWorld) -> None:
+    world = make_world(**{UPDATES: 1})
+    world.produce(1)
+    world.engine().run()
+    world.clock.advance(30_000)
+    second = world.engine()
+    run(second, 3)
+    assert told(world, 0) == [
+        *("acquired 1 by spark-run1 in 1.0", "lost 1 in 2.0"),
+        *("acquired 2 by spark-run2 in 2.1", "accepted 2 in 2.2"),
+    ]
+
+
+@pytest.mark.parametrize("notes_left", [True, False])
+def test_what_a_zombie_appended_is_not_told(make_world: MakeWorld, notes_left: bool) -> None:
+    """Its acknowledgements counted for nobody: the record was delivered again. With the commits gone as well."""
+    world = make_world()
+    world.produce(1)
+    zombie = world.engine()
+    zombie.run()
+    successor = world.engine()
+    with pytest.raises(FencedError):
+        zombie.run()
+    world.clock.advance(30_000)
+    run(successor, 3)
+    rows = log_table(world.location).load(world.spark).where("exists(ended, run -> run.outcome = 'accepted')")
+    assert rows.count() == 2
+    if not notes_left:
+        clean_up(world)
+    expected = [
+        *("acquired 1 by spark-run1 in 1.0", "lost 1 in 2.0"),
+        *("acquired 2 by spark-run2 in 2.1", "accepted 2 in 2.2"),
+    ]
+    assert told(world, 0) == expected
+    found = attempts(world.spark, world.location, GROUP).orderBy("writer_epoch", "batch_id")
+    assert [(row.delivery_count, row.outcome) for row in found.collect()] == [(1, "lost"), (2, "accepted")]
+
+
+def clean_up(world: DeltaWorld) -> None:
+    """Log clean-up, up to the newest commit."""
+    table = log_table(world.location)
+    jvm: Any = world.spark._jvm
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(world.spark._jsparkSession, str(table))
+    none = jvm.scala.Option.empty()
+    log.checkpoint(log.update(False, none, none), none)
+    for path in sorted((Path(str(table)) / "_delta_log").glob("*.json"))[:-1]:
+        path.unlink()
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
+def test_without_history_the_states_are_told(make_world: MakeWorld) -> None:
+    world = make_world(handler=by_offset, history__retention="0")
+    world.produce(4)
+    run(world.engine(), 3)
+    first, unknown = "acquired 1 by spark-run1 in 1.0", "[reason not kept]"
+    assert told(world, 0) == [first, f"finished 1 {unknown} in 1.1"]
+    assert told(world, 2) == [first, f"archived 1 {unknown} in 1.1"]
+    assert told(world, 3)[:3] == [first, f"available 1 {unknown} in 1.1", "acquired 2 by spark-run1 in 1.1"]
+    assert attempts(world.spark, world.location).isEmpty()
+
+
+def test_what_was_pruned_is_earlier_than_the_log(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    world = make_world(handler=lambda *record: RELEASE if record[2] == 1 else ACCEPT, **{UPDATES: 1})
+    world.produce(3)
+    run(world.engine(), 3)
+    log_table(world.location).delta_table(world.spark).delete("segment < 2")
+    assert told(world, 2) == ["acknowledged 1 [earlier than the log] in 1.2"]
+    assert told(world, 1)[-1] == "acquired 3 by spark-run1 in 1.2"
+    assert told(world, 0) == []
+    code, lines = command(world, capsys, offset="0")
+    assert code == 0
+    assert lines[2] == (
+        "  nothing known: it lies below the start offset since before the log begins, or was never acquired"
+    )
+    assert lines[-1].endswith("older segments are gone (history.retention)")
+
+
+def test_all_attempts_join_with_records(make_world: MakeWorld) -> None:
+    world = make_world(handler=by_offset, partitions=2, **{LIMIT: 2})
+    world.produce(4)
+    world.produce(1, 1)
+    run(world.engine(), 3)
+    records = world.spark.range(4)
+    ended = attempts(world.spark, str(world.location), topic=TOPIC).where("partition = 0")
+    joined = ended.join(records, records.id.between(ended.first_offset, ended.last_offset))
+    rows = joined.orderBy("id", "delivery_count").select("id", "delivery_count", "outcome")
+    assert [tuple(row) for row in rows.collect()] == [
+        (0, 1, "accepted"),
+        (1, 1, "released"),
+        (1, 2, "accepted"),
+        (2, 1, "rejected"),
+        (3, 1, "released"),
+        (3, 2, "delivery limit reached"),
+    ]
+    assert attempts(world.spark, world.location, GROUP, "payments").isEmpty()
+    assert attempts(world.spark, world.location, "shipping").isEmpty()
+
+
+def command(world: DeltaWorld, capsys: pytest.CaptureFixture[str], **changed: str) -> tuple[int, list[str]]:
+    """Exit code and lines of ``share-spark history``, of either stream."""
+    given = {"state": str(world.location), "group": GROUP, "topic": TOPIC, "partition": "0", "offset": "1", **changed}
+    capsys.readouterr()
+    code = cli.main(["history", *(part for key, value in given.items() for part in (f"--{key}", value))])
+    out, err = capsys.readouterr()
+    assert bool(err) == (code != 0), err
+    return code, (out or err).splitlines()
+
+
+def test_the_command_prints_a_table(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
+    world = make_world(handler=by_offset)
+    world.produce(2)
+    run(world.engine(), 3)
+    code, lines = command(world, capsys)
+    assert code == 0
+    assert lines[0] == "group billing: orders, partition 0, offset 1"
+    assert lines[2].split() == [
+        "written",
+        "at",
+        "event",
+        "count",
+        "member",
+        "locked",
+        "until",
+        "batch",
+        "epoch",
+        "note",
+    ]
+    assert [line.split()[1:4] for line in lines[3:7]] == [
+        ["acquired", "1", "spark-run1"],
+        ["released", "1", "spark-run1"],
+        ["acquired", "2", "spark-run1"],
+        ["accepted", "2", "spark-run1"],
+    ]
+    assert lines[3].split()[4] == "1970-01-01T00:17:10.000Z"
+    assert lines[-1].startswith("the log of this share-partition goes back to 20")
+    assert lines[-1].endswith("Z, its beginning")
+    assert command(world, capsys, offset="7")[1][2] == "  nothing known: it was not acquired yet"
+
+
+def test_what_is_not_there_is_one_line(
+    make_world: MakeWorld, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    world = make_world()
+    world.produce(1)
+    world.engine().run()
+    nowhere = str(tmp_path / "nowhere")
+    for changed, line in (
+        ({"group": "shipping"}, f"unknown group 'shipping': it has no share-group state at {world.location}"),
+        ({"topic": "payments"}, f"unknown topic 'payments': group 'billing' has no state of it at {world.location}"),
+        ({"partition": "4"}, "unknown partition 4 of 'orders': group 'billing' has no state of it"),
+        ({"offset": "-1"}, "argument --offset: '-1' is not a number from 0 up (--help lists the options)"),
+        ({"state": nowhere}, f"no share-group state at {nowhere}"),
+    ):
+        assert command(world, capsys, **changed) == (cli.BAD_INPUT, [f"share-spark: {line}"])
+    with pytest.raises(ConfigError, match="offset -1 is below 0"):
+        history(world.spark, world.location, group_id=GROUP, topic=TOPIC, partition=0, offset=-1)
+    with pytest.raises(ConfigError, match="unknown group"):
+        history(world.spark, world.location, group_id="shipping", topic=TOPIC, partition=0, offset=0)
+    with pytest.raises(StateError, match="no share-group state at"):
+        attempts(world.spark, nowhere)
+
+
+def test_the_state_table_tells_what_it_said_before(make_world: MakeWorld) -> None:
+    """Delta's time travel, by version and by time: the answer to *what was in flight when*."""
+    world = make_world(handler=lambda *_: RELEASE)
+    world.produce(2)
+    engine = world.engine()
+    for _ in range(3):
+        run(engine, 1)
+        refresh(world, engine)
+    table = state_table(world.location)
+    times = {row.version: row.timestamp for row in table.delta_table(world.spark).history().collect()}
+    query = f"SELECT max_delivery_count FROM {table.sql_name()}"
+    version = min(at for at in times if world.spark.sql(f"{query} VERSION AS OF {at}").count())
+    ways = (f"VERSION AS OF {version}", f"TIMESTAMP AS OF '{times[version]}'", f"VERSION AS OF {version + 1}", "")
+    assert [world.spark.sql(f"{query} {way}").collect()[0][0] for way in ways] == [1, 1, 2, 3]
+
+
+def refresh(world: DeltaWorld, engine: Engine) -> None:
+    """A round of upkeep, which rewrites the table."""
+    upkeep = Upkeep(
+        spark=world.spark, location=world.location, store=engine.store, refresh_ms=3_600_000, retention_ms=3_600_000
+    )
+    upkeep.start()
+    upkeep.close()
