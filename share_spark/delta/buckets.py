@@ -99,18 +99,23 @@ def fold_function(group_id: str) -> Callable[[pa.Table], pa.Table]:
     def fold(rows: pa.Table) -> pa.Table:
         drop_zip_importers()
         bucket = rows.column("bucket")[0].as_py()
-        states = fold_rows(rows.filter(pc.is_valid(rows.column("kind"))), group_id)
-        return pa.Table.from_batches(list(_folded(bucket, states)), _FRAME_SCHEMA)
+        records = rows.filter(pc.is_valid(rows.column("kind")))
+        last_batch_id = pc.max(records.column("batch_id")).as_py()
+        return pa.Table.from_batches(list(_folded(bucket, fold_rows(records, group_id), last_batch_id)), _FRAME_SCHEMA)
 
     return fold
 
 
-def _folded(bucket: int, states: Mapping[SharePartitionKey, tuple[str, SharePartition]]) -> Iterator[pa.RecordBatch]:
+def _folded(
+    bucket: int, states: Mapping[SharePartitionKey, tuple[str, SharePartition]], last_batch_id: int | None
+) -> Iterator[pa.RecordBatch]:
     keys = [_text(key) for key in states]
     yield _rows(bucket, HEADER, [""], [None])
     yield _rows(bucket, STATE, keys, [pickle.dumps(entry, protocol=5) for entry in states.values()])
     fronts = [(key, front_of(topic, state)) for key, (topic, state) in states.items()]
     yield _rows(bucket, OUTCOME, keys, [pickle.dumps(front, protocol=5) for front in fronts])
+    if last_batch_id is not None:
+        yield _rows(bucket, OUTCOME, [""], [pickle.dumps((None, last_batch_id), protocol=5)])
 
 
 def fold_rows(rows: pa.Table, group_id: str) -> dict[SharePartitionKey, tuple[str, SharePartition]]:
@@ -193,9 +198,11 @@ class Advance:
         yield from _result(bucket, control.topic, state, record, outcome)
 
 
-def fronts_in(payloads: Iterable[bytes]) -> dict[SharePartitionKey, Front]:
-    """Fronts that ``fold_function`` left as outcome rows."""
-    return dict(pickle.loads(payload) for payload in payloads)
+def fronts_in(payloads: Iterable[bytes]) -> tuple[dict[SharePartitionKey, Front], int]:
+    """Fronts that ``fold_function`` left as outcome rows, and the last micro-batch that it saw rows of, -1 if none."""
+    found = [pickle.loads(payload) for payload in payloads]
+    last = max((batch_id for key, batch_id in found if key is None), default=-1)
+    return {key: front for key, front in found if key is not None}, last
 
 
 def outcomes_in(payloads: Iterable[bytes]) -> list[Outcome]:

@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from share_spark.delta.buckets import (
@@ -44,6 +46,7 @@ from share_spark.delta.segments import Tail, tail_of
 from share_spark.delta.state_view import LiveState
 from share_spark.delta.tables import LOG_COLUMNS, ensure_tables, log_table
 from share_spark.engine.ports import NO_STAMP, Stamp
+from share_spark.engine.spark_errors import first_line
 from share_spark.engine.step import Control, Front, Outcome
 from share_spark.model.errors import FencedError, StateError
 from share_spark.model.ids import SharePartitionKey
@@ -62,7 +65,8 @@ _REBUILD_ATTEMPTS = 3
 class DeltaShareStateStore:
     """ShareStateStore on Delta for one group and one run. See ``engine.ports`` for what each method promises.
 
-    ``audit``: rows also tell which attempts ended and how; worth its space where history is kept.
+    ``audit``: rows also tell which attempts ended and how; worth its space where history is kept. ``least_epoch``: a
+    writer epoch that is known to have been claimed; a log that knows less has been put back to an older state.
     """
 
     spark: SparkSession
@@ -72,6 +76,7 @@ class DeltaShareStateStore:
     limits: PartitionLimits
     updates_per_snapshot: int
     audit: bool = False
+    least_epoch: int = 0
     buckets: tuple[int, ...] = ()
     _commits: Any = None
     _version: int = -1
@@ -83,6 +88,7 @@ class DeltaShareStateStore:
     _tentative_note: CommitNote | None = None
     _tentative_at_ms: int = 0
     _dirty: bool = False
+    _known: set[SharePartitionKey] = field(default_factory=set)
     _last: Stamp = NO_STAMP
     _batch_id: int = -1
     _at_ms: int = 0
@@ -107,22 +113,30 @@ class DeltaShareStateStore:
     def known_topics(self) -> Iterable[tuple[str, str]]:
         """From the snapshots of the newest valid segment; no job at all for a group without state."""
         commits = self._open()
-        tail = tail_of(self.spark, self.location, self.group_id, commits, commits.latest_version())
-        if tail.empty:
-            return ()
-        rows = tail.rows.where(F.col("kind") == SNAPSHOT).select("topic", "topic_id").distinct()
-        return [(row.topic, row.topic_id) for row in rows.collect()]
+        with self._as_state_error():
+            tail = tail_of(self.spark, self.location, self.group_id, commits, commits.latest_version())
+            if tail.empty:
+                return ()
+            rows = tail.rows.where(F.col("kind") == SNAPSHOT).select("topic", "topic_id").distinct()
+            return [(row.topic, row.topic_id) for row in rows.collect()]
 
     def claim(self) -> int:
         """Append a claim of the next epoch; the lowest version wins a tie."""
         commits = self._open()
-        before = commits.latest_version()
-        tail = tail_of(self.spark, self.location, self.group_id, commits, before)
-        self._epoch, self._segment = tail.epoch + 1, tail.last_segment + 1
-        note = self._note("claim", -1)
-        log_table(self.location).append(self._claim_row(note), {"userMetadata": note.to_json()})
-        self._version = before
-        self._look_for_claims(note)
+        with self._as_state_error():
+            before = commits.latest_version()
+            tail = tail_of(self.spark, self.location, self.group_id, commits, before)
+            if tail.epoch < self.least_epoch:
+                raise StateError(
+                    f"{log_table(self.location)} is older than the checkpoint of group {self.group_id!r}: it knows "
+                    f"writer epoch {tail.epoch}, the checkpoint {self.least_epoch}; if the state was restored on "
+                    "purpose, delete the checkpoint"
+                )
+            self._epoch, self._segment = tail.epoch + 1, tail.last_segment + 1
+            note = self._note("claim", -1)
+            log_table(self.location).append(self._claim_row(note), {"userMetadata": note.to_json()})
+            self._version = before
+            self._look_for_claims(note)
         _log.info("group %s claimed with writer epoch %s", self.group_id, self._epoch)
         return self._epoch
 
@@ -137,12 +151,19 @@ class DeltaShareStateStore:
 
     def load(self) -> Mapping[SharePartitionKey, Front]:
         """Fold the newest valid segment, in parallel over the buckets."""
-        tail = tail_of(self.spark, self.location, self.group_id, self._commits, self._version)
+        with self._as_state_error():
+            tail = tail_of(self.spark, self.location, self.group_id, self._commits, self._version)
         folded = self._fold(tail).localCheckpoint(eager=False)
-        payloads = _payloads(folded, OUTCOME)
-        self._last = tail.last
+        with self._as_state_error():
+            fronts, last_seen = fronts_in(_payloads(folded, OUTCOME))
+        if last_seen != tail.last.batch_id:
+            raise StateError(
+                f"{log_table(self.location)} is damaged: micro-batch {tail.last.batch_id} of group {self.group_id!r} "
+                f"(writer epoch {tail.last.writer_epoch}) was committed, but its rows are gone; was the table restored?"
+            )
+        self._known, self._last = set(fronts), tail.last
         self._adopt(folded)
-        return fronts_in(payloads)
+        return fronts
 
     def advance(
         self, controls: Mapping[SharePartitionKey, Control], *, batch_id: int, now_ms: int
@@ -162,7 +183,9 @@ class DeltaShareStateStore:
         payloads = self._run(function)
         outcomes = outcomes_in(payloads)
         self._tentative_at_ms = now_ms
-        self._dirty = begins or ends or any(outcome.changed for outcome in outcomes)
+        self._known |= controls.keys()
+        # A record commit has rows, always: by that a restart sees that none are missing.
+        self._dirty = ((begins or ends) and bool(self._known)) or any(outcome.changed for outcome in outcomes)
         self._tentative_note = self._note("records", batch_id)._replace(segment=self._segment + int(ends))
         return outcomes
 
@@ -220,6 +243,13 @@ class DeltaShareStateStore:
                 self._lent = None
                 if lent is not None and lent is not self._frame:
                     unpersist(lent)
+
+    @contextmanager
+    def _as_state_error(self) -> Iterator[None]:
+        try:
+            yield
+        except (Py4JError, PySparkException, ValueError, OSError) as fault:
+            raise StateError(f"{log_table(self.location)} cannot be used: {first_line(fault)}") from fault
 
     def _note(self, kind: str, batch_id: int) -> CommitNote:
         return CommitNote(self.group_id, kind, self._epoch, self.run_id, self._segment, batch_id)

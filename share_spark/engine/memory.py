@@ -282,7 +282,7 @@ class InMemoryShareStateStore:
         commit = self._commit("records", batch_id)._replace(
             segment=self._segment + int(ends), records=tuple(records.values())
         )
-        self._tentative = live, commit, bool(records) or whole
+        self._tentative = live, commit, bool(records)
         return outcomes
 
     def commit(self) -> None:

@@ -37,6 +37,7 @@ from share_spark.engine.ports import (
     Stamp,
 )
 from share_spark.engine.progress import MicroBatchProgress, StepTimer
+from share_spark.engine.spark_errors import first_line
 from share_spark.engine.step import LOST, NO_RANGES, Control, Front, Outcome, Ranges
 from share_spark.engine.topics import SubscribedTopics
 from share_spark.model.config import GroupConfig
@@ -84,6 +85,7 @@ class ShareGroupEngine:
     _in_handler: frozenset[str] | None = None
     _unresolved: Stamp | None = None
     _happened: bool | None = None
+    _refusal: str = ""
     _targets: Mapping[SharePartitionKey, int] | None = None
     _now_ms: int = 0
     _first: bool = True
@@ -184,7 +186,9 @@ class ShareGroupEngine:
                 self._write_dead_letters(stamp, announced)
                 timer.mark("dead letters")
                 return outcomes
-        raise StateError(f"the state log refused micro-batch {stamp.batch_id} {_COMMIT_ATTEMPTS} times")
+        raise StateError(
+            f"the state log refused micro-batch {stamp.batch_id} {_COMMIT_ATTEMPTS} times: {self._refusal}"
+        )
 
     def _absorbed(self, outcomes: Sequence[Outcome]) -> None:
         """The acknowledgements that waited are in the state. What was acquired with them has not run yet: if something
@@ -203,7 +207,8 @@ class ShareGroupEngine:
         except FencedError:
             raise
         except Exception as fault:  # noqa: BLE001 - the outcome is unknown: only the log can say
-            _log.warning("append of micro-batch %s failed (%s); asking the log", stamp.batch_id, fault)
+            self._refusal = first_line(fault)
+            _log.warning("append of micro-batch %s failed (%s); asking the log", stamp.batch_id, self._refusal)
             self._unresolved, self._charged = stamp, False
             return self._resolve(stamp)
 

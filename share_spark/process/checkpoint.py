@@ -49,14 +49,19 @@ class Checkpoint:
         if note is None and self._exists("metadata"):
             raise ConfigError(f"checkpoint {self.directory} belongs to another streaming query")
 
-    def sign(self, group_id: str, handler: str, *, has_state: bool) -> None:
-        """Write whose checkpoint this is, and say what is new about it."""
+    @property
+    def writer_epoch(self) -> int:
+        """The last claim that this checkpoint has seen, 0 for a new one."""
+        return int((self._note() or {}).get("writer_epoch", 0))
+
+    def sign(self, group_id: str, handler: str, writer_epoch: int, *, has_state: bool) -> None:
+        """Write whose checkpoint this is and which claim it has seen, and say what is new about it."""
         note = self._note()
         if note is None and has_state:
             _log.warning("checkpoint %s is new; group %s goes on from its state", self.directory, group_id)
         if note is not None and note.get("handler") != handler:
             _log.warning("the handler of group %s has changed: was %s, is %s", group_id, note.get("handler"), handler)
-        self._write(json.dumps({"group_id": group_id, "handler": handler}))
+        self._write(json.dumps({"group_id": group_id, "handler": handler, "writer_epoch": writer_epoch}))
 
     def _note(self) -> dict[str, Any] | None:
         if not self._exists(_NOTE):

@@ -69,7 +69,8 @@ class ShareGroupQuery:
     def start(self, handler: Handler) -> None:
         """Claim, load, and hand the loop to Spark. Raises what ``ShareGroupEngine.start`` raises."""
         self.engine.start()
-        self.checkpoint.sign(self.store.group_id, handler.name, has_state=self.engine.has_state)
+        epoch = self.store.writer_epoch
+        self.checkpoint.sign(self.store.group_id, handler.name, epoch, has_state=self.engine.has_state)
         self.upkeep.start()
         ticks = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
         writer = ticks.writeStream.foreachBatch(self._micro_batch)

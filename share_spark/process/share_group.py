@@ -155,7 +155,7 @@ class ShareGroup:
         checkpoint = Checkpoint.at(self.spark, self._checkpoint, location, self.group_id)
         checkpoint.check(self.group_id)
         log = self._topic_log(config)
-        engine, store = self._engine(config, location, log)
+        engine, store = self._engine(config, location, log, checkpoint.writer_epoch)
         upkeep = Upkeep(
             spark=self.spark,
             location=location,
@@ -214,7 +214,7 @@ class ShareGroup:
         return target
 
     def _engine(
-        self, config: GroupConfig, location: Location, log: TopicLog
+        self, config: GroupConfig, location: Location, log: TopicLog, least_epoch: int
     ) -> tuple[ShareGroupEngine, DeltaShareStateStore]:
         limits = PartitionLimits(
             max_delivery_count=config.max_delivery_count,
@@ -229,6 +229,7 @@ class ShareGroup:
             limits=limits,
             updates_per_snapshot=config.updates_per_snapshot,
             audit=config.history_retention_ms > 0,
+            least_epoch=least_epoch,
         )
         topics = SubscribedTopics(
             group_id=self.group_id, topics=self._topics, log=log, reset=config.offset_reset, clock=wall_clock_ms

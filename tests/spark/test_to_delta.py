@@ -1,0 +1,135 @@
+"""Output rows of a share group in a Delta table: exactly once, together with the acknowledgements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from share_spark.delta.sink import DeltaSink
+from share_spark.delta.state_view import state
+from share_spark.delta.topic_producer import Message
+from share_spark.delta.topic_table import EmbeddedTopicLog
+from share_spark.model.errors import ConfigError, SinkError
+from share_spark.process.acknowledgement import Ack
+from share_spark.process.handlers import Record
+from share_spark.process.share_group import ShareGroup
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OUTPUT = "number bigint, attempt int"
+
+
+def bill(record: Record) -> Any:
+    """Two rows per record; every fifth number is rejected, every seventh tried twice."""
+    number, attempt = int(record.value), record.delivery_count
+    rows = [{"number": number, "attempt": attempt}] * 2
+    if number % 5 == 0:
+        return Ack.REJECT, rows
+    if number % 7 == 0 and attempt == 1:
+        return Ack.RELEASE, rows
+    return Ack.ACCEPT, rows
+
+
+class Place:
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self.spark, self.directory = spark, directory
+        self.log = EmbeddedTopicLog(spark, str(directory / "topics"))
+        self.log.create_topic("orders", 2)
+
+    def put(self, numbers: range) -> None:
+        self.log.append("orders", [Message(b"%d" % number, partition=number % 2) for number in numbers])
+
+    def group(self, handler: Any = bill, output: str | None = OUTPUT, **options: Any) -> ShareGroup:
+        group = ShareGroup("billing", spark=self.spark, state=str(self.directory / "state"))
+        group = group.table(str(self.directory / "topics")).subscribe("orders").process(handler, output=output)
+        given = {"share.auto.offset.reset": "earliest", "share.record.lock.duration.ms": 1000, **options}
+        return group.options(**given).trigger(availableNow=True)
+
+    def work_off(self, **options: Any) -> None:
+        assert self.group(**options).to_delta(str(self.directory / "bills")).start().awaitTermination(120)
+
+    def bills(self) -> list[tuple[int, int]]:
+        rows = self.spark.read.format("delta").load(str(self.directory / "bills")).collect()
+        return sorted((row.number, row.attempt) for row in rows)
+
+    def counts(self) -> list[int]:
+        rows = state(self.spark, str(self.directory / "state"), "billing").collect()
+        return sorted({run.delivery_count for row in rows for run in row.in_flight})
+
+
+def expected(numbers: range) -> list[tuple[int, int]]:
+    accepted = [number for number in numbers if number % 5]
+    return sorted((number, 2 if number % 7 == 0 else 1) for number in accepted for _ in range(2))
+
+
+@pytest.fixture
+def place(spark: SparkSession, tmp_path: Path) -> Place:
+    return Place(spark, tmp_path)
+
+
+def test_rows_of_accepted_records_are_there_once(place: Place) -> None:
+    place.put(range(40))
+    place.work_off()
+    assert place.bills() == expected(range(40))
+    place.put(range(40, 50))
+    place.work_off()
+    assert place.bills() == expected(range(50))
+
+
+def test_a_delivery_that_was_written_but_not_absorbed_is_absorbed_by_the_next_engine(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine dies right after the sink's commit: what it wrote counts, and nobody sees these records again."""
+    place.put(range(20))
+    with monkeypatch.context() as patch:
+        commit = DeltaSink.commit
+
+        def die_after(self: DeltaSink, *given: Any) -> None:
+            commit(self, *given)
+            raise RuntimeError("the engine is gone")
+
+        patch.setattr(DeltaSink, "commit", die_after)
+        patch.setattr("share_spark.process.query.ShareGroupQuery._close_engine", lambda _self: None)
+        query = place.group().to_delta(str(place.directory / "bills")).start()
+        with pytest.raises(RuntimeError, match="the engine is gone"):
+            query.awaitTermination(120)
+    written = place.bills()
+    assert written == [row for row in expected(range(20)) if row[1] == 1]
+    place.work_off()
+    assert place.bills() == expected(range(20))
+
+
+def test_a_sink_that_refuses_rows_stops_the_engine_and_charges_nobody(place: Place) -> None:
+    place.put(range(10))
+    table = place.directory / "bills"
+    place.spark.sql(f"CREATE TABLE delta.`{table}` (number bigint, attempt int, CHECK_ME int) USING delta")
+    place.spark.sql(f"ALTER TABLE delta.`{table}` ADD CONSTRAINT never CHECK (number > 1000)")
+    query = place.group().to_delta(str(table)).start()
+    with pytest.raises(SinkError, match=r"sink .*bills refused the rows"):
+        query.awaitTermination(120)
+    assert place.bills() == []
+    assert place.counts() == [0]
+    place.spark.sql(f"ALTER TABLE delta.`{table}` DROP CONSTRAINT never")
+    place.work_off()
+    assert place.bills() == expected(range(10))
+
+
+@pytest.mark.parametrize(
+    ("output", "table", "reason"),
+    [
+        (None, None, r"declares no output: call process\(handler, output=\.\.\.\)"),
+        (OUTPUT, "number string, attempt int", "column number"),
+        (OUTPUT, "number bigint", "column attempt"),
+    ],
+)
+def test_what_cannot_fit_is_told_before_anything_starts(
+    place: Place, output: str | None, table: str | None, reason: str
+) -> None:
+    if table is not None:
+        place.spark.sql(f"CREATE TABLE delta.`{place.directory / 'bills'}` ({table}) USING delta")
+    with pytest.raises(ConfigError, match=reason):
+        place.group(output=output).to_delta(str(place.directory / "bills")).start()
+    assert not (place.directory / "state").exists()
