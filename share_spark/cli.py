@@ -13,10 +13,12 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from share_spark.coordinator import STATE_PARTITIONS
 from share_spark.delta.compaction_order import KEYS as COMPACTION_KEYS
 from share_spark.delta.compaction_order import CompactionOrder, read_order
 from share_spark.delta.location import Location
@@ -56,6 +58,8 @@ def _command(given: Sequence[str]) -> int:
         return _compact(parse_compaction(given))
     if given[:1] == ["history"]:
         return _history(given)
+    if given[:1] == ["verify"]:
+        return _verify(given)
     return _run_job(parse_job(given))
 
 
@@ -237,24 +241,32 @@ def state_sql(state: str, group: str) -> str:
     return f"SELECT * FROM {name} WHERE group_id = '{quoted}' ORDER BY topic, partition"
 
 
+@contextmanager
+def _session(name: str) -> Iterator[SparkSession]:
+    """A session for one command, ended with it; one that was there before stays."""
+    from pyspark.sql import SparkSession
+
+    from share_spark.session import build_session
+
+    guest = SparkSession.getActiveSession() is not None
+    spark = build_session(name)
+    try:
+        yield spark
+    finally:
+        if not guest:
+            spark.stop()
+
+
 # --------------------------------------------------------------------------------------------- compaction
 
 
 def _compact(order: CompactionOrder) -> int:
-    from pyspark.sql import SparkSession
-
     from share_spark.delta.compaction import compact
     from share_spark.delta.compaction_report import report_lines
-    from share_spark.session import build_session
 
-    guest = SparkSession.getActiveSession() is not None
-    spark = build_session(f"share-spark compact {order.state}")
-    try:
+    with _session(f"share-spark compact {order.state}") as spark:
         print("\n".join(report_lines(compact(spark, order))), flush=True)
-        return 0
-    finally:
-        if not guest:
-            spark.stop()
+    return 0
 
 
 def parse_compaction(arguments: Sequence[str]) -> CompactionOrder:
@@ -271,25 +283,35 @@ def parse_compaction(arguments: Sequence[str]) -> CompactionOrder:
 
 
 def _history(arguments: Sequence[str]) -> int:
-    from pyspark.sql import SparkSession
-
     from share_spark.delta.history import record_history
     from share_spark.delta.history_report import history_lines
-    from share_spark.session import build_session
 
     given, rest = _parser().parse_known_args(list(arguments))
     if rest:
         raise ConfigError(f"unknown argument {_unknown(rest)} (--help lists the options)")
     place = Location.parse(given.state)
     record = {"group_id": given.group, "topic": given.topic, "partition": given.partition, "offset": given.offset}
-    guest = SparkSession.getActiveSession() is not None
-    spark = build_session(f"share-spark history {given.group}")
-    try:
+    with _session(f"share-spark history {given.group}") as spark:
         print("\n".join(history_lines(record_history(spark, place, **record))), flush=True)
-        return 0
-    finally:
-        if not guest:
-            spark.stop()
+    return 0
+
+
+# -------------------------------------------------------------------------------------------------- verify
+
+
+def _verify(arguments: Sequence[str]) -> int:
+    """0: all of the log agrees; 1: something in it does not."""
+    from share_spark.delta.verify import verify
+    from share_spark.delta.verify_report import verify_lines
+
+    given, rest = _parser().parse_known_args(list(arguments))
+    if rest:
+        raise ConfigError(f"unknown argument {_unknown(rest)} (--help lists the options)")
+    place = Location.parse(given.state)
+    with _session(f"share-spark verify {given.state}") as spark:
+        report = verify(spark, place, given.group, given.bucket)
+    print("\n".join(verify_lines(report)), flush=True)
+    return 0 if report.agrees else FAILED
 
 
 # ----------------------------------------------------------------------------------------------- arguments
@@ -332,7 +354,7 @@ def _unknown(rest: Sequence[str]) -> str:
 def _parser() -> _Parser:
     parser = _Parser(prog="share-spark", description="Kafka share groups on Spark and Delta.", allow_abbrev=False)
     commands = parser.add_subparsers(
-        dest="command", required=True, metavar="run, compact or history", parser_class=_Parser
+        dest="command", required=True, metavar="run, compact, history or verify", parser_class=_Parser
     )
     command = commands.add_parser("run", help="run a share group", allow_abbrev=False)
     add = command.add_argument
@@ -356,7 +378,22 @@ def _parser() -> _Parser:
     add("--debug", "-v", action="store_true", help="tracebacks and more log lines")
     _add_compact(commands.add_parser("compact", help="keep the state tables small, by a schedule", allow_abbrev=False))
     _add_history(commands.add_parser("history", help="what happened to one record", allow_abbrev=False))
+    _add_verify(commands.add_parser("verify", help="check the state log against itself", allow_abbrev=False))
     return parser
+
+
+def _add_verify(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--state", required=True, metavar="PATH_OR_SCHEMA", help="directory or schema of the state tables")
+    add("--group", help="this group only; default: all groups of the location")
+    add("--bucket", type=_bucket, metavar="NUMBER", help="only what Kafka would keep in this partition of the state")
+    add("--debug", "-v", action="store_true", help="tracebacks and more log lines")
+
+
+def _bucket(text: str) -> int:
+    if not text.isdecimal() or int(text) >= STATE_PARTITIONS:
+        raise argparse.ArgumentTypeError(f"unknown bucket {text}: they are 0 to {STATE_PARTITIONS - 1}")
+    return int(text)
 
 
 def _add_history(command: argparse.ArgumentParser) -> None:

@@ -9,8 +9,7 @@ meanwhile.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -26,50 +25,15 @@ from share_spark.delta.record_rows import SNAPSHOT, UPDATE
 from share_spark.delta.segments import tail_of
 from share_spark.delta.stream_check import LogRecord, first_fault
 from share_spark.delta.tables import check_location, log_table
+from share_spark.delta.verify_report import Verdict, VerifyReport
 from share_spark.engine.python_worker import drop_zip_importers
 from share_spark.model.errors import ConfigError
-from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import ShareSnapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """One share-partition: how much of it was replayed, and the first thing that is wrong with it (None: nothing)."""
-
-    group_id: str
-    topic: str
-    topic_id: str
-    partition: int
-    segments: int
-    rows: int
-    fault: str | None
-
-    @property
-    def key(self) -> SharePartitionKey:
-        """The key of its state."""
-        return SharePartitionKey(self.group_id, self.topic_id, self.partition)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyReport:
-    """One verdict per share-partition, by group, topic and partition."""
-
-    verdicts: tuple[Verdict, ...]
-
-    @property
-    def agrees(self) -> bool:
-        """Nothing is wrong anywhere."""
-        return all(verdict.fault is None for verdict in self.verdicts)
-
-    @property
-    def rows(self) -> int:
-        """Log rows replayed."""
-        return sum(verdict.rows for verdict in self.verdicts)
 
 
 def verify(
@@ -92,7 +56,7 @@ def verify(
     verdicts: list[Verdict] = []
     for group in groups if group_id is None else [group_id]:
         _log.info("group %s: replaying its log", group)
-        found = list(_verdicts(_rows_that_count(spark, place, group, commits, version), group, bucket))
+        found = _verdicts(_rows_that_count(spark, place, group, commits, version), group, bucket)
         verdicts += found
         faults = sum(verdict.fault is not None for verdict in found)
         _log.info("group %s: %s share-partitions replayed, %s with a fault", group, len(found), faults)
@@ -124,51 +88,39 @@ _STREAM_COLUMNS = (
 _TASKS_PER_SEGMENT = 16
 
 
-def _verdicts(rows: DataFrame, group_id: str, bucket: int | None) -> Iterator[Verdict]:
+def _verdicts(rows: DataFrame, group_id: str, bucket: int | None) -> list[Verdict]:
     share = F.expr(f"CAST({KEY_HASH_SQL} % {_TASKS_PER_SEGMENT} AS INT)")
-    streams = rows.groupBy("segment", "writer_epoch", share).applyInArrow(
-        _stream_function(group_id, bucket), _STREAM_COLUMNS
+    segments = rows.groupBy("segment", "writer_epoch", share)
+    streams = segments.applyInArrow(_stream_function(group_id, bucket), _STREAM_COLUMNS)
+    judged = streams.withColumn("fault", F.coalesce("fault", _fault_between_segments()))
+    faulty = F.when(F.col("fault").isNotNull(), F.struct("writer_epoch", "segment"))
+    found = judged.groupBy("topic_id", "partition").agg(
+        F.max("topic").alias("topic"),
+        F.count("segment").alias("segments"),
+        F.sum("rows").alias("rows"),
+        F.min_by("fault", faulty).alias("fault"),
+        F.min_by("segment", faulty).alias("segment"),
     )
-    by_place = F.struct("writer_epoch", "segment")
-    found = (
-        streams.withColumn("fault", F.coalesce("fault", _fault_between_segments()))
-        .groupBy("topic_id", "partition")
-        .agg(
-            F.max("topic").alias("topic"),
-            F.count_distinct(by_place).alias("segments"),
-            F.sum("rows").alias("rows"),
-            F.min_by("fault", F.when(F.col("fault").isNotNull(), by_place)).alias("fault"),
-            F.min_by("segment", F.when(F.col("fault").isNotNull(), by_place)).alias("segment"),
-        )
-        .orderBy("topic", "partition", "topic_id")
-    )
-    for row in found.collect():
-        fault = None if row.fault is None else f"segment {row.segment}, {row.fault}"
-        yield Verdict(
-            group_id=group_id,
-            topic=row.topic,
-            topic_id=row.topic_id,
-            partition=row.partition,
-            segments=row.segments,
-            rows=row.rows,
-            fault=fault,
-        )
+    verdicts = (_verdict(group_id, row.asDict()) for row in found.collect())
+    return sorted(verdicts, key=lambda verdict: (verdict.topic, verdict.partition, verdict.topic_id))
+
+
+def _verdict(group_id: str, row: dict[str, Any]) -> Verdict:
+    segment = row.pop("segment")
+    fault = None if row["fault"] is None else f"segment {segment}, {row['fault']}"
+    return Verdict(**row | {"group_id": group_id, "fault": fault})
 
 
 def _fault_between_segments() -> Any:
     """Epochs never fall, and micro-batches of one engine only grow (R86)."""
     history = Window.partitionBy("topic_id", "partition").orderBy("writer_epoch", "segment")
-    engine = Window.partitionBy("topic_id", "partition", "writer_epoch").orderBy("segment")
-    last_batch = F.lag("last_batch").over(engine)
+    same_engine = F.col("writer_epoch") == F.lag("writer_epoch").over(history)
+    last_batch, first_batch = F.lag("last_batch").over(history), F.col("first_batch")
+    text = "micro-batch %d: comes after micro-batch %d of the segment before"
     return F.coalesce(
         _falls("state_epoch", history),
         _falls("leader_epoch", history),
-        F.when(
-            F.col("first_batch") <= last_batch,
-            F.format_string(
-                "micro-batch %d: comes after micro-batch %d of the segment before", "first_batch", last_batch
-            ),
-        ),
+        F.when(same_engine & (first_batch <= last_batch), F.format_string(text, first_batch, last_batch)),
     )
 
 
