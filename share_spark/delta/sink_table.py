@@ -1,0 +1,99 @@
+"""The table that takes output rows: made if it is missing, else checked, so that a sink that cannot fit is told before
+anything starts, in one line that names table and column."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from delta.tables import DeltaTable
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from share_spark.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from share_spark.delta.location import Location
+
+_FORGETS = "delta.setTransactionRetentionDuration"
+
+
+def prepare_table(spark: SparkSession, table: Location, output: StructType) -> None:
+    """Create the table with the declared columns if nothing is there. Raises ConfigError if it cannot take them."""
+    if table.is_free(spark):
+        _create(spark, table, output)
+    elif not table.exists(spark):
+        raise ConfigError(f"sink {table} is not a Delta table")
+    _check_properties(table, table.properties(spark))
+    reason = misfit(output, table.load(spark).schema) or _unpartitioned(spark, table, output)
+    if reason is not None:
+        raise ConfigError(f"sink {table}: {reason}")
+
+
+def misfit(output: StructType, table: StructType) -> str | None:
+    """Why rows of the schema ``output`` do not fit into the columns of ``table``; None if they do.
+
+    Columns that only the table has are left null. Names are compared as Delta does, whatever their case.
+    """
+    for column in table.fields:
+        if column.name.lower() not in _by_name(output) and not column.nullable and not _fills_itself(column.metadata):
+            return f"column {column.name} must not be null, and the output schema does not have it"
+    return _struct_misfit(output, table, "")
+
+
+def _create(spark: SparkSession, table: Location, output: StructType) -> None:
+    builder = DeltaTable.createIfNotExists(spark).addColumns(output)
+    builder = builder.location(table.path) if table.path is not None else builder.tableName(table.sql_name())
+    builder.execute()
+
+
+def _check_properties(table: Location, properties: dict[str, str]) -> None:
+    if any(name.startswith("share_spark.") for name in properties):
+        raise ConfigError(f"sink {table} is a table of share_spark itself")
+    if _FORGETS in properties:
+        raise ConfigError(
+            f"sink {table} has {_FORGETS} set: Delta would forget which rows are written, and exactly-once with it; "
+            "unset the property"
+        )
+
+
+def _unpartitioned(spark: SparkSession, table: Location, output: StructType) -> str | None:
+    """Delta takes no rows without the columns it partitions by."""
+    row = table.delta_table(spark).detail().select("partitionColumns").head()
+    missing = [name for name in (row[0] if row else ()) if name.lower() not in _by_name(output)]
+    return f"it is partitioned by {', '.join(missing)}, which the output schema does not have" if missing else None
+
+
+def _fills_itself(metadata: dict[str, object]) -> bool:
+    """Delta's generated columns, identity columns and defaults."""
+    return any(name.startswith(("delta.generation", "delta.identity", "CURRENT_DEFAULT")) for name in metadata)
+
+
+def _by_name(struct: StructType) -> dict[str, tuple[str, DataType, bool]]:
+    return {field.name.lower(): (field.name, field.dataType, field.nullable) for field in struct.fields}
+
+
+def _struct_misfit(output: StructType, table: StructType, inside: str) -> str | None:
+    columns = _by_name(table)
+    for name, kind, nullable in _by_name(output).values():
+        if name.lower() not in columns:
+            return f"it has no column {inside}{name}, which the output schema declares"
+        _, found, may_be_null = columns[name.lower()]
+        if nullable and not may_be_null:
+            return f"column {inside}{name} must not be null, but the output schema allows it"
+        if (reason := _type_misfit(kind, found, inside + name)) is not None:
+            return reason
+    return None
+
+
+def _type_misfit(output: DataType, table: DataType, name: str) -> str | None:
+    if isinstance(output, StructType) and isinstance(table, StructType):
+        return _struct_misfit(output, table, f"{name}.")
+    if isinstance(output, ArrayType) and isinstance(table, ArrayType):
+        return _type_misfit(output.elementType, table.elementType, f"{name}.element")
+    if isinstance(output, MapType) and isinstance(table, MapType):
+        key = _type_misfit(output.keyType, table.keyType, f"{name}.key")
+        return key or _type_misfit(output.valueType, table.valueType, f"{name}.value")
+    if output != table:
+        return f"column {name} is {table.simpleString()}, but the output schema declares {output.simpleString()}"
+    return None

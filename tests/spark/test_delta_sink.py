@@ -1,0 +1,420 @@
+"""Output rows into a Delta table, each once, whoever dies when: crashes are sinks that are thrown away, zombies are
+sinks that go on after another one's claim."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.sql.types import StructType
+
+from share_spark.delta.journal import Journal
+from share_spark.delta.location import Location
+from share_spark.delta.sink import DeltaSink, sink_app_id
+from share_spark.delta.sink_table import misfit
+from share_spark.engine.ports import Stamp
+from share_spark.model.errors import ConfigError, FencedError, OutputLostError, SinkError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = StructType.fromJson(
+    {
+        "type": "struct",
+        "fields": [
+            {"name": "id", "type": "long", "nullable": False, "metadata": {}},
+            {"name": "what", "type": "string", "nullable": True, "metadata": {}},
+        ],
+    }
+)
+
+
+@dataclass(kw_only=True)
+class Place:
+    """A sink table and the state of a group beside it; ``engine`` is a new run of the group."""
+
+    spark: SparkSession
+    state: Path
+    table: Location
+    group_id: str = "billing/eu"
+    epochs: int = 0
+
+    def engine(self, table: Location | None = None, group_id: str | None = None) -> DeltaSink:
+        group = group_id or self.group_id
+        return DeltaSink(
+            spark=self.spark,
+            table=table or self.table,
+            journal=lambda: Journal(self.spark, str(self.state), "output", group),
+            app_id=sink_app_id(group, Location(path=str(self.state))),
+            run_id=uuid.uuid4().hex[:12],
+        )
+
+    def claimed(self, table: Location | None = None) -> tuple[DeltaSink, int, bytes | None]:
+        """(sink, its epoch, what its claim returned)."""
+        self.epochs += 1
+        sink = self.engine(table)
+        sink.prepare(SCHEMA)
+        return sink, self.epochs, sink.claim(self.epochs)
+
+    def rows(self, *ids: int) -> DataFrame:
+        """As a delivery gives them: every column may be null."""
+        return self.spark.createDataFrame([(number, "paid") for number in ids], "id bigint, what string")
+
+    def written(self, table: Location | None = None) -> list[Any]:
+        return sorted(row.id for row in (table or self.table).load(self.spark).select("id").collect())
+
+    def journal(self) -> list[tuple[int, int]]:
+        return [tuple(stamp) for stamp in self.engine().journal().stamps()]
+
+    def versions(self) -> list[int]:
+        return sorted(int(path.stem) for path in self.log().glob("*.json"))
+
+    def log(self) -> Path:
+        return Path(self.table.directory(self.spark).removeprefix("file:")) / "_delta_log"
+
+
+@pytest.fixture
+def place(spark: SparkSession, tmp_path: Path) -> Place:
+    return Place(spark=spark, state=tmp_path / "state", table=Location(path=str(tmp_path / "sink")))
+
+
+def test_a_first_claim_returns_nothing_and_rows_are_written(place: Place) -> None:
+    sink, epoch, left = place.claimed()
+    assert left is None
+    sink.commit(Stamp(epoch, 0), place.rows(1, 2), b"first")
+    assert place.journal() == [(1, -1), (1, 0)]
+    sink.forget()
+    sink.commit(Stamp(epoch, 1), place.rows(3), b"second")
+    sink.forget()
+    assert place.written() == [1, 2, 3]
+    assert place.journal() == [(1, -1)]
+
+
+def test_a_delivery_without_rows_leaves_no_trace(place: Place) -> None:
+    sink, epoch, _ = place.claimed()
+    before = place.versions()
+    sink.commit(Stamp(epoch, 0), None, b"nobody needs me")
+    assert place.versions() == before
+    assert place.journal() == [(1, -1)]
+
+
+def test_what_was_written_but_not_absorbed_comes_back_until_it_is(place: Place) -> None:
+    sink, epoch, _ = place.claimed()
+    sink.commit(Stamp(epoch, 7), place.rows(1), b"acks\n\x00of 7")
+    for _ in range(3):
+        successor, _, left = place.claimed()
+        assert left == b"acks\n\x00of 7"
+    successor.forget()
+    assert place.claimed()[2] is None
+    assert place.written() == [1]
+
+
+def test_what_was_journaled_but_not_written_is_dropped(place: Place) -> None:
+    sink, epoch, _ = place.claimed()
+    sink.commit(Stamp(epoch, 0), place.rows(1), b"absorbed")
+    sink.forget()
+    sink.journal().put(Stamp(epoch, 1), sink._entry(b"never written").to_bytes())
+    assert place.claimed()[2] is None
+    assert place.journal() == [(2, -1)]
+
+
+def test_only_the_last_delivery_can_be_unabsorbed(place: Place) -> None:
+    """An engine that dies after its state row and before it forgets leaves an entry that need not come back."""
+    sink, epoch, _ = place.claimed()
+    sink.commit(Stamp(epoch, 0), place.rows(1), b"absorbed")
+    sink.commit(Stamp(epoch, 1), place.rows(2), b"not absorbed")
+    assert place.claimed()[2] == b"not absorbed"
+    assert place.journal() == [(1, 1), (2, -1)]
+
+
+def test_a_zombie_is_fenced_and_writes_nothing(place: Place) -> None:
+    zombie, old, _ = place.claimed()
+    zombie.commit(Stamp(old, 0), place.rows(1), b"")
+    successor, new, _ = place.claimed()
+    before = place.versions()
+    with pytest.raises(FencedError, match=r"has claimed sink .* \(writer epoch 2\); this one \(epoch 1\) stops"):
+        zombie.commit(Stamp(old, 1), place.rows(99), b"too late")
+    assert place.versions() == before
+    successor.commit(Stamp(new, 0), place.rows(2), b"")
+    with pytest.raises(FencedError):
+        zombie.commit(Stamp(old, 2), place.rows(98), b"too late")
+    assert place.written() == [1, 2]
+
+
+def test_what_a_zombie_journals_after_the_claim_is_never_believed(place: Place) -> None:
+    zombie, old, _ = place.claimed()
+    place.claimed()
+    with pytest.raises(FencedError):
+        zombie.commit(Stamp(old, 1), place.rows(99), b"too late")
+    assert (old, 1) in place.journal()
+    assert place.claimed()[2] is None
+    assert place.journal() == [(3, -1)]
+
+
+def test_a_zombie_forgets_only_what_is_its_own(place: Place) -> None:
+    zombie, old, _ = place.claimed()
+    zombie.commit(Stamp(old, 0), place.rows(1), b"")
+    successor, new, _ = place.claimed()
+    successor.commit(Stamp(new, 0), place.rows(2), b"of the successor")
+    zombie.forget()
+    assert place.claimed()[2] == b"of the successor"
+
+
+def test_a_claim_below_anothers_is_fenced(place: Place) -> None:
+    slow = place.engine()
+    place.epochs = 1
+    place.claimed()
+    slow.prepare(SCHEMA)
+    with pytest.raises(FencedError, match="another engine has claimed"):
+        slow.claim(1)
+
+
+def test_a_claim_that_comes_in_while_an_append_is_under_way(place: Place, tmp_path: Path) -> None:
+    """The append has looked at the transactions before the claim, and commits after it."""
+    zombie, old, _ = place.claimed()
+    started, go_on = str(tmp_path / "started"), str(tmp_path / "go on")
+
+    def slow(batches: Any) -> Any:
+        Path(started).touch()
+        deadline = time.monotonic() + 120
+        while not Path(go_on).exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        yield from batches
+
+    rows = place.rows(99).coalesce(1).mapInArrow(slow, "id bigint, what string")
+    with ThreadPoolExecutor() as pool:
+        append = pool.submit(zombie.commit, Stamp(old, 0), rows, b"")
+        while not Path(started).exists():
+            assert not append.done()
+            time.sleep(0.05)
+        assert place.claimed()[2] is None
+        Path(go_on).touch()
+        with pytest.raises(FencedError):
+            append.result()
+    assert place.written() == []
+
+
+def test_recovery_outlives_the_log(place: Place) -> None:
+    """OPTIMIZE, a checkpoint and the deletion of every commit file before it leave nothing but the transactions."""
+    sink, epoch, _ = place.claimed()
+    sink.commit(Stamp(epoch, 0), place.rows(1), b"absorbed")
+    sink.forget()
+    sink.commit(Stamp(epoch, 1), place.rows(2), b"kept")
+    place.table.delta_table(place.spark).optimize().executeCompaction()
+    _clean_log(place)
+    assert place.claimed()[2] == b"kept"
+    _clean_log(place)
+    assert place.claimed()[2] == b"kept"
+    place.table.append(place.rows(3))
+    _clean_log(place)
+    successor, epoch, left = place.claimed()
+    assert left == b"kept"
+    successor.forget()
+    successor.commit(Stamp(epoch, 0), place.rows(4), b"")
+    assert place.written() == [1, 2, 3, 4]
+
+
+def _clean_log(place: Place) -> None:
+    """A checkpoint of now, and no commit file before it."""
+    delta_log: Any = place.spark._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]
+    delta_log.clearCache()
+    delta_log.forTable(place.spark._jsparkSession, str(place.log().parent)).checkpoint()
+    for version in place.versions()[:-1]:
+        (place.log() / f"{version:020d}.json").unlink()
+    delta_log.clearCache()
+
+
+def test_our_own_append_is_known_by_its_number_where_its_commit_file_is_gone(place: Place) -> None:
+    sink, epoch, _ = place.claimed()
+    sink.table = CleansLog(path=place.table.path, place=place)
+    sink.commit(Stamp(epoch, 0), place.rows(1), b"")
+    assert (place.written(), place.versions()) == ([1, 50], [3])
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleansLog(Location):
+    """Right after the append somebody else writes, and cleans up the log."""
+
+    place: Place
+
+    def append(self, frame: DataFrame, options: Mapping[str, str] | None = None) -> None:
+        super().append(frame, options)
+        super().append(self.place.rows(50))
+        _clean_log(self.place)
+
+
+def test_a_group_that_was_given_another_sink(place: Place, tmp_path: Path) -> None:
+    """What was written to the old sink counts, and the old engine can write there no more."""
+    zombie, old, _ = place.claimed()
+    zombie.commit(Stamp(old, 0), place.rows(1), b"in the old one")
+    other = Location(path=str(tmp_path / "other"))
+    _, _, left = place.claimed(other)
+    assert left == b"in the old one"
+    with pytest.raises(FencedError):
+        zombie.commit(Stamp(old, 1), place.rows(2), b"")
+    assert (place.written(), place.written(other)) == ([1], [])
+
+
+def test_an_engine_that_never_wrote_is_fenced_in_its_own_sink(place: Place, tmp_path: Path) -> None:
+    zombie, old, _ = place.claimed()
+    place.claimed(Location(path=str(tmp_path / "other")))
+    with pytest.raises(FencedError):
+        zombie.commit(Stamp(old, 0), place.rows(1), b"")
+
+
+def test_a_sink_that_is_gone_takes_its_rows_along(place: Place, tmp_path: Path) -> None:
+    sink, epoch, _ = place.claimed()
+    sink.commit(Stamp(epoch, 0), place.rows(1), b"gone")
+    place.log().parent.rename(tmp_path / "elsewhere")
+    assert place.claimed(Location(path=str(tmp_path / "other")))[2] is None
+
+
+def test_groups_do_not_fence_each_other(place: Place) -> None:
+    ours, epoch, _ = place.claimed()
+    theirs = place.engine(group_id="billing/us")
+    assert theirs.claim(9) is None
+    theirs.commit(Stamp(9, 0), place.rows(9), b"")
+    ours.commit(Stamp(epoch, 0), place.rows(1), b"")
+    assert place.written() == [1, 9]
+
+
+# ------------------------------------------------------------------------------------------ appends that fail
+
+
+def test_a_sink_that_refuses_rows(place: Place) -> None:
+    sink, epoch, _ = place.claimed()
+    place.spark.sql(f"ALTER TABLE {place.table.sql_name()} ADD CONSTRAINT small CHECK (id < 5)")
+    with pytest.raises(SinkError) as caught:
+        sink.commit(Stamp(epoch, 0), place.rows(1, 7), b"refused")
+    assert str(caught.value).startswith(f"sink {place.table} refused the rows: ")
+    assert "CHECK constraint small" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert place.written() == []
+    assert place.claimed()[2] is None
+
+
+def test_null_where_the_table_forbids_it(place: Place) -> None:
+    sink, epoch, _ = place.claimed()
+    with pytest.raises(SinkError, match=r"refused the rows: .*NOT NULL"):
+        sink.commit(Stamp(epoch, 0), place.rows(1).selectExpr("CAST(NULL AS bigint) id", "what"), b"")
+
+
+def test_a_table_whose_columns_changed_under_us(place: Place) -> None:
+    sink, epoch, _ = place.claimed()
+    other = place.spark.range(1).selectExpr("'x' id")
+    other.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(place.table.path)
+    with pytest.raises(SinkError, match="refused the rows"):
+        sink.commit(Stamp(epoch, 0), place.rows(1), b"")
+    assert place.written() == ["x"]
+
+
+def test_a_table_that_is_gone(place: Place, tmp_path: Path) -> None:
+    """Delta would make it anew, without what its transactions say."""
+    sink, epoch, _ = place.claimed()
+    place.log().parent.rename(tmp_path / "elsewhere")
+    with pytest.raises(SinkError, match="is gone"):
+        sink.commit(Stamp(epoch, 0), place.rows(1), b"")
+
+
+def test_rows_that_were_lost_are_no_fault_of_the_sink(place: Place) -> None:
+    sink, epoch, _ = place.claimed()
+    lost = place.rows(1).selectExpr("id", "string(raise_error('OutputLostError: gone')) what")
+    with pytest.raises(OutputLostError, match="was lost with its executor"):
+        sink.commit(Stamp(epoch, 0), lost, b"")
+    sink.commit(Stamp(epoch, 1), place.rows(2), b"")
+    assert place.written() == [2]
+
+
+def test_an_append_that_happened_though_it_raised_is_believed(place: Place) -> None:
+    sink, epoch, _ = place.claimed()
+    sink.table = RaisesAfter(path=place.table.path)
+    sink.commit(Stamp(epoch, 0), place.rows(1), b"acks")
+    assert place.written() == [1]
+    sink.forget()
+    assert place.claimed()[2] is None
+
+
+class RaisesAfter(Location):
+    """An append whose answer is lost."""
+
+    def append(self, frame: DataFrame, options: Mapping[str, str] | None = None) -> None:
+        super().append(frame, options)
+        raise Py4JError("connection reset")
+
+
+# ----------------------------------------------------------------------------------------------- the table
+
+
+def test_a_catalog_table_works_as_well(place: Place) -> None:
+    place.spark.sql("CREATE SCHEMA IF NOT EXISTS sinks")
+    place.table = Location.parse(f"sinks.t{uuid.uuid4().hex[:8]}")
+    zombie, old, _ = place.claimed()
+    assert place.table.load(place.spark).schema["id"].nullable is False
+    zombie.commit(Stamp(old, 0), place.rows(1), b"acks")
+    successor, new, left = place.claimed()
+    assert left == b"acks"
+    with pytest.raises(FencedError):
+        zombie.commit(Stamp(old, 1), place.rows(2), b"")
+    place.spark.sql(f"ALTER TABLE {place.table.sql_name()} ADD COLUMN later int")
+    successor.commit(Stamp(new, 0), place.rows(3), b"")
+    assert place.written() == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ("id bigint", "it has no column what, which the output schema declares"),
+        ("id int, what string", "column id is int, but the output schema declares bigint"),
+        ("id bigint, what string NOT NULL", "column what must not be null, but the output schema allows it"),
+        ("id bigint, what string, more int NOT NULL", "column more must not be null, and the output schema does not"),
+        ("id bigint, what string, day date", "it is partitioned by day, which the output schema does not have"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_told_at_once(place: Place, columns: str, reason: str) -> None:
+    place.table.create(place.spark, columns, partitioned_by=["day"] if "day" in columns else ())
+    with pytest.raises(ConfigError, match=f"sink {place.table}: {reason}"):
+        place.engine().prepare(SCHEMA)
+    assert place.versions() == [0]
+
+
+def test_a_table_with_more_columns_fits(place: Place) -> None:
+    place.table.create(place.spark, "later int, ID bigint NOT NULL, What string", partitioned_by=["What"])
+    sink, epoch, _ = place.claimed()
+    sink.commit(Stamp(epoch, 0), place.rows(1), b"")
+    assert place.written() == [1]
+
+
+def test_what_is_no_sink(place: Place, tmp_path: Path) -> None:
+    place.table.create(place.spark, "id bigint, what string", properties={"share_spark.table": "dead_letters"})
+    with pytest.raises(ConfigError, match="is a table of share_spark itself"):
+        place.engine().prepare(SCHEMA)
+    forgets = {"delta.setTransactionRetentionDuration": "interval 7 days"}
+    place.table = Location(path=str(tmp_path / "forgets"))
+    place.table.create(place.spark, "id bigint, what string", properties=forgets)
+    with pytest.raises(ConfigError, match="setTransactionRetentionDuration set: Delta would forget"):
+        place.engine().prepare(SCHEMA)
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "a.csv").write_text("1,x\n")
+    with pytest.raises(ConfigError, match="files is not a Delta table"):
+        place.engine(Location(path=str(tmp_path / "files"))).prepare(SCHEMA)
+
+
+def test_nested_columns_are_compared() -> None:
+    def struct(text: str) -> StructType:
+        return StructType.fromDDL(text)
+
+    table = struct("a struct<x:int,y:array<struct<z:string>>>, m map<string,struct<v:int>>")
+    assert misfit(struct("A struct<X:int>, m map<string,struct<v:int>>"), table) is None
+    assert misfit(struct("a struct<y:array<struct<z:int>>>"), table) == (
+        "column a.y.element.z is string, but the output schema declares int"
+    )
+    assert misfit(struct("m map<string,struct<w:int>>"), table) == (
+        "it has no column m.value.w, which the output schema declares"
+    )
