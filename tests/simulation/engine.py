@@ -20,20 +20,19 @@ if TYPE_CHECKING:
     from tests.simulation.play import World
 
 GROUP = "simulated"
-UNCHARGED = ("before dead letters", "after dead letters", "before journal", "before output")
-"""A refusal here is no fault of the records that were acquired: they are given back without being charged."""
 
 
 class SimulatedEngine:
     """``held``: what its counted commits have acquired. ``answers``: what its handlers said of the last delivery;
     ``said``: the same once the engine goes on with it. ``ends``: all that the topic log told it. ``looked_at``: the
-    version up to which it has seen the state log."""
+    version up to which it has seen the state log. ``charged``: what it holds has been given to the handler, and it was
+    not the sink that failed: only then an attempt that ends with the engine counts."""
 
     def __init__(self, world: World, run_id: str, *, available_now: bool, batch_id: int, skew_ms: int) -> None:
         self.world, self.run_id, self.batch_id, self.skew_ms = world, run_id, batch_id, skew_ms
         self.clock_ms, self.looked_at = 0, -1
         self.stopping = self.closing = self.faulted = self.has_asked = False
-        self.charged = True
+        self.charged = False
         self.ends: dict[TopicPartition, set[LogEnds]] = {}
         self.held: dict[At, Acquisition] = {}
         self.answers: Mapping[At, tuple[Acquisition, Said]] = {}
@@ -72,7 +71,7 @@ class SimulatedEngine:
         self.note("has claimed the group")
         while not self.engine.done:
             self.sleep()
-            self.charged, self.faulted = True, False
+            self.faulted = False
             try:
                 self._run(stopping=self.stopping)
             except FencedError:
@@ -135,7 +134,6 @@ class SimulatedEngine:
         elif chance == "refuse" and refusal is not None:
             self.note("is refused:", name)
             self.faulted = True
-            self.charged = self.charged and name not in UNCHARGED
             raise refusal(name)
 
     def must_own(self, effect: str) -> None:
@@ -157,8 +155,12 @@ class SimulatedEngine:
             said = {one: answer for one, (_, answer) in self.answers.items()}
             self.world.ledger.put_out(self.held, said)
             self.point(moment, None)
-        else:
+            return
+        try:
             self.point(moment, SinkError)
+        except SinkError:
+            self.charged = False
+            raise
 
     def sleep(self) -> None:
         """Others go on meanwhile."""

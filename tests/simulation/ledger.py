@@ -128,6 +128,7 @@ class Ledger:
     """``fates``: of every record that is finished. ``in_sink``: answers that a commit of the sink has decided, with the
     version that acquired. ``counted``: by run and batch id. ``owners``: the run that owned the group, by version."""
 
+    group_id: str
     lock_ms: int
     limit: int
     max_locks: int
@@ -152,10 +153,11 @@ class Ledger:
     def append(self, log: InMemoryStateLog, commit: StateCommit, decided: Decided | None) -> bool:
         """``commit`` is now the newest of ``log``. Does it count? Of two claims of one epoch the first does."""
         demand(len(log.commits) == len(self.owners) + 1, "an append that nobody told of")
-        if commit.kind == "claim" and commit.writer_epoch > self.owner[0]:
+        own = commit.group_id == self.group_id
+        if own and commit.kind == "claim" and commit.writer_epoch > self.owner[0]:
             self.owner = (commit.writer_epoch, commit.run_id)
         self.owners.append(self.owner[1])
-        counts = commit.kind == "records" and (commit.writer_epoch, commit.run_id) == self.owner
+        counts = own and commit.kind == "records" and (commit.writer_epoch, commit.run_id) == self.owner
         if counts:
             assert decided is not None
             demand(decided.run_id == commit.run_id, "stamped with another run:", commit.run_id)

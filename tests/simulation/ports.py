@@ -131,6 +131,7 @@ class Delivery:
     def deliver(self, acquired: Sequence[AcquiredSpan], *, alone: bool = False) -> Sequence[AcknowledgedSpan]:
         of = self.of
         of.must_own("deliver")
+        of.charged = True
         of.point("before delivery", HandlerError)
         said: dict[At, Said] = {}
         for part in self._parts(acquired):
