@@ -45,7 +45,7 @@ def _blocks(first: int, seeds: int) -> Iterator[tuple[int, list[str]]]:
 
 
 def _play(first: int, end: int) -> list[str]:
-    """What was wrong with the first seed of the block that failed. Engines that are refused something say so: not here."""
+    """What was wrong with the first seed of the block that failed. What engines themselves log is not of interest."""
     logging.disable(logging.CRITICAL)
     return next(([found] for seed in range(first, end) if (found := run_seed(seed))), [])
 
