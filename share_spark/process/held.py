@@ -13,11 +13,12 @@ job has ended, compute a lost block anew, and that would call the handler again.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from share_spark.delta.state_store import unpersist
 from share_spark.model.errors import OutputLostError
+from share_spark.process.acquired_records import SMALL
 from share_spark.process.runs import OUTPUT, OUTPUT_COLUMN, PRODUCED, RUN_SCHEMA
 from share_spark.process.worker import DELIVERY_PROPERTY
 
@@ -48,12 +49,14 @@ class HeldFrame:
         finally:
             self._context.setLocalProperty(DELIVERY_PROPERTY, before)
 
-    def outputs(self, attempts: Collection[int]) -> DataFrame:
-        """The output rows that these attempts of tasks sent; lazy, reads blocks only."""
-        ids = ", ".join(map(str, attempts))
+    def outputs(self, produced: Mapping[int, int]) -> DataFrame:
+        """The output rows that these attempts of tasks sent (``DeliveryResult.produced``); lazy, reads blocks only.
+        A few rows come in one task, as each makes a file of a sink."""
+        ids = ", ".join(map(str, produced))
         foreign = f"ack = {PRODUCED} AND first_offset NOT IN ({ids})"
         checked = f"ack = {OUTPUT} OR ({foreign} AND raise_error('{_OTHER_ATTEMPT}') IS NOT NULL)"
-        return self._frame.where(checked).select(f"{OUTPUT_COLUMN}.*")
+        rows = self._frame.where(checked).select(f"{OUTPUT_COLUMN}.*")
+        return rows.coalesce(1) if sum(produced.values()) <= SMALL else rows
 
     def free(self) -> None:
         """Drop the blocks."""

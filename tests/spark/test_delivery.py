@@ -187,12 +187,19 @@ def _remove_one_block(spark: SparkSession) -> None:
 
 
 def test_output_of_another_attempt_is_not_taken_for_ours(records: DataFrame) -> None:
-    held = HeldFrame(_handled(records, as_handler(price, output=PRICES), None, "x"), "x")
+    held = HeldFrame(_handled(records, as_handler(price, output=PRICES), None, None, "x"), "x")
     attempts = decoded(held.runs(), read_once).produced
     assert held.outputs(attempts).count() == sum(attempts.values()) == 20
     with pytest.raises(SparkRuntimeException, match="OutputLostError: output rows are of another attempt"):
-        held.outputs([next(iter(attempts))]).collect()
+        held.outputs({next(iter(attempts)): 0}).collect()
     held.free()
+
+
+def test_a_few_output_rows_are_one_task_and_so_one_file(records: DataFrame) -> None:
+    result = deliver(records, as_handler(price, output=PRICES))
+    assert result.outputs is not None
+    assert result.outputs.rdd.getNumPartitions() == 1
+    result.close()
 
 
 def test_a_broken_contract_frees_what_is_kept(records: DataFrame) -> None:
