@@ -5,13 +5,15 @@ SCENARIOS ?= tests/conformance/data/share_partition.jsonl.gz
 VECTORS   ?= tests/conformance/data/combiner.jsonl
 SEEDS     ?= 10000
 FIRST     ?= 0
+KILLS     ?= 60
+SEED      ?= 1
 
 VENV  := .venv
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast sim lint fmt bench conformance broker clean python java
+.PHONY: help setup demo test test-fast sim chaos lint fmt bench conformance broker clean python java
 
 help: ## list the commands
 	@echo "usage: make COMMAND"
@@ -31,6 +33,9 @@ test-fast: $(STAMP) ## the tests without Spark, Kafka and slow ones: seconds
 
 sim: $(STAMP) ## play seeds of engines that die, sleep and wake (SEEDS=10000, FIRST=0)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST)
+
+chaos: $(STAMP) ## kill engines at every point, on the embedded log and on Kafka (KILLS=60, SEED=1)
+	$(BIN)/python -m tests.chaos --kills $(KILLS) --seed $(SEED)
 
 lint: $(STAMP) ## format, rules, types, direction of imports
 	$(BIN)/ruff format --check .

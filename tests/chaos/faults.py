@@ -1,0 +1,220 @@
+"""Fault points: where an engine is hit, put in from outside by wrapping methods of the real classes in its process.
+
+A micro-batch has an effect between each two points. What is hit, and how, is a ``Fault``; a line in the file ``struck``
+says that it was.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from share_spark.delta.dead_letters import DeltaDeadLetters
+from share_spark.delta.sink import DeltaSink
+from share_spark.delta.state_store import DeltaShareStateStore
+from share_spark.delta.upkeep import Upkeep
+from share_spark.engine.micro_batch import ShareGroupEngine
+from share_spark.process.output_sink import DeltaOutput
+from share_spark.process.ports import SparkDeadLetters, SparkDelivery
+from tests.chaos.sessions import process, send, send_to_session
+
+SESSION, JVM, DRIVER, WORKER, EXECUTOR, PAUSE = "session", "jvm", "driver", "worker", "executor", "pause"
+"""Who gets SIGKILL; PAUSE: the session gets SIGSTOP. WORKER and EXECUTOR: from inside a worker only."""
+
+IN_HANDLER, IN_OUTPUT = "in the handler", "inside the append of the output"
+"""Points in a worker: a record's handler; a task that has written output rows into a file which nobody committed."""
+
+CLOSING = ("before closing", "while closing", "after closing")
+"""Points that are reached only by a run that is stopped."""
+
+
+class Fault(NamedTuple):
+    """The ``nth`` time that the process comes to ``point``, and ``delay_ms`` later, ``who`` is hit."""
+
+    point: str
+    who: str = SESSION
+    nth: int = 1
+    delay_ms: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.point}/{self.who}/{self.nth}/{self.delay_ms}"
+
+    @classmethod
+    def parse(cls, text: str) -> Fault:
+        """Undo ``str``; what is missing has its default."""
+        point, *rest = text.split("/")
+        return cls(point, *rest[:1], *map(int, rest[1:]))
+
+
+class Point(NamedTuple):
+    """Before (or ``after``) a method. ``only``: of the calls that these arguments make. ``once``: comes once a run."""
+
+    owner: type
+    method: str
+    after: bool = False
+    only: Callable[..., bool] = lambda *_, **__: True
+    once: bool = False
+
+
+def _of_records(_store: Any, own: Any) -> bool:
+    return bool(own.kind == "records")
+
+
+def _stopping(_engine: Any, _batch: int, *, stopping: bool = False) -> bool:
+    return stopping
+
+
+def _working(_engine: Any, _batch: int, *, stopping: bool = False) -> bool:
+    return not stopping
+
+
+_STORE = DeltaShareStateStore
+
+POINTS = {
+    "before the claim": Point(_STORE, "claim", once=True),
+    "after the claim": Point(_STORE, "claim", after=True, once=True),
+    "after the load": Point(_STORE, "load", after=True, once=True),
+    "before dead letters are recovered": Point(SparkDeadLetters, "recover", once=True),
+    "after dead letters are recovered": Point(SparkDeadLetters, "recover", after=True, once=True),
+    "before the claim of the sink": Point(DeltaOutput, "claim", once=True),
+    "after the claim of the sink": Point(DeltaOutput, "claim", after=True, once=True),
+    "before deciding": Point(_STORE, "advance"),
+    "after deciding": Point(_STORE, "advance", after=True),
+    "before dead letters are announced": Point(SparkDeadLetters, "announce"),
+    "after dead letters are announced": Point(SparkDeadLetters, "announce", after=True),
+    "before the append": Point(_STORE, "commit"),
+    "during the append": Point(_STORE, "commit"),
+    "after the append": Point(_STORE, "_look_for_claims", only=_of_records),
+    "after the look": Point(_STORE, "_look_for_claims", after=True, only=_of_records),
+    "before forgetting": Point(DeltaSink, "forget"),
+    "after forgetting": Point(DeltaSink, "forget", after=True),
+    "before dead letters are written": Point(SparkDeadLetters, "write"),
+    "during dead letters": Point(SparkDeadLetters, "write"),
+    "after dead letters are appended": Point(DeltaDeadLetters, "write", after=True),
+    "after dead letters are written": Point(SparkDeadLetters, "write", after=True),
+    "before delivery": Point(SparkDelivery, "deliver"),
+    "during delivery": Point(SparkDelivery, "deliver"),
+    "after delivery": Point(SparkDelivery, "deliver", after=True),
+    "before the output is journaled": Point(DeltaSink, "commit"),
+    "after the output is journaled": Point(DeltaSink, "_append"),
+    "during the append of the output": Point(DeltaSink, "_append"),
+    "after the output is appended": Point(DeltaSink, "_append", after=True),
+    "after the output is read back": Point(DeltaSink, "commit", after=True),
+    "after the micro-batch": Point(ShareGroupEngine, "run", after=True, only=_working),
+    "before the state table": Point(Upkeep, "_rewrite"),
+    "during the state table": Point(Upkeep, "_rewrite"),
+    "after the state table": Point(Upkeep, "_rewrite", after=True),
+    "before closing": Point(ShareGroupEngine, "run", only=_stopping, once=True),
+    "while closing": Point(ShareGroupEngine, "run", only=_stopping, once=True),
+    "after closing": Point(ShareGroupEngine, "run", after=True, only=_stopping, once=True),
+}
+"""In the order in which a run comes to them, all on the driver. ``during`` and ``while`` are meant with a delay."""
+
+
+def arm(fault: Fault, struck: Path) -> None:
+    """From now on this process is hit when it comes there."""
+    if fault.point == IN_OUTPUT:
+        _arm_output(fault, struck)
+    elif fault.point != IN_HANDLER:
+        _arm_method(POINTS[fault.point], fault, struck)
+
+
+def _arm_method(point: Point, fault: Fault, struck: Path) -> None:
+    original, times = getattr(point.owner, point.method), itertools.count(1)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        hit = point.only(*args, **kwargs) and next(times) == fault.nth
+        if hit and not point.after:
+            _strike_in_time(fault, struck)
+        result = original(*args, **kwargs)
+        if hit and point.after:
+            _strike_in_time(fault, struck)
+        return result
+
+    setattr(point.owner, point.method, wrapped)
+
+
+def _arm_output(fault: Fault, struck: Path) -> None:
+    """One task more, which writes nothing, keeps Delta from committing what the others have written by then."""
+    original, times = DeltaSink._append, itertools.count(1)
+
+    def wrapped(sink: DeltaSink, rows: Any, stamp: Any) -> Any:
+        if next(times) == fault.nth:
+            watch = _watching(Path(str(sink.table)), fault, struck)
+            rows = rows.unionByName(sink.spark.range(0, 1, 1, 1).mapInArrow(watch, rows.schema))
+        return original(sink, rows, stamp)
+
+    DeltaSink._append = wrapped  # type: ignore[method-assign]
+
+
+def _watching(table: Path, fault: Fault, struck: Path) -> Callable[..., Iterator[pa.RecordBatch]]:
+    before = set(table.glob("*.parquet"))
+
+    def watch(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        while set(table.glob("*.parquet")) == before:
+            time.sleep(0.02)
+        time.sleep(0.3)
+        strike_once(fault, struck)
+        for batch in batches:
+            yield batch.slice(0, 0)
+
+    return watch
+
+
+def _strike_in_time(fault: Fault, struck: Path) -> None:
+    if fault.delay_ms:
+        threading.Timer(fault.delay_ms / 1_000, strike, (fault, struck)).start()
+    else:
+        strike(fault, struck)
+
+
+def strike_once(fault: Fault, struck: Path) -> None:
+    """From one of several workers: only the first that comes."""
+    try:
+        os.close(os.open(struck, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    strike(fault, struck)
+
+
+def strike(fault: Fault, struck: Path) -> None:
+    """Note it, then do it. Returns only after a pause, or if it is somebody else who dies."""
+    note(struck, str(fault))
+    if fault.who == PAUSE:
+        send_to_session(os.getsid(0), signal.SIGSTOP)
+    elif fault.who == SESSION:
+        send_to_session(os.getsid(0), signal.SIGKILL)
+    elif fault.who == EXECUTOR:
+        send(_parent(_parent(os.getpid())), signal.SIGKILL)
+    else:
+        send(_jvm() if fault.who == JVM else os.getpid(), signal.SIGKILL)
+
+
+def note(file: Path, line: str) -> None:
+    """One line, there for good when this returns, whoever else writes and whoever dies next."""
+    handle = os.open(file, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    try:
+        os.write(handle, f"{line}\n".encode())
+    finally:
+        os.close(handle)
+
+
+def _parent(pid: int) -> int:
+    found = process(pid)
+    assert found is not None
+    return found.parent
+
+
+def _jvm() -> int:
+    from pyspark import SparkContext
+
+    jvm: Any = SparkContext._jvm
+    return int(jvm.java.lang.ProcessHandle.current().pid())

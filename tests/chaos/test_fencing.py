@@ -1,0 +1,75 @@
+"""Engines that sleep through their succession, and two that start at once: exactly one goes on.
+
+An engine is stopped with all its processes, another one does its work meanwhile, then it is woken: it must end by
+itself and say why, and nothing that it still does may count.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.faults import IN_HANDLER, IN_OUTPUT, PAUSE, Fault
+from tests.chaos.script import mixed
+from tests.chaos.world import Engine, World
+
+pytestmark = pytest.mark.slow
+
+FENCED = "FencedError: another engine has claimed"
+FEW = 6
+"""Records a micro-batch."""
+
+PAUSES = [
+    Fault("before the append", PAUSE, 2),
+    Fault("after the append", PAUSE, 2),
+    Fault(IN_HANDLER, PAUSE),
+    Fault("after the output is journaled", PAUSE),
+    Fault(IN_OUTPUT, PAUSE),
+]
+
+
+def is_fenced(engine: Engine) -> bool:
+    return engine.end() == 1 and engine.last_line.startswith(FENCED)
+
+
+def commits(table: Path) -> int:
+    return len(list((table / "_delta_log").glob("*.json")))
+
+
+@pytest.mark.parametrize("fault", PAUSES, ids=str)
+def test_a_zombie_ends_and_has_changed_nothing(world: World, fault: Fault) -> None:
+    """The successor works with a copy of the checkpoint, as of the moment when the zombie fell asleep."""
+    world.produce(mixed(2 * FEW))
+    zombie = world.start(fault, max_records=FEW, checkpoint=str(world.directory / "checkpoint"))
+    zombie.wait_until_paused()
+    copy = shutil.copytree(world.directory / "checkpoint", world.directory / "copied checkpoint")
+    successor = world.run(max_records=FEW, checkpoint=str(copy))
+    assert successor.end() == 0, successor.told
+    before = world.shares(), world.outputs(), commits(world.directory / "out")
+    calls, appends = world.calls(), commits(world.directory / "state" / "share_state_log")
+
+    zombie.wake()
+
+    assert is_fenced(zombie), zombie.told
+    assert (world.shares(), world.outputs(), commits(world.directory / "out")) == before
+    late = commits(world.directory / "state" / "share_state_log") - appends
+    assert late == (1 if fault.point == "before the append" else 0)
+    if fault.point != IN_HANDLER:
+        assert world.calls() == calls
+    world.crashes = 1
+    assert world.faults() == []
+
+
+def test_of_two_that_start_at_once_one_goes_on(world: World) -> None:
+    world.produce(mixed(2 * FEW))
+    engines = [world.start(Fault("before the claim", PAUSE), max_records=FEW) for _ in range(2)]
+    for engine in engines:
+        engine.wait_until_paused()
+    for engine in engines:
+        engine.wake()
+    assert sorted(engine.end() for engine in engines) == [0, 1]
+    assert sum(is_fenced(engine) for engine in engines) == 1
+    world.crashes = 1
+    assert world.faults() == []

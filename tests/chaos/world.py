@@ -1,0 +1,222 @@
+"""The world of a group under attack, as its supervisor sees it: producing, starting engines, judging.
+
+What is judged is what anybody could see: the tables, the log's ends, the file of calls, exit codes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from share_spark import EmbeddedTopicLog, state
+from share_spark.delta.topic_producer import Message
+from tests.chaos.faults import Fault
+from tests.chaos.job import GROUP, Order
+from tests.chaos.judgement import Calls, Evidence, Offset, faults_in
+from tests.chaos.sessions import living, send_to_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 300
+
+
+class Producer(Protocol):
+    """The supervisor's side of a topic log. ``broker``: empty for the embedded log."""
+
+    broker: str
+
+    def create(self, topic: str, partitions: int) -> None: ...
+    def put(self, topic: str, values: Mapping[int, Sequence[str]]) -> None: ...
+    def ends(self, topic: str) -> Mapping[int, int]: ...
+
+
+class EmbeddedProducer:
+    """Producer to a topic table."""
+
+    broker = ""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self._log = EmbeddedTopicLog(spark, str(directory / "topics"))
+
+    def create(self, topic: str, partitions: int) -> None:
+        self._log.create_topic(topic, partitions)
+
+    def put(self, topic: str, values: Mapping[int, Sequence[str]]) -> None:
+        messages = [Message(text.encode(), partition=at) for at, texts in values.items() for text in texts]
+        self._log.append(topic, messages)
+
+    def ends(self, topic: str) -> Mapping[int, int]:
+        return {at: end.end_offset for at, end in self._log.log_ends(topic).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One process of the group."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+    order: Order
+
+    @classmethod
+    def start(cls, order: Order) -> Engine:
+        """In a session of its own."""
+        output = Path(order.directory) / f"output-{order.run}"
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+        command = [sys.executable, "-m", "tests.chaos.job", json.dumps(order._asdict())]
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                command, cwd=order.directory, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+                stdin=subprocess.DEVNULL, env=environment,
+            )  # fmt: skip
+        return cls(process, output, order)
+
+    @property
+    def told(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    @property
+    def last_line(self) -> str:
+        return (self.told.strip().splitlines() or [""])[-1]
+
+    @property
+    def struck(self) -> bool:
+        """Its fault has come."""
+        return self.order.struck.exists()
+
+    def end(self) -> int:
+        """The exit code. Raises TimeoutError if it hangs."""
+        try:
+            return self.process.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"run {self.order.run} hangs after {self.order.fault!r}: {self.last_line}") from None
+
+    def wait_until_paused(self) -> None:
+        """Until all of it has stopped."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not self.struck or any(one.state != "T" for one in living(self.process.pid)):
+            assert self.process.poll() is None, self.told
+            assert time.monotonic() < deadline, self.told
+            time.sleep(0.05)
+
+    def wake(self) -> None:
+        send_to_session(self.process.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Whatever is left of it, workers and executors included."""
+        send_to_session(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@dataclass(slots=True)
+class World:
+    """``values``: what every record says. ``crashes``: runs that did not end by themselves."""
+
+    spark: SparkSession
+    directory: Path
+    producer: Producer
+    topic: str = "orders"
+    partitions: int = 2
+    limit: int = 6
+    values: dict[Offset, str] = field(default_factory=dict)
+    crashes: int = 0
+    _engines: list[Engine] = field(default_factory=list)
+
+    @classmethod
+    @contextmanager
+    def opened(cls, spark: SparkSession, directory: Path, producer: Producer, **more: Any) -> Iterator[World]:
+        """With its topic; nothing of it runs any more afterwards."""
+        directory.mkdir(parents=True, exist_ok=True)
+        world = cls(spark, directory, producer, **more)
+        producer.create(world.topic, world.partitions)
+        try:
+            yield world
+        finally:
+            world.clear()
+
+    def produce(self, values: Sequence[str]) -> None:
+        """In turn to the partitions."""
+        ends = self.producer.ends(self.topic)
+        shares = {at: list(values[at :: self.partitions]) for at in range(self.partitions)}
+        self.producer.put(self.topic, shares)
+        for at, texts in shares.items():
+            self.values |= {(at, ends[at] + place): text for place, text in enumerate(texts)}
+
+    def start(self, fault: Fault | None = None, **more: Any) -> Engine:
+        """One engine more."""
+        order = Order(
+            directory=str(self.directory),
+            run=str(len(self._engines)),
+            topic=self.topic,
+            broker=self.producer.broker,
+            fault=str(fault) if fault is not None else "",
+            limit=self.limit,
+        )._replace(**more)
+        engine = Engine.start(order)
+        self._engines.append(engine)
+        return engine
+
+    def run(self, fault: Fault | None = None, **more: Any) -> Engine:
+        """Start it and wait for its end."""
+        engine = self.start(fault, **more)
+        if engine.end() != 0:
+            self.crashes += 1
+        return engine
+
+    def supervise(self, restarts: int, **more: Any) -> int:
+        """Run until an engine ends well; how many did not."""
+        for count in range(restarts):
+            if self.run(**more).end() == 0:
+                return count
+        raise AssertionError(f"no end after {restarts} runs: {self._engines[-1].told}")
+
+    def clear(self) -> None:
+        """End all processes."""
+        for engine in self._engines:
+            engine.kill()
+
+    def shares(self) -> list[Any]:
+        """The state, exact, from the log."""
+        return sorted(state(self.spark, str(self.directory / "state"), GROUP).drop("updated_at").collect())
+
+    def outputs(self) -> list[tuple[int, int, int]]:
+        """partition, offset, delivery count of each row of the sink."""
+        return sorted(tuple(row) for row in self._table("out").select("part", "off", "cnt").collect())
+
+    def calls(self) -> Calls:
+        """Of the handler, by whatever engine."""
+        file = self.directory / "calls"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [tuple(map(int, line.split())) for line in lines]  # type: ignore[misc]
+
+    def faults(self) -> list[str]:
+        """What is wrong, now that a run has ended well; empty if nothing is."""
+        letters = self._table("dead").select("partition", "offset", "delivery_count", "reason", "error").collect()
+        people = self._table("state/share_partition_state").select("partition", "start_offset").collect()
+        journal = self.directory / "state" / "share_state_log" / "_share_spark" / "dead letters" / GROUP
+        evidence = Evidence(
+            values=self.values,
+            ends=dict(self.producer.ends(self.topic)),
+            windows={row.partition: (row.start_offset, row.end_offset) for row in self.shares()},
+            people={row.partition: row.start_offset for row in people},
+            calls=self.calls(),
+            outputs=self.outputs(),
+            letters=[tuple(row) for row in letters],
+            announced=[file.name for file in journal.glob("[0-9]*")],
+            crashes=self.crashes,
+            limit=self.limit,
+        )
+        return faults_in(evidence)
+
+    def _table(self, name: str) -> Any:
+        return self.spark.read.format("delta").load(str(self.directory / name))
