@@ -41,6 +41,7 @@ from share_spark.delta.buckets import (
 from share_spark.delta.commits import CommitListing, CommitNote
 from share_spark.delta.journal import Journal
 from share_spark.delta.location import Location, sql_literal
+from share_spark.delta.long_work import told
 from share_spark.delta.record_rows import CLAIM, SNAPSHOT
 from share_spark.delta.segments import Tail, tail_of
 from share_spark.delta.state_view import LiveState
@@ -78,6 +79,7 @@ class DeltaShareStateStore:
     audit: bool = False
     least_epoch: int = 0
     buckets: tuple[int, ...] = ()
+    state_table_is_new: bool = False
     _commits: Any = None
     _version: int = -1
     _epoch: int = 0
@@ -143,7 +145,8 @@ class DeltaShareStateStore:
     def _open(self) -> CommitListing:
         """Make sure that the tables are there and ours, once."""
         if self._commits is None:
-            ensure_tables(self.spark, self.location)
+            with self._as_state_error():
+                self.state_table_is_new = ensure_tables(self.spark, self.location)
             self.buckets = self.buckets or bucket_numbers(max(1, self.spark.sparkContext.defaultParallelism))
             self._commits = CommitListing.of(self.spark, log_table(self.location).directory(self.spark))
         found: CommitListing = self._commits
@@ -154,7 +157,11 @@ class DeltaShareStateStore:
         with self._as_state_error():
             tail = tail_of(self.spark, self.location, self.group_id, self._commits, self._version)
         folded = self._fold(tail).localCheckpoint(eager=False)
-        with self._as_state_error():
+        if tail.empty:  # the first micro-batch will compute the empty frame on its way
+            self._known, self._last = set(), tail.last
+            self._adopt(folded)
+            return {}
+        with self._as_state_error(), told(self.spark, f"loading the state of group {self.group_id}"):
             fronts, last_seen = fronts_in(_payloads(folded, OUTCOME))
         if last_seen != tail.last.batch_id:
             raise StateError(
@@ -215,6 +222,15 @@ class DeltaShareStateStore:
         if found is not None:
             self._count(found)
         return found is not None
+
+    def counted(self, stamp: Stamp) -> bool:
+        """Of the run whose micro-batches the last ``load`` folded, not after the last that counts, and in the log."""
+        epoch, batch_id = stamp
+        if epoch != self._last.writer_epoch or batch_id > self._last.batch_id:
+            return False
+        rows = log_table(self.location).load(self.spark, self._version).where(F.col("group_id") == self.group_id)
+        with self._as_state_error():
+            return not rows.where((F.col("writer_epoch") == epoch) & (F.col("batch_id") == batch_id)).isEmpty()
 
     @property
     def last_counted(self) -> Stamp:

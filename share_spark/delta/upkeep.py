@@ -45,6 +45,7 @@ class Upkeep:
     retention_ms: int
     compaction_interval_ms: int = 0
     _changed: set[int] | None = None
+    _written: bool = False
     _segment: int = -1
     _pruned: int = -1
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -113,10 +114,17 @@ class Upkeep:
                 return
             rows, table = state_of_frame(live, buckets), state_table(self.location)
             # To find out what a dynamic overwrite replaces takes Delta most of a second: not where there is nothing.
-            if table.load(self.spark).where(F.col("group_id") == self.store.group_id).isEmpty():
+            if self._is_empty(table):
                 table.append(rows)
+                self._written = True
             else:
                 overwrite(table, rows)
+
+    def _is_empty(self, table: Location) -> bool:
+        """Does the table hold nothing of this group? One that is as new as this engine is not asked."""
+        if self.store.state_table_is_new and not self._written:
+            return True
+        return table.load(self.spark).where(F.col("group_id") == self.store.group_id).isEmpty()
 
     def _prune(self) -> None:
         """Drop whole closed segments by partition predicate: metadata only, so never in the way of an append."""

@@ -131,9 +131,9 @@ class InMemoryDeadLetters:
         self.hook("after dead letters")
         self.table.announced.pop(stamp, None)
 
-    def recover(self, last_counted: Stamp) -> None:
+    def recover(self, counted: Callable[[Stamp], bool]) -> None:
         for stamp in sorted(self.table.announced):
-            if stamp.is_counted(last_counted):
+            if counted(stamp):
                 self.write(stamp)
             else:
                 self.table.announced.pop(stamp, None)

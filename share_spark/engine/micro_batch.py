@@ -108,7 +108,7 @@ class ShareGroupEngine:
     def _take_over(self) -> None:
         self._in_handler = self.ports.delivery.died_in_handler()
         if self.ports.dead_letters is not None:
-            self.ports.dead_letters.recover(self.ports.store.last_counted)
+            self.ports.dead_letters.recover(self.ports.store.counted)
         left = self.ports.sink.claim(self._epoch) if self.ports.sink is not None else None
         if left is not None and left.stamp >= self.ports.store.last_counted:
             _log.info("output of the engine before is committed; its acknowledgements count")

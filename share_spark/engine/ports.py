@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -68,10 +68,6 @@ class Stamp(NamedTuple):
     writer_epoch: int
     batch_id: int
 
-    def is_counted(self, last: Stamp) -> bool:
-        """Does it count, if ``last`` is the last of its engine that does? An engine's micro-batches count in order."""
-        return self.writer_epoch == last.writer_epoch and self.batch_id <= last.batch_id
-
     @property
     def number(self) -> int:
         """As one number that only grows: Delta's ``txnVersion``. Leaves room for a claim before the first one."""
@@ -113,6 +109,10 @@ class ShareStateStore(Protocol):
 
     def was_committed(self, batch_id: int) -> bool:
         """After a failed ``commit``: did the append of that micro-batch happen? Call ``load`` afterwards."""
+        ...
+
+    def counted(self, stamp: Stamp) -> bool:
+        """Does exactly this micro-batch of the engine before count? Asked after the first ``load``, seldom."""
         ...
 
     @property
@@ -217,9 +217,9 @@ class DeadLetterSink(Protocol):
         """The commit has happened: write what was announced for it, unless a successor has. Raises DeadLetterError."""
         ...
 
-    def recover(self, last_counted: Stamp) -> None:
-        """On start: write what the engine before announced, committed (up to ``last_counted``), and did not live to
-        write; drop the rest. Raises DeadLetterError."""
+    def recover(self, counted: Callable[[Stamp], bool]) -> None:
+        """On start: write what the engine before announced, committed, and did not live to write; drop the rest.
+        Raises DeadLetterError."""
         ...
 
 

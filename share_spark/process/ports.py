@@ -112,11 +112,11 @@ class SparkDeadLetters:
             self._write(stamp, [DeadLetter(TopicPartition(*row[:2]), *row[2:]) for row in rows])
             journal.remove(stamp)
 
-    def recover(self, last_counted: Stamp) -> None:
+    def recover(self, counted: Callable[[Stamp], bool]) -> None:
         """Raises DeadLetterError."""
         journal = self.journal()
         for stamp in journal.stamps():
-            if stamp.is_counted(last_counted):
+            if counted(stamp):
                 _log.info("writing the dead letters of micro-batch %s, which the engine before left", stamp.batch_id)
                 self.write(stamp)
             else:

@@ -1,0 +1,49 @@
+"""Tells that long work goes on: which part of Spark's tasks is done, every few seconds, and nothing if it is quick.
+
+Told to the logger ``share_spark.progress`` at INFO, which the command line shows.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PROGRESS_LOGGER = "share_spark.progress"
+_log = logging.getLogger(PROGRESS_LOGGER)
+
+EVERY_S = 3.0
+
+
+@contextmanager
+def told(spark: SparkSession, what: str) -> Iterator[None]:
+    """While the body runs, say every ``EVERY_S`` seconds how far the running stages are."""
+    over, since = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not over.wait(EVERY_S):
+            _log.info("%s: %s after %.0f s", what, _tasks(spark), time.monotonic() - since)
+
+    teller = threading.Thread(target=tell, name="share-spark-long-work", daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()
+    took = time.monotonic() - since
+    if took >= EVERY_S:
+        _log.info("%s: done in %.1f s", what, took)
+
+
+def _tasks(spark: SparkSession) -> str:
+    tracker = spark.sparkContext.statusTracker()
+    stages = [info for stage in tracker.getActiveStageIds() if (info := tracker.getStageInfo(stage)) is not None]
+    done, total = sum(info.numCompletedTasks for info in stages), sum(info.numTasks for info in stages)
+    return f"{done} of {total} tasks" if total else "between stages"

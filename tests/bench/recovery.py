@@ -1,0 +1,112 @@
+"""Recovery: how long until an engine has its state back, against merely reading the same rows into Python objects?
+
+10,000 share-partitions with a snapshot and 100 updates each, in 101 commits, as an engine that accepts everything
+would have written them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from share_spark.delta.commits import CommitNote
+from share_spark.delta.location import Location
+from share_spark.delta.record_rows import CLAIM
+from share_spark.delta.state_store import DeltaShareStateStore
+from share_spark.delta.tables import LOG_COLUMNS, ensure_tables, log_table
+from share_spark.partition import PartitionLimits
+from tests.bench.harness import compare, report, say, seconds_in_turn
+from tests.bench.workloads import Scratch
+
+PARTITIONS = int(os.environ.get("BENCH_BREADTH", "10000"))
+UPDATES = int(os.environ.get("BENCH_UPDATES", "100"))
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
+GROUP = "recovery"
+
+_RECORD = """
+'{group}' AS group_id, 0 AS segment, '{kind}' AS kind, 'wide' AS topic, 'AAAAAAAAAAAAAAAAAAAAAQ' AS topic_id,
+CAST(id AS INT) AS partition, 0 AS snapshot_epoch, 0 AS state_epoch, 0 AS leader_epoch, {start}L AS start_offset,
+array() AS state_batches, array(named_struct('first_offset', {start}L, 'last_offset', {start}L + 9,
+'delivery_count', 1S, 'member_id', 'spark-dead', 'lock_deadline_ms', 30000L)) AS acquired, array() AS suspects,
+array() AS ended, 1L AS writer_epoch, 'dead' AS run_id, CAST(NULL AS STRING) AS query_id, {batch}L AS batch_id,
+current_timestamp() AS written_at
+"""
+
+
+def run(spark: SparkSession, bootstrap: str) -> bool:
+    """Measure and report; is the goal met?"""
+    scratch = Scratch()
+    say(f"recovery: {PARTITIONS:,} share-partitions, {UPDATES} updates each; {ROUNDS} rounds")
+    location = Location.parse(scratch.fresh("state"))
+    _write(spark, location)
+    rows = log_table(location).load(spark).where(f"group_id = '{GROUP}' AND kind <> '{CLAIM}'")
+    seconds = seconds_in_turn(
+        {
+            "ours": lambda: _recover(spark, location),
+            "python": lambda: _read_into_python(rows),
+            "jvm": lambda: rows.write.format("noop").mode("overwrite").save(),
+        },
+        ROUNDS,
+    )
+    measures = [
+        compare(
+            "claim and state rebuilt / rows read into Python objects, s", seconds["ours"], seconds["python"], "<= 2"
+        ),
+        compare("the same / rows read by the JVM alone, s", seconds["ours"], seconds["jvm"]),
+    ]
+    met = report("recovery", "Recovery", measures)
+    scratch.close()
+    return met
+
+
+def _write(spark: SparkSession, location: Location) -> None:
+    ensure_tables(spark, location)
+    empty = spark.createDataFrame([], LOG_COLUMNS)
+    for batch in range(UPDATES + 1):
+        kind = "ShareUpdate" if batch else "ShareSnapshot"
+        record = _RECORD.format(group=GROUP, kind=kind, start=batch * 10, batch=batch)
+        rows = spark.range(PARTITIONS).selectExpr(*_columns(record))
+        note = CommitNote(GROUP, "records", 1, "dead", 0, batch)
+        log_table(location).append(_as_log(rows, empty), {"userMetadata": note.to_json()})
+
+
+def _columns(record: str) -> list[str]:
+    """Split at the commas between columns, not at those inside calls."""
+    depth, start, found = 0, 0, []
+    for at, letter in enumerate(record):
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and depth == 0:
+            found.append(record[start:at])
+            start = at + 1
+    return [*found, record[start:]]
+
+
+def _as_log(rows: DataFrame, empty: DataFrame) -> DataFrame:
+    """``rows`` in the types of the log, in one file."""
+    return rows.select([rows[field.name].cast(field.dataType) for field in empty.schema.fields]).coalesce(1)
+
+
+def _recover(spark: SparkSession, location: Location) -> None:
+    """A restart: the claim, and the state of every share-partition on the executors again."""
+    store = DeltaShareStateStore(
+        spark=spark,
+        location=location,
+        group_id=GROUP,
+        run_id=os.urandom(4).hex(),
+        limits=PartitionLimits(),
+        updates_per_snapshot=500,
+    )
+    store.claim()
+    assert len(store.load()) == PARTITIONS
+
+
+def _read_into_python(rows: DataFrame) -> None:
+    rows.mapInArrow(_count_objects, "n bigint").collect()
+
+
+def _count_objects(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"n": [len(batch.to_pylist())]})
