@@ -115,6 +115,7 @@ def _only_one(session: SparkSession, location: Location) -> Iterator[None]:
         yield
     finally:
         pulse.close()
+        file.delete()
 
 
 @dataclass(slots=True)

@@ -93,16 +93,14 @@ def _evidence_in(tail: Tail, group_id: str, version: int) -> GroupEvidence:
     )
 
 
+@dataclass(frozen=True, slots=True)
 class _AsJudged(CommitListing):
     """The commits as the evidence saw them: whoever has claimed since is found after them, and came first."""
 
-    def __init__(self, commits: CommitListing, version: int) -> None:
-        super().__init__(commits.files)
-        object.__setattr__(self, "judged", version)
+    judged: int
 
     def latest_version(self) -> int:
-        found: int = self.judged  # type: ignore[attr-defined]
-        return found
+        return self.judged
 
 
 def snapshot_group(spark: SparkSession, location: Location, commits: CommitListing, found: GroupEvidence) -> int | None:
@@ -118,7 +116,7 @@ def snapshot_group(spark: SparkSession, location: Location, commits: CommitListi
         limits=_limits(),
         updates_per_snapshot=1,
         buckets=bucket_numbers(max(1, spark.sparkContext.defaultParallelism)),
-        _commits=_AsJudged(commits, found.version),
+        _commits=_AsJudged(commits.files, found.version),
     )
     try:
         store.claim()

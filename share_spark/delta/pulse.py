@@ -93,7 +93,8 @@ class SmallFile:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Pulse:
-    """Keeps ``file`` young from ``start`` to ``close``, which removes it. A beat that fails is only late."""
+    """Keeps ``file`` young from ``start`` to ``close``, which leaves it to grow old: somebody else's heart may beat in
+    it by then. A beat that fails is only late."""
 
     file: SmallFile
     text: str
@@ -113,18 +114,14 @@ class Pulse:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-            self._try(self.file.delete)
 
     def _run(self) -> None:
         while not self._stop.wait(self.every_ms / 1_000):
             self._beat()
 
     def _beat(self) -> None:
-        self._try(lambda: self.file.write(self.text))
-
-    def _try(self, change: Any) -> None:
         try:
-            change()
+            self.file.write(self.text)
         except Exception:  # noqa: BLE001 - a sign of life must not be what kills
             _log.warning("%s could not be written; it will be tried again", self.file.path, exc_info=True)
 

@@ -1,0 +1,411 @@
+"""The scheduled compaction on real tables: what it does, what it leaves alone, and beside a running engine."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from share_spark import EmbeddedTopicLog, cli
+from share_spark.delta import compaction
+from share_spark.delta.compaction import compact
+from share_spark.delta.compaction_order import CompactionOrder
+from share_spark.delta.compaction_report import CompactionReport, report_lines
+from share_spark.delta.dead_letters import COLUMNS, TABLE_KIND
+from share_spark.delta.idle_groups import evidence_of, snapshot_group
+from share_spark.delta.location import Location
+from share_spark.delta.pulse import Pulse, heartbeat_file, lock_file
+from share_spark.delta.retention import log_starts_after
+from share_spark.delta.tables import log_table
+from share_spark.delta.topic_producer import Message
+from share_spark.delta.upkeep import Upkeep
+from share_spark.model.errors import ConfigError, FencedError, StateError
+from tests.support.engine_on_delta import DeltaWorld
+from tests.support.engine_world import ACCEPT, GROUP, RELEASE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+UPDATES = "share__coordinator__snapshot__update__records__per__snapshot"
+HOUR_MS = 3_600_000
+
+
+def order(world: DeltaWorld, **more: Any) -> CompactionOrder:
+    """Without the bounds that the command line keeps: nothing here waits for an hour."""
+    return CompactionOrder(state=world.location, **{"idle_ms": 0, **more})
+
+
+def texts(report: CompactionReport) -> list[str]:
+    return [f"{step.subject}: {step.text}" for step in report.steps]
+
+
+def segments(world: DeltaWorld) -> dict[int, int]:
+    """Rows of records by segment."""
+    rows = log_table(world.location).load(world.spark).where("kind <> 'claim'").groupBy("segment").count()
+    return {row.segment: row["count"] for row in rows.orderBy("segment").collect()}
+
+
+def contents(place: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def world(spark: SparkSession, tmp_path: Path) -> DeltaWorld:
+    return DeltaWorld(spark, str(tmp_path / "state"), partitions=2, handler=lambda *_: RELEASE)
+
+
+def test_a_group_without_engine_gets_a_snapshot_once(spark: SparkSession, world: DeltaWorld) -> None:
+    """R74: a restart then reads one row per share-partition. The counts go on from where they were."""
+    world.produce(3)
+    engine = world.engine()
+    for _ in range(3):
+        engine.run()
+    before = world.windows()
+    assert segments(world) == {0: 4}
+    (told, *_) = texts(compact(spark, order(world)))
+    assert told == "group billing: snapshot of 2 share-partitions instead of 2 updates"
+    assert segments(world) == {0: 4, 1: 2}
+    assert world.windows() == before
+    (told, *_) = texts(compact(spark, order(world)))
+    assert told == "group billing: nothing since its last snapshot"
+    assert segments(world) == {0: 4, 1: 2}
+    successor = world.engine()
+    assert successor.store.writer_epoch == 3
+    assert dict(successor.engine._fronts) == dict(engine.engine._fronts)
+
+
+def test_a_living_engine_is_left_alone(spark: SparkSession, world: DeltaWorld) -> None:
+    world.produce(3)
+    engine = world.engine()
+    engine.run()
+    engine.run()
+    upkeep = Upkeep(spark=spark, location=world.location, store=engine.store, refresh_ms=HOUR_MS, retention_ms=0)
+    upkeep.start()
+    (told, *_) = texts(compact(spark, order(world, idle_ms=60_000)))
+    assert "an engine runs it" in told
+    engine.run()
+    upkeep.close()
+
+
+def test_an_idle_engine_lives_as_long_as_its_heart_beats(spark: SparkSession, world: DeltaWorld) -> None:
+    """It appends nothing, so the log alone would tell a dead one."""
+    world.produce(1)
+    engine = world.engine()
+    engine.run()
+    engine.run()
+    file = heartbeat_file(spark, world.location, GROUP)
+    pulse = Pulse(file=file, text="run1", every_ms=100)
+    pulse.start()
+    time.sleep(2.5)
+    (told, *_) = texts(compact(spark, order(world, idle_ms=2_000)))
+    assert "an engine runs it" in told
+    engine.run()
+    pulse.close()
+    time.sleep(2.5)
+    assert "snapshot of 2" in texts(compact(spark, order(world, idle_ms=2_000)))[0]
+    with pytest.raises(FencedError, match="compaction-"):
+        engine.run()
+
+
+def test_an_engine_that_starts_while_the_evidence_is_looked_at_wins(spark: SparkSession, world: DeltaWorld) -> None:
+    world.produce(3)
+    world.engine().run()
+    store = world.delta_store(world, "looks")
+    commits = store._open()
+    found = evidence_of(spark, world.location, GROUP, commits, commits.latest_version())
+    engine = world.engine()
+    assert snapshot_group(spark, world.location, commits, found) is None
+    engine.run()
+    assert world.windows() == ["0-3: 0-2 Q1", "0-0"]
+
+
+def test_what_an_engine_left_in_its_journal_is_for_the_next_engine(
+    spark: SparkSession, world: DeltaWorld, tmp_path: Path
+) -> None:
+    """Whether it counts is told by the segment of the engine that wrote it."""
+    world.produce(3)
+    engine = world.engine()
+    engine.run()
+    engine.run()
+    journal = tmp_path / "state" / "share_state_log" / "_share_spark" / "dead-letters" / GROUP
+    journal.mkdir(parents=True)
+    (journal / "1-1").write_text("[]")
+    assert "the next one finishes first" in texts(compact(spark, order(world)))[0]
+    assert list(segments(world)) == [0]
+    (journal / "1-1").unlink()
+    assert "snapshot of 2" in texts(compact(spark, order(world)))[0]
+
+
+def test_closed_segments_and_the_rows_of_zombies_go(spark: SparkSession, world: DeltaWorld) -> None:
+    world.produce(3)
+    zombie = world.engine()
+    zombie.run()
+    successor = world.engine()
+    with pytest.raises(FencedError):
+        zombie.run()
+    for _ in range(2):
+        successor.run()
+    before = world.windows()
+    assert list(segments(world)) == [0, 1]
+    compact(spark, order(world, idle_ms=HOUR_MS, history_retention_ms=HOUR_MS))
+    assert list(segments(world)) == [0, 1]
+    report = compact(spark, order(world, idle_ms=HOUR_MS, history_retention_ms=1))
+    assert "group billing: prune 1 files of segments below 1" in texts(report)
+    assert log_table(world.location).load(spark).where("run_id = 'run1'").isEmpty()
+    assert list(segments(world)) == [1]
+    assert world.windows() == before
+    assert world.engine().store.writer_epoch == 3
+
+
+def test_history_that_is_kept_is_joined_into_few_files(spark: SparkSession, tmp_path: Path) -> None:
+    world = DeltaWorld(spark, str(tmp_path / "state"), handler=lambda *_: RELEASE, **{UPDATES: 4})
+    world.produce(3)
+    engine = world.engine()
+    for _ in range(8):
+        engine.run()
+    rows, before = segments(world), world.windows()
+    assert list(rows) == [0, 1]
+    live = files_of(world, 1)
+    report = compact(spark, order(world, idle_ms=HOUR_MS))
+    assert "share_state_log: join 5 files of 1 closed segments" in texts(report)
+    assert (len(files_of(world, 0)), files_of(world, 1)) == (1, live)
+    assert (segments(world), world.windows()) == (rows, before)
+    engine.run()
+    world.engine()
+
+
+def files_of(world: DeltaWorld, segment: int) -> list[str]:
+    return sorted(log_table(world.location).load(world.spark).where(f"segment = {segment}").inputFiles())
+
+
+def test_old_versions_and_old_commits_go(spark: SparkSession, world: DeltaWorld, tmp_path: Path) -> None:
+    """Commits as far back as a checkpoint that is old enough: by that, versions younger than it stay readable."""
+    world.produce(3)
+    engine = world.engine()
+    for _ in range(5):
+        engine.run()
+    before, log = world.windows(), tmp_path / "state" / "share_state_log"
+    report = compact(spark, order(world, history_retention_ms=1, vacuum_retention_ms=0))
+    (name, old, new), *_ = report.sizes
+    assert (name, old.rows, new.rows) == ("share_state_log", 7, 3)
+    assert len(list(log.rglob("part-*.parquet"))) == 2
+    for path in log.rglob("*"):
+        os.utime(path, (1_000_000, 1_000_000))
+    engine = world.engine()
+    engine.run()
+    before = world.windows()
+    commits = {path.name for path in (log / "_delta_log").glob("*.json")}
+    compact(spark, order(world, history_retention_ms=1, vacuum_retention_ms=0))
+    assert len({path.name for path in (log / "_delta_log").glob("*.json")} & commits) < len(commits) / 2
+    assert world.windows() == before
+    assert dict(world.engine().engine._fronts) == dict(engine.engine._fronts)
+
+
+def test_a_dry_run_says_it_and_changes_nothing(spark: SparkSession, world: DeltaWorld, tmp_path: Path) -> None:
+    for _ in range(2):
+        world.produce(3)
+        engine = world.engine()
+        engine.run()
+        engine.run()
+    before = contents(tmp_path)
+    report = compact(spark, order(world, history_retention_ms=1, vacuum_retention_ms=0, dry_run=True))
+    assert contents(tmp_path) == before
+    lines = report_lines(report)
+    assert lines[0] == f"compaction of {world.location} (dry run: nothing was changed)"
+    assert "  group billing: would snapshot it: 1 updates since the last one" in lines
+    assert "  group billing: would prune 3 files of segments below 1" in lines
+    assert [name for name, *_ in report.sizes] == ["share_state_log", "share_partition_state"]
+
+
+def test_of_two_compactions_the_second_stops(
+    spark: SparkSession, world: DeltaWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.produce(1)
+    world.engine().run()
+    file = lock_file(spark, world.location)
+    assert file.create("elsewhere, process 1")
+    before = contents(tmp_path)
+    with pytest.raises(StateError, match=r"another compaction of .* is at work \(elsewhere, process 1\)"):
+        compact(spark, order(world))
+    assert contents(tmp_path) == before
+    os.utime(file.path.toUri().getPath(), (1_000_000, 1_000_000))
+    compact(spark, order(world))
+    assert file.modified_at_ms() is None
+
+
+def test_of_many_that_begin_at_once_one_holds_the_lock(spark: SparkSession, world: DeltaWorld) -> None:
+    world.produce(1)
+    world.engine().run()
+    gate, won = threading.Barrier(8), []
+
+    def begin(number: int) -> None:
+        file = lock_file(spark, world.location)
+        gate.wait()
+        if file.create(f"process {number}"):
+            won.append(number)
+
+    threads = [threading.Thread(target=begin, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert lock_file(spark, world.location).read() == f"process {won[0]}"
+
+
+def test_dead_letters_and_records_go_when_their_time_is_over(
+    spark: SparkSession, world: DeltaWorld, tmp_path: Path
+) -> None:
+    world.produce(1)
+    world.engine().run()
+    letters, topics = Location.parse(str(tmp_path / "letters")), Location.parse(str(tmp_path / "topics"))
+    letters.create(spark, COLUMNS, properties={"share_spark.table": TABLE_KIND, "share_spark.format.version": "1"})
+    for hours in (3, 3, 0):
+        spark.sql(
+            f"INSERT INTO {letters.sql_name()} (group_id, offset, archived_at) "
+            f"SELECT 'billing', {hours}, current_timestamp() - INTERVAL {hours} HOURS"
+        )
+    log = EmbeddedTopicLog(spark, topics)
+    log.create_topic("orders", 2)
+    old, new = (spark.sql(f"SELECT current_timestamp() - INTERVAL {hours} HOURS").first()[0] for hours in (3, 0))
+    log.append("orders", [Message(b"1", partition=0, timestamp=old), Message(b"2", partition=0, timestamp=old)])
+    log.append("orders", [Message(b"3", partition=0, timestamp=new), Message(b"4", partition=1, timestamp=old)])
+    wanted = {"dead_letter": letters, "dead_letter_retention_ms": 2 * HOUR_MS}
+    wanted |= {"topic_table": topics, "topic_retention_ms": 2 * HOUR_MS}
+    told = texts(compact(spark, order(world, **wanted)))
+    assert "letters: delete 2 letters" in told
+    assert "topics: move the log start of orders to (partition: offset) 0: 2, 1: 1" in told
+    assert [row.offset for row in letters.load(spark).collect()] == [0]
+    assert dict(log.log_ends("orders")) == {0: (2, 3), 1: (1, 1)}
+    assert [row.offset for row in topics.load(spark).collect()] == [2]
+    assert log_starts_after(spark, topics, int(time.time() * 1_000) - 2 * HOUR_MS) == {}
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"group_id": "shipping"}, "no group 'shipping' in"),
+        ({"dead_letter": "state/share_state_log"}, "is not a dead-letter table of share_spark"),
+        ({"topic_table": "nowhere"}, "is not a topic table of share_spark"),
+    ],
+)
+def test_what_is_not_there_is_refused_and_nothing_changed(
+    spark: SparkSession, world: DeltaWorld, tmp_path: Path, more: dict[str, str], told: str
+) -> None:
+    world.produce(1)
+    world.engine().run()
+    before = contents(tmp_path)
+    given = {key: value if key == "group_id" else Location.parse(str(tmp_path / value)) for key, value in more.items()}
+    with pytest.raises(ConfigError, match=told):
+        compact(spark, order(world, **given))
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("spoil", ["nothing", "foreign", "newer"])
+def test_a_location_that_is_not_ours_is_one_line(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], spoil: str
+) -> None:
+    table = f"{tmp_path}/share_state_log"
+    if spoil == "foreign":
+        spark.range(1).write.format("delta").save(table)
+    if spoil == "newer":
+        properties = "'share_spark.table' = 'share_state_log', 'share_spark.format.version' = '99'"
+        spark.sql(f"CREATE TABLE delta.`{table}` (a int) USING DELTA TBLPROPERTIES ({properties})")
+    before = contents(tmp_path)
+    capsys.readouterr()
+    assert cli.main(["compact", "--state", str(tmp_path)]) == cli.BAD_INPUT
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    wanted = {"nothing": "no share-group state at", "foreign": "is not a table of", "newer": "newer share_spark"}
+    assert wanted[spoil] in err
+    assert contents(tmp_path) == before
+
+
+def test_beside_a_running_engine(spark: SparkSession, tmp_path: Path) -> None:
+    """Compactions in a loop: no micro-batch fails, nobody is fenced, and a restart finds what the engine had."""
+    world = DeltaWorld(
+        spark,
+        str(tmp_path / "state"),
+        partitions=2,
+        handler=lambda *record: ACCEPT if record[3] > 2 else RELEASE,
+        **{UPDATES: 3},
+    )
+    engine = world.engine()
+    upkeep = Upkeep(spark=spark, location=world.location, store=engine.store, refresh_ms=1_000, retention_ms=HOUR_MS)
+    upkeep.start()
+    over, reports, faults = threading.Event(), [], []
+
+    def keep_compacting() -> None:
+        while not over.is_set():
+            try:
+                reports.append(
+                    compact(spark, order(world, idle_ms=60_000, history_retention_ms=1, vacuum_retention_ms=600_000))
+                )
+            except Exception as fault:  # noqa: BLE001 - told below
+                faults.append(fault)
+
+    thread = threading.Thread(target=keep_compacting)
+    thread.start()
+    batches = 0
+    try:
+        while len(reports) < 3 and not faults and batches < 300:
+            world.produce(2, batches % 2)
+            upkeep.note(engine.run().touched, engine.store.segment)
+            batches += 1
+    finally:
+        over.set()
+        thread.join()
+    assert faults == []
+    assert len(reports) >= 3
+    assert any("prune" in line for report in reports for line in texts(report))
+    engine.run(stopping=True)
+    upkeep.close()
+    successor = world.engine()
+    assert dict(successor.engine._fronts) == dict(engine.engine._fronts)
+
+
+def test_a_running_job_compacts_by_itself(spark: SparkSession, world: DeltaWorld) -> None:
+    """By ``compaction.interval``, in its upkeep's thread, its session's settings untouched."""
+    world.produce(3)
+    world.engine().run()
+    engine = world.engine()
+    engine.run()
+    settings = dict(spark.conf.getAll)
+    upkeep = Upkeep(
+        spark=spark,
+        location=world.location,
+        store=engine.store,
+        refresh_ms=100,
+        retention_ms=HOUR_MS,
+        compaction_interval_ms=100,
+    )
+    upkeep.start()
+    until(lambda: len(files_of(world, 0)) == 1)
+    upkeep.close()
+    changed = {key: value for key, value in spark.conf.getAll.items() if settings.get(key) != value}
+    assert [key for key in changed if "lastCommitVersionInSession" not in key] == []
+    engine.run()
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_the_lock_of_a_compaction_that_fails_is_given_back(
+    spark: SparkSession, world: DeltaWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.produce(1)
+    world.engine().run()
+    with monkeypatch.context() as patch:
+        patch.setattr(compaction._Compaction, "work", lambda *_: (_ for _ in ()).throw(OSError("disk")))
+        with pytest.raises(OSError, match="disk"):
+            compact(spark, order(world))
+    assert lock_file(spark, world.location).modified_at_ms() is None
