@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_spark.engine.memory import Answer, Moment, StateCommit, WorkerLostError
+from share_spark.engine.memory import Moment, StateCommit
+from share_spark.engine.memory_delivery import Answer, WorkerLostError
 from share_spark.model.errors import FencedError
 from share_spark.model.records import DeliveryState
 from share_spark.partition import SharePartition

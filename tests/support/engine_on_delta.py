@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from share_spark.delta.location import Location
 from share_spark.delta.state_store import DeltaShareStateStore
 from share_spark.delta.state_view import state
-from share_spark.engine.memory import RecordHandler
+from share_spark.engine.memory_delivery import RecordHandler
 from tests.support.engine_world import GROUP, LETTERS, World
 
 if TYPE_CHECKING:

@@ -7,17 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 from share_spark.engine.memory import (
-    Answer,
-    InMemoryDelivery,
     InMemoryShareStateStore,
     InMemoryStateLog,
     InMemoryTopicLog,
     ManualClock,
     MemoryRecord,
     Moment,
-    RecordHandler,
     StateCommit,
 )
+from share_spark.engine.memory_delivery import Answer, InMemoryDelivery, RecordHandler
 from share_spark.engine.memory_output import InMemoryDeadLetters, InMemoryOutputSink, InMemoryOutputTable
 from share_spark.engine.micro_batch import Ports, ShareGroupEngine
 from share_spark.engine.progress import MicroBatchProgress

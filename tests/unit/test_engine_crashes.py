@@ -12,7 +12,8 @@ from dataclasses import replace
 
 import pytest
 
-from share_spark.engine.memory import Answer, Moment, StateCommit
+from share_spark.engine.memory import Moment, StateCommit
+from share_spark.engine.memory_delivery import Answer
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan
 from share_spark.model.errors import DeadLetterError, FencedError, HandlerError, StateError
 from tests.support.engine_world import ACCEPT, REJECT, RELEASE, Death, Engine, Interruption, World

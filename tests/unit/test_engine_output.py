@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from share_spark.engine.memory import Answer, Moment, WorkerLostError
+from share_spark.engine.memory import Moment
+from share_spark.engine.memory_delivery import Answer, WorkerLostError
 from share_spark.model.errors import FencedError, SinkError
 from tests.support.engine_world import ACCEPT, REJECT, RELEASE, Death, Engine, Interruption, World
 
