@@ -11,7 +11,7 @@ import pytest
 from share_spark import attempts, cli, history
 from share_spark.delta.tables import log_table, state_table
 from share_spark.delta.upkeep import Upkeep
-from share_spark.engine.memory import Answer
+from share_spark.engine.memory_delivery import Answer
 from share_spark.model.errors import ConfigError, FencedError, StateError
 from tests.support.engine_on_delta import DeltaWorld
 from tests.support.engine_world import ACCEPT, GROUP, REJECT, RELEASE, TOPIC, Engine
