@@ -22,6 +22,7 @@ from share_spark.coordinator import STATE_PARTITIONS
 from share_spark.delta.compaction_order import KEYS as COMPACTION_KEYS
 from share_spark.delta.compaction_order import CompactionOrder, read_order
 from share_spark.delta.location import Location
+from share_spark.delta.long_work import PROGRESS_LOGGER
 from share_spark.delta.tables import log_table, state_table
 from share_spark.model.errors import ConfigError, EnvironmentFault, ShareError
 from share_spark.process.job import START, Job, read_config
@@ -50,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         level=logging.INFO if debug else logging.WARNING,
     )
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger(PROGRESS_LOGGER).setLevel(logging.INFO)
     return guarded(lambda: _command(given), debug=debug)
 
 
