@@ -22,7 +22,7 @@ from share_spark.delta.state_store import DeltaShareStateStore
 from share_spark.delta.upkeep import Upkeep
 from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.engine.progress import MicroBatchProgress
-from share_spark.model.errors import FencedError
+from share_spark.model.errors import EnvironmentFault, FencedError
 from share_spark.process.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class ShareGroupQuery:
         """Ends the query between micro-batches: when the work is done, on ``stop``, after a fault of Spark itself."""
         assert self._query is not None
         while not self._over.wait(1.0):
-            if not self._query.isActive:
+            if not self._is_running(self._query):
                 break
         with self._turn:
             if not self._closed and not self.engine.done:
@@ -171,6 +171,13 @@ class ShareGroupQuery:
         self._end_query(self._query)
         self.upkeep.close()
         self._ended.set()
+
+    def _is_running(self, query: StreamingQuery) -> bool:
+        try:
+            return query.isActive
+        except Exception as fault:  # noqa: BLE001 - whatever py4j makes of a JVM that is gone
+            self._fault = self._fault or EnvironmentFault(f"Spark's JVM does not answer any more: {fault}")
+            return False
 
     def _end_query(self, query: StreamingQuery) -> None:
         try:

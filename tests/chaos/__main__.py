@@ -47,6 +47,7 @@ HALF_KILLS = [
     ("during delivery", JVM),
     ("during delivery", DRIVER),
     ("while closing", JVM),
+    ("after the micro-batch", JVM),
     *((IN_HANDLER, who) for who in (SESSION, WORKER, EXECUTOR)),
     *((IN_OUTPUT, who) for who in (SESSION, WORKER, EXECUTOR)),
 ]

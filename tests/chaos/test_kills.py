@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.chaos.faults import IN_HANDLER, SESSION, Fault
+from tests.chaos.faults import IN_HANDLER, JVM, SESSION, Fault
 from tests.chaos.kafka import KafkaProducer
 from tests.chaos.script import ACCEPT, KILL_DRIVER, KILL_WORKER, mixed
 from tests.chaos.world import World
@@ -46,6 +46,14 @@ def test_a_kill_on_kafka(spark: SparkSession, broker: str, tmp_path: Path) -> No
     with World.opened(spark, tmp_path, KafkaProducer(broker), topic=fresh_name()) as world:
         world.produce(mixed(20))
         survive(world, Fault("after the output is appended"))
+
+
+def test_an_engine_whose_jvm_dies_between_micro_batches_ends_and_says_so(world: World) -> None:
+    world.produce(mixed(20))
+    engine = world.run(Fault("after the micro-batch", JVM))
+    assert engine.end() == 1
+    assert engine.last_line.startswith("EnvironmentFault: Spark's JVM does not answer any more"), engine.told
+    survive(world)
 
 
 @pytest.mark.parametrize("poison", [KILL_WORKER, KILL_DRIVER])

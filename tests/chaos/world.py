@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 300
+TIMEOUT_S = 240
 
 
 class Producer(Protocol):
@@ -120,7 +120,8 @@ class Engine:
 
 @dataclass(slots=True)
 class World:
-    """``values``: what every record says. ``crashes``: runs that did not end by themselves."""
+    """``values``: what every record says. ``crashes``: runs that did not end well. ``slept_in_handler``: see
+    ``Evidence``."""
 
     spark: SparkSession
     directory: Path
@@ -130,6 +131,7 @@ class World:
     limit: int = 6
     values: dict[Offset, str] = field(default_factory=dict)
     crashes: int = 0
+    slept_in_handler: bool = False
     _engines: list[Engine] = field(default_factory=list)
 
     @classmethod
@@ -215,6 +217,7 @@ class World:
             announced=[file.name for file in journal.glob("[0-9]*")],
             crashes=self.crashes,
             limit=self.limit,
+            slept_in_handler=self.slept_in_handler,
         )
         return faults_in(evidence)
 
