@@ -20,6 +20,7 @@ from share_spark.delta.record_rows import RECORD_TYPE, record_array, records_in
 from share_spark.delta.tables import RECORD_COLUMNS
 from share_spark.engine.python_worker import drop_zip_importers
 from share_spark.engine.step import (
+    Answered,
     Control,
     EndedAttempt,
     Front,
@@ -31,7 +32,6 @@ from share_spark.engine.step import (
 )
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import ShareRecord
-from share_spark.model.requests import PartitionResponse
 from share_spark.partition import PartitionLimits, SharePartition, restore
 
 HEADER, STATE, RECORD, OUTCOME = range(4)
@@ -182,14 +182,14 @@ class Advance:
     ) -> Iterator[pa.RecordBatch]:
         outcome: Outcome | None = None
         record: ShareRecord | None = None
-        responses: tuple[PartitionResponse, ...] = ()
+        answered: Answered = ()
         if control is not None:
-            state, record, outcome, responses = step(
+            state, record, outcome, answered = step(
                 state.key, state, control, limits=self.limits, member_id=self.member_id, now_ms=self.now_ms
             )
         if self.snapshot_all:
             state, record = with_snapshot(state)
-        yield from _result(bucket, topic, state, record, outcome, ended_attempts(responses) if self.audit else ())
+        yield from _result(bucket, topic, state, record, outcome, ended_attempts(answered) if self.audit else ())
 
     def _begin(self, bucket: int, key: SharePartitionKey, control: Control) -> Iterator[pa.RecordBatch]:
         state, record, outcome, _ = step(

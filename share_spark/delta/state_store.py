@@ -79,7 +79,6 @@ class DeltaShareStateStore:
     audit: bool = False
     least_epoch: int = 0
     buckets: tuple[int, ...] = ()
-    state_table_is_new: bool = False
     _commits: Any = None
     _version: int = -1
     _epoch: int = 0
@@ -146,7 +145,7 @@ class DeltaShareStateStore:
         """Make sure that the tables are there and ours, once."""
         if self._commits is None:
             with self._as_state_error():
-                self.state_table_is_new = ensure_tables(self.spark, self.location)
+                ensure_tables(self.spark, self.location)
             self.buckets = self.buckets or bucket_numbers(max(1, self.spark.sparkContext.defaultParallelism))
             self._commits = CommitListing.of(self.spark, log_table(self.location).directory(self.spark))
         found: CommitListing = self._commits

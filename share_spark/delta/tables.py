@@ -82,11 +82,8 @@ def state_table(location: Location) -> Location:
     return location.table(STATE_TABLE)
 
 
-def ensure_tables(spark: SparkSession, location: Location) -> bool:
-    """Create the tables unless they exist; refuse what is not ours. Is the state table new, so certainly empty?
-
-    Raises StateError and then has changed nothing.
-    """
+def ensure_tables(spark: SparkSession, location: Location) -> None:
+    """Create the tables unless they exist; refuse what is not ours. Raises StateError and then has changed nothing."""
     found = check_place(spark, location)
     log, state = log_table(location), state_table(location)
     if log not in found:
@@ -97,7 +94,6 @@ def ensure_tables(spark: SparkSession, location: Location) -> bool:
         state.create(
             spark, f"{STATE_COLUMNS}, bucket int", partitioned_by=("group_id", "bucket"), properties=_STATE_PROPERTIES
         )
-    return state not in found
 
 
 def check_place(spark: SparkSession, location: Location) -> list[Location]:

@@ -10,20 +10,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.compaction import compact
 from share_spark.delta.compaction_order import CompactionOrder
 from share_spark.delta.location import Location
 from share_spark.delta.pulse import Pulse, heartbeat_file
 from share_spark.delta.retention import oldest_kept_segment, segments_below
 from share_spark.delta.state_store import DeltaShareStateStore
-from share_spark.delta.state_view import state_bucket, state_of_frame
+from share_spark.delta.state_view import LiveState, state_bucket, state_of_frame
 from share_spark.delta.tables import log_table, state_table
+from share_spark.engine.ports import Stamp
 from share_spark.model.errors import StateError
 from share_spark.model.ids import SharePartitionKey
 
@@ -45,7 +47,6 @@ class Upkeep:
     retention_ms: int
     compaction_interval_ms: int = 0
     _changed: set[int] | None = None
-    _written: bool = False
     _segment: int = -1
     _pruned: int = -1
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -115,14 +116,18 @@ class Upkeep:
             rows, table = state_of_frame(live, buckets), state_table(self.location)
             # To find out what a dynamic overwrite replaces takes Delta most of a second: not where there is nothing.
             if self._is_empty(table):
-                table.append(rows)
-                self._written = True
+                table.append(rows, self._numbered(live))
             else:
-                overwrite(table, rows)
+                overwrite(table, rows, self._numbered(live))
+
+    def _numbered(self, live: LiveState) -> dict[str, str]:
+        """Delta takes no rows of a lower number: an engine that has a successor cannot put its own over theirs."""
+        number = Stamp(live.writer_epoch, live.batch_id).number
+        return {"txnAppId": f"share_spark/state/{self.store.group_id}", "txnVersion": str(number)}
 
     def _is_empty(self, table: Location) -> bool:
-        """Does the table hold nothing of this group? One that is as new as this engine is not asked."""
-        if self.store.state_table_is_new and not self._written:
+        """Does the table hold nothing of this group? One that nobody has written to yet is not asked."""
+        if CommitFiles(self.spark, table.directory(self.spark)).latest_version() == 0:
             return True
         return table.load(self.spark).where(F.col("group_id") == self.store.group_id).isEmpty()
 
@@ -151,9 +156,10 @@ class Upkeep:
             _log.info("%s; the next one is due in %s ms", fault, self.compaction_interval_ms)
 
 
-def overwrite(table: Location, rows: DataFrame) -> None:
-    """Replace exactly the partitions that ``rows`` has."""
+def overwrite(table: Location, rows: DataFrame, options: Mapping[str, str]) -> None:
+    """Replace exactly the partitions that ``rows`` has; ``options`` are Delta's."""
     writer = rows.write.format("delta").mode("overwrite").option("partitionOverwriteMode", "dynamic")
+    writer = writer.options(**dict(options))
     if table.path is not None:
         writer.save(table.path)
     else:

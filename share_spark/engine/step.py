@@ -120,13 +120,17 @@ class EndedAttempt(NamedTuple):
     outcome: str
 
 
+Answered = tuple[tuple[PartitionRequest, PartitionResponse], ...]
+"""What a step asked of the share-partition, and the answers."""
+
+
 class StepResult(NamedTuple):
     """``record`` is None if nothing changed; ``state`` is then the state that was given."""
 
     state: SharePartition
     record: ShareRecord | None
     outcome: Outcome
-    responses: tuple[PartitionResponse, ...]
+    answered: Answered
 
 
 def step(
@@ -148,25 +152,25 @@ def step(
     if state is None and record is not None:
         after, record = with_snapshot(after)
     outcome = outcome_of(key, control.topic, after, record, decision.responses)
-    return StepResult(after, record, outcome, decision.responses)
+    return StepResult(after, record, outcome, tuple(zip(requests, decision.responses, strict=True)))
 
 
-def ended_attempts(responses: tuple[PartitionResponse, ...]) -> list[EndedAttempt]:
+def ended_attempts(answered: Answered) -> list[EndedAttempt]:
     """All that ended, in the order in which it was decided."""
     return [
-        EndedAttempt(run.first_offset, run.last_offset, run.delivery_count, _outcome_text(run, response.archived))
-        for response in responses
+        EndedAttempt(run.first_offset, run.last_offset, run.delivery_count, _outcome_text(request, run, response))
+        for request, response in answered
         for run in response.ended
     ]
 
 
-def _outcome_text(run: InFlightBatch, archived: tuple[ArchivedRange, ...]) -> str:
+def _outcome_text(request: PartitionRequest, run: InFlightBatch, response: PartitionResponse) -> str:
     if run.delivery_state is DeliveryState.ACKNOWLEDGED:
         return "accepted"
     if run.delivery_state is DeliveryState.AVAILABLE:
-        return "lost" if run.lost_among else "released"
-    at = bisect_right(archived, run.first_offset, key=lambda found: found.first_offset)
-    return archived[at - 1].reason.value
+        return "lost" if isinstance(request, ExpireLocks | LoseAttempts) else "released"
+    at = bisect_right(response.archived, run.first_offset, key=lambda found: found.first_offset)
+    return response.archived[at - 1].reason.value
 
 
 def with_snapshot(state: SharePartition) -> tuple[SharePartition, ShareRecord]:

@@ -98,7 +98,7 @@ def test_the_audit_column_tells_how_attempts_ended() -> None:
     got = step(KEY, state, Control("t", 0, 5, max_records=5), limits=limits, member_id="m", now_ms=0)
     said = np.array([(0, 0, 1), (1, 1, 3), (2, 2, 2), (3, 4, 1)], np.int64)
     after = step(KEY, got.state, Control("t", 0, 5, acknowledged=said), limits=limits, member_id="m", now_ms=1)
-    ended = ended_attempts(after.responses)
+    ended = ended_attempts(after.answered)
     assert [tuple(one) for one in ended] == [
         (0, 0, 1, "accepted"),
         (1, 1, 1, "rejected"),
