@@ -85,8 +85,8 @@ class DeltaShareCoordinator:
     def answer(self, request: ShareGroupStateRequest) -> tuple[StateResult, ...]:
         """One result per entry, in their order (R98); none without a group id (R97). What it changed is committed.
 
-        Raises FencedError if an engine runs the group or begins to: then nothing of the request counts. StateError if
-        the log is damaged, cannot be written, or is needed as it is by the group's next engine.
+        Raises FencedError if an engine runs the group or begins to, StateError if the log is damaged, cannot be
+        written, or is needed as it is by the group's next engine. After either the request may be repeated.
         """
         if not request.group_id:
             return ()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from share_spark import coordinator
 from share_spark.coordinator import state_partition_of
 from share_spark.delta import segments, share_coordinator
-from share_spark.delta.kip_takeover import begun, durable_state, written
+from share_spark.delta.kip_takeover import begun, changed_batches, durable_state, written
 from share_spark.delta.pulse import heartbeat_file
 from share_spark.delta.share_coordinator import DeltaShareCoordinator
 from share_spark.delta.state_view import state_bucket
@@ -241,7 +242,26 @@ def test_what_was_written_is_what_the_live_form_tells(
         told = coordinator.normal_form(after.start_offset, after.state_batches)
         assert coordinator.normal_form(found.start_offset, durable_state(found).state_batches) == told
         assert (found.read_gap, found.fetched) == (None, ())
-    holes = set(range(found.start_offset, found.end_offset))
-    for run in found.in_flight:
-        holes -= set(range(run.first_offset, run.last_offset + 1))
-    assert not holes, "a hole would never be delivered"
+        assert not found.in_flight or not found.in_flight[0].delivery_state.is_final, "R15"
+        holes = set(range(found.start_offset, found.end_offset)) - by_offset(found.in_flight).keys()
+        assert not holes, "a hole would never be delivered"
+    said_before, said_now = by_offset(known.state_batches), by_offset(after.state_batches)
+    was, became = by_offset(live.in_flight), by_offset(written(live, after).in_flight)
+    for offset in was.keys() & became.keys():
+        if said_before.get(offset) == said_now.get(offset):
+            assert became[offset] == was[offset], "attempts that the KIP's form does not tell"
+
+
+@settings(max_examples=400, deadline=None)
+@given(before=BATCHES, after=BATCHES)
+def test_only_what_is_new_is_a_change(before: list[StateBatch], after: list[StateBatch]) -> None:
+    known, now = (coordinator.combine_batches((), batches, -1) for batches in (before, after))
+    changes = list(changed_batches(known, now))
+    assert changes == sorted(changes)
+    said = by_offset(known)
+    assert by_offset(changes) == {at: told for at, told in by_offset(now).items() if said.get(at) != told}
+
+
+def by_offset(runs: Iterable[tuple[Any, ...]]) -> dict[int, tuple[Any, ...]]:
+    """What is said of each offset."""
+    return {offset: tuple(run[2:]) for run in runs for offset in range(run[0], run[1] + 1)}
