@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 LOCK_STALE_MS = 300_000
-_MARGIN_MS = 3_600_000
 
 
 def compact(spark: SparkSession, order: CompactionOrder) -> CompactionReport:
@@ -211,9 +210,9 @@ class _Compaction:
 
     def _log_retention_ms(self) -> int:
         """A living engine that has been idle for long looks for claims from its own last commit on: that stays."""
-        now_ms = _now_ms()
-        alive = [found for found in self._found if found.lives(now_ms, self.order.idle_ms)]
-        return max([self.order.vacuum_retention_ms, *(now_ms - found.written_at_ms + _MARGIN_MS for found in alive)])
+        now_ms, idle_ms = _now_ms(), self.order.idle_ms
+        alive = [found for found in self._found if found.lives(now_ms, idle_ms)]
+        return max([self.order.vacuum_retention_ms, *(now_ms - found.written_at_ms + idle_ms for found in alive)])
 
     # ---------------------------------------------------------------------------------------------- tables
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _CONFLICT = re.compile(r"io\.delta\.exceptions\.\w*(?:Concurrent|MetadataChanged)\w*Exception")
 _TRIES = 5
+_HOUR_MS = 3_600_000
 _SETTINGS = {
     # A listing of 10,000 tasks, Spark's default, keeps the micro-batches beside it waiting for half a minute.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
@@ -105,8 +106,12 @@ class KeptTable:
         return giving_way(lambda: self.place.delta_table(self.session).delete(where))
 
     def vacuum(self, retention_ms: int, *, dry_run: bool = False) -> int | None:
-        """Remove files that no version of the last ``retention_ms`` needs. How many, if it is a dry run."""
-        text = f"VACUUM {self.place.sql_name()} RETAIN {retention_ms / 3_600_000:.6f} HOURS"
+        """Remove files that no version of the last ``retention_ms`` needs. How many, if it is a dry run.
+
+        Delta rounds to the nearest hour, half an hour to none at all, which would take the files of appends in flight:
+        so in whole hours, rounded up.
+        """
+        text = f"VACUUM {self.place.sql_name()} RETAIN {-(-retention_ms // _HOUR_MS)} HOURS"
         if dry_run:
             return self.session.sql(f"{text} DRY RUN").count()
         self.session.sql(text).collect()

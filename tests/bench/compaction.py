@@ -2,7 +2,7 @@
 
 (a) Micro-batches beside compactions in a process of their own, back to back, against the same alone. (b) The same
 averaged over an hour with one compaction in it, its process's start included. (c) Files and bytes of the state tables
-over thousands of micro-batches with the scheduled job between them; retentions of a minute stand for days.
+over thousands of micro-batches with the scheduled job between them, without the days of retention.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PARTITIONS = 4
 PER_TRIGGER = 10 * PARTITIONS
 READINGS = 10
 HOUR_S = 3_600
-RETENTION_MS = 60_000
+SEGMENT = max(1, min(500, GROWTH // (2 * READINGS)))
 
 
 def run(spark: SparkSession, bootstrap: str) -> bool:
@@ -112,7 +112,7 @@ def keep_compacting(state: str) -> None:
     threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
     spark = build_session("share-spark-bench-compaction", extra_conf={"spark.driver.memory": "1g"})
     while not over.is_set():
-        compact(spark, CompactionOrder(state=Location.parse(state), vacuum_retention_ms=RETENTION_MS))
+        compact(spark, CompactionOrder(state=Location.parse(state), vacuum_retention_ms=1_000 * HOUR_S))
         sys.stdout.write("compacted\n")
         sys.stdout.flush()
     spark.stop()
@@ -131,7 +131,7 @@ class Reading(NamedTuple):
 
 
 def growth(spark: SparkSession, bootstrap: str, scratch: Scratch) -> list[Measure]:
-    """The job runs ten times on the way, between micro-batches."""
+    """The job runs ten times on the way, between micro-batches: nothing is in flight that VACUUM could take."""
     state, topic = scratch.fresh("state"), f"growth-{uuid.uuid4().hex[:8]}"
     create_topic(bootstrap, topic, PARTITIONS)
     fill(bootstrap, topic, PARTITIONS, GROWTH * PER_TRIGGER, 100)
@@ -139,15 +139,19 @@ def growth(spark: SparkSession, bootstrap: str, scratch: Scratch) -> list[Measur
     titles = ("files", "after", "log files", "after", "bytes", "after")
     say(f"  {'micro-batches':>13}" + "".join(f" {title:>12}" for title in titles))
     readings: list[Reading] = []
+    order = CompactionOrder(state=Location.parse(state), idle_ms=60_000, vacuum_retention_ms=0)
 
     def note(progress: MicroBatchProgress) -> None:
         if (progress.batch_id + 1) % (GROWTH // READINGS) == 0:
             before = reading(state, progress.batch_id + 1)
-            compact(spark, CompactionOrder(state=Location.parse(state), vacuum_retention_ms=RETENTION_MS))
+            compact(spark, order)
             readings.append(reading(state, progress.batch_id + 1))
             say(curve_line(before, readings[-1]))
 
     group = share_group(spark, bootstrap, topic, state, accept_all, records_per_trigger=PER_TRIGGER)
+    group = group.option("share.coordinator.snapshot.update.records.per.snapshot", SEGMENT).option(
+        "state.refresh", "1d"
+    )
     group.listen(note).start().awaitTermination()
     half, last = readings[len(readings) // 2 - 1], readings[-1]
     files = compare("files at the end / half way", last.files + last.log_files, half.files + half.log_files, "<= 1.2")

@@ -17,6 +17,7 @@ from share_spark.delta.compaction import compact
 from share_spark.delta.compaction_order import CompactionOrder
 from share_spark.delta.compaction_report import CompactionReport, report_lines
 from share_spark.delta.dead_letters import COLUMNS, TABLE_KIND
+from share_spark.delta.housekeeping import KeptTable, housekeeping_session
 from share_spark.delta.idle_groups import evidence_of, snapshot_group
 from share_spark.delta.location import Location
 from share_spark.delta.pulse import Pulse, heartbeat_file, lock_file
@@ -137,7 +138,7 @@ def test_what_an_engine_left_in_its_journal_is_for_the_next_engine(
     (journal / "1-1").write_text("[]")
     assert "the next one finishes first" in texts(compact(spark, order(world)))[0]
     assert list(segments(world)) == [0]
-    (journal / "1-1").unlink()
+    (journal / "1-1").rename(journal / "1--1")  # an engine notes its claim of a sink, which is nothing left undone
     assert "snapshot of 2" in texts(compact(spark, order(world)))[0]
 
 
@@ -204,6 +205,20 @@ def test_old_versions_and_old_commits_go(spark: SparkSession, world: DeltaWorld,
     assert len({path.name for path in (log / "_delta_log").glob("*.json")} & commits) < len(commits) / 2
     assert world.windows() == before
     assert dict(world.engine().engine._fronts) == dict(engine.engine._fronts)
+
+
+def test_what_is_younger_than_the_retention_is_left_though_delta_rounds_it_to_hours(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A file that no commit knows yet: that of an append in flight."""
+    spark.range(1).write.format("delta").save(str(tmp_path / "table"))
+    table = KeptTable(housekeeping_session(spark), Location.parse(str(tmp_path / "table")))
+    file = tmp_path / "table" / "part-00000-in-flight.parquet"
+    file.write_text("")
+    table.vacuum(60_000)
+    assert file.exists()
+    table.vacuum(0)
+    assert not file.exists()
 
 
 def test_a_dry_run_says_it_and_changes_nothing(spark: SparkSession, world: DeltaWorld, tmp_path: Path) -> None:
