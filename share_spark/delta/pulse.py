@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from share_spark.delta.location import Location
 from share_spark.delta.tables import log_table
+from share_spark.engine.ports import NO_STAMP
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,14 +132,19 @@ def heartbeat_file(spark: SparkSession, location: Location, group_id: str) -> Sm
     return SmallFile.of(spark, f"{_room(spark, location)}/alive/{quote(group_id, safe='')}")
 
 
+_CLAIM = f"-{NO_STAMP.batch_id}"
+"""How the name of a claim's entry ends (``journal``)."""
+
+
 def has_journals(spark: SparkSession, location: Location, group_id: str) -> bool:
-    """Has an engine of the group left entries in a journal, of whatever purpose?"""
+    """Has an engine of the group left work in a journal, of whatever purpose? A claim that it noted is none."""
     jvm: Any = spark._jvm
     room = jvm.org.apache.hadoop.fs.Path(_room(spark, location))
     files = room.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     purposes = [status.getPath() for status in files.listStatus(room)] if files.exists(room) else []
     journals = [jvm.org.apache.hadoop.fs.Path(purpose, quote(group_id, safe="")) for purpose in purposes]
-    return any(files.isDirectory(journal) and len(files.listStatus(journal)) for journal in journals)
+    left = [status.getPath().getName() for at in journals if files.isDirectory(at) for status in files.listStatus(at)]
+    return any(not name.endswith(_CLAIM) for name in left)
 
 
 def lock_file(spark: SparkSession, location: Location) -> SmallFile:
