@@ -8,12 +8,15 @@ enter, and no configuration of the session.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from delta.tables import DeltaTable
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 
 from share_spark.model.errors import ConfigError
 
@@ -23,6 +26,10 @@ if TYPE_CHECKING:
 _PART = re.compile(r"`(?:[^`]|``)+`|[^\s`./\\:]+")
 _PATH_IN_SQL = re.compile(r"delta\.`((?:[^`]|``)+)`", re.IGNORECASE)
 _MAX_PARTS = 3
+_LOG = "_delta_log"
+_MAKE_ATTEMPTS = 3
+_MAKING_S = 5.0
+"""Whoever makes a table has committed it by then, or is dead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +79,11 @@ class Location:
         return spark.catalog.tableExists(self.sql_name()) and self._provider(spark) == "delta"
 
     def is_free(self, spark: SparkSession) -> bool:
-        """May a table be created here: no such name, or a directory empty or missing?"""
+        """May a table be created here: no such name, or a directory that is empty, missing, or holds no more than the
+        beginning of a table that was never committed?"""
         if self.path is None:
             return not spark.catalog.tableExists(self.sql_name())
-        path = spark._jvm.org.apache.hadoop.fs.Path(self.path)  # type: ignore[union-attr]
-        files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-        return not files.exists(path) or len(files.listStatus(path)) == 0
+        return not _names_in(spark, self.path) or self._is_begun(spark)
 
     def create(
         self,
@@ -89,14 +95,43 @@ class Location:
     ) -> None:
         """Create a Delta table with these columns (DDL text) unless it exists.
 
-        Its schema must exist already.
+        Its schema must exist already. See ``make``.
         """
         partitioning = f" PARTITIONED BY ({', '.join(partitioned_by)})" if partitioned_by else ""
         table_properties = properties_clause(properties or {})
-        spark.sql(
+        statement = (
             f"CREATE TABLE IF NOT EXISTS {self.sql_name()} ({columns}) USING DELTA"
             f"{partitioning}{f' TBLPROPERTIES {table_properties}' if table_properties else ''}"
         )
+        self.make(spark, lambda: spark.sql(statement))
+
+    def make(self, spark: SparkSession, create: Callable[[], object]) -> None:
+        """Call ``create``, which makes a table here unless there is one, although somebody else may be making it at
+        this moment, or has died while he did: Delta takes what is left of that for something foreign."""
+        for attempt in range(1, _MAKE_ATTEMPTS + 1):
+            self._clear_beginning(spark)
+            try:
+                create()
+                return
+            except (PySparkException, Py4JError):
+                if not self.is_free(spark) and self.exists(spark):
+                    return
+                if attempt == _MAKE_ATTEMPTS:
+                    raise
+
+    def _clear_beginning(self, spark: SparkSession) -> None:
+        deadline = time.monotonic() + _MAKING_S
+        while self._is_begun(spark) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if self._is_begun(spark):
+            log = f"{self.path}/{_LOG}"
+            _filesystem(spark, log).delete(_hadoop_path(spark, log), True)
+
+    def _is_begun(self, spark: SparkSession) -> bool:
+        """Is there a log without a commit, and nothing else?"""
+        if self.path is None or _names_in(spark, self.path) != [_LOG]:
+            return False
+        return all(name.startswith(".") for name in _names_in(spark, f"{self.path}/{_LOG}"))
 
     def load(self, spark: SparkSession, version: int | None = None) -> DataFrame:
         """The table now, or as of ``version``. Lazy."""
@@ -142,6 +177,20 @@ def properties_clause(properties: Mapping[str, str]) -> str:
         return ""
     pairs = (f"{_literal(key)} = {_literal(value)}" for key, value in properties.items())
     return f"({', '.join(pairs)})"
+
+
+def _names_in(spark: SparkSession, directory: str) -> list[str]:
+    """Empty if it is not there."""
+    files, path = _filesystem(spark, directory), _hadoop_path(spark, directory)
+    return [status.getPath().getName() for status in files.listStatus(path)] if files.exists(path) else []
+
+
+def _filesystem(spark: SparkSession, directory: str) -> Any:
+    return _hadoop_path(spark, directory).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+
+
+def _hadoop_path(spark: SparkSession, text: str) -> Any:
+    return spark._jvm.org.apache.hadoop.fs.Path(text)  # type: ignore[union-attr]
 
 
 def _absolute(text: str) -> str:

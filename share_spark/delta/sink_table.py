@@ -44,7 +44,7 @@ def misfit(output: StructType, table: StructType) -> str | None:
 def _create(spark: SparkSession, table: Location, output: StructType) -> None:
     builder = DeltaTable.createIfNotExists(spark).addColumns(output)
     builder = builder.location(table.path) if table.path is not None else builder.tableName(table.sql_name())
-    builder.execute()
+    table.make(spark, builder.execute)
 
 
 def _check_properties(table: Location, properties: dict[str, str]) -> None:

@@ -1,0 +1,62 @@
+"""Making a table although somebody else makes it, or has died while he did."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from share_spark.delta import location
+from share_spark.delta.location import Location
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def begun(directory: Path) -> Location:
+    """As a creator leaves it that was killed before its commit."""
+    log = directory / "_delta_log"
+    log.mkdir(parents=True)
+    (log / ".00000000000000000000.json.4711.tmp").write_text("{}")
+    return Location.parse(str(directory))
+
+
+def test_what_a_killed_creator_has_left_is_made_anew(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(location, "_MAKING_S", 0.3)
+    table = begun(tmp_path / "orders")
+    assert table.is_free(spark)
+    table.create(spark, "a int", properties={"share_spark.table": "orders"})
+    assert table.properties(spark)["share_spark.table"] == "orders"
+
+
+def test_who_is_making_it_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:
+    """He has begun when we come, and commits while we wait."""
+    made = tmp_path / "made"
+    Location.parse(str(made)).create(spark, "a int", properties={"share_spark.table": "his"})
+    commit = (made / "_delta_log" / "00000000000000000000.json").read_bytes()
+    table = begun(tmp_path / "orders")
+    with ThreadPoolExecutor() as pool:
+        ours = pool.submit(table.create, spark, "b string", properties={"share_spark.table": "ours"})
+        (tmp_path / "orders" / "_delta_log" / "00000000000000000000.json").write_bytes(commit)
+        ours.result()
+    assert table.properties(spark)["share_spark.table"] == "his"
+
+
+def test_many_make_it_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    table = Location.parse(str(tmp_path / "orders"))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: table.create(spark, "a int", properties={"by": str(n)}), range(8)))
+    assert table.load(spark).columns == ["a"]
+    assert len(list((tmp_path / "orders" / "_delta_log").glob("*.json"))) == 1
+
+
+def test_a_log_with_a_commit_or_a_directory_with_anything_else_is_not_free(spark: SparkSession, tmp_path: Path) -> None:
+    table, foreign = begun(tmp_path / "orders"), begun(tmp_path / "foreign")
+    (tmp_path / "orders" / "_delta_log" / "00000000000000000000.json").write_text("{}")
+    (tmp_path / "foreign" / "part-0.parquet").write_text("rows")
+    assert not table.is_free(spark)
+    assert not foreign.is_free(spark)
