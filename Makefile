@@ -35,6 +35,7 @@ sim: $(STAMP) ## play seeds of engines that die, sleep and wake (SEEDS=10000, FI
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST)
 
 chaos: $(STAMP) ## kill engines at every point, on the embedded log and on Kafka (KILLS=60, SEED=1)
+	$(BIN)/python -m pytest -m long
 	$(BIN)/python -m tests.chaos --kills $(KILLS) --seed $(SEED)
 
 lint: $(STAMP) ## format, rules, types, direction of imports

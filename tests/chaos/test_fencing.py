@@ -38,7 +38,15 @@ def commits(table: Path) -> int:
     return len(list((table / "_delta_log").glob("*.json")))
 
 
-@pytest.mark.parametrize("fault", PAUSES, ids=str)
+IN_TEST = ("after the append", "inside the append of the output")
+"""Points that `make test` looks at; the others take as long and are left to `make chaos`."""
+
+
+def left_to_chaos(fault: Fault) -> tuple[pytest.MarkDecorator, ...]:
+    return () if fault.point in IN_TEST else (pytest.mark.long,)
+
+
+@pytest.mark.parametrize("fault", [pytest.param(at, marks=left_to_chaos(at), id=str(at)) for at in PAUSES])
 def test_a_zombie_ends_and_has_changed_nothing(world: World, fault: Fault) -> None:
     """The successor works with a copy of the checkpoint, as of the moment when the zombie fell asleep."""
     world.produce(mixed(2 * FEW))
@@ -63,6 +71,7 @@ def test_a_zombie_ends_and_has_changed_nothing(world: World, fault: Fault) -> No
     assert world.faults() == []
 
 
+@pytest.mark.long
 def test_a_zombie_spoils_the_table_for_people_no_more(world: World) -> None:
     """Its refresh sleeps, and with it all the rest, wherever that is."""
     world.produce(mixed(2 * FEW))

@@ -48,6 +48,7 @@ def test_a_kill_on_kafka(spark: SparkSession, broker: str, tmp_path: Path) -> No
         survive(world, Fault("after the output is appended"))
 
 
+@pytest.mark.long
 def test_an_engine_whose_jvm_dies_between_micro_batches_ends_and_says_so(world: World) -> None:
     world.produce(mixed(20))
     engine = world.run(Fault("after the micro-batch", JVM))
@@ -56,7 +57,7 @@ def test_an_engine_whose_jvm_dies_between_micro_batches_ends_and_says_so(world: 
     survive(world)
 
 
-@pytest.mark.parametrize("poison", [KILL_WORKER, KILL_DRIVER])
+@pytest.mark.parametrize("poison", [KILL_WORKER, pytest.param(KILL_DRIVER, marks=pytest.mark.long)])
 def test_a_poison_record_is_archived_alone(world: World, poison: str) -> None:
     """Its neighbours are in the output, once each, and it is a dead letter that says what it did."""
     world.limit = 3
