@@ -94,8 +94,8 @@ def compactions(state: str, seconds: list[float]) -> Iterator[None]:
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None
-    while "compacted" not in (line := process.stdout.readline()):
-        assert line, "the process that compacts has died"
+    while "compacted" not in (line := process.stdout.readline()):  # VACUUM prints, too
+        assert line, f"the process that compacts has died: {process.wait(60)}"
     seconds.append(time.perf_counter() - started)
     try:
         yield
@@ -139,7 +139,7 @@ def growth(spark: SparkSession, bootstrap: str, scratch: Scratch) -> list[Measur
     titles = ("files", "after", "log files", "after", "bytes", "after")
     say(f"  {'micro-batches':>13}" + "".join(f" {title:>12}" for title in titles))
     readings: list[Reading] = []
-    order = CompactionOrder(state=Location.parse(state), idle_ms=60_000, vacuum_retention_ms=0)
+    order = CompactionOrder(state=Location.parse(state), idle_ms=60_000, history_retention_ms=1, vacuum_retention_ms=0)
 
     def note(progress: MicroBatchProgress) -> None:
         if (progress.batch_id + 1) % (GROWTH // READINGS) == 0:
