@@ -94,18 +94,30 @@ class Engine:
         """Its fault has come."""
         return self.order.struck.exists()
 
+    @property
+    def code(self) -> int | None:
+        """The exit code, None while it runs. It is not reaped here, so that its pid remains the name of its session."""
+        if self.process.returncode is not None:
+            return self.process.returncode
+        found = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        if found is None:
+            return None
+        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
     def end(self) -> int:
         """The exit code. Raises TimeoutError if it hangs."""
-        try:
-            return self.process.wait(TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            raise TimeoutError(f"run {self.order.run} hangs after {self.order.fault!r}: {self.last_line}") from None
+        deadline = time.monotonic() + TIMEOUT_S
+        while (code := self.code) is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"run {self.order.run} hangs after {self.order.fault!r}: {self.last_line}")
+            time.sleep(0.05)
+        return code
 
     def wait_until_paused(self) -> None:
         """Until all of it has stopped."""
         deadline = time.monotonic() + TIMEOUT_S
         while not self.struck or any(one.state != "T" for one in living(self.process.pid)):
-            assert self.process.poll() is None, self.told
+            assert self.code is None, self.told
             assert time.monotonic() < deadline, self.told
             time.sleep(0.05)
 
@@ -113,9 +125,10 @@ class Engine:
         send_to_session(self.process.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """Whatever is left of it, workers and executors included."""
-        send_to_session(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        """Whatever is left of it, workers and executors included. Afterwards its pid may be somebody else's."""
+        if self.process.returncode is None:
+            send_to_session(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
 
 @dataclass(slots=True)
