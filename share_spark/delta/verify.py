@@ -92,7 +92,8 @@ def _verdicts(rows: DataFrame, group_id: str, bucket: int | None) -> list[Verdic
     share = F.expr(f"CAST({KEY_HASH_SQL} % {_TASKS_PER_SEGMENT} AS INT)")
     segments = rows.groupBy("segment", "writer_epoch", share)
     streams = segments.applyInArrow(_stream_function(group_id, bucket), _STREAM_COLUMNS)
-    judged = streams.withColumn("fault", F.coalesce("fault", _fault_between_segments()))
+    placed = streams.join(F.broadcast(_places(rows)), ["writer_epoch", "segment"])
+    judged = placed.withColumn("fault", F.coalesce("fault", _fault_between_segments()))
     faulty = F.when(F.col("fault").isNotNull(), F.struct("writer_epoch", "segment"))
     found = judged.groupBy("topic_id", "partition").agg(
         F.max("topic").alias("topic"),
@@ -111,17 +112,27 @@ def _verdict(group_id: str, row: dict[str, Any]) -> Verdict:
     return Verdict(**row | {"group_id": group_id, "fault": fault})
 
 
+def _places(rows: DataFrame) -> DataFrame:
+    """The group's segments (``writer_epoch``, ``segment``) and their ``place`` among them."""
+    found = sorted(tuple(row) for row in rows.select("writer_epoch", "segment").distinct().collect())
+    numbered = [(*segment, place) for place, segment in enumerate(found)]
+    return rows.sparkSession.createDataFrame(numbered, "writer_epoch bigint, segment int, place int")
+
+
 def _fault_between_segments() -> Any:
-    """Epochs never fall, and micro-batches of one engine only grow (R86)."""
-    history = Window.partitionBy("topic_id", "partition").orderBy("writer_epoch", "segment")
+    """Epochs never fall, and micro-batches of one engine only grow (R86). A share-partition that is missing in a segment
+    was deleted by it, and begins anew in a later one (R91)."""
+    history = Window.partitionBy("topic_id", "partition").orderBy("place")
+    continued = F.lag("place").over(history) == F.col("place") - 1
     same_engine = F.col("writer_epoch") == F.lag("writer_epoch").over(history)
     last_batch, first_batch = F.lag("last_batch").over(history), F.col("first_batch")
     text = "micro-batch %d: comes after micro-batch %d of the segment before"
-    return F.coalesce(
+    fault = F.coalesce(
         _falls("state_epoch", history),
         _falls("leader_epoch", history),
         F.when(same_engine & (first_batch <= last_batch), F.format_string(text, first_batch, last_batch)),
     )
+    return F.when(continued, fault)
 
 
 def _falls(epoch: str, history: Any) -> Any:

@@ -174,6 +174,18 @@ def test_a_deleted_share_partition_is_begun_anew(
     assert verify(spark, world.location).agrees
 
 
+def test_a_deleted_share_partition_may_begin_with_a_lower_epoch(
+    spark: SparkSession, world: DeltaWorld, loaded: DeltaShareCoordinator
+) -> None:
+    """Nothing of it is known any more (R91), and its segments before are not held against it."""
+    assert errors(loaded, initialize(0), initialize(5, state_epoch=7, partition=1)) == [ErrorCode.NONE] * 2
+    assert errors(loaded, DeleteState(topic_id=FIRST, partition=1)) == [ErrorCode.NONE]
+    assert errors(loaded, initialize(3, state_epoch=2, partition=1)) == [ErrorCode.NONE]
+    report = verify(spark, world.location)
+    assert report.agrees, report
+    assert [(verdict.partition, verdict.segments) for verdict in report.verdicts] == [(0, 3), (1, 2)]
+
+
 def test_a_living_engine_is_not_claimed_away(
     spark: SparkSession, world: DeltaWorld, loaded: DeltaShareCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
