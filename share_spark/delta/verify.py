@@ -120,8 +120,8 @@ def _places(rows: DataFrame) -> DataFrame:
 
 
 def _fault_between_segments() -> Any:
-    """Epochs never fall, and micro-batches of one engine only grow (R86). A share-partition that is missing in a segment
-    was deleted by it, and begins anew in a later one (R91)."""
+    """Epochs never fall, and micro-batches of one engine only grow (R86). A share-partition that a segment misses was
+    deleted by it, and begins anew in a later one (R91)."""
     history = Window.partitionBy("topic_id", "partition").orderBy("place")
     continued = F.lag("place").over(history) == F.col("place") - 1
     same_engine = F.col("writer_epoch") == F.lag("writer_epoch").over(history)
