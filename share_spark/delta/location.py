@@ -27,6 +27,9 @@ _PART = re.compile(r"`(?:[^`]|``)+`|[^\s`./\\:]+")
 _PATH_IN_SQL = re.compile(r"delta\.`((?:[^`]|``)+)`", re.IGNORECASE)
 _MAX_PARTS = 3
 _LOG = "_delta_log"
+_STAGED = "_staged_commits"
+"""A directory that Delta makes in a log before its first commit."""
+
 _MAKE_ATTEMPTS = 3
 _MAKING_S = 5.0
 """Whoever makes a table has committed it by then, or is dead."""
@@ -131,7 +134,7 @@ class Location:
         """Is there a log without a commit, and nothing else?"""
         if self.path is None or _names_in(spark, self.path) != [_LOG]:
             return False
-        return all(name.startswith(".") for name in _names_in(spark, f"{self.path}/{_LOG}"))
+        return all(name.startswith(".") or name == _STAGED for name in _names_in(spark, f"{self.path}/{_LOG}"))
 
     def load(self, spark: SparkSession, version: int | None = None) -> DataFrame:
         """The table now, or as of ``version``. Lazy."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def begun(directory: Path) -> Location:
     """As a creator leaves it that was killed before its commit."""
     log = directory / "_delta_log"
-    log.mkdir(parents=True)
+    (log / "_staged_commits").mkdir(parents=True)
     (log / ".00000000000000000000.json.4711.tmp").write_text("{}")
     return Location.parse(str(directory))
 
