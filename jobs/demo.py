@@ -24,9 +24,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from share_spark import EmbeddedTopicLog, build_session, cli, state  # noqa: E402
+from share_spark.cli.run_report import RunTotals, table_lines  # noqa: E402
+from share_spark.cli.signals import StopSignals  # noqa: E402
 from share_spark.model.errors import ConfigError  # noqa: E402
-from share_spark.process.run_report import RunTotals, table_lines  # noqa: E402
-from share_spark.process.signals import StopSignals  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from share_spark import cli
+from share_spark.cli.job import read_config
 from share_spark.model.config import SETTINGS
-from share_spark.process.job import read_config
 
 ROOT = Path(__file__).parents[2]
 ENOUGH = ["run", "--group", "billing", "--topic", "orders", "--handler", "json:loads", "--state", "./state"]

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "share_spark"
 
 FUNCTION_LINES = 70
-MODULE_LINES = 500
+MODULE_LINES = {"share_spark": 400, "jobs": 400, "tests": 500}
 DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc"}
 PURE = ("model", "partition", "coordinator")
 IMPURE_MODULES = {
@@ -27,7 +27,7 @@ IMPURE_MODULES = {
 }
 Node = TypeVar("Node", bound=ast.AST)
 
-MAY_PRINT = {PACKAGE / "cli.py", PACKAGE / "jars.py"}
+MAY_PRINT = {*(PACKAGE / "cli").glob("*.py"), PACKAGE / "jars.py"}
 LEFT_BEHIND = "FIX" + "ME"
 
 
@@ -67,8 +67,8 @@ def test_functions_are_short() -> None:
 
 
 def test_modules_are_short() -> None:
-    lengths = {path: len(path.read_text().splitlines()) for path in modules("share_spark", "jobs", "tests")}
-    long = {str(path.relative_to(ROOT)): n for path, n in lengths.items() if n > MODULE_LINES}
+    lengths = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in modules(*MODULE_LINES)}
+    long = {str(path): n for path, n in lengths.items() if n > MODULE_LINES[path.parts[0]]}
     assert long == {}
 
 

@@ -1,0 +1,45 @@
+"""The command line: parse, call, print. `share-spark run` and `spark-submit jobs/run_share_group.py` are the same code,
+as are `share-spark compact` and `jobs/compact_share_state.py`.
+
+Whatever can be judged without Spark is judged before a JVM is started (``job``). Bad input is one line on stderr and
+exit code 2, a fault of the run one line and exit code 1 (``outcome``). Values of Kafka options are never printed, nor
+is any text that could hold one.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from share_spark.cli.arguments import parse_compaction, parse_job
+from share_spark.cli.outcome import BAD_INPUT, FAILED, guarded
+from share_spark.cli.running import run, run_job, state_sql
+from share_spark.cli.stored import run_compact, run_history, run_verify
+from share_spark.delta.long_work import PROGRESS_LOGGER
+
+__all__ = ["BAD_INPUT", "FAILED", "guarded", "main", "parse_compaction", "parse_job", "run", "state_sql"]
+
+_STORED: Mapping[str, Callable[[Sequence[str]], int]] = {
+    "compact": run_compact,
+    "history": run_history,
+    "verify": run_verify,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console script. Returns the exit code; prints what is wrong."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = bool({"--debug", "-v"} & set(given))
+    logging.basicConfig(
+        format="%(asctime)s share-spark: %(message)s" if debug else "share-spark: %(message)s",
+        level=logging.INFO if debug else logging.WARNING,
+    )
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger(PROGRESS_LOGGER).setLevel(logging.INFO)
+    return guarded(lambda: _command(given), debug=debug)
+
+
+def _command(given: Sequence[str]) -> int:
+    stored = _STORED.get(given[0]) if given else None
+    return stored(given) if stored is not None else run_job(parse_job(given))

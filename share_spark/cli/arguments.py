@@ -1,0 +1,147 @@
+"""What may be said on the command line. Starts nothing; values of Kafka options are in no message."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from share_spark.cli.job import START, Job, read_config
+from share_spark.coordinator import STATE_PARTITIONS
+from share_spark.delta.compaction_order import KEYS as COMPACTION_KEYS
+from share_spark.delta.compaction_order import CompactionOrder, read_order
+from share_spark.model.errors import ConfigError
+
+
+def parse_job(arguments: Sequence[str]) -> Job:
+    """Command line over configuration file over defaults. Raises ConfigError, HandlerError; starts nothing."""
+    given = parsed(arguments)
+    file = read_config(given.config) if given.config else {"job": {}, "kafka": {}, "share_group": {}}
+    said = {name: value for name, value in vars(given).items() if name not in _NOT_JOB and value not in (None, False)}
+    chosen = {**file["job"], **said}
+    settings = {**file["share_group"], **_pairs("--option", given.option)}
+    if given.starting is not None:
+        settings[START] = given.starting
+    kafka = {**file["kafka"], **_pairs("--kafka-option", given.kafka_option)}
+    here = str(Path.cwd())
+    if here not in sys.path:  # as `python -m` has it, and as Spark's local workers have it
+        sys.path.insert(0, here)
+    return Job.of(chosen, settings, kafka)
+
+
+_NOT_JOB = ("command", "config", "option", "kafka_option", "starting", "debug")
+
+
+def _pairs(option: str, given: Iterable[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in given]
+    if any(not (key and equals) for key, equals, _ in pairs):
+        raise ConfigError(f"{option} takes key=value")
+    return {key.strip(): value for key, _, value in pairs}
+
+
+def parse_compaction(arguments: Sequence[str]) -> CompactionOrder:
+    """Command line over configuration file over defaults. Raises ConfigError; starts nothing."""
+    given = parsed(arguments)
+    file = read_order(given.config) if given.config else {}
+    said = {key: getattr(given, key.replace("-", "_")) for key in COMPACTION_KEYS}
+    return CompactionOrder.parse({**file, **{key: value for key, value in said.items() if value not in (None, False)}})
+
+
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options by name. Raises ConfigError for one that there is not."""
+    given, rest = _parser().parse_known_args(list(arguments))
+    if rest:
+        raise ConfigError(f"unknown argument {_unknown(rest)} (--help lists the options)")
+    return given
+
+
+def _unknown(rest: Sequence[str]) -> str:
+    """Names only: what follows a name may be a secret."""
+    names = [argument.partition("=")[0] for argument in rest if argument.startswith("-")]
+    return names[0] if names else "without an option's name before it"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors are raised, not printed with a screen of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (--help lists the options)")
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="share-spark", description="Kafka share groups on Spark and Delta.", allow_abbrev=False)
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="run, compact, history or verify", parser_class=_Parser
+    )
+    command = commands.add_parser("run", help="run a share group", allow_abbrev=False)
+    add = command.add_argument
+    add("--config", metavar="FILE", help="TOML: tables [job], [kafka], [share_group]; the command line wins over it")
+    add("--group", help="group id; two groups on a topic are independent of each other")
+    add("--topic", action="append", help="topic to read; repeat it for more")
+    add("--handler", metavar="MODULE:FUNCTION", help="what to do with each record")
+    add("--bootstrap-server", metavar="HOST:PORT", help="read the topics of this Kafka cluster ...")
+    add("--topic-table", metavar="PATH_OR_NAME", help="... or of this Delta table (no broker needed)")
+    add("--state", metavar="PATH_OR_SCHEMA", help="directory or schema of the state tables")
+    add("--to-delta", metavar="PATH_OR_NAME", help="where the handler's output rows go, exactly once ...")
+    add("--output-schema", metavar="DDL", help='... and their columns, "id bigint, delay double"')
+    add("--dead-letter", metavar="TOPIC_OR_TABLE", help="where rejected and given-up records are kept")
+    add("--starting", metavar="WHERE", help="a new group starts at earliest, latest (default) or by_duration:PT1H")
+    add("--available-now", action="store_true", help="work off what is in the log now, then end")
+    add("--trigger", metavar="INTERVAL", help='how often a micro-batch may start, "5 seconds"; default: at once')
+    add("--option", action="append", default=[], metavar="KEY=VALUE", help="a setting of the share group; repeatable")
+    add("--kafka-option", action="append", default=[], metavar="KEY=VALUE", help="a Kafka client setting; repeatable")
+    add("--checkpoint", metavar="PATH", help="Spark's checkpoint; default: below the state directory")
+    add("--query-name", metavar="NAME", help="name of the streaming query in Spark's UI")
+    add("--debug", "-v", action="store_true", help="tracebacks and more log lines")
+    _add_compact(commands.add_parser("compact", help="keep the state tables small, by a schedule", allow_abbrev=False))
+    _add_history(commands.add_parser("history", help="what happened to one record", allow_abbrev=False))
+    _add_verify(commands.add_parser("verify", help="check the state log against itself", allow_abbrev=False))
+    return parser
+
+
+def _add_verify(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--state", required=True, metavar="PATH_OR_SCHEMA", help="directory or schema of the state tables")
+    add("--group", help="this group only; default: all groups of the location")
+    add("--bucket", type=_bucket, metavar="NUMBER", help="only what Kafka would keep in this partition of the state")
+    add("--debug", "-v", action="store_true", help="tracebacks and more log lines")
+
+
+def _bucket(text: str) -> int:
+    if not text.isdecimal() or int(text) >= STATE_PARTITIONS:
+        raise argparse.ArgumentTypeError(f"unknown bucket {text}: they are 0 to {STATE_PARTITIONS - 1}")
+    return int(text)
+
+
+def _add_history(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--state", required=True, metavar="PATH_OR_SCHEMA", help="directory or schema of the state tables")
+    add("--group", required=True, help="group id")
+    add("--topic", required=True, help="topic of the record")
+    add("--partition", required=True, type=_not_negative, metavar="NUMBER", help="its partition")
+    add("--offset", required=True, type=_not_negative, metavar="NUMBER", help="its offset")
+    add("--debug", "-v", action="store_true", help="tracebacks and more log lines")
+
+
+def _not_negative(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
+    return int(text)
+
+
+def _add_compact(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--config", metavar="FILE", help="TOML: table [compaction]; the command line wins over it")
+    add("--state", metavar="PATH_OR_SCHEMA", help="directory or schema of the state tables")
+    add("--group", help="this group only; default: all groups of the location")
+    add("--idle", metavar="DURATION", help="silent for so long: no engine runs the group (10m)")
+    add("--history-retention", metavar="DURATION", help="drop closed segments as old; default: left to the engines")
+    add("--vacuum-retention", metavar="DURATION", help="older versions of the tables stay readable for (7d)")
+    add("--dead-letter", metavar="TABLE", help="a dead-letter table to compact as well ...")
+    add("--dead-letter-retention", metavar="DURATION", help="... and to drop letters that are as old")
+    add("--topic-table", metavar="TABLE", help="a topic table to compact as well ...")
+    add("--topic-retention", metavar="DURATION", help="... and to drop records that are as old")
+    add("--dry-run", action="store_true", help="say what would be done, change nothing")
+    add("--debug", "-v", action="store_true", help="tracebacks and more log lines")

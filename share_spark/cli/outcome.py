@@ -1,0 +1,50 @@
+"""How a command ends: an exit code, and one line for what went wrong.
+
+Bad input is exit code 2, a fault of the run 1; the traceback is for those who ask for it (`--debug`).
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+
+from share_spark.model.errors import EnvironmentFault, ShareError
+
+BAD_INPUT, FAILED = 2, 1
+
+
+def guarded(command: Callable[[], int], *, debug: bool = False) -> int:
+    """Run it; an error becomes one line and an exit code: 2 for bad input, 1 for anything else."""
+    try:
+        return command()
+    except RunError as fault:
+        return _tell(fault.cause, FAILED, debug)
+    except ShareError as fault:
+        return _tell(fault, FAILED if isinstance(fault, EnvironmentFault) else BAD_INPUT, debug)
+    except Exception as fault:  # noqa: BLE001 - the person at the terminal gets one line of that, too
+        return _tell(fault, FAILED, debug)
+
+
+class RunError(Exception):
+    """What ended a run that had begun well."""
+
+    def __init__(self, cause: BaseException) -> None:
+        self.cause = cause
+
+
+def _tell(fault: BaseException, code: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exception(fault)
+    text = _one_line(fault)
+    named = text if isinstance(fault, ShareError) else f"{type(fault).__name__}: {text} (--debug tells more)"
+    print(f"share-spark: {named}", file=sys.stderr, flush=True)
+    return code
+
+
+def _one_line(fault: BaseException) -> str:
+    """The message without the stack traces that Spark's errors carry along; of a worker's traceback its last line."""
+    text = str(fault).partition("\nJVM stacktrace")[0].strip()
+    if "Traceback (most recent call last)" in text:
+        text = text.splitlines()[-1]
+    return " ".join(text.split("\n\n")[0].split()) or type(fault).__name__
