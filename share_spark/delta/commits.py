@@ -81,6 +81,18 @@ class CommitListing:
         return None if found is None else Commit(version, CommitNote.from_json(found.note))
 
 
+@dataclass(frozen=True, slots=True)
+class CommitsAsOf(CommitListing):
+    """The commits as somebody saw them at ``version``, for a claim that is right only then: whoever has claimed since
+    is found after them, and came first."""
+
+    version: int
+
+    def latest_version(self) -> int:
+        """The version that was seen."""
+        return self.version
+
+
 class GroupTail(NamedTuple):
     """What the newest commits say of a group. ``valid``: the newest ``records`` commit that counts, None if there
     is none or it cannot be told. ``epoch`` and ``segment``: the highest that anybody used, 0 and -1 if nobody did.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from share_spark.delta.buckets import bucket_numbers
-from share_spark.delta.commits import CommitListing
+from share_spark.delta.commits import CommitListing, CommitsAsOf
 from share_spark.delta.location import Location
 from share_spark.delta.pulse import has_journals, heartbeat_file
 from share_spark.delta.record_rows import SNAPSHOT, UPDATE
@@ -93,16 +93,6 @@ def _evidence_in(tail: Tail, group_id: str, version: int) -> GroupEvidence:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _AsJudged(CommitListing):
-    """The commits as the evidence saw them: whoever has claimed since is found after them, and came first."""
-
-    judged: int
-
-    def latest_version(self) -> int:
-        return self.judged
-
-
 def snapshot_group(spark: SparkSession, location: Location, commits: CommitListing, found: GroupEvidence) -> int | None:
     """Claim the group as an engine would and write a snapshot of each of its share-partitions (R74): their number.
 
@@ -116,7 +106,7 @@ def snapshot_group(spark: SparkSession, location: Location, commits: CommitListi
         limits=_limits(),
         updates_per_snapshot=1,
         buckets=bucket_numbers(max(1, spark.sparkContext.defaultParallelism)),
-        _commits=_AsJudged(commits.files, found.version),
+        _commits=CommitsAsOf(commits.files, found.version),
     )
     try:
         store.claim()

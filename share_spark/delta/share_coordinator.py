@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from share_spark import coordinator
 from share_spark.coordinator import STATE_PARTITIONS, CoordinatorShard, state_partition_of
 from share_spark.delta.buckets import RECORD, fold_rows
-from share_spark.delta.commits import CommitListing
+from share_spark.delta.commits import CommitListing, CommitsAsOf
 from share_spark.delta.kip_takeover import begun, durable_state, written
 from share_spark.delta.location import Location
 from share_spark.delta.pulse import BEAT_MS, age_ms, has_journals, heartbeat_file
@@ -159,16 +159,6 @@ def _keys(request: ShareGroupStateRequest) -> list[SharePartitionKey]:
     return [SharePartitionKey(request.group_id, entry.topic_id, entry.partition) for entry in request.entries]
 
 
-@dataclass(frozen=True, slots=True)
-class _AsJudged(CommitListing):
-    """The commits as they were when the request came: whoever has claimed since is found after them, and came first."""
-
-    judged: int
-
-    def latest_version(self) -> int:
-        return self.judged
-
-
 @dataclass(slots=True, kw_only=True)
 class _GroupLog(DeltaShareStateStore):
     """One group's part of the log for one request: the claim and the row form of the engine's store, no live frame."""
@@ -184,7 +174,7 @@ class _GroupLog(DeltaShareStateStore):
             run_id=f"coordinator-{uuid.uuid4().hex[:12]}",
             limits=PartitionLimits(),  # nothing is decided under them
             updates_per_snapshot=1,
-            _commits=_AsJudged(commits.files, version),
+            _commits=CommitsAsOf(commits.files, version),
             _version=version,
         )
 
