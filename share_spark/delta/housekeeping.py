@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from share_spark.delta.location import Location
+from share_spark.engine.cloned_session import cloned_session
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -59,12 +60,8 @@ class FilesOf(NamedTuple):
 
 
 def housekeeping_session(spark: SparkSession) -> SparkSession:
-    """A session with the same catalog, credentials and settings but for those of this work."""
-    jvm_session: Any = spark._jsparkSession
-    session = SparkSession(spark.sparkContext, jvm_session.cloneSession())
-    for key, value in _SETTINGS.items():
-        session.conf.set(key, value)
-    return session
+    """A session of its own, with the settings of this work."""
+    return cloned_session(spark, _SETTINGS)
 
 
 @dataclass(frozen=True, slots=True)
