@@ -78,7 +78,7 @@ class Location:
     def exists(self, spark: SparkSession) -> bool:
         """Is there a Delta table here? A directory of other things, or another format, is False."""
         if self.path is not None:
-            return bool(DeltaTable.isDeltaTable(spark, self.path))
+            return bool(DeltaTable.isDeltaTable(spark, self.path)) or self._exists_by_now(spark, self.path)
         return spark.catalog.tableExists(self.sql_name()) and self._provider(spark) == "delta"
 
     def is_free(self, spark: SparkSession) -> bool:
@@ -110,17 +110,19 @@ class Location:
 
     def make(self, spark: SparkSession, create: Callable[[], object]) -> None:
         """Call ``create``, which makes a table here unless there is one, although somebody else may be making it at
-        this moment, or has died while he did: Delta takes what is left of that for something foreign."""
-        for attempt in range(1, _MAKE_ATTEMPTS + 1):
+        this moment, or has died while he did: Delta takes what is left of that for something foreign, or for a table
+        that is there. Raises what ``create`` raised at last if there is no table then."""
+        fault: Exception | None = None
+        for _ in range(_MAKE_ATTEMPTS):
             self._clear_beginning(spark)
             try:
                 create()
+            except (PySparkException, Py4JError) as error:
+                fault = error
+            if not self.is_free(spark) and self.exists(spark):
                 return
-            except (PySparkException, Py4JError):
-                if not self.is_free(spark) and self.exists(spark):
-                    return
-                if attempt == _MAKE_ATTEMPTS:
-                    raise
+        if fault is not None:
+            raise fault
 
     def _clear_beginning(self, spark: SparkSession) -> None:
         deadline = time.monotonic() + _MAKING_S
@@ -129,6 +131,15 @@ class Location:
         if self._is_begun(spark):
             log = f"{self.path}/{_LOG}"
             _filesystem(spark, log).delete(_hadoop_path(spark, log), True)
+
+    def _exists_by_now(self, spark: SparkSession, path: str) -> bool:
+        """Delta remembers that there was no table, and does not look again."""
+        if not any(name.endswith((".json", ".parquet")) for name in _names_in(spark, f"{path}/{_LOG}")):
+            return False
+        jvm: Any = spark._jvm
+        none = jvm.scala.Option.empty()
+        delta_log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+        return int(delta_log.update(False, none, none).version()) >= 0
 
     def _is_begun(self, spark: SparkSession) -> bool:
         """Is there a log without a commit, and nothing else?"""

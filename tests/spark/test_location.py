@@ -46,6 +46,32 @@ def test_who_is_making_it_is_waited_for(spark: SparkSession, tmp_path: Path) -> 
     assert table.properties(spark)["share_spark.table"] == "his"
 
 
+def test_what_another_process_has_made_is_seen_though_there_was_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """Delta remembers a log without commits."""
+    made, table = tmp_path / "made", begun(tmp_path / "orders")
+    Location.parse(str(made)).create(spark, "a int")
+    assert not table.exists(spark)
+    log = tmp_path / "orders" / "_delta_log"
+    (log / "00000000000000000000.json").write_bytes((made / "_delta_log" / "00000000000000000000.json").read_bytes())
+    assert table.exists(spark)
+    assert not table.is_free(spark)
+
+
+def test_a_creation_that_did_nothing_is_made_again(spark: SparkSession, tmp_path: Path) -> None:
+    """Delta creates nothing where another process has made a directory a moment ago, and does not say so."""
+    table = Location.parse(str(tmp_path / "orders"))
+    tries: list[int] = []
+
+    def create() -> None:
+        tries.append(1)
+        if len(tries) > 1:
+            spark.sql(f"CREATE TABLE IF NOT EXISTS {table.sql_name()} (a int) USING DELTA")
+
+    table.make(spark, create)
+    assert table.exists(spark)
+    assert len(tries) == 2
+
+
 def test_many_make_it_at_once(spark: SparkSession, tmp_path: Path) -> None:
     table = Location.parse(str(tmp_path / "orders"))
     with ThreadPoolExecutor(8) as pool:
