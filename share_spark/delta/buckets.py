@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from share_spark.delta.record_rows import RECORD_TYPE, record_array, records_in
 from share_spark.delta.tables import RECORD_COLUMNS
-from share_spark.engine.python_worker import drop_zip_importers
+from share_spark.engine.python_worker import cycles_ignored, drop_zip_importers
 from share_spark.engine.step import (
     Answered,
     Control,
@@ -101,7 +101,9 @@ def fold_function(group_id: str) -> Callable[[pa.Table], pa.Table]:
         bucket = rows.column("bucket")[0].as_py()
         records = rows.filter(pc.is_valid(rows.column("kind")))
         last_batch_id = pc.max(records.column("batch_id")).as_py()
-        return pa.Table.from_batches(list(_folded(bucket, fold_rows(records, group_id), last_batch_id)), _FRAME_SCHEMA)
+        with cycles_ignored():
+            folded = list(_folded(bucket, fold_rows(records, group_id), last_batch_id))
+        return pa.Table.from_batches(folded, _FRAME_SCHEMA)
 
     return fold
 
@@ -148,6 +150,10 @@ class Advance:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         drop_zip_importers()
+        with cycles_ignored():
+            yield from self._advanced(batches)
+
+    def _advanced(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting: dict[int, dict[SharePartitionKey, Control]] = {}
         for batch in batches:
             for bucket in _headers_in(batch):

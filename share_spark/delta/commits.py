@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from share_spark.delta.commit_files import CommitFiles
@@ -51,9 +51,13 @@ class Commit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitListing:
-    """The commits of a state log with our notes in them."""
+    """The commits of a state log with our notes in them.
+
+    What was read once on the way back is kept: a start walks that way three times, some 2 ms a commit.
+    """
 
     files: CommitFiles
+    _walked: dict[int, Commit] = field(default_factory=dict, kw_only=True, repr=False, compare=False)
 
     @classmethod
     def of(cls, spark: SparkSession, table_directory: str) -> CommitListing:
@@ -72,7 +76,8 @@ class CommitListing:
 
     def back_from(self, version: int) -> Iterator[Commit]:
         """The commits from ``version`` down, newest first, as far as log clean-up has left them."""
-        while version >= 0 and (commit := self._read(version)) is not None:
+        while version >= 0 and (commit := self._walked.get(version) or self._read(version)) is not None:
+            self._walked[version] = commit
             yield commit
             version -= 1
 

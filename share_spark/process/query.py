@@ -15,6 +15,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -168,8 +169,9 @@ class ShareGroupQuery:
             if not self._closed and not self.engine.done:
                 self._close_engine()
             self._closed = True
-        self._end_query(self._query)
-        self.upkeep.close()
+        with ThreadPoolExecutor(1, thread_name_prefix="share-spark-close") as beside:
+            beside.submit(self.upkeep.close)
+            self._end_query(self._query)
         self._ended.set()
 
     def _is_running(self, query: StreamingQuery) -> bool:
