@@ -85,7 +85,6 @@ def test_a_zombie_spoils_the_table_for_people_no_more(world: World) -> None:
     assert world.faults() == []
 
 
-@pytest.mark.long
 def test_of_two_that_start_at_once_one_goes_on(world: World) -> None:
     world.produce(mixed(2 * FEW))
     engines = [world.start(Fault("before the claim", PAUSE), max_records=FEW) for _ in range(2)]

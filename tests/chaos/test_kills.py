@@ -37,13 +37,11 @@ def survive(world: World, *faults: Fault) -> None:
     assert world.faults() == []
 
 
-@pytest.mark.long
 def test_kills_on_the_embedded_log(world: World) -> None:
     world.produce(mixed(30))
     survive(world, *KILLS)
 
 
-@pytest.mark.long
 def test_a_kill_on_kafka(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     with World.opened(spark, tmp_path, KafkaProducer(broker), topic=fresh_name()) as world:
         world.produce(mixed(20))
@@ -59,8 +57,7 @@ def test_an_engine_whose_jvm_dies_between_micro_batches_ends_and_says_so(world: 
     survive(world)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("poison", [KILL_WORKER, KILL_DRIVER])
+@pytest.mark.parametrize("poison", [KILL_WORKER, pytest.param(KILL_DRIVER, marks=pytest.mark.long)])
 def test_a_poison_record_is_archived_alone(world: World, poison: str) -> None:
     """Its neighbours are in the output, once each, and it is a dead letter that says what it did."""
     world.limit = 3
