@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
+from share_spark.delta.delta_log import delta_log, newest
 from share_spark.engine.ports import Stamp
 from share_spark.engine.spark_errors import first_line
 from share_spark.model.errors import FencedError, SinkError
@@ -38,14 +39,14 @@ class AppTransactions:
         jvm: Any = spark._jvm
         self._jvm = jvm
         self._delta = jvm.org.apache.spark.sql.delta
+        self._spark = spark
         self._directory = directory
-        self._log = self._delta.DeltaLog.forTable(spark._jsparkSession, directory)
+        self._log = delta_log(spark, directory)
         self._nothing = jvm.scala.Option.empty()
 
     def latest(self, app_id: str) -> int:
         """The writer's number now, NONE if it has none. A job unless this version was asked before."""
-        snapshot = self._log.update(False, self._nothing, self._nothing)
-        found = snapshot.transactions().get(app_id)
+        found = newest(self._spark, self._log).transactions().get(app_id)
         return int(found.get()) if found.isDefined() else NONE
 
     def warm(self) -> None:

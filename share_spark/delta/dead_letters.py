@@ -6,6 +6,7 @@ The table is made when it is missing. The letters of a micro-batch are one appen
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -33,12 +34,12 @@ _PROPERTIES = {
 
 
 class DeltaDeadLetters:
-    """DeadLetterTarget on a Delta table. ``state``: where the state of its groups is; with the group it names the
-    writer in the table's transactions."""
+    """DeadLetterTarget on a Delta table. ``log_id``: of the state log, asked for after the group's claim; with the
+    group it names the writer in the table's transactions."""
 
-    def __init__(self, location: Location | str, state: Location | str) -> None:
+    def __init__(self, location: Location | str, log_id: Callable[[], str]) -> None:
         self._location = Location.parse(location) if isinstance(location, str) else location
-        self._state = str(state)
+        self._log_id = log_id
         self._checked = False
 
     def __repr__(self) -> str:
@@ -62,7 +63,7 @@ class DeltaDeadLetters:
             self.check(spark)
         rows = letters.withColumns({"group_id": F.lit(group_id), "archived_at": F.current_timestamp()})
         try:
-            transaction = {"txnAppId": f"share_spark/dead letters/{group_id}@{self._state}"}
+            transaction = {"txnAppId": f"share_spark/dead letters/{group_id}@{self._log_id()}"}
             self._location.append(rows.select(*_names()), transaction | {"txnVersion": str(stamp.number)})
         except (PySparkException, Py4JError) as error:
             raise self._failed(error) from error

@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from share_spark.delta.delta_log import delta_log, newest
 from share_spark.delta.location import Location
 from share_spark.engine.cloned_session import cloned_session
 
@@ -118,26 +119,17 @@ class KeptTable:
         """Write a checkpoint; Delta then removes commits older than ``delta.logRetentionDuration``, and those older
         than ``log_retention_ms`` that no later checkpoint needs."""
         jvm: Any = self.session._jvm
-        delta_log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
-            self.session._jsparkSession, self.place.directory(self.session)
-        )
-        none = jvm.scala.Option.empty()
-        snapshot = delta_log.update(False, none, none)
-        delta_log.checkpointAndCleanUpDeltaLog(snapshot, none)
+        log = delta_log(self.session, self.place.directory(self.session))
+        snapshot = newest(self.session, log)
+        log.checkpointAndCleanUpDeltaLog(snapshot, jvm.scala.Option.empty())
         if log_retention_ms is not None:
             boxed = jvm.java.util.stream.LongStream.of(log_retention_ms).boxed().findFirst()
             retention = jvm.scala.jdk.javaapi.OptionConverters.toScala(boxed)
-            delta_log.cleanUpExpiredLogs(
-                snapshot, retention, jvm.org.apache.spark.sql.delta.TruncationGranularity.MINUTE()
-            )
+            log.cleanUpExpiredLogs(snapshot, retention, jvm.org.apache.spark.sql.delta.TruncationGranularity.MINUTE())
 
     def _files(self) -> DataFrame:
-        jvm: Any = self.session._jvm
-        delta_log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
-            self.session._jsparkSession, self.place.directory(self.session)
-        )
-        none = jvm.scala.Option.empty()
-        return DataFrame(delta_log.update(False, none, none).allFiles().toDF(), self.session)
+        snapshot = newest(self.session, delta_log(self.session, self.place.directory(self.session)))
+        return DataFrame(snapshot.allFiles().toDF(), self.session)
 
 
 def giving_way(change: Callable[[], object]) -> bool:

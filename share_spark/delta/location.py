@@ -18,6 +18,7 @@ from delta.tables import DeltaTable
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
+from share_spark.delta.delta_log import delta_log, newest, properties_of
 from share_spark.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -136,10 +137,7 @@ class Location:
         """Delta remembers that there was no table, and does not look again."""
         if not any(name.endswith((".json", ".parquet")) for name in _names_in(spark, f"{path}/{_LOG}")):
             return False
-        jvm: Any = spark._jvm
-        none = jvm.scala.Option.empty()
-        delta_log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
-        return int(delta_log.update(False, none, none).version()) >= 0
+        return int(newest(spark, delta_log(spark, path)).version()) >= 0
 
     def _is_begun(self, spark: SparkSession) -> bool:
         """Is there a log without a commit, and nothing else?"""
@@ -176,6 +174,8 @@ class Location:
 
     def properties(self, spark: SparkSession) -> dict[str, str]:
         """The table's properties as Delta has them; metadata only, no job."""
+        if self.path is not None:
+            return properties_of(spark, self.path)
         rows = spark.sql(f"SHOW TBLPROPERTIES {self.sql_name()}").collect()
         return {row.key: row.value for row in rows}
 

@@ -6,6 +6,7 @@ rows of the newest valid segment, of that epoch, are the whole state, and no rea
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -29,32 +30,41 @@ _LOOK_BACK = 300
 class Tail:
     """The end of a group's log as of one version.
 
-    ``rows``: the rows that count (LOG_COLUMNS), perhaps with claims. ``epoch``: the highest claimed, 0 if none.
+    ``read`` gives ``rows``, the rows that count (LOG_COLUMNS), perhaps with claims; a claim does without them, and a
+    table as of a version takes Delta a tenth of a second. ``epoch``: the highest claimed, 0 if none.
     ``last_segment``: the highest in use, -1 if none. ``last``: the last micro-batch that counts. ``empty``: there are
     certainly no rows.
     """
 
-    rows: DataFrame
+    read: Callable[[], DataFrame]
     epoch: int
     last_segment: int
     last: Stamp = NO_STAMP
     empty: bool = False
 
+    @property
+    def rows(self) -> DataFrame:
+        """The rows that count; lazy."""
+        return self.read()
+
 
 def tail_of(spark: SparkSession, location: Location, group_id: str, commits: CommitListing, version: int) -> Tail:
     """The tail of the log as of ``version``; from commit notes if they are there, else from the rows' stamps."""
-    frame = log_table(location).load(spark, version).where(F.col("group_id") == group_id)
+
+    def frame() -> DataFrame:
+        return log_table(location).load(spark, version).where(F.col("group_id") == group_id)
+
     found = group_tail(islice(commits.back_from(version), _LOOK_BACK), group_id)
     note = found.valid
     if not found.told:
-        return _tail_by_stamps(frame)
+        return _tail_by_stamps(frame())
     if note is None:
-        return Tail(rows=frame.limit(0), epoch=found.epoch, last_segment=found.segment, empty=True)
+        return Tail(read=lambda: frame().limit(0), epoch=found.epoch, last_segment=found.segment, empty=True)
     # Micro-batches only grow within a segment; a later one than the last that counts is a zombie's.
     whole = (F.col("segment") == note.segment) & (F.col("writer_epoch") == note.writer_epoch)
-    rows = frame.where(whole & (F.col("batch_id") <= note.batch_id))
+    counts = whole & (F.col("batch_id") <= note.batch_id)
     last = Stamp(note.writer_epoch, note.batch_id)
-    return Tail(rows=rows, epoch=found.epoch, last_segment=found.segment, last=last)
+    return Tail(read=lambda: frame().where(counts), epoch=found.epoch, last_segment=found.segment, last=last)
 
 
 def _tail_by_stamps(frame: DataFrame) -> Tail:
@@ -65,7 +75,7 @@ def _tail_by_stamps(frame: DataFrame) -> Tail:
     whole = max(((epoch, segment, batch) for epoch, segment, has, batch in found if has), default=(0, -1, -1))
     rows = frame.where((F.col("writer_epoch") == whole[0]) & (F.col("segment") == whole[1]))
     return Tail(
-        rows=rows,
+        read=lambda: rows,
         epoch=max((epoch for epoch, _, _, _ in found), default=0),
         last_segment=max((segment for _, segment, _, _ in found), default=-1),
         last=Stamp(whole[0], whole[2]),

@@ -43,19 +43,20 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def sink_app_id(group_id: str, state: Location) -> str:
+def sink_app_id(group_id: str, log_id: str) -> str:
     """The name under which a group writes: it and its state, as two states may know a group of the same name."""
-    return f"share_spark/{group_id}@{state}"
+    return f"share_spark/{group_id}@{log_id}"
 
 
 @dataclass(slots=True, kw_only=True)
 class DeltaSink:
-    """The sink of one run. ``journal``: of the group, for this purpose alone; asked for when it is first needed."""
+    """The sink of one run. ``journal``: of the group, for this purpose alone. It and ``app_id`` are asked for when they
+    are first needed, after the group's claim."""
 
     spark: SparkSession
     table: Location
     journal: Callable[[], Journal]
-    app_id: str
+    app_id: Callable[[], str]
     run_id: str
     _transactions: AppTransactions | None = None
     _files: CommitFiles | None = None
@@ -120,7 +121,7 @@ class DeltaSink:
 
     @property
     def _target(self) -> SinkTarget:
-        return SinkTarget(self.table, self.app_id)
+        return SinkTarget(self.table, self.app_id())
 
     def _entry(self, payload: bytes = b"") -> SinkEntry:
         return SinkEntry(self._target, self.run_id, payload)
@@ -147,12 +148,12 @@ class DeltaSink:
 
     def _note(self, stamp: Stamp) -> str:
         """``userMetadata`` of the append, by which it is found again."""
-        told = {"share_spark": 1, "kind": "output", "app_id": self.app_id, "run_id": self.run_id}
+        told = {"share_spark": 1, "kind": "output", "app_id": self.app_id(), "run_id": self.run_id}
         return json.dumps({**told, **stamp._asdict()}, separators=(",", ":"))
 
     def _append(self, rows: DataFrame, stamp: Stamp) -> Exception | None:
         """What was raised; the rows may be there all the same, and where nothing was raised they need not be."""
-        options = {"txnAppId": self.app_id, "txnVersion": str(stamp.number), "userMetadata": self._note(stamp)}
+        options = {"txnAppId": self.app_id(), "txnVersion": str(stamp.number), "userMetadata": self._note(stamp)}
         try:
             self.table.append(rows, options)
         except (Py4JError, PySparkException) as fault:
@@ -164,7 +165,7 @@ class DeltaSink:
         assert self._transactions is not None
         if self._is_in_log(self._note(stamp)):
             return
-        number = self._transactions.latest(self.app_id)
+        number = self._transactions.latest(self.app_id())
         if number == stamp.number:
             return
         if number > stamp.number:

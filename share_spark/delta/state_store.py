@@ -39,6 +39,7 @@ from share_spark.delta.buckets import (
     outcomes_in,
 )
 from share_spark.delta.commits import CommitListing, CommitNote
+from share_spark.delta.delta_log import table_id
 from share_spark.delta.journal import Journal
 from share_spark.delta.location import Location, sql_literal
 from share_spark.delta.long_work import told
@@ -244,6 +245,12 @@ class DeltaShareStateStore:
     def directory(self) -> str:
         """Of the log table; after ``claim``."""
         return log_table(self.location).directory(self.spark)
+
+    @property
+    def log_id(self) -> str:
+        """Of the log table, in the names under which its groups write elsewhere: a state that was removed and begun
+        anew counts from one again. After ``claim``."""
+        return table_id(self.spark, self.directory)
 
     @contextmanager
     def borrow(self) -> Iterator[LiveState]:

@@ -69,7 +69,12 @@ _LOG_PROPERTIES = {
     # Readers prune by partition; column statistics of a log row help nobody and cost time in each append.
     "delta.dataSkippingNumIndexedCols": "0",
 }
-_STATE_PROPERTIES = {**_COMMON, "share_spark.table": STATE_TABLE, "delta.dataSkippingNumIndexedCols": "0"}
+_STATE_PROPERTIES = {
+    **_COMMON,
+    "share_spark.table": STATE_TABLE,
+    "delta.checkpointInterval": "100",
+    "delta.dataSkippingNumIndexedCols": "0",
+}
 
 
 def log_table(location: Location) -> Location:

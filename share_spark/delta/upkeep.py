@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
-from share_spark.delta.commit_files import CommitFiles
+from share_spark.delta.app_transactions import NONE, AppTransactions
 from share_spark.delta.compaction import compact
 from share_spark.delta.compaction_order import CompactionOrder
 from share_spark.delta.location import Location
@@ -54,6 +52,8 @@ class Upkeep:
     _thread: threading.Thread | None = None
     _pulse: Pulse | None = None
     _compact_at_s: float = 0.0
+    _transactions: AppTransactions | None = None
+    _app_id: str = ""
 
     def start(self) -> None:
         """Begin; the first round rewrites every share-partition of the group."""
@@ -85,10 +85,12 @@ class Upkeep:
             self._pulse.close()
 
     def _run(self) -> None:
+        # A run may be over soon; what Delta has to work out for the first refresh it does meanwhile.
+        self._round(self._written)
         while not self._stop.wait(self.refresh_ms / 1_000):
             self._round(self._refresh, self._prune, self._compact)
 
-    def _round(self, *works: Callable[[], None]) -> None:
+    def _round(self, *works: Callable[[], object]) -> None:
         for work in works:
             try:
                 work()
@@ -115,21 +117,21 @@ class Upkeep:
                 return
             rows, table = state_of_frame(live, buckets), state_table(self.location)
             # To find out what a dynamic overwrite replaces takes Delta most of a second: not where there is nothing.
-            if self._is_empty(table):
+            if self._written() == NONE:
                 table.append(rows, self._numbered(live))
             else:
                 overwrite(table, rows, self._numbered(live))
 
     def _numbered(self, live: LiveState) -> dict[str, str]:
         """Delta takes no rows of a lower number: an engine that has a successor cannot put its own over theirs."""
-        number = Stamp(live.writer_epoch, live.batch_id).number
-        return {"txnAppId": f"share_spark/state/{self.store.group_id}", "txnVersion": str(number)}
+        return {"txnAppId": self._app_id, "txnVersion": str(Stamp(live.writer_epoch, live.batch_id).number)}
 
-    def _is_empty(self, table: Location) -> bool:
-        """Does the table hold nothing of this group? One that nobody has written to yet is not asked."""
-        if CommitFiles(self.spark, table.directory(self.spark)).latest_version() == 0:
-            return True
-        return table.load(self.spark).where(F.col("group_id") == self.store.group_id).isEmpty()
+    def _written(self) -> int:
+        """The number of the group's last rows in the table, NONE if it has never had any."""
+        if self._transactions is None:
+            self._app_id = f"share_spark/state/{self.store.group_id}@{self.store.log_id}"
+            self._transactions = AppTransactions(self.spark, state_table(self.location).directory(self.spark))
+        return self._transactions.latest(self._app_id)
 
     def _prune(self) -> None:
         """Drop whole closed segments by partition predicate: metadata only, so never in the way of an append."""

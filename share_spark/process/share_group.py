@@ -162,6 +162,7 @@ class ShareGroup:
             store=store,
             refresh_ms=config.state_refresh_ms,
             retention_ms=config.history_retention_ms,
+            compaction_interval_ms=config.compaction_interval_ms,
         )
         query = ShareGroupQuery(
             spark=self.spark,
@@ -201,7 +202,7 @@ class ShareGroup:
     def _kafka_options(self, config: GroupConfig) -> KafkaOptions:
         return KafkaOptions.parse({**(self._source.kafka or {}), "isolation.level": config.isolation_level})
 
-    def _dead_letters(self, config: GroupConfig) -> DeadLetterTarget | None:
+    def _dead_letters(self, config: GroupConfig, store: DeltaShareStateStore) -> DeadLetterTarget | None:
         if self._dead_letter is None:
             return None
         if self._source.kafka is not None and "/" not in self._dead_letter:
@@ -209,7 +210,7 @@ class ShareGroup:
                 self._dead_letter, self._kafka_options(config), request_timeout_ms=config.request_timeout_ms
             )
         else:
-            target = DeltaDeadLetters(Location.parse(self._dead_letter), Location.parse(self.state))
+            target = DeltaDeadLetters(Location.parse(self._dead_letter), functools.cache(lambda: store.log_id))
         target.check(self.spark)
         return target
 
@@ -234,7 +235,7 @@ class ShareGroup:
         topics = SubscribedTopics(
             group_id=self.group_id, topics=self._topics, log=log, reset=config.offset_reset, clock=wall_clock_ms
         )
-        target = self._dead_letters(config)
+        target = self._dead_letters(config, store)
         letters = target and SparkDeadLetters(
             spark=self.spark,
             log=log,
@@ -256,21 +257,19 @@ class ShareGroup:
             store=store,
             delivery=delivery,
             dead_letters=letters or None,
-            sink=self._output(handler, location, store, delivery),
+            sink=self._output(handler, store, delivery),
             clock=wall_clock_ms,
         )
         return ShareGroupEngine(config=config, ports=ports, available_now=self._trigger.available_now), store
 
-    def _output(
-        self, handler: Handler, location: Location, store: DeltaShareStateStore, delivery: SparkDelivery
-    ) -> DeltaOutput | None:
+    def _output(self, handler: Handler, store: DeltaShareStateStore, delivery: SparkDelivery) -> DeltaOutput | None:
         if self._sink is None or handler.output is None:
             return None
         sink = DeltaSink(
             spark=self.spark,
             table=Location.parse(self._sink),
             journal=functools.cache(functools.partial(store.journal, "output")),
-            app_id=sink_app_id(self.group_id, location),
+            app_id=functools.cache(lambda: sink_app_id(self.group_id, store.log_id)),
             run_id=store.run_id,
         )
         sink.prepare(from_arrow_schema(handler.output))

@@ -229,6 +229,7 @@ class World:
             letters=[tuple(row) for row in letters],
             announced=[file.name for file in journal.glob("[0-9]*")],
             crashes=self.crashes,
+            refusals=sum(engine.last_line.startswith("SinkError") for engine in self._engines),
             limit=self.limit,
             slept_in_handler=self.slept_in_handler,
         )

@@ -15,16 +15,18 @@ from tests.support.letters import letters
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-STATE = "/lake/queues"
+
+def log_id() -> str:
+    return "of the state log"
 
 
 def test_a_letter_is_a_row(spark: SparkSession, tmp_path: Path) -> None:
     place = str(tmp_path / "dead")
-    target = DeltaDeadLetters(place, STATE)
+    target = DeltaDeadLetters(place, log_id)
     target.check(spark)
     assert spark.read.format("delta").load(place).count() == 0
     target.write(spark, "billing", Stamp(1, 0), letters(spark))
-    DeltaDeadLetters(place, STATE).write(spark, "shipping", Stamp(1, 0), letters(spark).limit(1))
+    DeltaDeadLetters(place, log_id).write(spark, "shipping", Stamp(1, 0), letters(spark).limit(1))
     rows = spark.read.format("delta").load(place).where("group_id = 'billing'")
     bare, full = rows.orderBy("offset").collect()
     assert (full.topic, full.partition, full.offset) == ("orders", 3, 42)
@@ -40,31 +42,31 @@ def test_a_foreign_table_is_refused_and_left_alone(spark: SparkSession, tmp_path
     place = str(tmp_path / "foreign")
     spark.range(3).write.format("delta").save(place)
     with pytest.raises(DeadLetterError, match="is not a dead-letter table of share_spark"):
-        DeltaDeadLetters(place, STATE).check(spark)
+        DeltaDeadLetters(place, log_id).check(spark)
     with pytest.raises(DeadLetterError):
-        DeltaDeadLetters(place, STATE).write(spark, "billing", Stamp(1, 0), letters(spark))
+        DeltaDeadLetters(place, log_id).write(spark, "billing", Stamp(1, 0), letters(spark))
     assert spark.read.format("delta").load(place).count() == 3
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "notes.txt").write_text("mine")
     with pytest.raises(DeadLetterError, match="is not a dead-letter table"):
-        DeltaDeadLetters(str(tmp_path / "files"), STATE).check(spark)
+        DeltaDeadLetters(str(tmp_path / "files"), log_id).check(spark)
 
 
 def test_a_table_of_the_catalog(spark: SparkSession) -> None:
-    target = DeltaDeadLetters("default.dead_letters_by_name", STATE)
+    target = DeltaDeadLetters("default.dead_letters_by_name", log_id)
     target.write(spark, "billing", Stamp(1, 0), letters(spark))
     assert spark.table("default.dead_letters_by_name").count() == 2
 
 
 def test_a_missing_schema_is_one_line(spark: SparkSession) -> None:
     with pytest.raises(DeadLetterError) as caught:
-        DeltaDeadLetters("no_such_schema.dead", STATE).check(spark)
+        DeltaDeadLetters("no_such_schema.dead", log_id).check(spark)
     assert "\n" not in str(caught.value)
 
 
 def test_the_letters_of_a_micro_batch_are_there_once(spark: SparkSession, tmp_path: Path) -> None:
     """An engine that died after writing has its letters written again by the next; another group's are its own."""
-    target = DeltaDeadLetters(str(tmp_path / "dead"), STATE)
+    target = DeltaDeadLetters(str(tmp_path / "dead"), log_id)
     for stamp in (Stamp(1, 7), Stamp(1, 7), Stamp(2, 0)):
         target.write(spark, "billing", stamp, letters(spark))
     target.write(spark, "shipping", Stamp(1, 7), letters(spark))

@@ -52,7 +52,7 @@ class Place:
             spark=self.spark,
             table=table or self.table,
             journal=lambda: Journal(self.spark, str(self.state), "output", group),
-            app_id=sink_app_id(group, Location(path=str(self.state))),
+            app_id=lambda: sink_app_id(group, str(self.state)),
             run_id=uuid.uuid4().hex[:12],
         )
 

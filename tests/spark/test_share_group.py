@@ -153,3 +153,18 @@ def test_stop_leaves_nothing_acquired(place: Place) -> None:
     assert running.exception() is None
     assert [acquired for *_, acquired in place.ends()] == [0, 0]
     assert sum(available for _, _, available, _ in place.ends()) == 12
+
+
+def test_it_compacts_by_itself_if_wanted(place: Place) -> None:
+    """Nobody else writes a checkpoint of the log so soon."""
+    told = place.directory / "state" / "share_state_log" / "_delta_log" / "_last_checkpoint"
+    assert not told.exists()
+    query = place.group(
+        moody(place.directory / "calls"), **{"compaction.interval": "1s", "state.refresh": "1s"}
+    ).start()
+    deadline = time.monotonic() + 60
+    while not told.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    query.stop()
+    assert told.exists()
+    assert query.exception() is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,18 @@ def test_rows_of_accepted_records_are_there_once(place: Place) -> None:
     place.put(range(40, 50))
     place.work_off()
     assert place.bills() == expected(range(50))
+
+
+def test_a_state_that_is_removed_and_begun_anew_writes_from_one_again(place: Place) -> None:
+    """What went before, with its higher numbers, is another writer's, for output rows as for dead letters."""
+    place.put(range(20))
+    dead = str(place.directory / "dead")
+    for times in (1, 2):
+        group = place.group().to_delta(str(place.directory / "bills")).dead_letter(dead)
+        assert group.start().awaitTermination(120)
+        assert place.bills() == sorted(expected(range(20)) * times)
+        assert place.spark.read.format("delta").load(dead).count() == 4 * times
+        shutil.rmtree(place.directory / "state")
 
 
 def test_a_delivery_that_was_written_but_not_absorbed_is_absorbed_by_the_next_engine(
