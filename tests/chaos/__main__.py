@@ -116,7 +116,8 @@ class Campaign:
         print(f"{self.source:9} {'WRONG' if wrong else 'ok':5} {time.monotonic() - began:5.0f} s  {names}", flush=True)
 
     def _hit(self, faults: Sequence[Fault]) -> list[Fault]:
-        """Those that came; the others are tried again in a later round, the first time that an engine comes there."""
+        """Those that came; the others are tried again in a later round, the first time that an engine comes there, or
+        as the first of their round, before others have worked off the records that they need."""
         struck = []
         for position, fault in enumerate(faults):
             master = {"master": CLUSTER} if fault.who == EXECUTOR else {}
@@ -126,6 +127,8 @@ class Campaign:
                 self._tally(fault).kills += 1
             elif fault.nth > 1 or fault.delay_ms > 1:
                 self.pending.append(fault._replace(nth=1, delay_ms=fault.delay_ms // 4))
+            elif position > 0:
+                self.pending.insert(0, fault)
             else:
                 self._blame(fault.point, [f"{fault} was not reached: {engine.last_line}"])
             for earlier in struck[:-1]:
