@@ -130,23 +130,26 @@ def run_share_group(
     return progress
 
 
-def plain_source(spark: SparkSession, bootstrap: str, topic: str, records_per_trigger: int | None) -> DataFrame:
-    """The same topic as Spark's own streaming source reads it."""
+def plain_source(
+    spark: SparkSession, bootstrap: str, topic: str, records_per_trigger: int | None, **options: str
+) -> DataFrame:
+    """The same topic as Spark's own streaming source reads it; ``options`` are the source's."""
     reader = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("minPartitions", spark.sparkContext.defaultParallelism)
+        .options(**options)
     )
     return (reader.option("maxOffsetsPerTrigger", records_per_trigger) if records_per_trigger else reader).load()
 
 
 def run_plain(
-    spark: SparkSession, bootstrap: str, topic: str, checkpoint: str, *, records_per_trigger: int | None
+    spark: SparkSession, bootstrap: str, topic: str, checkpoint: str, *, records_per_trigger: int | None, **options: str
 ) -> None:
     """Plain Structured Streaming over the topic into the same function; its results go nowhere."""
-    frame = plain_source(spark, bootstrap, topic, records_per_trigger)
+    frame = plain_source(spark, bootstrap, topic, records_per_trigger, **options)
     handled = frame.select("value").mapInArrow(plain_function, "ack tinyint")
     query = (
         handled.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
