@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from share_spark.kafka.options import KafkaOptions
 
-_LARGE_POLLS = {
+LARGE_POLLS = {
     "kafka.max.poll.records": "20000",
     "kafka.max.partition.fetch.bytes": str(4 * 1024 * 1024),
     "kafka.fetch.max.wait.ms": "10",
@@ -135,7 +135,7 @@ class KafkaTopicLog:
             "includeHeaders": "true",
             "kafkaConsumer.pollTimeoutMs": str(self._poll_timeout_ms),
             "kafka.group.id": group_id,
-            **_LARGE_POLLS,
+            **LARGE_POLLS,
             **self._source_options,
         }
         return spark.read.format("kafka").options(**options).load().select(*_COLUMNS)
