@@ -37,14 +37,11 @@ if TYPE_CHECKING:
 
     from share_spark.kafka.options import KafkaOptions
 
-LARGE_POLLS = {
-    "kafka.max.poll.records": "20000",
-    "kafka.max.partition.fetch.bytes": str(4 * 1024 * 1024),
-    "kafka.fetch.max.wait.ms": "10",
-}
+LARGE_POLLS = {"kafka.max.poll.records": "20000", "kafka.fetch.max.wait.ms": "10"}
 """After each poll Spark asks for the log's ends by seeking there and back: what had been fetched ahead is thrown away,
-and a fetch beyond the last record stays with the broker for its longest wait. With Kafka's defaults (500 records, 1 MB,
-0.5 s) that is four fifths of the time of a large read; so polls are large here, and waits short. The user's win."""
+and a fetch beyond the last record stays with the broker for its longest wait. With Kafka's defaults (500 records,
+0.5 s) that is four fifths of the time of a large read; so polls are large here (a fetch still ends at 1 MB, Kafka's
+default), and waits short. What the user sets wins."""
 
 _OLDER_SOURCES = "spark.sql.sources.useV1SourceList"
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
