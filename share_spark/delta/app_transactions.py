@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-from share_spark.delta.delta_log import delta_log, newest
+from share_spark.delta.delta_log import at_home, delta_log, newest
 from share_spark.engine.ports import Stamp
 from share_spark.engine.spark_errors import first_line
 from share_spark.model.errors import FencedError, SinkError
@@ -52,11 +52,13 @@ class AppTransactions:
     def warm(self) -> None:
         """Have Delta work out the transactions of the newest version that it knows, and keep them: the next append
         needs them and would take some tenths of a second for it."""
+        at_home(self._spark)
         self._log.unsafeVolatileSnapshot().transactions()
 
     def claim(self, app_id: str, writer_epoch: int) -> int:
         """From now on older epochs cannot append. Returns the number of the last delivery, of whatever epoch, NONE if
         there was none. Raises FencedError (a higher epoch was here), SinkError."""
+        at_home(self._spark)
         own = Stamp(writer_epoch, -1).number
         fault: Py4JError | None = None
         for _ in range(_CLAIM_ATTEMPTS):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MARK = "share_spark"
+
+_AT_ONCE = 16
+"""Files that are read at a time on a long way back: each costs a round trip where the log is far away."""
 
 
 class CommitNote(NamedTuple):
@@ -76,10 +80,21 @@ class CommitListing:
 
     def back_from(self, version: int) -> Iterator[Commit]:
         """The commits from ``version`` down, newest first, as far as log clean-up has left them."""
-        while version >= 0 and (commit := self._walked.get(version) or self._read(version)) is not None:
-            self._walked[version] = commit
-            yield commit
-            version -= 1
+        step = 2
+        with ThreadPoolExecutor(_AT_ONCE) as readers:
+            while version >= 0:
+                wanted = range(version, max(-1, version - step), -1)
+                for commit in readers.map(self._walk, wanted):
+                    if commit is None:
+                        return
+                    yield commit
+                version, step = version - step, min(2 * step, _AT_ONCE)
+
+    def _walk(self, version: int) -> Commit | None:
+        found = self._walked.get(version) or self._read(version)
+        if found is not None:
+            self._walked[version] = found
+        return found
 
     def _read(self, version: int) -> Commit | None:
         found = self.files.read(version)

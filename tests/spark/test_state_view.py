@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from chispa import assert_df_equality
 
+from share_spark.delta.housekeeping import KeptTable, housekeeping_session
 from share_spark.delta.state_view import state
 from share_spark.delta.tables import log_table, state_table
 from share_spark.delta.upkeep import Upkeep
@@ -63,6 +65,28 @@ def test_the_table_is_the_state_for_any_session_and_for_times_past(spark: SparkS
         for at in ("VERSION AS OF 1", "")
     )
     assert (then[0][0], now[0][0]) == (2, 3)
+
+
+def test_it_is_refreshed_from_a_checkpoint_that_another_process_wrote(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Delta reads it in a thread of its own, for the session of whoever asks: here a thread that has none."""
+    world = DeltaWorld(spark, str(tmp_path / "state"), handler=lambda *_: ACCEPT)
+    table = state_table(world.location)
+    for records in (3, 5):
+        world.produce(records)
+        engine = world.engine()
+        upkeep = upkeep_of(world, engine)
+        for _ in range(2):
+            engine.run()
+        KeptTable(housekeeping_session(spark), table).checkpoint()
+        spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+        upkeep.start()
+        closing = threading.Thread(target=upkeep.close)
+        closing.start()
+        closing.join()
+    assert caplog.messages == []
+    assert table.load(spark).head().start_offset == 8  # type: ignore[union-attr]
 
 
 def test_a_row_says_where_everything_is(spark: SparkSession, tmp_path: Path) -> None:
