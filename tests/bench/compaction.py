@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -153,9 +153,16 @@ def growth(spark: SparkSession, bootstrap: str, scratch: Scratch) -> list[Measur
         "state.refresh", "1d"
     )
     group.listen(note).start().awaitTermination()
-    half, last = readings[len(readings) // 2 - 1], readings[-1]
-    files = compare("files at the end / half way", last.files + last.log_files, half.files + half.log_files, "<= 1.2")
-    return [files, compare("bytes at the end / half way", last.bytes, half.bytes, "<= 1.2")]
+    return [
+        _of_halves("files", [one.files + one.log_files for one in readings]),
+        _of_halves("bytes", [one.bytes for one in readings]),
+    ]
+
+
+def _of_halves(name: str, sizes: Sequence[int]) -> Measure:
+    """Peaks: both curves are saws, as Delta's log goes back to a checkpoint every 200 commits."""
+    half = len(sizes) // 2
+    return compare(f"most {name} in the second half / in the first", max(sizes[half:]), max(sizes[:half]), "<= 1.2")
 
 
 def reading(state: str, batches: int) -> Reading:
