@@ -52,9 +52,7 @@ def run(spark: SparkSession, bootstrap: str) -> bool:
     def plain(per_trigger: int | None, **options: str) -> None:
         run_plain(spark, bootstrap, topic, scratch.fresh("plain"), records_per_trigger=per_trigger, **options)
 
-    say(
-        f"throughput: {RECORDS:,} records of 100 bytes, {PARTITIONS} partitions; {WARM_UPS} warm-ups of each, {ROUNDS} rounds"
-    )
+    say(f"throughput: {RECORDS:,} records of 100 bytes, {PARTITIONS} partitions; {WARM_UPS} warm-ups, {ROUNDS} rounds")
     runs = {
         "ours": lambda: ours(accept_all, OURS_PER_TRIGGER),
         **{f"plain {name}": lambda n=n: plain(n) for name, n in PLAIN_PER_TRIGGER.items()},
