@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-from share_spark.delta.delta_log import at_home, delta_log, newest
+from share_spark.delta.delta_log import delta_log, newest
 from share_spark.engine.ports import Stamp
 from share_spark.engine.spark_errors import first_line
 from share_spark.model.errors import FencedError, SinkError
@@ -41,28 +41,26 @@ class AppTransactions:
         self._delta = jvm.org.apache.spark.sql.delta
         self._spark = spark
         self._directory = directory
-        self._log = delta_log(spark, directory)
         self._nothing = jvm.scala.Option.empty()
 
     def latest(self, app_id: str) -> int:
         """The writer's number now, NONE if it has none. A job unless this version was asked before."""
-        found = newest(self._spark, self._log).transactions().get(app_id)
+        found = newest(self._spark, self._directory).transactions().get(app_id)
         return int(found.get()) if found.isDefined() else NONE
 
     def warm(self) -> None:
         """Have Delta work out the transactions of the newest version that it knows, and keep them: the next append
         needs them and would take some tenths of a second for it."""
-        at_home(self._spark)
-        self._log.unsafeVolatileSnapshot().transactions()
+        delta_log(self._spark, self._directory).unsafeVolatileSnapshot().transactions()
 
     def claim(self, app_id: str, writer_epoch: int) -> int:
         """From now on older epochs cannot append. Returns the number of the last delivery, of whatever epoch, NONE if
         there was none. Raises FencedError (a higher epoch was here), SinkError."""
-        at_home(self._spark)
+        log = delta_log(self._spark, self._directory)
         own = Stamp(writer_epoch, -1).number
         fault: Py4JError | None = None
         for _ in range(_CLAIM_ATTEMPTS):
-            transaction = self._log.startTransaction(self._nothing, self._nothing)
+            transaction = log.startTransaction(self._nothing, self._nothing)
             current = int(transaction.txnVersion(app_id))
             delivered = current if _is_delivery(current) else int(transaction.txnVersion(_delivered_id(app_id)))
             if current > own:

@@ -10,35 +10,33 @@ if TYPE_CHECKING:
 
 
 def delta_log(spark: SparkSession, directory: str) -> Any:
-    """The ``org.apache.spark.sql.delta.DeltaLog`` of a directory; Delta keeps one for each."""
+    """The ``org.apache.spark.sql.delta.DeltaLog`` of a directory, for use in this thread. Delta keeps one for each
+    directory, so it is asked for anew by whoever needs it.
+
+    Gives the thread a session if it has none, as threads of Python's have: where Delta reads a checkpoint it asks for
+    the thread's, and is not content with the default one.
+    """
     jvm: Any = spark._jvm
-    at_home(spark)
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    if sessions.getActiveSession().isEmpty():
+        sessions.setActiveSession(spark._jsparkSession)
     return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, directory)
 
 
-def newest(spark: SparkSession, log: Any) -> Any:
-    """Its newest ``Snapshot``, after a look at the directory; version -1 if there is no table."""
+def newest(spark: SparkSession, directory: str) -> Any:
+    """The newest ``Snapshot``, after a look at the directory; version -1 if there is no table."""
     jvm: Any = spark._jvm
-    at_home(spark)
     nothing = jvm.scala.Option.empty()
-    return log.update(False, nothing, nothing)
+    return delta_log(spark, directory).update(False, nothing, nothing)
 
 
 def table_id(spark: SparkSession, directory: str) -> str:
     """What Delta calls the table: one that was removed and made anew at the same place has another id."""
-    return str(newest(spark, delta_log(spark, directory)).metadata().id())
-
-
-def at_home(spark: SparkSession) -> None:
-    """Give this thread a session if it has none, as threads of Python's have: where Delta reads a checkpoint it asks
-    for the thread's, and is not content with the default one."""
-    sessions: Any = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
-    if sessions.getActiveSession().isEmpty():
-        sessions.setActiveSession(spark._jsparkSession)
+    return str(newest(spark, directory).metadata().id())
 
 
 def properties_of(spark: SparkSession, directory: str) -> dict[str, str]:
     """The table's properties, now."""
     jvm: Any = spark._jvm
-    found = newest(spark, delta_log(spark, directory)).metadata().configuration()
+    found = newest(spark, directory).metadata().configuration()
     return dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(found))

@@ -119,8 +119,8 @@ class KeptTable:
         """Write a checkpoint; Delta then removes commits older than ``delta.logRetentionDuration``, and those older
         than ``log_retention_ms`` that no later checkpoint needs."""
         jvm: Any = self.session._jvm
-        log = delta_log(self.session, self.place.directory(self.session))
-        snapshot = newest(self.session, log)
+        directory = self.place.directory(self.session)
+        log, snapshot = delta_log(self.session, directory), newest(self.session, directory)
         log.checkpointAndCleanUpDeltaLog(snapshot, jvm.scala.Option.empty())
         if log_retention_ms is not None:
             boxed = jvm.java.util.stream.LongStream.of(log_retention_ms).boxed().findFirst()
@@ -128,7 +128,7 @@ class KeptTable:
             log.cleanUpExpiredLogs(snapshot, retention, jvm.org.apache.spark.sql.delta.TruncationGranularity.MINUTE())
 
     def _files(self) -> DataFrame:
-        snapshot = newest(self.session, delta_log(self.session, self.place.directory(self.session)))
+        snapshot = newest(self.session, self.place.directory(self.session))
         return DataFrame(snapshot.allFiles().toDF(), self.session)
 
 

@@ -18,7 +18,7 @@ from delta.tables import DeltaTable
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from share_spark.delta.delta_log import delta_log, newest, properties_of
+from share_spark.delta.delta_log import newest, properties_of
 from share_spark.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Location:
         """Delta remembers that there was no table, and does not look again."""
         if not any(name.endswith((".json", ".parquet")) for name in _names_in(spark, f"{path}/{_LOG}")):
             return False
-        return int(newest(spark, delta_log(spark, path)).version()) >= 0
+        return int(newest(spark, path).version()) >= 0
 
     def _is_begun(self, spark: SparkSession) -> bool:
         """Is there a log without a commit, and nothing else?"""
