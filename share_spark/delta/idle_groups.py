@@ -20,8 +20,9 @@ from share_spark.delta.location import Location
 from share_spark.delta.pulse import has_journals, heartbeat_file
 from share_spark.delta.record_rows import SNAPSHOT, UPDATE
 from share_spark.delta.segments import Tail, tail_of
-from share_spark.delta.state_store import DeltaShareStateStore, unpersist
+from share_spark.delta.state_store import DeltaShareStateStore
 from share_spark.delta.tables import log_table
+from share_spark.engine.checkpointed_frame import unpersist
 from share_spark.model.config import GroupConfig
 from share_spark.model.errors import FencedError
 from share_spark.partition import PartitionLimits

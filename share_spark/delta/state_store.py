@@ -47,6 +47,7 @@ from share_spark.delta.record_rows import CLAIM, SNAPSHOT
 from share_spark.delta.segments import Tail, tail_of
 from share_spark.delta.state_view import LiveState
 from share_spark.delta.tables import LOG_COLUMNS, ensure_tables, log_table
+from share_spark.engine.checkpointed_frame import unpersist
 from share_spark.engine.ports import NO_STAMP, Stamp
 from share_spark.engine.spark_errors import first_line
 from share_spark.engine.step import Control, Front, Outcome
@@ -81,6 +82,7 @@ class DeltaShareStateStore:
     least_epoch: int = 0
     buckets: tuple[int, ...] = ()
     _commits: Any = None
+    _log_id: str | None = None
     _version: int = -1
     _epoch: int = 0
     _segment: int = 0
@@ -250,7 +252,9 @@ class DeltaShareStateStore:
     def log_id(self) -> str:
         """Of the log table, in the names under which its groups write elsewhere: a state that was removed and begun
         anew counts from one again. After ``claim``."""
-        return table_id(self.spark, self.directory)
+        if self._log_id is None:
+            self._log_id = table_id(self.spark, self.directory)
+        return self._log_id
 
     @contextmanager
     def borrow(self) -> Iterator[LiveState]:
@@ -370,12 +374,6 @@ class DeltaShareStateStore:
             stale = previous is not None and previous is not frame and previous is not self._lent
         if stale and previous is not None:
             unpersist(previous)
-
-
-def unpersist(frame: DataFrame) -> None:
-    """Free the blocks of a locally checkpointed frame now; the garbage collector would, much later."""
-    plan: Any = frame._jdf.queryExecution().logical()
-    plan.rdd().unpersist(False)
 
 
 def _payloads(frame: DataFrame, row: int) -> list[bytes]:

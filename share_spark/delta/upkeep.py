@@ -53,7 +53,6 @@ class Upkeep:
     _pulse: Pulse | None = None
     _compact_at_s: float = 0.0
     _transactions: AppTransactions | None = None
-    _app_id: str = ""
 
     def start(self) -> None:
         """Begin; the first round rewrites every share-partition of the group."""
@@ -122,6 +121,10 @@ class Upkeep:
             else:
                 overwrite(table, rows, self._numbered(live))
 
+    @property
+    def _app_id(self) -> str:
+        return f"share_spark/state/{self.store.group_id}@{self.store.log_id}"
+
     def _numbered(self, live: LiveState) -> dict[str, str]:
         """Delta takes no rows of a lower number: an engine that has a successor cannot put its own over theirs."""
         return {"txnAppId": self._app_id, "txnVersion": str(Stamp(live.writer_epoch, live.batch_id).number)}
@@ -129,7 +132,6 @@ class Upkeep:
     def _written(self) -> int:
         """The number of the group's last rows in the table, NONE if it has never had any."""
         if self._transactions is None:
-            self._app_id = f"share_spark/state/{self.store.group_id}@{self.store.log_id}"
             self._transactions = AppTransactions(self.spark, state_table(self.location).directory(self.spark))
         return self._transactions.latest(self._app_id)
 

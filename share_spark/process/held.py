@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from share_spark.delta.state_store import unpersist
+from share_spark.engine.checkpointed_frame import unpersist
 from share_spark.model.errors import OutputLostError
 from share_spark.process.acquired_records import SMALL
 from share_spark.process.runs import OUTPUT, OUTPUT_COLUMN, PRODUCED, RUN_SCHEMA

@@ -210,28 +210,14 @@ class ShareGroup:
                 self._dead_letter, self._kafka_options(config), request_timeout_ms=config.request_timeout_ms
             )
         else:
-            target = DeltaDeadLetters(Location.parse(self._dead_letter), functools.cache(lambda: store.log_id))
+            target = DeltaDeadLetters(Location.parse(self._dead_letter), lambda: store.log_id)
         target.check(self.spark)
         return target
 
     def _engine(
         self, config: GroupConfig, location: Location, log: TopicLog, least_epoch: int
     ) -> tuple[ShareGroupEngine, DeltaShareStateStore]:
-        limits = PartitionLimits(
-            max_delivery_count=config.max_delivery_count,
-            max_record_locks=config.max_record_locks,
-            lock_duration_ms=config.lock_duration_ms,
-        )
-        store = DeltaShareStateStore(
-            spark=self.spark,
-            location=location,
-            group_id=self.group_id,
-            run_id=uuid.uuid4().hex[:12],
-            limits=limits,
-            updates_per_snapshot=config.updates_per_snapshot,
-            audit=config.history_retention_ms > 0,
-            least_epoch=least_epoch,
-        )
+        store = self._store(config, location, least_epoch)
         topics = SubscribedTopics(
             group_id=self.group_id, topics=self._topics, log=log, reset=config.offset_reset, clock=wall_clock_ms
         )
@@ -262,6 +248,23 @@ class ShareGroup:
         )
         return ShareGroupEngine(config=config, ports=ports, available_now=self._trigger.available_now), store
 
+    def _store(self, config: GroupConfig, location: Location, least_epoch: int) -> DeltaShareStateStore:
+        limits = PartitionLimits(
+            max_delivery_count=config.max_delivery_count,
+            max_record_locks=config.max_record_locks,
+            lock_duration_ms=config.lock_duration_ms,
+        )
+        return DeltaShareStateStore(
+            spark=self.spark,
+            location=location,
+            group_id=self.group_id,
+            run_id=uuid.uuid4().hex[:12],
+            limits=limits,
+            updates_per_snapshot=config.updates_per_snapshot,
+            audit=config.history_retention_ms > 0,
+            least_epoch=least_epoch,
+        )
+
     def _output(self, handler: Handler, store: DeltaShareStateStore, delivery: SparkDelivery) -> DeltaOutput | None:
         if self._sink is None or handler.output is None:
             return None
@@ -269,7 +272,7 @@ class ShareGroup:
             spark=self.spark,
             table=Location.parse(self._sink),
             journal=functools.cache(functools.partial(store.journal, "output")),
-            app_id=functools.cache(lambda: sink_app_id(self.group_id, store.log_id)),
+            app_id=lambda: sink_app_id(self.group_id, store.log_id),
             run_id=store.run_id,
         )
         sink.prepare(from_arrow_schema(handler.output))
