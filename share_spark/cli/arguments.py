@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from share_spark.cli.job import START, Job, read_config
+from share_spark.cli.config_files import read_config, read_order
+from share_spark.cli.job import START, Job
 from share_spark.coordinator import STATE_PARTITIONS
 from share_spark.delta.compaction_order import KEYS as COMPACTION_KEYS
-from share_spark.delta.compaction_order import CompactionOrder, read_order
+from share_spark.delta.compaction_order import CompactionOrder
 from share_spark.model.errors import ConfigError
 
 
@@ -75,7 +76,19 @@ def _parser() -> _Parser:
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="run, compact, history or verify", parser_class=_Parser
     )
-    command = commands.add_parser("run", help="run a share group", allow_abbrev=False)
+    for name, told, add_options in (
+        ("run", "run a share group", _add_run),
+        ("compact", "keep the state tables small, by a schedule", _add_compact),
+        ("history", "what happened to one record", _add_history),
+        ("verify", "check the state log against itself", _add_verify),
+    ):
+        command = commands.add_parser(name, help=told, allow_abbrev=False)
+        add_options(command)
+        command.add_argument("--debug", "-v", action="store_true", help="tracebacks and more log lines")
+    return parser
+
+
+def _add_run(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--config", metavar="FILE", help="TOML: tables [job], [kafka], [share_group]; the command line wins over it")
     add("--group", help="group id; two groups on a topic are independent of each other")
@@ -94,11 +107,6 @@ def _parser() -> _Parser:
     add("--kafka-option", action="append", default=[], metavar="KEY=VALUE", help="a Kafka client setting; repeatable")
     add("--checkpoint", metavar="PATH", help="Spark's checkpoint; default: below the state directory")
     add("--query-name", metavar="NAME", help="name of the streaming query in Spark's UI")
-    add("--debug", "-v", action="store_true", help="tracebacks and more log lines")
-    _add_compact(commands.add_parser("compact", help="keep the state tables small, by a schedule", allow_abbrev=False))
-    _add_history(commands.add_parser("history", help="what happened to one record", allow_abbrev=False))
-    _add_verify(commands.add_parser("verify", help="check the state log against itself", allow_abbrev=False))
-    return parser
 
 
 def _add_verify(command: argparse.ArgumentParser) -> None:
@@ -106,7 +114,6 @@ def _add_verify(command: argparse.ArgumentParser) -> None:
     add("--state", required=True, metavar="PATH_OR_SCHEMA", help="directory or schema of the state tables")
     add("--group", help="this group only; default: all groups of the location")
     add("--bucket", type=_bucket, metavar="NUMBER", help="only what Kafka would keep in this partition of the state")
-    add("--debug", "-v", action="store_true", help="tracebacks and more log lines")
 
 
 def _bucket(text: str) -> int:
@@ -122,7 +129,6 @@ def _add_history(command: argparse.ArgumentParser) -> None:
     add("--topic", required=True, help="topic of the record")
     add("--partition", required=True, type=_not_negative, metavar="NUMBER", help="its partition")
     add("--offset", required=True, type=_not_negative, metavar="NUMBER", help="its offset")
-    add("--debug", "-v", action="store_true", help="tracebacks and more log lines")
 
 
 def _not_negative(text: str) -> int:
@@ -144,4 +150,3 @@ def _add_compact(command: argparse.ArgumentParser) -> None:
     add("--topic-table", metavar="TABLE", help="a topic table to compact as well ...")
     add("--topic-retention", metavar="DURATION", help="... and to drop records that are as old")
     add("--dry-run", action="store_true", help="say what would be done, change nothing")
-    add("--debug", "-v", action="store_true", help="tracebacks and more log lines")

@@ -1,19 +1,14 @@
 """A run of a share group as somebody ordered it: by a configuration file, a command line, or both.
 
-Everything is judged here that can be judged without Spark, so that bad input costs no JVM and changes nothing. A TOML
-file has three tables: [job] (the command line's options), [kafka] (client settings), [share_group]
-(``model.config.SETTINGS``); an unknown key is an error. Values of [kafka] are secrets: they are in no message and in
-no ``repr``.
+Everything is judged here that can be judged without Spark, so that bad input costs no JVM and changes nothing. Kafka's
+settings may be secrets: they are in no message and in no ``repr``.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from share_spark.delta.location import Location
@@ -31,12 +26,6 @@ START = "share.auto.offset.reset"
 
 _TRIGGER = re.compile(r"(\d+)\s*(millisecond|second|minute|hour|day)s?")
 _UNIT = {"millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "day": "d"}
-_TEXTS = ("group", "handler", "bootstrap-server", "topic-table", "state", "dead-letter", "to-delta", "output-schema")
-_KEYS: Mapping[str, type] = {
-    **dict.fromkeys((*_TEXTS, "starting", "trigger", "checkpoint", "query-name"), str),
-    "topic": list,
-    "available-now": bool,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,58 +135,3 @@ def _interval(text: str) -> str:
         return f"{parse_duration_ms(words[1] + _UNIT[words[2]] if words else text)} milliseconds"
     except ConfigError:
         raise ConfigError(f"--trigger: not an interval: {text!r} (write '5 seconds', 5s or PT5S)") from None
-
-
-# -------------------------------------------------------------------------------------- configuration files
-
-
-def read_config(path: str) -> dict[str, dict[str, Any]]:
-    """``{"job": ..., "kafka": ..., "share_group": ...}`` of a TOML file, job keys with ``_``, and its start among the
-    settings.
-
-    Raises ConfigError naming the file and the key.
-    """
-    try:
-        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as fault:
-        raise ConfigError(f"--config {path}: {fault.strerror}") from None
-    except ValueError as fault:
-        raise ConfigError(f"--config {path}: not TOML: {fault}") from None
-    try:
-        return _tables(tables)
-    except ConfigError as fault:
-        raise ConfigError(f"--config {path}: {fault}") from None
-
-
-def _tables(tables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    read = {"job": _job_table, "kafka": _flat_texts, "share_group": _flat}
-    for name, table in tables.items():
-        if name not in read or not isinstance(table, dict):
-            raise ConfigError(f"unknown table or key {name!r} (there are [job], [kafka], [share_group])")
-    found = {name: reader(tables.get(name, {})) for name, reader in read.items()}
-    GroupConfig.parse(found["share_group"])
-    if "starting" in found["job"]:
-        found["share_group"][START] = found["job"].pop("starting")
-    return found
-
-
-def _job_table(table: Mapping[str, Any]) -> dict[str, Any]:
-    for key, value in table.items():
-        if key not in _KEYS:
-            close = difflib.get_close_matches(key, _KEYS, n=1)
-            raise ConfigError(f"unknown key {key!r} in [job]" + (f" (did you mean {close[0]!r}?)" if close else ""))
-        if not isinstance(value, _KEYS[key]):
-            raise ConfigError(f"{key} in [job] must be of type {_KEYS[key].__name__}")
-    return {key.replace("-", "_"): value for key, value in table.items()}
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """TOML reads ``a.b = 1`` as a table in a table; here it is the key ``a.b``, quoted or not."""
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
-
-
-def _flat_texts(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in _flat(table).items()}

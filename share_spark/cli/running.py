@@ -7,6 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from share_spark.cli.command_session import command_session
 from share_spark.cli.job import Job
 from share_spark.cli.outcome import RunError
 from share_spark.cli.run_report import RunTotals, histogram_lines, progress_line, summary_lines
@@ -27,21 +28,12 @@ _POLL_S = 1.0
 
 
 def run_job(job: Job) -> int:
-    from pyspark.sql import SparkSession
-
-    from share_spark.session import build_session
-
+    """`share-spark run`. Raises ShareError."""
     job.ask_broker()
-    guest = SparkSession.getActiveSession() is not None
-    with StopSignals() as signals:
-        spark = build_session(job.query_name or f"share-spark {job.group}")
-        try:
-            signals.adopt(spark)
-            run(job, spark, signals)
-            return 0
-        finally:
-            if not guest:
-                spark.stop()
+    with StopSignals() as signals, command_session(job.query_name or f"share-spark {job.group}") as spark:
+        signals.adopt(spark)
+        run(job, spark, signals)
+    return 0
 
 
 def run(job: Job, spark: SparkSession, signals: StopSignals) -> RunTotals:

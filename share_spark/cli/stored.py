@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from share_spark.cli.arguments import parse_compaction, parsed
+from share_spark.cli.command_session import command_session
 from share_spark.cli.outcome import FAILED
 from share_spark.delta.location import Location
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def run_compact(arguments: Sequence[str]) -> int:
@@ -20,7 +16,7 @@ def run_compact(arguments: Sequence[str]) -> int:
     from share_spark.delta.compaction_report import report_lines
 
     order = parse_compaction(arguments)
-    with _session(f"share-spark compact {order.state}") as spark:
+    with command_session(f"share-spark compact {order.state}") as spark:
         print("\n".join(report_lines(compact(spark, order))), flush=True)
     return 0
 
@@ -33,7 +29,7 @@ def run_history(arguments: Sequence[str]) -> int:
     given = parsed(arguments)
     place = Location.parse(given.state)
     record = {"group_id": given.group, "topic": given.topic, "partition": given.partition, "offset": given.offset}
-    with _session(f"share-spark history {given.group}") as spark:
+    with command_session(f"share-spark history {given.group}") as spark:
         print("\n".join(history_lines(record_history(spark, place, **record))), flush=True)
     return 0
 
@@ -45,23 +41,7 @@ def run_verify(arguments: Sequence[str]) -> int:
 
     given = parsed(arguments)
     place = Location.parse(given.state)
-    with _session(f"share-spark verify {given.state}") as spark:
+    with command_session(f"share-spark verify {given.state}") as spark:
         report = verify(spark, place, given.group, given.bucket)
     print("\n".join(verify_lines(report)), flush=True)
     return 0 if report.agrees else FAILED
-
-
-@contextmanager
-def _session(name: str) -> Iterator[SparkSession]:
-    """A session for one command, ended with it; one that was there before stays."""
-    from pyspark.sql import SparkSession
-
-    from share_spark.session import build_session
-
-    guest = SparkSession.getActiveSession() is not None
-    spark = build_session(name)
-    try:
-        yield spark
-    finally:
-        if not guest:
-            spark.stop()

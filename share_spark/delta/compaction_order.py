@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from share_spark.delta.location import Location
@@ -71,23 +69,6 @@ class CompactionOrder:
             if key in given
         }
         return cls(**{name: value for name, value in chosen.items() if value is not None})
-
-
-def read_order(path: str) -> dict[str, Any]:
-    """The table [compaction] of a TOML file. Raises ConfigError naming the file and the key."""
-    try:
-        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as fault:
-        raise ConfigError(f"--config {path}: {fault.strerror}") from None
-    except ValueError as fault:
-        raise ConfigError(f"--config {path}: not TOML: {fault}") from None
-    if unknown := set(tables) - {"compaction"}:
-        raise ConfigError(f"--config {path}: unknown table or key {min(unknown)!r} (there is [compaction])")
-    found: dict[str, Any] = tables.get("compaction", {})
-    for key, value in found.items():
-        if not isinstance(value, bool if key == "dry-run" else str):
-            raise ConfigError(f"--config {path}: {key} must be a {'boolean' if key == 'dry-run' else 'text'}")
-    return found
 
 
 def _name(key: str) -> str:

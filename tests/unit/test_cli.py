@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from share_spark import cli
-from share_spark.cli.job import read_config
+from share_spark.cli.config_files import read_config
 from share_spark.model.config import SETTINGS
 
 ROOT = Path(__file__).parents[2]

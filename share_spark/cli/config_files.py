@@ -1,0 +1,89 @@
+"""Configuration files: TOML, with the tables [job], [kafka], [share_group] for a run, [compaction] for a compaction.
+An unknown key is an error; values of [kafka] are secrets and in no message."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from share_spark.cli.job import START
+from share_spark.model.config import GroupConfig
+from share_spark.model.errors import ConfigError
+
+_TEXTS = ("group", "handler", "bootstrap-server", "topic-table", "state", "dead-letter", "to-delta", "output-schema")
+_KEYS: Mapping[str, type] = {
+    **dict.fromkeys((*_TEXTS, "starting", "trigger", "checkpoint", "query-name"), str),
+    "topic": list,
+    "available-now": bool,
+}
+
+
+def read_config(path: str) -> dict[str, dict[str, Any]]:
+    """``{"job": ..., "kafka": ..., "share_group": ...}`` of a TOML file, job keys with ``_``, and its start among the
+    settings.
+
+    Raises ConfigError naming the file and the key.
+    """
+    tables = _parsed(path)
+    try:
+        return _tables(tables)
+    except ConfigError as fault:
+        raise ConfigError(f"--config {path}: {fault}") from None
+
+
+def _tables(tables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    read = {"job": _job_table, "kafka": _flat_texts, "share_group": _flat}
+    for name, table in tables.items():
+        if name not in read or not isinstance(table, dict):
+            raise ConfigError(f"unknown table or key {name!r} (there are [job], [kafka], [share_group])")
+    found = {name: reader(tables.get(name, {})) for name, reader in read.items()}
+    GroupConfig.parse(found["share_group"])
+    if "starting" in found["job"]:
+        found["share_group"][START] = found["job"].pop("starting")
+    return found
+
+
+def _job_table(table: Mapping[str, Any]) -> dict[str, Any]:
+    for key, value in table.items():
+        if key not in _KEYS:
+            close = difflib.get_close_matches(key, _KEYS, n=1)
+            raise ConfigError(f"unknown key {key!r} in [job]" + (f" (did you mean {close[0]!r}?)" if close else ""))
+        if not isinstance(value, _KEYS[key]):
+            raise ConfigError(f"{key} in [job] must be of type {_KEYS[key].__name__}")
+    return {key.replace("-", "_"): value for key, value in table.items()}
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """TOML reads ``a.b = 1`` as a table in a table; here it is the key ``a.b``, quoted or not."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _flat_texts(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in _flat(table).items()}
+
+
+def read_order(path: str) -> dict[str, Any]:
+    """The table [compaction] of a TOML file. Raises ConfigError naming the file and the key."""
+    tables = _parsed(path)
+    if unknown := set(tables) - {"compaction"}:
+        raise ConfigError(f"--config {path}: unknown table or key {min(unknown)!r} (there is [compaction])")
+    found: dict[str, Any] = tables.get("compaction", {})
+    for key, value in found.items():
+        if not isinstance(value, bool if key == "dry-run" else str):
+            raise ConfigError(f"--config {path}: {key} must be a {'boolean' if key == 'dry-run' else 'text'}")
+    return found
+
+
+def _parsed(path: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as fault:
+        raise ConfigError(f"--config {path}: {fault.strerror}") from None
+    except ValueError as fault:
+        raise ConfigError(f"--config {path}: not TOML: {fault}") from None
