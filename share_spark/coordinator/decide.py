@@ -5,7 +5,8 @@ alone; topics are somebody else's business.
 
 Where the released Kafka (4.2) answers otherwise: it calls Read and Write of an unknown key INVALID_REQUEST and its
 summary no error at all (here UNKNOWN_TOPIC_OR_PARTITION, R93, O10), takes any state epoch above the known one (here
-only Initialize may raise it, R95), and looks into no batch.
+only Initialize may raise it, R95, O50), fences no Write with epoch -1 (here -1 is lower than what is known, R94, R95: a
+writer that names no epoch could not be fenced at all), and looks into no batch.
 """
 
 from __future__ import annotations
@@ -136,9 +137,11 @@ def _fenced(key: SharePartitionKey, state: ShareState | None, request: StateRequ
         return _older_state(request.state_epoch, state) if state else None
     if state is None:
         return Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{key} is not initialized")
-    if request.leader_epoch != NOT_GIVEN and request.leader_epoch < state.leader_epoch:
+    # Who only reads and names no epoch is no leader: the group coordinator lists offsets so.
+    named = isinstance(request, WriteState) or request.leader_epoch != NOT_GIVEN
+    if named and request.leader_epoch < state.leader_epoch:
         return Fault(ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {request.leader_epoch}, known {state.leader_epoch}")
-    if not isinstance(request, WriteState) or request.state_epoch == NOT_GIVEN:
+    if not isinstance(request, WriteState):
         return None
     if request.state_epoch > state.state_epoch:
         return _other_state(request.state_epoch, state)
@@ -175,7 +178,12 @@ def _initial_snapshot(key: SharePartitionKey, state: ShareState | None, request:
 def _raised_leader_epoch(state: ShareState, request: ReadState, updates_per_snapshot: int) -> StateRecord | None:
     """A new leader begins with Read. Its epoch is written, as Kafka 4.2 does: kept in memory only (R102), it would be
     forgotten with the coordinator, and the old leader could write again (R94)."""
-    taken_over = WriteState(topic_id=request.topic_id, partition=request.partition, leader_epoch=request.leader_epoch)
+    taken_over = WriteState(
+        topic_id=request.topic_id,
+        partition=request.partition,
+        state_epoch=state.state_epoch,
+        leader_epoch=request.leader_epoch,
+    )
     return _written(state, taken_over, updates_per_snapshot)
 
 

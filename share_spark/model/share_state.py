@@ -14,7 +14,7 @@ from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import UNINITIALIZED_START_OFFSET, StateBatch
 
 NOT_GIVEN = -1
-"""A start offset, leader epoch or state epoch of a request or update that keeps the known value (R79)."""
+"""A start offset of a request, or a start offset or leader epoch of an update, that keeps the known value (R79)."""
 
 DELETED_SNAPSHOT_EPOCHS = frozenset({-1, 65_535})
 """A snapshot with one of these is read as a tombstone: the KIP's prose says -1, its schema is a uint16 (O5)."""
@@ -49,12 +49,13 @@ class ReadState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteState:
-    """What a leader changed (R61): only the batches that changed, and the SPSO if it moved."""
+    """What a leader changed (R61): only the batches that changed, and the SPSO if it moved. It names both its epochs:
+    -1 is fenced as any other that is lower than the known one (R94, R95)."""
 
     topic_id: str
     partition: int
-    state_epoch: int = NOT_GIVEN
-    leader_epoch: int = NOT_GIVEN
+    state_epoch: int
+    leader_epoch: int
     start_offset: int = NOT_GIVEN
     state_batches: tuple[StateBatch, ...] = ()
 

@@ -79,11 +79,12 @@ class Oracle:
         for first, last, state, count in said.state_batches:
             if first < 0 or last < first or state == 1 or count < 0:
                 return "INVALID_REQUEST"
-        error = self.fence(key, said.leader_epoch)
-        if error != "NONE":
-            return error
+        if key not in self.keys:
+            return "UNKNOWN_TOPIC_OR_PARTITION"
         known = self.keys[key]
-        if said.state_epoch not in (-1, known.state_epoch):
+        if said.leader_epoch < known.leader_epoch:
+            return "FENCED_LEADER_EPOCH"
+        if said.state_epoch != known.state_epoch:
             return "FENCED_STATE_EPOCH"
         known.leader_epoch = max(known.leader_epoch, said.leader_epoch)
         known.start = max(known.start, said.start_offset)

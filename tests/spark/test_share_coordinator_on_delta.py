@@ -78,8 +78,15 @@ SUMMARY = ReadStateSummary(topic_id=FIRST, partition=0)
 DELETE = DeleteState(topic_id=FIRST, partition=0)
 
 
-def write(*batches: StateBatch, start_offset: int = -1) -> WriteState:
-    return WriteState(topic_id=FIRST, partition=0, start_offset=start_offset, state_batches=batches)
+def write(*batches: StateBatch, start_offset: int = -1, state_epoch: int = 1, leader_epoch: int = 0) -> WriteState:
+    return WriteState(
+        topic_id=FIRST,
+        partition=0,
+        state_epoch=state_epoch,
+        leader_epoch=leader_epoch,
+        start_offset=start_offset,
+        state_batches=batches,
+    )
 
 
 def test_an_engine_begins_where_initialize_said(
@@ -245,7 +252,12 @@ def test_what_was_written_is_what_the_live_form_tells(
     assert live is not None
     known = durable_state(live)
     request = WriteState(
-        topic_id=live.key.topic_id, partition=0, start_offset=start_offset, state_batches=tuple(batches)
+        topic_id=live.key.topic_id,
+        partition=0,
+        state_epoch=known.state_epoch,
+        leader_epoch=known.leader_epoch,
+        start_offset=start_offset,
+        state_batches=tuple(batches),
     )
     (record, _) = coordinator.decide(live.key, known, request)
     after = coordinator.replay([record], {live.key: known})[live.key] if record else known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,7 @@ from share_spark.model.share_state import (
 TOPIC = "4NDDkFljTLmMDZ9fRVJVKg"
 KEY = SharePartitionKey("G1", TOPIC, 0)
 V, D, X = 0, 2, 4
+HERE: dict[str, Any] = {"topic_id": TOPIC, "partition": 0, "state_epoch": 3, "leader_epoch": 0}
 
 
 class Coordinator:
@@ -54,14 +56,20 @@ class Coordinator:
         ).error
 
     def write(
-        self, start: int = -1, *batches: tuple[int, int, int, int], leader: int = -1, epoch: int = -1
+        self,
+        start: int = -1,
+        *batches: tuple[int, int, int, int],
+        leader: int | None = None,
+        epoch: int | None = None,
     ) -> ErrorCode:
+        """By the leader that is known, unless told otherwise."""
+        known = (self.state.leader_epoch, self.state.state_epoch) if self.state else (0, 0)
         return self(
             WriteState(
                 topic_id=TOPIC,
                 partition=0,
-                state_epoch=epoch,
-                leader_epoch=leader,
+                state_epoch=known[1] if epoch is None else epoch,
+                leader_epoch=known[0] if leader is None else leader,
                 start_offset=start,
                 state_batches=tuple(StateBatch(*batch) for batch in batches),
             )
@@ -168,7 +176,31 @@ def test_r103_a_summary_writes_nothing(coordinator: Coordinator) -> None:
     assert coordinator.write(110, leader=5) is ErrorCode.NONE
 
 
-def test_r79_minus_one_is_not_fenced_and_keeps_what_is_known(coordinator: Coordinator) -> None:
+@pytest.mark.parametrize("known", [0, 5])
+def test_r94_a_writer_that_names_no_leader_epoch_is_fenced(coordinator: Coordinator, known: int) -> None:
+    """-1 is lower than any epoch that can be known, the first one included."""
+    coordinator.write(105, leader=known)
+    before = coordinator.state
+    assert coordinator.write(110, (112, 113, D, 1), leader=-1) is ErrorCode.FENCED_LEADER_EPOCH
+    assert (coordinator.state, coordinator.kinds[-1]) == (before, "S")
+
+
+def test_r95_a_writer_that_names_no_state_epoch_is_fenced(coordinator: Coordinator) -> None:
+    coordinator.initialize(4, 100)
+    before = coordinator.state
+    assert coordinator.write(110, (112, 113, D, 1), epoch=-1) is ErrorCode.FENCED_STATE_EPOCH
+    assert coordinator.write(110, (112, 113, D, 1), leader=-1, epoch=-1) is ErrorCode.FENCED_LEADER_EPOCH
+    assert (coordinator.state, coordinator.kinds) == (before, "SS")
+
+
+def test_who_only_reads_need_not_name_a_leader_epoch(coordinator: Coordinator) -> None:
+    coordinator.read(leader=5)
+    assert [coordinator.read().error, coordinator.summary().error] == [ErrorCode.NONE] * 2
+    assert coordinator.state is not None
+    assert coordinator.state.leader_epoch == 5
+
+
+def test_r79_a_start_offset_of_minus_one_keeps_what_is_known(coordinator: Coordinator) -> None:
     coordinator.write(105, leader=5, epoch=3)
     coordinator.write(-1, (106, 107, V, 2))
     assert coordinator.state == replace(coordinator.state, state_epoch=3, leader_epoch=5, start_offset=105)  # type: ignore[arg-type]
@@ -194,10 +226,11 @@ def test_r96_the_leader_epoch_is_judged_before_the_state_epoch(coordinator: Coor
         InitializeState(topic_id=TOPIC, partition=0, state_epoch=-1),
         InitializeState(topic_id=TOPIC, partition=0, state_epoch=3, start_offset=-2),
         DeleteState(topic_id="", partition=0),
-        WriteState(topic_id=TOPIC, partition=0, start_offset=-2),
-        WriteState(topic_id=TOPIC, partition=0, state_epoch=-2),
+        WriteState(**HERE, start_offset=-2),
+        WriteState(**HERE | {"state_epoch": -2}),
+        WriteState(**HERE | {"leader_epoch": -2}),
         *(
-            WriteState(topic_id=TOPIC, partition=0, state_batches=(StateBatch(100, 101, V, 1), StateBatch(*bad)))
+            WriteState(**HERE, state_batches=(StateBatch(100, 101, V, 1), StateBatch(*bad)))
             for bad in [(110, 109, V, 1), (-1, 109, V, 1), (110, 119, 1, 1), (110, 119, 3, 1), (110, 119, V, -1)]
         ),
     ],
@@ -215,7 +248,7 @@ def test_r61_an_update_carries_only_what_changed(coordinator: Coordinator) -> No
     coordinator.write(-1, (100, 109, V, 1), leader=2)
     coordinator.write(-1, (105, 105, D, 2))
     assert coordinator.log[-1] == StateUpdate(
-        key=KEY, snapshot_epoch=0, leader_epoch=-1, start_offset=-1, state_batches=(StateBatch(105, 105, D, 2),)
+        key=KEY, snapshot_epoch=0, leader_epoch=2, start_offset=-1, state_batches=(StateBatch(105, 105, D, 2),)
     )
     assert coordinator.batches == [(100, 104, V, 1), (105, 105, D, 2), (106, 109, V, 1)]
 

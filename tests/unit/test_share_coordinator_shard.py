@@ -58,6 +58,10 @@ def initialize(partition: int) -> InitializeState:
     return InitializeState(topic_id=TOPIC, partition=partition, state_epoch=1, start_offset=100)
 
 
+def write(partition: int, *batches: StateBatch) -> WriteState:
+    return WriteState(topic_id=TOPIC, partition=partition, state_epoch=1, leader_epoch=0, state_batches=batches)
+
+
 def after(shard: CoordinatorShard, *entries: StateRequest) -> CoordinatorShard:
     return evolved(shard, answer(shard, request(*entries)).records)
 
@@ -67,10 +71,10 @@ def test_r98_each_entry_has_its_own_answer() -> None:
     given = answer(
         shard,
         request(
-            WriteState(topic_id=TOPIC, partition=0, state_epoch=0, start_offset=110),
-            WriteState(topic_id=TOPIC, partition=1, start_offset=110),
-            WriteState(topic_id=TOPIC, partition=2, start_offset=110),
-            WriteState(topic_id="", partition=3),
+            replace(write(0), state_epoch=0, start_offset=110),
+            replace(write(1), start_offset=110),
+            replace(write(2), start_offset=110),
+            replace(write(3), topic_id=""),
         ),
     )
     assert [(result.partition, result.error.name) for result in given.results] == [
@@ -83,9 +87,9 @@ def test_r98_each_entry_has_its_own_answer() -> None:
 
 
 def test_an_entry_sees_what_those_before_it_did() -> None:
-    write = WriteState(topic_id=TOPIC, partition=0, state_batches=(StateBatch(105, 105, 2, 1),))
+    written = write(0, StateBatch(105, 105, 2, 1))
     read = ReadState(topic_id=TOPIC, partition=0)
-    given = answer(HOME, request(initialize(0), write, read, DeleteState(topic_id=TOPIC, partition=0), read))
+    given = answer(HOME, request(initialize(0), written, read, DeleteState(topic_id=TOPIC, partition=0), read))
     assert [result.error.name for result in given.results] == ["NONE"] * 4 + ["UNKNOWN_TOPIC_OR_PARTITION"]
     assert given.results[2].state_batches == (StateBatch(105, 105, 2, 1),)
     assert evolved(HOME, given.records) == HOME
@@ -124,7 +128,7 @@ def test_r73_a_new_coordinator_is_the_old_one_after_replay() -> None:
     shard, log = HOME, []
     for entries in (
         (initialize(0), initialize(1)),
-        (WriteState(topic_id=TOPIC, partition=0, leader_epoch=3, state_batches=(StateBatch(105, 105, 2, 1),)),),
+        (replace(write(0, StateBatch(105, 105, 2, 1)), leader_epoch=3),),
         (DeleteState(topic_id=TOPIC, partition=1), ReadState(topic_id=TOPIC, partition=0, leader_epoch=4)),
     ):
         records = answer(shard, request(*entries)).records
