@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_spark.delta.record_rows import RECORD_TYPE, record_array, records_in
+from share_spark.delta.record_rows import RECORD_TYPE, record_array
 from share_spark.delta.tables import RECORD_COLUMNS
 from share_spark.engine.python_worker import cycles_ignored, drop_zip_importers
 from share_spark.engine.step import (
@@ -26,13 +26,12 @@ from share_spark.engine.step import (
     Front,
     Outcome,
     ended_attempts,
-    front_of,
     step,
     with_snapshot,
 )
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import ShareRecord
-from share_spark.partition import PartitionLimits, SharePartition, restore
+from share_spark.partition import PartitionLimits, SharePartition
 
 HEADER, STATE, RECORD, OUTCOME = range(4)
 
@@ -59,7 +58,7 @@ KEY_HASH_SQL = "crc32(CAST(concat_ws(':', topic_id, CAST(partition AS STRING)) A
 
 def key_hash(key: SharePartitionKey) -> int:
     """Spreads the share-partitions of a group over buckets, here and (KEY_HASH_SQL) in the JVM."""
-    return zlib.crc32(_text(key).encode())
+    return zlib.crc32(key_text(key).encode())
 
 
 def bucket_of(key: SharePartitionKey, buckets: Sequence[int]) -> int:
@@ -93,45 +92,6 @@ def _murmur3(value: int, seed: int = 42) -> int:
     return h1 - (1 << 32) if h1 & 0x80000000 else h1
 
 
-def fold_function(group_id: str) -> Callable[[pa.Table], pa.Table]:
-    """For ``applyInArrow``: rebuilds the states of one bucket from log rows; header, states and their fronts."""
-
-    def fold(rows: pa.Table) -> pa.Table:
-        drop_zip_importers()
-        bucket = rows.column("bucket")[0].as_py()
-        records = rows.filter(pc.is_valid(rows.column("kind")))
-        last_batch_id = pc.max(records.column("batch_id")).as_py()
-        with cycles_ignored():
-            folded = list(_folded(bucket, fold_rows(records, group_id), last_batch_id))
-        return pa.Table.from_batches(folded, _FRAME_SCHEMA)
-
-    return fold
-
-
-def _folded(
-    bucket: int, states: Mapping[SharePartitionKey, tuple[str, SharePartition]], last_batch_id: int | None
-) -> Iterator[pa.RecordBatch]:
-    keys = [_text(key) for key in states]
-    yield _rows(bucket, HEADER, [""], [None])
-    yield _rows(bucket, STATE, keys, [pickle.dumps(entry, protocol=5) for entry in states.values()])
-    fronts = [(key, front_of(topic, state)) for key, (topic, state) in states.items()]
-    yield _rows(bucket, OUTCOME, keys, [pickle.dumps(front, protocol=5) for front in fronts])
-    if last_batch_id is not None:
-        yield _rows(bucket, OUTCOME, [""], [pickle.dumps((None, last_batch_id), protocol=5)])
-
-
-def fold_rows(rows: pa.Table, group_id: str) -> dict[SharePartitionKey, tuple[str, SharePartition]]:
-    """(topic, state) per share-partition from rows of one segment, in the order they were written (R74, R85)."""
-    rows = rows.sort_by("batch_id")
-    histories: dict[SharePartitionKey, list[ShareRecord]] = {}
-    topics: dict[SharePartitionKey, str] = {}
-    for topic, record in records_in(rows, group_id):
-        histories.setdefault(record.key, []).append(record)
-        topics[record.key] = topic
-    restored = {key: restore(history) for key, history in histories.items()}
-    return {key: (topics[key], state) for key, state in restored.items() if state is not None}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
     """One micro-batch over the buckets of one task, for ``mapInArrow``.
@@ -155,18 +115,20 @@ class Advance:
 
     def _advanced(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting: dict[int, dict[SharePartitionKey, Control]] = {}
+        written = _Written()
         for batch in batches:
             for bucket in _headers_in(batch):
                 waiting[bucket] = dict(self.controls.get(bucket, {}))
-            touched = {_text(key): key for bucket in waiting for key in waiting[bucket]}
+            touched = {key_text(key): key for bucket in waiting for key in waiting[bucket]}
             untouched, states = self._split(batch, touched)
             yield untouched
             for bucket, topic, state in states:
                 control = waiting.get(bucket, {}).pop(state.key, None)
-                yield from self._advance(bucket, topic, state, control)
+                yield from self._advance(bucket, topic, state, control, written)
         for bucket, controls in waiting.items():
             for key, control in controls.items():
-                yield from self._begin(bucket, key, control)
+                yield from self._begin(bucket, key, control, written)
+        yield frame_rows(0, OUTCOME, [""], [pickle.dumps(written.ranges, protocol=5)])
 
     def _split(
         self, batch: pa.RecordBatch, touched: Mapping[str, SharePartitionKey]
@@ -184,7 +146,7 @@ class Advance:
         return _whole(batch.filter(pc.invert(wanted))), found
 
     def _advance(
-        self, bucket: int, topic: str, state: SharePartition, control: Control | None
+        self, bucket: int, topic: str, state: SharePartition, control: Control | None, written: _Written
     ) -> Iterator[pa.RecordBatch]:
         outcome: Outcome | None = None
         record: ShareRecord | None = None
@@ -195,25 +157,42 @@ class Advance:
             )
         if self.snapshot_all:
             state, record = with_snapshot(state)
+        written.add(record)
         yield from _result(bucket, topic, state, record, outcome, ended_attempts(answered) if self.audit else ())
 
-    def _begin(self, bucket: int, key: SharePartitionKey, control: Control) -> Iterator[pa.RecordBatch]:
+    def _begin(
+        self, bucket: int, key: SharePartitionKey, control: Control, written: _Written
+    ) -> Iterator[pa.RecordBatch]:
         state, record, outcome, _ = step(
             key, None, control, limits=self.limits, member_id=self.member_id, now_ms=self.now_ms
         )
+        written.add(record)
         yield from _result(bucket, control.topic, state, record, outcome)
 
 
+@dataclass(slots=True)
+class _Written:
+    """Ranges in the records that a task gives."""
+
+    ranges: int = 0
+
+    def add(self, record: ShareRecord | None) -> None:
+        """Count those of one more."""
+        if record is not None:
+            self.ranges += len(record.batches)
+
+
 def fronts_in(payloads: Iterable[bytes]) -> tuple[dict[SharePartitionKey, Front], int]:
-    """Fronts that ``fold_function`` left as outcome rows, and the last micro-batch that it saw rows of, -1 if none."""
+    """Fronts that ``Fold`` left as outcome rows, and the last micro-batch that it saw rows of, -1 if none."""
     found = [pickle.loads(payload) for payload in payloads]
     last = max((batch_id for key, batch_id in found if key is None), default=-1)
     return {key: front for key, front in found if key is not None}, last
 
 
-def outcomes_in(payloads: Iterable[bytes]) -> list[Outcome]:
-    """Outcomes that ``Advance`` left."""
-    return [pickle.loads(payload) for payload in payloads]
+def outcomes_in(payloads: Iterable[bytes]) -> tuple[list[Outcome], int]:
+    """Outcomes that ``Advance`` left, and how many ranges its records have."""
+    found = [pickle.loads(payload) for payload in payloads]
+    return [told for told in found if isinstance(told, Outcome)], sum(told for told in found if isinstance(told, int))
 
 
 def _result(
@@ -224,21 +203,22 @@ def _result(
     outcome: Outcome | None,
     ended: Sequence[EndedAttempt] = (),
 ) -> Iterator[pa.RecordBatch]:
-    key = _text(state.key)
-    yield _rows(bucket, STATE, [key], [pickle.dumps((topic, state), protocol=5)])
+    key = key_text(state.key)
+    yield frame_rows(bucket, STATE, [key], [pickle.dumps((topic, state), protocol=5)])
     if outcome is not None:
-        yield _rows(bucket, OUTCOME, [key], [pickle.dumps(outcome, protocol=5)])
+        yield frame_rows(bucket, OUTCOME, [key], [pickle.dumps(outcome, protocol=5)])
     if record is not None:
-        yield _rows(bucket, RECORD, [key], [None], record_array([(topic, record)], [ended]))
+        yield frame_rows(bucket, RECORD, [key], [None], record_array([(topic, record)], [ended]))
 
 
-def _rows(
+def frame_rows(
     bucket: int,
     row: int,
     keys: Sequence[str],
     payloads: Sequence[bytes | None],
     records: pa.StructArray | None = None,
 ) -> pa.RecordBatch:
+    """Rows of one kind."""
     size = len(keys)
     columns: list[Any] = [
         pa.array([bucket] * size, pa.int32()),
@@ -265,5 +245,6 @@ def _rows_of_kind(batch: pa.RecordBatch, row: int) -> Any:
     return pc.equal(batch.column("row"), pa.scalar(row, pa.int8()))
 
 
-def _text(key: SharePartitionKey) -> str:
+def key_text(key: SharePartitionKey) -> str:
+    """In the column ``key``, and hashed by KEY_HASH_SQL."""
     return f"{key.topic_id}:{key.partition}"

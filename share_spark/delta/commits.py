@@ -22,9 +22,13 @@ _MARK = "share_spark"
 _AT_ONCE = 16
 """Files that are read at a time on a long way back: each costs a round trip where the log is far away."""
 
+_MOST_KEPT = 100_000
+"""Some 50 MB. A way back that is longer than that is walked anew."""
+
 
 class CommitNote(NamedTuple):
-    """What we write into a commit's ``userMetadata``. ``kind``: ``claim`` or ``records``."""
+    """What we write into a commit's ``userMetadata``. ``kind``: ``claim`` or ``records``. ``at_ms``: the time that the
+    micro-batch was decided at; of a claim the highest known so far; 0 if there was none."""
 
     group_id: str
     kind: str
@@ -32,6 +36,7 @@ class CommitNote(NamedTuple):
     run_id: str
     segment: int
     batch_id: int
+    at_ms: int = 0
 
     def to_json(self) -> str:
         """As ``userMetadata`` text."""
@@ -43,7 +48,7 @@ class CommitNote(NamedTuple):
         if not text or not text.startswith("{"):
             return None
         fields = json.loads(text)
-        return cls(**{name: fields[name] for name in cls._fields}) if _MARK in fields else None
+        return cls(**{name: fields[name] for name in cls._fields if name in fields}) if _MARK in fields else None
 
 
 class Commit(NamedTuple):
@@ -92,7 +97,7 @@ class CommitListing:
 
     def _walk(self, version: int) -> Commit | None:
         found = self._walked.get(version) or self._read(version)
-        if found is not None:
+        if found is not None and len(self._walked) < _MOST_KEPT:
             self._walked[version] = found
         return found
 

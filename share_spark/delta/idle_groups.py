@@ -7,7 +7,6 @@ the claim goes to the epoch after the one that was judged, and of two claims of 
 
 from __future__ import annotations
 
-import time
 import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -112,7 +111,7 @@ def snapshot_group(spark: SparkSession, location: Location, commits: CommitListi
     try:
         store.claim()
         fronts = store.load()
-        store.advance({}, batch_id=found.batch_id, now_ms=int(time.time() * 1_000))
+        store.advance({}, batch_id=found.batch_id, now_ms=store.last_time_ms)  # nothing is decided, no time passes
         store.commit()
     except FencedError:
         return None

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
 
-from share_spark.delta.commits import CommitListing, group_tail
+from share_spark.delta.commits import CommitListing, GroupTail, group_tail
 from share_spark.delta.location import Location
 from share_spark.delta.record_rows import SNAPSHOT
 from share_spark.delta.tables import log_table
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _LOOK_BACK = 300
-"""Commits looked at, some 2 ms each; in a log that many groups share, one that was idle for longer asks the rows."""
+"""Commits looked at before the rows are asked, some 2 ms each: many groups may share a log, and this one was idle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +32,15 @@ class Tail:
 
     ``read`` gives ``rows``, the rows that count (LOG_COLUMNS), perhaps with claims; a claim does without them, and a
     table as of a version takes Delta a tenth of a second. ``epoch``: the highest claimed, 0 if none.
-    ``last_segment``: the highest in use, -1 if none. ``last``: the last micro-batch that counts. ``empty``: there are
-    certainly no rows.
+    ``last_segment``: the highest in use, -1 if none. ``last``: the last micro-batch that counts, ``at_ms`` its time, 0
+    if none. ``empty``: there are certainly no rows.
     """
 
     read: Callable[[], DataFrame]
     epoch: int
     last_segment: int
     last: Stamp = NO_STAMP
+    at_ms: int = 0
     empty: bool = False
 
     @property
@@ -49,34 +50,89 @@ class Tail:
 
 
 def tail_of(spark: SparkSession, location: Location, group_id: str, commits: CommitListing, version: int) -> Tail:
-    """The tail of the log as of ``version``; from commit notes if they are there, else from the rows' stamps."""
+    """The tail of the log as of ``version``.
+
+    The newest commits tell it, as a rule. Where the group was idle for many commits of others, the rows' stamps do,
+    unless the highest epoch has claimed the group and written nothing: then only the order of commits tells which
+    append came before the claim. Where log clean-up has taken those commits, the stamps have to do.
+    """
 
     def frame() -> DataFrame:
         return log_table(location).load(spark, version).where(F.col("group_id") == group_id)
 
     found = group_tail(islice(commits.back_from(version), _LOOK_BACK), group_id)
+    if found.told:
+        return _tail_by_notes(found, frame)
+    stamps = _stamps_of(frame())
+    if not stamps.decide:
+        found = group_tail(commits.back_from(version), group_id)
+    return _tail_by_notes(found, frame) if found.told else _tail_by_stamps(stamps, frame)
+
+
+def _tail_by_notes(found: GroupTail, frame: Callable[[], DataFrame]) -> Tail:
     note = found.valid
-    if not found.told:
-        return _tail_by_stamps(frame())
     if note is None:
         return Tail(read=lambda: frame().limit(0), epoch=found.epoch, last_segment=found.segment, empty=True)
     # Micro-batches only grow within a segment; a later one than the last that counts is a zombie's.
     whole = (F.col("segment") == note.segment) & (F.col("writer_epoch") == note.writer_epoch)
     counts = whole & (F.col("batch_id") <= note.batch_id)
-    last = Stamp(note.writer_epoch, note.batch_id)
-    return Tail(read=lambda: frame().where(counts), epoch=found.epoch, last_segment=found.segment, last=last)
-
-
-def _tail_by_stamps(frame: DataFrame) -> Tail:
-    claimed = frame.groupBy("segment", "writer_epoch").agg(
-        F.max((F.col("kind") == SNAPSHOT).cast("int")).alias("whole"), F.max("batch_id").alias("batch_id")
-    )
-    found = [(row.writer_epoch, row.segment, bool(row.whole), row.batch_id) for row in claimed.collect()]
-    whole = max(((epoch, segment, batch) for epoch, segment, has, batch in found if has), default=(0, -1, -1))
-    rows = frame.where((F.col("writer_epoch") == whole[0]) & (F.col("segment") == whole[1]))
     return Tail(
-        read=lambda: rows,
-        epoch=max((epoch for epoch, _, _, _ in found), default=0),
-        last_segment=max((segment for _, segment, _, _ in found), default=-1),
-        last=Stamp(whole[0], whole[2]),
+        read=lambda: frame().where(counts),
+        epoch=found.epoch,
+        last_segment=found.segment,
+        last=Stamp(note.writer_epoch, note.batch_id),
+        at_ms=note.at_ms,
+    )
+
+
+class _Whole(NamedTuple):
+    """A segment that begins with a snapshot, what came last in it, and when."""
+
+    epoch: int
+    segment: int
+    batch_id: int
+    at_ms: int
+
+
+class _Stamps(NamedTuple):
+    """What the rows alone say. ``whole``: the newest segment that has its snapshot; ``epoch`` and ``segment``: the
+    highest that anybody used."""
+
+    whole: _Whole | None
+    epoch: int
+    segment: int
+
+    @property
+    def decide(self) -> bool:
+        """Nobody can have fenced the writer of the newest whole segment, so all that it has appended counts.
+
+        Claims are rows too, and each lies above all segments that were closed before it (``claim``), so pruning takes
+        none that is higher than the epochs it leaves. Of two runs that claim one epoch only the first ever appends.
+        """
+        return self.epoch == (self.whole.epoch if self.whole else 0)
+
+
+def _stamps_of(frame: DataFrame) -> _Stamps:
+    claimed = frame.groupBy("segment", "writer_epoch").agg(
+        F.max((F.col("kind") == SNAPSHOT).cast("int")).alias("whole"), F.max("batch_id"), F.max("at_ms")
+    )
+    found = [(bool(row.whole), _Whole(row.writer_epoch, row.segment, *row[3:])) for row in claimed.collect()]
+    return _Stamps(
+        whole=max((segment for is_whole, segment in found if is_whole), default=None),
+        epoch=max((segment.epoch for _, segment in found), default=0),
+        segment=max((segment.segment for _, segment in found), default=-1),
+    )
+
+
+def _tail_by_stamps(stamps: _Stamps, frame: Callable[[], DataFrame]) -> Tail:
+    whole = stamps.whole
+    if whole is None:
+        return Tail(read=lambda: frame().limit(0), epoch=stamps.epoch, last_segment=stamps.segment, empty=True)
+    rows = (F.col("writer_epoch") == whole.epoch) & (F.col("segment") == whole.segment)
+    return Tail(
+        read=lambda: frame().where(rows),
+        epoch=stamps.epoch,
+        last_segment=stamps.segment,
+        last=Stamp(whole.epoch, whole.batch_id),
+        at_ms=whole.at_ms,
     )

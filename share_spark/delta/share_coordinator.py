@@ -22,10 +22,12 @@ from pyspark.sql import functions as F
 
 from share_spark import coordinator
 from share_spark.coordinator import STATE_PARTITIONS, CoordinatorShard, state_partition_of
-from share_spark.delta.buckets import RECORD, fold_rows
+from share_spark.delta.buckets import RECORD
 from share_spark.delta.commits import CommitListing, CommitsAsOf
+from share_spark.delta.fold import fold_rows
 from share_spark.delta.kip_takeover import begun, durable_state, written
 from share_spark.delta.location import Location
+from share_spark.delta.log_rows import claim_row, record_rows
 from share_spark.delta.pulse import BEAT_MS, age_ms, has_journals, heartbeat_file
 from share_spark.delta.record_rows import CLAIM, RECORD_TYPE, record_array
 from share_spark.delta.retention import segments_below
@@ -216,7 +218,7 @@ class _GroupLog(DeltaShareStateStore):
         """
         note = self._note("records", 0 if states else -1)
         with self._as_state_error():
-            rows = self._rows(self._snapshots(states), note) if states else self._claim_row(note)
+            rows = record_rows(self._snapshots(states), note, None) if states else claim_row(self.spark, note)
             log_table(self.location).append(rows, {"userMetadata": note.to_json()})
             self._look_for_claims(note)
             if not states:

@@ -26,28 +26,28 @@ from pyspark.sql import functions as F
 from share_spark.delta.buckets import (
     FRAME_COLUMNS,
     HEADER,
-    KEY_HASH_SQL,
     LIVE_COLUMNS,
     OUTCOME,
-    RECORD,
     STATE,
     Advance,
     bucket_numbers,
     bucket_of,
-    fold_function,
     fronts_in,
     outcomes_in,
 )
 from share_spark.delta.commits import CommitListing, CommitNote
 from share_spark.delta.delta_log import table_id
 from share_spark.delta.journal import Journal
-from share_spark.delta.location import Location, sql_literal
+from share_spark.delta.loading import empty_frame, folded_frame, loading_session, payloads_in
+from share_spark.delta.location import Location
+from share_spark.delta.log_rows import claim_row, record_rows
 from share_spark.delta.long_work import told
-from share_spark.delta.record_rows import CLAIM, SNAPSHOT
-from share_spark.delta.segments import Tail, tail_of
+from share_spark.delta.record_rows import SNAPSHOT
+from share_spark.delta.segments import tail_of
 from share_spark.delta.state_view import LiveState
-from share_spark.delta.tables import LOG_COLUMNS, ensure_tables, log_table
+from share_spark.delta.tables import ensure_tables, log_table
 from share_spark.engine.checkpointed_frame import unpersist
+from share_spark.engine.open_segment import LEAST_RANGES, OpenSegment
 from share_spark.engine.ports import NO_STAMP, Stamp
 from share_spark.engine.spark_errors import first_line
 from share_spark.engine.step import Control, Front, Outcome
@@ -80,20 +80,22 @@ class DeltaShareStateStore:
     updates_per_snapshot: int
     audit: bool = False
     least_epoch: int = 0
+    least_ranges: int = LEAST_RANGES
     buckets: tuple[int, ...] = ()
     _commits: Any = None
     _log_id: str | None = None
     _version: int = -1
     _epoch: int = 0
-    _segment: int = 0
-    _updates: int | None = None
+    _open_segment: OpenSegment = field(default_factory=OpenSegment)
     _frame: DataFrame | None = None
     _tentative: DataFrame | None = None
     _tentative_note: CommitNote | None = None
-    _tentative_at_ms: int = 0
+    _tentative_ranges: int = 0
     _dirty: bool = False
     _known: set[SharePartitionKey] = field(default_factory=set)
     _last: Stamp = NO_STAMP
+    _last_time_ms: int = 0
+    _time_ms: int = 0
     _batch_id: int = -1
     _at_ms: int = 0
     _lent: DataFrame | None = None
@@ -107,7 +109,7 @@ class DeltaShareStateStore:
     @property
     def segment(self) -> int:
         """The segment being written; all lower ones of the group are closed."""
-        return self._segment
+        return self._open_segment.number
 
     @property
     def writer_epoch(self) -> int:
@@ -136,13 +138,23 @@ class DeltaShareStateStore:
                     f"writer epoch {tail.epoch}, the checkpoint {self.least_epoch}; if the state was restored on "
                     "purpose, delete the checkpoint"
                 )
-            self._epoch, self._segment = tail.epoch + 1, tail.last_segment + 1
-            note = self._note("claim", -1)
-            log_table(self.location).append(self._claim_row(note), {"userMetadata": note.to_json()})
-            self._version = before
-            self._look_for_claims(note)
+            self._epoch, self._time_ms, self._version = tail.epoch + 1, tail.at_ms, before
+            self._append_claim(tail.last_segment + 1)
         _log.info("group %s claimed with writer epoch %s", self.group_id, self._epoch)
         return self._epoch
+
+    def _append_claim(self, segment: int) -> None:
+        """In a segment above all that the engine before has closed: it may prune those, with all that is in them.
+
+        It may have closed some since we looked; then the claim is said again, higher up.
+        """
+        highest, is_first = segment - 1, True
+        while is_first or highest > segment:
+            segment = highest + 1
+            self._open_segment = OpenSegment(number=segment)
+            note = self._note("claim", -1)
+            log_table(self.location).append(claim_row(self.spark, note), {"userMetadata": note.to_json()})
+            highest, is_first = self._look_for_claims(note, ties=is_first), False
 
     def _open(self) -> CommitListing:
         """Make sure that the tables are there and ours, once."""
@@ -156,15 +168,17 @@ class DeltaShareStateStore:
 
     def load(self) -> Mapping[SharePartitionKey, Front]:
         """Fold the newest valid segment, in parallel over the buckets."""
+        session = loading_session(self.spark)
         with self._as_state_error():
-            tail = tail_of(self.spark, self.location, self.group_id, self._commits, self._version)
-        folded = self._fold(tail).localCheckpoint(eager=False)
+            tail = tail_of(session, self.location, self.group_id, self._commits, self._version)
+        self._last_time_ms = tail.at_ms
         if tail.empty:  # the first micro-batch will compute the empty frame on its way
             self._known, self._last = set(), tail.last
-            self._adopt(folded)
+            self._adopt(empty_frame(self.spark, self.buckets).localCheckpoint(eager=False))
             return {}
+        folded = folded_frame(self.spark, session, tail.rows, self.buckets, self.group_id)
         with self._as_state_error(), told(self.spark, f"loading the state of group {self.group_id}"):
-            fronts, last_seen = fronts_in(_payloads(folded, OUTCOME))
+            fronts, last_seen = fronts_in(payloads_in(folded, OUTCOME))
         if last_seen != tail.last.batch_id:
             raise StateError(
                 f"{log_table(self.location)} is damaged: micro-batch {tail.last.batch_id} of group {self.group_id!r} "
@@ -178,8 +192,8 @@ class DeltaShareStateStore:
         self, controls: Mapping[SharePartitionKey, Control], *, batch_id: int, now_ms: int
     ) -> Sequence[Outcome]:
         """One Python call per bucket; the result stays on the executors but for the outcomes."""
-        begins = self._updates is None
-        ends = self._updates is not None and self._updates >= self.updates_per_snapshot
+        begins = self._open_segment.begins
+        ends = self._open_segment.is_full(self.updates_per_snapshot, self.least_ranges)
         function = Advance(
             controls=self._by_bucket(controls),
             group_id=self.group_id,
@@ -190,12 +204,12 @@ class DeltaShareStateStore:
             audit=self.audit,
         )
         payloads = self._run(function)
-        outcomes = outcomes_in(payloads)
-        self._tentative_at_ms = now_ms
+        outcomes, self._tentative_ranges = outcomes_in(payloads)
+        self._time_ms = now_ms
         self._known |= controls.keys()
         # A record commit has rows, always: by that a restart sees that none are missing.
         self._dirty = ((begins or ends) and bool(self._known)) or any(outcome.changed for outcome in outcomes)
-        self._tentative_note = self._note("records", batch_id)._replace(segment=self._segment + int(ends))
+        self._tentative_note = self._note("records", batch_id)._replace(segment=self.segment + int(ends))
         return outcomes
 
     def commit(self) -> None:
@@ -204,11 +218,11 @@ class DeltaShareStateStore:
         if note is None or frame is None:
             raise StateError("commit without advance")
         if self._dirty:
-            log_table(self.location).append(self._rows(frame, note), {"userMetadata": note.to_json()})
+            log_table(self.location).append(record_rows(frame, note, self._query_id), {"userMetadata": note.to_json()})
             self._look_for_claims(note)
             self._count(note)
         self._adopt(frame)
-        self._batch_id, self._at_ms = note.batch_id, self._tentative_at_ms
+        self._batch_id, self._at_ms = note.batch_id, note.at_ms
         self._tentative = self._tentative_note = None
 
     def was_committed(self, batch_id: int) -> bool:
@@ -238,6 +252,11 @@ class DeltaShareStateStore:
     def last_counted(self) -> Stamp:
         """The last micro-batch that counts, as of the last ``load``."""
         return self._last
+
+    @property
+    def last_time_ms(self) -> int:
+        """When that micro-batch was decided, 0 if there is none."""
+        return self._last_time_ms
 
     def journal(self, purpose: str) -> Journal:
         """Notes that belong to this group's micro-batches; after ``claim``."""
@@ -278,22 +297,24 @@ class DeltaShareStateStore:
             raise StateError(f"{log_table(self.location)} cannot be used: {first_line(fault)}") from fault
 
     def _note(self, kind: str, batch_id: int) -> CommitNote:
-        return CommitNote(self.group_id, kind, self._epoch, self.run_id, self._segment, batch_id)
+        return CommitNote(self.group_id, kind, self._epoch, self.run_id, self.segment, batch_id, self._time_ms)
 
     def _count(self, note: CommitNote) -> None:
-        begins = self._updates is None or note.segment != self._segment
-        self._updates = 1 if begins else (self._updates or 0) + 1
-        self._segment = note.segment
+        self._open_segment = self._open_segment.after(note.segment, self._tentative_ranges)
 
-    def _look_for_claims(self, own: CommitNote) -> None:
-        seen, looked_to = False, self._version
+    def _look_for_claims(self, own: CommitNote, *, ties: bool = False) -> int:
+        """Returns the highest segment that the group's commits before ``own`` wrote to, -1 if there are none."""
+        seen, looked_to, highest = False, self._version, -1
         for version, note in self._commits.after(self._version):
-            self._refuse_foreign(note, ties=own.kind == "claim" and not seen)
+            self._refuse_foreign(note, ties=ties and not seen)
             seen = seen or note == own
+            if note is not None and note.group_id == self.group_id and not seen:
+                highest = max(highest, note.segment)
             looked_to = version
         self._version = looked_to
         if not seen:
             raise StateError(f"the append of {own.kind} is not in the log of {self.location}")
+        return highest
 
     def _refuse_foreign(self, note: CommitNote | None, *, ties: bool = False) -> None:
         """A claim above ours ends this engine; one of the same epoch only if it came first (``ties``)."""
@@ -305,28 +326,6 @@ class DeltaShareStateStore:
                 f"run {note.run_id}); this one (epoch {self._epoch}) stops"
             )
 
-    def _claim_row(self, note: CommitNote) -> DataFrame:
-        row: dict[str, int | str | None] = {"group_id": self.group_id, "segment": note.segment, "kind": CLAIM}
-        row |= {"writer_epoch": note.writer_epoch, "run_id": self.run_id}
-        return self.spark.range(0, 1, 1, 1).selectExpr(*_typed(row), _WRITTEN_AT)
-
-    def _fold(self, tail: Tail) -> DataFrame:
-        count = len(self.buckets)
-        numbers = F.array(*[F.lit(bucket) for bucket in self.buckets])
-        headers = self.spark.range(0, count, 1, count).select(F.get(numbers, F.col("id").cast("int")).alias("bucket"))
-        if tail.empty:
-            return headers.selectExpr(
-                "bucket",
-                f"{HEADER}Y AS row",
-                "'' AS key",
-                "CAST(NULL AS BINARY) AS payload",
-                f"CAST(NULL AS {_RECORD}) AS record",
-            )
-        rows = tail.rows.where(F.col("kind") != CLAIM).withColumn("bucket", _bucket_column(self.buckets))
-        everything = headers.unionByName(rows, allowMissingColumns=True)
-        grouped = everything.repartition(count, "bucket").groupBy("bucket")
-        return grouped.applyInArrow(fold_function(self.group_id), FRAME_COLUMNS)
-
     def _run(self, function: Advance) -> list[bytes]:
         for attempt in range(1, _REBUILD_ATTEMPTS + 1):
             if self._frame is None:
@@ -335,7 +334,7 @@ class DeltaShareStateStore:
             live = self._frame.where(f"row IN ({HEADER}, {STATE})").selectExpr(*LIVE_COLUMNS)
             tentative = live.mapInArrow(function, FRAME_COLUMNS).localCheckpoint(eager=False)
             try:
-                payloads = _payloads(tentative, OUTCOME)
+                payloads = payloads_in(tentative, OUTCOME)
             except Exception as fault:
                 if _LOST_BLOCK not in str(fault) or attempt == _REBUILD_ATTEMPTS:
                     raise
@@ -352,16 +351,6 @@ class DeltaShareStateStore:
             buckets.setdefault(bucket_of(key, self.buckets), {})[key] = control
         return buckets
 
-    def _rows(self, frame: DataFrame, note: CommitNote) -> DataFrame:
-        stamp: dict[str, int | str | None] = {
-            "writer_epoch": note.writer_epoch,
-            "run_id": note.run_id,
-            "query_id": self._query_id,
-        }
-        key: dict[str, int | str | None] = {"group_id": self.group_id, "segment": note.segment}
-        columns = [*_typed(key), "record.*", *_typed(stamp | {"batch_id": note.batch_id}), _WRITTEN_AT]
-        return frame.where(f"row = {RECORD}").selectExpr(*columns).coalesce(1)
-
     @property
     def _query_id(self) -> str | None:
         """Spark sets it on the thread that runs the micro-batch."""
@@ -374,25 +363,3 @@ class DeltaShareStateStore:
             stale = previous is not None and previous is not frame and previous is not self._lent
         if stale and previous is not None:
             unpersist(previous)
-
-
-def _payloads(frame: DataFrame, row: int) -> list[bytes]:
-    payloads: list[Any] = frame.where(f"row = {row}").selectExpr("payload").toArrow().column(0).to_pylist()
-    return payloads
-
-
-_RECORD = FRAME_COLUMNS.split("record ", 1)[1]
-_TYPES = dict(column.split(" ", 1) for column in LOG_COLUMNS.split(", "))
-
-
-_WRITTEN_AT = "current_timestamp() AS written_at"
-
-
-def _typed(values: Mapping[str, int | str | None]) -> list[str]:
-    """Constants as SQL text: a tenth of the calls into the JVM that building them as columns takes."""
-    return [f"CAST({sql_literal(value)} AS {_TYPES[name]}) AS {name}" for name, value in values.items()]
-
-
-def _bucket_column(buckets: Sequence[int]) -> Any:
-    numbers = ", ".join(map(str, buckets))
-    return F.expr(f"element_at(array({numbers}), CAST({KEY_HASH_SQL} % {len(buckets)} AS INT) + 1)")

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from share_spark.delta.buckets import KEY_HASH_SQL, STATE, fold_rows, key_hash
+from share_spark.delta.buckets import KEY_HASH_SQL, STATE, key_hash
 from share_spark.delta.commits import CommitListing
+from share_spark.delta.fold import fold_rows
 from share_spark.delta.location import Location
 from share_spark.delta.record_rows import CLAIM
 from share_spark.delta.segments import Tail, tail_of

@@ -38,8 +38,11 @@ are ours: the ranges with their member and lock deadline, by which counts stay e
 crash has put in doubt. ``ended`` is for the audit alone, and empty unless history is kept. ``start_offset`` -1 in an
 update: not moved."""
 
-STAMP_COLUMNS = "writer_epoch bigint, run_id string, query_id string, batch_id bigint, written_at timestamp"
-"""Who wrote it and when: a row counts only if no higher epoch was claimed at a lower table version."""
+STAMP_COLUMNS = (
+    "writer_epoch bigint, run_id string, query_id string, batch_id bigint, at_ms bigint, written_at timestamp"
+)
+"""Who wrote it and when: a row counts only if no higher epoch was claimed at a lower table version. ``at_ms``: the time
+of the micro-batch, by which locks are judged; ``written_at``: the writer's clock."""
 
 LOG_COLUMNS = f"group_id string, segment int, {RECORD_COLUMNS}, {STAMP_COLUMNS}"
 

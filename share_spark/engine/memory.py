@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from share_spark.engine.open_segment import LEAST_RANGES, OpenSegment
 from share_spark.engine.ports import (
     NO_STAMP,
     OffsetSpan,
@@ -142,7 +143,8 @@ class InMemoryTopicLog:
 
 
 class StateCommit(NamedTuple):
-    """One append. ``kind``: ``claim`` or ``records``; ``records``: (topic name, record), at most one per key."""
+    """One append. ``kind``: ``claim`` or ``records``; ``records``: (topic name, record), at most one per key.
+    ``at_ms``: the time that the micro-batch was decided at, of a claim the highest known."""
 
     group_id: str
     kind: str
@@ -151,6 +153,7 @@ class StateCommit(NamedTuple):
     segment: int
     batch_id: int
     records: tuple[tuple[str, ShareRecord], ...] = ()
+    at_ms: int = 0
 
 
 LiveState = dict[SharePartitionKey, tuple[str, SharePartition]]
@@ -194,6 +197,11 @@ class InMemoryStateLog:
                     live[record.key] = topic, evolve(known[1] if known else None, record)
         return live
 
+    def last_time_ms(self, group_id: str, version: int) -> int:
+        """Of the last commit that counts, 0 if there is none."""
+        counted = self.that_count(group_id, version)
+        return counted[-1].at_ms if counted else 0
+
     def highest(self, group_id: str) -> tuple[int, int]:
         """The highest writer epoch and segment that anybody used, (0, -1) if nobody did."""
         own = [commit for commit in self.commits if commit.group_id == group_id]
@@ -225,11 +233,13 @@ class InMemoryShareStateStore:
     run_id: str
     limits: PartitionLimits
     updates_per_snapshot: int = 500
+    least_ranges: int = LEAST_RANGES
     interrupt: Interrupt = _uninterrupted
     _version: int = -1
     _epoch: int = 0
-    _segment: int = 0
-    _updates: int | None = None
+    _open: OpenSegment = field(default_factory=OpenSegment)
+    _time_ms: int = 0
+    _loaded_time_ms: int = 0
     _live: LiveState = field(default_factory=dict)
     _tentative: tuple[LiveState, StateCommit, bool] | None = None
 
@@ -245,7 +255,8 @@ class InMemoryShareStateStore:
     def claim(self) -> int:
         before = self.log.version
         epoch, segment = self.log.highest(self.group_id)
-        self._epoch, self._segment = epoch + 1, segment + 1
+        self._epoch, self._open = epoch + 1, OpenSegment(number=segment + 1)
+        self._time_ms = self.log.last_time_ms(self.group_id, before)
         own = self._append(self._commit("claim", -1))
         for commit in self.log.commits[before + 1 : own]:
             self._refuse(commit, ties=True)
@@ -255,12 +266,14 @@ class InMemoryShareStateStore:
 
     def load(self) -> Mapping[SharePartitionKey, Front]:
         self._live = self.log.state(self.group_id, self._version)
+        self._loaded_time_ms = self.log.last_time_ms(self.group_id, self._version)
         return {key: front_of(topic, state) for key, (topic, state) in self._live.items()}
 
     def advance(
         self, controls: Mapping[SharePartitionKey, Control], *, batch_id: int, now_ms: int
     ) -> Sequence[Outcome]:
-        ends = self._updates is not None and self._updates >= self.updates_per_snapshot
+        ends = self._open.is_full(self.updates_per_snapshot, self.least_ranges)
+        self._time_ms = now_ms
         live, records, outcomes = dict(self._live), {}, []
         for key, control in controls.items():
             before = live[key][1] if key in live else None
@@ -269,11 +282,10 @@ class InMemoryShareStateStore:
             outcomes.append(result.outcome)
             if result.record is not None:
                 records[key] = control.topic, result.record
-        whole = ends or self._updates is None
-        if whole:
+        if ends or self._open.begins:
             live, records = _snapshots(live)
         commit = self._commit("records", batch_id)._replace(
-            segment=self._segment + int(ends), records=tuple(records.values())
+            segment=self._open.number + int(ends), records=tuple(records.values())
         )
         self._tentative = live, commit, bool(records)
         return outcomes
@@ -303,8 +315,14 @@ class InMemoryShareStateStore:
         counted = self.log.that_count(self.group_id, self._version)
         return Stamp(counted[-1].writer_epoch, counted[-1].batch_id) if counted else NO_STAMP
 
+    @property
+    def last_time_ms(self) -> int:
+        return self._loaded_time_ms
+
     def _commit(self, kind: str, batch_id: int) -> StateCommit:
-        return StateCommit(self.group_id, kind, self._epoch, self.run_id, self._segment, batch_id)
+        return StateCommit(
+            self.group_id, kind, self._epoch, self.run_id, self._open.number, batch_id, at_ms=self._time_ms
+        )
 
     def _append(self, commit: StateCommit) -> int:
         """Returns the version of the append."""
@@ -331,9 +349,7 @@ class InMemoryShareStateStore:
             )
 
     def _count(self, commit: StateCommit) -> None:
-        begins = self._updates is None or commit.segment != self._segment
-        self._updates = 1 if begins else (self._updates or 0) + 1
-        self._segment = commit.segment
+        self._open = self._open.after(commit.segment, sum(len(record.batches) for _, record in commit.records))
 
 
 def _snapshots(live: LiveState) -> tuple[LiveState, dict[SharePartitionKey, tuple[str, ShareRecord]]]:

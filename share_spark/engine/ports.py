@@ -121,6 +121,12 @@ class ShareStateStore(Protocol):
         ...
 
     @property
+    def last_time_ms(self) -> int:
+        """The time that the last micro-batch that counts was decided at, as of the last ``load``; 0 if there is none.
+        Time must not go back behind it, whatever the clock of the next engine says."""
+        ...
+
+    @property
     def member_id(self) -> str:
         """The engine as a member of its group; a new run is a new member."""
         ...

@@ -139,8 +139,9 @@ def test_what_a_write_does_not_speak_of_stays_as_the_dead_engine_left_it(
     dead = world.engine()
     dead.run()
     (read,) = ask(loaded, READ)
-    assert (read.start_offset, read.state_batches) == (0, ())
-    assert errors(loaded, write(StateBatch(0, 1, ACKNOWLEDGED, 1), StateBatch(4, 4, ACKNOWLEDGED, 1))) == [0]
+    assert (read.state_epoch, read.start_offset, read.state_batches) == (0, 0, ())
+    said = write(StateBatch(0, 1, ACKNOWLEDGED, 1), StateBatch(4, 4, ACKNOWLEDGED, 1), state_epoch=0)
+    assert errors(loaded, said) == [0]
     assert world.windows() == ["2-10: 2-3 Q1, 4-4 D1, 5-9 Q1"]
     with pytest.raises(FencedError, match="coordinator-"):
         dead.run()

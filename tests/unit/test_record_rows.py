@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_spark.delta.buckets import fold_rows
+from share_spark.delta.fold import fold_rows
 from share_spark.delta.record_rows import RECORD_TYPE, record_array, records_in
 from share_spark.engine.step import Control, ended_attempts, step
 from share_spark.model.ids import SharePartitionKey
