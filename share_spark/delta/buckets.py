@@ -52,13 +52,16 @@ _FRAME_FIELDS: list[Any] = [
 _FRAME_SCHEMA = pa.schema(_FRAME_FIELDS)
 
 
-KEY_HASH_SQL = "crc32(CAST(concat_ws(':', topic_id, CAST(partition AS STRING)) AS BINARY))"
+KEY_HASH_SQL = "(crc32(CAST(topic_id AS BINARY)) + partition)"
 """``key_hash`` of a log row."""
 
 
 def key_hash(key: SharePartitionKey) -> int:
-    """Spreads the share-partitions of a group over buckets, here and (KEY_HASH_SQL) in the JVM."""
-    return zlib.crc32(key_text(key).encode())
+    """Spreads the share-partitions of a group over buckets, here and (KEY_HASH_SQL) in the JVM.
+
+    Those of one topic in turn: a checksum of topic and number would put the first four of any topic into one of two.
+    """
+    return zlib.crc32(key.topic_id.encode()) + key.partition
 
 
 def bucket_of(key: SharePartitionKey, buckets: Sequence[int]) -> int:
@@ -246,5 +249,5 @@ def _rows_of_kind(batch: pa.RecordBatch, row: int) -> Any:
 
 
 def key_text(key: SharePartitionKey) -> str:
-    """In the column ``key``, and hashed by KEY_HASH_SQL."""
+    """In the column ``key``."""
     return f"{key.topic_id}:{key.partition}"

@@ -16,15 +16,19 @@ from share_spark.engine.cloned_session import cloned_session
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
-_ROWS_AT_ONCE = 64
-"""Log rows that go to a Python worker at a time. One with 50,000 ranges is some 2 MB, and Spark counts rows only."""
+_BATCHES = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "128",
+    # One log row can be megabytes. The first releases of Spark 4.0 may not know this one: hence few rows, too.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
+}
+"""Log rows that go to a Python worker at a time."""
 
 _RECORD = FRAME_COLUMNS.split("record ", 1)[1]
 
 
 def loading_session(spark: SparkSession) -> SparkSession:
     """A session in which rows come to Python few at a time."""
-    return cloned_session(spark, {"spark.sql.execution.arrow.maxRecordsPerBatch": str(_ROWS_AT_ONCE)})
+    return cloned_session(spark, _BATCHES)
 
 
 def empty_frame(spark: SparkSession, buckets: Sequence[int]) -> DataFrame:

@@ -6,7 +6,8 @@ Rows are built and read column by column: a share-partition can carry a hundred 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, pairwise
+from functools import partial
+from itertools import chain, pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -91,9 +92,9 @@ def record_array(
 def records_in(rows: pa.Table, group_id: str) -> Iterator[tuple[str, ShareRecord]]:
     """(topic name, record) of each row, in row order; the inverse of ``record_array``."""
     scalars = [rows.column(name).to_pylist() for name in _SCALARS]
-    settled = _in_flight(rows.column("state_batches"), _settled_batch)
-    held = _in_flight(rows.column("acquired"), _held_batch)
-    doubted = _in_flight(rows.column("suspects"), _suspicion)
+    settled = _in_flight(rows.column("state_batches"), _settled_batches)
+    held = _in_flight(rows.column("acquired"), _held_batches)
+    doubted = _in_flight(rows.column("suspects"), _suspicions)
     for kind, topic, topic_id, partition, snapshot_epoch, state_epoch, leader_epoch, start_offset in zip(
         *scalars, strict=True
     ):
@@ -162,15 +163,14 @@ def _with_suspects(batches: list[InFlightBatch], lost_among: dict[int, int]) -> 
     return tuple(batch._replace(lost_among=lost_among.get(batch.first_offset, 0)) for batch in batches)
 
 
-def _suspicion(first: int, _last: int, lost_among: int) -> tuple[int, int]:
-    return first, lost_among
+def _suspicions(first: list[int], _last: list[int], lost_among: list[int]) -> Iterator[tuple[int, int]]:
+    return zip(first, lost_among, strict=True)
 
 
 def _in_flight(column: Any, build: Any) -> Iterator[list[Any]]:
     for chunk in column.chunks:
         values = chunk.flatten()
-        fields = [values.field(index).to_pylist() for index in range(values.type.num_fields)]
-        batches = list(map(build, *fields))
+        batches = list(build(*map(_python_values, values.flatten())))
         ends = [0, *_running_total(chunk)]
         for start, end in pairwise(ends):
             yield batches[start:end]
@@ -185,9 +185,28 @@ def _running_total(chunk: Any) -> list[int]:
     return totals
 
 
-def _settled_batch(first: int, last: int, state: int, count: int) -> InFlightBatch:
-    return InFlightBatch(first, last, DeliveryState(state), count)
+def _python_values(column: Any) -> list[Any]:
+    """Numbers by way of NumPy, and each text once, however often it is there: a segment can hold 100,000,000 ranges."""
+    if not pa.types.is_string(column.type):
+        found: list[Any] = np.asarray(column).tolist()
+        return found
+    encoded = column.dictionary_encode()
+    texts = encoded.dictionary.to_pylist()
+    return [texts[index] for index in np.asarray(encoded.indices).tolist()]
 
 
-def _held_batch(first: int, last: int, count: int, member_id: str, deadline_ms: int) -> InFlightBatch:
-    return InFlightBatch(first, last, DeliveryState.ACQUIRED, count, member_id, deadline_ms)
+# InFlightBatch._make without the call of a Python function for each range.
+_batch = partial(tuple.__new__, InFlightBatch)
+_STATE_OF = {int(state): state for state in DeliveryState}
+
+
+def _settled_batches(first: list[int], last: list[int], state: list[int], count: list[int]) -> Iterator[InFlightBatch]:
+    states = map(_STATE_OF.__getitem__, state)
+    return map(_batch, zip(first, last, states, count, repeat(None), repeat(None), repeat(0), strict=False))
+
+
+def _held_batches(
+    first: list[int], last: list[int], count: list[int], member_id: list[str], deadline_ms: list[int]
+) -> Iterator[InFlightBatch]:
+    held = repeat(DeliveryState.ACQUIRED)
+    return map(_batch, zip(first, last, held, count, member_id, deadline_ms, repeat(0), strict=False))

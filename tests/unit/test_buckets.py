@@ -24,3 +24,12 @@ def test_a_share_partition_stays_in_its_bucket_and_groups_do_not_matter() -> Non
     sizes = Counter(bucket_of(key, numbers) for key in keys)
     assert set(sizes) == set(numbers)
     assert min(sizes.values()) > 30
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 8])
+def test_as_many_share_partitions_of_a_topic_as_buckets_are_one_in_each(count: int) -> None:
+    """Or some cores would do nothing, and one the work of several."""
+    numbers = bucket_numbers(count)
+    for first in range(5):
+        keys = [SharePartitionKey("g", "AAAAAAAAAAAAAAAAAAAAAQ", first + partition) for partition in range(count)]
+        assert {bucket_of(key, numbers) for key in keys} == set(numbers)

@@ -1,0 +1,108 @@
+"""A segment of large, scattered updates, as an engine leaves it whose handler releases one record in twenty of a large
+window: the released ones are acquired and released again in turn. And how much memory the workers take that fold it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from share_spark.delta import loading
+from share_spark.delta.commits import CommitNote
+from share_spark.delta.fold import Fold
+from share_spark.delta.location import Location
+from share_spark.delta.tables import LOG_COLUMNS, ensure_tables, log_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+GROUP = "fragmented"
+STRIDE = 20
+TIME_MS = 5_000
+"""Of the last micro-batch."""
+
+_SCATTERED = f"transform(sequence(0L, {{ranges}}L - 1), at -> named_struct('first_offset', at * {STRIDE}L, 'last_offset'"
+_SCATTERED += f", at * {STRIDE}L, 'delivery_state', 0Y, 'delivery_count', CAST(batch AS SMALLINT)))"
+_HELD = f"transform(sequence(0L, {{ranges}}L - 1), at -> named_struct('first_offset', at * {STRIDE}L, 'last_offset', "
+_HELD += f"at * {STRIDE}L, 'delivery_count', CAST(batch AS SMALLINT), 'member_id', 'spark-dead', 'lock_deadline_ms', 9L))"
+_FINISHED = f"transform(sequence(0L, {{ranges}}L - 1), at -> named_struct('first_offset', at * {STRIDE}L + 1, "
+_FINISHED += f"'last_offset', at * {STRIDE}L + {STRIDE - 1}L, 'delivery_state', 2Y, 'delivery_count', 1S))"
+
+
+def write_segment(spark: SparkSession, location: Location, *, partitions: int, ranges: int, updates: int) -> None:
+    """Two commits: the snapshots, and all updates at once. Odd micro-batches acquire, even ones release."""
+    ensure_tables(spark, location)
+    _append(spark, location, partitions, ranges, range(1))
+    _append(spark, location, partitions, ranges, range(1, updates + 1))
+
+
+def _append(spark: SparkSession, location: Location, partitions: int, ranges: int, batches: range) -> None:
+    places = spark.range(partitions).selectExpr("CAST(id AS INT) AS partition")
+    micro_batches = spark.range(batches.start, batches.stop).selectExpr("id AS batch")
+    rows = places.crossJoin(micro_batches).repartition(8).selectExpr("*", *_derived(ranges))
+    schema = spark.createDataFrame([], LOG_COLUMNS).schema
+    note = CommitNote(GROUP, "records", 1, "dead", 0, batches[-1], TIME_MS)
+    columns = [rows[field.name].cast(field.dataType) for field in schema.fields]
+    log_table(location).append(rows.select(columns), {"userMetadata": note.to_json()})
+
+
+def _derived(ranges: int) -> list[str]:
+    scattered, held, finished = (text.format(ranges=ranges) for text in (_SCATTERED, _HELD, _FINISHED))
+    constants = {"group_id": f"'{GROUP}'", "segment": "0", "topic": "'wide'", "topic_id": "'AAAAAAAAAAAAAAAAAAAAAQ'"}
+    constants |= dict.fromkeys(("snapshot_epoch", "state_epoch", "leader_epoch"), "0")
+    constants |= {"start_offset": "IF(batch = 0, 0L, -1L)", "kind": "IF(batch = 0, 'ShareSnapshot', 'ShareUpdate')"}
+    released = f"IF(batch % 2 = 0, {scattered}, array())"
+    constants |= {"state_batches": f"IF(batch = 0, concat({scattered}, {finished}), {released})"}
+    constants |= {"acquired": f"IF(batch % 2 = 1, {held}, array())", "ended": "array()"}
+    constants |= dict.fromkeys(set(_names()) - constants.keys() - {"partition", "batch_id"}, "NULL")
+    constants |= {"writer_epoch": "1L", "run_id": "'dead'", "batch_id": "batch", "at_ms": f"{TIME_MS}L"}
+    constants |= {"written_at": "current_timestamp()"}
+    return [f"{text} AS {name}" for name, text in constants.items()]
+
+
+def _names() -> list[str]:
+    return [column.split(" ", 1)[0] for column in LOG_COLUMNS.split(", ")]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredFold:
+    """Leaves the peak of its worker's memory, in MB, as a file."""
+
+    fold: Fold
+    directory: Path
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+        yield from self.fold(batches)
+        peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+        (self.directory / f"{os.getpid()}-{time.monotonic_ns()}").write_text(str(int(peak.split()[1]) // 1_024))
+
+
+@contextmanager
+def measured(directory: Path) -> Iterator[list[int]]:
+    """Within, loads leave the peaks of their workers' memory in the list, in MB."""
+    peaks: list[int] = []
+
+    directory.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loading, "Fold", lambda group_id: MeasuredFold(Fold(group_id), directory))
+        yield peaks
+    peaks += [int(file.read_text()) for file in directory.iterdir()]
+
+
+def read_into_python(rows: DataFrame) -> None:
+    """What reading costs: each row as Python objects, by Arrow's own means."""
+    rows.mapInArrow(_count_objects, "n bigint").collect()
+
+
+def _count_objects(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"n": [len(batch.to_pylist())]})
