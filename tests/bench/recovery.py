@@ -1,15 +1,15 @@
 """Recovery: how long until an engine has its state back, against merely reading the same rows into Python objects?
 
-10,000 share-partitions with a snapshot and 100 updates each, in 101 commits, as an engine that accepts everything
-would have written them.
+Broad: 10,000 share-partitions with a snapshot and 100 updates each, in 101 commits, as an engine that accepts
+everything would have written them. Fragmented: 4 share-partitions, 50,000 ranges in each update; there also the peak
+memory of a worker. (An engine would have begun a new segment long before: this is the worst that can be met.)
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from pathlib import Path
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from share_spark.delta.commits import CommitNote
@@ -20,10 +20,15 @@ from share_spark.delta.tables import LOG_COLUMNS, ensure_tables, log_table
 from share_spark.partition import PartitionLimits
 from tests.bench.harness import compare, report, say, seconds_in_turn
 from tests.bench.workloads import Scratch
+from tests.support import fragmented
 
 PARTITIONS = int(os.environ.get("BENCH_BREADTH", "10000"))
 UPDATES = int(os.environ.get("BENCH_UPDATES", "100"))
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
+FRAGMENTED = [int(size) for size in os.environ.get("BENCH_FRAGMENTED", "4,50000,100").split(",")]
+"""Share-partitions, ranges in an update, updates. 4,50000,500 takes five times as long and no more memory."""
+
+MOST_MB = 1_024
 GROUP = "recovery"
 
 _RECORD = """
@@ -32,7 +37,7 @@ CAST(id AS INT) AS partition, 0 AS snapshot_epoch, 0 AS state_epoch, 0 AS leader
 array() AS state_batches, array(named_struct('first_offset', {start}L, 'last_offset', {start}L + 9,
 'delivery_count', 1S, 'member_id', 'spark-dead', 'lock_deadline_ms', 30000L)) AS acquired, array() AS suspects,
 array() AS ended, 1L AS writer_epoch, 'dead' AS run_id, CAST(NULL AS STRING) AS query_id, {batch}L AS batch_id,
-current_timestamp() AS written_at
+0L AS at_ms, current_timestamp() AS written_at
 """
 
 
@@ -46,7 +51,7 @@ def run(spark: SparkSession, bootstrap: str) -> bool:
     seconds = seconds_in_turn(
         {
             "ours": lambda: _recover(spark, location),
-            "python": lambda: _read_into_python(rows),
+            "python": lambda: fragmented.read_into_python(rows),
             "jvm": lambda: rows.write.format("noop").mode("overwrite").save(),
         },
         ROUNDS,
@@ -58,8 +63,34 @@ def run(spark: SparkSession, bootstrap: str) -> bool:
         compare("the same / rows read by the JVM alone, s", seconds["ours"], seconds["jvm"]),
     ]
     met = report("recovery", "Recovery", measures)
+    met = _fragmented(spark, scratch) and met
     scratch.close()
     return met
+
+
+def _fragmented(spark: SparkSession, scratch: Scratch) -> bool:
+    partitions, ranges, updates = FRAGMENTED
+    say(f"fragmented: {partitions} share-partitions, {updates} updates of {ranges:,} ranges each; 1 warm-up, 1 round")
+    location = Location.parse(scratch.fresh("fragmented"))
+    fragmented.write_segment(spark, location, partitions=partitions, ranges=ranges, updates=updates)
+    rows = log_table(location).load(spark).where(f"group_id = '{fragmented.GROUP}' AND kind <> '{CLAIM}'")
+    peaks: list[int] = []
+
+    def ours() -> None:
+        with fragmented.measured(Path(scratch.fresh("peaks"))) as found:
+            _recover(spark, location, fragmented.GROUP, partitions)
+        peaks.extend(found)
+
+    runs = {"ours": ours, "python": lambda: fragmented.read_into_python(rows)}
+    seconds_in_turn(runs, 1)
+    seconds = seconds_in_turn(runs, 1)
+    measures = [
+        compare(
+            "claim and state rebuilt / rows read into Python objects, s", seconds["ours"], seconds["python"], "<= 2"
+        ),
+        compare("peak memory of a worker / bound, MB", max(peaks), MOST_MB, "<= 1"),
+    ]
+    return report("recovery-fragmented", "Recovery of a fragmented segment", measures)
 
 
 def _write(spark: SparkSession, location: Location) -> None:
@@ -89,24 +120,15 @@ def _as_log(rows: DataFrame, empty: DataFrame) -> DataFrame:
     return rows.select([rows[field.name].cast(field.dataType) for field in empty.schema.fields]).coalesce(1)
 
 
-def _recover(spark: SparkSession, location: Location) -> None:
+def _recover(spark: SparkSession, location: Location, group_id: str = GROUP, partitions: int = PARTITIONS) -> None:
     """A restart: the claim, and the state of every share-partition on the executors again."""
     store = DeltaShareStateStore(
         spark=spark,
         location=location,
-        group_id=GROUP,
+        group_id=group_id,
         run_id=os.urandom(4).hex(),
         limits=PartitionLimits(),
         updates_per_snapshot=500,
     )
     store.claim()
-    assert len(store.load()) == PARTITIONS
-
-
-def _read_into_python(rows: DataFrame) -> None:
-    rows.mapInArrow(_count_objects, "n bigint").collect()
-
-
-def _count_objects(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield pa.RecordBatch.from_pydict({"n": [len(batch.to_pylist())]})
+    assert len(store.load()) == partitions

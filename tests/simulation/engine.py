@@ -45,6 +45,7 @@ class SimulatedEngine:
             run_id=run_id,
             limits=world.limits,
             updates_per_snapshot=world.scenario.config.updates_per_snapshot,
+            least_ranges=world.scenario.least_ranges,
         ).told(self)
         self.engine = ShareGroupEngine(config=world.scenario.config, ports=self._ports(), available_now=available_now)
         self.process = Process(self._live)

@@ -50,6 +50,7 @@ class Scenario:
     most_engines: int
     skewed_clocks: bool
     burst: int
+    least_ranges: int
 
     def behaviour(self, rng: Random) -> Behaviour:
         """What becomes of one more record."""
@@ -74,6 +75,7 @@ def draw(rng: Random) -> Scenario:
         most_engines=rng.choice([1, 2, 2, 3, 4]),
         skewed_clocks=rng.random() < 0.3,
         burst=rng.choice([3, 10, 40]),
+        least_ranges=rng.choice([2, 10, 1_000_000]),
     )
 
 

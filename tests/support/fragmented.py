@@ -5,6 +5,7 @@ window: the released ones are acquired and released again in turn. And how much 
 from __future__ import annotations
 
 import os
+import pickle
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,25 +17,29 @@ import pyarrow as pa
 import pytest
 
 from share_spark.delta import loading
+from share_spark.delta.buckets import STATE
 from share_spark.delta.commits import CommitNote
 from share_spark.delta.fold import Fold
+from share_spark.delta.loading import payloads_in
 from share_spark.delta.location import Location
 from share_spark.delta.tables import LOG_COLUMNS, ensure_tables, log_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from share_spark.delta.state_store import DeltaShareStateStore
+    from share_spark.partition import SharePartition
+
 GROUP = "fragmented"
 STRIDE = 20
 TIME_MS = 5_000
 """Of the last micro-batch."""
 
-_SCATTERED = f"transform(sequence(0L, {{ranges}}L - 1), at -> named_struct('first_offset', at * {STRIDE}L, 'last_offset'"
-_SCATTERED += f", at * {STRIDE}L, 'delivery_state', 0Y, 'delivery_count', CAST(batch AS SMALLINT)))"
-_HELD = f"transform(sequence(0L, {{ranges}}L - 1), at -> named_struct('first_offset', at * {STRIDE}L, 'last_offset', "
-_HELD += f"at * {STRIDE}L, 'delivery_count', CAST(batch AS SMALLINT), 'member_id', 'spark-dead', 'lock_deadline_ms', 9L))"
-_FINISHED = f"transform(sequence(0L, {{ranges}}L - 1), at -> named_struct('first_offset', at * {STRIDE}L + 1, "
-_FINISHED += f"'last_offset', at * {STRIDE}L + {STRIDE - 1}L, 'delivery_state', 2Y, 'delivery_count', 1S))"
+_RANGES = f"transform(sequence(0L, {{ranges}}L - 1), i -> named_struct('first_offset', i * {STRIDE}L{{first}}, "
+_RANGES += f"'last_offset', i * {STRIDE}L + {{last}}L, {{rest}}))"
+_HELD = "'delivery_count', CAST(batch AS SMALLINT), 'member_id', 'spark-dead', 'lock_deadline_ms', 9L"
+_RELEASED = "'delivery_state', 0Y, 'delivery_count', CAST(batch AS SMALLINT)"
+_FINISHED = "'delivery_state', 2Y, 'delivery_count', 1S"
 
 
 def write_segment(spark: SparkSession, location: Location, *, partitions: int, ranges: int, updates: int) -> None:
@@ -55,7 +60,9 @@ def _append(spark: SparkSession, location: Location, partitions: int, ranges: in
 
 
 def _derived(ranges: int) -> list[str]:
-    scattered, held, finished = (text.format(ranges=ranges) for text in (_SCATTERED, _HELD, _FINISHED))
+    scattered = _RANGES.format(ranges=ranges, first="", last=0, rest=_RELEASED)
+    held = _RANGES.format(ranges=ranges, first="", last=0, rest=_HELD)
+    finished = _RANGES.format(ranges=ranges, first=" + 1", last=STRIDE - 1, rest=_FINISHED)
     constants = {"group_id": f"'{GROUP}'", "segment": "0", "topic": "'wide'", "topic_id": "'AAAAAAAAAAAAAAAAAAAAAQ'"}
     constants |= dict.fromkeys(("snapshot_epoch", "state_epoch", "leader_epoch"), "0")
     constants |= {"start_offset": "IF(batch = 0, 0L, -1L)", "kind": "IF(batch = 0, 'ShareSnapshot', 'ShareUpdate')"}
@@ -106,3 +113,9 @@ def read_into_python(rows: DataFrame) -> None:
 def _count_objects(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         yield pa.RecordBatch.from_pydict({"n": [len(batch.to_pylist())]})
+
+
+def states_of(store: DeltaShareStateStore) -> list[SharePartition]:
+    """The live states, as the frame holds them."""
+    assert store._frame is not None
+    return [pickle.loads(payload)[1] for payload in payloads_in(store._frame, STATE)]

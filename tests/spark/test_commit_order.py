@@ -1,0 +1,183 @@
+"""Which appends count, in a log that many groups share and whose old commits may be gone; when they were decided."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from share_spark.delta.commits import CommitNote
+from share_spark.delta.location import Location
+from share_spark.delta.retention import segments_below
+from share_spark.delta.segments import tail_of
+from share_spark.delta.tables import log_table
+from share_spark.model.errors import FencedError
+from tests.support.engine_on_delta import DeltaWorld
+from tests.support.engine_world import GROUP, RELEASE, Engine
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+UPDATES = "share__coordinator__snapshot__update__records__per__snapshot"
+MANY = 400
+"""More than a start looks at before it asks the rows."""
+
+
+@pytest.fixture
+def world(spark: SparkSession, tmp_path: Path) -> DeltaWorld:
+    """Three records to deliver."""
+    found = DeltaWorld(spark, str(tmp_path / "state"))
+    found.produce(3)
+    return found
+
+
+def delta_log(world: DeltaWorld) -> Path:
+    return Path(f"{log_table(world.location)}/_delta_log")
+
+
+def newest_version(world: DeltaWorld) -> int:
+    return max(int(path.stem) for path in delta_log(world).glob("*.json"))
+
+
+def others_commit(world: DeltaWorld, commits: int = MANY) -> None:
+    """Appends of another group, without rows: Delta's own files, of which it needs no more than this one action."""
+    first = newest_version(world) + 1
+    for version in range(first, first + commits):
+        note = CommitNote("another", "records", 7, "other-run", 0, version).to_json()
+        info: dict[str, Any] = {"timestamp": 0, "operation": "WRITE", "operationParameters": {}, "isBlindAppend": True}
+        action = json.dumps({"commitInfo": info | {"userMetadata": note}})
+        (delta_log(world) / f"{version:020d}.json").write_text(action + "\n")
+
+
+def commits_are_cleaned_up(world: DeltaWorld) -> None:
+    """All that are older than the newest, as Delta does it: behind a checkpoint."""
+    jvm: Any = world.spark._jvm
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(world.spark._jsparkSession, str(log_table(world.location)))
+    none = getattr(jvm, "scala.None$").__getattr__("MODULE$")
+    log.checkpoint(log.update(False, none, none), none)
+    for path in sorted(delta_log(world).glob("*.json"))[:-1]:
+        path.unlink()
+
+
+def is_fenced(engine: Engine) -> None:
+    with pytest.raises(FencedError):
+        engine.run()
+
+
+def offsets(engine: Engine) -> list[int]:
+    return [front.start_offset for front in engine.engine._fronts.values()]
+
+
+def test_a_late_append_does_not_count_however_much_others_have_committed_since(world: DeltaWorld) -> None:
+    """The claim that it came after is all that its claimer ever wrote, so only the order of commits tells."""
+    zombie = world.engine()
+    zombie.run()
+    decided_at = world.clock()
+    world.engine()
+    world.clock.advance(1_000)
+    is_fenced(zombie)
+    others_commit(world)
+    third = world.engine()
+    assert (offsets(third), third.store.writer_epoch, third.store.last_time_ms) == ([0], 3, decided_at)
+    third.run()
+    assert world.windows() == ["0-3: 0-2 Q1"]
+
+
+def test_where_the_rows_tell_nobody_walks_far(world: DeltaWorld) -> None:
+    """The last claimer has written its snapshots: that is decided, whatever was before."""
+    zombie = world.engine()
+    zombie.run()
+    successor = world.engine()
+    is_fenced(zombie)
+    world.clock.advance(30_000)
+    successor.run()
+    others_commit(world)
+    third = world.engine()
+    assert (third.store.writer_epoch, third.store.last_counted, third.store.last_time_ms) == (
+        3,
+        successor.store._note("records", 0)[2:6:3],
+        world.clock(),
+    )
+    walked = third.store._commits._walked
+    assert min(walked) >= newest_version(world) - MANY
+
+
+def test_a_group_that_is_new_in_a_long_log_walks_not_at_all_far(world: DeltaWorld) -> None:
+    world.engine().run()
+    others_commit(world)
+    world.clock.advance(5)
+    other = world.delta_store(world, "new")
+    other.group_id = "new"
+    assert (other.claim(), dict(other.load()), other.last_time_ms) == (1, {}, 0)
+    assert min(other._commits._walked) >= newest_version(world) - MANY
+
+
+def test_two_claims_of_one_epoch_and_nothing_after(world: DeltaWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second is refused; the rows then name the epoch twice, and the first one's appends count."""
+    early, late = (world.delta_store(world, name) for name in ("early", "late"))
+    early.claim()
+    with monkeypatch.context() as patch:
+        patch.setattr("share_spark.delta.commits.CommitListing.latest_version", lambda _self: 0)
+        with pytest.raises(FencedError):
+            late.claim()
+    others_commit(world)
+    world.make_store = lambda _world, _run_id: early
+    engine = Engine(world, "early", available_now=False)
+    early.load()
+    monkeypatch.setattr(type(early), "claim", lambda self: self.writer_epoch)
+    engine.engine.start()
+    engine.run()
+    others_commit(world)
+    tail = tail_of(world.spark, world.location, GROUP, early._commits, newest_version(world))
+    assert (tail.epoch, tail.last) == (1, (1, 0))
+    assert {row.run_id for row in tail.rows.where("kind <> 'claim'").collect()} == {"early"}
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+def test_the_time_of_the_last_micro_batch_that_counts(world: DeltaWorld, cleaned: bool) -> None:
+    """From its note, or from its rows; not from a claim's."""
+    engine = world.engine()
+    assert engine.store.last_time_ms == 0
+    world.clock.advance(777)
+    engine.run()
+    decided_at = world.clock()
+    assert engine.store.last_time_ms == 0, "as of the load"
+    world.clock.advance(50)
+    second = world.engine()
+    assert second.store.last_time_ms == decided_at
+    if cleaned:
+        others_commit(world, 1)
+        commits_are_cleaned_up(world)
+    third = world.engine()
+    assert (third.store.writer_epoch, third.store.last_time_ms) == (3, decided_at)
+    assert world.windows() == ["0-3: 0-2 Q1"]
+
+
+def test_a_claim_lies_above_all_that_its_predecessor_may_prune(
+    world: DeltaWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two segments end between the successor's look and its claim; what is below the last one may go at any time."""
+    busy = DeltaWorld(world.spark, str(world.location), handler=lambda *_: RELEASE, **{UPDATES: 1})
+    busy.produce(1)
+    old = busy.engine()
+    old.run()
+    append, left = Location.append, [lambda: (old.run(), old.run())]
+
+    def overtaken(self: Location, *given: Any) -> None:
+        while left:
+            left.pop()()
+        append(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Location, "append", overtaken)
+        new = busy.delta_store(busy, "new")
+        assert new.claim() == 2
+    assert new.segment > old.store.segment
+    log_table(busy.location).delta_table(busy.spark).delete(segments_below(GROUP, old.store.segment))
+    claims = log_table(busy.location).load(busy.spark).where("kind = 'claim'").groupBy().agg(F.max("writer_epoch"))
+    assert claims.first()[0] == 2
+    is_fenced(old)
+    assert new.load().keys() == old.engine._fronts.keys()

@@ -1,0 +1,87 @@
+"""Segments of many ranges: they end, and what was written is restored in little memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from share_spark.delta.location import Location
+from share_spark.delta.state_store import DeltaShareStateStore
+from share_spark.model.records import DeliveryState, InFlightBatch
+from share_spark.partition import PartitionLimits
+from tests.support.engine_on_delta import DeltaWorld
+from tests.support.engine_world import ACCEPT, RELEASE
+from tests.support.fragmented import GROUP, STRIDE, TIME_MS, measured, states_of, write_segment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RANGES, UPDATES, PARTITIONS = 5_000, 81, 3
+
+
+def test_large_updates_end_a_segment(spark: SparkSession, tmp_path: Path) -> None:
+    """Each micro-batch writes some ten ranges; the first two micro-batches are one segment, and so on."""
+    world = DeltaWorld(
+        spark,
+        str(tmp_path / "state"),
+        handler=lambda *record: RELEASE if record[2] % 2 else ACCEPT,
+        share__delivery__count__limit=25,
+    )
+    world.produce(20)
+    engine = world.engine()
+    engine.store.least_ranges = 2
+    segments = []
+    for _ in range(8):
+        engine.run()
+        segments.append(engine.store.segment)
+    assert segments == sorted(segments)
+    assert 1 <= segments[-1] < 7
+    assert dict(world.engine().engine._fronts) == dict(engine.engine._fronts)
+
+
+def test_a_long_fragmented_segment_is_restored_in_little_memory(spark: SparkSession, tmp_path: Path) -> None:
+    """1,215,000 ranges in updates, of which no more than a batch of rows are Python objects at a time."""
+    location = Location.parse(str(tmp_path / "state"))
+    write_segment(spark, location, partitions=PARTITIONS, ranges=RANGES, updates=UPDATES)
+    settings = spark.conf.getAll
+    store = DeltaShareStateStore(
+        spark=spark, location=location, group_id=GROUP, run_id="new", limits=PartitionLimits(), updates_per_snapshot=500
+    )
+    assert store.claim() == 2
+    with measured(tmp_path / "peaks") as peaks:
+        fronts = store.load()
+    assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == settings.get(
+        "spark.sql.execution.arrow.maxRecordsPerBatch", "10000"
+    )
+    assert len(fronts) == PARTITIONS
+    assert {(front.end_offset, front.next_deadline_ms) for front in fronts.values()} == {(RANGES * STRIDE, 9)}
+    assert store.last_time_ms == TIME_MS
+    expected = [
+        run
+        for at in range(0, RANGES * STRIDE, STRIDE)
+        for run in (
+            InFlightBatch(at, at, DeliveryState.ACQUIRED, UPDATES, "spark-dead", 9),
+            InFlightBatch(at + 1, at + STRIDE - 1, DeliveryState.ACKNOWLEDGED, 1),
+        )
+    ]
+    found = states_of(store)
+    assert len(found) == PARTITIONS
+    assert all(list(state.in_flight) == expected for state in found)
+    assert 0 < max(peaks) < 260, "MB; some 120 of them are Python with its libraries"
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_the_frame_goes_on_under_the_settings_of_the_user(
+    spark: SparkSession, tmp_path: Path, parallelism: int
+) -> None:
+    """Rows come to a load few at a time; a micro-batch is none of that."""
+    world = DeltaWorld(spark, str(tmp_path / "state"), partitions=parallelism)
+    world.produce(2)
+    world.engine().run()
+    store = world.engine().store
+    assert store._frame is not None
+    assert store._frame.sparkSession is spark
+    plan = store._frame._jdf.sparkSession()
+    assert plan.equals(spark._jsparkSession)
