@@ -6,14 +6,14 @@ rows of the newest valid segment, of that epoch, are the whole state, and no rea
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
 
-from share_spark.delta.commits import CommitListing, GroupTail, group_tail
+from share_spark.delta.commits import Commit, CommitListing, GroupTail, group_tail
 from share_spark.delta.location import Location
 from share_spark.delta.record_rows import SNAPSHOT
 from share_spark.delta.tables import log_table
@@ -67,6 +67,30 @@ def tail_of(spark: SparkSession, location: Location, group_id: str, commits: Com
     if not stamps.decide:
         found = group_tail(commits.back_from(version), group_id)
     return _tail_by_notes(found, frame) if found.told else _tail_by_stamps(stamps, frame)
+
+
+def tail_since(
+    spark: SparkSession, location: Location, group_id: str, before: Tail, commits: Iterable[Commit], version: int
+) -> Tail:
+    """The tail as of ``version``, told forward: from that of an older version by all ``commits`` since, oldest first.
+
+    For whoever has claimed the group: on the way back its own claim, which has written nothing yet, would hide that
+    the rows before it tell enough. Of two runs that claim one epoch only the first ever appends.
+    """
+    valid, epoch, segment = None, before.epoch, before.last_segment
+    for _, note in commits:
+        if note is None or note.group_id != group_id:
+            continue
+        epoch, segment = max(epoch, note.writer_epoch), max(segment, note.segment)
+        if note.kind == "records" and note.writer_epoch == epoch:
+            valid = note
+    if valid is None:
+        return replace(before, epoch=epoch, last_segment=segment)
+
+    def frame() -> DataFrame:
+        return log_table(location).load(spark, version).where(F.col("group_id") == group_id)
+
+    return _tail_by_notes(GroupTail(valid, epoch, segment, True), frame)
 
 
 def _tail_by_notes(found: GroupTail, frame: Callable[[], DataFrame]) -> Tail:

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -43,7 +44,7 @@ from share_spark.delta.location import Location
 from share_spark.delta.log_rows import claim_row, record_rows
 from share_spark.delta.long_work import told
 from share_spark.delta.record_rows import SNAPSHOT
-from share_spark.delta.segments import tail_of
+from share_spark.delta.segments import Tail, tail_of, tail_since
 from share_spark.delta.state_view import LiveState
 from share_spark.delta.tables import ensure_tables, log_table
 from share_spark.engine.checkpointed_frame import unpersist
@@ -85,6 +86,7 @@ class DeltaShareStateStore:
     _commits: Any = None
     _log_id: str | None = None
     _version: int = -1
+    _claimed_on: tuple[int, Tail] | None = None
     _epoch: int = 0
     _open_segment: OpenSegment = field(default_factory=OpenSegment)
     _frame: DataFrame | None = None
@@ -130,8 +132,8 @@ class DeltaShareStateStore:
         """Append a claim of the next epoch; the lowest version wins a tie."""
         commits = self._open()
         with self._as_state_error():
-            before = commits.latest_version()
-            tail = tail_of(self.spark, self.location, self.group_id, commits, before)
+            before, session = commits.latest_version(), loading_session(self.spark)
+            tail = tail_of(session, self.location, self.group_id, commits, before)
             if tail.epoch < self.least_epoch:
                 raise StateError(
                     f"{log_table(self.location)} is older than the checkpoint of group {self.group_id!r}: it knows "
@@ -139,6 +141,7 @@ class DeltaShareStateStore:
                     "purpose, delete the checkpoint"
                 )
             self._epoch, self._time_ms, self._version = tail.epoch + 1, tail.at_ms, before
+            self._claimed_on = before, tail
             self._append_claim(tail.last_segment + 1)
         _log.info("group %s claimed with writer epoch %s", self.group_id, self._epoch)
         return self._epoch
@@ -170,7 +173,7 @@ class DeltaShareStateStore:
         """Fold the newest valid segment, in parallel over the buckets."""
         session = loading_session(self.spark)
         with self._as_state_error():
-            tail = tail_of(session, self.location, self.group_id, self._commits, self._version)
+            tail = self._tail(session)
         self._last_time_ms = tail.at_ms
         if tail.empty:  # the first micro-batch will compute the empty frame on its way
             self._known, self._last = set(), tail.last
@@ -187,6 +190,13 @@ class DeltaShareStateStore:
         self._known, self._last = set(fronts), tail.last
         self._adopt(folded)
         return fronts
+
+    def _tail(self, session: SparkSession) -> Tail:
+        if self._claimed_on is None or not self._open_segment.begins:
+            return tail_of(session, self.location, self.group_id, self._commits, self._version)
+        version, before = self._claimed_on
+        since = takewhile(lambda commit: commit.version <= self._version, self._commits.after(version))
+        return tail_since(session, self.location, self.group_id, before, since, self._version)
 
     def advance(
         self, controls: Mapping[SharePartitionKey, Control], *, batch_id: int, now_ms: int

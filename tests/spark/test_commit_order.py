@@ -181,3 +181,4 @@ def test_a_claim_lies_above_all_that_its_predecessor_may_prune(
     assert claims.first()[0] == 2
     is_fenced(old)
     assert new.load().keys() == old.engine._fronts.keys()
+    assert new.last_counted == (1, 2), "both that came before the claim, not the one after it"
