@@ -109,8 +109,9 @@ class ShareGroupEngine:
         self._in_handler = self.ports.delivery.died_in_handler()
         if self.ports.dead_letters is not None:
             self.ports.dead_letters.recover(self.ports.store.counted)
-        left = self.ports.sink.claim(self._epoch) if self.ports.sink is not None else None
-        if left is not None and left.stamp >= self.ports.store.last_counted:
+        counted = self.ports.store.last_counted
+        left = self.ports.sink.claim(self._epoch, counted) if self.ports.sink is not None else None
+        if left is not None and left.stamp >= counted:
             _log.info("output of the engine before is committed; its acknowledgements count")
             self._pending, self._pending_of = left.answers, left.member_id
 

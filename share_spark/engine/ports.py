@@ -179,9 +179,10 @@ class OutputSink(Protocol):
     An answer is final once ``commit`` has returned; the next state row absorbs it, then it may be forgotten.
     """
 
-    def claim(self, writer_epoch: int) -> CommittedOutput | None:
+    def claim(self, writer_epoch: int, last_counted: Stamp) -> CommittedOutput | None:
         """From now on older engines cannot write here. Returns what the last of them committed here and did not live to
-        absorb. Raises FencedError, SinkError."""
+        absorb; of what it does not return, a micro-batch up to ``last_counted`` has absorbed it. Raises FencedError,
+        SinkError, and StateError if there are rows of which neither is known."""
         ...
 
     def commit(self, stamp: Stamp, member_id: str, answers: Answers) -> None:

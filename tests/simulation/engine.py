@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 GROUP = "simulated"
 
+_OFTEN = {"before journal": 0.3, "after claim of output": 0.5, "after listing of output": 0.5}
+"""Moments at which an engine sleeps more often: one still writes, another takes over from it."""
+
 
 class SimulatedEngine:
     """``held``: what its counted commits have acquired. ``answers``: what its handlers said of the last delivery;
@@ -156,11 +159,18 @@ class SimulatedEngine:
             self.world.ledger.put_out(self.held, said)
             self.point(moment, None)
             return
+        self.give_way(moment, _OFTEN.get(moment, 0.0))
         try:
             self.point(moment, SinkError)
         except SinkError:
             self.charged = False
             raise
+
+    def give_way(self, moment: str, chance: float) -> None:
+        """Sleep, where what others do meanwhile is of interest."""
+        if self.world.dawdles(chance):
+            self.note("takes its time:", moment)
+            self.sleep()
 
     def sleep(self) -> None:
         """Others go on meanwhile."""
