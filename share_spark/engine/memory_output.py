@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from share_spark.engine.ports import Answers, CommittedOutput, DeadLetter, Stamp
+from share_spark.engine.ports import Answers, CommittedOutput, DeadLetter, Stamp, is_committed
 from share_spark.model.errors import FencedError, StateError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType
@@ -111,20 +111,33 @@ class InMemoryOutputSink:
 
 @dataclass(slots=True)
 class InMemoryDeadLetterTable:
-    """Letters that are written, by micro-batch, and those announced."""
+    """Letters that are written, by micro-batch, the highest number among them, and those announced."""
 
     by_stamp: dict[Stamp, Sequence[DeadLetter]] = field(default_factory=dict)
+    transaction: int = -1
     announced: dict[Stamp, Sequence[DeadLetter]] = field(default_factory=dict)
+    withdrawn: set[Stamp] = field(default_factory=set)
 
     @property
     def letters(self) -> list[DeadLetter]:
         """All that is written, in the order of their micro-batches."""
         return [letter for stamp in sorted(self.by_stamp) for letter in self.by_stamp[stamp]]
 
+    def append(self, stamp: Stamp, letters: Sequence[DeadLetter]) -> None:
+        """Nothing happens below the number of the table, as in Delta."""
+        if stamp.number > self.transaction:
+            self.transaction = stamp.number
+            self.by_stamp[stamp] = letters
+
+    def drop(self, stamp: Stamp) -> None:
+        """Forget the announcement."""
+        self.announced.pop(stamp, None)
+        self.withdrawn.discard(stamp)
+
 
 @dataclass(slots=True)
 class InMemoryDeadLetters:
-    """DeadLetterSink of one run; a stamp's letters are kept once. ``refuse``: raise it instead of writing."""
+    """DeadLetterSink of one run, in the steps of the real one. ``refuse``: raise it instead of writing."""
 
     table: InMemoryDeadLetterTable = field(default_factory=InMemoryDeadLetterTable)
     hook: Hook = _undisturbed
@@ -138,21 +151,30 @@ class InMemoryDeadLetters:
     def announce(self, stamp: Stamp, letters: Sequence[DeadLetter]) -> None:
         self.hook("before announcement")
         self.table.announced[stamp] = tuple(letters)
+        self.table.withdrawn.discard(stamp)
+        self.hook("after announcement")
+
+    def withdraw(self, stamp: Stamp) -> None:
+        self.hook("before withdrawal")
+        if stamp in self.table.announced:
+            self.table.withdrawn.add(stamp)
+        self.hook("after withdrawal")
 
     def write(self, stamp: Stamp) -> None:
-        self.hook("before dead letters")
-        if self.refuse is not None:
-            raise self.refuse
         announced = self.table.announced.get(stamp)
         if announced is None:
             return
-        self.table.by_stamp.setdefault(stamp, announced)
+        self.hook("before dead letters")
+        if self.refuse is not None:
+            raise self.refuse
+        self.table.append(stamp, announced)
         self.hook("after dead letters")
-        self.table.announced.pop(stamp, None)
+        self.table.drop(stamp)
 
-    def recover(self, counted: Callable[[Stamp], bool]) -> None:
+    def recover(self, last_counted: Stamp) -> None:
         for stamp in sorted(self.table.announced):
-            if counted(stamp):
+            if is_committed(stamp, last_counted, withdrawn=stamp in self.table.withdrawn):
                 self.write(stamp)
             else:
-                self.table.announced.pop(stamp, None)
+                self.hook("before dropping an announcement")
+                self.table.drop(stamp)

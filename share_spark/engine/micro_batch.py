@@ -86,6 +86,8 @@ class ShareGroupEngine:
     _unresolved: Stamp | None = None
     _happened: bool | None = None
     _refusal: str = ""
+    _announced: Stamp | None = None
+    _unwritten: list[Stamp] = field(default_factory=list)
     _targets: Mapping[SharePartitionKey, int] | None = None
     _now_ms: int = 0
     _first: bool = True
@@ -108,7 +110,7 @@ class ShareGroupEngine:
     def _take_over(self) -> None:
         self._in_handler = self.ports.delivery.died_in_handler()
         if self.ports.dead_letters is not None:
-            self.ports.dead_letters.recover(self.ports.store.counted)
+            self.ports.dead_letters.recover(self.ports.store.last_counted)
         counted = self.ports.store.last_counted
         left = self.ports.sink.claim(self._epoch, counted) if self.ports.sink is not None else None
         if left is not None and left.stamp >= counted:
@@ -176,15 +178,16 @@ class ShareGroupEngine:
     def _decide_and_commit(
         self, stamp: Stamp, controls: Mapping[SharePartitionKey, Control], timer: StepTimer
     ) -> Sequence[Outcome]:
+        self._withdraw_dead_letters()
         for _ in range(_COMMIT_ATTEMPTS):
             outcomes = self.ports.store.advance(controls, batch_id=stamp.batch_id, now_ms=self._now_ms)
             timer.mark("decide")
             _check(outcomes)
-            announced = self._announce_dead_letters(stamp, outcomes)
+            self._announce_dead_letters(stamp, outcomes)
             if self._commit(stamp):
                 timer.mark("append")
                 self._absorbed(outcomes)
-                self._write_dead_letters(stamp, announced)
+                self._write_dead_letters(stamp)
                 timer.mark("dead letters")
                 return outcomes
         raise StateError(
@@ -195,6 +198,9 @@ class ShareGroupEngine:
         """The acknowledgements that waited are in the state. What was acquired with them has not run yet: if something
         fails before it does, no record is to blame."""
         self._charged = False
+        if self._announced is not None:
+            self._unwritten.append(self._announced)
+            self._announced = None
         had_output = bool(self._pending) and self.ports.sink is not None
         self._pending, self._pending_of = {}, None
         self._fronts.update({outcome.key: outcome.front for outcome in outcomes})
@@ -221,18 +227,26 @@ class ShareGroupEngine:
         happened, self._happened, self._unresolved = self._happened, None, None
         return happened
 
-    def _announce_dead_letters(self, stamp: Stamp, outcomes: Sequence[Outcome]) -> bool:
-        if self.ports.dead_letters is None:
-            return False
-        letters = [letter for outcome in outcomes for letter in self._letters_of(outcome)]
-        if letters:
-            self.ports.dead_letters.announce(stamp, letters)
-        return bool(letters)
+    def _withdraw_dead_letters(self) -> None:
+        """What was announced for a commit that has not happened must not be taken for committed once a later one is."""
+        if self._announced is not None and self.ports.dead_letters is not None:
+            self.ports.dead_letters.withdraw(self._announced)
+            self._announced = None
 
-    def _write_dead_letters(self, stamp: Stamp, announced: bool) -> None:
-        if not announced or self.ports.dead_letters is None:
+    def _announce_dead_letters(self, stamp: Stamp, outcomes: Sequence[Outcome]) -> None:
+        letters = [letter for outcome in outcomes for letter in self._letters_of(outcome)]
+        if letters and self.ports.dead_letters is not None:
+            self._announced = stamp
+            self.ports.dead_letters.announce(stamp, letters)
+
+    def _write_dead_letters(self, stamp: Stamp) -> None:
+        """Those of ``stamp``, if it has any; before them those that could not be written before, as a table takes no
+        lower number after a higher one. By themselves they wait for the next engine."""
+        if self.ports.dead_letters is None or stamp not in self._unwritten:
             return
-        self.ports.dead_letters.write(stamp)
+        while self._unwritten:
+            self.ports.dead_letters.write(self._unwritten[0])
+            del self._unwritten[0]
 
     def _letters_of(self, outcome: Outcome) -> list[DeadLetter]:
         partition = TopicPartition(outcome.front.topic, outcome.key.partition)

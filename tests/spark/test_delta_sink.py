@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,115 +15,14 @@ import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql.types import StructType
 
-from share_spark.delta.journal import Journal
 from share_spark.delta.location import Location
-from share_spark.delta.sink import DeltaSink, sink_app_id
 from share_spark.delta.sink_table import misfit
 from share_spark.engine.ports import NO_STAMP, Stamp
-from share_spark.model.errors import ConfigError, FencedError, OutputLostError, SinkError, StateError
+from share_spark.model.errors import ConfigError, FencedError, OutputLostError, SinkError
+from tests.support.sink_place import SCHEMA, Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-SCHEMA = StructType.fromJson(
-    {
-        "type": "struct",
-        "fields": [
-            {"name": "id", "type": "long", "nullable": False, "metadata": {}},
-            {"name": "what", "type": "string", "nullable": True, "metadata": {}},
-        ],
-    }
-)
-
-
-@dataclass(kw_only=True)
-class Place:
-    """A sink table and the state of a group beside it; ``engine`` is a new run of the group."""
-
-    spark: SparkSession
-    state: Path
-    table: Location
-    group_id: str = "billing/eu"
-    epochs: int = 0
-
-    def engine(self, table: Location | None = None, group_id: str | None = None) -> DeltaSink:
-        group = group_id or self.group_id
-        return DeltaSink(
-            spark=self.spark,
-            table=table or self.table,
-            journal=lambda: Journal(self.spark, str(self.state), "output", group),
-            app_id=lambda: sink_app_id(group, str(self.state)),
-            run_id=uuid.uuid4().hex[:12],
-        )
-
-    def claimed(
-        self, table: Location | None = None, counted: Stamp | None = None
-    ) -> tuple[DeltaSink, int, bytes | None]:
-        """(sink, its epoch, what its claim returned). ``counted``: the last micro-batch that counts; what the journal
-        does not know has been absorbed if it is left out."""
-        self.epochs += 1
-        sink = self.engine(table)
-        sink.prepare(SCHEMA)
-        return sink, self.epochs, sink.claim(self.epochs, counted or Stamp(self.epochs, -1))
-
-    def disturbed(self, at: str, disturb: Callable[[], None], table: Location | None = None) -> DeltaSink:
-        """A new run, to which ``disturb`` happens once, right after its journal has done ``at``."""
-        sink = self.engine(table)
-        journal = Disturbed(self.spark, str(self.state), "output", self.group_id)
-        journal.at, journal.disturb = at, disturb
-        sink.journal = lambda: journal
-        sink.prepare(SCHEMA)
-        return sink
-
-    def rows(self, *ids: int) -> DataFrame:
-        """As a delivery gives them: every column may be null."""
-        return self.spark.createDataFrame([(number, "paid") for number in ids], "id bigint, what string")
-
-    def written(self, table: Location | None = None) -> list[Any]:
-        return sorted(row.id for row in (table or self.table).load(self.spark).select("id").collect())
-
-    def journal(self) -> list[tuple[int, int]]:
-        return [tuple(stamp) for stamp in self.engine().journal().stamps()]
-
-    def versions(self) -> list[int]:
-        return sorted(int(path.stem) for path in self.log().glob("*.json"))
-
-    def log(self) -> Path:
-        return Path(self.table.directory(self.spark).removeprefix("file:")) / "_delta_log"
-
-
-class Disturbed(Journal):
-    """Something happens once, in the middle of what an engine does with its journal."""
-
-    at: str
-    disturb: Callable[[], None]
-
-    def put(self, stamp: Stamp, content: bytes) -> None:
-        super().put(stamp, content)
-        self._happen("put")
-
-    def stamps(self) -> list[Stamp]:
-        found = super().stamps()
-        self._happen("stamps")
-        return found
-
-    def read(self, stamp: Stamp) -> bytes | None:
-        found = super().read(stamp)
-        self._happen("read")
-        return found
-
-    def remove(self, stamp: Stamp) -> None:
-        super().remove(stamp)
-        self._happen("remove")
-
-    def _happen(self, what: str) -> None:
-        if what == self.at:
-            self.at = ""
-            self.disturb()
-
-
-class Death(BaseException):
-    """The engine ends here."""
 
 
 @pytest.fixture
@@ -329,93 +228,6 @@ def test_groups_do_not_fence_each_other(place: Place) -> None:
     theirs.commit(Stamp(9, 0), place.rows(9), b"")
     ours.commit(Stamp(epoch, 0), place.rows(1), b"")
     assert place.written() == [1, 9]
-
-
-# ---------------------------------------------------------------- a predecessor that is alive while another claims
-
-
-@pytest.mark.parametrize("at", ["put", "stamps", "read"])
-def test_a_delivery_that_is_written_while_another_claims_comes_back_or_is_refused(place: Place, at: str) -> None:
-    predecessor, old, _ = place.claimed()
-    refused: list[FencedError] = []
-
-    def meanwhile() -> None:
-        try:
-            predecessor.commit(Stamp(old, 0), place.rows(1), b"meanwhile")
-        except FencedError as fault:
-            refused.append(fault)
-
-    left = place.disturbed(at, meanwhile).claim(old + 1, Stamp(old, 0))
-    assert (place.written(), left) == (([], None) if refused else ([1], b"meanwhile"))
-    assert bool(refused) == (at != "put")
-
-
-def test_a_delivery_that_is_written_to_the_sink_before_while_another_one_is_claimed(
-    place: Place, tmp_path: Path
-) -> None:
-    """That it is to be claimed as well is known from the journal alone, which has to be read again."""
-    predecessor, old, _ = place.claimed()
-    other = Location(path=str(tmp_path / "other"))
-
-    def meanwhile() -> None:
-        predecessor.commit(Stamp(old, 0), place.rows(1), b"meanwhile")
-
-    successor = place.disturbed("stamps", meanwhile, other)
-    assert successor.claim(old + 1, Stamp(old, 0)) == b"meanwhile"
-    assert place.written() == [1]
-    with pytest.raises(FencedError):
-        predecessor.commit(Stamp(old, 1), place.rows(2), b"")
-
-
-@pytest.mark.parametrize("at", ["put", "stamps", "read"])
-def test_a_delivery_that_is_forgotten_while_another_claims_was_absorbed(place: Place, at: str) -> None:
-    predecessor, old, _ = place.claimed()
-    predecessor.commit(Stamp(old, 0), place.rows(1), b"absorbed by micro-batch 1")
-    left = place.disturbed(at, predecessor.forget).claim(old + 1, Stamp(old, 1))
-    assert left is None
-    assert place.claimed(counted=Stamp(old, 1))[2] is None
-
-
-@pytest.mark.parametrize("at", ["put", "stamps", "read", "remove"])
-def test_a_successor_that_dies_inside_its_claim_leaves_everything_to_the_next(
-    place: Place, tmp_path: Path, at: str
-) -> None:
-    predecessor, old, _ = place.claimed()
-    predecessor.commit(Stamp(old, 0), place.rows(1), b"not absorbed")
-    place.epochs += 1
-    other = Location(path=str(tmp_path / "other"))
-
-    def dies() -> None:
-        raise Death
-
-    with pytest.raises(Death):
-        place.disturbed(at, dies, other).claim(place.epochs, Stamp(old, 0))
-    assert place.claimed(counted=Stamp(old, 0))[2] == b"not absorbed"
-    with pytest.raises(FencedError):
-        predecessor.commit(Stamp(old, 1), place.rows(2), b"")
-
-
-def test_a_slow_successor_whose_own_successor_has_absorbed_everything_is_fenced(place: Place) -> None:
-    predecessor, old, _ = place.claimed()
-    predecessor.commit(Stamp(old, 0), place.rows(1), b"absorbed by the third")
-
-    def third() -> None:
-        place.epochs = old + 1
-        sink, _, left = place.claimed()
-        assert left == b"absorbed by the third"
-        sink.forget()
-
-    with pytest.raises(FencedError):
-        place.disturbed("stamps", third).claim(old + 1, Stamp(old, 0))
-
-
-def test_rows_that_neither_the_state_nor_the_journal_knows_are_told(place: Place) -> None:
-    sink, epoch, _ = place.claimed()
-    sink.commit(Stamp(epoch, 3), place.rows(1), b"lost")
-    sink.journal().remove(Stamp(epoch, 3))
-    with pytest.raises(StateError, match=r"holds rows of micro-batch 3 of writer epoch 1, whose acknowledgements are"):
-        place.claimed(counted=Stamp(epoch, 3))
-    assert place.claimed(counted=Stamp(epoch, 4))[2] is None
 
 
 # ------------------------------------------------------------------------------------------ appends that fail
