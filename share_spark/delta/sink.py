@@ -38,7 +38,7 @@ from share_spark.delta.sink_entry import SinkEntry, SinkTarget
 from share_spark.delta.sink_table import prepare_table
 from share_spark.engine.ports import Stamp
 from share_spark.engine.spark_errors import first_line
-from share_spark.model.errors import FencedError, OutputLostError, SinkError, StateError
+from share_spark.model.errors import FencedError, OutputLostError, OutputUnknownError, SinkError, StateError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -104,7 +104,7 @@ class DeltaSink:
 
         Raises FencedError (a later engine has claimed the sink), SinkError (it refused the rows), OutputLostError (the
         rows were lost before they could be written); in each case nothing was written. StateError: the journal cannot
-        be written.
+        be written, so nothing else was. OutputUnknownError: nobody can tell whether the rows were written.
         """
         if rows is None:
             return
@@ -113,8 +113,12 @@ class DeltaSink:
         with _as_state_error():
             self.journal().put(stamp, self._entry(payload).to_bytes())
         fault = self._append(rows, stamp)
-        with _as_sink_error(self.table):
+        try:
             self._read_back(stamp, fault)
+        except (Py4JError, PySparkException) as unknown:
+            raise OutputUnknownError(
+                f"sink {self.table} does not tell what is in it: {first_line(unknown)}"
+            ) from unknown
         self._unabsorbed.add(stamp)
         threading.Thread(target=self._warm, name="share-spark-sink-warm", daemon=True).start()
 

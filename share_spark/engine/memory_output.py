@@ -99,8 +99,9 @@ class InMemoryOutputSink:
             raise FencedError("another engine has claimed the sink")
         self.table.transaction = self.table.delivered = stamp.number
         self.table.rows += rows
-        self._unabsorbed.add(stamp.number)
         self.hook("after output")
+        self.hook("before reading back")
+        self._unabsorbed.add(stamp.number)
 
     def forget(self) -> None:
         for number in sorted(self._unabsorbed):

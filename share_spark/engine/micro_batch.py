@@ -10,7 +10,8 @@ What if the process dies ...
   output: then the sink's commit has decided, and the next engine finds it there and absorbs it;
 - after the append, before dead letters are written: the next engine finds them announced, and writes them;
 - before or during delivery: the same as the first, and the delivery has been counted;
-- inside the commit of the output: it is there or it is not, and the acknowledgements with it.
+- inside the commit of the output: it is there or it is not, and the acknowledgements with it. An engine that lives and
+  cannot tell which does nothing more: what it gave back might have been decided.
 An append whose outcome is unknown is looked up by its stamp; the live state is rebuilt from the log before going on.
 """
 
@@ -41,7 +42,7 @@ from share_spark.engine.spark_errors import first_line
 from share_spark.engine.step import LOST, NO_RANGES, Control, Front, Outcome, Ranges
 from share_spark.engine.topics import SubscribedTopics
 from share_spark.model.config import GroupConfig
-from share_spark.model.errors import ErrorCode, FencedError, OutputLostError, StateError
+from share_spark.model.errors import ErrorCode, FencedError, OutputLostError, OutputUnknownError, SinkError, StateError
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.requests import AcknowledgeType, ArchivedRange, ArchiveReason
 
@@ -88,6 +89,7 @@ class ShareGroupEngine:
     _refusal: str = ""
     _announced: Stamp | None = None
     _unwritten: list[Stamp] = field(default_factory=list)
+    _output_in_doubt: bool = False
     _targets: Mapping[SharePartitionKey, int] | None = None
     _now_ms: int = 0
     _first: bool = True
@@ -139,6 +141,8 @@ class ShareGroupEngine:
         Raises FencedError, TopicError, HandlerError, SinkError, DeadLetterError, StateError; the engine must then be
         thrown away, after a last call with ``stopping`` unless it was fenced.
         """
+        if self._output_in_doubt:
+            raise OutputUnknownError("nobody knows whether the last output is in the sink; the next engine asks it")
         timer = StepTimer()
         if self._unresolved is not None and self._resolve(self._unresolved):
             self._absorbed(())
@@ -288,13 +292,18 @@ class ShareGroupEngine:
         if self.ports.sink is None:
             return answers
         # A sink that refuses rows is no delivery failure: everything is given back as if it had not been tried.
-        self._charged = False
+        self._charged, self._output_in_doubt = False, True
         try:
             self.ports.sink.commit(stamp, self.ports.store.member_id, answers)
+        except OutputUnknownError:
+            raise
+        except (SinkError, StateError):
+            self._output_in_doubt = False
+            raise
         except OutputLostError as fault:
             _log.warning("%s; its records are delivered again", fault)
             answers = {key: all_lost(span, str(fault)) for key, span in answers.items()}
-        self._charged = True
+        self._charged, self._output_in_doubt = True, False
         return answers
 
     def _lag(self, inputs: Inputs) -> int:

@@ -183,7 +183,9 @@ class OutputSink(Protocol):
 
     def commit(self, stamp: Stamp, member_id: str, answers: Answers) -> None:
         """Write the rows that the last delivery put out. Nothing to do if there are none. Raises FencedError, and
-        SinkError if the sink refused them, OutputLostError if they died with an executor: then nothing was written."""
+        SinkError if the sink refused them, OutputLostError if they died with an executor, StateError if they cannot be
+        journaled: then nothing was written. OutputUnknownError, and any other exception, leave that to the next
+        engine's ``claim``."""
         ...
 
     def forget(self) -> None:

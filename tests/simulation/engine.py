@@ -9,7 +9,7 @@ from share_spark.engine.memory_output import InMemoryDeadLetters, InMemoryOutput
 from share_spark.engine.micro_batch import Ports, ShareGroupEngine
 from share_spark.engine.step import Control
 from share_spark.engine.topics import SubscribedTopics
-from share_spark.model.errors import DeadLetterError, FencedError, ShareError, SinkError
+from share_spark.model.errors import DeadLetterError, FencedError, OutputUnknownError, ShareError, SinkError
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.offsets import LogEnds
 from tests.simulation.ledger import Acquisition, At, Decided, Said, demand
@@ -158,6 +158,9 @@ class SimulatedEngine:
             said = {one: answer for one, (_, answer) in self.answers.items()}
             self.world.ledger.put_out(self.held, said)
             self.point(moment, None)
+            return
+        if moment == "before reading back":
+            self.point(moment, OutputUnknownError)
             return
         self.give_way(moment, _OFTEN.get(moment, 0.0))
         try:

@@ -12,6 +12,7 @@ import pytest
 from share_spark.engine.memory import InMemoryShareStateStore, InMemoryStateLog
 from share_spark.engine.memory_output import InMemoryDeadLetters, InMemoryOutputSink
 from share_spark.engine.ports import CommittedOutput, Stamp
+from share_spark.model.errors import FencedError
 from share_spark.model.records import InFlightBatch
 from share_spark.model.requests import ExpireLocks
 from share_spark.partition import release
@@ -102,6 +103,10 @@ def the_sink_is_not_claimed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(InMemoryOutputSink, "claim", unfenced)
 
 
+def what_may_be_in_the_sink_is_given_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("share_spark.engine.micro_batch.OutputUnknownError", FencedError)
+
+
 def the_journal_is_listed_before_the_sink_is_claimed(patch: pytest.MonkeyPatch) -> None:
     def hasty(sink: InMemoryOutputSink, writer_epoch: int, _last_counted: Stamp) -> CommittedOutput | None:
         sink._own = Stamp(writer_epoch, -1).number
@@ -124,6 +129,7 @@ def the_journal_is_listed_before_the_sink_is_claimed(patch: pytest.MonkeyPatch) 
         (dead_letters_are_not_made_good, "no dead letter of"),
         (output_is_not_taken_over, "should be Fate(kind='accepted'"),
         (the_sink_is_not_claimed, "should be Fate(kind="),
+        (what_may_be_in_the_sink_is_given_back, "should be Fate(kind='accepted'"),
         (the_journal_is_listed_before_the_sink_is_claimed, "should be Fate(kind='accepted'"),
     ],
 )

@@ -15,10 +15,11 @@ import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql.types import StructType
 
+from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.location import Location
 from share_spark.delta.sink_table import misfit
 from share_spark.engine.ports import NO_STAMP, Stamp
-from share_spark.model.errors import ConfigError, FencedError, OutputLostError, SinkError
+from share_spark.model.errors import ConfigError, FencedError, OutputLostError, OutputUnknownError, SinkError
 from tests.support.sink_place import SCHEMA, Place
 
 if TYPE_CHECKING:
@@ -284,6 +285,24 @@ def test_an_append_that_happened_though_it_raised_is_believed(place: Place) -> N
     assert place.written() == [1]
     sink.forget()
     assert place.claimed()[2] is None
+
+
+def test_where_nobody_can_tell_whether_it_was_written_the_next_claim_does(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The append has happened, its answer is lost, and then the storage does not answer at all."""
+    sink, epoch, _ = place.claimed()
+    sink.table = RaisesAfter(path=place.table.path)
+
+    def unreachable(*_: Any) -> None:
+        raise Py4JError("no route to host")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitFiles, "read", unreachable)
+        with pytest.raises(OutputUnknownError, match="does not tell what is in it: no route to host"):
+            sink.commit(Stamp(epoch, 0), place.rows(1), b"acks")
+    assert place.claimed(counted=Stamp(epoch, 0))[2] == b"acks"
+    assert place.written() == [1]
 
 
 class RaisesAfter(Location):
