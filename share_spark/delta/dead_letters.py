@@ -1,7 +1,8 @@
 """Dead letters to a Delta table, one row each, to be looked at with SQL.
 
 The table is made when it is missing. The letters of a micro-batch are one append, numbered by it
-(``txnAppId``, ``txnVersion``), so that one which is written again after a crash is there once.
+(``txnAppId``, ``txnVersion``), so that one which is written again after a crash is there once. Micro-batches come in
+their order, since Delta takes no lower number after a higher one; the log is asked whether it has taken ours.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from share_spark.delta.app_transactions import AppTransactions
 from share_spark.delta.location import Location
 from share_spark.engine.ports import RECORD_COLUMNS, Stamp
 from share_spark.engine.spark_errors import first_line
@@ -62,9 +64,21 @@ class DeltaDeadLetters:
         if not self._checked:
             self.check(spark)
         rows = letters.withColumns({"group_id": F.lit(group_id), "archived_at": F.current_timestamp()})
+        app_id = f"share_spark/dead letters/{group_id}@{self._log_id()}"
+        fault: Exception | None = None
         try:
-            transaction = {"txnAppId": f"share_spark/dead letters/{group_id}@{self._log_id()}"}
-            self._location.append(rows.select(*_names()), transaction | {"txnVersion": str(stamp.number)})
+            self._location.append(rows.select(*_names()), {"txnAppId": app_id, "txnVersion": str(stamp.number)})
+        except (PySparkException, Py4JError) as error:
+            fault = error
+        # What was raised may have happened, and Delta skips a number below the table's without a word: believe the log.
+        if self._latest(spark, app_id) < stamp.number:
+            raise self._failed(fault or RuntimeError("the append is not in its log")) from fault
+
+    def _latest(self, spark: SparkSession, app_id: str) -> int:
+        """The number of the last letters. One that is higher than ours is a successor's, which has written ours first:
+        it recovers before it commits."""
+        try:
+            return AppTransactions(spark, self._location.directory(spark)).latest(app_id)
         except (PySparkException, Py4JError) as error:
             raise self._failed(error) from error
 

@@ -137,14 +137,15 @@ _CLAIM = f"-{NO_STAMP.batch_id}"
 
 
 def has_journals(spark: SparkSession, location: Location, group_id: str) -> bool:
-    """Has an engine of the group left work in a journal, of whatever purpose? A claim that it noted is none."""
+    """Has an engine of the group left work in a journal, of whatever purpose? A claim that it noted is none, nor is
+    what it did not live to put in its place (``Journal.put``)."""
     jvm: Any = spark._jvm
     room = jvm.org.apache.hadoop.fs.Path(_room(spark, location))
     files = room.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     purposes = [status.getPath() for status in files.listStatus(room)] if files.exists(room) else []
     journals = [jvm.org.apache.hadoop.fs.Path(purpose, quote(group_id, safe="")) for purpose in purposes]
     left = [status.getPath().getName() for at in journals if files.isDirectory(at) for status in files.listStatus(at)]
-    return any(not name.endswith(_CLAIM) for name in left)
+    return any(not name.startswith(".") and not name.endswith(_CLAIM) for name in left)
 
 
 def lock_file(spark: SparkSession, location: Location) -> SmallFile:

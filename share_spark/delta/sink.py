@@ -9,6 +9,10 @@ next engine finds the number of the entry to be the last one written: its acknow
 are left, only that one can matter: an engine absorbs what its claim returned, and every delivery of its own, before it
 writes the next, so each lower number has been absorbed, or was never written.
 
+The engine before may be alive, and in the middle of ``commit`` or ``forget``, while the next one claims. So the sink is
+claimed first and the journal is read then: what is not written by now never will be. An entry that it removes meanwhile
+is absorbed by a state row that it wrote before the claim of the group, or it would have found that one.
+
 The journal is beside the state, the numbers are in the sink's own log (``app_transactions``). A claim is journaled too,
 so that an engine that was given another sink is fenced in the one that it writes to.
 """
@@ -18,7 +22,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -34,13 +38,16 @@ from share_spark.delta.sink_entry import SinkEntry, SinkTarget
 from share_spark.delta.sink_table import prepare_table
 from share_spark.engine.ports import Stamp
 from share_spark.engine.spark_errors import first_line
-from share_spark.model.errors import FencedError, OutputLostError, SinkError, StateError
+from share_spark.model.errors import FencedError, OutputLostError, OutputUnknownError, SinkError, StateError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 _log = logging.getLogger(__name__)
+
+_BATCH_BITS = 2**32 - 1
+"""The part of ``Stamp.number`` that is the batch id, and one."""
 
 
 def sink_app_id(group_id: str, log_id: str) -> str:
@@ -71,20 +78,19 @@ class DeltaSink:
         with _as_sink_error(self.table):
             prepare_table(self.spark, self.table, output)
 
-    def claim(self, writer_epoch: int) -> bytes | None:
+    def claim(self, writer_epoch: int, last_counted: Stamp) -> bytes | None:
         """From now on engines of lower epochs cannot write, here or to whatever sink they were given. Returns the
-        payload of the last delivery that was written, if no state row is known to have absorbed it.
+        payload of the last delivery that was written, if its entry is there still; else a state row up to
+        ``last_counted``, the last micro-batch that counts, has absorbed it.
 
         Raises FencedError, SinkError, StateError.
         """
-        own = Stamp(writer_epoch, -1)
         with _as_state_error():
-            self.journal().put(own, self._entry().to_bytes())
-            left = self._left(writer_epoch)
-        targets = {self._target, *(entry.target for entry in left.values())}
-        delivered = {target: self._claimed(target, writer_epoch) for target in targets}
+            self.journal().put(Stamp(writer_epoch, -1), self._entry().to_bytes())
+        delivered, left = self._claim_all(writer_epoch)
         written = [stamp for stamp, entry in left.items() if delivered[entry.target] == stamp.number]
         last = max(written, default=None)
+        self._check_explained(delivered, set(written), writer_epoch, last_counted)
         with _as_state_error():
             for stamp in left.keys() - {last}:
                 self.journal().remove(stamp)
@@ -98,7 +104,7 @@ class DeltaSink:
 
         Raises FencedError (a later engine has claimed the sink), SinkError (it refused the rows), OutputLostError (the
         rows were lost before they could be written); in each case nothing was written. StateError: the journal cannot
-        be written.
+        be written, so nothing else was. OutputUnknownError: nobody can tell whether the rows were written.
         """
         if rows is None:
             return
@@ -107,8 +113,12 @@ class DeltaSink:
         with _as_state_error():
             self.journal().put(stamp, self._entry(payload).to_bytes())
         fault = self._append(rows, stamp)
-        with _as_sink_error(self.table):
+        try:
             self._read_back(stamp, fault)
+        except (Py4JError, PySparkException) as unknown:
+            raise OutputUnknownError(
+                f"sink {self.table} does not tell what is in it: {first_line(unknown)}"
+            ) from unknown
         self._unabsorbed.add(stamp)
         threading.Thread(target=self._warm, name="share-spark-sink-warm", daemon=True).start()
 
@@ -125,6 +135,36 @@ class DeltaSink:
 
     def _entry(self, payload: bytes = b"") -> SinkEntry:
         return SinkEntry(self._target, self.run_id, payload)
+
+    def _claim_all(self, writer_epoch: int) -> tuple[dict[SinkTarget, int], dict[Stamp, SinkEntry]]:
+        """The number of the last delivery to each target, and the entries of older engines.
+
+        Listed after the claims: an older engine makes its entry before it appends, and appends before the claim or not
+        at all, so the entry of every delivery is in the list unless somebody has absorbed it and forgotten it.
+        """
+        delivered = {self._target: self._claimed(self._target, writer_epoch)}
+        while True:
+            with _as_state_error():
+                left = self._left(writer_epoch)
+            unclaimed = {entry.target for entry in left.values()} - delivered.keys()
+            if not unclaimed:
+                return delivered, left
+            delivered |= {target: self._claimed(target, writer_epoch) for target in unclaimed}
+
+    def _check_explained(
+        self, delivered: Mapping[SinkTarget, int], written: Collection[Stamp], writer_epoch: int, last_counted: Stamp
+    ) -> None:
+        """Each delivery has its entry or is absorbed, and what absorbs it is a later micro-batch that counts. Where
+        neither is so, a later engine may be at work here already; if not, the journal is damaged."""
+        numbers = {stamp.number for stamp in written}
+        for target, number in delivered.items():
+            if number in numbers or number < last_counted.number:
+                continue
+            self._claimed(target, writer_epoch)
+            raise StateError(
+                f"sink {target.table} holds rows of micro-batch {(number & _BATCH_BITS) - 1} of writer epoch "
+                f"{number >> 32}, whose acknowledgements are neither in the state nor in the journal beside it"
+            )
 
     def _left(self, writer_epoch: int) -> dict[Stamp, SinkEntry]:
         """Entries of older engines. One that is removed meanwhile, by an engine before, has been absorbed."""

@@ -249,15 +249,6 @@ class DeltaShareStateStore:
             self._count(found)
         return found is not None
 
-    def counted(self, stamp: Stamp) -> bool:
-        """Of the run whose micro-batches the last ``load`` folded, not after the last that counts, and in the log."""
-        epoch, batch_id = stamp
-        if epoch != self._last.writer_epoch or batch_id > self._last.batch_id:
-            return False
-        rows = log_table(self.location).load(self.spark, self._version).where(F.col("group_id") == self.group_id)
-        with self._as_state_error():
-            return not rows.where((F.col("writer_epoch") == epoch) & (F.col("batch_id") == batch_id)).isEmpty()
-
     @property
     def last_counted(self) -> Stamp:
         """The last micro-batch that counts, as of the last ``load``."""

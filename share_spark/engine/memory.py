@@ -306,10 +306,6 @@ class InMemoryShareStateStore:
             self._count(commit)
         return bool(own)
 
-    def counted(self, stamp: Stamp) -> bool:
-        counted = self.log.that_count(self.group_id, self._version)
-        return any((commit.writer_epoch, commit.batch_id) == stamp for commit in counted)
-
     @property
     def last_counted(self) -> Stamp:
         counted = self.log.that_count(self.group_id, self._version)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from share_spark.engine.ports import Answers, CommittedOutput, DeadLetter, Stamp
-from share_spark.model.errors import FencedError
+from share_spark.engine.ports import Answers, CommittedOutput, DeadLetter, Stamp, is_committed
+from share_spark.model.errors import FencedError, StateError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType
 
@@ -33,34 +33,52 @@ class OutputRow(NamedTuple):
 
 @dataclass(slots=True)
 class InMemoryOutputTable:
-    """Rows, the highest transaction that wrote or claimed, and the journal beside it."""
+    """Rows, the highest transaction that wrote or claimed, the last that wrote, and the journal beside it."""
 
     rows: list[OutputRow] = field(default_factory=list)
     transaction: int = -1
-    written: set[int] = field(default_factory=set)
+    delivered: int = -1
     journal: dict[int, CommittedOutput] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class InMemoryOutputSink:
-    """OutputSink of one run. ``refuse``: raise it instead of writing."""
+    """OutputSink of one run, in the steps of the real one. ``refuse``: raise it instead of writing."""
 
     table: InMemoryOutputTable
     hook: Hook = _undisturbed
     refuse: Exception | None = None
-    _epoch: int = 0
+    _own: int = -1
+    _unabsorbed: set[int] = field(default_factory=set)
 
-    def claim(self, writer_epoch: int) -> CommittedOutput | None:
-        self._epoch = writer_epoch
+    def claim(self, writer_epoch: int, last_counted: Stamp) -> CommittedOutput | None:
+        self._own = Stamp(writer_epoch, -1).number
+        delivered = self._claimed()
+        left = self._left()
+        if delivered not in left and delivered >= last_counted.number:
+            self._claimed()
+            raise StateError("rows of which nobody knows the acknowledgements")
+        for number in sorted(left.keys() - {delivered}):
+            self.hook("before dropping an entry")
+            self.table.journal.pop(number, None)
+        self._unabsorbed |= left.keys() & {delivered}
+        return left.get(delivered)
+
+    def _claimed(self) -> int:
+        """The number of the last delivery."""
         self.hook("before claim of output")
-        own = Stamp(writer_epoch, -1).number
-        if self.table.transaction >= own:
+        if self.table.transaction > self._own:
             raise FencedError("another engine has claimed the sink")
-        self.table.transaction = own
+        self.table.transaction = self._own
+        delivered = self.table.delivered
         self.hook("after claim of output")
-        left = {number: what for number, what in self.table.journal.items() if number in self.table.written}
-        self.table.journal = left
-        return left[max(left)] if left else None
+        return delivered
+
+    def _left(self) -> dict[int, CommittedOutput]:
+        """Entries of older engines: first their names, then what they say."""
+        numbers = [number for number in self.table.journal if number < self._own]
+        self.hook("after listing of output")
+        return {number: self.table.journal[number] for number in numbers if number in self.table.journal}
 
     def commit(self, stamp: Stamp, member_id: str, answers: Answers) -> None:
         rows = [
@@ -79,33 +97,48 @@ class InMemoryOutputSink:
             raise self.refuse
         if self.table.transaction >= stamp.number:
             raise FencedError("another engine has claimed the sink")
-        self.table.transaction = stamp.number
-        self.table.written.add(stamp.number)
+        self.table.transaction = self.table.delivered = stamp.number
         self.table.rows += rows
         self.hook("after output")
+        self.hook("before reading back")
+        self._unabsorbed.add(stamp.number)
 
     def forget(self) -> None:
-        self.hook("before forget")
-        below = Stamp(self._epoch + 1, -1).number
-        self.table.journal = {number: what for number, what in self.table.journal.items() if number >= below}
+        for number in sorted(self._unabsorbed):
+            self.hook("before forget")
+            self.table.journal.pop(number, None)
+        self._unabsorbed.clear()
 
 
 @dataclass(slots=True)
 class InMemoryDeadLetterTable:
-    """Letters that are written, by micro-batch, and those announced."""
+    """Letters that are written, by micro-batch, the highest number among them, and those announced."""
 
     by_stamp: dict[Stamp, Sequence[DeadLetter]] = field(default_factory=dict)
+    transaction: int = -1
     announced: dict[Stamp, Sequence[DeadLetter]] = field(default_factory=dict)
+    withdrawn: set[Stamp] = field(default_factory=set)
 
     @property
     def letters(self) -> list[DeadLetter]:
         """All that is written, in the order of their micro-batches."""
         return [letter for stamp in sorted(self.by_stamp) for letter in self.by_stamp[stamp]]
 
+    def append(self, stamp: Stamp, letters: Sequence[DeadLetter]) -> None:
+        """Nothing happens below the number of the table, as in Delta."""
+        if stamp.number > self.transaction:
+            self.transaction = stamp.number
+            self.by_stamp[stamp] = letters
+
+    def drop(self, stamp: Stamp) -> None:
+        """Forget the announcement."""
+        self.announced.pop(stamp, None)
+        self.withdrawn.discard(stamp)
+
 
 @dataclass(slots=True)
 class InMemoryDeadLetters:
-    """DeadLetterSink of one run; a stamp's letters are kept once. ``refuse``: raise it instead of writing."""
+    """DeadLetterSink of one run, in the steps of the real one. ``refuse``: raise it instead of writing."""
 
     table: InMemoryDeadLetterTable = field(default_factory=InMemoryDeadLetterTable)
     hook: Hook = _undisturbed
@@ -119,21 +152,30 @@ class InMemoryDeadLetters:
     def announce(self, stamp: Stamp, letters: Sequence[DeadLetter]) -> None:
         self.hook("before announcement")
         self.table.announced[stamp] = tuple(letters)
+        self.table.withdrawn.discard(stamp)
+        self.hook("after announcement")
+
+    def withdraw(self, stamp: Stamp) -> None:
+        self.hook("before withdrawal")
+        if stamp in self.table.announced:
+            self.table.withdrawn.add(stamp)
+        self.hook("after withdrawal")
 
     def write(self, stamp: Stamp) -> None:
-        self.hook("before dead letters")
-        if self.refuse is not None:
-            raise self.refuse
         announced = self.table.announced.get(stamp)
         if announced is None:
             return
-        self.table.by_stamp.setdefault(stamp, announced)
+        self.hook("before dead letters")
+        if self.refuse is not None:
+            raise self.refuse
+        self.table.append(stamp, announced)
         self.hook("after dead letters")
-        self.table.announced.pop(stamp, None)
+        self.table.drop(stamp)
 
-    def recover(self, counted: Callable[[Stamp], bool]) -> None:
+    def recover(self, last_counted: Stamp) -> None:
         for stamp in sorted(self.table.announced):
-            if counted(stamp):
+            if is_committed(stamp, last_counted, withdrawn=stamp in self.table.withdrawn):
                 self.write(stamp)
             else:
-                self.table.announced.pop(stamp, None)
+                self.hook("before dropping an announcement")
+                self.table.drop(stamp)

@@ -10,7 +10,8 @@ What if the process dies ...
   output: then the sink's commit has decided, and the next engine finds it there and absorbs it;
 - after the append, before dead letters are written: the next engine finds them announced, and writes them;
 - before or during delivery: the same as the first, and the delivery has been counted;
-- inside the commit of the output: it is there or it is not, and the acknowledgements with it.
+- inside the commit of the output: it is there or it is not, and the acknowledgements with it. An engine that lives and
+  cannot tell which does nothing more: what it gave back might have been decided.
 An append whose outcome is unknown is looked up by its stamp; the live state is rebuilt from the log before going on.
 """
 
@@ -41,7 +42,7 @@ from share_spark.engine.spark_errors import first_line
 from share_spark.engine.step import LOST, NO_RANGES, Control, Front, Outcome, Ranges
 from share_spark.engine.topics import SubscribedTopics
 from share_spark.model.config import GroupConfig
-from share_spark.model.errors import ErrorCode, FencedError, OutputLostError, StateError
+from share_spark.model.errors import ErrorCode, FencedError, OutputLostError, OutputUnknownError, SinkError, StateError
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.requests import AcknowledgeType, ArchivedRange, ArchiveReason
 
@@ -86,6 +87,9 @@ class ShareGroupEngine:
     _unresolved: Stamp | None = None
     _happened: bool | None = None
     _refusal: str = ""
+    _announced: Stamp | None = None
+    _unwritten: list[Stamp] = field(default_factory=list)
+    _output_in_doubt: bool = False
     _targets: Mapping[SharePartitionKey, int] | None = None
     _now_ms: int = 0
     _first: bool = True
@@ -108,9 +112,10 @@ class ShareGroupEngine:
     def _take_over(self) -> None:
         self._in_handler = self.ports.delivery.died_in_handler()
         if self.ports.dead_letters is not None:
-            self.ports.dead_letters.recover(self.ports.store.counted)
-        left = self.ports.sink.claim(self._epoch) if self.ports.sink is not None else None
-        if left is not None and left.stamp >= self.ports.store.last_counted:
+            self.ports.dead_letters.recover(self.ports.store.last_counted)
+        counted = self.ports.store.last_counted
+        left = self.ports.sink.claim(self._epoch, counted) if self.ports.sink is not None else None
+        if left is not None and left.stamp >= counted:
             _log.info("output of the engine before is committed; its acknowledgements count")
             self._pending, self._pending_of = left.answers, left.member_id
 
@@ -136,6 +141,8 @@ class ShareGroupEngine:
         Raises FencedError, TopicError, HandlerError, SinkError, DeadLetterError, StateError; the engine must then be
         thrown away, after a last call with ``stopping`` unless it was fenced.
         """
+        if self._output_in_doubt:
+            raise OutputUnknownError("nobody knows whether the last output is in the sink; the next engine asks it")
         timer = StepTimer()
         if self._unresolved is not None and self._resolve(self._unresolved):
             self._absorbed(())
@@ -175,15 +182,16 @@ class ShareGroupEngine:
     def _decide_and_commit(
         self, stamp: Stamp, controls: Mapping[SharePartitionKey, Control], timer: StepTimer
     ) -> Sequence[Outcome]:
+        self._withdraw_dead_letters()
         for _ in range(_COMMIT_ATTEMPTS):
             outcomes = self.ports.store.advance(controls, batch_id=stamp.batch_id, now_ms=self._now_ms)
             timer.mark("decide")
             _check(outcomes)
-            announced = self._announce_dead_letters(stamp, outcomes)
+            self._announce_dead_letters(stamp, outcomes)
             if self._commit(stamp):
                 timer.mark("append")
                 self._absorbed(outcomes)
-                self._write_dead_letters(stamp, announced)
+                self._write_dead_letters(stamp)
                 timer.mark("dead letters")
                 return outcomes
         raise StateError(
@@ -194,6 +202,9 @@ class ShareGroupEngine:
         """The acknowledgements that waited are in the state. What was acquired with them has not run yet: if something
         fails before it does, no record is to blame."""
         self._charged = False
+        if self._announced is not None:
+            self._unwritten.append(self._announced)
+            self._announced = None
         had_output = bool(self._pending) and self.ports.sink is not None
         self._pending, self._pending_of = {}, None
         self._fronts.update({outcome.key: outcome.front for outcome in outcomes})
@@ -220,18 +231,26 @@ class ShareGroupEngine:
         happened, self._happened, self._unresolved = self._happened, None, None
         return happened
 
-    def _announce_dead_letters(self, stamp: Stamp, outcomes: Sequence[Outcome]) -> bool:
-        if self.ports.dead_letters is None:
-            return False
-        letters = [letter for outcome in outcomes for letter in self._letters_of(outcome)]
-        if letters:
-            self.ports.dead_letters.announce(stamp, letters)
-        return bool(letters)
+    def _withdraw_dead_letters(self) -> None:
+        """What was announced for a commit that has not happened must not be taken for committed once a later one is."""
+        if self._announced is not None and self.ports.dead_letters is not None:
+            self.ports.dead_letters.withdraw(self._announced)
+            self._announced = None
 
-    def _write_dead_letters(self, stamp: Stamp, announced: bool) -> None:
-        if not announced or self.ports.dead_letters is None:
+    def _announce_dead_letters(self, stamp: Stamp, outcomes: Sequence[Outcome]) -> None:
+        letters = [letter for outcome in outcomes for letter in self._letters_of(outcome)]
+        if letters and self.ports.dead_letters is not None:
+            self._announced = stamp
+            self.ports.dead_letters.announce(stamp, letters)
+
+    def _write_dead_letters(self, stamp: Stamp) -> None:
+        """Those of ``stamp``, if it has any; before them those that could not be written before, as a table takes no
+        lower number after a higher one. By themselves they wait for the next engine."""
+        if self.ports.dead_letters is None or stamp not in self._unwritten:
             return
-        self.ports.dead_letters.write(stamp)
+        while self._unwritten:
+            self.ports.dead_letters.write(self._unwritten[0])
+            del self._unwritten[0]
 
     def _letters_of(self, outcome: Outcome) -> list[DeadLetter]:
         partition = TopicPartition(outcome.front.topic, outcome.key.partition)
@@ -273,13 +292,18 @@ class ShareGroupEngine:
         if self.ports.sink is None:
             return answers
         # A sink that refuses rows is no delivery failure: everything is given back as if it had not been tried.
-        self._charged = False
+        self._charged, self._output_in_doubt = False, True
         try:
             self.ports.sink.commit(stamp, self.ports.store.member_id, answers)
+        except OutputUnknownError:
+            raise
+        except (SinkError, StateError):
+            self._output_in_doubt = False
+            raise
         except OutputLostError as fault:
             _log.warning("%s; its records are delivered again", fault)
             answers = {key: all_lost(span, str(fault)) for key, span in answers.items()}
-        self._charged = True
+        self._charged, self._output_in_doubt = True, False
         return answers
 
     def _lag(self, inputs: Inputs) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -111,10 +111,6 @@ class ShareStateStore(Protocol):
         """After a failed ``commit``: did the append of that micro-batch happen? Call ``load`` afterwards."""
         ...
 
-    def counted(self, stamp: Stamp) -> bool:
-        """Does exactly this micro-batch of the engine before count? Asked after the first ``load``, seldom."""
-        ...
-
     @property
     def last_counted(self) -> Stamp:
         """The last micro-batch that counts, as of the last ``load``: after the first one, that of the engine before."""
@@ -185,14 +181,17 @@ class OutputSink(Protocol):
     An answer is final once ``commit`` has returned; the next state row absorbs it, then it may be forgotten.
     """
 
-    def claim(self, writer_epoch: int) -> CommittedOutput | None:
+    def claim(self, writer_epoch: int, last_counted: Stamp) -> CommittedOutput | None:
         """From now on older engines cannot write here. Returns what the last of them committed here and did not live to
-        absorb. Raises FencedError, SinkError."""
+        absorb; of what it does not return, a micro-batch up to ``last_counted`` has absorbed it. Raises FencedError,
+        SinkError, and StateError if there are rows of which neither is known."""
         ...
 
     def commit(self, stamp: Stamp, member_id: str, answers: Answers) -> None:
         """Write the rows that the last delivery put out. Nothing to do if there are none. Raises FencedError, and
-        SinkError if the sink refused them, OutputLostError if they died with an executor: then nothing was written."""
+        SinkError if the sink refused them, OutputLostError if they died with an executor, StateError if they cannot be
+        journaled: then nothing was written. OutputUnknownError, and any other exception, leave that to the next
+        engine's ``claim``."""
         ...
 
     def forget(self) -> None:
@@ -213,20 +212,43 @@ class DeadLetter(NamedTuple):
 
 class DeadLetterSink(Protocol):
     """Where archived records go. Announced durably before the commit that archives them and written after it, so a
-    crash in between is made good by the next engine: never lost, and never there without being archived."""
+    crash in between is made good by the next engine: never lost, and never there without being archived.
+
+    Stamps are announced, and written, in their order, and each is settled before a later one is committed: it is
+    written; or it is committed and stays announced, to be written first; or it is withdrawn.
+    """
 
     def announce(self, stamp: Stamp, letters: Sequence[DeadLetter]) -> None:
-        """Remember what the commit of ``stamp`` is about to archive. Raises DeadLetterError."""
+        """Remember what the commit of ``stamp`` is about to archive. Raises DeadLetterError, and may have happened."""
+        ...
+
+    def withdraw(self, stamp: Stamp) -> None:
+        """The commit of ``stamp`` has not happened, and a later one is about to be tried. Not forgotten: if we die
+        before that and the first one lands all the same, it counts. Raises DeadLetterError."""
         ...
 
     def write(self, stamp: Stamp) -> None:
         """The commit has happened: write what was announced for it, unless a successor has. Raises DeadLetterError."""
         ...
 
-    def recover(self, counted: Callable[[Stamp], bool]) -> None:
-        """On start: write what the engine before announced, committed, and did not live to write; drop the rest.
-        Raises DeadLetterError."""
+    def recover(self, last_counted: Stamp) -> None:
+        """On start: write what the engine before announced, committed, and did not live to write, in the order of the
+        stamps; drop the rest (``is_committed``). Raises DeadLetterError, and then nothing of a higher stamp than the
+        one that failed is written."""
         ...
+
+
+def is_committed(announced: Stamp, last_counted: Stamp, *, withdrawn: bool) -> bool:
+    """Has the commit happened for which this was announced, as judged by an engine that starts?
+
+    It has if it is of the epoch of the last micro-batch that counts and not after that one: its engine has withdrawn
+    what had not happened before it committed a later one. An announcement of an older epoch is a zombie's: each engine
+    recovers, after its claim, before its first commit, so the first one that commits has settled all that could still
+    count, and what is announced after that claim is never committed. The same is true of what is after the last one.
+    """
+    if withdrawn:
+        return announced == last_counted
+    return announced.writer_epoch == last_counted.writer_epoch and announced.batch_id <= last_counted.batch_id
 
 
 class DeadLetterTarget(Protocol):

@@ -94,6 +94,12 @@ class SinkError(ShareError):
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
+class OutputUnknownError(SinkError):
+    """The table for output does not tell whether it has taken rows; the next engine asks it."""
+
+    retriable = True
+
+
 class OutputLostError(ShareError):
     """Executors died with output rows that no sink had read: the delivery they belong to counts as lost."""
 

@@ -39,9 +39,9 @@ class DeltaOutput:
     delivery: SparkDelivery
     group_id: str
 
-    def claim(self, writer_epoch: int) -> CommittedOutput | None:
+    def claim(self, writer_epoch: int, last_counted: Stamp) -> CommittedOutput | None:
         """Raises FencedError, SinkError, StateError."""
-        payload = self.sink.claim(writer_epoch)
+        payload = self.sink.claim(writer_epoch, last_counted)
         return None if payload is None else from_payload(self.group_id, payload)
 
     def commit(self, stamp: Stamp, member_id: str, answers: Answers) -> None:

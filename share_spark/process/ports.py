@@ -14,7 +14,15 @@ import numpy as np
 from pyspark.sql import functions as F
 
 from share_spark.delta.journal import Journal
-from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, DeadLetter, DeadLetterTarget, Stamp, TopicLog
+from share_spark.engine.ports import (
+    AcknowledgedSpan,
+    AcquiredSpan,
+    DeadLetter,
+    DeadLetterTarget,
+    Stamp,
+    TopicLog,
+    is_committed,
+)
 from share_spark.engine.step import LOST
 from share_spark.model.errors import DeadLetterError, ShareError
 from share_spark.model.ids import TopicPartition
@@ -86,7 +94,7 @@ class SparkDelivery:
 class SparkDeadLetters:
     """Dead-letter port: reads the archived records once more, adds the reasons, hands them to the target.
 
-    ``journal`` holds what is announced until it is written.
+    ``journal`` holds what is announced until it is written; an entry that is withdrawn begins with that word.
     """
 
     spark: SparkSession
@@ -101,6 +109,13 @@ class SparkDeadLetters:
         with _as_dead_letter_error():
             self.journal().put(stamp, json.dumps(rows).encode())
 
+    def withdraw(self, stamp: Stamp) -> None:
+        """The same entry, marked. Raises DeadLetterError."""
+        with _as_dead_letter_error():
+            announced = self.journal().read(stamp)
+            if announced is not None and not _is_withdrawn(announced):
+                self.journal().put(stamp, _WITHDRAWN + announced)
+
     def write(self, stamp: Stamp) -> None:
         """Raises DeadLetterError. Records that are gone from the log have nothing to write and are left out."""
         with _as_dead_letter_error():
@@ -108,19 +123,20 @@ class SparkDeadLetters:
             announced = journal.read(stamp)
             if announced is None:
                 return
-            rows = json.loads(announced)
+            rows = json.loads(announced.removeprefix(_WITHDRAWN))
             self._write(stamp, [DeadLetter(TopicPartition(*row[:2]), *row[2:]) for row in rows])
             journal.remove(stamp)
 
-    def recover(self, counted: Callable[[Stamp], bool]) -> None:
+    def recover(self, last_counted: Stamp) -> None:
         """Raises DeadLetterError."""
-        journal = self.journal()
-        for stamp in journal.stamps():
-            if counted(stamp):
-                _log.info("writing the dead letters of micro-batch %s, which the engine before left", stamp.batch_id)
-                self.write(stamp)
-            else:
-                journal.remove(stamp)
+        with _as_dead_letter_error():
+            journal = self.journal()
+            for stamp in journal.stamps():
+                if is_committed(stamp, last_counted, withdrawn=_is_withdrawn(journal.read(stamp))):
+                    _log.info("writing the dead letters of micro-batch %s, which the engine before left", stamp)
+                    self.write(stamp)
+                else:
+                    journal.remove(stamp)
 
     def _write(self, stamp: Stamp, reasons: Sequence[DeadLetter]) -> None:
         spans = [AcquiredSpan(at, ranges) for at, ranges in _numbered(reasons).items()]
@@ -131,6 +147,13 @@ class SparkDeadLetters:
         table = self.spark.createDataFrame(notes, "letter int, delivery_count int, reason string, error string")
         letters = records.join(F.broadcast(table), "letter").drop("letter")
         self.target.write(self.spark, self.group_id, stamp, letters)
+
+
+_WITHDRAWN = b"withdrawn\n"
+
+
+def _is_withdrawn(announced: bytes | None) -> bool:
+    return announced is not None and announced.startswith(_WITHDRAWN)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from share_spark.engine.memory_output import InMemoryDeadLetters, InMemoryOutput
 from share_spark.engine.micro_batch import Ports, ShareGroupEngine
 from share_spark.engine.step import Control
 from share_spark.engine.topics import SubscribedTopics
-from share_spark.model.errors import DeadLetterError, FencedError, ShareError, SinkError
+from share_spark.model.errors import DeadLetterError, FencedError, OutputUnknownError, ShareError, SinkError
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.offsets import LogEnds
 from tests.simulation.ledger import Acquisition, At, Decided, Said, demand
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from tests.simulation.play import World
 
 GROUP = "simulated"
+
+_OFTEN = {"before journal": 0.3, "after claim of output": 0.5, "after listing of output": 0.5}
+"""Moments at which an engine sleeps more often: one still writes, another takes over from it."""
 
 
 class SimulatedEngine:
@@ -157,11 +160,21 @@ class SimulatedEngine:
             self.world.ledger.put_out(self.held, said)
             self.point(moment, None)
             return
+        if moment == "before reading back":
+            self.point(moment, OutputUnknownError)
+            return
+        self.give_way(moment, _OFTEN.get(moment, 0.0))
         try:
             self.point(moment, SinkError)
         except SinkError:
             self.charged = False
             raise
+
+    def give_way(self, moment: str, chance: float) -> None:
+        """Sleep, where what others do meanwhile is of interest."""
+        if self.world.dawdles(chance):
+            self.note("takes its time:", moment)
+            self.sleep()
 
     def sleep(self) -> None:
         """Others go on meanwhile."""

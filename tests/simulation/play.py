@@ -67,6 +67,10 @@ class World:
             return "sleep"
         return "refuse" if chance < scenario.death_rate + scenario.sleep_rate + scenario.refusal_rate else ""
 
+    def dawdles(self, chance: float) -> bool:
+        """Does an engine sleep where nothing else would happen to it?"""
+        return chance > 0 and not self.is_calm and self.scenario.sleep_rate > 0 and self.rng.random() < chance
+
     def worker_dies(self, records: int) -> int:
         """Which of so many records its worker dies at, for no fault of theirs; -1: at none."""
         strikes = not self.is_calm and self.rng.random() < 2 * self.scenario.death_rate

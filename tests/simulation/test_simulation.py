@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
 
 from share_spark.engine.memory import InMemoryShareStateStore, InMemoryStateLog
 from share_spark.engine.memory_output import InMemoryDeadLetters, InMemoryOutputSink
-from share_spark.engine.ports import CommittedOutput
+from share_spark.engine.ports import CommittedOutput, Stamp
+from share_spark.model.errors import FencedError
 from share_spark.model.records import InFlightBatch
 from share_spark.model.requests import ExpireLocks
 from share_spark.partition import release
@@ -21,7 +23,9 @@ from tests.simulation.play import World, run_seed
 
 SEEDS = 200
 BLOCK = 20
-MOST_SEEDS = 300
+MOST_SEEDS = 1_500
+MOST_CONVICTIONS = 20
+"""What is wrong shows in several ways; the one that is asked for need not be the first."""
 
 
 @pytest.fixture(autouse=True)
@@ -81,8 +85,8 @@ def dead_letters_are_not_made_good(patch: pytest.MonkeyPatch) -> None:
 def output_is_not_taken_over(patch: pytest.MonkeyPatch) -> None:
     claim = InMemoryOutputSink.claim
 
-    def forgetful(sink: InMemoryOutputSink, writer_epoch: int) -> None:
-        claim(sink, writer_epoch)
+    def forgetful(sink: InMemoryOutputSink, *given: Any) -> None:
+        claim(sink, *given)
 
     patch.setattr(InMemoryOutputSink, "claim", forgetful)
 
@@ -90,13 +94,28 @@ def output_is_not_taken_over(patch: pytest.MonkeyPatch) -> None:
 def the_sink_is_not_claimed(patch: pytest.MonkeyPatch) -> None:
     claim = InMemoryOutputSink.claim
 
-    def unfenced(sink: InMemoryOutputSink, writer_epoch: int) -> CommittedOutput | None:
+    def unfenced(sink: InMemoryOutputSink, *given: Any) -> CommittedOutput | None:
         before = sink.table.transaction
-        left = claim(sink, writer_epoch)
+        left = claim(sink, *given)
         sink.table.transaction = before
         return left
 
     patch.setattr(InMemoryOutputSink, "claim", unfenced)
+
+
+def what_may_be_in_the_sink_is_given_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("share_spark.engine.micro_batch.OutputUnknownError", FencedError)
+
+
+def the_journal_is_listed_before_the_sink_is_claimed(patch: pytest.MonkeyPatch) -> None:
+    def hasty(sink: InMemoryOutputSink, writer_epoch: int, _last_counted: Stamp) -> CommittedOutput | None:
+        sink._own = Stamp(writer_epoch, -1).number
+        left = sink._left()
+        delivered = sink._claimed()
+        sink._unabsorbed |= left.keys() & {delivered}
+        return left.get(delivered)
+
+    patch.setattr(InMemoryOutputSink, "claim", hasty)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +129,8 @@ def the_sink_is_not_claimed(patch: pytest.MonkeyPatch) -> None:
         (dead_letters_are_not_made_good, "no dead letter of"),
         (output_is_not_taken_over, "should be Fate(kind='accepted'"),
         (the_sink_is_not_claimed, "should be Fate(kind="),
+        (what_may_be_in_the_sink_is_given_back, "should be Fate(kind='accepted'"),
+        (the_journal_is_listed_before_the_sink_is_claimed, "should be Fate(kind='accepted'"),
     ],
 )
 def test_a_wrong_engine_is_convicted(
@@ -117,4 +138,5 @@ def test_a_wrong_engine_is_convicted(
 ) -> None:
     sabotage(monkeypatch)
     verdicts = (run_seed(seed) for seed in range(MOST_SEEDS))
-    assert verdict in next(found for found in verdicts if found).splitlines()[-2]
+    convictions = (found.splitlines()[-2] for found in verdicts if found)
+    assert any(verdict in found for found in islice(convictions, MOST_CONVICTIONS))

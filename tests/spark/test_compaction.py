@@ -139,6 +139,7 @@ def test_what_an_engine_left_in_its_journal_is_for_the_next_engine(
     assert "the next one finishes first" in texts(compact(spark, order(world)))[0]
     assert list(segments(world)) == [0]
     (journal / "1-1").rename(journal / "1--1")  # an engine notes its claim of a sink, which is nothing left undone
+    (journal / ".1-2.tmp").write_text("[")  # nor is what it did not live to put in its place
     assert "snapshot of 2" in texts(compact(spark, order(world)))[0]
 
 

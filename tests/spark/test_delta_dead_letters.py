@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from share_spark.delta.dead_letters import DeltaDeadLetters
+from share_spark.delta.location import Location
 from share_spark.engine.ports import Stamp
 from share_spark.model.errors import DeadLetterError
 from tests.support.letters import letters
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def log_id() -> str:
@@ -72,3 +75,41 @@ def test_the_letters_of_a_micro_batch_are_there_once(spark: SparkSession, tmp_pa
     target.write(spark, "shipping", Stamp(1, 7), letters(spark))
     found = spark.read.format("delta").load(str(tmp_path / "dead")).groupBy("group_id").count().collect()
     assert {row.group_id: row["count"] for row in found} == {"billing": 4, "shipping": 2}
+
+
+def test_an_append_that_happened_though_it_raised_is_believed(spark: SparkSession, tmp_path: Path) -> None:
+    place = str(tmp_path / "dead")
+    DeltaDeadLetters(place, log_id).check(spark)
+    DeltaDeadLetters(RaisesAfter(path=place), log_id).write(spark, "billing", Stamp(1, 7), letters(spark))
+    assert spark.read.format("delta").load(place).count() == 2
+
+
+def test_an_append_that_did_not_happen_though_nothing_was_raised_is_a_fault(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    place = str(tmp_path / "dead")
+    DeltaDeadLetters(place, log_id).check(spark)
+    with pytest.raises(DeadLetterError, match=f"dead-letter table {place}: the append is not in its log"):
+        DeltaDeadLetters(DoesNothing(path=place), log_id).write(spark, "billing", Stamp(1, 7), letters(spark))
+
+
+def test_letters_that_a_successor_has_written_are_not_written_again(spark: SparkSession, tmp_path: Path) -> None:
+    target = DeltaDeadLetters(str(tmp_path / "dead"), log_id)
+    for stamp in (Stamp(1, 7), Stamp(2, 0), Stamp(1, 7)):
+        target.write(spark, "billing", stamp, letters(spark))
+    assert spark.read.format("delta").load(str(tmp_path / "dead")).count() == 4
+
+
+class RaisesAfter(Location):
+    """An append whose answer is lost."""
+
+    def append(self, frame: DataFrame, options: Mapping[str, str] | None = None) -> None:
+        super().append(frame, options)
+        raise Py4JError("connection reset")
+
+
+class DoesNothing(Location):
+    """As Delta does with a number that it takes for an old one."""
+
+    def append(self, frame: DataFrame, options: Mapping[str, str] | None = None) -> None:
+        pass

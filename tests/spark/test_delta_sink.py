@@ -15,69 +15,15 @@ import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql.types import StructType
 
-from share_spark.delta.journal import Journal
+from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.location import Location
-from share_spark.delta.sink import DeltaSink, sink_app_id
 from share_spark.delta.sink_table import misfit
-from share_spark.engine.ports import Stamp
-from share_spark.model.errors import ConfigError, FencedError, OutputLostError, SinkError
+from share_spark.engine.ports import NO_STAMP, Stamp
+from share_spark.model.errors import ConfigError, FencedError, OutputLostError, OutputUnknownError, SinkError
+from tests.support.sink_place import SCHEMA, Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-SCHEMA = StructType.fromJson(
-    {
-        "type": "struct",
-        "fields": [
-            {"name": "id", "type": "long", "nullable": False, "metadata": {}},
-            {"name": "what", "type": "string", "nullable": True, "metadata": {}},
-        ],
-    }
-)
-
-
-@dataclass(kw_only=True)
-class Place:
-    """A sink table and the state of a group beside it; ``engine`` is a new run of the group."""
-
-    spark: SparkSession
-    state: Path
-    table: Location
-    group_id: str = "billing/eu"
-    epochs: int = 0
-
-    def engine(self, table: Location | None = None, group_id: str | None = None) -> DeltaSink:
-        group = group_id or self.group_id
-        return DeltaSink(
-            spark=self.spark,
-            table=table or self.table,
-            journal=lambda: Journal(self.spark, str(self.state), "output", group),
-            app_id=lambda: sink_app_id(group, str(self.state)),
-            run_id=uuid.uuid4().hex[:12],
-        )
-
-    def claimed(self, table: Location | None = None) -> tuple[DeltaSink, int, bytes | None]:
-        """(sink, its epoch, what its claim returned)."""
-        self.epochs += 1
-        sink = self.engine(table)
-        sink.prepare(SCHEMA)
-        return sink, self.epochs, sink.claim(self.epochs)
-
-    def rows(self, *ids: int) -> DataFrame:
-        """As a delivery gives them: every column may be null."""
-        return self.spark.createDataFrame([(number, "paid") for number in ids], "id bigint, what string")
-
-    def written(self, table: Location | None = None) -> list[Any]:
-        return sorted(row.id for row in (table or self.table).load(self.spark).select("id").collect())
-
-    def journal(self) -> list[tuple[int, int]]:
-        return [tuple(stamp) for stamp in self.engine().journal().stamps()]
-
-    def versions(self) -> list[int]:
-        return sorted(int(path.stem) for path in self.log().glob("*.json"))
-
-    def log(self) -> Path:
-        return Path(self.table.directory(self.spark).removeprefix("file:")) / "_delta_log"
 
 
 @pytest.fixture
@@ -173,7 +119,7 @@ def test_a_claim_below_anothers_is_fenced(place: Place) -> None:
     place.claimed()
     slow.prepare(SCHEMA)
     with pytest.raises(FencedError, match="another engine has claimed"):
-        slow.claim(1)
+        slow.claim(1, NO_STAMP)
 
 
 def test_a_claim_that_comes_in_while_an_append_is_under_way(place: Place, tmp_path: Path) -> None:
@@ -279,7 +225,7 @@ def test_a_sink_that_is_gone_takes_its_rows_along(place: Place, tmp_path: Path) 
 def test_groups_do_not_fence_each_other(place: Place) -> None:
     ours, epoch, _ = place.claimed()
     theirs = place.engine(group_id="billing/us")
-    assert theirs.claim(9) is None
+    assert theirs.claim(9, NO_STAMP) is None
     theirs.commit(Stamp(9, 0), place.rows(9), b"")
     ours.commit(Stamp(epoch, 0), place.rows(1), b"")
     assert place.written() == [1, 9]
@@ -339,6 +285,24 @@ def test_an_append_that_happened_though_it_raised_is_believed(place: Place) -> N
     assert place.written() == [1]
     sink.forget()
     assert place.claimed()[2] is None
+
+
+def test_where_nobody_can_tell_whether_it_was_written_the_next_claim_does(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The append has happened, its answer is lost, and then the storage does not answer at all."""
+    sink, epoch, _ = place.claimed()
+    sink.table = RaisesAfter(path=place.table.path)
+
+    def unreachable(*_: Any) -> None:
+        raise Py4JError("no route to host")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitFiles, "read", unreachable)
+        with pytest.raises(OutputUnknownError, match="does not tell what is in it: no route to host"):
+            sink.commit(Stamp(epoch, 0), place.rows(1), b"acks")
+    assert place.claimed(counted=Stamp(epoch, 0))[2] == b"acks"
+    assert place.written() == [1]
 
 
 class RaisesAfter(Location):

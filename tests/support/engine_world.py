@@ -149,9 +149,10 @@ class Engine:
         self.batch_id = 0
 
     def run(self, *, stopping: bool = False) -> MicroBatchProgress:
-        progress = self.engine.run(self.batch_id, stopping=stopping)
-        self.batch_id += 1
-        return progress
+        try:
+            return self.engine.run(self.batch_id, stopping=stopping)
+        finally:
+            self.batch_id += 1
 
     def run_until_done(self, *, step_ms: int = 0, most: int = 100) -> list[MicroBatchProgress]:
         """Micro-batches of an available-now run until it says that it is done."""

@@ -320,6 +320,78 @@ def test_a_dead_letter_is_there_exactly_if_its_record_was_archived(moment: Momen
     assert [letter.delivery_count for letter in world.dead_letters.letters] == [count]
 
 
+def letters_of(world: World) -> list[tuple[int, int]]:
+    return [letter[1:3] for letter in world.dead_letters.letters]
+
+
+def test_dead_letters_that_could_not_be_written_come_before_later_ones() -> None:
+    """A table takes no letters of an earlier micro-batch after those of a later one."""
+    world = World(handler=lambda *_: (REJECT, "never"), max__records__per__trigger=1)
+    world.produce(3)
+    engine = world.engine()
+    engine.run()
+    world.dead_letters.refuse = DeadLetterError("no such topic")
+    with pytest.raises(DeadLetterError):
+        engine.run()
+    engine.run()
+    with pytest.raises(DeadLetterError):
+        engine.run()
+    assert (letters_of(world), len(world.dead_letters.table.announced)) == ([], 2)
+    world.dead_letters.refuse = None
+    world.produce(1)
+    engine.run()
+    engine.run()
+    assert letters_of(world) == [(0, 0), (2, 2), (3, 3)]
+    recovers(world)
+    assert letters_of(world) == [(0, 0), (2, 2), (3, 3), (1, 1)]
+
+
+def does_not_know(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Engine, list[StateCommit]]:
+    """An engine whose append of a rejection failed, and that could not ask the log; and that append."""
+    failed: list[StateCommit] = []
+    engine = world.engine()
+    engine.run()
+
+    def fails(_moment: Moment, commit: StateCommit) -> None:
+        failed.append(commit)
+        raise OSError("timed out")
+
+    def unreachable(*_: object) -> bool:
+        raise StateError("out of reach")
+
+    engine.store.interrupt = fails
+    with monkeypatch.context() as patch:
+        patch.setattr(type(engine.store), "was_committed", unreachable)
+        with pytest.raises(StateError):
+            engine.run()
+    return engine, failed
+
+
+def test_what_was_announced_for_a_commit_that_did_not_happen_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The closing micro-batch archives the record, and dies before it writes; the letter is there once."""
+    world = World(handler=lambda *_: (REJECT, "never"))
+    world.produce(1)
+    engine, _ = does_not_know(world, monkeypatch)
+    engine.store.interrupt = Interruption(Moment.AFTER_APPEND, Death())
+    with pytest.raises(Death):
+        engine.run(stopping=True)
+    recovers(world)
+    assert letters_of(world) == [(0, 0)]
+
+
+def test_a_commit_that_happens_after_all_has_its_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log said that it had not; it lands when its engine is dead."""
+    world = World(handler=lambda *_: (REJECT, "never"))
+    world.produce(1)
+    engine, failed = does_not_know(world, monkeypatch)
+    engine.store.interrupt = Interruption(Moment.BEFORE_APPEND, Death())
+    with pytest.raises(Death):
+        engine.run(stopping=True)
+    world.state_log.commits += failed
+    recovers(world)
+    assert (letters_of(world), world.window()) == ([(0, 0)], "1-1")
+
+
 def test_what_a_failing_dead_letter_target_held_up_is_given_back_uncharged() -> None:
     world = World(handler=lambda *_: (REJECT, "never"), max__records__per__trigger=1)
     world.produce(2)

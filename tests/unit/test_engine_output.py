@@ -8,7 +8,7 @@ import pytest
 
 from share_spark.engine.memory import Moment
 from share_spark.engine.memory_delivery import Answer, WorkerLostError
-from share_spark.model.errors import FencedError, SinkError
+from share_spark.model.errors import FencedError, OutputUnknownError, SinkError
 from tests.support.engine_world import ACCEPT, REJECT, RELEASE, Death, Engine, Interruption, World
 
 LOCK_MS = 30_000
@@ -125,6 +125,24 @@ def test_a_sink_that_refuses_rows_costs_no_attempt() -> None:
         assert world.window() == "0-3: 0-2 V0"
     finish(world)
     assert rows(world) == [0, 1, 2]
+
+
+def test_an_engine_that_cannot_tell_whether_it_has_written_gives_nothing_back() -> None:
+    world = world_of(3)
+    engine = world.engine()
+    assert engine.sink is not None
+
+    def unknown(moment: str) -> None:
+        if moment == "before reading back":
+            raise OutputUnknownError("out of reach")
+
+    engine.sink.hook = unknown
+    for stopping in (False, True):
+        with pytest.raises(OutputUnknownError):
+            engine.run(stopping=stopping)
+    assert world.window() == "0-3: 0-2 Q1"
+    finish(world)
+    assert (rows(world), len(world.calls)) == ([0, 1, 2], 3)
 
 
 def test_a_poison_record_is_found_and_archived_alone_while_others_go_on() -> None:

@@ -1,0 +1,138 @@
+"""Dead letters that an engine announced and did not write: the next one judges them, and writes them once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from share_spark.delta.dead_letters import DeltaDeadLetters
+from share_spark.delta.journal import Journal
+from share_spark.delta.location import Location
+from share_spark.delta.tables import log_table
+from share_spark.delta.topic_producer import Message
+from share_spark.delta.topic_table import EmbeddedTopicLog
+from share_spark.engine.ports import DeadLetter, Stamp
+from share_spark.model.errors import DeadLetterError
+from share_spark.model.ids import TopicPartition
+from share_spark.process.acknowledgement import Ack
+from share_spark.process.handlers import Record
+from share_spark.process.ports import SparkDeadLetters
+from share_spark.process.share_group import ShareGroup
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+GROUP = "billing"
+
+
+class Place:
+    """A topic of six records, a dead-letter table, and a state."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self.spark, self.directory, self.dead = spark, directory, str(directory / "dead")
+        self.log = EmbeddedTopicLog(spark, str(directory / "topics"))
+        self.log.create_topic("orders", 1)
+        self.log.append("orders", [Message(b"%d" % number) for number in range(6)])
+
+    def group(self) -> ShareGroup:
+        """Rejects everything, two records a micro-batch; each of these begins a segment."""
+        group = ShareGroup(GROUP, spark=self.spark, state=str(self.directory / "state"))
+        group = group.table(str(self.directory / "topics")).subscribe("orders").process(reject).dead_letter(self.dead)
+        options = {
+            "share.auto.offset.reset": "earliest",
+            "max.records.per.trigger": 2,
+            "share.coordinator.snapshot.update.records.per.snapshot": 1,
+        }
+        return group.options(**options).trigger(availableNow=True)
+
+    def port(self) -> SparkDeadLetters:
+        """Of a new run."""
+        target = DeltaDeadLetters(self.dead, lambda: "of the state log")
+        target.check(self.spark)
+        return SparkDeadLetters(
+            spark=self.spark, log=self.log, group_id=GROUP, target=target, journal=lambda: self.journal
+        )
+
+    @property
+    def journal(self) -> Journal:
+        return Journal(self.spark, str(self.directory / "state" / "share_state_log"), "dead letters", GROUP)
+
+    def refuse(self, condition: str) -> None:
+        self.spark.sql(f"ALTER TABLE delta.`{self.dead}` ADD CONSTRAINT refused CHECK ({condition})")
+
+    def relent(self) -> None:
+        self.spark.sql(f"ALTER TABLE delta.`{self.dead}` DROP CONSTRAINT refused")
+
+    def letters(self) -> list[int]:
+        return sorted(row.offset for row in Location.parse(self.dead).load(self.spark).select("offset").collect())
+
+    def batches(self) -> list[int]:
+        """Micro-batches that still have rows in the state log."""
+        rows = log_table(Location.parse(str(self.directory / "state"))).load(self.spark).where("kind <> 'claim'")
+        return sorted(row.batch_id for row in rows.select("batch_id").distinct().collect())
+
+
+def reject(_record: Record) -> Ack:
+    return Ack.REJECT
+
+
+@pytest.fixture
+def place(spark: SparkSession, tmp_path: Path) -> Place:
+    return Place(spark, tmp_path)
+
+
+def letter(offset: int) -> list[DeadLetter]:
+    return [DeadLetter(TopicPartition("orders", 0), offset, offset, 1, "rejected", None)]
+
+
+def test_letters_outlive_the_rows_of_their_micro_batch(place: Place) -> None:
+    """The closing micro-batch begins a segment, and the one that archived is pruned with its own."""
+    DeltaDeadLetters(place.dead, lambda: "").check(place.spark)
+    place.refuse("offset < 0")
+    query = place.group().start()
+    with pytest.raises(DeadLetterError):
+        query.awaitTermination(120)
+    assert (place.letters(), place.journal.stamps()) == ([], [Stamp(1, 1)])
+    assert place.batches() == [2], "micro-batch 1 was not pruned, so this shows nothing"
+    place.relent()
+    assert place.group().start().awaitTermination(120)
+    assert (place.letters(), place.journal.stamps()) == ([0, 1, 2, 3, 4, 5], [])
+
+
+@pytest.mark.parametrize(
+    ("last_counted", "written"),
+    [(Stamp(1, 4), []), (Stamp(1, 5), [0]), (Stamp(1, 9), [0]), (Stamp(2, 0), []), (Stamp(0, 9), [])],
+)
+def test_what_was_announced_counts_up_to_the_last_micro_batch_of_its_engine(
+    place: Place, last_counted: Stamp, written: list[int]
+) -> None:
+    place.port().announce(Stamp(1, 5), letter(0))
+    place.port().recover(last_counted)
+    assert (place.letters(), place.journal.stamps()) == (written, [])
+
+
+@pytest.mark.parametrize(("last_counted", "written"), [(Stamp(1, 5), [0]), (Stamp(1, 6), [])])
+def test_what_was_withdrawn_counts_only_as_the_last(place: Place, last_counted: Stamp, written: list[int]) -> None:
+    port = place.port()
+    port.announce(Stamp(1, 5), letter(0))
+    port.withdraw(Stamp(1, 5))
+    port.withdraw(Stamp(1, 5))
+    port.withdraw(Stamp(1, 4))
+    place.port().recover(last_counted)
+    assert (place.letters(), place.journal.stamps()) == (written, [])
+
+
+def test_where_letters_are_refused_no_later_ones_are_written(place: Place) -> None:
+    """In a table with a higher number they would be taken for written."""
+    port = place.port()
+    port.announce(Stamp(1, 10), letter(0))
+    port.announce(Stamp(1, 11), letter(1))
+    place.refuse("offset <> 0")
+    with pytest.raises(DeadLetterError):
+        place.port().recover(Stamp(1, 11))
+    assert (place.letters(), place.journal.stamps()) == ([], [Stamp(1, 10), Stamp(1, 11)])
+    place.relent()
+    place.port().recover(Stamp(1, 11))
+    assert (place.letters(), place.journal.stamps()) == ([0, 1], [])

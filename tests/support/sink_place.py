@@ -1,0 +1,115 @@
+"""A sink table and engines that write to it, beside a state of a group that is no more than a journal."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.types import StructType
+
+from share_spark.delta.journal import Journal
+from share_spark.delta.location import Location
+from share_spark.delta.sink import DeltaSink, sink_app_id
+from share_spark.engine.ports import Stamp
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = StructType.fromJson(
+    {
+        "type": "struct",
+        "fields": [
+            {"name": "id", "type": "long", "nullable": False, "metadata": {}},
+            {"name": "what", "type": "string", "nullable": True, "metadata": {}},
+        ],
+    }
+)
+
+
+@dataclass(kw_only=True)
+class Place:
+    """A sink table and the state of a group beside it; ``engine`` is a new run of the group."""
+
+    spark: SparkSession
+    state: Path
+    table: Location
+    group_id: str = "billing/eu"
+    epochs: int = 0
+
+    def engine(self, table: Location | None = None, group_id: str | None = None) -> DeltaSink:
+        group = group_id or self.group_id
+        return DeltaSink(
+            spark=self.spark,
+            table=table or self.table,
+            journal=lambda: Journal(self.spark, str(self.state), "output", group),
+            app_id=lambda: sink_app_id(group, str(self.state)),
+            run_id=uuid.uuid4().hex[:12],
+        )
+
+    def claimed(
+        self, table: Location | None = None, counted: Stamp | None = None
+    ) -> tuple[DeltaSink, int, bytes | None]:
+        """(sink, its epoch, what its claim returned). ``counted``: the last micro-batch that counts; what the journal
+        does not know has been absorbed if it is left out."""
+        self.epochs += 1
+        sink = self.engine(table)
+        sink.prepare(SCHEMA)
+        return sink, self.epochs, sink.claim(self.epochs, counted or Stamp(self.epochs, -1))
+
+    def disturbed(self, at: str, disturb: Callable[[], None], table: Location | None = None) -> DeltaSink:
+        """A new run, to which ``disturb`` happens once, right after its journal has done ``at``."""
+        sink = self.engine(table)
+        journal = Disturbed(self.spark, str(self.state), "output", self.group_id)
+        journal.at, journal.disturb = at, disturb
+        sink.journal = lambda: journal
+        sink.prepare(SCHEMA)
+        return sink
+
+    def rows(self, *ids: int) -> DataFrame:
+        """As a delivery gives them: every column may be null."""
+        return self.spark.createDataFrame([(number, "paid") for number in ids], "id bigint, what string")
+
+    def written(self, table: Location | None = None) -> list[Any]:
+        return sorted(row.id for row in (table or self.table).load(self.spark).select("id").collect())
+
+    def journal(self) -> list[tuple[int, int]]:
+        return [tuple(stamp) for stamp in self.engine().journal().stamps()]
+
+    def versions(self) -> list[int]:
+        return sorted(int(path.stem) for path in self.log().glob("*.json"))
+
+    def log(self) -> Path:
+        return Path(self.table.directory(self.spark).removeprefix("file:")) / "_delta_log"
+
+
+class Disturbed(Journal):
+    """Something happens once, in the middle of what an engine does with its journal."""
+
+    at: str
+    disturb: Callable[[], None]
+
+    def put(self, stamp: Stamp, content: bytes) -> None:
+        super().put(stamp, content)
+        self._happen("put")
+
+    def stamps(self) -> list[Stamp]:
+        found = super().stamps()
+        self._happen("stamps")
+        return found
+
+    def read(self, stamp: Stamp) -> bytes | None:
+        found = super().read(stamp)
+        self._happen("read")
+        return found
+
+    def remove(self, stamp: Stamp) -> None:
+        super().remove(stamp)
+        self._happen("remove")
+
+    def _happen(self, what: str) -> None:
+        if what == self.at:
+            self.at = ""
+            self.disturb()
