@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 OUTPUT = "number bigint, attempt int"
 GROUP = "billing"
 PARTITIONS = 2
-WAIT_S = 120
+WAIT_S = 240
 
 
 def bill(record: Record) -> Any:
