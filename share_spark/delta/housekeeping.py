@@ -121,11 +121,22 @@ class KeptTable:
         jvm: Any = self.session._jvm
         directory = self.place.directory(self.session)
         log, snapshot = delta_log(self.session, directory), newest(self.session, directory)
-        log.checkpointAndCleanUpDeltaLog(snapshot, jvm.scala.Option.empty())
+        if self._has_checkpoint(directory, snapshot.version()):
+            log.doLogCleanup(snapshot)
+        else:
+            log.checkpointAndCleanUpDeltaLog(snapshot, jvm.scala.Option.empty())
         if log_retention_ms is not None:
             boxed = jvm.java.util.stream.LongStream.of(log_retention_ms).boxed().findFirst()
             retention = jvm.scala.jdk.javaapi.OptionConverters.toScala(boxed)
             log.cleanUpExpiredLogs(snapshot, retention, jvm.org.apache.spark.sql.delta.TruncationGranularity.MINUTE())
+
+    def _has_checkpoint(self, directory: str, version: int) -> bool:
+        """Delta cannot write one again where it writes in place (S3, GCS): it takes the file that is there for its own
+        and then finds that it has written nothing."""
+        jvm: Any = self.session._jvm
+        pattern = jvm.org.apache.hadoop.fs.Path(f"{directory}/_delta_log/{version:020d}.checkpoint*.parquet")
+        files = pattern.getFileSystem(self.session._jsparkSession.sessionState().newHadoopConf())
+        return bool(files.globStatus(pattern))
 
     def _files(self) -> DataFrame:
         snapshot = newest(self.session, self.place.directory(self.session))

@@ -28,6 +28,10 @@ _log = logging.getLogger(__name__)
 BEAT_MS = 10_000
 """How often a file is made young again."""
 
+_SETTLE_S = 1.0
+"""An object store (s3a) only looks whether there is a file, then writes: of those who have done so at once the last one
+has it, and whoever reads it so much later knows that."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SmallFile:
@@ -49,19 +53,20 @@ class SmallFile:
         self._write(text, True)
 
     def create(self, text: str) -> bool:
-        """Only if there is none; did it? Two at once: one does."""
+        """Only if there is none; did it? Two at once: one does, if they say different things."""
         self._files.mkdirs(self.path.getParent())
         try:
             if self._files.getUri().getScheme() == "file":  # Hadoop's own create is not atomic here
                 with Path(self.path.toUri().getPath()).open("x", encoding="utf-8") as file:
                     file.write(text)
-            else:
-                self._write(text, False)
+                return True
+            self._write(text, False)
         except Exception:
             if self.modified_at_ms() is None:
                 raise
             return False
-        return True
+        time.sleep(_SETTLE_S)
+        return self.read() == text
 
     def read(self) -> str:
         """The text; empty if there is none, or if it is being written just now."""
@@ -135,17 +140,19 @@ def heartbeat_file(spark: SparkSession, location: Location, group_id: str) -> Sm
 _CLAIM = f"-{NO_STAMP.batch_id}"
 """How the name of a claim's entry ends (``journal``)."""
 
+_ASIDE = "."
+"""How the name of an entry begins that was never finished, so that nothing can have followed it."""
+
 
 def has_journals(spark: SparkSession, location: Location, group_id: str) -> bool:
-    """Has an engine of the group left work in a journal, of whatever purpose? A claim that it noted is none, nor is
-    what it did not live to put in its place (``Journal.put``)."""
+    """Has an engine of the group left work in a journal, of whatever purpose? A claim that it noted is none."""
     jvm: Any = spark._jvm
     room = jvm.org.apache.hadoop.fs.Path(_room(spark, location))
     files = room.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     purposes = [status.getPath() for status in files.listStatus(room)] if files.exists(room) else []
     journals = [jvm.org.apache.hadoop.fs.Path(purpose, quote(group_id, safe="")) for purpose in purposes]
     left = [status.getPath().getName() for at in journals if files.isDirectory(at) for status in files.listStatus(at)]
-    return any(not name.startswith(".") and not name.endswith(_CLAIM) for name in left)
+    return any(not name.startswith(_ASIDE) and not name.endswith(_CLAIM) for name in left)
 
 
 def lock_file(spark: SparkSession, location: Location) -> SmallFile:

@@ -1,0 +1,30 @@
+"""The small files beside the state log: who is told by them that an engine has left work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from share_spark.delta.journal import Journal
+from share_spark.delta.location import Location
+from share_spark.delta.pulse import has_journals
+from share_spark.delta.tables import log_table
+from share_spark.engine.ports import Stamp
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+GROUP = "billing"
+
+
+def test_an_entry_is_unfinished_work_but_what_was_never_an_entry_is_none(spark: SparkSession, tmp_path: Path) -> None:
+    """An engine that dies between writing aside and renaming leaves a file that nobody ever removes."""
+    location = Location.parse(str(tmp_path / "state"))
+    directory = log_table(location).directory(spark)
+    journal = Journal(spark, directory, "output", GROUP)
+    assert not has_journals(spark, location, GROUP)
+    journal.put(Stamp(3, -1), b"a claim")
+    (Path(directory) / "_share_spark" / "output" / GROUP / ".3-7.tmp").write_text("half")
+    assert not has_journals(spark, location, GROUP)
+    journal.put(Stamp(3, 7), b"about to write")
+    assert has_journals(spark, location, GROUP)
