@@ -140,16 +140,21 @@ def heartbeat_file(spark: SparkSession, location: Location, group_id: str) -> Sm
 _CLAIM = f"-{NO_STAMP.batch_id}"
 """How the name of a claim's entry ends (``journal``)."""
 
+LEDGERS = "ledgers"
+"""The directory in which workers note their calls: what the dead leave there is no work."""
+
 _ASIDE = "."
 """How the name of an entry begins that was never finished, so that nothing can have followed it."""
 
 
 def has_journals(spark: SparkSession, location: Location, group_id: str) -> bool:
-    """Has an engine of the group left work in a journal, of whatever purpose? A claim that it noted is none."""
+    """Has an engine of the group left work in a journal, of whatever purpose? A claim that it noted is none, nor is
+    what it did not live to put in its place (``Journal.put``)."""
     jvm: Any = spark._jvm
     room = jvm.org.apache.hadoop.fs.Path(_room(spark, location))
     files = room.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-    purposes = [status.getPath() for status in files.listStatus(room)] if files.exists(room) else []
+    found = [status.getPath() for status in files.listStatus(room)] if files.exists(room) else []
+    purposes = [at for at in found if at.getName() != LEDGERS]
     journals = [jvm.org.apache.hadoop.fs.Path(purpose, quote(group_id, safe="")) for purpose in purposes]
     left = [status.getPath().getName() for at in journals if files.isDirectory(at) for status in files.listStatus(at)]
     return any(not name.startswith(_ASIDE) and not name.endswith(_CLAIM) for name in left)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from share_spark.engine.step import EndedAttempt
 from share_spark.model.ids import SharePartitionKey
-from share_spark.model.records import DeliveryState, InFlightBatch, ShareRecord, ShareSnapshot, ShareUpdate
+from share_spark.model.records import DeliveryState, Doubt, InFlightBatch, ShareRecord, ShareSnapshot, ShareUpdate
 
 SNAPSHOT, UPDATE, CLAIM = "ShareSnapshot", "ShareUpdate", "claim"
 
@@ -36,7 +36,7 @@ _ACQUIRED = pa.struct(
         ("lock_deadline_ms", pa.int64()),
     ]
 )
-_SUSPECTS = pa.struct([("first_offset", pa.int64()), ("last_offset", pa.int64()), ("lost_among", pa.int64())])
+_DOUBTS = pa.struct([("first_offset", pa.int64()), ("last_offset", pa.int64()), ("doubt", pa.int8())])
 _ENDED = pa.struct(
     [
         ("first_offset", pa.int64()),
@@ -57,7 +57,7 @@ RECORD_TYPE = pa.struct(
         ("start_offset", pa.int64()),
         ("state_batches", pa.list_(_STATE_BATCH)),
         ("acquired", pa.list_(_ACQUIRED)),
-        ("suspects", pa.list_(_SUSPECTS)),
+        ("doubts", pa.list_(_DOUBTS)),
         ("ended", pa.list_(_ENDED)),
     ]
 )
@@ -71,7 +71,7 @@ def record_array(
     the audit, per record the attempts that ended with it."""
     settled = [_split(record)[0] for _, record in records]
     held = [_split(record)[1] for _, record in records]
-    doubted = [[batch for batch in record.batches if batch.lost_among] for _, record in records]
+    doubted = [[batch for batch in record.batches if batch.doubt] for _, record in records]
     columns: list[Any] = [
         pa.array([SNAPSHOT if isinstance(record, ShareSnapshot) else UPDATE for _, record in records]),
         pa.array([topic for topic, _ in records]),
@@ -83,7 +83,7 @@ def record_array(
         pa.array([record.start_offset for _, record in records], pa.int64()),
         _lists(settled, _STATE_BATCH, (0, 1, 2, 3)),
         _lists(held, _ACQUIRED, (0, 1, 3, 4, 5)),
-        _lists(doubted, _SUSPECTS, (0, 1, 6)),
+        _lists(doubted, _DOUBTS, (0, 1, 6)),
         _lists(ended or [()] * len(records), _ENDED, (0, 1, 2, 3)),
     ]
     return pa.StructArray.from_arrays(columns, fields=list(RECORD_TYPE))
@@ -94,11 +94,11 @@ def records_in(rows: pa.Table, group_id: str) -> Iterator[tuple[str, ShareRecord
     scalars = [rows.column(name).to_pylist() for name in _SCALARS]
     settled = _in_flight(rows.column("state_batches"), _settled_batches)
     held = _in_flight(rows.column("acquired"), _held_batches)
-    doubted = _in_flight(rows.column("suspects"), _suspicions)
+    doubted = _in_flight(rows.column("doubts"), _doubts)
     for kind, topic, topic_id, partition, snapshot_epoch, state_epoch, leader_epoch, start_offset in zip(
         *scalars, strict=True
     ):
-        batches = _with_suspects(sorted(next(settled) + next(held)), dict(next(doubted)))
+        batches = _with_doubts(sorted(next(settled) + next(held)), dict(next(doubted)))
         key = SharePartitionKey(group_id, topic_id, partition)
         if kind == SNAPSHOT:
             record: ShareRecord = ShareSnapshot(
@@ -156,15 +156,15 @@ def _column(values: Sequence[Any], kind: pa.DataType) -> Any:
     return pa.array(np.fromiter(values, np.int64, len(values))).cast(kind)
 
 
-def _with_suspects(batches: list[InFlightBatch], lost_among: dict[int, int]) -> tuple[InFlightBatch, ...]:
-    """``lost_among`` by first offset: a run is in doubt as a whole."""
-    if not lost_among:
+def _with_doubts(batches: list[InFlightBatch], doubts: dict[int, Doubt]) -> tuple[InFlightBatch, ...]:
+    """``doubts`` by first offset: a run is in doubt as a whole."""
+    if not doubts:
         return tuple(batches)
-    return tuple(batch._replace(lost_among=lost_among.get(batch.first_offset, 0)) for batch in batches)
+    return tuple(batch._replace(doubt=doubts.get(batch.first_offset, Doubt.NONE)) for batch in batches)
 
 
-def _suspicions(first: list[int], _last: list[int], lost_among: list[int]) -> Iterator[tuple[int, int]]:
-    return zip(first, lost_among, strict=True)
+def _doubts(first: list[int], _last: list[int], doubts: list[int]) -> Iterator[tuple[int, Doubt]]:
+    return zip(first, map(Doubt, doubts), strict=True)
 
 
 def _in_flight(column: Any, build: Any) -> Iterator[list[Any]]:
@@ -202,11 +202,11 @@ _STATE_OF = {int(state): state for state in DeliveryState}
 
 def _settled_batches(first: list[int], last: list[int], state: list[int], count: list[int]) -> Iterator[InFlightBatch]:
     states = map(_STATE_OF.__getitem__, state)
-    return map(_batch, zip(first, last, states, count, repeat(None), repeat(None), repeat(0), strict=False))
+    return map(_batch, zip(first, last, states, count, repeat(None), repeat(None), repeat(Doubt.NONE), strict=False))
 
 
 def _held_batches(
     first: list[int], last: list[int], count: list[int], member_id: list[str], deadline_ms: list[int]
 ) -> Iterator[InFlightBatch]:
     held = repeat(DeliveryState.ACQUIRED)
-    return map(_batch, zip(first, last, held, count, member_id, deadline_ms, repeat(0), strict=False))
+    return map(_batch, zip(first, last, held, count, member_id, deadline_ms, repeat(Doubt.NONE), strict=False))

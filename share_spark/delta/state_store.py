@@ -179,8 +179,8 @@ class DeltaShareStateStore:
             self._known, self._last = set(), tail.last
             self._adopt(empty_frame(self.spark, self.buckets).localCheckpoint(eager=False))
             return {}
-        folded = folded_frame(self.spark, session, tail.rows, self.buckets, self.group_id)
         with self._as_state_error(), told(self.spark, f"loading the state of group {self.group_id}"):
+            folded = folded_frame(self.spark, session, tail.rows, self.buckets, self.group_id)
             fronts, last_seen = fronts_in(payloads_in(folded, OUTCOME))
         if last_seen != tail.last.batch_id:
             raise StateError(

@@ -95,21 +95,25 @@ def _seen(before: _Seen | None, batch_id: int, record: ShareRecord) -> _Seen:
 
 
 def _out_of_place(before: _Seen | None, batch_id: int, record: ShareRecord) -> str | None:
-    """What a record may not do to those before it (R75, R76, R86)."""
+    """What a record may not do to those before it (R75, R76, R86).
+
+    The start offset goes back with a new state epoch (R101), and where the log was truncated, which a snapshot tells;
+    an update never takes it back (R61).
+    """
     if before is None:
         return None if isinstance(record, ShareSnapshot) else "an update without a snapshot before it"
     if batch_id == before.batch_id:
         return "two records of one share-partition in one commit"
     now = _seen(before, batch_id, record)
+    told_anew = isinstance(record, ShareSnapshot)
     for name, was, became in (
         ("state epoch", before.state_epoch, now.state_epoch),
         ("leader epoch", before.leader_epoch, now.leader_epoch),
         ("start offset", before.start_offset, now.start_offset),
     ):
-        # With a new state epoch the start offset begins anew (R101).
-        if became < was and not (name == "start offset" and now.state_epoch > before.state_epoch):
+        if became < was and not (name == "start offset" and told_anew):
             return f"{name} falls from {was} to {became}"
-    expected = before.snapshot_epoch + int(isinstance(record, ShareSnapshot))
+    expected = before.snapshot_epoch + int(told_anew)
     if record.snapshot_epoch != expected:
         return f"snapshot epoch is {record.snapshot_epoch} where it should be {expected}"
     return None

@@ -25,15 +25,15 @@ ACQUIRED = (
     "array<struct<first_offset:bigint,last_offset:bigint,delivery_count:smallint,"
     "member_id:string,lock_deadline_ms:bigint>>"
 )
-SUSPECTS = "array<struct<first_offset:bigint,last_offset:bigint,lost_among:bigint>>"
+DOUBTS = "array<struct<first_offset:bigint,last_offset:bigint,doubt:tinyint>>"
 ENDED = "array<struct<first_offset:bigint,last_offset:bigint,delivery_count:smallint,outcome:string>>"
 
 RECORD_COLUMNS = (
     "kind string, topic string, topic_id string, partition int, snapshot_epoch int, state_epoch int, "
-    f"leader_epoch int, start_offset bigint, state_batches {STATE_BATCHES}, acquired {ACQUIRED}, suspects {SUSPECTS}, "
+    f"leader_epoch int, start_offset bigint, state_batches {STATE_BATCHES}, acquired {ACQUIRED}, doubts {DOUBTS}, "
     f"ended {ENDED}"
 )
-"""What a record says. ``state_batches`` is the KIP's form (section 4.2) without Acquired; ``acquired`` and ``suspects``
+"""What a record says. ``state_batches`` is the KIP's form (section 4.2) without Acquired; ``acquired`` and ``doubts``
 are ours: the ranges with their member and lock deadline, by which counts stay exact, and those of either column that a
 crash has put in doubt. ``ended`` is for the audit alone, and empty unless history is kept. ``start_offset`` -1 in an
 update: not moved."""

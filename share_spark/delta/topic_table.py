@@ -64,7 +64,10 @@ class EmbeddedTopicLog:
         since = F.timestamp_millis(F.lit(timestamp_ms))
         rows = self._rows().where((F.col("topic") == topic) & (F.col("timestamp") >= since))
         found: dict[int, int] = dict(rows.groupBy("partition").agg(F.min("offset")).collect())
-        return {partition: max(found.get(partition, end), start) for partition, (start, end) in ends.items()}
+        return {
+            partition: max(found.get(partition, end.end_offset), end.log_start_offset)
+            for partition, end in ends.items()
+        }
 
     def read(self, spark: SparkSession, spans: Sequence[OffsetSpan], tasks: int) -> DataFrame:
         """The records inside ``spans``; see TopicLog. Raises TopicError (no such topic)."""

@@ -133,6 +133,13 @@ class InMemoryTopicLog:
         log.end = max(log.end, log.log_start)
         log.records = {o: record for o, record in log.records.items() if o >= log.log_start}
 
+    def truncate(self, at: TopicPartition, end: int) -> None:
+        """Lose the records from ``end`` on, as an unclean leader election does; the next one is written there."""
+        log = self._log(at)
+        log.end = min(log.end, end)
+        log.log_start = min(log.log_start, log.end)
+        log.records = {o: record for o, record in log.records.items() if o < log.end}
+
     def _topic(self, topic: str) -> _Topic:
         if topic not in self._topics:
             raise TopicError(f"topic {topic!r} does not exist")

@@ -9,7 +9,7 @@ What if the process dies ...
   run, the records stay Acquired until their lock ends, and are delivered again with a higher count; unless they had
   output: then the sink's commit has decided, and the next engine finds it there and absorbs it;
 - after the append, before dead letters are written: the next engine finds them announced, and writes them;
-- before or during delivery: the same as the first, and the delivery has been counted;
+- before or during delivery: the same as the first; what workers have left of it tells what was entered;
 - inside the commit of the output: it is there or it is not, and the acknowledgements with it. An engine that lives and
   cannot tell which does nothing more: what it gave back might have been decided.
 An append whose outcome is unknown is looked up by its stamp; the live state is rebuilt from the log before going on.
@@ -17,40 +17,41 @@ An append whose outcome is unknown is looked up by its stamp; the live state is 
 
 from __future__ import annotations
 
-import bisect
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from share_spark.engine.planning import Inputs, is_done, plan
+from share_spark.engine.answers import answers_for, cut_by_error, is_inside, output_lost
+from share_spark.engine.engine_time import EngineTime
+from share_spark.engine.pace import Pace
+from share_spark.engine.planning import Inputs, is_done, plan, targets_of, targets_within
 from share_spark.engine.ports import (
-    AcknowledgedSpan,
     AcquiredSpan,
     Answers,
     Clock,
     DeadLetter,
     DeadLetterSink,
     Delivery,
+    MemberTrace,
     OutputSink,
     ShareStateStore,
     Stamp,
 )
 from share_spark.engine.progress import MicroBatchProgress, StepTimer
+from share_spark.engine.search import Search
 from share_spark.engine.spark_errors import first_line
-from share_spark.engine.step import LOST, NO_RANGES, Control, Front, Outcome, Ranges
-from share_spark.engine.topics import SubscribedTopics
+from share_spark.engine.step import Control, Front, Outcome
+from share_spark.engine.topics import SubscribedTopics, warn_of_truncations
 from share_spark.model.config import GroupConfig
 from share_spark.model.errors import ErrorCode, FencedError, OutputLostError, OutputUnknownError, SinkError, StateError
 from share_spark.model.ids import SharePartitionKey, TopicPartition
-from share_spark.model.requests import AcknowledgeType, ArchivedRange, ArchiveReason
+from share_spark.model.requests import ArchivedRange, ArchiveReason, Loss
 
 _log = logging.getLogger(__name__)
 
 _COMMIT_ATTEMPTS = 3
-ENGINE_LOST = "the engine that ran it was lost"
-"""Error of a record whose last attempt, alone, ended with the engine: nobody is left to say more."""
+ENGINE_LOST = "the engine died while its handler had this record"
+"""Error of a record whose last attempt, alone, ended with the engine."""
 
 _DEAD_LETTER_REASONS = (ArchiveReason.REJECTED, ArchiveReason.DELIVERY_LIMIT)
 
@@ -81,9 +82,9 @@ class ShareGroupEngine:
     _pending: Answers = field(default_factory=dict)
     _pending_of: str | None = None
     _epoch: int = 0
+    _search: Search = field(default_factory=Search)
     _suspects_next: bool = True
-    _charged: bool = True
-    _in_handler: frozenset[str] | None = None
+    _pace: Pace = field(default_factory=Pace)
     _unresolved: Stamp | None = None
     _happened: bool | None = None
     _refusal: str = ""
@@ -91,7 +92,8 @@ class ShareGroupEngine:
     _unwritten: list[Stamp] = field(default_factory=list)
     _output_in_doubt: bool = False
     _targets: Mapping[SharePartitionKey, int] | None = None
-    _now_ms: int = 0
+    _time: EngineTime = field(default_factory=EngineTime)
+    _others_hold_until_ms: int | None = None
     _first: bool = True
 
     def start(self) -> None:
@@ -104,13 +106,15 @@ class ShareGroupEngine:
         self.ports.topics.check_identity(self.ports.store.known_topics())
         self._epoch = self.ports.store.claim()
         self._fronts = dict(self.ports.store.load())
+        self._time.start(self.ports.clock(), self.ports.store.last_time_ms)
+        deadlines = [front.last_deadline_ms for front in self._fronts.values() if front.last_deadline_ms]
+        self._others_hold_until_ms = max(deadlines, default=0)
         self._take_over()
         if self.available_now:
-            ends = self.ports.topics.log_ends()
-            self._targets = {key: end.end_offset for key, end in ends.items()}
+            self._targets = targets_of(self.ports.topics.log_ends())
 
     def _take_over(self) -> None:
-        self._in_handler = self.ports.delivery.died_in_handler()
+        self.ports.delivery.start()
         if self.ports.dead_letters is not None:
             self.ports.dead_letters.recover(self.ports.store.last_counted)
         counted = self.ports.store.last_counted
@@ -150,41 +154,64 @@ class ShareGroupEngine:
         controls = plan(
             inputs,
             self._fronts,
-            max_records=self.config.max_records_per_trigger,
+            max_records=self._pace.most_records(self.config.max_records_per_trigger, self.config.delivery_budget_ms),
             max_record_locks=self.config.max_record_locks,
         )
+        warn_of_truncations(controls, self._fronts)
         timer.mark("plan")
         stamp = Stamp(self._epoch, batch_id)
         outcomes = self._decide_and_commit(stamp, controls, timer) if controls or self._first else ()
         self._first = False
+        self._forget_traces()
         self._suspects_next = not any(control.suspects for control in controls.values())
-        self._deliver(stamp, outcomes, timer, in_doubt=not self._suspects_next)
+        in_turn = not self._suspects_next and inputs.suspects is not None and inputs.suspects.in_turn
+        self._deliver(stamp, outcomes, timer, in_turn=in_turn)
         return MicroBatchProgress.of(batch_id, inputs.now_ms, outcomes, self._lag(inputs), timer.steps)
 
     def _read_inputs(self, stopping: bool) -> Inputs:
-        self._now_ms = max(self._now_ms, self.ports.clock())
+        now_ms = self._time.read(self.ports.clock())
         topics = self.ports.topics
         ends = topics.log_ends_or_last() if stopping else topics.log_ends()
+        self._targets = targets_within(self._targets, ends)
+        traces = self._traces(ends)  # before the search: they tell how it is to be done
         return Inputs(
-            now_ms=self._now_ms,
+            now_ms=now_ms,
             topics=topics.names(),
             ends=ends,
-            initial_offsets=topics.initial_offsets(self._fronts, ends, self._now_ms),
+            initial_offsets=topics.initial_offsets(self._fronts, ends, self.ports.clock()),
             acknowledged={key: span.ranges for key, span in self._pending.items()},
             targets=self._targets,
             stopping=stopping,
             acknowledged_by=self._pending_of,
+            suspects=self._search.next_piece(self._fronts, ends),
             suspects_next=self._suspects_next,
-            charged=self._charged,
-            in_handler=self._in_handler,
+            traces=traces,
         )
+
+    def _traces(self, ends: Iterable[SharePartitionKey]) -> Sequence[MemberTrace]:
+        """Asked when locks end that may not be ours. Where the dead have left none, the next will leave none either."""
+        deadlines = [self._fronts[key].next_deadline_ms for key in ends if key in self._fronts]
+        is_due = any(deadline is not None and deadline <= self._time.now_ms for deadline in deadlines)
+        if self._others_hold_until_ms is None or not is_due:
+            return ()
+        traces = self.ports.delivery.traces()
+        self._search.one_by_one |= not traces
+        return traces
+
+    def _forget_traces(self) -> None:
+        """Once no lock is left that was there when this engine began, not even where the topic cannot be read now."""
+        until_ms, next_ms = self._others_hold_until_ms, self.next_deadline_ms
+        if until_ms is None or self._time.now_ms < until_ms or (next_ms is not None and next_ms <= until_ms):
+            return
+        self._others_hold_until_ms = None
+        self.ports.delivery.forget_traces()
 
     def _decide_and_commit(
         self, stamp: Stamp, controls: Mapping[SharePartitionKey, Control], timer: StepTimer
     ) -> Sequence[Outcome]:
         self._withdraw_dead_letters()
         for _ in range(_COMMIT_ATTEMPTS):
-            outcomes = self.ports.store.advance(controls, batch_id=stamp.batch_id, now_ms=self._now_ms)
+            outcomes = self.ports.store.advance(controls, batch_id=stamp.batch_id, now_ms=self._time.now_ms)
             timer.mark("decide")
             _check(outcomes)
             self._announce_dead_letters(stamp, outcomes)
@@ -199,9 +226,7 @@ class ShareGroupEngine:
         )
 
     def _absorbed(self, outcomes: Sequence[Outcome]) -> None:
-        """The acknowledgements that waited are in the state. What was acquired with them has not run yet: if something
-        fails before it does, no record is to blame."""
-        self._charged = False
+        """The acknowledgements that waited are in the state."""
         if self._announced is not None:
             self._unwritten.append(self._announced)
             self._announced = None
@@ -220,7 +245,7 @@ class ShareGroupEngine:
         except Exception as fault:  # noqa: BLE001 - the outcome is unknown: only the log can say
             self._refusal = first_line(fault)
             _log.warning("append of micro-batch %s failed (%s); asking the log", stamp.batch_id, self._refusal)
-            self._unresolved, self._charged = stamp, False
+            self._unresolved = stamp
             return self._resolve(stamp)
 
     def _resolve(self, stamp: Stamp) -> bool:
@@ -267,32 +292,33 @@ class ShareGroupEngine:
             return [(run.first_offset, run.last_offset, ENGINE_LOST)]
         return cut_by_error(run.first_offset, run.last_offset, span.errors)
 
-    def _deliver(self, stamp: Stamp, outcomes: Sequence[Outcome], timer: StepTimer, *, in_doubt: bool) -> None:
-        keys = {
+    def _deliver(self, stamp: Stamp, outcomes: Sequence[Outcome], timer: StepTimer, *, in_turn: bool) -> None:
+        """Raises the fault of the delivery, after what is known of its records: the rest was never entered."""
+        acquired = {
             TopicPartition(outcome.front.topic, outcome.key.partition): outcome
             for outcome in outcomes
             if len(outcome.acquired)
         }
-        if not keys:
+        if not acquired:
             return
-        self._charged = True
-        spans = [AcquiredSpan(at, won.acquired) for at, won in keys.items()]
-        answers = self.ports.delivery.deliver(spans, alone=in_doubt and _offsets_in(spans[0].ranges) == 1)
-        said = {answer.partition: answer for answer in answers}
-        pending = {}
-        for at, outcome in keys.items():
-            answer = said.get(at) or AcknowledgedSpan(at, NO_RANGES, ())
-            pending[outcome.key] = answer._replace(ranges=with_gaps(outcome.acquired, answer.ranges))
+        spans = [AcquiredSpan(at, outcome.acquired) for at, outcome in acquired.items()]
+        delivered = self.ports.delivery.deliver(spans, in_turn=in_turn)
         timer.mark("deliver")
-        self._pending = self._commit_output(stamp, pending)
+        answers = answers_for(acquired, delivered)
+        if delivered.fault is not None:
+            self._pending = answers if self.ports.sink is None else {}
+            raise delivered.fault
+        self._pace = self._pace if in_turn else self._pace.after(delivered.entered, delivered.busy_s)
+        self._search.one_by_one |= any((span.ranges[:, 2] == Loss.UNKNOWN).any() for span in answers.values())
+        self._pending = self._commit_output(stamp, answers, delivered.is_explained)
         timer.mark("output")
 
-    def _commit_output(self, stamp: Stamp, answers: Answers) -> Answers:
-        """The answers that count: all, or none where an executor died with the rows that it put out."""
+    def _commit_output(self, stamp: Stamp, answers: Answers, is_explained: bool) -> Answers:
+        """The answers that count: what was accepted does not where an executor died with the rows that it put out. A
+        sink that refuses rows is no delivery failure: everything is given back as if it had not been tried."""
         if self.ports.sink is None:
             return answers
-        # A sink that refuses rows is no delivery failure: everything is given back as if it had not been tried.
-        self._charged, self._output_in_doubt = False, True
+        self._output_in_doubt = True
         try:
             self.ports.sink.commit(stamp, self.ports.store.member_id, answers)
         except OutputUnknownError:
@@ -302,8 +328,8 @@ class ShareGroupEngine:
             raise
         except OutputLostError as fault:
             _log.warning("%s; its records are delivered again", fault)
-            answers = {key: all_lost(span, str(fault)) for key, span in answers.items()}
-        self._charged, self._output_in_doubt = True, False
+            answers = {key: output_lost(span, str(fault), is_explained=is_explained) for key, span in answers.items()}
+        self._output_in_doubt = False
         return answers
 
     def _lag(self, inputs: Inputs) -> int:
@@ -313,67 +339,6 @@ class ShareGroupEngine:
             for key, end in inputs.ends.items()
             if key in self._fronts
         )
-
-
-def all_lost(span: AcknowledgedSpan, error: str) -> AcknowledgedSpan:
-    """As if nothing had been answered: the attempts were lost with their worker."""
-    ranges = span.ranges.copy()
-    ranges[:, 2] = LOST
-    whole = [(int(first), int(last), error) for first, last, _ in ranges.tolist()]
-    return span._replace(ranges=ranges, errors=whole)
-
-
-def with_gaps(acquired: Ranges, acknowledged: Ranges) -> Ranges:
-    """Acknowledge as Gap (type 0) every acquired offset that nobody reported: there is no record at it (R19, R21).
-
-    ``acquired`` (first, last, count) and ``acknowledged`` (first, last, type) ascend and are disjoint; the second lies
-    within the first. Returns ranges that cover ``acquired`` exactly.
-    """
-    acquired = acquired[np.argsort(acquired[:, 0], kind="stable")]
-    if _offsets_in(acquired) == _offsets_in(acknowledged):
-        return acknowledged
-    holes: list[tuple[int, int, int]] = []
-    reported = acknowledged[:, :2].tolist()
-    position = 0
-    at = -1
-    for first, last in acquired[:, :2].tolist():
-        at = max(at, first)
-        while position < len(reported) and reported[position][0] <= last:
-            if reported[position][0] > at:
-                holes.append((at, reported[position][0] - 1, AcknowledgeType.GAP))
-            at = reported[position][1] + 1
-            position += 1
-        if at <= last:
-            holes.append((at, last, AcknowledgeType.GAP))
-    filled = np.concatenate([acknowledged, np.array(holes, dtype=np.int64).reshape(-1, 3)])
-    return filled[np.argsort(filled[:, 0], kind="stable")]
-
-
-def is_inside(ranges: Ranges, offset: int) -> bool:
-    """Is ``offset`` in one of ``ranges`` (ascending, disjoint)?"""
-    at = int(np.searchsorted(ranges[:, 1], offset))
-    return at < len(ranges) and bool(ranges[at, 0] <= offset)
-
-
-def cut_by_error(first: int, last: int, errors: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str | None]]:
-    """Cut ``first..last`` where the error text changes. ``errors`` ascend and are disjoint."""
-    pieces: list[tuple[int, int, str | None]] = []
-    at = first
-    start = bisect.bisect_left(errors, first, key=lambda entry: entry[1])
-    for low, high, text in errors[start:]:
-        if low > last:
-            break
-        if low > at:
-            pieces.append((at, low - 1, None))
-        pieces.append((max(at, low), min(high, last), text))
-        at = min(high, last) + 1
-    if at <= last:
-        pieces.append((at, last, None))
-    return pieces
-
-
-def _offsets_in(ranges: Ranges) -> int:
-    return int((ranges[:, 1] - ranges[:, 0] + 1).sum())
 
 
 def _check(outcomes: Sequence[Outcome]) -> None:

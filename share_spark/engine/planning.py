@@ -1,11 +1,11 @@
 """Which share-partitions have something to do in a micro-batch, and how much each may take. Pure.
 
 A share-partition is active when it has acknowledgements waiting, new records, redeliveries, a lock that has run
-out, a log start that moved past it, or no state yet. All others get no control row and cost nothing but a look at
-two integers.
+out, a log start that moved past it, a log end that went back below its SPEO, or no state yet. All others get no control
+row and cost nothing but a look at two integers.
 
-What a crash has put in doubt is acquired in micro-batches of its own, one piece of one share-partition at a time, so
-that nothing else can be lost with it; as long as there is other work, every second micro-batch is for that.
+Suspects (``engine.search``) are acquired in micro-batches of their own, so that nothing else can be lost with them; as
+long as there is other work, every second micro-batch is for that.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from share_spark.engine.step import NO_RANGES, Control, Front, Ranges
-from share_spark.model.ids import SharePartitionKey
+from share_spark.engine.ports import NO_TRACE, MemberTrace
+from share_spark.engine.search import Piece
+from share_spark.engine.step import NO_RANGES, Control, Front, MemberTraces, Ranges
+from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.offsets import LogEnds
+from share_spark.model.records import Doubt
 from share_spark.model.requests import AcknowledgeType
 
 
@@ -25,8 +28,9 @@ class Inputs:
 
     ``topics``: topic id -> name. ``ends``: log ends per key. ``initial_offsets``: for keys without state.
     ``targets``: exclusive end offsets of an available-now run, None when the run is endless. ``acknowledged``:
-    third column acknowledge type or LOST; ``acknowledged_by`` as in ``Control``. ``suspects_next``: it is the turn of
-    what is in doubt. ``charged``: what is given back counts as an attempt. ``in_handler`` as in ``ExpireLocks``.
+    third column acknowledge type or ``Loss``; ``acknowledged_by`` as in ``Control``. ``suspects``: what of the suspects
+    is next, None if there are none; ``suspects_next``: it is their turn. ``traces``: what dead members have left, by
+    topic-partition.
     """
 
     now_ms: int
@@ -37,9 +41,9 @@ class Inputs:
     targets: Mapping[SharePartitionKey, int] | None = None
     stopping: bool = False
     acknowledged_by: str | None = None
+    suspects: Piece | None = None
     suspects_next: bool = True
-    charged: bool = True
-    in_handler: frozenset[str] | None = None
+    traces: Sequence[MemberTrace] = ()
 
 
 def plan(
@@ -47,21 +51,15 @@ def plan(
 ) -> dict[SharePartitionKey, Control]:
     """Control rows of the active share-partitions; ``max_records`` is shared out among those that want records."""
     wanted = {key: _demand(key, inputs, fronts, max_record_locks) for key in inputs.ends}
-    in_doubt = None if inputs.stopping else _in_doubt(inputs, fronts)
-    if in_doubt is not None and (inputs.suspects_next or not any(wanted.values())):
-        active = [key for key in inputs.ends if key == in_doubt or _must_settle(key, inputs, fronts)]
-        controls = {key: _control(key, inputs, 0, suspects=key == in_doubt) for key in active}
+    piece = None if inputs.stopping else inputs.suspects
+    if piece is not None and (inputs.suspects_next or not any(wanted.values())):
+        active = [key for key in inputs.ends if key in piece.records or _must_settle(key, inputs, fronts)]
+        controls = {key: _control(key, inputs, fronts, piece.records.get(key, 0), suspects=True) for key in active}
     else:
         active = [key for key in inputs.ends if wanted[key] or _must_settle(key, inputs, fronts)]
         shares = share_out([wanted[key] for key in active], 0 if inputs.stopping else max_records)
-        controls = {key: _control(key, inputs, share) for key, share in zip(active, shares, strict=True)}
+        controls = {key: _control(key, inputs, fronts, share) for key, share in zip(active, shares, strict=True)}
     return controls | _no_longer_read(inputs, fronts)
-
-
-def _in_doubt(inputs: Inputs, fronts: Mapping[SharePartitionKey, Front]) -> SharePartitionKey | None:
-    """The share-partition whose suspects are next: those with most attempts left, as inside a share-partition."""
-    doubted = [(fronts[key].suspect_count, key) for key in inputs.ends if key in fronts and fronts[key].suspects]
-    return min(doubted, default=(0, None), key=lambda found: found[0])[1]
 
 
 def _no_longer_read(inputs: Inputs, fronts: Mapping[SharePartitionKey, Front]) -> dict[SharePartitionKey, Control]:
@@ -101,6 +99,30 @@ def share_out(demands: Sequence[int], budget: int) -> list[int]:
     return shares
 
 
+def truncated_to(front: Front | None, ends: LogEnds) -> int | None:
+    """Where the log was cut off, exclusive, if it ends below the SPEO; all that was ever acquired was in the log once.
+
+    Not told by the last stable offset: it is below the SPEO as well when the isolation level was raised meanwhile.
+    """
+    if front is None or front.start_offset < 0 or ends.end_offset < 0:
+        return None
+    return ends.log_end if ends.log_end < front.end_offset else None
+
+
+def targets_of(ends: Mapping[SharePartitionKey, LogEnds]) -> dict[SharePartitionKey, int]:
+    """Where an available-now run ends that begins now."""
+    return {key: end.end_offset for key, end in ends.items()}
+
+
+def targets_within(
+    targets: Mapping[SharePartitionKey, int] | None, ends: Mapping[SharePartitionKey, LogEnds]
+) -> Mapping[SharePartitionKey, int] | None:
+    """``targets`` that follow a log end which went back: records that are gone are not waited for."""
+    if targets is None:
+        return None
+    return {key: min(target, ends[key].log_end) if key in ends else target for key, target in targets.items()}
+
+
 def is_done(fronts: Mapping[SharePartitionKey, Front], targets: Mapping[SharePartitionKey, int]) -> bool:
     """Every offset below the targets is Acknowledged or Archived: the SPSO has passed them (R15)."""
     return all(key in fronts and fronts[key].start_offset >= target for key, target in targets.items())
@@ -117,13 +139,15 @@ def _demand(
     new = max(0, end - max(front.end_offset, inputs.ends[key].log_start_offset))
     # Acknowledgements may empty the window, so a share-partition that has some may hope for all of it.
     window = 0 if key in inputs.acknowledged else front.end_offset - front.start_offset
-    return front.available + released + min(new, max(0, max_record_locks - window))
+    acquitted = sum(front.suspected[: inputs.suspects.searched - Doubt.LOST_TWICE]) if inputs.suspects else 0
+    return front.available + acquitted + released + min(new, max(0, max_record_locks - window))
 
 
 def _released(acknowledged: Ranges) -> int:
+    """What may be acquired at once."""
     if not len(acknowledged):
         return 0
-    rows = acknowledged[acknowledged[:, 2] == AcknowledgeType.RELEASE]
+    rows = acknowledged[(acknowledged[:, 2] == AcknowledgeType.RELEASE) | (acknowledged[:, 2] < 0)]
     return int((rows[:, 1] - rows[:, 0] + 1).sum())
 
 
@@ -133,11 +157,21 @@ def _must_settle(key: SharePartitionKey, inputs: Inputs, fronts: Mapping[SharePa
         return True
     if key in inputs.acknowledged or inputs.ends[key].log_start_offset > front.start_offset:
         return True
-    # An engine that stops gives back all that is its own, even what no acknowledgement tells of (a broken handler).
+    if truncated_to(front, inputs.ends[key]) is not None:
+        return True
+    # An engine that stops gives back all that is its own, even what nothing is known of.
     return front.next_deadline_ms is not None and (inputs.stopping or front.next_deadline_ms <= inputs.now_ms)
 
 
-def _control(key: SharePartitionKey, inputs: Inputs, share: int, *, suspects: bool = False) -> Control:
+def _control(
+    key: SharePartitionKey,
+    inputs: Inputs,
+    fronts: Mapping[SharePartitionKey, Front],
+    share: int,
+    *,
+    suspects: bool = False,
+) -> Control:
+    piece = inputs.suspects
     return Control(
         topic=inputs.topics[key.topic_id],
         log_start_offset=inputs.ends[key].log_start_offset,
@@ -146,8 +180,15 @@ def _control(key: SharePartitionKey, inputs: Inputs, share: int, *, suspects: bo
         acknowledged=inputs.acknowledged.get(key, NO_RANGES),
         acknowledged_by=inputs.acknowledged_by,
         release_member=inputs.stopping,
-        charged=inputs.charged,
         max_records=share,
+        searched=piece.searched if piece is not None else Doubt.NONE,
         suspects=suspects,
-        in_handler=inputs.in_handler,
+        alone=suspects and piece is not None and piece.alone,
+        traces=traces_of(TopicPartition(inputs.topics[key.topic_id], key.partition), inputs.traces),
+        truncated_to=truncated_to(fronts.get(key), inputs.ends[key]),
     )
+
+
+def traces_of(at: TopicPartition, traces: Sequence[MemberTrace]) -> MemberTraces:
+    """Of all members that left a trace: those that entered nothing here say so."""
+    return tuple((trace.member_id, trace.entered.get(at, NO_TRACE)) for trace in traces)

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+import numpy as np
+
 from share_spark.engine.step import Control, Front, Outcome
+from share_spark.model.errors import ShareError
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.offsets import LogEnds
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
 
@@ -136,27 +138,61 @@ class AcquiredSpan(NamedTuple):
 
 
 class AcknowledgedSpan(NamedTuple):
-    """What handlers said of one topic-partition. ``ranges``: int64 (n, 3) of first, last, acknowledge type (or LOST),
-    ascending and disjoint; offsets acquired but missing here hold no record. ``errors``: (first, last, text),
-    ascending."""
+    """What handlers said of one topic-partition. ``ranges``: int64 (n, 3) of first, last, acknowledge type or ``Loss``,
+    ascending and disjoint. ``errors``: (first, last, text), ascending."""
 
     partition: TopicPartition
     ranges: NDArray[np.int64]
     errors: Sequence[tuple[int, int, str]]
 
 
+class Delivered(NamedTuple):
+    """What became of a delivery.
+
+    ``answers``: per topic-partition; offsets acquired but missing there hold no record or, if there is a ``fault``,
+    were never entered. ``fault``: what ends the query, and is no record's failure: a handler that cannot be loaded or
+    broke its contract as a whole, a topic that cannot be read. ``entered`` records kept the busiest worker for
+    ``busy_s`` seconds. ``is_explained``: workers have died, and it is known which records were in the handler.
+    """
+
+    answers: Sequence[AcknowledgedSpan]
+    fault: ShareError | None = None
+    entered: int = 0
+    busy_s: float = 0.0
+    is_explained: bool = False
+
+
+NO_TRACE = np.empty((0, 4), dtype=np.int64)
+
+
+class MemberTrace(NamedTuple):
+    """What the workers of a dead member have left about their last delivery. ``entered``: int64 (n, 4) of first offset,
+    last offset, delivery count, ``Loss``, ascending and disjoint; what the member held and is not there was not
+    entered."""
+
+    member_id: str
+    entered: Mapping[TopicPartition, NDArray[np.int64]]
+
+
 class Delivery(Protocol):
-    """Brings acquired records to the handler and its acknowledgements back; calls it at most once per record."""
+    """Brings acquired records to the handler and its acknowledgements back; enters it at most once per record and
+    delivery count, and leaves a trace of it that outlives the process where that can be."""
 
-    def deliver(self, acquired: Sequence[AcquiredSpan], *, alone: bool = False) -> Sequence[AcknowledgedSpan]:
-        """Raises HandlerError if the handler broke its contract; a lost worker is told as LOST, not an exception.
-
-        ``alone``: it is a single record in doubt, and a mark is to outlive us while the handler has it.
-        """
+    def start(self) -> None:
+        """The group is claimed: from now on a trace that is missing says that nothing was entered."""
         ...
 
-    def died_in_handler(self) -> frozenset[str] | None:
-        """The members whose mark is there: dead ones died inside the handler. None where no marks can be left."""
+    def deliver(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool = False) -> Delivered:
+        """``in_turn``: one record after another, in one task, none of them with others in a batch. Raises what is not
+        to be expected; then nothing is known, and nothing is taken to have been entered."""
+        ...
+
+    def traces(self) -> Sequence[MemberTrace]:
+        """Of members other than this one. Nothing is known of members that are missing here."""
+        ...
+
+    def forget_traces(self) -> None:
+        """No lock is left of the members that were there at the start. A successor is none of them."""
         ...
 
 

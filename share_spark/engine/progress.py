@@ -30,6 +30,7 @@ class StepTimer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchProgress:
     """Counts are records (offsets). ``lag``: offsets not finished yet. ``deliveries``: delivery count -> acquired.
+    ``not_entered``: acquired, and given back before the handler had them.
     ``steps``: seconds per step. ``touched``: share-partitions whose state changed."""
 
     batch_id: int
@@ -39,6 +40,7 @@ class MicroBatchProgress:
     redelivered: int
     accepted: int
     released: int
+    not_entered: int
     rejected: int
     limit_reached: int
     gaps: int
@@ -78,6 +80,7 @@ class MicroBatchProgress:
             redelivered=sum(outcome.redelivered for outcome in outcomes),
             accepted=sum(outcome.accepted for outcome in outcomes),
             released=sum(outcome.released for outcome in outcomes),
+            not_entered=sum(outcome.not_entered for outcome in outcomes),
             rejected=archived.get(ArchiveReason.REJECTED, 0),
             limit_reached=archived.get(ArchiveReason.DELIVERY_LIMIT, 0),
             gaps=archived.get(ArchiveReason.GAP, 0),

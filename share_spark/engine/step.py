@@ -1,14 +1,15 @@
 """One share-partition in one micro-batch: a pure function of its state and its control row.
 
 This is what runs on the executors, and what the simulation runs without Spark. The order inside a micro-batch is fixed:
-acknowledgements; what was lost with workers; session ends; lock expiry; log start; acquire. A live engine acknowledges
-everything it holds before it expires locks, so its own handlers are never late; what expires belongs to the dead, and
-so was lost in a crash (``partition.lost``).
+acknowledgements; attempts that ended without one; session ends; log truncation; lock expiry; log start; acquire. A
+live engine acknowledges everything it holds before it expires locks, so its own handlers are never late; what expires
+belongs to the dead, and so was lost in a crash (``partition.lost``).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from share_spark.model.errors import ErrorCode
 from share_spark.model.ids import SharePartitionKey
-from share_spark.model.records import UNINITIALIZED_START_OFFSET, DeliveryState, InFlightBatch, ShareRecord
+from share_spark.model.records import UNINITIALIZED_START_OFFSET, DeliveryState, Doubt, InFlightBatch, ShareRecord
 from share_spark.model.requests import (
     Acknowledge,
     AcknowledgementBatch,
@@ -27,10 +28,14 @@ from share_spark.model.requests import (
     Initialize,
     LogBatch,
     LoseAttempts,
+    Loss,
     MoveLogStart,
     PartitionRequest,
     PartitionResponse,
     ReleaseMember,
+    Trace,
+    TracedRange,
+    TruncateLog,
 )
 from share_spark.partition import (
     PartitionLimits,
@@ -38,8 +43,7 @@ from share_spark.partition import (
     available_ranges,
     decide,
     evolve,
-    next_deadline_ms,
-    suspects,
+    suspected,
     take_snapshot,
 )
 
@@ -48,15 +52,17 @@ Ranges = NDArray[np.int64]
 
 NO_RANGES: Ranges = np.empty((0, 3), dtype=np.int64)
 
-LOST = -1
-"""Beside the acknowledge types, in the third column of acknowledged ranges: the attempt was lost with its worker."""
+MemberTraces = tuple[tuple[str, Ranges], ...]
+"""(member id, entered ranges) of dead members, in one share-partition. Four columns: first offset, last offset,
+delivery count, ``Loss``."""
 
 
 class Front(NamedTuple):
     """What the driver remembers of a share-partition between micro-batches: a few integers, never its ranges.
 
-    ``end_offset`` is exclusive (SPEO). ``available`` counts the offsets of the window that wait for redelivery,
-    ``suspects`` those that wait for an attempt in smaller company; ``suspect_count``: their lowest delivery count.
+    ``end_offset`` is exclusive (SPEO). ``available`` counts the offsets of the window that wait for redelivery with all
+    others, ``suspected`` those of doubt LOST_TWICE, LOST_IN_PIECE and ACCUSED. ``next_deadline_ms`` and
+    ``last_deadline_ms``: when the first and the last lock ends.
     """
 
     topic: str
@@ -64,19 +70,20 @@ class Front(NamedTuple):
     end_offset: int
     available: int
     next_deadline_ms: int | None
-    suspects: int = 0
-    suspect_count: int = 0
+    last_deadline_ms: int | None = None
+    suspected: tuple[int, int, int] = (0, 0, 0)
 
 
 class Control(NamedTuple):
     """Everything a share-partition needs to know in one micro-batch. Sent from the driver to its bucket.
 
     ``end_offset`` (exclusive) bounds new records: the log end, or the target of an available-now run.
-    ``acknowledged``: third column is the acknowledge type, or LOST. ``acknowledged_by``: the member whose they are, if
-    not the engine itself: one whose output is committed and who died before it could say so here; of these, only what
-    it still holds counts. ``release_member``: the engine is stopping; ``charged``: what it gives back counts as an
-    attempt. ``initial_offset``: SPSO of a share-partition that has none. ``suspects``: acquire one piece of them.
-    ``in_handler`` as in ``ExpireLocks``.
+    ``acknowledged``: third column is the acknowledge type, or a ``Loss``. ``acknowledged_by``: the member whose they
+    are, if not the engine itself: one whose output is committed and who died before it could say so here; of these,
+    only what it still holds counts. ``release_member``: the engine is stopping, what it still holds was never entered.
+    ``initial_offset``: SPSO of a share-partition that has none. ``searched``, ``suspects``, ``alone`` as in
+    ``Acquire``. ``traces``: of dead members whose locks may end now. ``truncated_to`` (exclusive): the log was found to
+    end there, below the SPEO.
     """
 
     topic: str
@@ -86,10 +93,12 @@ class Control(NamedTuple):
     acknowledged: Ranges = NO_RANGES
     acknowledged_by: str | None = None
     release_member: bool = False
-    charged: bool = True
     max_records: int = 0
+    searched: Doubt = Doubt.NONE
     suspects: bool = False
-    in_handler: frozenset[str] | None = None
+    alone: bool = False
+    traces: MemberTraces = ()
+    truncated_to: int | None = None
 
 
 class Outcome(NamedTuple):
@@ -106,13 +115,15 @@ class Outcome(NamedTuple):
     archived: tuple[ArchivedRange, ...]
     accepted: int
     released: int
+    not_entered: int
     redelivered: int
     error: ErrorCode
 
 
 class EndedAttempt(NamedTuple):
-    """How the attempt of a run of offsets ended, for the audit: ``accepted``, ``released``, ``lost`` (in a crash), or
-    the reason why it was archived."""
+    """How the attempt of a run of offsets ended, for the audit: ``accepted``, ``released``, ``lost`` (in a crash),
+    ``not entered`` (the handler never had it, so the count is taken back), ``truncated`` (the log ends below it now),
+    or why it was archived."""
 
     first_offset: int
     last_offset: int
@@ -143,7 +154,7 @@ def step(
     now_ms: int,
 ) -> StepResult:
     """Apply one control row. ``state`` None: a share-partition seen for the first time, whose first record is a
-    snapshot (R75)."""
+    snapshot (R75). So is that of a log that was truncated."""
     before = state or SharePartition(key=key)
     requests = settling_requests(before, control, member_id) + acquire_request(before, control, member_id)
     decision = decide(before, requests, limits, now_ms)
@@ -151,20 +162,35 @@ def step(
     record: ShareRecord | None = decision.record
     if state is None and record is not None:
         after, record = with_snapshot(after)
-    outcome = outcome_of(key, control.topic, after, record, decision.responses)
+    outcome = outcome_of(key, control, after, record, decision.responses)
     return StepResult(after, record, outcome, tuple(zip(requests, decision.responses, strict=True)))
 
 
 def ended_attempts(answered: Answered) -> list[EndedAttempt]:
     """All that ended, in the order in which it was decided."""
     return [
-        EndedAttempt(run.first_offset, run.last_offset, run.delivery_count, _outcome_text(request, run, response))
+        found
         for request, response in answered
-        for run in response.ended
+        for found in (
+            *(EndedAttempt(*taken, "not entered") for taken in response.not_entered),
+            *(_ended(request, run, response) for run in _entered(response)),
+        )
     ]
 
 
+def _entered(response: PartitionResponse) -> Iterator[InFlightBatch]:
+    taken_back = {taken.first_offset for taken in response.not_entered}
+    return (run for run in response.ended if run.first_offset not in taken_back)
+
+
+def _ended(request: PartitionRequest, run: InFlightBatch, response: PartitionResponse) -> EndedAttempt:
+    text = _outcome_text(request, run, response)
+    return EndedAttempt(run.first_offset, run.last_offset, run.delivery_count, text)
+
+
 def _outcome_text(request: PartitionRequest, run: InFlightBatch, response: PartitionResponse) -> str:
+    if isinstance(request, TruncateLog):
+        return "truncated"
     if run.delivery_state is DeliveryState.ACKNOWLEDGED:
         return "accepted"
     if run.delivery_state is DeliveryState.AVAILABLE:
@@ -187,26 +213,36 @@ def settling_requests(state: SharePartition, control: Control, member_id: str) -
     if len(control.acknowledged):
         requests += answers_of(state, control.acknowledged, member_id, control.acknowledged_by)
     if control.release_member:
-        requests.append(ReleaseMember(member_id=member_id, charged=control.charged))
-    requests.append(ExpireLocks(lost=True, in_handler=control.in_handler))
+        requests.append(ReleaseMember(member_id=member_id, charged=False))
+    if control.truncated_to is not None:
+        requests.append(TruncateLog(end_offset=control.truncated_to))
+    requests.append(ExpireLocks(lost=True, traces=tuple(_trace(*found) for found in control.traces)))
     requests.append(MoveLogStart(log_start_offset=control.log_start_offset, pass_finished=True))
     return tuple(requests)
+
+
+def _trace(member_id: str, entered: Ranges) -> Trace:
+    rows = (TracedRange(first, last, count, LOSSES[loss]) for first, last, count, loss in entered.tolist())
+    return Trace(member_id, tuple(rows))
+
+
+LOSSES = {int(loss): loss for loss in Loss}
 
 
 def answers_of(
     state: SharePartition, acknowledged: Ranges, member_id: str, acknowledged_by: str | None
 ) -> list[PartitionRequest]:
-    """Acknowledgements, and attempts that got none because their worker died."""
+    """Acknowledgements, and attempts that ended without one."""
     if acknowledged_by is not None:
         acknowledged = still_held(state, acknowledged, acknowledged_by)
         member_id = acknowledged_by
-    is_lost = acknowledged[:, 2] == LOST
+    is_lost = acknowledged[:, 2] < 0
     said: list[PartitionRequest] = []
     if not is_lost.all():
         batches = acknowledgement_batches(acknowledged[~is_lost])
         said.append(Acknowledge(member_id=member_id, batches=batches))
     if is_lost.any():
-        ranges = tuple((first, last) for first, last, _ in acknowledged[is_lost].tolist())
+        ranges = tuple((first, last, LOSSES[loss]) for first, last, loss in acknowledged[is_lost].tolist())
         said.append(LoseAttempts(member_id=member_id, ranges=ranges))
     return said
 
@@ -232,25 +268,30 @@ def acknowledgement_batches(ranges: Ranges) -> tuple[AcknowledgementBatch, ...]:
 
 def acquire_request(state: SharePartition, control: Control, member_id: str) -> tuple[PartitionRequest, ...]:
     """Take redeliveries and new records, exactly up to the budget; the log's own batches are not known yet."""
-    if control.max_records <= 0 and not control.suspects:
+    if control.max_records <= 0:
         return ()
-    first = max(state.start_offset, control.log_start_offset, control.initial_offset or 0)
-    last = max(state.end_offset, control.end_offset) - 1
+    window = (state.start_offset, state.end_offset)
+    if control.truncated_to is not None:  # what is above was forgotten just before, and is not there to be acquired
+        window = (min(window[0], control.truncated_to), min(window[1], control.truncated_to))
+    first = max(window[0], control.log_start_offset, control.initial_offset or 0)
+    last = max(window[1], control.end_offset) - 1
     log = (LogBatch(first, last),) if last >= first else ()
     return (
         Acquire(
             member_id=member_id,
-            max_records=max(1, control.max_records),
+            max_records=control.max_records,
             mode=AcquireMode.EXACT,
             log_batches=log,
+            searched=control.searched,
             suspects=control.suspects,
+            alone=control.alone,
         ),
     )
 
 
 def outcome_of(
     key: SharePartitionKey,
-    topic: str,
+    control: Control,
     state: SharePartition,
     record: ShareRecord | None,
     responses: tuple[PartitionResponse, ...],
@@ -261,28 +302,38 @@ def outcome_of(
     again = ranges[ranges[:, 2] > 1]
     return Outcome(
         key=key,
-        front=front_of(topic, state),
+        front=front_of(control.topic, state),
         changed=record is not None,
         acquired=ranges,
-        archived=tuple(run for response in responses for run in response.archived),
+        archived=tuple(_below(control.truncated_to, (run for response in responses for run in response.archived))),
         accepted=sum(response.accepted for response in responses),
         released=sum(response.released for response in responses),
+        not_entered=sum(last - first + 1 for response in responses for first, last, _ in response.not_entered),
         redelivered=int((again[:, 1] - again[:, 0] + 1).sum()),
         error=next((response.error for response in responses if response.error), ErrorCode.NONE),
     )
 
 
+def _below(end: int | None, archived: Iterable[ArchivedRange]) -> Iterator[ArchivedRange]:
+    """``archived`` without what the log has lost: a dead letter would get the content of another record, or none."""
+    for run in archived:
+        if end is None or run.last_offset < end:
+            yield run
+        elif run.first_offset < end:
+            yield run._replace(last_offset=end - 1)
+
+
 def front_of(topic: str, state: SharePartition) -> Front:
     """The driver's few integers about a share-partition."""
     available = sum(last - first + 1 for first, last, _ in available_ranges(state))
-    doubted = [(run.last_offset - run.first_offset + 1, run.delivery_count) for run in suspects(state)]
-    doubt = sum(size for size, _ in doubted)
+    doubted = suspected(state)
+    deadlines = [run[5] for run in state.in_flight if run[5] is not None]
     return Front(
         topic=topic,
         start_offset=state.start_offset,
         end_offset=state.end_offset,
-        available=available - doubt,
-        next_deadline_ms=next_deadline_ms(state),
-        suspects=doubt,
-        suspect_count=min((count for _, count in doubted), default=0),
+        available=available - sum(doubted),
+        next_deadline_ms=min(deadlines, default=None),
+        last_deadline_ms=max(deadlines, default=None),
+        suspected=doubted,
     )

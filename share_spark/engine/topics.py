@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from share_spark.engine.ports import Clock, TopicDescription, TopicLog
-from share_spark.engine.step import Front
+from share_spark.engine.step import Control, Front
 from share_spark.model.config import OffsetReset
 from share_spark.model.errors import TopicError
 from share_spark.model.ids import SharePartitionKey
@@ -65,7 +65,8 @@ class SubscribedTopics:
 
     def log_ends_or_last(self) -> Mapping[SharePartitionKey, LogEnds]:
         """``log_ends``, or what it said last if the topics cannot be asked: an engine that stops acquires nothing,
-        and must be able to commit and give back what it has while the topic log is out of reach."""
+        and must be able to commit and give back what it has while the topic log is out of reach. Nothing was acquired
+        past them, so they are never taken for a truncation that was none."""
         try:
             return self.log_ends()
         except TopicError as fault:
@@ -112,6 +113,20 @@ class SubscribedTopics:
 
     def _key(self, topic: str, partition: int) -> SharePartitionKey:
         return SharePartitionKey(self.group_id, self._described[topic].topic_id, partition)
+
+
+def warn_of_truncations(
+    controls: Mapping[SharePartitionKey, Control], fronts: Mapping[SharePartitionKey, Front]
+) -> None:
+    """Say which records were in the log once and are not there any more."""
+    for key, control in controls.items():
+        if control.truncated_to is not None:
+            _log.warning(
+                "partition %s of topic %r was truncated: its log ends at offset %s, and offsets %s to %s are gone; "
+                "what is written there from now on are new records",
+                *(key.partition, control.topic, control.truncated_to),
+                *(control.truncated_to, fronts[key].end_offset - 1),
+            )
 
 
 def _created_anew(topic: str, known: str, found: str) -> TopicError:

@@ -7,7 +7,8 @@ fifth of the time of a large read; so reads are made in a session of our own, cl
 takes the newer. Spark names a new consumer group for every read, and by that never finds a consumer to use again; a
 fixed ``group.id`` keeps them. No group is joined and no offset committed (partitions are assigned), so it
 is only the name of a pool. It holds the topics' ids, so that records fetched ahead from a topic that was
-deleted since are never served.
+deleted since are never served. Where the log of a partition ends lower than before, the pool is left for a new
+one: what was fetched ahead is not in the log any more.
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ _OLDER_SOURCES = "spark.sql.sources.useV1SourceList"
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
+def _new_run() -> str:
+    return uuid.uuid4().hex[:12]
+
+
 class KafkaTopicLog:
     """TopicLog on a Kafka cluster. Lives on the driver; not to be sent to executors.
 
@@ -64,8 +69,9 @@ class KafkaTopicLog:
         self._options = options
         self._admin = BrokerAdmin(options, request_timeout_ms)
         self._poll_timeout_ms = poll_timeout_ms
-        self._run = uuid.uuid4().hex[:12]
+        self._run = _new_run()
         self._topic_ids: dict[str, str] = {}
+        self._log_ends: dict[str, dict[int, int]] = {}
         self._cloned: tuple[SparkSession, SparkSession] | None = None
 
     def __repr__(self) -> str:
@@ -84,10 +90,27 @@ class KafkaTopicLog:
         return TopicDescription(topic=topic, topic_id=topic_id, partitions=partitions)
 
     def log_ends(self, topic: str) -> Mapping[int, LogEnds]:
-        """Log start, and high watermark or (``read_committed``) last stable offset."""
+        """Log start, and high watermark or (``read_committed``) last stable offset; that is no end of the log, so the
+        high watermark is told as well."""
         partitions = self.describe(topic).partitions
         starts, ends = self._offsets(topic, partitions, EARLIEST, LATEST)
-        return {partition: LogEnds(starts[partition], ends[partition]) for partition in partitions}
+        marks = self._high_watermarks(topic, partitions)
+        found = {p: LogEnds(starts[p], ends[p], marks.get(p)) for p in partitions}
+        self._note_log_ends(topic, {p: end.log_end for p, end in found.items()})
+        return found
+
+    def _high_watermarks(self, topic: str, partitions: Iterable[int]) -> Mapping[int, int]:
+        """Empty if the ends are high watermarks themselves."""
+        if not self._options.read_committed:
+            return {}
+        return self._admin.offsets(topic, partitions, (LATEST,), committed=False)[0]
+
+    def _note_log_ends(self, topic: str, ends: dict[int, int]) -> None:
+        """Where one goes back, what the executors' consumers have fetched ahead must not be served."""
+        before = self._log_ends.get(topic, {})
+        if any(end < before.get(partition, 0) for partition, end in ends.items()):
+            self._run = _new_run()
+        self._log_ends[topic] = ends
 
     def offsets_at(self, topic: str, timestamp_ms: int) -> Mapping[int, int]:
         """First offset with a timestamp at or after ``timestamp_ms``, else the end offset."""

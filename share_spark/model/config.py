@@ -100,7 +100,8 @@ SETTINGS: Mapping[str, _Setting] = {
         "share.isolation.level", "read_uncommitted", _one_of("read_uncommitted", "read_committed")
     ),
     "max_records_per_trigger": _Setting("max.records.per.trigger", 500_000, _integer(1, 10**9)),
-    "record_timeout_ms": _Setting("record.timeout.ms", 0, _milliseconds(0, _DAY_MS)),
+    "delivery_timeout_ms": _Setting("delivery.timeout.ms", 300_000, _milliseconds(100, _DAY_MS)),
+    "delivery_budget_ms": _Setting("delivery.budget.ms", 10_000, _milliseconds(100, _DAY_MS)),
     "updates_per_snapshot": _Setting("share.coordinator.snapshot.update.records.per.snapshot", 500, _integer(1, 500)),
     "state_refresh_ms": _Setting("state.refresh", 10_000, _milliseconds(1_000, _DAY_MS)),
     "history_retention_ms": _Setting("history.retention", 0, _milliseconds(0, 3_650 * _DAY_MS)),
@@ -129,7 +130,8 @@ class GroupConfig:
     offset_reset: OffsetReset
     isolation_level: str
     max_records_per_trigger: int
-    record_timeout_ms: int
+    delivery_timeout_ms: int
+    delivery_budget_ms: int
     updates_per_snapshot: int
     state_refresh_ms: int
     history_retention_ms: int

@@ -38,6 +38,24 @@ class DeliveryState(IntEnum):
         return self >= DeliveryState.ACKNOWLEDGED
 
 
+class Doubt(IntEnum):
+    """What the deaths of engines and workers have put in doubt about a record (``partition.lost``).
+
+    ``LOST_ONCE``: it was in flight when an engine died, and nobody can say what ran. It comes back with all others.
+    ``LOST_TWICE``: the next one died too. It comes back in pieces. ``LOST_IN_PIECE``: such a piece was lost, it comes
+    back in smaller pieces. ``ACCUSED``: it was in the handler when its worker or engine died, or in a small piece. It
+    comes back by itself. ``ALONE``: it does, and no other record is in its micro-batch; only while
+    Acquired.
+    """
+
+    NONE = 0
+    LOST_ONCE = 1
+    LOST_TWICE = 2
+    LOST_IN_PIECE = 3
+    ACCUSED = 4
+    ALONE = 5
+
+
 class StateBatch(NamedTuple):
     """One run of offsets in the durable form of the KIP. Tuple order is the combiner's sort order (R82)."""
 
@@ -54,8 +72,7 @@ class InFlightBatch(NamedTuple):
     these, and a frozen dataclass costs six times as much to build.
 
     ``member_id`` and ``lock_deadline_ms`` (milliseconds since the epoch) are set only while
-    Acquired. The lock ends *at* the deadline. ``lost_among`` is 0 for all but suspects (``partition.lost``): how many
-    records were lost together in the last attempt, or, while Acquired, how many run together in this one.
+    Acquired. The lock ends *at* the deadline. ``doubt``: what crashes have left; an acknowledgement clears it.
     """
 
     first_offset: int
@@ -64,7 +81,7 @@ class InFlightBatch(NamedTuple):
     delivery_count: int
     member_id: str | None = None
     lock_deadline_ms: int | None = None
-    lost_among: int = 0
+    doubt: Doubt = Doubt.NONE
 
 
 class FetchedBatch(NamedTuple):

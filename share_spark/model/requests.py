@@ -7,7 +7,7 @@ from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from share_spark.model.errors import ErrorCode
-from share_spark.model.records import InFlightBatch
+from share_spark.model.records import Doubt, InFlightBatch
 
 
 class AcknowledgeType(IntEnum):
@@ -18,6 +18,24 @@ class AcknowledgeType(IntEnum):
     RELEASE = 2
     REJECT = 3
     RENEW = 4
+
+
+class Loss(IntEnum):
+    """How an attempt ended that nobody acknowledged. Negative: it stands beside the acknowledge types in columns.
+
+    ``UNKNOWN``: its engine or machine is gone, and with it who ran. ``IN_HANDLER``: it was in the handler when its
+    worker or engine died, and was the only one. ``AMONG_OTHERS``: so were others, in its batch or in other tasks.
+    ``FINISHED``: the handler was done with it, and the result was lost with a worker that died in another record.
+    ``AFTER_HANDLER``: the handler was done with it, then the engine died, and no record was in a handler.
+    ``NOT_ENTERED``: the handler never had it, so this was no attempt.
+    """
+
+    UNKNOWN = -1
+    IN_HANDLER = -2
+    AMONG_OTHERS = -3
+    FINISHED = -4
+    AFTER_HANDLER = -5
+    NOT_ENTERED = -6
 
 
 class AcquireMode(StrEnum):
@@ -83,27 +101,42 @@ class ReleaseMember:
     charged: bool = True
 
 
+class TracedRange(NamedTuple):
+    """Offsets whose handler was entered with this delivery count, and how that ended."""
+
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+    loss: Loss
+
+
+class Trace(NamedTuple):
+    """What a dead member has left about the attempts it was making in one share-partition. ``entered``: ascending and
+    disjoint. What it held and is not there was never entered."""
+
+    member_id: str
+    entered: tuple[TracedRange, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireLocks:
     """End the locks whose deadline has come (R55).
 
-    ``lost``: their owners are dead, so the attempts were lost in a crash (``LoseAttempts``). ``in_handler``: those of
-    them who died while the handler had a record that ran alone; None: that is not known, of nobody.
+    ``lost``: their owners are dead, so the attempts were lost in a crash (``partition.lost``). ``traces``: what is
+    known of the last attempts of some of them; of the others nothing is.
     """
 
     lost: bool = False
-    in_handler: frozenset[str] | None = None
+    traces: tuple[Trace, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoseAttempts:
-    """What ``member_id`` held of ``ranges`` (first, last; ascending, disjoint) was lost with the worker that ran it.
-
-    A crash has one culprit at most: see ``partition.lost`` for how it is found without archiving its neighbours.
-    """
+    """Attempts of a living member that ended without an acknowledgement. ``ranges``: (first, last, how), ascending and
+    disjoint; what the member does not hold of them is left alone."""
 
     member_id: str
-    ranges: tuple[tuple[int, int], ...]
+    ranges: tuple[tuple[int, int, Loss], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +151,17 @@ class MoveLogStart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TruncateLog:
+    """The log now ends at ``end_offset`` (exclusive), below the SPEO: what was at and above it does not exist any more.
+
+    All that is known of those offsets is forgotten, final or not, and the SPSO goes back if it was past them: what is
+    written there later are other records. An update cannot say so (R61, R74), so the decision's record is a snapshot.
+    """
+
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Acquire:
     """Give records to a member: redeliveries and new ones alike, in offset order (R36-R41).
 
@@ -125,7 +169,8 @@ class Acquire:
     (records are read after they are acquired) passes one batch up to the log end and ``EXACT``.
     ``fetch_offset`` is where the log was read; None: at the next fetch offset.
     ``batch_size`` (records) cuts large acquisitions at log batch starts.
-    ``suspects``: (``EXACT`` only) one piece of what was lost in a crash, and nothing else; without it, all but that.
+    ``searched``: (``EXACT`` only) records of this doubt are being searched for the one that brings engines down, and
+    left alone here; ``suspects``: take those, and nothing else. ``alone``: nobody else acquires in this micro-batch.
     """
 
     member_id: str
@@ -134,10 +179,14 @@ class Acquire:
     log_batches: tuple[LogBatch, ...]
     fetch_offset: int | None = None
     batch_size: int = 2**31 - 1
+    searched: Doubt = Doubt.NONE
     suspects: bool = False
+    alone: bool = False
 
 
-PartitionRequest = Initialize | Acknowledge | LoseAttempts | ReleaseMember | ExpireLocks | MoveLogStart | Acquire
+PartitionRequest = (
+    Initialize | Acknowledge | LoseAttempts | ReleaseMember | ExpireLocks | MoveLogStart | TruncateLog | Acquire
+)
 
 
 class AcquiredRange(NamedTuple):
@@ -171,7 +220,8 @@ class PartitionResponse:
     """Answer to one request. ``error`` concerns acknowledgements only; ``acquired`` only an ``Acquire``.
 
     ``accepted`` and ``released`` count records (offsets), for progress. ``ended``: the runs as they became when an
-    attempt ended, for the audit.
+    attempt ended, for the audit; ``not_entered``: those of them whose attempt is taken back, as they were before. Of a
+    ``TruncateLog``, ``ended`` are the Acquired runs that it has forgotten, as they were.
     """
 
     error: ErrorCode = ErrorCode.NONE
@@ -180,3 +230,4 @@ class PartitionResponse:
     accepted: int = 0
     released: int = 0
     ended: tuple[InFlightBatch, ...] = ()
+    not_entered: tuple[AcquiredRange, ...] = ()

@@ -27,7 +27,7 @@ from share_spark.partition.state import (
     has_available,
     next_deadline_ms,
     next_fetch_offset,
-    suspects,
+    suspected,
 )
 
 __all__ = [
@@ -45,6 +45,6 @@ __all__ = [
     "next_deadline_ms",
     "next_fetch_offset",
     "restore",
-    "suspects",
+    "suspected",
     "take_snapshot",
 ]

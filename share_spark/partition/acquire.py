@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from share_spark.model.offsets import OffsetRange
-from share_spark.model.records import DeliveryState, FetchedBatch, InFlightBatch
+from share_spark.model.records import DeliveryState, Doubt, FetchedBatch, InFlightBatch
 from share_spark.model.requests import (
     Acquire,
     AcquiredRange,
@@ -22,7 +22,7 @@ from share_spark.model.requests import (
 from share_spark.partition.acquire_batches import BatchAcquisition
 from share_spark.partition.draft import Draft
 from share_spark.partition.limits import PartitionLimits
-from share_spark.partition.lost import next_piece
+from share_spark.partition.lost import suspects
 from share_spark.partition.outcome import Outcome
 from share_spark.partition.release import archive_available, fetched_in_part
 from share_spark.partition.runs import pieces
@@ -30,6 +30,7 @@ from share_spark.partition.transitions import Event
 
 _AVAILABLE = DeliveryState.AVAILABLE
 _ACQUIRED = DeliveryState.ACQUIRED
+_NONE = Doubt.NONE
 
 
 def acquire(draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int) -> PartitionResponse:
@@ -77,9 +78,10 @@ def _acquire_exact(draft: Draft, request: Acquire, limits: PartitionLimits, now_
     deadline_ms = now_ms + limits.lock_duration_ms
     remaining = request.max_records
     changes: list[InFlightBatch] = []
-    for first, last, count in _exact_ranges(draft, request.log_batches, limits):
+    for first, last, count, doubt in _exact_ranges(draft, request, limits):
         taken_to = min(last, first + remaining - 1)
-        changes.append(InFlightBatch(first, taken_to, _ACQUIRED, count + 1, request.member_id, deadline_ms))
+        taken = InFlightBatch(first, taken_to, _ACQUIRED, count + 1, request.member_id, deadline_ms, doubt)
+        changes.append(taken)
         remaining -= taken_to - first + 1
         if remaining == 0:
             break
@@ -88,13 +90,13 @@ def _acquire_exact(draft: Draft, request: Acquire, limits: PartitionLimits, now_
 
 
 def _acquire_suspects(draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int) -> list[AcquiredRange]:
-    """One piece of what a crash has left in doubt, whatever the record limit says."""
+    """Some of those that are searched for the one that brings engines down."""
     assert request.mode is AcquireMode.EXACT, request
     deadline_ms = now_ms + limits.lock_duration_ms
-    piece = list(next_piece(list(draft.runs), limits.max_delivery_count))
-    size = sum(run.last_offset - run.first_offset + 1 for run in piece)
+    doubt = Doubt.ALONE if request.alone else request.searched
     changes = [
-        InFlightBatch(run[0], run[1], _ACQUIRED, run[3] + 1, request.member_id, deadline_ms, size) for run in piece
+        InFlightBatch(run[0], run[1], _ACQUIRED, run[3] + 1, request.member_id, deadline_ms, doubt)
+        for run in suspects(draft.runs, request.searched, request.max_records)
     ]
     _take_exact(draft, changes)
     return [AcquiredRange(run[0], run[1], run[3]) for run in changes]
@@ -144,34 +146,33 @@ def _cover(draft: Draft, changes: list[InFlightBatch]) -> None:
                 at = following.last_offset + 1
 
 
-def _exact_ranges(
-    draft: Draft, log_batches: tuple[LogBatch, ...], limits: PartitionLimits
-) -> Iterator[tuple[int, int, int]]:
-    """(first, last, delivery count so far) of what may be acquired, ascending; new offsets have count 0."""
+def _exact_ranges(draft: Draft, request: Acquire, limits: PartitionLimits) -> Iterator[tuple[int, int, int, Doubt]]:
+    """(first, last, delivery count so far, doubt) of what may be acquired, ascending; new offsets have count 0."""
     start = draft.start
     if draft.holds_nothing:
-        start = max(start, log_batches[0].base_offset)
+        start = max(start, request.log_batches[0].base_offset)
     window_last = start + limits.max_record_locks - 1
     end = draft.end
-    for batch in log_batches:
-        yield from _inside_window(draft, batch)
+    for batch in request.log_batches:
+        yield from _inside_window(draft, batch, request.searched)
         first, last = max(batch.base_offset, end), min(batch.last_offset, window_last)
         if first <= last:
-            yield first, last, 0
+            yield first, last, 0, _NONE
 
 
-def _inside_window(draft: Draft, batch: LogBatch) -> Iterator[tuple[int, int, int]]:
-    """Available runs, and what a load left unknown, of one log batch."""
+def _inside_window(draft: Draft, batch: LogBatch, searched: Doubt) -> Iterator[tuple[int, int, int, Doubt]]:
+    """Available runs, and what a load left unknown, of one log batch. Those that are searched are left alone. A search
+    that has come to a smaller piece has acquitted the others for now: they come with everybody else."""
     gap = draft.active_read_gap or OffsetRange(batch.last_offset + 1, -1)
     hole = max(batch.base_offset, gap.first, draft.start)
     for run in pieces(draft.runs, batch.base_offset, batch.last_offset):
         if gap and hole < run[0]:
-            yield hole, run[0] - 1, 0
+            yield hole, run[0] - 1, 0, _NONE
         hole = max(hole, run[1] + 1)
-        if run[2] is _AVAILABLE and not run[6]:
-            yield run[0], run[1], run[3]
+        if run[2] is _AVAILABLE and (run[6] is _NONE or run[6] < max(searched, Doubt.LOST_TWICE)):
+            yield run[0], run[1], run[3], min(run[6], Doubt.LOST_ONCE)
     if gap and hole <= min(gap.last, batch.last_offset):
-        yield hole, min(gap.last, batch.last_offset), 0
+        yield hole, min(gap.last, batch.last_offset), 0, _NONE
 
 
 def _without_aborted(

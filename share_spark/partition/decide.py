@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from share_spark.model.records import ShareUpdate
+from share_spark.model.records import ShareRecord
 from share_spark.model.requests import (
     Acknowledge,
     Acquire,
@@ -17,20 +17,22 @@ from share_spark.model.requests import (
     PartitionRequest,
     PartitionResponse,
     ReleaseMember,
+    TruncateLog,
 )
 from share_spark.partition.acknowledge import acknowledge
 from share_spark.partition.acquire import acquire
 from share_spark.partition.draft import Draft
 from share_spark.partition.limits import PartitionLimits
-from share_spark.partition.release import expire_locks, lose_attempts, move_log_start, release_member
+from share_spark.partition.release import expire_locks, lose_attempts, move_log_start, release_member, truncate_log
 from share_spark.partition.state import SharePartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """``record``: the sum of all changes, None if there were none. ``responses``: one per request, in order."""
+    """``record``: the sum of all changes, None if there were none; a snapshot if the log was truncated (R61, R74).
+    ``responses``: one per request, in order."""
 
-    record: ShareUpdate | None
+    record: ShareRecord | None
     responses: tuple[PartitionResponse, ...]
 
 
@@ -51,6 +53,7 @@ HANDLERS: dict[type, Handler] = {
     ReleaseMember: release_member,
     ExpireLocks: expire_locks,
     MoveLogStart: move_log_start,
+    TruncateLog: truncate_log,
     Acquire: acquire,
 }
 

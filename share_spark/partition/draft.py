@@ -18,10 +18,12 @@ from share_spark.model.records import (
     DeliveryState,
     FetchedBatch,
     InFlightBatch,
+    ShareRecord,
+    ShareSnapshot,
     ShareUpdate,
 )
 from share_spark.partition.evolve import fetched_after
-from share_spark.partition.runs import Runs, from_offset, overlay, run_at, without_finished_below
+from share_spark.partition.runs import Runs, below_offset, from_offset, overlay, pieces, run_at, without_finished_below
 from share_spark.partition.state import SharePartition
 
 _first = itemgetter(0)
@@ -30,7 +32,7 @@ _first = itemgetter(0)
 class Draft:
     """The working copy. Its fields have the meaning of the fields of ``SharePartition``."""
 
-    __slots__ = ("_changed_fetched", "changes", "fetched", "read_gap", "runs", "start", "state")
+    __slots__ = ("_changed_fetched", "_truncated", "changes", "fetched", "read_gap", "runs", "start", "state")
 
     def __init__(self, state: SharePartition) -> None:
         self.state = state
@@ -40,6 +42,7 @@ class Draft:
         self.read_gap = state.read_gap
         self.changes: Runs = ()
         self._changed_fetched: dict[int, FetchedBatch] = {}
+        self._truncated = False
 
     @property
     def initialized(self) -> bool:
@@ -124,6 +127,26 @@ class Draft:
         self.start = target
         self.fetched = list(fetched_after(self.fetched, (), target))
 
+    def truncate(self, end: int) -> None:
+        """Forget everything at and above ``end``, whatever its state. Only a snapshot can say so."""
+        gap = self.active_read_gap
+        self.runs = below_offset(self.runs, end)
+        self.start = min(self.start, end)
+        self.fetched = [self._cut(batch, end) for batch in self.fetched if self._outlasts(batch, end)]
+        # Cut to the window, it stays active; one that was not must not become so by the way back.
+        self.read_gap = OffsetRange(gap.first, self.end - 1) if gap is not None and gap.first < self.end else None
+        self._truncated = True
+
+    def _outlasts(self, batch: FetchedBatch, end: int) -> bool:
+        """Whether something of ``batch`` is left below ``end``: inside the window, or still Acquired below it."""
+        last = min(batch.last_offset, end - 1)
+        in_window = last >= max(batch.first_offset, self.start)
+        return in_window or any(pieces(self.runs, batch.first_offset, last))
+
+    @staticmethod
+    def _cut(batch: FetchedBatch, end: int) -> FetchedBatch:
+        return batch._replace(last_offset=min(batch.last_offset, end - 1))
+
     def _first_unfinished(self) -> int:
         for run in self.runs:
             if not run[2].is_final:
@@ -138,8 +161,10 @@ class Draft:
         """Whether a fetched batch below the SPSO remains from a move of the log start."""
         return bool(self.fetched) and self.fetched[0].first_offset < self.start
 
-    def record(self) -> ShareUpdate | None:
-        """What changed since the draft was made, None if nothing did."""
+    def record(self) -> ShareRecord | None:
+        """What changed since the draft was made, None if nothing did; everything if the log was truncated."""
+        if self._truncated:
+            return self._snapshot()
         moved = self.start != self.state.start_offset
         fetched = self._fetched_to_state(moved)
         gap_changed = self.read_gap != self.state.read_gap
@@ -152,6 +177,18 @@ class Draft:
             start_offset=self.start if moved else UNCHANGED,
             batches=tuple(self._batches_to_state(moved)),
             fetched=fetched,
+            read_gap=self.read_gap,
+        )
+
+    def _snapshot(self) -> ShareSnapshot:
+        return ShareSnapshot(
+            key=self.state.key,
+            snapshot_epoch=self.state.snapshot_epoch + 1,
+            state_epoch=self.state.state_epoch,
+            leader_epoch=self.state.leader_epoch,
+            start_offset=self.start,
+            batches=tuple(self.runs),
+            fetched=tuple(self.fetched),
             read_gap=self.read_gap,
         )
 

@@ -1,77 +1,125 @@
-"""Attempts lost in a crash: which record was to blame, found without archiving its neighbours.
+"""Attempts that end without an acknowledgement: what is charged, and how a record that brings engines down is found.
 
-A worker or a whole engine that dies tells nothing: any of the records that it ran may have killed it, or none. So they
-become *suspects*. Suspects are not acquired with other records; they come back in pieces that run by themselves, and
-each time a piece is lost its own records come back in smaller pieces, so that the last attempt that the delivery limit
-allows is one of a single record. At a limit of 5, a million records lost together come back 31,250 at a time, then
-977, 31, 1.
+The delivery count is the number of times a handler was entered with a record. So an attempt that never reached the
+handler is taken back, and one that did is kept, whatever became of it.
 
-Two rules follow for counts. A record that was lost while it ran alone has no neighbour to blame: for it the limit
-counts as for a release (R6), unless its engine is known to have died before the handler had it or after it had
-answered. One that was lost beside others at the limit, or so acquitted, gets another attempt, alone: a crash never
-archives a record unless its last attempt ran alone. Acquittals end at twice the limit, for a record can bring its
-engine down after the handler as well, say by the size of its output.
+A record that is known to have been in the handler when everything died is ACCUSED, and runs by itself from then on. If
+an engine dies then as well, and it was the only one in a handler, it is archived at the delivery limit. Not before it
+was accused: others may have used its attempts up, by bringing engines down that were done with it.
 
-``InFlightBatch.lost_among`` holds it: while Available, how many records were lost together; while Acquired, how many
-run together as a piece. An answer of any kind clears it.
+Where nothing is known (the machine is gone, and with it the trace that its workers kept) all that was in flight comes
+back together, once. Only if the next engine dies with it too does a search begin, over the suspects of all
+share-partitions (``engine.search``):
+
+    in flight          unknown          unknown             unknown                 unknown
+    NONE ------------> LOST_ONCE -----> LOST_TWICE -------> LOST_IN_PIECE --------> ACCUSED, ALONE
+    with all others    with all others  N^(2/3) at a time   √ of that at a time     one at a time
+
+So with ∛N pieces at each step, the one among N is found after five deaths and 3·∛N micro-batches at most. A crash
+archives a record only if it was alone in it, and only at the delivery limit.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 
-from share_spark.model.records import DeliveryState, InFlightBatch
+from share_spark.model.records import Doubt, InFlightBatch
+from share_spark.model.requests import Loss, Trace, TracedRange
 from share_spark.partition.outcome import Outcome
 from share_spark.partition.transitions import Event
 
-_AVAILABLE = DeliveryState.AVAILABLE
+_last = itemgetter(1)
+
+NEXT_DOUBT: Mapping[Doubt, Doubt] = {
+    Doubt.NONE: Doubt.LOST_ONCE,
+    Doubt.LOST_ONCE: Doubt.LOST_TWICE,
+    Doubt.LOST_TWICE: Doubt.LOST_IN_PIECE,
+    Doubt.LOST_IN_PIECE: Doubt.ACCUSED,
+    Doubt.ACCUSED: Doubt.ACCUSED,
+    Doubt.ALONE: Doubt.ACCUSED,
+}
+"""Doubt of an attempt that was lost without a trace -> doubt of the next one."""
+
+Lost = tuple[InFlightBatch, Loss]
 
 
-def lose(outcome: Outcome, ended: list[InFlightBatch], in_handler: frozenset[str] | None = None) -> None:
-    """End the attempts of ``ended``, which were lost together. Those of one count are suspects together.
+def lose(outcome: Outcome, lost: Sequence[Lost]) -> None:
+    """End these attempts of Acquired runs."""
+    for run, loss in lost:
+        match loss:
+            case Loss.NOT_ENTERED:
+                outcome.take_back(run, _waiting(run.doubt))
+            case Loss.FINISHED:
+                outcome.give_back(run, run.delivery_count, Doubt.NONE)
+            case Loss.AMONG_OTHERS:
+                outcome.give_back(run, run.delivery_count, Doubt.ACCUSED)
+            case Loss.IN_HANDLER if run.doubt >= Doubt.ACCUSED:
+                outcome.end_attempt(run, Event.LOCK_EXPIRED, Doubt.ACCUSED)
+            case Loss.IN_HANDLER:
+                outcome.give_back(run, run.delivery_count, Doubt.ACCUSED)
+            case Loss.UNKNOWN | Loss.AFTER_HANDLER:
+                _lose_unknown(outcome, run, loss)
 
-    ``in_handler``: the members that died inside the handler of a record that ran alone; None: any may have.
-    """
-    together: Counter[int] = Counter()
+
+def _lose_unknown(outcome: Outcome, run: InFlightBatch, loss: Loss) -> None:
+    """One that was alone is the only one to blame. If it had left the handler, it is not: until twice the limit, for a
+    record can bring its engine down by what comes after the handler as well, say the size of its output."""
+    acquitted = loss is Loss.AFTER_HANDLER and not outcome.is_overdue(run)
+    if run.doubt is Doubt.ALONE and not acquitted:
+        outcome.end_attempt(run, Event.LOCK_EXPIRED, Doubt.ACCUSED)
+    else:
+        outcome.give_back(run, run.delivery_count, NEXT_DOUBT[run.doubt])
+
+
+def _waiting(doubt: Doubt) -> Doubt:
+    """The doubt of an Available record that had this one while it was Acquired."""
+    return Doubt.ACCUSED if doubt is Doubt.ALONE else doubt
+
+
+def traced(ended: Sequence[InFlightBatch], traces: Sequence[Trace]) -> Iterator[Lost]:
+    """How the attempts of dead members ended, as far as they have left a trace. An entry of another delivery count is
+    of an earlier attempt."""
+    entered = {trace.member_id: trace.entered for trace in traces}
     for run in ended:
-        together[run.delivery_count] += run.last_offset - run.first_offset + 1
-    for run in ended:
-        guilty = in_handler is None or run.member_id in in_handler or outcome.is_overdue(run)
-        if run.lost_among == 1 and guilty:
-            outcome.end_attempt(run, Event.LOCK_EXPIRED)
+        if run.member_id in entered:
+            yield from _cut(run, entered[run.member_id])
         else:
-            outcome.give_back(run, run.delivery_count, together[run.delivery_count])
+            yield run, Loss.UNKNOWN
 
 
-def piece_size(lost_among: int, delivery_count: int, max_delivery_count: int) -> int:
-    """How many of ``lost_among`` records that were lost with this count may run together next.
+def _cut(run: InFlightBatch, entered: Sequence[TracedRange]) -> Iterator[Lost]:
+    """``run`` in pieces, by what the trace says.
 
-    The size shrinks by the same factor with each attempt that is left, to 1 for the last.
-
-    >>> piece_size(1_000_000, 1, 5), piece_size(31_250, 2, 5), piece_size(977, 3, 5), piece_size(31, 4, 5)
-    (31250, 977, 31, 1)
+    run       |--------------------------------|
+    entered      |-----|   |--|      |-------------|
+    yielded   |--|-----|---|--|------|----------|
     """
-    attempts_left = max_delivery_count - delivery_count
-    if attempts_left <= 0:
-        return 1
-    factor = max(1, int(lost_among ** (1 / attempts_left)) - 1)
-    while pow(factor, attempts_left) < lost_among:
-        factor += 1
-    return -(-lost_among // factor)
+    at = run.first_offset
+    for traced_range in _overlapping(run, entered):
+        first, last = max(at, traced_range.first_offset), min(run.last_offset, traced_range.last_offset)
+        if at < first:
+            yield run._replace(first_offset=at, last_offset=first - 1), Loss.NOT_ENTERED
+        yield run._replace(first_offset=first, last_offset=last), traced_range.loss
+        at = last + 1
+    if at <= run.last_offset:
+        yield run._replace(first_offset=at), Loss.NOT_ENTERED
 
 
-def next_piece(runs: list[InFlightBatch], max_delivery_count: int) -> Iterator[InFlightBatch]:
-    """The suspects among ``runs`` (ascending) that run next: those with most attempts left first, so that crashes that
-    no record caused are spread over all of them."""
-    waiting = [run for run in runs if run.lost_among and run.delivery_state is _AVAILABLE]
-    if not waiting:
-        return
-    chosen = min(waiting, key=lambda run: (run.delivery_count, run.first_offset))
-    alike = [run for run in waiting if run[3] == chosen[3] and run[6] == chosen[6]]
-    room = piece_size(chosen.lost_among, chosen.delivery_count, max_delivery_count)
-    for run in alike:
-        yield run._replace(last_offset=min(run.last_offset, run.first_offset + room - 1))
-        room -= run.last_offset - run.first_offset + 1
-        if room <= 0:
+def _overlapping(run: InFlightBatch, entered: Sequence[TracedRange]) -> Iterator[TracedRange]:
+    for index in range(bisect_left(entered, run.first_offset, key=_last), len(entered)):
+        if entered[index].first_offset > run.last_offset:
             return
+        if entered[index].delivery_count == run.delivery_count:
+            yield entered[index]
+
+
+def suspects(runs: Sequence[InFlightBatch], doubt: Doubt, most: int) -> Iterator[InFlightBatch]:
+    """The first ``most`` Available records of this doubt, ascending."""
+    for run in runs:
+        if run.doubt is doubt and run.member_id is None:
+            yield run._replace(last_offset=min(run.last_offset, run.first_offset + most - 1))
+            most -= run.last_offset - run.first_offset + 1
+            if most <= 0:
+                return

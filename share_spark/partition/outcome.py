@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from share_spark.model.errors import ErrorCode
-from share_spark.model.records import DeliveryState, InFlightBatch
+from share_spark.model.records import DeliveryState, Doubt, InFlightBatch
 from share_spark.model.requests import AcquiredRange, ArchivedRange, PartitionResponse
 from share_spark.partition.transitions import ACKNOWLEDGED_TO, EVENTS, Event, archive_reason, next_state
 
@@ -15,28 +15,36 @@ _ARCHIVED = DeliveryState.ARCHIVED
 class Outcome:
     """Changed runs in offset order, and counts of offsets by what became of them."""
 
-    __slots__ = ("_max_delivery_count", "accepted", "archived", "changes", "released")
+    __slots__ = ("_max_delivery_count", "accepted", "archived", "changes", "not_entered", "released")
 
     def __init__(self, max_delivery_count: int) -> None:
         self._max_delivery_count = max_delivery_count
         self.changes: list[InFlightBatch] = []
         self.archived: list[ArchivedRange] = []
+        self.not_entered: list[AcquiredRange] = []
         self.accepted = 0
         self.released = 0
 
-    def end_attempt(self, run: InFlightBatch, event: Event) -> None:
-        """``run`` is left by its owner, or found to be gone: put it into its next state. A suspect stays one."""
+    def end_attempt(self, run: InFlightBatch, event: Event, doubt: Doubt = Doubt.NONE) -> None:
+        """``run`` is left by its owner, or found to be gone: put it into its next state, with ``doubt`` if that is
+        Available."""
         target = next_state(run[2], event, run[3], self._max_delivery_count)
         assert target is not None, (run, event)
-        self._note(run[0], run[1], target, run[3], event, run[6])
+        self._note(run[0], run[1], target, run[3], event, doubt)
 
     def is_overdue(self, run: InFlightBatch) -> bool:
         """Has ``run`` had twice the attempts that the limit allows?"""
         return run.delivery_count >= 2 * self._max_delivery_count
 
-    def give_back(self, run: InFlightBatch, count: int, lost_among: int) -> None:
+    def give_back(self, run: InFlightBatch, count: int, doubt: Doubt) -> None:
         """``run`` becomes Available whatever the delivery limit says."""
-        self._note(run[0], run[1], _AVAILABLE, count, Event.RELEASE, lost_among)
+        self._note(run[0], run[1], _AVAILABLE, count, Event.RELEASE, doubt)
+
+    def take_back(self, run: InFlightBatch, doubt: Doubt) -> None:
+        """``run`` becomes Available as if it had not been acquired: the handler never had it."""
+        count = run.delivery_count
+        self.not_entered.append(AcquiredRange(run.first_offset, run.last_offset, count))
+        self.changes.append(InFlightBatch(run.first_offset, run.last_offset, _AVAILABLE, count - 1, None, None, doubt))
 
     def acknowledge(self, first: int, last: int, count: int, ack_type: int) -> None:
         """``end_attempt`` for part of an Acquired run; the hot path of a large request."""
@@ -50,10 +58,10 @@ class Outcome:
         self._note(first, last, target, count, EVENTS[ack_type])
 
     def _note(
-        self, first: int, last: int, target: DeliveryState, count: int, event: Event, lost_among: int = 0
+        self, first: int, last: int, target: DeliveryState, count: int, event: Event, doubt: Doubt = Doubt.NONE
     ) -> None:
         if target is _AVAILABLE:
-            self.changes.append(InFlightBatch(first, last, target, count, None, None, lost_among))
+            self.changes.append(InFlightBatch(first, last, target, count, None, None, doubt))
             self.released += last - first + 1
             return
         self.changes.append(InFlightBatch(first, last, target, count))
@@ -80,4 +88,5 @@ class Outcome:
             accepted=self.accepted,
             released=self.released,
             ended=tuple(self.changes),
+            not_entered=tuple(self.not_entered),
         )

@@ -1,22 +1,29 @@
-"""Attempts that end without an acknowledgement: lock expiry, session end, a crash, a move of the log start
-(R25, R55-R58)."""
+"""Attempts that end without an acknowledgement: lock expiry, session end, a crash, a move of the log start or of its
+end (R25, R55-R58)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
-from itertools import chain
 
 from share_spark.model.records import DeliveryState, FetchedBatch, InFlightBatch
-from share_spark.model.requests import ExpireLocks, LoseAttempts, MoveLogStart, PartitionResponse, ReleaseMember
+from share_spark.model.requests import (
+    ExpireLocks,
+    LoseAttempts,
+    Loss,
+    MoveLogStart,
+    PartitionResponse,
+    ReleaseMember,
+    TruncateLog,
+)
 from share_spark.partition.draft import Draft
 from share_spark.partition.limits import PartitionLimits
-from share_spark.partition.lost import lose
+from share_spark.partition.lost import lose, traced
 from share_spark.partition.outcome import Outcome
 from share_spark.partition.runs import pieces
 from share_spark.partition.transitions import Event
 
 _AVAILABLE = DeliveryState.AVAILABLE
+_ACQUIRED = DeliveryState.ACQUIRED
 
 
 EndAttempts = Callable[[Outcome, list[InFlightBatch]], None]
@@ -25,20 +32,32 @@ EndAttempts = Callable[[Outcome, list[InFlightBatch]], None]
 def expire_locks(draft: Draft, request: ExpireLocks, limits: PartitionLimits, now_ms: int) -> PartitionResponse:
     """End the locks whose deadline is now or past: a lock ends *at* its deadline (R55)."""
     due = [run for run in draft.runs if run[5] is not None and run[5] <= now_ms]
-    end = partial(lose, in_handler=request.in_handler) if request.lost else _each(Event.LOCK_EXPIRED)
-    return _end_attempts(draft, due, end, limits)
+    if not request.lost:
+        return _end_attempts(draft, due, _each(Event.LOCK_EXPIRED), limits)
+    return _end_attempts(draft, due, lambda outcome, ended: lose(outcome, list(traced(ended, request.traces))), limits)
 
 
 def lose_attempts(draft: Draft, request: LoseAttempts, limits: PartitionLimits, _now_ms: int) -> PartitionResponse:
-    """What the member held of these ranges died with a worker. What it does not hold is left alone."""
-    touched = chain.from_iterable(pieces(draft.runs, first, last) for first, last in request.ranges)
-    return _end_attempts(draft, (run for run in touched if run[4] == request.member_id), lose, limits)
+    """Attempts of a living member that nobody acknowledged. What it does not hold is left alone."""
+    held = [
+        (run, loss)
+        for first, last, loss in request.ranges
+        for run in pieces(draft.runs, first, last)
+        if run[4] == request.member_id
+    ]
+    losses = {run.last_offset: loss for run, loss in held}  # what falls below the log start is cut off in front
+    return _end_attempts(
+        draft,
+        [run for run, _ in held],
+        lambda outcome, ended: lose(outcome, [(run, losses[run.last_offset]) for run in ended]),
+        limits,
+    )
 
 
 def release_member(draft: Draft, request: ReleaseMember, limits: PartitionLimits, _now_ms: int) -> PartitionResponse:
     """Give back what the member still holds (R57). The delivery count stays, unless the attempt is not charged."""
     held = [run for run in draft.runs if run[4] == request.member_id]
-    return _end_attempts(draft, held, _each(Event.SESSION_CLOSED) if request.charged else _uncharged, limits)
+    return _end_attempts(draft, held, _each(Event.SESSION_CLOSED) if request.charged else _not_entered, limits)
 
 
 def _each(event: Event) -> EndAttempts:
@@ -49,9 +68,8 @@ def _each(event: Event) -> EndAttempts:
     return end
 
 
-def _uncharged(outcome: Outcome, ended: list[InFlightBatch]) -> None:
-    for run in ended:
-        outcome.give_back(run, run.delivery_count - 1, run.lost_among)
+def _not_entered(outcome: Outcome, ended: list[InFlightBatch]) -> None:
+    lose(outcome, [(run, Loss.NOT_ENTERED) for run in ended])
 
 
 def _end_attempts(
@@ -100,6 +118,18 @@ def move_log_start(draft: Draft, request: MoveLogStart, limits: PartitionLimits,
     if request.pass_finished:
         draft.advance_start()
     return outcome.response()
+
+
+def truncate_log(draft: Draft, request: TruncateLog, _limits: PartitionLimits, _now_ms: int) -> PartitionResponse:
+    """The records at and above ``end_offset`` are gone, and what was known of them with them."""
+    end = request.end_offset
+    assert end >= 0, request
+    if not draft.initialized or end >= draft.end:
+        return PartitionResponse()
+    gone = tuple(run for run in pieces(draft.runs, end, draft.end - 1) if run.delivery_state is _ACQUIRED)
+    draft.truncate(end)
+    draft.advance_start()
+    return PartitionResponse(ended=gone)
 
 
 def archive_available(draft: Draft, outcome: Outcome, first: int, end: int, event: Event) -> None:

@@ -100,6 +100,14 @@ def from_offset(runs: Runs, offset: int) -> list[InFlightBatch]:
     return out
 
 
+def below_offset(runs: Runs, offset: int) -> list[InFlightBatch]:
+    """What of ``runs`` lies below ``offset``."""
+    out = list(runs[: bisect_left(runs, offset, key=_first)])
+    if out and out[-1][1] >= offset:
+        out[-1] = out[-1]._replace(last_offset=offset - 1)
+    return out
+
+
 def without_finished_below(runs: Runs, offset: int) -> list[InFlightBatch]:
     """``runs`` without what lies below ``offset``, save Acquired ones: they stay with their owner (R25)."""
     if not runs or runs[0][0] >= offset:

@@ -11,6 +11,7 @@ from share_spark.model.offsets import OffsetRange
 from share_spark.model.records import (
     UNINITIALIZED_START_OFFSET,
     DeliveryState,
+    Doubt,
     FetchedBatch,
     InFlightBatch,
 )
@@ -70,9 +71,14 @@ def available_ranges(state: SharePartition) -> Iterator[tuple[int, int, int]]:
             yield run[0], run[1], run[3]
 
 
-def suspects(state: SharePartition) -> Iterator[InFlightBatch]:
-    """The Available runs that were lost in a crash and wait for an attempt in smaller company, ascending."""
-    return (run for run in state.in_flight if run[6] and run[2] is _AVAILABLE)
+def suspected(state: SharePartition) -> tuple[int, int, int]:
+    """How many Available records are to be searched for the one that brings engines down: those of doubt LOST_TWICE,
+    LOST_IN_PIECE and ACCUSED."""
+    found = [0, 0, 0]
+    for run in state.in_flight:
+        if run[6] >= Doubt.LOST_TWICE and run[2] is _AVAILABLE:
+            found[run[6] - Doubt.LOST_TWICE] += run[1] - run[0] + 1
+    return found[0], found[1], found[2]
 
 
 def has_available(state: SharePartition) -> bool:
@@ -98,10 +104,10 @@ def next_deadline_ms(state: SharePartition) -> int | None:
     return min(deadlines, default=None)
 
 
-def check_invariants(state: SharePartition, limits: PartitionLimits | None = None) -> None:
+def check_invariants(state: SharePartition) -> None:
     """Raise AssertionError if ``state`` is one that no sequence of requests may lead to."""
     for run in state.in_flight:
-        _check_run(state, run, limits)
+        _check_run(state, run)
     for left, right in pairwise(state.in_flight):
         assert left.last_offset < right.first_offset, ("runs overlap", left, right)
         touching = left.last_offset + 1 == right.first_offset
@@ -113,7 +119,7 @@ def check_invariants(state: SharePartition, limits: PartitionLimits | None = Non
     _check_fetched_cover(state)
 
 
-def _check_run(state: SharePartition, run: InFlightBatch, limits: PartitionLimits | None) -> None:
+def _check_run(state: SharePartition, run: InFlightBatch) -> None:
     """One run is well formed, and lies where a run of its state may lie."""
     assert run.first_offset <= run.last_offset, run
     owned = run.member_id is not None and run.lock_deadline_ms is not None
@@ -122,11 +128,8 @@ def _check_run(state: SharePartition, run: InFlightBatch, limits: PartitionLimit
     below = run.first_offset < state.start_offset
     assert not below or run.delivery_state is _ACQUIRED, ("below the SPSO", run)
     assert run.delivery_count >= 0, run
-    assert run.lost_among >= 0, run
-    assert not (run.lost_among and run.delivery_state.is_final), ("a suspect that is finished", run)
-    if limits is not None:
-        # Past the limit only for a record whose last attempt was lost beside others, or acquitted (``partition.lost``).
-        assert run.delivery_count <= 2 * limits.max_delivery_count, ("over the limit", run)
+    assert not (run.doubt and run.delivery_state.is_final), ("a suspect that is finished", run)
+    assert run.doubt is not Doubt.ALONE or run.delivery_state is _ACQUIRED, ("alone, but not acquired", run)
 
 
 def _check_fetched_cover(state: SharePartition) -> None:

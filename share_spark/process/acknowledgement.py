@@ -67,12 +67,43 @@ class Answers:
     """Acknowledgements of a batch: ``codes`` (1, 2 or 3) and ``error_ids`` have one element per
     record.
 
-    An error id of 0 is no error, n is ``texts[n - 1]``. Accepted records have none.
+    An error id of 0 is no error, n is ``texts[n - 1]``. Accepted records have none. Codes below 0 are a ``Loss``.
+    ``misfits``: how many are released because their answer broke the contract; the last text is of one of them.
     """
 
     codes: Codes
     error_ids: ErrorIds
     texts: tuple[str, ...] = ()
+    misfits: int = 0
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[Answers]) -> Answers:
+        """One after another."""
+        if len(parts) == 1:
+            return parts[0]
+        texts = tuple(text for part in parts for text in part.texts)
+        before = np.cumsum([0, *(len(part.texts) for part in parts[:-1])])
+        ids = [np.where(part.error_ids, part.error_ids + at, 0) for part, at in zip(parts, before, strict=True)]
+        return cls(
+            codes=np.concatenate([part.codes for part in parts]),
+            error_ids=np.concatenate(ids).astype(np.int32),
+            texts=texts,
+            misfits=sum(part.misfits for part in parts),
+        )
+
+    def errors(self) -> dict[int, str]:
+        """Errors by position."""
+        return {int(at): self.texts[self.error_ids[at] - 1] for at in np.flatnonzero(self.error_ids)}
+
+    def with_misfits(self, misfits: dict[int, str]) -> Answers:
+        """These records are released instead, each for breaking the contract."""
+        if not misfits:
+            return self
+        known = {text: number for number, text in enumerate(dict.fromkeys(map(error_text, misfits.values())), 1)}
+        codes, ids = self.codes.copy(), self.error_ids.copy()
+        for at, text in misfits.items():
+            codes[at], ids[at] = Ack.RELEASE, len(self.texts) + known[error_text(text)]
+        return Answers(codes=codes, error_ids=ids, texts=(*self.texts, *known), misfits=self.misfits + len(misfits))
 
     @classmethod
     def same(cls, rows: int, code: int, error: str | None = None) -> Answers:
@@ -126,11 +157,11 @@ def single_answer(value: object) -> tuple[int, str | None]:
         return int(value), None
     if isinstance(value, str) and value.upper() in _BY_NAME:
         return _BY_NAME[value.upper()], None
-    raise HandlerError(f"answered {_shown(value)}, which is not {_CHOICES}")
+    raise HandlerError(_not_an_answer(value))
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = str(value) if isinstance(value, np.integer) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -140,9 +171,9 @@ def _shown(value: object) -> str:
 def batch_answers(answer: Any, rows: int) -> Answers:
     """What a batch handler returned, for a batch of ``rows`` records, without output columns.
 
-    A table or frame with a column ``ack`` (and perhaps ``error``), one answer per row as list,
-    tuple or array of any kind, or one Ack for the whole batch. Raises HandlerError: nothing,
-    another length, no such column, not an answer.
+    A table or frame with a column ``ack`` (and perhaps ``error``), one answer per row as list, tuple or array of any
+    kind, or one Ack for the whole batch. A row whose answer is none (a null, an unknown number or name) is released.
+    Raises HandlerError: nothing, another length, no such column, a column of another type.
     """
     if answer is None:
         raise HandlerError("returned nothing: a batch handler returns one acknowledgement per row")
@@ -181,43 +212,63 @@ def is_column(answer: Any) -> bool:
 
 
 def column_answers(acks: Any, errors: Any | None, rows: int) -> Answers:
-    """A column of acknowledgements, with a column of error texts or nulls, judged without a loop
-    over the rows."""
-    codes = _column_codes(acks, rows)
+    """A column of acknowledgements, with a column of error texts or nulls, judged without a loop over the rows that are
+    right."""
+    _check_length(len(acks), rows)
+    codes, misfits = _column_codes(acks)
     if errors is None:
-        return Answers(codes=codes, error_ids=np.zeros(rows, np.int32))
+        return Answers(codes=codes, error_ids=np.zeros(rows, np.int32)).with_misfits(misfits)
     error_ids, texts = _column_errors(errors, rows)
-    return Answers(codes=codes, error_ids=np.where(codes == Ack.ACCEPT, 0, error_ids), texts=texts)
+    answers = Answers(codes=codes, error_ids=np.where(codes == Ack.ACCEPT, 0, error_ids), texts=texts)
+    return answers.with_misfits(misfits)
 
 
 def _list_answers(answers: Sequence[object], rows: int) -> Answers:
     """A list: as a column when all its elements are numbers or names, else one by one."""
     _check_length(len(answers), rows)
-    kinds = set(map(type, answers))
-    if kinds <= {Ack, int}:
-        return Answers(codes=_checked(np.array(answers, np.int64)), error_ids=np.zeros(rows, np.int32))
-    codes, errors = [], {}
+    if set(map(type, answers)) <= {Ack, int}:
+        codes, misfits = _number_codes(np.array(answers, np.int64))
+        return Answers(codes=codes, error_ids=np.zeros(rows, np.int32)).with_misfits(misfits)
+    listed: list[int] = []
+    errors: dict[int, str] = {}
+    misfits = {}
     for position, answer in enumerate(answers):
-        code, error = single_answer(answer)
-        codes.append(code)
+        try:
+            code, error = single_answer(answer)
+        except HandlerError as fault:
+            code, error = Ack.RELEASE, None
+            misfits[position] = str(fault)
+        listed.append(code)
         if error is not None:
             errors[position] = error
-    return Answers.listed(codes, errors)
+    return Answers.listed(listed, errors).with_misfits(misfits)
 
 
-def _column_codes(acks: Any, rows: int) -> Codes:
-    """Codes of a column of numbers or names. Raises HandlerError."""
-    _check_length(len(acks), rows)
+_NO_ANSWER = "returned no acknowledgement (null)"
+
+
+def _column_codes(acks: Any) -> tuple[Codes, dict[int, str]]:
+    """Codes of a column of numbers or names, and what is wrong with those that are none. Raises HandlerError."""
     column = _arrow_column(acks, "ack")
-    if column.null_count:
-        raise HandlerError("returned no acknowledgement (null) for some of the rows")
+    if pa.types.is_null(column.type):
+        return np.full(len(column), Ack.RELEASE, np.int8), dict.fromkeys(range(len(column)), _NO_ANSWER)
     if pa.types.is_integer(column.type):
-        return _checked(column.to_numpy(zero_copy_only=False))
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        return _named_codes(column)
-    if not rows:
-        return np.zeros(0, np.int8)
-    raise HandlerError(f"returned acknowledgements of type {column.type}, not {_CHOICES}")
+        codes, misfits = _number_codes(column.fill_null(int(Ack.RELEASE)).to_numpy(zero_copy_only=False))
+    elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        codes, misfits = _named_codes(column.fill_null(Ack.RELEASE.name))
+    elif _is_whole(column):  # pandas makes floats of integers with a null among them
+        codes, misfits = _number_codes(column.cast(pa.int64()).fill_null(int(Ack.RELEASE)).to_numpy())
+    else:
+        raise HandlerError(f"returned acknowledgements of type {column.type}, not {_CHOICES}")
+    if column.null_count:
+        misfits |= dict.fromkeys(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist(), _NO_ANSWER)
+    return codes, misfits
+
+
+def _is_whole(column: Any) -> bool:
+    if not pa.types.is_floating(column.type) or (len(column) and not column.null_count):
+        return False
+    return bool(pc.all(pc.equal(column, pc.floor(column)), min_count=0).as_py())
 
 
 def _column_errors(errors: Any, rows: int) -> tuple[ErrorIds, tuple[str, ...]]:
@@ -246,21 +297,26 @@ def _arrow_column(column: Any, name: str) -> Any:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
-def _named_codes(names: Any) -> Codes:
+def _named_codes(names: Any) -> tuple[Codes, dict[int, str]]:
     """Codes of a column of names: each different name is looked up once."""
     encoded = names.dictionary_encode()
-    codes = [single_answer(name)[0] for name in encoded.dictionary.to_pylist()]
+    texts = encoded.dictionary.to_pylist()
+    wrong = {at: _not_an_answer(name) for at, name in enumerate(texts) if name.upper() not in _BY_NAME}
+    codes = np.array([_BY_NAME.get(name.upper(), Ack.RELEASE) for name in texts], np.int8)
     positions: npt.NDArray[np.int32] = encoded.indices.to_numpy(zero_copy_only=False)
-    return np.array(codes, np.int8)[positions]
+    misfits = {int(row): wrong[int(positions[row])] for row in np.flatnonzero(np.isin(positions, list(wrong)))}
+    return codes[positions], misfits
 
 
-def _checked(codes: npt.NDArray[Any]) -> Codes:
-    """Numbers as codes. Raises HandlerError with the first that is none."""
-    wrong = (codes < Ack.ACCEPT) | (codes > Ack.REJECT)
-    if wrong.any():
-        position = int(wrong.argmax())
-        raise HandlerError(f"answered {codes[position]} in row {position}, which is not {_CHOICES}")
-    return codes.astype(np.int8, copy=False)
+def _number_codes(numbers: npt.NDArray[Any]) -> tuple[Codes, dict[int, str]]:
+    wrong = (numbers < Ack.ACCEPT) | (numbers > Ack.REJECT)
+    misfits = {int(row): _not_an_answer(numbers[row]) for row in np.flatnonzero(wrong)}
+    codes = np.where(wrong, Ack.RELEASE, numbers) if misfits else numbers
+    return codes.astype(np.int8, copy=False), misfits
+
+
+def _not_an_answer(value: object) -> str:
+    return f"answered {_shown(value)}, which is not {_CHOICES}"
 
 
 def _check_length(length: int, rows: int) -> None:

@@ -69,7 +69,7 @@ class Handler:
     """A handler with all that is declared about it.
 
     ``columns``: those of HANDLER_COLUMNS it needs, None for all; others are not read or converted.
-    ``record_timeout_ms``: time limit per record, None for none. ``output``: schema of its output
+    ``timeout_ms``: time limit of a call, None for none. ``output``: schema of its output
     rows, None for none.
     """
 
@@ -77,7 +77,7 @@ class Handler:
     kind: HandlerKind
     call: Callable[[Any], Any]
     columns: tuple[str, ...] | None = None
-    record_timeout_ms: int | None = None
+    timeout_ms: int | None = None
     output: pa.Schema | None = None
 
 
@@ -91,23 +91,23 @@ _DECLARED = "__share_spark_handler__"
 class _Declared(NamedTuple):
     kind: HandlerKind
     columns: tuple[str, ...] | None
-    record_timeout_ms: int | None
+    timeout_ms: int | None
 
 
 @overload
 def record_handler(function: _F) -> _F: ...
 @overload
-def record_handler(*, columns: Sequence[str] | None = None, record_timeout_ms: int | None = None) -> _Decorator[_F]: ...
+def record_handler(*, columns: Sequence[str] | None = None, timeout_ms: int | None = None) -> _Decorator[_F]: ...
 def record_handler(function: Any = None, **declared: Any) -> Any:
     """Marks a function of one Record. With or without options: ``columns``,
-    ``record_timeout_ms``."""
+    ``timeout_ms``."""
     return _decorated(HandlerKind.RECORD, function, declared)
 
 
 @overload
 def arrow_handler(function: _F) -> _F: ...
 @overload
-def arrow_handler(*, columns: Sequence[str] | None = None, record_timeout_ms: int | None = None) -> _Decorator[_F]: ...
+def arrow_handler(*, columns: Sequence[str] | None = None, timeout_ms: int | None = None) -> _Decorator[_F]: ...
 def arrow_handler(function: Any = None, **declared: Any) -> Any:
     """Marks a function of a ``pyarrow.RecordBatch`` (of a ``pyarrow.Table`` if its parameter is
     annotated so)."""
@@ -117,7 +117,7 @@ def arrow_handler(function: Any = None, **declared: Any) -> Any:
 @overload
 def pandas_handler(function: _F) -> _F: ...
 @overload
-def pandas_handler(*, columns: Sequence[str] | None = None, record_timeout_ms: int | None = None) -> _Decorator[_F]: ...
+def pandas_handler(*, columns: Sequence[str] | None = None, timeout_ms: int | None = None) -> _Decorator[_F]: ...
 def pandas_handler(function: Any = None, **declared: Any) -> Any:
     """Marks a function of a ``pandas.DataFrame``."""
     return _decorated(HandlerKind.PANDAS, function, declared)
@@ -137,7 +137,7 @@ def frame_handler(function: _F) -> _F:
 def _decorated(kind: HandlerKind, function: Any, declared: dict[str, Any]) -> Any:
     if function is None:
         return functools.partial(_decorated, kind, declared=declared)
-    columns, limit = declared.get("columns"), declared.get("record_timeout_ms")
+    columns, limit = declared.get("columns"), declared.get("timeout_ms")
     return _mark(function, _Declared(kind, tuple(columns) if columns is not None else None, limit))
 
 
@@ -160,7 +160,7 @@ def as_handler(
     *,
     output: OutputSchema | None = None,
     columns: Sequence[str] | None = None,
-    record_timeout_ms: int | None = None,
+    timeout_ms: int | None = None,
 ) -> Handler:
     """The handler with its kind told and its settings checked; what is given here wins over the
     decorator.
@@ -183,7 +183,7 @@ def as_handler(
         kind=_kind(function, declared, name),
         call=function,
         columns=_first(tuple(columns) if columns is not None else None, declared and declared.columns),
-        record_timeout_ms=_first(record_timeout_ms, declared and declared.record_timeout_ms),
+        timeout_ms=_first(timeout_ms, declared and declared.timeout_ms),
         output=arrow_output(output, name) if output is not None else None,
     )
     _check(made)
@@ -230,9 +230,9 @@ def _check(handler: Handler) -> None:
     unknown = sorted(set(handler.columns or ()) - set(HANDLER_COLUMNS))
     if unknown:
         raise HandlerError(f"handler {handler.name}: there is no column {', '.join(unknown)} to read")
-    if handler.record_timeout_ms is not None and handler.record_timeout_ms <= 0:
-        raise HandlerError(f"handler {handler.name}: record_timeout_ms is {handler.record_timeout_ms}, not above 0")
-    if handler.kind is HandlerKind.FRAME and (handler.output or handler.record_timeout_ms):
+    if handler.timeout_ms is not None and handler.timeout_ms <= 0:
+        raise HandlerError(f"handler {handler.name}: timeout_ms is {handler.timeout_ms}, not above 0")
+    if handler.kind is HandlerKind.FRAME and (handler.output or handler.timeout_ms):
         raise HandlerError(f"handler {handler.name}: a frame handler has no output schema and no time limit")
 
 

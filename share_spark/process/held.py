@@ -5,7 +5,7 @@ Spark's own ways of keeping a frame do not promise that. A cached frame, and a l
 job has ended, compute a lost block anew, and that would call the handler again. So:
 - the frame is a local checkpoint that never checks: its blocks are kept, its lineage is not replaced by
   them, and nothing but the one action computes it (tasks know their delivery, see ``worker``); whoever
-  reads a lost block gets OutputLostError;
+  reads a lost block later gets OutputLostError;
 - where two attempts of a task wrote the same block (speculation, an executor that was given up too early),
   the block may be of the attempt whose answers were not taken. It says whose it is, and reading it is the
   same error.
@@ -20,7 +20,6 @@ from share_spark.engine.checkpointed_frame import unpersist
 from share_spark.model.errors import OutputLostError
 from share_spark.process.acquired_records import SMALL
 from share_spark.process.runs import OUTPUT, OUTPUT_COLUMN, PRODUCED, RUN_SCHEMA
-from share_spark.process.worker import DELIVERY_PROPERTY
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,24 +29,18 @@ _OTHER_ATTEMPT = f"{OutputLostError.__name__}: output rows are of another attemp
 
 
 class HeldFrame:
-    """``sent``: the frame that a HandlerTask of this delivery makes, with output; lazy."""
+    """``sent``: the frame that a HandlerTask with output makes; lazy."""
 
-    def __init__(self, sent: DataFrame, delivery: str) -> None:
-        self._delivery = delivery
-        self._context = sent.sparkSession.sparkContext
+    def __init__(self, sent: DataFrame) -> None:
         self._frame = sent.localCheckpoint(eager=False)
+        self._runs = self._frame.where(f"ack <> {OUTPUT}").select(*RUN_SCHEMA.names)
         plan: Any = self._frame._jdf.queryExecution().logical()
-        jvm: Any = self._context._jvm
+        jvm: Any = sent.sparkSession._jvm
         getattr(plan.rdd(), "checkpointData_$eq")(jvm.scala.Option.empty())
 
     def runs(self) -> pa.Table:
-        """The one action: all but the output rows, in RUN_SCHEMA."""
-        before: Any = self._context.getLocalProperty(DELIVERY_PROPERTY)
-        self._context.setLocalProperty(DELIVERY_PROPERTY, self._delivery)
-        try:
-            return self._frame.where(f"ack <> {OUTPUT}").select(*RUN_SCHEMA.names).toArrow()
-        finally:
-            self._context.setLocalProperty(DELIVERY_PROPERTY, before)
+        """The one action, repeated if it died with its workers: all but the output rows, in RUN_SCHEMA."""
+        return self._runs.toArrow()
 
     def outputs(self, produced: Mapping[int, int]) -> DataFrame:
         """The output rows that these attempts of tasks sent (``DeliveryResult.produced``); lazy, reads blocks only.

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from share_spark.model.errors import HandlerError
@@ -69,17 +71,46 @@ def row_table(rows: list[Row], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def column_table(answer: Any, columns: Sequence[str], schema: pa.Schema) -> pa.Table:
-    """The output columns beside the acknowledgements of a batch; columns not in the schema are left
-    out.
+def column_table(
+    answer: Any, columns: Sequence[str], schema: pa.Schema, wanted: npt.NDArray[np.int64]
+) -> tuple[pa.Table, dict[int, str]]:
+    """The output columns beside the acknowledgements of a batch, of the rows ``wanted`` as far as they fit the schema,
+    and why the others do not, by row. Columns not in the schema are left out.
 
-    Raises HandlerError: a column is missing or of another type.
+    Raises HandlerError: a column is missing.
     """
     missing = [name for name in schema.names if name not in columns]
     if missing:
         raise HandlerError(f"returned no output column {', '.join(missing)}, which the schema declares")
-    cast = [_cast(column_of(answer, name), schema.field(name)) for name in schema.names]
-    return pa.Table.from_arrays(cast, schema=schema)
+    chosen = {name: _taken(column_of(answer, name), wanted) for name in schema.names}
+    misfits: dict[int, str] = {}
+    for name, values in chosen.items():
+        misfits = _misfits(values, schema.field(name)) | misfits
+    fitting = np.array([at for at in range(len(wanted)) if at not in misfits], np.int64) if misfits else None
+    kept = chosen if fitting is None else {name: _taken(values, fitting) for name, values in chosen.items()}
+    table = pa.Table.from_arrays([_cast(kept[name], schema.field(name)) for name in schema.names], schema=schema)
+    return table, {int(wanted[at]): text for at, text in misfits.items()}
+
+
+def _taken(values: Any, rows: npt.NDArray[np.int64]) -> Any:
+    if len(rows) == len(values):
+        return values
+    return values.iloc[rows] if hasattr(values, "iloc") else values.take(pa.array(rows))
+
+
+def _misfits(values: Any, field: pa.Field[Any]) -> dict[int, str]:
+    """Which values do not fit a column, one by one only if not all of them do."""
+    try:
+        _cast(values, field)
+        return {}
+    except HandlerError:
+        found = {}
+        for at in range(len(values)):
+            try:
+                _cast(values.iloc[at : at + 1] if hasattr(values, "iloc") else values.slice(at, 1), field)
+            except HandlerError as fault:
+                found[at] = str(fault)
+        return found
 
 
 def _cast(values: Any, field: pa.Field[Any]) -> Any:

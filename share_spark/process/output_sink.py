@@ -28,7 +28,7 @@ _ANSWER_FIELDS: list[pa.Field[pa.DataType]] = [
     pa.field("error", pa.string()),
 ]
 _ANSWERS = pa.schema(_ANSWER_FIELDS)
-"""A row is an acknowledged range (``answer``: the acknowledge type or LOST), or the error text of a range."""
+"""A row is an acknowledged range (``answer``: the acknowledge type or a ``Loss``), or the error text of a range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

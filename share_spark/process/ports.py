@@ -19,17 +19,21 @@ from share_spark.engine.ports import (
     AcquiredSpan,
     DeadLetter,
     DeadLetterTarget,
+    Delivered,
+    MemberTrace,
     Stamp,
     TopicLog,
     is_committed,
 )
-from share_spark.engine.step import LOST
 from share_spark.model.errors import DeadLetterError, ShareError
 from share_spark.model.ids import TopicPartition
+from share_spark.model.requests import Loss
 from share_spark.process.acquired_records import acquired_records
 from share_spark.process.delivery import WORKER_LOST, DeliveryResult, deliver
 from share_spark.process.handlers import HandlerKind
-from share_spark.process.marks import Marks
+from share_spark.process.ledger_place import LedgerPlace
+from share_spark.process.traces import member_traces
+from share_spark.process.worker import Terms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,37 +47,50 @@ _log = logging.getLogger(__name__)
 class SparkDelivery:
     """Delivery port: one Spark job per micro-batch, with as many tasks as there are cores.
 
-    ``marks``: where workers leave theirs, asked once the group is claimed. Output rows of a delivery are kept until
-    the next one.
+    ``place``: where workers keep their ledgers, asked once the group is claimed. Output rows of a delivery are kept
+    until the next one.
     """
 
     spark: SparkSession
     log: TopicLog
     handler: Handler
-    marks: Callable[[], Marks | None]
+    place: Callable[[], LedgerPlace]
+    budget_ms: int = 10_000
     _result: DeliveryResult = field(default_factory=DeliveryResult)
+    _seconds_per_record: float | None = None
+    _others: Sequence[str] = ()
 
-    def died_in_handler(self) -> frozenset[str] | None:
-        marks = self._marks()
-        return marks.left() if marks is not None else None
+    def start(self) -> None:
+        self._others = self.place().all_others()
+        if self._leaves_traces:
+            self.place().start()
 
-    def deliver(self, acquired: Sequence[AcquiredSpan], *, alone: bool = False) -> Sequence[AcknowledgedSpan]:
-        """Raises HandlerError. A job that dies with its workers has lost everything that it was given."""
+    def traces(self) -> Sequence[MemberTrace]:
+        return member_traces(self.place()) if self._leaves_traces else ()
+
+    def forget_traces(self) -> None:
+        self.place().forget(self._others)
+
+    def deliver(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool = False) -> Delivered:
+        """Raises ShareError."""
         self.close()
-        records = acquired_records(
-            self.spark,
-            self.log,
-            acquired,
-            tasks=self.spark.sparkContext.defaultParallelism,
-            third="delivery_count",
-        )
+        tasks = 1 if in_turn else self.spark.sparkContext.defaultParallelism
+        records = acquired_records(self.spark, self.log, acquired, tasks=tasks, third="delivery_count")
         topics = {one.partition.topic for one in acquired}
-        topic, marks = topics.pop() if len(topics) == 1 else None, self._marks() if alone else None
-        self._result = deliver(records, self.handler, topic=topic, mark=marks.own if marks else None)
-        if self._result.lost:
-            _log.warning("the handler's job died with its workers; what it was given is lost")
-            return [_all_lost(one) for one in acquired]
-        return [_acknowledged(partition, self._result) for partition in self._result.partitions]
+        self._result = result = deliver(
+            records.coalesce(1) if in_turn else records,
+            self.handler,
+            topic=topics.pop() if len(topics) == 1 else None,
+            place=self.place(),
+            terms=Terms(self.budget_ms / 1_000, self._seconds_per_record, in_turn),
+        )
+        if result.entered and not in_turn:
+            self._seconds_per_record = result.busy_s * tasks / result.entered
+        if result.lost:
+            _log.warning("the handler's job died with its workers, and nobody knows what it did")
+            return Delivered([_all_lost(one) for one in acquired])
+        answers = [_acknowledged(partition, result) for partition in result.partitions]
+        return Delivered(answers, result.fault, result.entered, result.busy_s, result.explains_deaths)
 
     @property
     def outputs(self) -> DataFrame | None:
@@ -85,9 +102,10 @@ class SparkDelivery:
         self._result.close()
         self._result = DeliveryResult()
 
-    def _marks(self) -> Marks | None:
-        """A handler of frames runs where and when Spark likes: there is no moment to mark."""
-        return None if self.handler.kind is HandlerKind.FRAME else self.marks()
+    @property
+    def _leaves_traces(self) -> bool:
+        """A handler of frames runs where and when Spark likes: nobody knows which record it was with."""
+        return self.handler.kind is not HandlerKind.FRAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +167,11 @@ class SparkDeadLetters:
         self.target.write(self.spark, self.group_id, stamp, letters)
 
 
+def is_one_machine(spark: SparkSession) -> bool:
+    """Do all workers run where the driver does?"""
+    return str(spark.sparkContext.master).startswith("local")
+
+
 _WITHDRAWN = b"withdrawn\n"
 
 
@@ -183,6 +206,6 @@ def _acknowledged(partition: TopicPartition, result: DeliveryResult) -> Acknowle
 
 def _all_lost(acquired: AcquiredSpan) -> AcknowledgedSpan:
     ranges = acquired.ranges[np.argsort(acquired.ranges[:, 0], kind="stable")].copy()
-    ranges[:, 2] = LOST
+    ranges[:, 2] = Loss.UNKNOWN
     whole = (int(ranges[0, 0]), int(ranges[-1, 1]), WORKER_LOST)
     return AcknowledgedSpan(acquired.partition, ranges, [whole])

@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from share_spark.engine.step import LOST
 from share_spark.model.errors import HandlerError, ShareError
 from share_spark.model.ids import TopicPartition
+from share_spark.model.requests import Loss
 from share_spark.process.acknowledgement import Ack
-from share_spark.process.runs import FAULT, PRODUCED, VIOLATION, Ints, Runs
+from share_spark.process.runs import FAULT, MEASURED, PRODUCED, SPECIAL, VIOLATION, Ints, Runs
+from share_spark.process.traces import WORKER_LOST
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,7 +34,7 @@ class ErrorRun(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAcks:
     """Acknowledgements of one topic-partition: runs ``first..last`` (inclusive, int64) with ``ack``
-    (int8, see Ack; LOST: a worker died with what was or was not done about it).
+    (int8, see Ack, or a Loss).
 
     Sorted and disjoint. Offsets in no run held no record. ``errors`` are sorted; only runs with a
     text are there.
@@ -45,7 +46,7 @@ class PartitionAcks:
     errors: tuple[ErrorRun, ...] = ()
 
     def count(self, ack: int) -> int:
-        """Records with this acknowledgement, or LOST."""
+        """Records with this acknowledgement, or Loss."""
         chosen = self.ack == ack
         return int((self.last[chosen] - self.first[chosen] + 1).sum())
 
@@ -54,14 +55,18 @@ class PartitionAcks:
 class DeliveryResult:
     """What became of a delivery.
 
-    ``lost``: the job died with a worker and Spark would not repeat it; nothing is known, so
-    **everything** that was acquired is LOST, with the error WORKER_LOST. ``outputs``: the output rows of
-    accepted records, lazy, in the declared schema; None if there are none. They are kept on the executors
-    until ``close``; once an executor has died with some of them, reading raises OutputLostError inside Spark.
+    ``fault``: what was wrong with it as a whole; records that are in no run of ``partitions`` were then not entered.
+    ``lost``: the job died with its workers, and nothing is known of what is in no run. ``entered`` records kept the
+    busiest worker for ``busy_s`` seconds. ``outputs``: the output rows of accepted records, lazy, in the declared
+    schema; None if there are none. They are kept on the executors until ``close``; once an executor has died with some
+    of them, reading raises OutputLostError inside Spark.
     """
 
     partitions: Mapping[TopicPartition, PartitionAcks] = field(default_factory=dict)
+    fault: ShareError | None = None
     lost: bool = False
+    entered: int = 0
+    busy_s: float = 0.0
     produced: Mapping[int, int] = field(default_factory=dict)
     outputs: DataFrame | None = None
     free: Callable[[], None] | None = None
@@ -88,8 +93,19 @@ class DeliveryResult:
 
     @property
     def lost_records(self) -> int:
-        """Records whose attempt was lost with a worker; 0 where the whole delivery is ``lost``."""
-        return self._count(LOST)
+        """Records whose attempt was lost with a worker."""
+        return sum(self._count(loss) for loss in Loss if loss is not Loss.NOT_ENTERED)
+
+    @property
+    def explains_deaths(self) -> bool:
+        """Have workers died whose ledgers say which records they were with?"""
+        texts = (run.error for acks in self.partitions.values() for run in acks.errors)
+        return self._count(Loss.AMONG_OTHERS) > 0 or WORKER_LOST in texts
+
+    @property
+    def not_entered(self) -> int:
+        """Records that the handler was not entered with, as far as they were read."""
+        return self._count(Loss.NOT_ENTERED)
 
     def _count(self, ack: int) -> int:
         return sum(acks.count(ack) for acks in self.partitions.values())
@@ -101,20 +117,23 @@ HandlerError."""
 
 
 def decoded(table: pa.Table, settle: Settle) -> DeliveryResult:
-    """The result in what the workers sent (RUN_SCHEMA, in any order).
-
-    Raises HandlerError (the contract was broken) and ShareError (a worker's own fault, a record
-    read twice).
-    """
+    """The result in what the workers sent (RUN_SCHEMA, in any order). Raises ShareError (a record was read twice)."""
     special, acks = _parted(table)
-    _raise_faults(special.select(["ack", "error"]).to_pylist())
     names, topic_ids = _encoded(acks.column("topic"))
     texts, error_ids = _encoded(acks.column("error"))
     partitions = {}
     for runs in _per_partition(_runs(acks, topic_ids, error_ids).ordered()):
         key = TopicPartition(names[runs.topic[0]], int(runs.partition[0]))
         partitions[key] = _acks(settle(key, runs), texts)
-    return DeliveryResult(partitions=partitions, produced=_produced(special))
+    rows = special.select(["ack", "first_offset", "last_offset", "error"]).to_pylist()
+    measured = [(row["first_offset"], row["last_offset"]) for row in rows if row["ack"] == MEASURED]
+    return DeliveryResult(
+        partitions=partitions,
+        fault=_fault(rows),
+        entered=sum(entered for entered, _ in measured),
+        busy_s=max((busy for _, busy in measured), default=0) / 1e6,
+        produced={row["first_offset"]: row["last_offset"] for row in rows if row["ack"] == PRODUCED},
+    )
 
 
 def read_once(key: TopicPartition, runs: Runs) -> Runs:
@@ -128,21 +147,16 @@ def read_once(key: TopicPartition, runs: Runs) -> Runs:
 
 def _parted(table: pa.Table) -> tuple[pa.Table, pa.Table]:
     """(Rows of other kinds, acknowledgements and records that exist)."""
-    is_special = table.column("ack").to_numpy() < LOST
+    is_special = table.column("ack").to_numpy() < SPECIAL
     return table.filter(pa.array(is_special)), table.filter(pa.array(~is_special)) if is_special.any() else table
 
 
-def _raise_faults(special: list[dict[str, Any]]) -> None:
-    """The first of what was told, a broken contract before a fault of ours."""
+def _fault(special: list[dict[str, Any]]) -> ShareError | None:
+    """The first of what was wrong, a broken contract before a fault of ours."""
     for code, error in ((VIOLATION, HandlerError), (FAULT, ShareError)):
         for text in (row["error"] for row in special if row["ack"] == code):
-            raise error(" ".join(text.split()))
-
-
-def _produced(special: pa.Table) -> dict[int, int]:
-    """Output rows by attempt id."""
-    rows = special.select(["ack", "first_offset", "last_offset"]).to_pylist()
-    return {row["first_offset"]: row["last_offset"] for row in rows if row["ack"] == PRODUCED}
+            return error(" ".join(text.split()))
+    return None
 
 
 def _encoded(column: Any) -> tuple[list[str], npt.NDArray[Any]]:

@@ -3,8 +3,8 @@
 A run is a stretch of *consecutive* offsets of one topic-partition with one code and one error. An
 offset that was not delivered ends a run, so that gaps stay visible to whoever compares with what
 was acquired. Columns of RUN_SCHEMA are what a worker sends; besides acknowledgements (codes 1 to 3, see
-``Ack``, and LOST) there are rows of other kinds, told by the code. Where a handler has an output
-schema, each of them has a column more, OUTPUT_COLUMN, which is null except in output rows.
+``Ack``) and losses (codes -1 to -6, see ``Loss``) there are rows of other kinds, with codes below those. Where a
+handler has an output schema, each of them has a column more, OUTPUT_COLUMN, which is null except in output rows.
 
 NumPy and Arrow only; no loop here is longer than the number of different topics and errors.
 """
@@ -20,25 +20,33 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from share_spark.process.acknowledgement import Answers
+from share_spark.process.ledger import LedgerEntries
 
 PRESENT = 0
 """Code of a run of records that exist; sent beside the answers of a frame handler to tell what it
 left out."""
 
-VIOLATION = -2
+VIOLATION = -21
 """Code of a row that says in ``error`` how the handler broke its contract. Its offsets mean
 nothing."""
 
-FAULT = -3
+FAULT = -22
 """Code of a row that says in ``error`` what went wrong in a worker through no fault of the
 handler."""
 
-OUTPUT = -4
+OUTPUT = -23
 """Code of a row that carries nothing but output."""
 
-PRODUCED = -5
+PRODUCED = -24
 """Code of a row that ends a task whose handler has an output schema: ``first_offset`` is Spark's id
 of the task's attempt, ``last_offset`` how many output rows it sent."""
+
+MEASURED = -25
+"""Code of a row that ends a task: ``first_offset`` is how many records its handler was entered with, ``last_offset``
+how many microseconds that took."""
+
+SPECIAL = -20
+"""All lower codes are of rows of other kinds."""
 
 _RUN_FIELDS: list[pa.Field[Any]] = [
     pa.field("topic", pa.string()),
@@ -160,6 +168,27 @@ class RunLog:
         )
         self._parts.append(runs.joined())
 
+    def add_entries(self, entries: LedgerEntries, codes: npt.NDArray[np.int8], rows: npt.NDArray[np.bool_]) -> None:
+        """The answers that a ledger holds, of these rows."""
+        picked = np.flatnonzero(rows)
+        if not len(picked):
+            return
+        topics = self._topics.ids(entries.topics)
+        texts = [entries.errors.get(at) for at in picked.tolist()]
+        error_ids = np.full(len(picked), -1, np.int32)
+        noted = [at for at, text in enumerate(texts) if text is not None]
+        error_ids[noted] = self._errors.ids([text for text in texts if text is not None])
+        offsets = entries.offset[picked]
+        runs = Runs(
+            topic=topics[entries.topic[picked]],
+            partition=entries.partition[picked],
+            first=offsets,
+            last=offsets,
+            code=codes[picked],
+            error=error_ids,
+        )
+        self._parts.append(runs)
+
     def _topic_ids(self, batch: pa.RecordBatch) -> Ints:
         if self._only_topic is not None:
             return np.zeros(batch.num_rows, np.int32)
@@ -191,6 +220,11 @@ def special_row(code: int, text: str) -> pa.RecordBatch:
 def produced_row(attempt_id: int, rows: int) -> pa.RecordBatch:
     """The row PRODUCED, in RUN_SCHEMA."""
     return _row(PRODUCED, first=attempt_id, last=rows)
+
+
+def measured_row(entered: int, busy_s: float) -> pa.RecordBatch:
+    """The row MEASURED, in RUN_SCHEMA."""
+    return _row(MEASURED, first=entered, last=int(busy_s * 1e6))
 
 
 def _row(code: int, *, first: int = 0, last: int = 0, error: str | None = None) -> pa.RecordBatch:

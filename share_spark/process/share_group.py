@@ -43,10 +43,10 @@ from share_spark.model.errors import ConfigError
 from share_spark.partition import PartitionLimits
 from share_spark.process.checkpoint import Checkpoint
 from share_spark.process.clock import wall_clock_ms
-from share_spark.process.handlers import Handler, as_handler
-from share_spark.process.marks import Marks
+from share_spark.process.handlers import Handler, HandlerKind, as_handler
+from share_spark.process.ledger_place import LedgerPlace
 from share_spark.process.output_sink import DeltaOutput
-from share_spark.process.ports import SparkDeadLetters, SparkDelivery
+from share_spark.process.ports import SparkDeadLetters, SparkDelivery, is_one_machine
 from share_spark.process.query import ShareGroupQuery, Trigger
 
 if TYPE_CHECKING:
@@ -230,13 +230,22 @@ class ShareGroup:
             journal=functools.cache(functools.partial(store.journal, "dead letters")),
         )
         handler = self._required_handler()
-        if config.record_timeout_ms and handler.record_timeout_ms is None:
-            handler = replace(handler, record_timeout_ms=config.record_timeout_ms)
+        if handler.timeout_ms is None and handler.kind is not HandlerKind.FRAME:
+            handler = replace(handler, timeout_ms=config.delivery_timeout_ms)
         delivery = SparkDelivery(
             spark=self.spark,
             log=log,
             handler=handler,
-            marks=functools.cache(lambda: Marks.beside(store.directory, self.group_id, store.member_id)),
+            place=functools.cache(
+                lambda: LedgerPlace.beside(
+                    store.directory,
+                    store.log_id,
+                    self.group_id,
+                    store.member_id,
+                    one_machine=is_one_machine(self.spark),
+                )
+            ),
+            budget_ms=config.delivery_budget_ms,
         )
         ports = Ports(
             topics=topics,

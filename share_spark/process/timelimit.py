@@ -1,86 +1,101 @@
 """A time limit on calls of the user's code, inside a Python worker.
 
-An alarm (SIGALRM) interrupts the call in the worker's main thread, which is where Spark runs it;
-whatever the process did with SIGALRM before is put back. Limits, to be known by users:
+An alarm (SIGALRM) interrupts the call in the worker's main thread, which is where Spark runs it; whatever the process
+did with SIGALRM before is put back. Code that does not react (C that never returns to the interpreter, Python that
+catches BaseException) is ended with its worker by a watchdog: a thread of CPython's own (``faulthandler``) that needs
+no lock of the interpreter. It first writes where the code was stuck.
 
-- C code that never returns to the interpreter is not interrupted: the alarm is seen when it
-  returns.
-- Code that catches BaseException swallows the alarm; its record still counts as overrun when the
-  call returns.
-- A handler that uses SIGALRM itself, and workers without it (Windows, a thread), are only timed,
-  not interrupted.
+Setting a timer costs as much as a call of a small handler, so it is not set for each: ``begin`` is, once in a tenth of
+the limit, and the alarm, when it comes too early for the call that runs, is set again for the rest.
 """
 
 from __future__ import annotations
 
+import faulthandler
+import math
 import signal
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from pathlib import Path
+from types import CodeType, FrameType, TracebackType
 from typing import Any
+
+_MOST_GRACE_S = 5.0
+_RETRY_S = 0.005
 
 
 class OverrunError(BaseException):
-    """The time limit has passed. Not an Exception, so that a handler's ``except Exception`` lets it
-    through."""
+    """The time limit has passed. Not an Exception, so that a handler's ``except Exception`` lets it through."""
 
 
 class TimeLimit:
-    """Runs calls under a limit: ``with TimeLimit() as limit: limit.run(call, argument, 0.5)``."""
+    """``with TimeLimit(0.5) as limit``: then ``limit.since = time.monotonic()`` before each call and ``limit.since =
+    math.inf`` after it; and ``begin`` whenever its time has come. OverrunError is raised inside the call, never in the
+    code objects ``outside``. ``limit_s`` None: no limit. ``stuck``: where the watchdog writes; None: there is none.
+    """
 
-    def __init__(self) -> None:
-        main = threading.current_thread() is threading.main_thread()
-        self._interrupts = main and hasattr(signal, "setitimer")
-        self._armed = False
-        self._earliest = 0.0
+    __slots__ = ("_before", "_interrupts", "_limit_s", "_outside", "_stuck", "_watched", "since")
+
+    def __init__(self, limit_s: float | None, *, stuck: Path | None = None, outside: tuple[CodeType, ...] = ()) -> None:
+        self._limit_s = limit_s
+        self._stuck, self._outside = stuck, outside
+        self._interrupts = limit_s is not None and threading.current_thread() is threading.main_thread()
         self._before: Any = None
+        self._watched: Any = None
+        self.since = math.inf
 
     def __enter__(self) -> TimeLimit:
         if self._interrupts:
             self._before = signal.signal(signal.SIGALRM, self._ring)
+            self._watched = self._stuck.open("ab") if self._stuck is not None else None
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._interrupts:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, self._before)
+        if self._watched is not None:
+            faulthandler.cancel_dump_traceback_later()
+            self._watched.close()
 
-    def run(self, call: Callable[[Any], Any], argument: Any, limit_s: float) -> Any:
-        """The call's result. Raises OverrunError when it took longer than ``limit_s`` seconds, else
-        what it raises. Overrun is overrun, also where nothing interrupted it."""
-        started = time.monotonic()
-        try:
-            result = self._interruptible(call, argument, limit_s, started)
-        except Exception:
-            if time.monotonic() - started > limit_s:
-                raise OverrunError from None
-            raise
-        finally:
-            self._armed = False
-        if time.monotonic() - started > limit_s:
-            raise OverrunError
-        return result
+    def begin(self, now: float) -> float:
+        """Watch the calls from ``now`` on. Returns when this has to be called again."""
+        if not self._interrupts or self._limit_s is None:
+            return math.inf
+        signal.setitimer(signal.ITIMER_REAL, self._limit_s)
+        if self._watched is not None:
+            grace_s = min(_MOST_GRACE_S, max(1.0, self._limit_s / 10))
+            faulthandler.dump_traceback_later(1.1 * self._limit_s + grace_s, file=self._watched, exit=True)
+        return now + self._limit_s / 10
 
-    def _interruptible(self, call: Callable[[Any], Any], argument: Any, limit_s: float, started: float) -> Any:
-        """The timer is not stopped after a call, which would double its cost: the next call sets it anew."""
-        if self._interrupts:
-            self._earliest = started + limit_s / 2
-            signal.setitimer(signal.ITIMER_REAL, limit_s)
-            self._armed = True
+    def run(self, call: Callable[[Any], Any], argument: Any) -> Any:
+        """One call that is long enough to be watched by itself."""
+        self.begin(time.monotonic())
+        self.since = time.monotonic()
         try:
             return call(argument)
         finally:
-            self._armed = False
+            self.since = math.inf
 
-    def _ring(self, _signal: int, _frame: FrameType | None) -> None:
-        """Raises in the call. Not after it (``run`` judges by the clock), and not for the call before it, whose alarm
-        may be seen late."""
-        if self._armed and time.monotonic() >= self._earliest:
-            self._armed = False
+    def _ring(self, _signal: int, frame: FrameType | None) -> None:
+        assert self._limit_s is not None
+        left_s = self._limit_s - (time.monotonic() - self.since)
+        if left_s == math.inf:  # no call runs
+            return
+        if left_s > 0:
+            signal.setitimer(signal.ITIMER_REAL, left_s)
+        elif frame is not None and frame.f_code in self._outside:
+            signal.setitimer(signal.ITIMER_REAL, _RETRY_S)  # between two calls, or in C that has just returned
+        else:
+            self.since = math.inf
             raise OverrunError
+
+
+def stuck_at(file: Path) -> str | None:
+    """Where the watchdog found the code that it ended, None if it ended none: the innermost frame it has written."""
+    lines = file.read_text(errors="replace").splitlines() if file.exists() else []
+    frames = [line.strip() for line in lines if line.strip().startswith("File ")]
+    return frames[0] if frames else None

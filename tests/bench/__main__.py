@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 
 from share_spark import build_session
-from tests.bench import breadth, compaction, fixed_cost, history, recovery, throughput
+from tests.bench import breadth, compaction, fixed_cost, history, ledger, recovery, throughput
 from tests.bench.harness import say
 from tests.support.broker import running_broker
 
@@ -17,6 +17,7 @@ BENCHMARKS = {
     "breadth": breadth.run,
     "recovery": recovery.run,
     "compaction": compaction.run,
+    "ledger": ledger.run,
 }
 
 

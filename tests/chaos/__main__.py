@@ -7,13 +7,14 @@ Exit code 1, and a line to reproduce it, if anything is wrong.
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import random
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from share_spark.delta.verify_report import verify_lines
 from tests.chaos.faults import DRIVER, EXECUTOR, IN_HANDLER, IN_OUTPUT, JVM, POINTS, SESSION, WORKER, Fault
 from tests.chaos.job import GROUP
 from tests.chaos.kafka import KafkaProducer
+from tests.chaos.scenarios import CLUSTER, SCENARIOS, Scenario
 from tests.chaos.script import ALWAYS_FAIL, mixed
 from tests.chaos.world import EmbeddedProducer, Producer, World
 from tests.support.broker import running_broker
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 SOURCES = ("embedded", "kafka")
 RECORDS, IN_A_ROW, TRIES = 30, 3, 4
 LONGEST_DELAY_MS = 600
-CLUSTER = "local-cluster[2,1,1024]"
+HANDLER = "handler"
+"""Who does it, where nobody is hit from outside."""
 
 HALF_KILLS = [
     *(("after the append", who) for who in (JVM, DRIVER)),
@@ -68,8 +71,8 @@ Tallies = dict[tuple[str, str, str], Tally]
 
 
 def planned(kills: int, only: Fault | None, sources: Sequence[str], rng: random.Random) -> Iterator[tuple[str, Fault]]:
-    """(source, fault): every point once, on the sources in turn; then every point on the next source, and so on."""
-    places = [(point, SESSION) for point in POINTS] + HALF_KILLS
+    """(source, fault): every point and scenario once, on the sources in turn; then on the next source, and so on."""
+    places = [(point, SESSION) for point in POINTS] + HALF_KILLS + [(name, HANDLER) for name in SCENARIOS]
     rng.shuffle(places)
     rounds = itertools.count() if only is None else itertools.repeat(0)
     endless = ((number, turn, place) for turn in rounds for number, place in enumerate(places))
@@ -78,6 +81,8 @@ def planned(kills: int, only: Fault | None, sources: Sequence[str], rng: random.
 
 
 def _fault(point: str, who: str, rng: random.Random) -> Fault:
+    if point in SCENARIOS:
+        return Fault(point, who)
     once = point in (IN_HANDLER, IN_OUTPUT) or POINTS[point].once
     delayed = point.startswith(("during", "while"))
     return Fault(point, who, 1 if once else rng.choice((1, 1, 2)), rng.randrange(10, LONGEST_DELAY_MS) * delayed)
@@ -85,22 +90,50 @@ def _fault(point: str, who: str, rng: random.Random) -> Fault:
 
 @dataclass(slots=True)
 class Campaign:
-    """All kills on one log. ``pending``: what is still to be done."""
+    """All kills on one log. ``pending``: what is still to be done. ``producer``: to the topics of a directory."""
 
     source: str
     world: World
+    producer: Callable[[Path], Producer]
     tallies: Tallies
     pending: list[Fault]
     rounds: int = 0
 
     def run(self) -> None:
         """Until nothing is pending."""
+        scenarios = [fault for fault in self.pending if fault.point in SCENARIOS]
+        self.pending = [fault for fault in self.pending if fault.point not in SCENARIOS]
+        for number, fault in enumerate(scenarios):
+            self._scenario(fault, f"scenario-{number}")
         while self.pending:
             faults, self.pending = self.pending[:IN_A_ROW], self.pending[IN_A_ROW:]
             self._round(faults)
-        report = verify(self.world.spark, str(self.world.directory / "state"), GROUP)
+        if self.rounds:
+            self._verify(self.world)
+
+    def _verify(self, world: World) -> None:
+        report = verify(world.spark, str(world.directory / "state"), GROUP)
         if not report.agrees:
             self._blame("verify", ["\n".join(verify_lines(report))])
+
+    def _scenario(self, fault: Fault, name: str) -> None:
+        """In a world of its own, for nothing else may happen there."""
+        began, place = time.monotonic(), self.world.directory / name
+        topic = f"{self.world.topic}-{name}"
+        with World.opened(self.world.spark, place, self.producer(place), topic=topic) as world:
+            wrong = _outcome(SCENARIOS[fault.point], world)
+            tally = self._tally(fault)
+            tally.kills += 1
+            tally.restarts += len(world.engines) - 1
+            if not wrong:
+                self._verify(world)
+        tally.wrong += wrong
+        self._print(wrong, began, fault.point)
+
+    def _print(self, wrong: Sequence[str], began: float, names: str) -> None:
+        for text in wrong:
+            print(f"  WRONG {text}", flush=True)
+        print(f"{self.source:9} {'WRONG' if wrong else 'ok':5} {time.monotonic() - began:5.0f} s  {names}", flush=True)
 
     def _round(self, faults: Sequence[Fault]) -> None:
         began = time.monotonic()
@@ -110,10 +143,7 @@ class Campaign:
         wrong = [*self._to_the_end(struck), *self.world.faults()]
         for fault in struck:
             self._tally(fault).wrong += wrong
-        for text in wrong:
-            print(f"  WRONG {text}", flush=True)
-        names = ", ".join(f"{fault.point} ({fault.who})" for fault in struck)
-        print(f"{self.source:9} {'WRONG' if wrong else 'ok':5} {time.monotonic() - began:5.0f} s  {names}", flush=True)
+        self._print(wrong, began, ", ".join(f"{fault.point} ({fault.who})" for fault in struck))
 
     def _hit(self, faults: Sequence[Fault]) -> list[Fault]:
         """Those that came; the others are tried again in a later round, the first time that an engine comes there, or
@@ -157,10 +187,17 @@ class Campaign:
         print(*wrong, sep="\n", flush=True)
 
 
-def told(tallies: Tallies, seed: int) -> Iterator[str]:
-    """The table, and for what went wrong how to see it again."""
+def _outcome(scenario: Scenario, world: World) -> list[str]:
+    try:
+        return scenario(world)
+    except (AssertionError, TimeoutError) as fault:
+        return [str(fault)]
+
+
+def summary(tallies: Tallies, seed: int) -> Iterator[str]:
+    """A line for each point, and for what went wrong how to see it again."""
     yield f"\n{'point':36} {'killed':9} {'source':9} {'kills':>5} {'restarts':>8}  ok"
-    order = [*POINTS, IN_HANDLER, IN_OUTPUT, "verify"]
+    order = [*POINTS, IN_HANDLER, IN_OUTPUT, *SCENARIOS, "verify"]
     for place, tally in sorted(tallies.items(), key=lambda entry: (order.index(entry[0][0]), *entry[0][1:])):
         point, who, source = place
         verdict = "WRONG" if tally.wrong else "ok"
@@ -179,13 +216,21 @@ def session(directory: Path) -> SparkSession:
     return build_session("chaos supervisor", "local[2]", {**conf, "spark.driver.memory": "1g"})
 
 
+def producer_to(source: str, spark: SparkSession, stack: ExitStack) -> Callable[[Path], Producer]:
+    """To the topics of a directory; of the broker, which has them all."""
+    if source == "embedded":
+        return functools.partial(EmbeddedProducer, spark)
+    producer = KafkaProducer(stack.enter_context(running_broker()).bootstrap)
+    return lambda _: producer
+
+
 def options() -> argparse.Namespace:
     """Of the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="kill engines and see what comes of it")
     parser.add_argument("--kills", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--source", choices=SOURCES, action="append", help="default: both")
-    parser.add_argument("--only", type=Fault.parse, metavar="POINT[/WHO[/NTH[/DELAY_MS]]]")
+    parser.add_argument("--only", type=Fault.parse, metavar="POINT[/WHO[/NTH[/DELAY_MS]]] or SCENARIO")
     return parser.parse_args()
 
 
@@ -201,13 +246,10 @@ def main() -> int:
         stack.callback(spark.stop)
         for source in sources:
             place = directory / source
-            if source == "kafka":
-                producer: Producer = KafkaProducer(stack.enter_context(running_broker()).bootstrap)
-            else:
-                producer = EmbeddedProducer(spark, place)
-            world = stack.enter_context(World.opened(spark, place, producer))
-            Campaign(source, world, tallies, [fault for where, fault in plan if where == source]).run()
-    print(*told(tallies, given.seed), sep="\n", flush=True)
+            producer = producer_to(source, spark, stack)
+            world = stack.enter_context(World.opened(spark, place, producer(place)))
+            Campaign(source, world, producer, tallies, [fault for where, fault in plan if where == source]).run()
+    print(*summary(tallies, given.seed), sep="\n", flush=True)
     wrong = any(tally.wrong for tally in tallies.values())
     if wrong:
         print(f"everything stays in {directory}")

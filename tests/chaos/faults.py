@@ -64,7 +64,7 @@ class Point(NamedTuple):
     once: bool = False
 
 
-def _of_records(_store: Any, own: Any) -> bool:
+def _of_records(_store: Any, own: Any, **_: Any) -> bool:
     return bool(own.kind == "records")
 
 

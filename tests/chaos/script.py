@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from share_spark import Ack, Record
-from tests.chaos.faults import IN_HANDLER, SESSION, WORKER, Fault, note, strike, strike_once
+from tests.chaos.faults import EXECUTOR, IN_HANDLER, SESSION, WORKER, Fault, note, strike, strike_once
 
-OUTPUT = "part int, off bigint, cnt int"
+OUTPUT = "part int, off bigint, cnt int, price double"
 
 ACCEPT, RELEASE_ONCE, REJECT, ALWAYS_FAIL = "accept", "release once", "reject", "always fail"
-KILL_WORKER, KILL_DRIVER = "kill the worker", "kill the driver"
-"""What the value of a record may be. The last two are poison: they do so in each of their deliveries."""
+KILL_WORKER, KILL_EXECUTOR, KILL_DRIVER = "kill the worker", "kill the executor", "kill the driver"
+SLEEP, STAY_IN_C, NO_PRICE = "sleep for ever", "stay in C for ever", "have no price"
+"""What the value of a record may be. Those from "always fail" on are poison: they do so in each of their deliveries."""
 
-_POISON = {KILL_WORKER: WORKER, KILL_DRIVER: SESSION}
+_KILLERS = {KILL_WORKER: WORKER, KILL_EXECUTOR: EXECUTOR, KILL_DRIVER: SESSION}
+_C_MAX_INT = 2**31 - 1
 
 
 def mixed(count: int) -> list[str]:
@@ -34,12 +38,22 @@ def play(script: Script, record: Record) -> Any:
     """The answer; an accepted record puts out one row."""
     note(script.calls, f"{record.partition} {record.offset} {record.delivery_count}")
     value = (record.value or b"").decode()
-    if value in _POISON:
-        strike(Fault(IN_HANDLER, _POISON[value]), script.struck)
+    if value in _KILLERS:
+        strike(Fault(IN_HANDLER, _KILLERS[value]), script.struck)
+        time.sleep(3_600)  # a worker outlives its executor a little, and must not accept the record meanwhile
+    _hang(value)
     if script.fault is not None and script.fault.point == IN_HANDLER and record.offset % 7 == 3:
         strike_once(script.fault, script.struck)
     if value == ALWAYS_FAIL or (value == RELEASE_ONCE and record.delivery_count == 1):
         raise ValueError("not yet")
     if value == REJECT:
         return Ack.reject("never")
-    return Ack.ACCEPT, {"part": record.partition, "off": record.offset, "cnt": record.delivery_count}
+    price = "N/A" if value == NO_PRICE else 9.99
+    return Ack.ACCEPT, {"part": record.partition, "off": record.offset, "cnt": record.delivery_count, "price": price}
+
+
+def _hang(value: str) -> None:
+    while value == SLEEP:
+        time.sleep(3_600)
+    if value == STAY_IN_C:  # a quarter of an hour at least, in which no signal is looked at
+        hashlib.pbkdf2_hmac("sha512", b"", b"", _C_MAX_INT)

@@ -18,11 +18,15 @@ from tests.chaos.world import EmbeddedProducer, Engine, World
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Two minutes on two idle cores as long as one piece of one share-partition runs at a time (see below).
+# Under three minutes with a load of 12 on two cores; it has not been measured on idle ones.
 pytestmark = pytest.mark.long
 
 PARTITIONS = 120
-EACH = 1
+EACH = 20
+WITHOUT_A_CRASH = 2
+"""Micro-batches of an engine that finds all this in the log: one acquires and delivers it, one commits the answers."""
+MORE = 3
+"""Micro-batches that recovery may take."""
 WAIT_S = 600
 
 
@@ -30,21 +34,19 @@ def test_a_kill_with_120_share_partitions_in_flight(spark: SparkSession, tmp_pat
     with World.opened(spark, tmp_path, EmbeddedProducer(spark, tmp_path), partitions=PARTITIONS) as world:
         world.produce([ACCEPT] * (PARTITIONS * EACH))
         engine = world.run(Fault("before delivery"), max_records=PARTITIONS * EACH)
-        assert engine.struck, engine.told
+        assert engine.struck, engine.text
         assert in_flight(world) == PARTITIONS * EACH
 
         began = time.monotonic()
         engine = world.start(max_records=PARTITIONS * EACH)
-        assert ended(engine) == 0, engine.told
+        assert ended(engine) == 0, engine.text
         took, micro_batches = time.monotonic() - began, micro_batches_of_the_last(world)
         print(f"\n{PARTITIONS} share-partitions recovered in {micro_batches} micro-batches, {took:.0f} s")
 
         assert world.faults() == []
         assert spark.read.format("delta").load(str(tmp_path / "dead")).count() == 0
         assert [(at, off) for at, off, _ in world.outputs()] == sorted(world.values)
-        # Today one piece of one share-partition a micro-batch, and one more to absorb the last: it would be a few
-        # micro-batches if pieces of several share-partitions ran together.
-        assert micro_batches <= PARTITIONS * EACH + 5
+        assert micro_batches <= WITHOUT_A_CRASH + MORE
 
 
 def in_flight(world: World) -> int:
@@ -55,7 +57,7 @@ def ended(engine: Engine) -> int:
     """The exit code."""
     deadline = time.monotonic() + WAIT_S
     while (code := engine.code) is None:
-        assert time.monotonic() < deadline, engine.told
+        assert time.monotonic() < deadline, engine.text
         time.sleep(0.1)
     return code
 

@@ -1,5 +1,5 @@
 """A few kills of the many of ``make chaos``: an engine is killed where it hurts most, started again, and no record was
-lost, repeated or blamed. And records that kill whoever handles them."""
+lost, repeated or blamed. And handlers that go wrong by themselves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 
 from tests.chaos.faults import IN_HANDLER, JVM, SESSION, Fault
 from tests.chaos.kafka import KafkaProducer
-from tests.chaos.script import ACCEPT, KILL_DRIVER, KILL_WORKER, mixed
+from tests.chaos.scenarios import SCENARIOS
+from tests.chaos.script import mixed
 from tests.chaos.world import World
 from tests.support.topic_log_cases import fresh_name
 
@@ -30,10 +31,10 @@ KILLS = [
 def survive(world: World, *faults: Fault) -> None:
     for fault in faults:
         engine = world.run(fault)
-        assert engine.struck, f"{fault} was not reached: {engine.told}"
+        assert engine.struck, f"{fault} was not reached: {engine.text}"
         assert engine.end() != 0
     engine = world.run()
-    assert engine.end() == 0, engine.told
+    assert engine.end() == 0, engine.text
     assert world.faults() == []
 
 
@@ -53,16 +54,19 @@ def test_an_engine_whose_jvm_dies_between_micro_batches_ends_and_says_so(world: 
     world.produce(mixed(20))
     engine = world.run(Fault("after the micro-batch", JVM))
     assert engine.end() == 1
-    assert engine.last_line.startswith("EnvironmentFault: Spark's JVM does not answer any more"), engine.told
+    assert engine.last_line.startswith("EnvironmentFault: Spark's JVM does not answer any more"), engine.text
     survive(world)
 
 
-@pytest.mark.parametrize("poison", [KILL_WORKER, pytest.param(KILL_DRIVER, marks=pytest.mark.long)])
-def test_a_poison_record_is_archived_alone(world: World, poison: str) -> None:
-    """Its neighbours are in the output, once each, and it is a dead letter that says what it did."""
-    world.limit = 3
-    world.produce([poison if number == 71 else ACCEPT for number in range(200)])
-    crashes = world.supervise(restarts=8, max_records=200)
-    assert crashes == (3 if poison == KILL_DRIVER else 0)
-    world.crashes = 3
-    assert world.faults() == []
+IN_TEST = ("a record kills its worker", "a price does not fit")
+"""Scenarios that `make test` looks at; the others take longer and are left to `make chaos`."""
+
+
+def left_to_chaos(name: str) -> tuple[pytest.MarkDecorator, ...]:
+    return () if name in IN_TEST else (pytest.mark.long,)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=left_to_chaos(name), id=name) for name in SCENARIOS])
+def test_a_handler_that_goes_wrong(world: World, name: str) -> None:
+    """Its neighbours are in the output, once each, and what is archived says why."""
+    assert SCENARIOS[name](world) == []

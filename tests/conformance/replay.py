@@ -11,7 +11,7 @@ from typing import Any
 
 from share_spark.model.errors import ErrorCode, StateError
 from share_spark.model.ids import SharePartitionKey
-from share_spark.model.records import DeliveryState, InFlightBatch, ShareUpdate, StateBatch
+from share_spark.model.records import DeliveryState, InFlightBatch, ShareRecord, StateBatch
 from share_spark.model.requests import (
     Acknowledge,
     AcknowledgementBatch,
@@ -92,7 +92,7 @@ class Replay:
             raise CannotReplayError(f"unknown operation {op['op']!r}")
         self.coordinator.writes = []
         result = handler(op)
-        check_invariants(self.state, self.limits)
+        check_invariants(self.state)
         return Step(result, self.view(), self.persisted(), self.coordinator.writes)
 
     # Operations. Each returns the golden form of its result.
@@ -192,11 +192,11 @@ class Replay:
         self._evolve(record)
         return response
 
-    def _decide(self, requests: Sequence[PartitionRequest]) -> tuple[ShareUpdate | None, PartitionResponse]:
+    def _decide(self, requests: Sequence[PartitionRequest]) -> tuple[ShareRecord | None, PartitionResponse]:
         decision = decide(self.state, requests, self.limits, self.now_ms)
         return decision.record, decision.responses[-1]
 
-    def _evolve(self, record: ShareUpdate | None) -> None:
+    def _evolve(self, record: ShareRecord | None) -> None:
         """Live and recovered must agree at every step, so the replay checks that as well."""
         if record is None:
             return

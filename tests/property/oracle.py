@@ -6,11 +6,12 @@ acquisitions by offset alone (``AcquireMode.EXACT``), and everything else.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVED = 0, 1, 2, 4
 FINAL = (ACKNOWLEDGED, ARCHIVED)
+NO_DOUBT, LOST_ONCE, LOST_TWICE, LOST_IN_PIECE, ACCUSED, ALONE = range(6)
+UNKNOWN, IN_HANDLER, AMONG_OTHERS, FINISHED, AFTER_HANDLER, NOT_ENTERED = range(-1, -7, -1)
 INVALID_REQUEST, INVALID_RECORD_STATE = "INVALID_REQUEST", "INVALID_RECORD_STATE"
 
 
@@ -22,14 +23,14 @@ class Record:
     count: int
     member: str | None = None
     deadline: int | None = None
-    lost_among: int = 0
+    doubt: int = NO_DOUBT
 
-    def end(self, state: int, limit: int, lost_among: int = 0) -> None:
+    def end(self, state: int, limit: int, doubt: int = 0) -> None:
         """R4, R6: leave Acquired; back to Available only while attempts are left."""
         assert self.state == ACQUIRED
         spent = state == AVAILABLE and self.count >= limit
         self.state = ARCHIVED if spent else state
-        self.lost_among = lost_among if self.state == AVAILABLE else 0
+        self.doubt = doubt if self.state == AVAILABLE else NO_DOUBT
         self.member = self.deadline = None
 
 
@@ -49,7 +50,7 @@ class Oracle:
         open_ = [o for o, r in self.records.items() if r.state == AVAILABLE]
         return min(open_, default=self.end)
 
-    def acquire(self, member: str, last: int, most: int, now: int) -> list[tuple[int, int]]:
+    def acquire(self, member: str, last: int, most: int, now: int, searched: int = NO_DOUBT) -> list[tuple[int, int]]:
         """R37, R38: (offset, delivery count) of what the member gets of the log up to ``last``."""
         got = []
         for offset in range(self.next_fetch_offset(), last + 1):
@@ -61,28 +62,24 @@ class Oracle:
                 self.records[offset] = Record(AVAILABLE, 0)
                 self.end = offset + 1
             record = self.records.get(offset)
-            if record is not None and record.state == AVAILABLE and not record.lost_among:
+            if record is not None and record.state == AVAILABLE and record.doubt < max(searched, LOST_TWICE):
                 record.state, record.count = ACQUIRED, record.count + 1
+                record.doubt = min(record.doubt, LOST_ONCE)
                 record.member, record.deadline = member, now + self.lock_ms
                 got.append((offset, record.count))
         return got
 
-    def acquire_suspects(self, member: str, now: int) -> list[tuple[int, int]]:
-        """One piece of what crashes have left: fewest deliveries first; by its size the last attempt is one alone."""
-        waiting = [(r.count, o, r.lost_among) for o, r in self.records.items() if r.state == AVAILABLE and r.lost_among]
-        if not waiting:
-            return []
-        count, _, among = min(waiting)
-        factor = 1
-        while count < self.max_count and factor ** (self.max_count - count) < among:
-            factor += 1
-        size = -(-among // factor) if count < self.max_count else 1
-        piece = [o for c, o, a in sorted(waiting) if (c, a) == (count, among)][:size]
+    def acquire_suspects(
+        self, member: str, searched: int, most: int, now: int, *, alone: bool = False
+    ) -> list[tuple[int, int]]:
+        """The first of those with this doubt."""
+        piece = [o for o, r in sorted(self.records.items()) if (r.state, r.doubt) == (AVAILABLE, searched)][:most]
         for offset in piece:
             record = self.records[offset]
-            record.state, record.count, record.lost_among = ACQUIRED, count + 1, len(piece)
+            record.state, record.count = ACQUIRED, record.count + 1
+            record.doubt = ALONE if alone else searched
             record.member, record.deadline = member, now + self.lock_ms
-        return [(offset, count + 1) for offset in piece]
+        return [(offset, self.records[offset].count) for offset in piece]
 
     def acknowledge(self, member: str, batches: list[tuple[int, int, list[int]]], now: int) -> str | None:
         """R47-R53, and renewals (KIP-1222)."""
@@ -148,29 +145,58 @@ class Oracle:
         for offset in offsets:
             below = offset < self.start
             record = self.records[offset]
-            record.end(ARCHIVED if below else AVAILABLE, self.max_count, record.lost_among)
+            record.end(ARCHIVED if below else AVAILABLE, self.max_count)
         if offsets:
             self.advance()
 
-    def lose(self, offsets: list[int], in_handler: frozenset[str] | None = None) -> None:
-        """A crash took these: only one that ran alone can be archived for it."""
-        inside = [o for o in offsets if o >= self.start]
-        among = Counter(self.records[o].count for o in inside)
-        alone = [o for o in inside if self.records[o].lost_among == 1]
-        guilty = [o for o in alone if in_handler is None or self.records[o].member in in_handler]
-        overdue = [o for o in alone if self.records[o].count >= 2 * self.max_count]
-        self.end_attempts([o for o in offsets if o < self.start or o in guilty or o in overdue])
-        for offset in inside:
-            record = self.records.get(offset)
-            if record is not None and record.state == ACQUIRED:
-                record.end(AVAILABLE, record.count + 1, among[record.count])
-        if offsets:
+    def lose(self, losses: dict[int, int]) -> None:
+        """Attempts that ended without an acknowledgement, by what is known of how."""
+        for offset, loss in losses.items():
+            record = self.records[offset]
+            if offset < self.start:
+                record.end(ARCHIVED, self.max_count)
+            elif self.is_to_blame(record, loss):
+                record.end(AVAILABLE, self.max_count, ACCUSED)
+            else:
+                self.give_back(record, loss)
+        if losses:
             self.advance()
 
-    def expire(self, now: int, *, lost: bool = False, in_handler: frozenset[str] | None = None) -> None:
+    def is_to_blame(self, record: Record, loss: int) -> bool:
+        """It was the only one."""
+        overdue = record.count >= 2 * self.max_count
+        alone = record.doubt == ALONE and (loss == UNKNOWN or (loss == AFTER_HANDLER and overdue))
+        return (loss == IN_HANDLER and record.doubt >= ACCUSED) or alone
+
+    def give_back(self, record: Record, loss: int) -> None:
+        """Whatever the limit says."""
+        after = {
+            NOT_ENTERED: min(record.doubt, ACCUSED),
+            FINISHED: NO_DOUBT,
+            AMONG_OTHERS: ACCUSED,
+            IN_HANDLER: ACCUSED,
+        }
+        doubt = after.get(loss, min(record.doubt + 1, ACCUSED))
+        record.end(AVAILABLE, record.count + 1, doubt)
+        record.count -= loss == NOT_ENTERED
+
+    def expire(
+        self, now: int, *, lost: bool = False, traces: dict[str, dict[int, tuple[int, int]]] | None = None
+    ) -> None:
+        """``traces``: by member and offset, (delivery count, how it ended) of what was entered."""
         held = ((o, r.deadline) for o, r in self.records.items())
         due = [o for o, at in held if at is not None and at <= now]
-        self.lose(due, in_handler) if lost else self.end_attempts(due)
+        if lost:
+            self.lose({o: self.traced(self.records[o], o, traces or {}) for o in due})
+        else:
+            self.end_attempts(due)
+
+    def traced(self, record: Record, offset: int, traces: dict[str, dict[int, tuple[int, int]]]) -> int:
+        """How an attempt of a dead member ended."""
+        if record.member not in traces:
+            return UNKNOWN
+        count, loss = traces[record.member].get(offset, (-1, NOT_ENTERED))
+        return loss if count == record.count else NOT_ENTERED
 
     def release(self, member: str) -> None:
         self.end_attempts([o for o, r in self.records.items() if r.member == member])
@@ -185,6 +211,14 @@ class Oracle:
         self.start = offset
         self.end = max(self.end, offset)
         self.forget()
+
+    def truncate(self, end: int) -> None:
+        """The log ends here now: nothing at or above it has ever been."""
+        if end >= self.end:
+            return
+        self.records = {offset: record for offset, record in self.records.items() if offset < end}
+        self.start, self.end = min(self.start, end), end
+        self.advance()
 
     def advance(self) -> None:
         """R15; an Acquired record below the start holds it up."""

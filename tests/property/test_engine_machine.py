@@ -1,12 +1,14 @@
 """Random lives of a share group, against an oracle that knows records only.
 
 A script produces, compacts, moves the log start, adds partitions, lets time pass, runs micro-batches with faults of
-every kind, stops engines, kills them and fences them. The oracle applies each micro-batch that was committed, record by
-record; after each one, the state folded from the log must be the oracle's. In the end everything must be finished.
+every kind, stops engines, kills them (with their machine, at times) and fences them. The oracle applies each
+micro-batch that was committed, record by record; after each one, the state folded from the log must be the oracle's.
+In the end everything must be finished.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
@@ -21,7 +23,18 @@ from share_spark.engine.memory_delivery import Answer, WorkerLostError
 from share_spark.model.errors import FencedError
 from share_spark.model.records import DeliveryState
 from share_spark.partition import SharePartition
-from tests.property.oracle import Oracle
+from tests.property.oracle import (
+    ACCUSED,
+    AFTER_HANDLER,
+    ALONE,
+    AVAILABLE,
+    FINISHED,
+    IN_HANDLER,
+    LOST_TWICE,
+    NO_DOUBT,
+    NOT_ENTERED,
+    Oracle,
+)
 from tests.support.engine_world import ACCEPT, GROUP, REJECT, RELEASE, TOPIC, Death, Engine, World, at
 
 LIMIT, LOCKS, LOCK_MS = 3, 100, 30_000
@@ -35,7 +48,7 @@ class Disagreement(BaseException):
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def told(check: _F) -> _F:
+def passed_on(check: _F) -> _F:
     """Failed assertions of ``check`` go through the engine to the test."""
 
     @wraps(check)
@@ -54,14 +67,28 @@ Said = dict[int, dict[int, int]]
 
 @dataclass
 class Life:
-    """An engine, what its handler has said and is not committed yet, and the fault that waits for it."""
+    """An engine, what its handler has said and is not committed yet, and the fault that waits for it. ``entered``:
+    (partition, offset) -> the delivery count that its handler was entered with, and whether it was done."""
 
     engine: Engine
     said: Said = field(default_factory=dict)
-    worker_lost: bool = False
-    in_handler: frozenset[str] = frozenset()
+    entered: dict[tuple[int, int], tuple[int, bool]] = field(default_factory=dict)
     fault: str = ""
     stopping: bool = False
+
+    @property
+    def member(self) -> str:
+        return self.engine.store.member_id
+
+    def trace(self, partition: int) -> dict[int, tuple[int, int]]:
+        """How its attempts ended, if it is dead: by offset (delivery count, loss)."""
+        in_handler = any(not is_done for _, is_done in self.entered.values())
+        done = FINISHED if in_handler else AFTER_HANDLER
+        return {
+            offset: (count, done if is_done else IN_HANDLER)
+            for (at, offset), (count, is_done) in self.entered.items()
+            if at == partition
+        }
 
 
 class Group:
@@ -78,31 +105,38 @@ class Group:
         )
         self.oracles: dict[int, Oracle] = {}
         self.accepted: set[tuple[int, int]] = set()
-        self.calls: set[tuple[int, int, int]] = set()
+        self.entered: Counter[tuple[int, int]] = Counter()
+        self.lives: list[Life] = []
+        self.lost_machines: set[str] = set()
         self.life = self.born()
 
     def born(self, *, available_now: bool = False) -> Life:
-        life = Life(self.world.engine(available_now=available_now), in_handler=frozenset(self.world.marks))
+        life = Life(self.world.engine(available_now=available_now))
+        self.lives.append(life)
         life.engine.store.interrupt = lambda moment, commit: self.interrupt(life, moment, commit)
         return life
 
     # ------------------------------------------------------------------------------------------- what the engine does
 
-    @told
+    @passed_on
     def handle(self, _topic: str, partition: int, offset: int, count: int) -> Answer:
-        """At most one call per acquisition; never for what was accepted; the count is the oracle's."""
-        assert (partition, offset, count) not in self.calls
+        """Never for what was accepted. The count is the oracle's, and the number of times that the handler was entered;
+        it may be more for each machine that was lost."""
+        life = self.life
         assert (partition, offset) not in self.accepted
         record = self.oracles[partition].records[offset]
         assert (record.state, record.count) == (DeliveryState.ACQUIRED, count)
-        self.calls.add((partition, offset, count))
-        if self.life.fault == "die in delivery" and hash((offset, count)) % 3 == 0:
+        self.entered[partition, offset] += 1
+        assert 0 <= count - self.entered[partition, offset] <= len(self.lost_machines)
+        life.entered[partition, offset] = count, False
+        if life.fault == "die in delivery" and hash((offset, count)) % 3 == 0:
             raise Death
+        life.entered[partition, offset] = count, True
         if self.answers[(offset * 5 + count) % len(self.answers)] == 4:
-            self.life.worker_lost = True
+            life.said.setdefault(partition, {})[offset] = RELEASE
             raise WorkerLostError
         answer = (ACCEPT, ACCEPT, RELEASE, REJECT, ACCEPT)[self.answers[(offset * 7 + count) % len(self.answers)]]
-        self.life.said.setdefault(partition, {})[offset] = answer
+        life.said.setdefault(partition, {})[offset] = answer
         return answer
 
     def interrupt(self, life: Life, moment: Moment, commit: StateCommit) -> None:
@@ -116,36 +150,52 @@ class Group:
             life.fault = ""
             raise OSError("timed out")
 
-    @told
+    @passed_on
     def committed(self, life: Life, commit: StateCommit) -> None:
         """The oracle follows, if the commit counts."""
         if commit not in self.world.state_log.that_count(GROUP, self.world.state_log.version):
             return
-        now = self.world.clock()
-        for _, state in self.world.state_log.state(GROUP).values():
-            partition = state.key.partition
-            ends = self.world.topics.log_ends(TOPIC)[partition]
-            oracle = self.oracles.setdefault(partition, fresh_oracle(ends.log_start_offset))
-            member = life.engine.store.member_id
-            if life.worker_lost:
-                oracle.lose([offset for offset, record in oracle.records.items() if record.member == member])
-            else:
-                self.settle(oracle, partition, member, life.said.pop(partition, {}))
-            if life.stopping:
-                oracle.release(member)
-            oracle.expire(now, lost=True, in_handler=life.in_handler)
-            if ends.log_start_offset > oracle.start:
-                oracle.move_log_start(ends.log_start_offset)
-                oracle.advance()
-            taken = [run for run in state.in_flight if run[4:6] == (member, now + LOCK_MS)]
-            won = sum(run[1] - run[0] + 1 for run in taken)
-            if any(run.lost_among for run in taken):
-                assert len(oracle.acquire_suspects(member, now)) == won
-            else:
-                assert len(oracle.acquire(member, ends.end_offset - 1, won, now)) == won
-            assert facts(state) == oracle_facts(oracle)
-        life.worker_lost = False
+        searched = self.searched()
+        states = [state for _, state in self.world.state_log.state(GROUP).values()]
+        won = [self.follow(life, state, searched) for state in states]
+        is_alone = any(
+            run.doubt == ALONE and run.member_id == life.member for state in states for run in state.in_flight
+        )
+        assert sum(won) == 1 or not is_alone
         life.said.clear()
+
+    def searched(self) -> int:
+        """The deepest doubt of what waits."""
+        waiting = (r.doubt for oracle in self.oracles.values() for r in oracle.records.values() if r.state == AVAILABLE)
+        return max((doubt for doubt in waiting if doubt >= LOST_TWICE), default=NO_DOUBT)
+
+    def follow(self, life: Life, state: SharePartition, searched: int) -> int:
+        """One share-partition; returns how many records were acquired."""
+        now, partition = self.world.clock(), state.key.partition
+        ends = self.world.topics.log_ends(TOPIC)[partition]
+        oracle = self.oracles.setdefault(partition, fresh_oracle(ends.log_start_offset))
+        self.settle(oracle, partition, life.member, life.said.pop(partition, {}))
+        if life.stopping:
+            held = [offset for offset, record in oracle.records.items() if record.member == life.member]
+            oracle.lose(dict.fromkeys(held, NOT_ENTERED))
+        oracle.expire(now, lost=True, traces=self.traces(partition))
+        if ends.log_start_offset > oracle.start:
+            oracle.move_log_start(ends.log_start_offset)
+            oracle.advance()
+        taken = [run for run in state.in_flight if run[4:6] == (life.member, now + LOCK_MS)]
+        won = sum(run[1] - run[0] + 1 for run in taken)
+        if any(run.doubt >= LOST_TWICE for run in taken):
+            assert {min(run.doubt, ACCUSED) for run in taken} == {searched}
+            is_alone = taken[0].doubt == ALONE
+            assert len(oracle.acquire_suspects(life.member, searched, won, now, alone=is_alone)) == won
+        else:
+            assert len(oracle.acquire(life.member, ends.end_offset - 1, won, now, searched)) == won
+        assert facts(state) == oracle_facts(oracle)
+        return won
+
+    def traces(self, partition: int) -> dict[str, dict[int, tuple[int, int]]]:
+        """Of all that have died, as far as their machines are there."""
+        return {life.member: life.trace(partition) for life in self.lives if life.member not in self.lost_machines}
 
     def settle(self, oracle: Oracle, partition: int, member: str, said: dict[int, int]) -> None:
         """What was said; acquired offsets of which nothing was said hold no record (R19)."""
@@ -163,8 +213,15 @@ class Group:
         try:
             life.engine.run()
         except Death:
-            self.life = self.born()
+            self.kill(with_machine=False)
         life.fault = ""
+
+    def kill(self, *, with_machine: bool) -> None:
+        """Without a word. The machine takes along what it and all before it have left."""
+        if with_machine:
+            self.lost_machines |= {life.member for life in self.lives}
+            self.world.machine_is_lost()
+        self.life = self.born()
 
     def stop(self) -> None:
         self.life.stopping = True
@@ -203,13 +260,13 @@ Facts = tuple[int, int, dict[int, tuple[int, int, str | None, int | None, int]]]
 
 
 def facts(state: SharePartition) -> Facts:
-    """SPSO, SPEO, and (state, count, member, deadline, lost among) of each offset."""
+    """SPSO, SPEO, and (state, count, member, deadline, doubt) of each offset."""
     records = {offset: tuple(run[2:]) for run in state.in_flight for offset in range(run[0], run[1] + 1)}
     return state.start_offset, state.end_offset, records  # type: ignore[return-value]
 
 
 def oracle_facts(oracle: Oracle) -> Facts:
-    records = {o: (r.state, r.count, r.member, r.deadline, r.lost_among) for o, r in sorted(oracle.records.items())}
+    records = {o: (r.state, r.count, r.member, r.deadline, r.doubt) for o, r in sorted(oracle.records.items())}
     return oracle.start, oracle.end, records
 
 
@@ -229,14 +286,14 @@ STEPS = st.one_of(
     step("compact", st.integers(0, 60)),
     step("trim", st.integers(0, 80)),
     step("wait", st.sampled_from([1_000, 15_000, 30_000])),
-    *(step(name) for name in ("grow", "stop", "kill", "fence")),
+    *(step(name) for name in ("grow", "stop", "kill", "lose", "fence")),
     *[step("run", st.integers(0, len(FAULTS) - 1))] * 6,
 )
 
 
 def play(group: Group, name: str, partition: int, number: int) -> None:
     """One step of a script; ``partition`` and ``number`` where it needs them."""
-    if name in ("run", "stop", "kill", "fence"):
+    if name in ("run", "stop", "kill", "lose", "fence"):
         play_engine(group, name, number)
     else:
         play_log(group, name, partition, number)
@@ -248,8 +305,8 @@ def play_engine(group: Group, name: str, number: int) -> None:
             group.run(FAULTS[number])
         case "stop":
             group.stop()
-        case "kill":
-            group.life = group.born()
+        case "kill" | "lose":
+            group.kill(with_machine=name == "lose")
         case "fence":
             group.fence()
 

@@ -115,7 +115,7 @@ def test_invariants_and_recovery_hold_after_every_step(
         if decision.record is not None:
             state = evolve(state, decision.record)
             log.append(decision.record)
-        check_invariants(state, limits)
+        check_invariants(state)
         assert restore(log) == state
         assert state.start_offset >= highest_start
         highest_start = state.start_offset

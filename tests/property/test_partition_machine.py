@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from share_spark.model.errors import ErrorCode
-from share_spark.model.requests import AcquiredRange, AcquireMode, LoseAttempts
+from share_spark.model.records import Doubt
+from share_spark.model.requests import AcquiredRange, AcquireMode, LoseAttempts, Loss, Trace, TracedRange
 from share_spark.partition import (
     PartitionLimits,
     from_kip,
@@ -25,6 +26,8 @@ from tests.support.share_partition import KEY, Partition
 
 MEMBERS = st.sampled_from(["a", "b"])
 OFFSETS = st.integers(0, 24)
+SEARCHED = [Doubt.LOST_TWICE, Doubt.LOST_IN_PIECE, Doubt.ACCUSED]
+LOSSES = st.sampled_from(list(Loss))
 TYPES = st.integers(-1, 5) | st.integers(1, 2)
 
 
@@ -52,12 +55,12 @@ class LeaderAgainstOracle(RuleBasedStateMachine):
         self.finished: dict[int, int] = {}
         self.highest_start = start
 
-    @rule(member=MEMBERS, last=OFFSETS, most=st.integers(1, 12))
-    def acquire(self, member: str, last: int, most: int) -> None:
+    @rule(member=MEMBERS, last=OFFSETS, most=st.integers(1, 12), searched=st.sampled_from([Doubt.NONE, *SEARCHED]))
+    def acquire(self, member: str, last: int, most: int, searched: Doubt) -> None:
         fetch_offset = self.oracle.next_fetch_offset()
-        expected = self.oracle.acquire(member, last, most, self.leader.now_ms)
+        expected = self.oracle.acquire(member, last, most, self.leader.now_ms, searched)
         log = [(fetch_offset, last)] if last >= fetch_offset else []
-        got = self.leader.fetch(member, *log, most=most, mode=AcquireMode.EXACT)
+        got = self.leader.fetch(member, *log, most=most, mode=AcquireMode.EXACT, searched=searched)
         assert offsets_of(tuple(AcquiredRange(*found) for found in got)) == expected
 
     @rule(member=MEMBERS, batches=st.lists(ack_batch(), max_size=4), tidy=st.booleans())
@@ -84,21 +87,32 @@ class LeaderAgainstOracle(RuleBasedStateMachine):
         self.oracle.release(member)
         self.leader.release(member)
 
-    @rule(member=MEMBERS)
-    def acquire_suspects(self, member: str) -> None:
-        expected = self.oracle.acquire_suspects(member, self.leader.now_ms)
-        assert offsets_of(self.leader.fetch_suspects(member)) == expected
+    @rule(member=MEMBERS, searched=st.sampled_from(SEARCHED), most=st.integers(1, 6), data=st.data())
+    def acquire_suspects(self, member: str, searched: Doubt, most: int, data: st.DataObject) -> None:
+        alone = data.draw(st.booleans()) if most == 1 else False
+        expected = self.oracle.acquire_suspects(member, searched, most, self.leader.now_ms, alone=alone)
+        got = self.leader.fetch_suspects(member, searched, most, alone=alone)
+        assert offsets_of(tuple(AcquiredRange(*found) for found in got)) == expected
 
-    @rule(member=MEMBERS, first=OFFSETS, size=st.integers(1, 12))
-    def lose(self, member: str, first: int, size: int) -> None:
+    @rule(member=MEMBERS, first=OFFSETS, size=st.integers(1, 12), loss=LOSSES)
+    def lose(self, member: str, first: int, size: int, loss: Loss) -> None:
         held = [o for o, r in self.oracle.records.items() if r.member == member and first <= o < first + size]
-        self.oracle.lose(held)
-        self.leader.ask(LoseAttempts(member_id=member, ranges=((first, first + size - 1),)))
+        self.oracle.lose(dict.fromkeys(held, loss))
+        self.leader.ask(LoseAttempts(member_id=member, ranges=((first, first + size - 1, loss),)))
 
-    @rule(ms=st.integers(0, 12), in_handler=st.none() | st.frozensets(MEMBERS))
-    def die_and_advance(self, ms: int, in_handler: frozenset[str] | None) -> None:
-        self.oracle.expire(self.leader.now_ms + ms, lost=True, in_handler=in_handler)
-        self.leader.advance(ms, lost=True, in_handler=in_handler)
+    @rule(ms=st.integers(0, 12), data=st.data())
+    def die_and_advance(self, ms: int, data: st.DataObject) -> None:
+        """Some of the dead have left a trace: of some attempts, and of earlier ones."""
+        traces = {
+            member: data.draw(st.dictionaries(OFFSETS, st.tuples(st.integers(1, 4), LOSSES), max_size=8))
+            for member in data.draw(st.frozensets(MEMBERS))
+        }
+        self.oracle.expire(self.leader.now_ms + ms, lost=True, traces=traces)
+        ranges = {
+            member: tuple(TracedRange(o, o, count, loss) for o, (count, loss) in sorted(left.items()))
+            for member, left in traces.items()
+        }
+        self.leader.advance(ms, lost=True, traces=tuple(Trace(member, left) for member, left in ranges.items()))
 
     @rule(ms=st.integers(0, 12))
     def advance(self, ms: int) -> None:
@@ -109,6 +123,13 @@ class LeaderAgainstOracle(RuleBasedStateMachine):
     def move_log_start(self, offset: int) -> None:
         self.oracle.move_log_start(offset)
         self.leader.log_start(offset)
+
+    @rule(end=OFFSETS)
+    def truncate(self, end: int) -> None:
+        self.oracle.truncate(end)
+        self.leader.truncate(end)
+        self.highest_start = min(self.highest_start, end)
+        self.finished = {offset: state for offset, state in self.finished.items() if offset < end}
 
     @rule()
     def snapshot(self) -> None:
@@ -125,7 +146,7 @@ class LeaderAgainstOracle(RuleBasedStateMachine):
         ours: dict[int, tuple[Any, ...]] = {
             offset: tuple(run[2:]) for run in state.in_flight for offset in range(run.first_offset, run.last_offset + 1)
         }
-        theirs = {o: (r.state, r.count, r.member, r.deadline, r.lost_among) for o, r in self.oracle.records.items()}
+        theirs = {o: (r.state, r.count, r.member, r.deadline, r.doubt) for o, r in self.oracle.records.items()}
         assert ours == theirs
         assert (state.start_offset, state.end_offset) == (self.oracle.start, self.oracle.end)
         assert next_fetch_offset(state) == self.oracle.next_fetch_offset()

@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from share_spark.delta.stream_check import LogRecord, first_fault
-from share_spark.model.records import UNCHANGED, DeliveryState, ShareRecord, ShareUpdate
+from share_spark.model.records import UNCHANGED, DeliveryState, Doubt, ShareRecord, ShareUpdate
 from share_spark.model.requests import (
     Acknowledge,
     AcknowledgementBatch,
@@ -15,9 +15,11 @@ from share_spark.model.requests import (
     ExpireLocks,
     LogBatch,
     LoseAttempts,
+    Loss,
     MoveLogStart,
     PartitionRequest,
     ReleaseMember,
+    TruncateLog,
 )
 from share_spark.partition import PartitionLimits, evolve, restore, take_snapshot
 from tests.support.share_partition import Partition
@@ -39,6 +41,7 @@ REQUESTS: st.SearchStrategy[PartitionRequest] = st.one_of(
             max_records=most,
             mode=AcquireMode.EXACT,
             log_batches=(LogBatch(0, last),),
+            searched=Doubt.ACCUSED,
             suspects=suspects,
         ),
         MEMBERS,
@@ -54,8 +57,14 @@ REQUESTS: st.SearchStrategy[PartitionRequest] = st.one_of(
     ),
     st.builds(lambda member, charged: ReleaseMember(member_id=member, charged=charged), MEMBERS, st.booleans()),
     st.builds(lambda lost: ExpireLocks(lost=lost), st.booleans()),
-    st.builds(lambda member, where: LoseAttempts(member_id=member, ranges=(where,)), MEMBERS, span()),
+    st.builds(
+        lambda member, where, loss: LoseAttempts(member_id=member, ranges=((*where, loss),)),
+        MEMBERS,
+        span(),
+        st.sampled_from(list(Loss)),
+    ),
     st.builds(lambda offset: MoveLogStart(log_start_offset=offset), OFFSETS),
+    st.builds(lambda offset: TruncateLog(end_offset=offset), OFFSETS),
 )
 MICRO_BATCHES = st.lists(
     st.tuples(st.lists(REQUESTS, min_size=1, max_size=3), st.integers(0, 12), st.booleans()), max_size=15

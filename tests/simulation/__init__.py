@@ -7,7 +7,10 @@ order things happen. So a seed that fails is its own reproduction.
 - ``scenario``: what a seed chooses before the play begins;
 - ``processes``: engines as threads of which exactly one runs, so that one can be put to sleep inside any call;
 - ``ports``: the ports of one engine; every effect has a point before and after it where the world may interfere;
-- ``ledger``: an independent record of all that happened, record by record, which judges every commit and every call;
+- ``delivery``: its tasks, workers and machines, and the ledgers that outlive them;
+- ``ledger``: an independent record of all that happened, record by record, which judges every commit and every call; in
+  the words of ``facts``, by the rules of ``settled``;
 - ``engine``: the real engine in such a process;
-- ``play``: the scheduler: who goes on, who dies, what producers do meanwhile; the quiet end in which all must finish.
+- ``play``: the scheduler: who goes on, who dies, what producers do meanwhile; the quiet end in which all must finish;
+- ``ranges``: lives of groups of millions of records, without a judge.
 """

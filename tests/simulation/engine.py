@@ -9,11 +9,21 @@ from share_spark.engine.memory_output import InMemoryDeadLetters, InMemoryOutput
 from share_spark.engine.micro_batch import Ports, ShareGroupEngine
 from share_spark.engine.step import Control
 from share_spark.engine.topics import SubscribedTopics
-from share_spark.model.errors import DeadLetterError, FencedError, OutputUnknownError, ShareError, SinkError
+from share_spark.model.errors import (
+    DeadLetterError,
+    FencedError,
+    HandlerError,
+    OutputLostError,
+    OutputUnknownError,
+    ShareError,
+    SinkError,
+)
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.offsets import LogEnds
-from tests.simulation.ledger import Acquisition, At, Decided, Said, demand
-from tests.simulation.ports import Clock, Delivery, Store, Topics
+from share_spark.model.requests import AcknowledgeType, Loss
+from tests.simulation.delivery import Delivery
+from tests.simulation.facts import Acquisition, At, Courses, Decided, Said, demand
+from tests.simulation.ports import Clock, Store, Topics
 from tests.simulation.processes import Death, Process
 
 if TYPE_CHECKING:
@@ -27,21 +37,23 @@ _OFTEN = {"before journal": 0.3, "after claim of output": 0.5, "after listing of
 
 class SimulatedEngine:
     """``held``: what its counted commits have acquired. ``answers``: what its handlers said of the last delivery;
-    ``said``: the same once the engine goes on with it. ``ends``: all that the topic log told it. ``looked_at``: the
-    version up to which it has seen the state log. ``charged``: what it holds has been given to the handler, and it was
-    not the sink that failed: only then an attempt that ends with the engine counts."""
+    ``said``: the same once the engine goes on with it. ``ends``: all that the topic log has answered. ``looked_at``:
+    the version up to which it has seen the state log. ``forgives``: there is nowhere to put the output of its last
+    delivery, which is given back as if it had not been tried. ``learned``: how far others had come when it asked.
+    ``others``: whose ledgers were there when it started."""
 
     def __init__(self, world: World, run_id: str, *, available_now: bool, batch_id: int, skew_ms: int) -> None:
         self.world, self.run_id, self.batch_id, self.skew_ms = world, run_id, batch_id, skew_ms
-        self.clock_ms, self.looked_at = 0, -1
-        self.stopping = self.closing = self.faulted = self.has_asked = False
-        self.charged = False
+        self.now_ms, self.clock_ms, self.looked_at = -1, 0, -1
+        self.stopping = self.closing = self.faulted = self.has_asked = self.reads_time = False
+        self.forgives = False
         self.ends: dict[TopicPartition, set[LogEnds]] = {}
         self.held: dict[At, Acquisition] = {}
         self.answers: Mapping[At, tuple[Acquisition, Said]] = {}
         self.said: Mapping[At, tuple[Acquisition, Said]] = {}
         self.decided: Decided | None = None
-        self.marks: frozenset[str] = frozenset()
+        self.others: set[str] = set()
+        self.learned: tuple[Courses, frozenset[str]] | None = None
         self.store = Store(
             log=world.state_log,
             group_id=GROUP,
@@ -49,7 +61,7 @@ class SimulatedEngine:
             limits=world.limits,
             updates_per_snapshot=world.scenario.config.updates_per_snapshot,
             least_ranges=world.scenario.least_ranges,
-        ).told(self)
+        ).of_engine(self)
         self.engine = ShareGroupEngine(config=world.scenario.config, ports=self._ports(), available_now=available_now)
         self.process = Process(self._live)
 
@@ -90,24 +102,43 @@ class SimulatedEngine:
         self.world.check_done(self)
 
     def _run(self, *, stopping: bool) -> None:
-        self.closing, self.answers = stopping, {}
+        self.closing, self.answers, self.learned, self.reads_time = stopping, {}, None, True
         try:
             self.engine.run(self.batch_id, stopping=stopping)
+        except HandlerError:
+            self.said = self.answers or self.said
+            raise
         finally:
             self.batch_id += 1
         self.said = self.answers
         self.world.check_state(self)
 
+    def reads_clock(self, clock_ms: int) -> None:
+        """The first look in a micro-batch makes its time: what has passed on this clock since the last such look, from
+        where the engine before ended."""
+        if self.now_ms < 0:
+            last_ms = self.world.ledger.times[self.looked_at]
+            self.now_ms, self.clock_ms = max(clock_ms, last_ms), clock_ms
+        elif self.reads_time:
+            self.now_ms += max(0, clock_ms - self.clock_ms)
+            self.clock_ms, self.reads_time = clock_ms, False
+
+    def learns(self) -> None:
+        """It reads what the dead have left: as it is now."""
+        self.learned = self.world.ledger.courses(), frozenset(self.world.ledger.lost)
+
     def decides(self, now_ms: int, controls: Mapping[SharePartitionKey, Control]) -> None:
-        """What the next append may have as its reasons: the clock's time, and log ends that the log has told."""
-        demand(now_ms == self.clock_ms, self.run_id, "decides at", now_ms, "its clock says", self.clock_ms)
+        """What the next append may have as its reasons: its time, log ends that the log has answered, how far handlers
+        have come."""
+        demand(now_ms == self.now_ms, self.run_id, "decides at", now_ms, "its time is", self.now_ms)
         ends = {
             TopicPartition(control.topic, key.partition): LogEnds(control.log_start_offset, control.end_offset)
             for key, control in controls.items()
         }
-        for at, (log_start, end) in ends.items():
-            told = self.ends.get(at, set()) | {LogEnds(0, 0)}
-            demand(any(one[0] == log_start and one[1] >= end for one in told), at, "has no such ends")
+        for at, (log_start, end, _) in ends.items():
+            known = self.ends.get(at, set()) | {LogEnds(0, 0)}
+            demand(any(one[0] == log_start and one[1] >= end for one in known), at, "has no such ends")
+        courses, lost = self.learned or (self.world.ledger.courses(), frozenset(self.world.ledger.lost))
         self.decided = Decided(
             run_id=self.run_id,
             member_id=self.store.member_id,
@@ -115,13 +146,20 @@ class SimulatedEngine:
             ends=ends,
             said=self.said,
             stopping=self.closing,
-            charged=self.charged,
-            died_in_handler=self.marks,
+            forgives=self.forgives,
+            courses=courses,
+            lost=lost,
         )
 
-    def calls(self, one: At, count: int) -> None:
-        """Its handler is called."""
-        self.world.ledger.call(self.run_id, self.held.get(one), one, count)
+    def enters(self, one: At, count: int) -> None:
+        """Its handler is entered."""
+        self.world.ledger.enter(self.run_id, self.held.get(one), one, count)
+
+    def hears(self, answers: Mapping[At, tuple[Acquisition, Said]], fault: HandlerError | None) -> None:
+        """Of its delivery. With a sink, answers without their output are none."""
+        if fault is None or not self.world.scenario.has_sink:
+            self.answers = answers
+        self.forgives = fault is not None and self.world.scenario.has_sink
 
     # ------------------------------------------------------------------------------------------------- interference
 
@@ -167,7 +205,10 @@ class SimulatedEngine:
         try:
             self.point(moment, SinkError)
         except SinkError:
-            self.charged = False
+            if moment == "before journal" and self.world.rng.random() < 0.5:
+                self._output_is_lost()
+                raise OutputLostError("the executor is gone") from None
+            self.forgives = moment in ("before journal", "before output")
             raise
 
     def give_way(self, moment: str, chance: float) -> None:
@@ -175,6 +216,14 @@ class SimulatedEngine:
         if self.world.dawdles(chance):
             self.note("takes its time:", moment)
             self.sleep()
+
+    def _output_is_lost(self) -> None:
+        """An executor has died with the rows of what was accepted, for no reason that anybody knows."""
+        lost = Said(Loss.AFTER_HANDLER, "the executor is gone")
+        self.answers = {
+            one: (held, lost if said.kind == AcknowledgeType.ACCEPT else said)
+            for one, (held, said) in self.answers.items()
+        }
 
     def sleep(self) -> None:
         """Others go on meanwhile."""

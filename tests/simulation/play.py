@@ -8,11 +8,14 @@ from random import Random
 
 from share_spark.engine.memory import InMemoryStateLog, InMemoryTopicLog, MemoryRecord, StateCommit
 from share_spark.engine.memory_output import InMemoryDeadLetterTable, InMemoryOutputTable
+from share_spark.model.errors import FencedError
 from share_spark.model.ids import SharePartitionKey, TopicPartition
-from share_spark.model.requests import AcknowledgeType
 from share_spark.partition import PartitionLimits, check_invariants
+from tests.simulation.delivery import Files
+from tests.simulation.describe import brief, difference, needs_letter
 from tests.simulation.engine import GROUP, SimulatedEngine
-from tests.simulation.ledger import At, Cell, Decided, Fate, Ledger, Violation, demand
+from tests.simulation.facts import At, Cell, Decided, Fate, Violation, demand
+from tests.simulation.ledger import Ledger
 from tests.simulation.scenario import Behaviour, Scenario, draw
 
 _MOST_TURNS = 4_000
@@ -32,16 +35,16 @@ class World:
             lock_duration_ms=config.lock_duration_ms,
         )
         self.ledger = Ledger(
-            GROUP,
-            config.lock_duration_ms,
-            config.max_delivery_count,
-            config.max_record_locks,
-            config.max_records_per_trigger,
+            group_id=GROUP,
+            lock_ms=config.lock_duration_ms,
+            limit=config.max_delivery_count,
+            max_locks=config.max_record_locks,
+            max_records=config.max_records_per_trigger,
         )
         self.time_ms, self.turn, self.trace = 1_000_000, 0, list[str]()
         self.topics, self.state_log = InMemoryTopicLog(), InMemoryStateLog()
         self.letters, self.output = InMemoryDeadLetterTable(), InMemoryOutputTable()
-        self.marks: set[str] = set()
+        self.files: Files = {}
         self.behaviours: dict[At, Behaviour] = {}
         self.late: tuple[SimulatedEngine, StateCommit, Decided | None] | None = None
         self.engines: list[SimulatedEngine] = []
@@ -71,10 +74,16 @@ class World:
         """Does an engine sleep where nothing else would happen to it?"""
         return chance > 0 and not self.is_calm and self.scenario.sleep_rate > 0 and self.rng.random() < chance
 
-    def worker_dies(self, records: int) -> int:
-        """Which of so many records its worker dies at, for no fault of theirs; -1: at none."""
-        strikes = not self.is_calm and self.rng.random() < 2 * self.scenario.death_rate
-        return self.rng.randrange(records) if strikes else -1
+    def strikes(self, rare: int = 1) -> bool:
+        """Does something happen to a delivery, for no fault of a record? ``rare`` as in ``interferes``."""
+        return not self.is_calm and self.rng.random() * rare < 2 * self.scenario.death_rate
+
+    def lose_ledgers(self, members: set[str]) -> None:
+        """Their machine is gone."""
+        self.note("no ledgers are left of", *sorted(members))
+        self.ledger.lost |= members
+        for member in members:
+            self.files.pop(member, None)
 
     def delays(self) -> bool:
         """Does an append fail in such a way that it may still happen later?"""
@@ -108,12 +117,22 @@ class World:
         """None: there is none, or none any more."""
         return self.topics.record(*one)
 
+    def behaviour(self, one: At, count: int) -> str:
+        """What the handler does with a record this time."""
+        kind, times = self.behaviours[one]
+        return kind if count <= times else "accept"
+
     def _somewhere(self) -> TopicPartition:
         topic = self.rng.choice(self.topic_names)
         return TopicPartition(topic, self.rng.randrange(len(self.topics.describe(topic).partitions)))
 
     def _produce(self) -> None:
-        at, records = self._somewhere(), self.rng.randint(1, self.scenario.burst)
+        """To one partition, or a little to some of many."""
+        many = sum(self.scenario.partitions) // 20
+        for _ in range(1 + many):
+            self._produce_to(self._somewhere(), self.rng.randint(1, 3 if many else self.scenario.burst))
+
+    def _produce_to(self, at: TopicPartition, records: int) -> None:
         end = self.topics.log_ends(at.topic)[at.partition].end_offset
         for offset in range(end, end + records):
             self.behaviours[at, offset] = self.scenario.behaviour(self.rng)
@@ -123,7 +142,7 @@ class World:
 
     def _disturb_log(self) -> None:
         at = self._somewhere()
-        start, end = self.topics.log_ends(at.topic)[at.partition]
+        start, end = self.topics.log_ends(at.topic)[at.partition][:2]
         match self.rng.randrange(4):
             case 0:
                 self.topics.skip(at, 2)
@@ -173,10 +192,15 @@ class World:
         fault = engine.process.fault
         engine.note("has ended", "" if fault is None else repr(fault))
         self.engines.remove(engine)
+        if engine.process.died and self.rng.random() < self.scenario.machine_rate:
+            self.lose_ledgers({engine.store.member_id})
         if isinstance(fault, Violation):
             raise fault
         if not engine.ended_well:
             raise Violation(f"{engine.run_id} ended by {fault!r}") from fault
+        is_alone = not self.engines and not self.is_calm
+        if self.scenario.is_supervised and is_alone and fault is not None and not isinstance(fault, FencedError):
+            self._start_engine()
 
     def _append_of_another_group(self) -> None:
         """Its claims and epochs are none of ours; but it takes versions, and the place of what was slow to land."""
@@ -257,18 +281,18 @@ class World:
         """The newest commit of the state log."""
         counts = self.ledger.append(self.state_log, commit, decided)
         version = self.state_log.version
-        told = [f"{topic}-{record.key.partition} {_brief(record)}" for topic, record in commit.records]
+        records = [f"{topic}-{record.key.partition} {brief(record)}" for topic, record in commit.records]
         stale = "" if counts or commit.kind == "claim" else "(does not count)"
-        engine.note(f"v{version}", commit.kind, f"batch {commit.batch_id}", stale, told)
+        engine.note(f"v{version}", commit.kind, f"batch {commit.batch_id}", stale, records)
         if counts:
-            engine.charged = False
+            engine.forgives = False
             engine.held.update((one, held) for one, held in self.ledger.acquisitions.items() if held.version == version)
 
     def check_state(self, engine: SimulatedEngine) -> None:
         """What a restart would load is what the ledger knows, and what the engine believes if it owns the group."""
         state = self.state_log.state(GROUP)
         for topic, partition in state.values():
-            check_invariants(partition, self.limits)
+            check_invariants(partition)
             window = self.ledger.windows[TopicPartition(topic, partition.key.partition)]
             cells = {o: Cell(*run[2:]) for run in partition.in_flight for o in range(run[0], run[1] + 1)}
             demand(cells == window.cells, partition.key, "is", cells, "not", window.cells)
@@ -308,6 +332,9 @@ class World:
             demand(behaviour is not None, one, "accepted, but it never was")
         elif fate.kind == "rejected":
             demand(behaviour is not None and behaviour.kind == "reject", one, behaviour, "ended as", fate)
+        elif fate.kind == "delivery limit reached":
+            attempts = self.ledger.entered[one] + self.ledger.overcharged[one]
+            demand(fate.count == attempts >= self.limits.max_delivery_count, one, "ended as", fate, "after", attempts)
         elif fate.kind == "gap":
             demand(self.record(one) is None, one, "is there, but ended as a gap")
         elif fate.kind == "log start":
@@ -319,7 +346,7 @@ class World:
             return
         put_out = sorted((row.partition, row.offset) for row in self.output.rows)
         accepted = sorted(one for one, fate in self.ledger.fates.items() if fate.kind == "accepted")
-        demand(put_out == accepted, "output", _difference(put_out, accepted))
+        demand(put_out == accepted, "output", difference(put_out, accepted))
 
     def _check_letters(self) -> None:
         written = [
@@ -334,36 +361,9 @@ class World:
             same = fate.may_have_letter or (fate.kind, fate.count) == (reason, count)
             demand(same, "dead letter", one, reason, count, "but", fate)
             demand(fate.error is None or fate.error == error, "dead letter", one, "says", error, "not", fate.error)
-        needed = {one for one, fate in self.ledger.fates.items() if _needs_letter(fate)}
+        needed = {one for one, fate in self.ledger.fates.items() if needs_letter(fate)}
         missing = needed - {one for one, *_ in written}
         demand(not missing, "no dead letter of", sorted(missing))
-
-
-def _needs_letter(fate: Fate) -> bool:
-    return fate.kind in ("rejected", "delivery limit reached") and not fate.may_have_letter
-
-
-def _difference(found: list[At], wanted: list[At]) -> str:
-    extra, missing = list(found), []
-    for one in wanted:
-        if one in extra:
-            extra.remove(one)
-        else:
-            missing.append(one)
-    return f"extra {extra}, missing {missing}"
-
-
-_LETTERS = {0: "V", AcknowledgeType.ACCEPT: "Q", 2: "D", 4: "X"}
-
-
-def _brief(record: object) -> str:
-    """``SPSO: runs`` with V available, Q acquired, D acknowledged, X archived and the delivery count."""
-    runs = [
-        f"{run[0]}-{run[1]} {_LETTERS[run[2]]}{run[3]}" + (f"?{run[6]}" if run[6] else "")
-        for run in record.batches  # type: ignore[attr-defined]
-    ]
-    kind = "snapshot " if type(record).__name__ == "ShareSnapshot" else ""
-    return f"{kind}{record.start_offset}: {', '.join(runs)}"  # type: ignore[attr-defined]
 
 
 def run_seed(seed: int) -> str:

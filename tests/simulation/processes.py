@@ -18,7 +18,7 @@ class Process:
     """``body`` runs whenever ``resume`` is called, until it calls ``sleep`` or ends."""
 
     def __init__(self, body: Callable[[], None]) -> None:
-        self.over = False
+        self.over = self.died = False
         self.fault: BaseException | None = None
         self._body = body
         self._doomed = False
@@ -49,7 +49,7 @@ class Process:
         """It dies where it sleeps."""
         self._doomed = True
         if self._thread is None:
-            self.over = True
+            self.over = self.died = True
         else:
             self.resume()
 
@@ -57,7 +57,7 @@ class Process:
         try:
             self._body()
         except Death:
-            pass
+            self.died = True
         except BaseException as fault:  # noqa: BLE001 - it is the scheduler's to judge
             self.fault = fault
         self.over = True

@@ -25,6 +25,10 @@ _CALM = (
     Behaviour("raise"),
     Behaviour("reject"),
     Behaviour("reject", 1),
+    Behaviour("break contract", 1),
+    Behaviour("break contract"),
+    Behaviour("hang", 1),
+    Behaviour("hang"),
 )
 _DEADLY = (
     Behaviour("kill worker", 1),
@@ -34,9 +38,17 @@ _DEADLY = (
 )
 
 
+_MANY = 0.01
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Rates are per point (a moment before or after an effect), or per record for behaviours."""
+    """Rates are per point (a moment before or after an effect), or per record for behaviours.
+
+    ``machine_rate``: how many of the deaths take the machine along, and its ledgers. ``has_batches``: the handler takes
+    several records at once. ``slow_ms``: what a call takes. ``is_supervised``: whoever ends by a fault is started again
+    at once.
+    """
 
     config: GroupConfig
     partitions: tuple[int, ...]
@@ -51,6 +63,10 @@ class Scenario:
     skewed_clocks: bool
     burst: int
     least_ranges: int
+    machine_rate: float
+    has_batches: bool
+    slow_ms: int
+    is_supervised: bool
 
     def behaviour(self, rng: Random) -> Behaviour:
         """What becomes of one more record."""
@@ -64,7 +80,7 @@ def draw(rng: Random) -> Scenario:
     """A quarter of all scenarios have no deaths, a quarter no sleepers, and so on: faults hide each other."""
     return Scenario(
         config=_config(rng),
-        partitions=tuple(rng.randint(1, 3) for _ in range(rng.choice([1, 1, 2]))),
+        partitions=_partitions(rng),
         steps=rng.choice([20, 50, 100, 150]),
         has_sink=rng.random() < 0.6,
         death_rate=rng.choice([0.0, 0.005, 0.02, 0.06]),
@@ -76,7 +92,18 @@ def draw(rng: Random) -> Scenario:
         skewed_clocks=rng.random() < 0.3,
         burst=rng.choice([3, 10, 40]),
         least_ranges=rng.choice([2, 10, 1_000_000]),
+        machine_rate=rng.choice([0.0, 0.0, 0.0, 0.3, 1.0]),
+        has_batches=rng.random() < 0.3,
+        slow_ms=rng.choice([0, 0, 0, 5, 50]),
+        is_supervised=rng.random() < 0.5,
     )
+
+
+def _partitions(rng: Random) -> tuple[int, ...]:
+    """Of each topic. Seldom many."""
+    if rng.random() < _MANY:
+        return (rng.randint(20, 200),)
+    return tuple(rng.randint(1, 3) for _ in range(rng.choice([1, 1, 2])))
 
 
 def _config(rng: Random) -> GroupConfig:
@@ -86,6 +113,7 @@ def _config(rng: Random) -> GroupConfig:
             "share.auto.offset.reset": rng.choice(["earliest"] * 6 + ["latest", "by_duration:20s"]),
             "share.delivery.count.limit": rng.randint(2, 5),
             "share.record.lock.duration.ms": rng.choice([1_000, 10_000, 30_000]),
+            "delivery.budget.ms": rng.choice([100, 1_000, 10_000]),
             "max.records.per.trigger": rng.choice([1, 3, 10, 50, 500]),
             "share.coordinator.snapshot.update.records.per.snapshot": rng.choice([1, 2, 3, 7, 500]),
         }

@@ -26,6 +26,7 @@ from share_spark.delta.tables import log_table
 from share_spark.delta.topic_producer import Message
 from share_spark.delta.upkeep import Upkeep
 from share_spark.model.errors import ConfigError, FencedError, StateError
+from share_spark.model.offsets import LogEnds
 from tests.support.engine_on_delta import DeltaWorld
 from tests.support.engine_world import ACCEPT, GROUP, RELEASE
 
@@ -297,7 +298,7 @@ def test_dead_letters_and_records_go_when_their_time_is_over(
     assert "letters: delete 2 letters" in told
     assert "topics: move the log start of orders to (partition: offset) 0: 2, 1: 1" in told
     assert [row.offset for row in letters.load(spark).collect()] == [0]
-    assert dict(log.log_ends("orders")) == {0: (2, 3), 1: (1, 1)}
+    assert dict(log.log_ends("orders")) == {0: LogEnds(2, 3), 1: LogEnds(1, 1)}
     assert [row.offset for row in topics.load(spark).collect()] == [2]
     assert log_starts_after(spark, topics, int(time.time() * 1_000) - 2 * HOUR_MS) == {}
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +13,15 @@ import pytest
 from pyspark.errors import PythonException, SparkRuntimeException
 from pyspark.sql import functions as F
 
-from share_spark.model.errors import HandlerError
+from share_spark.model.errors import HandlerError, TopicError
 from share_spark.model.ids import TopicPartition
 from share_spark.process.acknowledgement import Ack
-from share_spark.process.delivery import _handled, _with_task, deliver
+from share_spark.process.delivery import _handled, _marked, _with_task, deliver
 from share_spark.process.handlers import Record, arrow_handler, as_handler, frame_handler, pandas_handler
 from share_spark.process.held import HeldFrame
+from share_spark.process.ledger_place import LedgerPlace
 from share_spark.process.result import DeliveryResult, ErrorRun, decoded, read_once
+from share_spark.process.worker import DeliveryRun, HandlerTask, Terms, packed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,12 +96,19 @@ def test_frame_handler(records: DataFrame) -> None:
         (lambda frame: frame, "returned a frame without column ack"),
         (lambda _: 5, "returned int, not a DataFrame"),
         (lambda frame: frame.union(frame).withColumn("ack", F.lit(1)), r"returned record orders-0@0 twice"),
-        (lambda frame: frame.withColumn("ack", F.lit("drop")), "answered 'drop'"),
     ],
 )
 def test_frames_that_break_the_contract(records: DataFrame, answer: Any, message: str) -> None:
-    with pytest.raises(HandlerError, match=message):
-        deliver(records, as_handler(frame_handler(answer)))
+    fault = deliver(records, as_handler(frame_handler(answer))).fault
+    assert isinstance(fault, HandlerError)
+    assert re.search(message, str(fault))
+
+
+def test_rows_of_a_frame_without_an_answer_are_released(records: DataFrame) -> None:
+    answer = F.when(F.col("offset") == 3, "drop").otherwise("accept")
+    result = deliver(records, as_handler(frame_handler(lambda frame: frame.withColumn("ack", answer))))
+    assert (result.accepted, result.released) == (194, 2)
+    assert result.partitions[TopicPartition("orders", 0)].errors[0].error.startswith("answered 'drop'")
 
 
 def test_a_frame_handler_that_raises_releases_everything(records: DataFrame) -> None:
@@ -107,9 +118,10 @@ def test_a_frame_handler_that_raises_releases_everything(records: DataFrame) -> 
 
 
 def test_a_broken_contract_comes_from_the_worker_as_one_line(records: DataFrame) -> None:
-    with pytest.raises(HandlerError) as caught:
-        deliver(records, as_handler(arrow_handler(lambda batch: [1] * (batch.num_rows + 1))))
-    assert re.fullmatch(r"handler tests\S+ returned \d+ acknowledgements for \d+ records", str(caught.value))
+    result = deliver(records, as_handler(arrow_handler(lambda batch: [1] * (batch.num_rows + 1))))
+    assert isinstance(result.fault, HandlerError)
+    assert re.fullmatch(r"handler tests\S+ returned \d+ acknowledgements for \d+ records", str(result.fault))
+    assert (result.accepted, result.released, result.rejected) == (0, 0, 0)
 
 
 def test_each_record_is_read_once_and_handled_once(records: DataFrame, tmp_path: Path) -> None:
@@ -187,8 +199,17 @@ def _remove_one_block(spark: SparkSession) -> None:
 
 
 def test_output_of_another_attempt_is_not_taken_for_ours(records: DataFrame) -> None:
-    held = HeldFrame(_handled(records, as_handler(price, output=PRICES), None, None, "x"), "x")
-    attempts = decoded(held.runs(), read_once).produced
+    handler = as_handler(price, output=PRICES)
+    task = HandlerTask(
+        name=handler.name,
+        payload=packed(handler),
+        place=LedgerPlace(group="test", member_id=uuid.uuid4().hex),
+        delivery="x",
+        output=handler.output,
+    )
+    held = HeldFrame(_handled(records, handler, task))
+    with _marked(records.sparkSession, DeliveryRun("x")):
+        attempts = decoded(held.runs(), read_once).produced
     assert held.outputs(attempts).count() == sum(attempts.values()) == 20
     with pytest.raises(SparkRuntimeException, match="OutputLostError: output rows are of another attempt"):
         held.outputs({next(iter(attempts)): 0}).collect()
@@ -202,15 +223,47 @@ def test_a_few_output_rows_are_one_task_and_so_one_file(records: DataFrame) -> N
     result.close()
 
 
-def test_a_broken_contract_frees_what_is_kept(records: DataFrame) -> None:
+def test_one_record_whose_output_does_not_fit_is_released_and_the_others_are_put_out(records: DataFrame) -> None:
     def late(record: Record) -> Any:
-        return Ack.ACCEPT, {"id": record.offset if record.offset < 50 else "no number"}
+        return Ack.ACCEPT, {"id": record.offset if record.offset != 50 else "no number"}
+
+    result = deliver(records, as_handler(late, output="id bigint"))
+    assert (result.fault, result.accepted, result.released) == (None, 194, 2)
+    (run,) = result.partitions[TopicPartition("orders", 0)].errors
+    assert (run.first, run.last) == (50, 50)
+    assert run.error.startswith("returned output column id that is no int64: ")
+    assert result.outputs is not None
+    assert result.outputs.count() == 194
+    result.close()
+
+
+def test_a_contract_broken_as_a_whole_frees_what_is_kept(records: DataFrame) -> None:
+    def short(batch: pa.RecordBatch) -> Any:
+        return pa.table({"ack": [1], "id": [1]})
 
     jsc: Any = records.sparkSession.sparkContext._jsc
     before = set(jsc.getPersistentRDDs().keySet())
-    with pytest.raises(HandlerError, match="returned output column id that is no int64"):
-        deliver(records, as_handler(late, output="id bigint"))
+    result = deliver(records, as_handler(short, output="id bigint"))
+    assert isinstance(result.fault, HandlerError)
     assert set(jsc.getPersistentRDDs().keySet()) <= before
+
+
+def test_records_that_cannot_be_read_are_a_fault_of_the_topic(records: DataFrame) -> None:
+    unreadable = records.withColumn("offset", F.expr("raise_error('disk on fire')").cast("bigint"))
+    result = deliver(unreadable, as_handler(accept_all))
+    assert isinstance(result.fault, TopicError)
+    assert "disk on fire" in str(result.fault)
+    assert "\n" not in str(result.fault)
+    assert result.partitions == {}
+
+
+def test_past_its_budget_a_delivery_enters_nothing_more(records: DataFrame) -> None:
+    def slow(_: Record) -> None:
+        time.sleep(0.05)
+
+    result = deliver(records, as_handler(slow), terms=Terms(budget_s=0.5))
+    assert 3 <= result.accepted == result.entered < 60
+    assert result.accepted + result.not_entered == 196
 
 
 def test_output_schemas_that_cannot_be(records: DataFrame) -> None:

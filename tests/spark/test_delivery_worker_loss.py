@@ -1,5 +1,5 @@
 """Handlers that kill their own worker, or make Spark repeat a whole stage: each record is handled at most once per
-delivery, and the work goes on.
+delivery, one that kills costs itself an attempt, and all others are accepted in the same delivery.
 
 The sessions are in processes of their own, because their masters differ from that of all other tests. Calls are counted
 outside Spark, in a file that the handler writes and syncs before it does anything else.
@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 
 PROGRAM = """
-import glob, json, os, signal, sys
+import glob, json, os, signal, sys, time
+import pyarrow as pa
 from pyspark.sql import functions as F
 from share_spark.process.delivery import deliver
-from share_spark.process.handlers import as_handler
+from share_spark.process.handlers import Record, as_handler
 from share_spark.session import build_session
 
 master, calls, scratch = sys.argv[1:]
@@ -32,8 +33,26 @@ def note(record):
 
 def kill_worker(record):
     note(record)
-    if record.offset == 25 and record.delivery_count == 1:
+    if record.offset in (25, 31, 32, 33, 34, 35) and record.delivery_count == 1:
         os.kill(os.getpid(), signal.SIGKILL)
+
+def kill_worker_of_batch(batch: pa.RecordBatch):
+    for offset in batch.column("offset").to_pylist():
+        note(Record("orders", 0, offset))
+    if 25 in batch.column("offset").to_pylist():
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [1] * batch.num_rows
+
+def kill_worker_with_rows(record):
+    time.sleep(0.01)
+    kill_worker(record)
+    return 1, {"id": record.offset}
+
+class DiesBeforeItIsCalled:
+    def __call__(self, record):
+        return None
+    def __reduce__(self):
+        return os._exit, (1,)
 
 def lose_shuffle(record):
     note(record)
@@ -46,62 +65,112 @@ def acquired(delivery_count):
         "cast('v' as binary) value", "cast(null as array<struct<key:string,value:binary>>) headers",
         f"{delivery_count} delivery_count")
 
-def told(result):
+def said(result):
     errors = [list(error) for acks in result.partitions.values() for error in acks.errors]
-    return {"lost": result.lost, "accepted": result.accepted, "lost_records": result.lost_records, "errors": errors}
+    rows = sorted(row.id for row in result.outputs.collect()) if result.outputs is not None else []
+    return {"fault": str(result.fault), "accepted": result.accepted, "lost": result.lost_records, "errors": errors,
+            "released": result.released, "rows": rows, "not_entered": result.not_entered}
 
 spark = build_session("worker loss", master, {"spark.executor.memory": "512m", "spark.local.dir": scratch})
 """
 
-TWO_DELIVERIES = """
-print("RESULT", json.dumps([told(deliver(acquired(count), as_handler(kill_worker))) for count in (1, 2)]))
+DELIVERED = """
+print("RESULT", json.dumps([said(deliver(acquired(1), as_handler(HANDLER)))]))
 spark.stop()
 """
 
 AFTER_A_SHUFFLE = """
-print("RESULT", json.dumps([told(deliver(acquired(1).repartition(3, "offset"), as_handler(lose_shuffle)))]))
+print("RESULT", json.dumps([said(deliver(acquired(1).repartition(3, "offset"), as_handler(lose_shuffle)))]))
 spark.stop()
 """
 
-Told = list[dict[str, Any]]
+Said = list[dict[str, Any]]
 Calls = Counter[tuple[int, int]]
 
 
-def run(master: str, steps: str, directory: Path) -> tuple[Told, Calls]:
+def run(
+    master: str, steps: str, directory: Path, *, called: bool = True, settings: dict[str, str] | None = None
+) -> tuple[Said, Calls]:
     """What the deliveries of a program said, and how often the handler was called per delivery count and offset."""
     program, calls, scratch = directory / "program.py", directory / "calls", directory / "scratch"
-    program.write_text(PROGRAM + steps)
+    more = json.dumps(settings or {})
+    program.write_text(
+        PROGRAM.replace('"spark.local.dir": scratch}', f'"spark.local.dir": scratch, **{more}}}') + steps
+    )
+    calls.touch()
     command = [sys.executable, str(program), master, str(calls), str(scratch)]
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False, timeout=180)
     line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT ")), None)
     assert line is not None, done.stderr[-3000:]
     counted = Counter(tuple(map(int, call.split())) for call in calls.read_text().splitlines())
+    assert bool(counted) is called
     return json.loads(line.removeprefix("RESULT ")), counted  # type: ignore[return-value]
 
 
+KILLERS = [25, 31, 32, 33, 34, 35]
+MASTERS = ["local-cluster[2,1,1024]", "local[2]", "local[2,4]"]
+
+
 @pytest.mark.slow
-def test_on_a_cluster_the_records_of_a_lost_worker_are_told(tmp_path: Path) -> None:
-    (killed, healthy), calls = run("local-cluster[2,1,1024]", TWO_DELIVERIES, tmp_path)
-    assert killed == {"lost": False, "accepted": 40, "lost_records": 20, "errors": [[20, 39, "worker lost"]]}
-    assert healthy == {"lost": False, "accepted": 60, "lost_records": 0, "errors": []}
-    assert calls[1, 25] == 1
+@pytest.mark.parametrize("master", MASTERS)
+def test_each_record_that_kills_its_worker_is_released_and_all_others_are_accepted(master: str, tmp_path: Path) -> None:
+    """More of them in one task than Spark runs a task; in local[2] Spark runs none again, and the death of one task
+    ends the job, with whatever others have in their handlers."""
+    (result,), calls = run(master, DELIVERED.replace("HANDLER", "kill_worker"), tmp_path)
     assert set(calls.values()) == {1}
+    assert set(calls) == {(1, offset) for offset in range(60)}
+    released = {offset for first, last, _ in result["errors"] for offset in range(first, last + 1)}
+    assert released >= set(KILLERS)
+    assert released == set(KILLERS) or master == "local[2]"
+    assert {text for _, _, text in result["errors"]} == {"worker lost"}
+    assert result["accepted"] + result["released"] == 60
+    assert (result["fault"], result["lost"], result["not_entered"]) == ("None", 0, 0)
 
 
 @pytest.mark.slow
-def test_where_spark_runs_a_task_once_the_whole_delivery_is_lost(tmp_path: Path) -> None:
-    (killed, healthy), calls = run("local[2]", TWO_DELIVERIES, tmp_path)
-    assert killed == {"lost": True, "accepted": 0, "lost_records": 0, "errors": []}
-    assert healthy == {"lost": False, "accepted": 60, "lost_records": 0, "errors": []}
-    assert calls[1, 25] == 1
+def test_output_rows_are_those_of_the_accepted_records(tmp_path: Path) -> None:
+    steps = DELIVERED.replace("as_handler(HANDLER)", "as_handler(kill_worker_with_rows, output='id bigint')")
+    (result,), calls = run("local[2,4]", steps, tmp_path)
     assert set(calls.values()) == {1}
+    assert len(result["rows"]) == len(set(result["rows"])) == result["accepted"]
+    assert not set(result["rows"]) & set(KILLERS)
+    assert result["accepted"] + result["released"] + result["lost"] == 60
+    assert result["accepted"] > 20
 
 
 @pytest.mark.slow
-def test_the_repeat_of_a_stage_calls_nothing(tmp_path: Path) -> None:
+def test_a_batch_that_kills_its_worker_is_lost_and_all_others_are_accepted(tmp_path: Path) -> None:
+    (result,), calls = run("local[2,4]", DELIVERED.replace("HANDLER", "kill_worker_of_batch"), tmp_path)
+    assert set(calls.values()) == {1}
+    assert (result["accepted"], result["lost"]) == (40, 20)
+
+
+@pytest.mark.slow
+def test_workers_that_die_before_the_handler_is_called_are_a_fault_and_no_attempt(tmp_path: Path) -> None:
+    (result,), _ = run("local[2,2]", DELIVERED.replace("HANDLER", "DiesBeforeItIsCalled()"), tmp_path, called=False)
+    assert "its workers die before it is called" in result["fault"]
+    assert (result["accepted"], result["released"], result["lost"]) == (0, 0, 0)
+
+
+@pytest.mark.slow
+def test_the_repeat_of_a_stage_calls_nothing_twice(tmp_path: Path) -> None:
     """Tasks of the second stage attempt have attempt number 0 again; a record may be in two tasks' hands."""
     (result,), calls = run("local[1,4]", AFTER_A_SHUFFLE, tmp_path)
-    assert {error for _, _, error in result["errors"]} == {"worker lost"}
-    assert result["accepted"] + result["lost_records"] == 60
-    assert result["accepted"] == len(calls) < 60
+    assert result["accepted"] == len(calls) == 60
     assert set(calls.values()) == {1}
+
+
+@pytest.mark.slow
+def test_a_speculative_copy_calls_nothing_twice(tmp_path: Path) -> None:
+    steps = """
+from pyspark import TaskContext
+def slow_in_one_task(record):
+    note(record)
+    time.sleep(0.4 if record.offset >= 40 else 0.001)
+print("RESULT", json.dumps([said(deliver(acquired(1), as_handler(slow_in_one_task)))]))
+spark.stop()
+"""
+    settings = {"spark.speculation": "true", "spark.speculation.interval": "50ms", "spark.speculation.quantile": "0.5"}
+    (result,), calls = run("local-cluster[2,1,1024]", steps, tmp_path, settings=settings)
+    assert set(calls.values()) == {1}
+    assert (result["accepted"], result["lost"]) == (60, 0)

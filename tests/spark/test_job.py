@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -36,8 +36,8 @@ def too_few(batch: pa.RecordBatch) -> list[int]:
     return [1] * (batch.num_rows - 1)
 
 
-def of_no_type(batch: pa.RecordBatch) -> list[str]:
-    return ["perhaps"] * batch.num_rows
+def of_no_type(batch: pa.RecordBatch) -> Any:
+    return pa.array([1.0] * batch.num_rows)
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +171,7 @@ def test_a_topic_that_was_created_anew(spark: SparkSession, lake: Path, capsys: 
     assert state(spark, str(lake / "state"), "loyal").collect() == before
 
 
-@pytest.mark.parametrize(("handler", "told"), [("too_few", "9 acknowledgement"), ("of_no_type", "perhaps")])
+@pytest.mark.parametrize(("handler", "told"), [("too_few", "9 acknowledgement"), ("of_no_type", "of type double")])
 def test_a_handler_that_breaks_its_contract(
     spark: SparkSession, lake: Path, capsys: pytest.CaptureFixture[str], handler: str, told: str
 ) -> None:

@@ -9,13 +9,15 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import functions as F
 
 from share_spark.delta.state_view import state
 from share_spark.delta.topic_producer import Message
 from share_spark.delta.topic_table import EmbeddedTopicLog
 from share_spark.engine.progress import MicroBatchProgress
-from share_spark.model.errors import ConfigError, HandlerError
+from share_spark.model.errors import ConfigError, HandlerError, TopicError
 from share_spark.process.acknowledgement import Ack
 from share_spark.process.handlers import Record
 from share_spark.process.share_group import ShareGroup
@@ -130,12 +132,52 @@ def test_a_checkpoint_of_another_group_is_refused(place: Place) -> None:
         place.group(moody(place.directory / "calls"), "shipping", checkpointLocation=checkpoint).start()
 
 
-def test_a_handler_that_breaks_its_contract_ends_the_run_and_gives_everything_back(place: Place) -> None:
+def short(batch: pa.RecordBatch) -> list[int]:
+    return [1] * (batch.num_rows - 1)
+
+
+class Unknown:
+    """Pickles, and cannot be loaded: its module is not on the workers."""
+
+    def __call__(self, record: Any) -> None: ...
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return __import__, ("no_such_module",)
+
+
+@pytest.mark.parametrize("handler", [short, Unknown(), lambda _: (Ack.ACCEPT, {"id": 1})])
+def test_a_contract_broken_as_a_whole_ends_the_run_and_charges_nobody_however_often(place: Place, handler: Any) -> None:
     place.put(range(200, 204))
-    with pytest.raises(HandlerError):
-        place.work_off(lambda _: "perhaps")
-    assert [available + acquired for _, _, available, acquired in place.ends()] == [2, 2]
-    assert [acquired for *_, acquired in place.ends()] == [0, 0]
+    for _ in range(3):
+        with pytest.raises(HandlerError):
+            place.work_off(handler, **{"share.delivery.count.limit": 2})
+    assert sum(available for _, _, available, _ in place.ends()) == 4
+    before = place.calls()
+    place.work_off(moody(place.directory / "calls"))
+    assert {count for (_, count), times in (place.calls() - before).items() if times} == {1}
+
+
+def test_a_record_that_breaks_its_contract_fails_and_the_others_go_on(place: Place) -> None:
+    place.put(range(210, 214))
+    place.work_off(lambda record: "perhaps" if record.value == b"211" else None, **{"share.delivery.count.limit": 2})
+    assert sum(available + acquired for _, _, available, acquired in place.ends()) == 0
+
+
+def test_records_that_cannot_be_read_are_charged_to_nobody(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.put(range(220, 224))
+    with monkeypatch.context() as patch:
+        read = EmbeddedTopicLog.read
+
+        def broken(log: EmbeddedTopicLog, *given: Any) -> Any:
+            return read(log, *given).withColumn("offset", F.expr("raise_error('on fire')").cast("bigint"))
+
+        patch.setattr(EmbeddedTopicLog, "read", broken)
+        for _ in range(3):
+            with pytest.raises(TopicError, match=r"cannot be read: .*on fire"):
+                place.work_off(lambda _: None, **{"share.delivery.count.limit": 2})
+    before = place.calls()
+    place.work_off(moody(place.directory / "calls"))
+    assert {count for (_, count), times in (place.calls() - before).items() if times} == {1}
 
 
 def test_stop_leaves_nothing_acquired(place: Place) -> None:
@@ -152,7 +194,7 @@ def test_stop_leaves_nothing_acquired(place: Place) -> None:
     assert not running.isActive
     assert running.exception() is None
     assert [acquired for *_, acquired in place.ends()] == [0, 0]
-    assert sum(available for _, _, available, _ in place.ends()) == 12
+    assert sum(available for _, _, available, _ in place.ends()) == 8
 
 
 def test_it_compacts_by_itself_if_wanted(place: Place) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from share_spark.model.errors import ErrorCode
 from share_spark.model.ids import SharePartitionKey
-from share_spark.model.records import DeliveryState, ShareRecord, ShareUpdate
+from share_spark.model.records import DeliveryState, Doubt, ShareRecord
 from share_spark.model.requests import (
     Acknowledge,
     AcknowledgementBatch,
     Acquire,
-    AcquiredRange,
     AcquireMode,
     ExpireLocks,
     Initialize,
@@ -18,6 +17,8 @@ from share_spark.model.requests import (
     PartitionRequest,
     PartitionResponse,
     ReleaseMember,
+    Trace,
+    TruncateLog,
 )
 from share_spark.partition import (
     PartitionLimits,
@@ -45,7 +46,7 @@ class Partition:
         snapshot = take_snapshot(self.state)
         self.log: list[ShareRecord] = [snapshot]
         self.state = evolve(None, snapshot)
-        self.record: ShareUpdate | None = None
+        self.record: ShareRecord | None = None
         if start is not None:
             self.ask(Initialize(start_offset=start))
 
@@ -56,7 +57,7 @@ class Partition:
         if decision.record is not None:
             self.state = evolve(self.state, decision.record)
             self.log.append(decision.record)
-        check_invariants(self.state, self.limits)
+        check_invariants(self.state)
         return decision.responses[-1]
 
     def fetch(
@@ -66,6 +67,7 @@ class Partition:
         most: int = 10**6,
         mode: AcquireMode = AcquireMode.EXACT,
         batch_size: int = 10**9,
+        searched: Doubt = Doubt.NONE,
     ) -> list[tuple[int, int, int]]:
         """What ``member`` acquires of the log batches ``log``."""
         request = Acquire(
@@ -74,6 +76,7 @@ class Partition:
             mode=mode,
             log_batches=tuple(LogBatch(*batch) for batch in log),
             batch_size=batch_size,
+            searched=searched,
         )
         return [tuple(found) for found in self.ask(request).acquired]
 
@@ -96,15 +99,25 @@ class Partition:
     def log_start(self, offset: int) -> PartitionResponse:
         return self.ask(MoveLogStart(log_start_offset=offset))
 
-    def fetch_suspects(self, member: str) -> tuple[AcquiredRange, ...]:
-        """The next piece of what crashes have left in doubt."""
-        log = (LogBatch(0, max(0, self.state.end_offset - 1)),)
-        request = Acquire(member_id=member, max_records=1, mode=AcquireMode.EXACT, log_batches=log, suspects=True)
-        return self.ask(request).acquired
+    def truncate(self, end: int) -> PartitionResponse:
+        return self.ask(TruncateLog(end_offset=end))
 
-    def advance(self, ms: int, *, lost: bool = False, in_handler: frozenset[str] | None = None) -> PartitionResponse:
+    def fetch_suspects(self, member: str, searched: Doubt, most: int, *, alone: bool = False) -> list[tuple[int, ...]]:
+        """Some of those that are searched for the one that brings engines down."""
+        request = Acquire(
+            member_id=member,
+            max_records=most,
+            mode=AcquireMode.EXACT,
+            log_batches=(LogBatch(0, max(0, self.state.end_offset - 1)),),
+            searched=searched,
+            suspects=True,
+            alone=alone,
+        )
+        return [tuple(found) for found in self.ask(request).acquired]
+
+    def advance(self, ms: int, *, lost: bool = False, traces: tuple[Trace, ...] = ()) -> PartitionResponse:
         self.now_ms += ms
-        return self.ask(ExpireLocks(lost=lost, in_handler=in_handler))
+        return self.ask(ExpireLocks(lost=lost, traces=traces))
 
     @property
     def window(self) -> str:

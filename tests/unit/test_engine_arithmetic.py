@@ -1,13 +1,19 @@
-"""The small pure functions of the micro-batch: gaps between acknowledgements, errors of ranges."""
+"""The small pure functions of the micro-batch: what acknowledgements leave out, errors of ranges."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_spark.engine.micro_batch import cut_by_error, with_gaps
+from share_spark.engine.answers import cut_by_error, filled, output_lost
+from share_spark.engine.ports import AcknowledgedSpan
 from share_spark.engine.step import Ranges
+from share_spark.model.ids import TopicPartition
+from share_spark.model.requests import AcknowledgeType, Loss
+
+GAP = AcknowledgeType.GAP
 
 
 def ranges(*rows: tuple[int, int, int]) -> Ranges:
@@ -24,7 +30,7 @@ def by_offset(rows: list[tuple[int, int, object]]) -> dict[int, object]:
 def test_what_nobody_reported_is_a_gap() -> None:
     """R19: before, between and after what was reported, and a whole range of it."""
     acquired = ranges((0, 9, 1), (20, 24, 1))
-    assert with_gaps(acquired, ranges((2, 3, 1), (6, 8, 2))).tolist() == [
+    assert filled(acquired, ranges((2, 3, 1), (6, 8, 2)), GAP).tolist() == [
         [0, 1, 0],
         [2, 3, 1],
         [4, 5, 0],
@@ -36,7 +42,7 @@ def test_what_nobody_reported_is_a_gap() -> None:
 
 def test_a_reported_run_may_reach_over_acquired_ranges_of_different_counts() -> None:
     acquired = ranges((38, 39, 3), (40, 56, 2))
-    assert with_gaps(acquired, ranges((38, 45, 2), (47, 47, 2))).tolist() == [
+    assert filled(acquired, ranges((38, 45, 2), (47, 47, 2)), GAP).tolist() == [
         [38, 45, 2],
         [46, 46, 0],
         [47, 47, 2],
@@ -45,7 +51,12 @@ def test_a_reported_run_may_reach_over_acquired_ranges_of_different_counts() -> 
 
 
 def test_nothing_reported_is_all_gaps() -> None:
-    assert with_gaps(ranges((5, 6, 1)), ranges()).tolist() == [[5, 6, 0]]
+    assert filled(ranges((5, 6, 1)), ranges(), GAP).tolist() == [[5, 6, 0]]
+
+
+def test_what_a_broken_delivery_does_not_mention_was_not_entered() -> None:
+    found = filled(ranges((0, 4, 1)), ranges((1, 2, 1)), Loss.NOT_ENTERED).tolist()
+    assert found == [[0, 0, Loss.NOT_ENTERED], [1, 2, 1], [3, 4, Loss.NOT_ENTERED]]
 
 
 @settings(deadline=None)
@@ -54,8 +65,8 @@ def test_gaps_fill_exactly_what_is_missing(wanted: dict[int, tuple[int, int]]) -
     """Per offset: (delivery count, acknowledge type or 0 for not reported), against a plain loop."""
     acquired = runs({offset: count for offset, (count, _) in wanted.items()})
     said = runs({offset: kind for offset, (_, kind) in wanted.items() if kind})
-    filled = with_gaps(ranges(*acquired), ranges(*said)).tolist()
-    assert by_offset(filled) == {offset: kind for offset, (_, kind) in wanted.items()}
+    found = filled(ranges(*acquired), ranges(*said), GAP).tolist()
+    assert by_offset(found) == {offset: kind for offset, (_, kind) in wanted.items()}
 
 
 def runs(by_offset: dict[int, int]) -> list[tuple[int, int, int]]:
@@ -92,6 +103,16 @@ def test_errors_that_end_before_a_range_or_begin_after_it_do_not_concern_it() ->
 )
 def test_every_offset_keeps_its_own_error(span: list[int], errors: dict[int, int]) -> None:
     first, last = span
-    told = [(low, high, str(text)) for low, high, text in runs(errors)]
+    said = [(low, high, str(text)) for low, high, text in runs(errors)]
     wanted = {o: str(errors[o]) if o in errors else None for o in range(first, last + 1)}
-    assert by_offset(cut_by_error(first, last, told)) == wanted
+    assert by_offset(cut_by_error(first, last, said)) == wanted
+
+
+@pytest.mark.parametrize(("is_explained", "loss"), [(True, Loss.FINISHED), (False, Loss.AFTER_HANDLER)])
+def test_lost_output_takes_back_what_was_accepted_and_nothing_else(is_explained: bool, loss: Loss) -> None:
+    """A death that one record is known for puts no other in doubt."""
+    at = TopicPartition("orders", 0)
+    span = AcknowledgedSpan(at, np.array([(0, 3, 1), (4, 4, 2), (5, 9, 1)], np.int64), [(4, 4, "worker lost")])
+    lost = output_lost(span, "gone", is_explained=is_explained)
+    assert lost.ranges.tolist() == [[0, 3, loss], [4, 4, 2], [5, 9, loss]]
+    assert lost.errors == [(0, 3, "gone"), (4, 4, "worker lost"), (5, 9, "gone")]

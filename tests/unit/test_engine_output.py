@@ -8,6 +8,7 @@ import pytest
 
 from share_spark.engine.memory import Moment
 from share_spark.engine.memory_delivery import Answer, WorkerLostError
+from share_spark.engine.micro_batch import ENGINE_LOST
 from share_spark.model.errors import FencedError, OutputUnknownError, SinkError
 from tests.support.engine_world import ACCEPT, REJECT, RELEASE, Death, Engine, Interruption, World
 
@@ -185,26 +186,38 @@ def test_a_handler_that_kills_the_whole_engine_is_counted_and_given_up() -> None
     engine = world.engine(available_now=True)
     engine.run_until_done(step_ms=LOCK_MS, most=500)
     assert sorted(rows(world)) == [offset for offset in range(100) if offset != 42]
-    assert [letter[1:] for letter in world.dead_letters.letters] == [
-        (42, 42, 5, "delivery limit reached", "the engine that ran it was lost")
-    ]
+    assert [letter[1:] for letter in world.dead_letters.letters] == [(42, 42, 5, "delivery limit reached", ENGINE_LOST)]
 
 
+@pytest.mark.parametrize("is_traced", [True, False])
 @pytest.mark.parametrize("limit", [2, 5])
-def test_kills_that_no_record_caused_archive_nothing(limit: int) -> None:
-    """Ten engines die between micro-batches or while they hold what they have just acquired."""
-    world = world_of(200, share__delivery__count__limit=limit)
+def test_kills_that_no_record_caused_archive_nothing(limit: int, is_traced: bool) -> None:
+    """Ten engines die before they acquire, while they hold what they have acquired, or after the handler."""
+    world = world_of(0, share__delivery__count__limit=limit)
     for number in range(10):
-        nth = 1 + number % 2
-        engine = world.engine(
-            interrupt=Interruption(Moment.BEFORE_APPEND if number % 3 else Moment.AFTER_APPEND, Death(), nth)
-        )
-        with pytest.raises(Death):
-            runs(engine, 2)
+        world.produce(20)
+        engine = world.engine()
+        if number % 3 == 2:
+            dies_at(engine, "before journal")
+        else:
+            append = Moment.AFTER_APPEND if number % 3 else Moment.BEFORE_APPEND
+            engine.store.interrupt = Interruption(append, Death(), nth=1 + number // 3 % 2)
+            with pytest.raises(Death):
+                runs(engine, 2)
+        if not is_traced:
+            world.machine_is_lost()
         world.clock.advance(LOCK_MS)
     finish_within(world, 1_000)
     assert world.dead_letters.letters == []
     assert sorted(rows(world)) == list(range(200))
+
+
+def test_an_engine_that_dies_after_the_handler_keeps_the_counts() -> None:
+    """The handler has run, whatever became of its output."""
+    world = world_of(3)
+    dies_at(world.engine(), "before output")
+    finish(world)
+    assert world.calls[3:] == [(0, offset, 2) for offset in range(3)]
 
 
 def finish_within(world: World, most: int) -> None:

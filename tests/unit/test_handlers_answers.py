@@ -107,14 +107,8 @@ def test_no_errors_at_all() -> None:
         (None, "returned nothing: a batch handler returns one acknowledgement per row"),
         ([ACCEPT], "returned 1 acknowledgements for 2 records"),
         (pa.array([1, 2, 3]), "returned 3 acknowledgements for 2 records"),
-        (pa.array([1, None]), "no acknowledgement \\(null\\) for some of the rows"),
-        ([ACCEPT, None], "answered None"),
-        ([1, 9], "answered 9 in row 1"),
-        (pa.array([0, 1]), "answered 0 in row 0"),
-        ([True, True], "answered True"),
         (np.array([True, True]), "acknowledgements of type bool"),
         (np.array([1.0, 2.0]), "acknowledgements of type double"),
-        (pa.array(["accept", "drop"]), "answered 'drop'"),
         (pd.Series([1, "accept"], dtype=object), "column ack of mixed types"),
         (pa.table({"value": [1, 2]}), "a table without a column ack \\(it has value\\)"),
         (pa.table({"ack": [1, 2], "error": [1, 2]}), "column error of type int64, not string"),
@@ -126,6 +120,31 @@ def test_broken_contracts(answer: Any, message: str) -> None:
     with pytest.raises(HandlerError, match=message) as caught:
         batch_answers(answer, 2)
     assert "\n" not in str(caught.value)
+
+
+NULL = "returned no acknowledgement (null)"
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (pa.array([1, None, 3]), NULL),
+        (pd.Series([1, None, 3]), NULL),
+        (pa.array(["accept", None, "reject"]), NULL),
+        ([ACCEPT, None, REJECT], "answered None, which is not "),
+        ([1, 9, 3], "answered 9, which is not "),
+        (pa.array([1, 0, 3]), "answered 0, which is not "),
+        ([1, True, 3], "answered True, which is not "),
+        (pa.array(["accept", "drop", "reject"]), "answered 'drop', which is not "),
+        (pa.table({"ack": [1, 7, 3], "error": [None, "mine", "bad"]}), "answered 7, which is not "),
+    ],
+    ids=lambda answer: type(answer).__name__,
+)
+def test_a_row_without_an_answer_is_released_and_the_others_keep_theirs(answer: Any, text: str) -> None:
+    answers = batch_answers(answer, 3)
+    assert answers.codes.tolist() == [1, 2, 3]
+    assert answers.errors()[1].startswith(text)
+    assert answers.misfits == 1
 
 
 def test_long_errors_are_cut() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import time
@@ -14,9 +15,11 @@ import pyarrow as pa
 import pytest
 
 from share_spark.model.errors import HandlerError
+from share_spark.model.requests import Loss
 from share_spark.process.acknowledgement import Ack
-from share_spark.process.calling import Outcome, call_handler, records_of
+from share_spark.process.calling import FIRST_SLICE, Calls, Outcome, call_handler, watched_code
 from share_spark.process.handlers import HANDLER_COLUMNS, Record, arrow_handler, as_handler, pandas_handler
+from share_spark.process.records import records_of
 from share_spark.process.timelimit import TimeLimit
 from tests.unit.test_handlers_answers import told
 
@@ -40,9 +43,13 @@ def batch_of(rows: int, **columns: pa.Array[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(filled)
 
 
-def call(function: Callable[..., Any], batch: pa.RecordBatch, **settings: Any) -> Outcome:
-    with TimeLimit() as limit:
-        return call_handler(as_handler(function, **settings), batch, limit)
+def call(
+    function: Callable[..., Any], batch: pa.RecordBatch, terms: dict[str, Any] | None = None, **settings: Any
+) -> Outcome:
+    handler = as_handler(function, **settings)
+    limit_s = handler.timeout_ms / 1_000 if handler.timeout_ms else None
+    with TimeLimit(limit_s, outside=watched_code()) as limit:
+        return call_handler(handler, batch, Calls(limit=limit, **(terms or {})))
 
 
 # ------------------------------------------------------------------------------------ what handlers see
@@ -120,12 +127,25 @@ def test_a_batch_whose_handler_raises_is_released_whole() -> None:
     assert told(call(handle, batch_of(2)).answers) == [(2, "KeyError: 'amount'")] * 2
 
 
-def test_a_broken_contract_names_handler_and_record() -> None:
+def test_a_record_whose_handler_answers_nonsense_is_released() -> None:
     def handle(record: Record) -> Any:
         return 7 if record.offset == 1 else None
 
-    with pytest.raises(HandlerError, match=r"handler tests.*handle on orders-0@1: answered 7, which is not Ack"):
-        call(handle, batch_of(2))
+    assert told(call(handle, batch_of(3)).answers) == [
+        1,
+        (2, "answered 7, which is not Ack.ACCEPT, Ack.RELEASE or Ack.REJECT"),
+        1,
+    ]
+
+
+def test_where_each_of_many_records_breaks_the_contract_the_handler_is_to_blame() -> None:
+    for records, is_whole in ((19, False), (20, True)):
+        with TimeLimit(None) as limit:
+            calls = Calls(limit=limit)
+            call_handler(as_handler(lambda _: 7), batch_of(records), calls)
+        assert calls.all_misfit is is_whole
+    with pytest.raises(HandlerError, match="broke its contract on each record: answered 7"):
+        calls.check(as_handler(lambda _: 7))
 
 
 # -------------------------------------------------------------------------------------------------- output
@@ -178,16 +198,34 @@ def test_output_columns_of_pandas() -> None:
         ((Ack.ACCEPT, None, None), "a tuple of 3, not \\(acknowledgement, rows\\)"),
     ],
 )
-def test_output_that_does_not_fit(answer: Any, message: str) -> None:
-    with pytest.raises(HandlerError, match=message):
-        call(lambda _: answer, batch_of(1), output=FEES)
+def test_output_that_does_not_fit_releases_its_record_only(answer: Any, message: str) -> None:
+    def handle(record: Record) -> Any:
+        return answer if record.offset == 1 else (Ack.ACCEPT, (record.offset, 0.5))
+
+    outcome = call(handle, batch_of(3), output=FEES)
+    assert outcome.answers.codes.tolist() == [1, 2, 1]
+    assert re.search(message, outcome.answers.errors()[1])
+    assert outcome.outputs is not None
+    assert outcome.outputs.column("id").to_pylist() == [0, 2]
 
 
 def test_output_columns_that_do_not_fit() -> None:
     with pytest.raises(HandlerError, match="no output column fee, which the schema declares"):
         call(arrow_handler(lambda _: pa.table({"ack": [1], "id": [1]})), batch_of(1), output=FEES)
-    with pytest.raises(HandlerError, match="output column id that is no int64"):
-        call(arrow_handler(lambda _: pa.table({"ack": [1], "id": ["x"], "fee": [1]})), batch_of(1), output=FEES)
+
+
+@pytest.mark.parametrize(("kind", "ids"), [(pa.table, ["1", "x", "y", "4"]), (pd.DataFrame, [1, "x", "y", 4])])
+def test_rows_of_a_batch_that_do_not_fit_release_their_records_only(kind: Any, ids: list[Any]) -> None:
+    """The third was not accepted, so its columns do not matter."""
+
+    def handle(_: pa.RecordBatch) -> Any:
+        return kind({"ack": [1, 1, 2, 1], "id": ids, "fee": [0.5, 1.0, 2.0, 3.0]})
+
+    outcome = call(arrow_handler(handle), batch_of(4), output=FEES)
+    assert outcome.answers.codes.tolist() == [1, 2, 2, 1]
+    assert "output column id that is no int64" in outcome.answers.errors()[1]
+    assert outcome.outputs is not None
+    assert outcome.outputs.to_pydict() == {"id": [1, 4], "fee": [0.5, 3.0]}
 
 
 def test_rows_without_a_declared_schema() -> None:
@@ -204,48 +242,90 @@ def sleepy(record: Record) -> None:
 
 def test_a_record_over_its_time_is_released_and_the_next_goes_on() -> None:
     started = time.monotonic()
-    answers = call(sleepy, batch_of(3), record_timeout_ms=50).answers
+    answers = call(sleepy, batch_of(3), timeout_ms=50).answers
     assert told(answers) == [1, (2, "time limit of 50 ms exceeded"), 1]
     assert time.monotonic() - started < 4
 
 
-def test_a_batch_has_the_time_of_its_records() -> None:
+def test_a_batch_has_the_time_of_a_call() -> None:
     def handle(batch: pa.RecordBatch) -> Any:
         time.sleep(5)
 
-    answers = call(handle, batch_of(3), record_timeout_ms=20).answers
+    answers = call(handle, batch_of(3), timeout_ms=60).answers
     assert told(answers) == [(2, "time limit of 60 ms exceeded by a batch of 3 records")] * 3
 
 
-def test_swallowing_the_alarm_does_not_help() -> None:
-    def handle(record: Record) -> None:
-        try:
-            time.sleep(5)
-        except BaseException:  # noqa: BLE001
-            return
-
-    assert told(call(handle, batch_of(1), record_timeout_ms=30).answers) == [(2, "time limit of 30 ms exceeded")]
+def test_records_share_no_time() -> None:
+    """Each is well within the limit, all together are not."""
+    answers = call(lambda _: time.sleep(0.02), batch_of(10), timeout_ms=100).answers
+    assert told(answers) == [1] * 10
 
 
 def test_sigalrm_is_given_back() -> None:
     before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
     try:
-        call(sleepy, batch_of(1), record_timeout_ms=1000)
+        call(sleepy, batch_of(1), timeout_ms=1000)
         assert signal.getsignal(signal.SIGALRM) is signal.SIG_IGN
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     finally:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_off_the_main_thread_the_call_is_timed_only() -> None:
+def test_off_the_main_thread_nothing_is_interrupted() -> None:
     results: list[Any] = []
 
     def handle(record: Record) -> None:
         time.sleep(0.05 if record.offset else 0)
 
-    thread = threading.Thread(
-        target=lambda: results.append(told(call(handle, batch_of(2), record_timeout_ms=20).answers))
-    )
+    thread = threading.Thread(target=lambda: results.append(told(call(handle, batch_of(2), timeout_ms=20).answers)))
     thread.start()
     thread.join()
-    assert results == [[1, (2, "time limit of 20 ms exceeded")]]
+    assert results == [[1, 1]]
+
+
+# --------------------------------------------------------------------------------------------- budget of time
+
+
+def test_past_the_budget_no_call_begins() -> None:
+    terms = {"until": time.monotonic() + 0.1}
+    answers = call(lambda _: time.sleep(0.03), batch_of(100), terms).answers
+    called = int((answers.codes == 1).sum())
+    assert 1 <= called <= 5
+    assert answers.codes.tolist() == [1] * called + [int(Loss.NOT_ENTERED)] * (100 - called)
+
+
+def test_a_slow_batch_handler_gets_what_it_can_do_in_time() -> None:
+    sizes: list[int] = []
+
+    def slow(batch: pa.RecordBatch) -> Any:
+        sizes.append(batch.num_rows)
+        time.sleep(0.001 * batch.num_rows)
+        return [1] * batch.num_rows
+
+    answers = call(slow, batch_of(10_000), {"until": time.monotonic() + 0.3}).answers
+    assert sizes[0] == FIRST_SLICE
+    assert sum(sizes) < 1_000
+    assert (answers.codes == 1).sum() == sum(sizes)
+    assert (answers.codes == Loss.NOT_ENTERED).sum() == 10_000 - sum(sizes)
+
+
+def test_a_fast_batch_handler_gets_all_at_once_when_its_pace_is_known() -> None:
+    sizes: list[int] = []
+
+    def fast(batch: pa.RecordBatch) -> Any:
+        sizes.append(batch.num_rows)
+        return Ack.ACCEPT
+
+    call(arrow_handler(fast), batch_of(10_000), {"until": time.monotonic() + 5, "seconds_per_record": 1e-6})
+    assert sizes == [10_000]
+
+
+def test_in_turn_no_record_shares_a_call() -> None:
+    sizes: list[int] = []
+
+    def handle(batch: pa.RecordBatch) -> Any:
+        sizes.append(batch.num_rows)
+        return Ack.ACCEPT
+
+    call(handle, batch_of(3), {"in_turn": True})
+    assert sizes == [1, 1, 1]

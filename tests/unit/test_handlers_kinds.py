@@ -39,7 +39,7 @@ def of_unseen_name(batch: arrow.RecordBatch): ...
 def of_some_frame(frame: DataFrame): ...
 
 
-@arrow_handler(columns=["value"], record_timeout_ms=20)
+@arrow_handler(columns=["value"], timeout_ms=20)
 def decorated(batch): ...
 
 
@@ -86,7 +86,7 @@ def test_an_annotation_that_cannot_be_resolved_is_read_as_written() -> None:
 
 def test_declared_settings_and_those_given_later() -> None:
     handler = as_handler(decorated)
-    assert (handler.columns, handler.record_timeout_ms) == (("value",), 20)
+    assert (handler.columns, handler.timeout_ms) == (("value",), 20)
     assert as_handler(decorated, columns=["key"]).columns == ("key",)
     assert as_handler(handler) is handler
 
@@ -99,7 +99,7 @@ def test_a_decorated_function_stays_itself_and_pickles_by_name() -> None:
     ("settings", "message"),
     [
         ({"columns": ["valeu"]}, "there is no column valeu to read"),
-        ({"record_timeout_ms": 0}, "record_timeout_ms is 0, not above 0"),
+        ({"timeout_ms": 0}, "timeout_ms is 0, not above 0"),
     ],
 )
 def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
@@ -109,7 +109,7 @@ def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
 
 def test_a_frame_handler_has_no_time_limit() -> None:
     with pytest.raises(HandlerError, match="no output schema and no time limit"):
-        as_handler(frame_handler(lambda records: records), record_timeout_ms=5)
+        as_handler(frame_handler(lambda records: records), timeout_ms=5)
 
 
 @pytest.mark.parametrize(

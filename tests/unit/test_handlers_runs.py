@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+import uuid
 import zipimport
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,21 +14,24 @@ import pyarrow as pa
 import pytest
 
 from share_spark.engine.python_worker import drop_zip_importers
-from share_spark.engine.step import LOST
-from share_spark.model.errors import HandlerError, OutputLostError, ShareError
+from share_spark.model.errors import HandlerError, ShareError
 from share_spark.model.ids import TopicPartition
+from share_spark.model.requests import Loss
 from share_spark.process.acknowledgement import Ack, Answers
 from share_spark.process.frame import settled
 from share_spark.process.handlers import Handler, arrow_handler, as_handler
+from share_spark.process.ledger_place import LedgerPlace
 from share_spark.process.result import DeliveryResult, decoded, read_once
 from share_spark.process.runs import (
     FAULT,
+    MEASURED,
     OUTPUT,
     PRESENT,
     PRODUCED,
     RUN_SCHEMA,
     VIOLATION,
     RunLog,
+    measured_row,
     produced_row,
     special_row,
 )
@@ -145,10 +148,19 @@ def test_special_rows() -> None:
     row = ("a", 0, 0, 1, 1, None)
     result = decoded(table(row, produced_row(7, 3), produced_row(8, 0)), read_once)
     assert (result.accepted, result.produced) == (2, {7: 3, 8: 0})
-    with pytest.raises(HandlerError, match=r"^handler x returned nothing$"):
-        decoded(table(row, special_row(FAULT, "b"), special_row(VIOLATION, "handler x\n returned nothing")), read_once)
-    with pytest.raises(ShareError, match="b"):
-        decoded(table(row, special_row(FAULT, "b")), read_once)
+    assert result.fault is None
+    both = table(row, special_row(FAULT, "b"), special_row(VIOLATION, "handler x\n returned nothing"))
+    broken = decoded(both, read_once).fault
+    assert isinstance(broken, HandlerError)
+    assert str(broken) == "handler x returned nothing"
+    failed = decoded(table(row, special_row(FAULT, "b")), read_once)
+    assert type(failed.fault) is ShareError
+    assert failed.accepted == 2
+
+
+def test_the_busiest_task_sets_the_pace() -> None:
+    result = decoded(table(measured_row(10, 0.5), measured_row(30, 2.0)), read_once)
+    assert (result.entered, result.busy_s) == (40, 2.0)
 
 
 def test_a_record_read_twice() -> None:
@@ -217,14 +229,23 @@ def test_who_may_call(attempt: int, thread: str | None, first: bool) -> None:
     assert is_first_attempt(attempt, thread) is first
 
 
-def sent(handler: Handler, *batches: pa.RecordBatch, thread: str | None = None) -> Iterable[pa.RecordBatch]:
-    """What a task of this handler sends."""
+def made(handler: Handler, place: LedgerPlace | None = None, **settings: Any) -> HandlerTask:
+    place = place or LedgerPlace(group="test", member_id=uuid.uuid4().hex)
+    given = {"name": handler.name, "payload": packed(handler), "output": handler.output, "delivery": "x", **settings}
+    return HandlerTask(place=place, **given)
+
+
+def sent(
+    handler: Handler, *batches: pa.RecordBatch, place: LedgerPlace | None = None, thread: str | None = None
+) -> list[pa.RecordBatch]:
+    """What a task of this handler sends, but for how long it took."""
     with_task = [one.append_column("__task", pa.array([thread] * one.num_rows, pa.string())) for one in batches]
-    return HandlerTask(name=handler.name, payload=packed(handler), output=handler.output)(iter(with_task))
+    batches = tuple(made(handler, place)(iter(with_task)))
+    return [one for one in batches if not (one.num_rows and one.column("ack")[0].as_py() == MEASURED)]
 
 
-def task(function: Any, *batches: pa.RecordBatch, thread: str | None = None) -> list[Row]:
-    results = sent(as_handler(arrow_handler(function)), *batches, thread=thread)
+def task(function: Any, *batches: pa.RecordBatch, **settings: Any) -> list[Row]:
+    results = sent(as_handler(arrow_handler(function)), *batches, **settings)
     return [row for batch in results for row in rows(batch)]
 
 
@@ -233,9 +254,24 @@ def test_a_task() -> None:
     assert task(lambda batch: [1] * len(batch)) == []
 
 
-def test_a_task_of_a_repeated_stage_calls_nothing() -> None:
-    rows = task(lambda _: 1 / 0, batch_of(3), thread="task 0.0 in stage 2.1 (TID 3)")
-    assert rows == [("orders", 0, 0, 2, LOST, "worker lost")]
+REPEAT = "task 0.0 in stage 2.1 (TID 3)"
+
+
+def test_a_repeat_that_may_have_lost_the_ledger_calls_nothing() -> None:
+    place = LedgerPlace(group="test", member_id=uuid.uuid4().hex, one_machine=False)
+    assert task(lambda _: 1 / 0, batch_of(3), thread=REPEAT, place=place) == [
+        ("orders", 0, 0, 2, Loss.UNKNOWN, "worker lost")
+    ]
+
+
+def test_a_repeat_that_would_have_found_a_ledger_handles_what_nobody_has() -> None:
+    assert task(lambda batch: [1] * len(batch), batch_of(3), thread=REPEAT) == [("orders", 0, 0, 2, 1, None)]
+
+
+def test_a_task_that_is_run_again_calls_nothing_twice() -> None:
+    place = LedgerPlace(group="test", member_id=uuid.uuid4().hex)
+    first = task(lambda _: [1, 2, 3], batch_of(3), place=place)
+    assert task(lambda _: 1 / 0, batch_of(3), place=place) == first
 
 
 def price(batch: pa.RecordBatch) -> pa.Table:
@@ -256,15 +292,9 @@ def test_output_rows_of_accepted_records_leave_batch_by_batch_in_one_schema() ->
 
 def test_a_lost_attempt_has_no_output() -> None:
     handler = as_handler(arrow_handler(price), output=pa.schema([("id", pa.int64())]))
-    batches = sent(handler, batch_of(3), thread="task 0.0 in stage 2.1 (TID 3)")
-    assert [row["ack"] for batch in batches for row in batch.to_pylist()] == [LOST, PRODUCED]
-
-
-def test_a_task_with_output_runs_in_its_delivery_only() -> None:
-    handler = as_handler(arrow_handler(price), output=pa.schema([("id", pa.int64())]))
-    later = HandlerTask(name=handler.name, payload=packed(handler), output=handler.output, delivery="x")
-    with pytest.raises(OutputLostError, match="were lost with their executor"):
-        list(later(iter([])))
+    place = LedgerPlace(group="test", member_id=uuid.uuid4().hex, one_machine=False)
+    batches = sent(handler, batch_of(3), thread=REPEAT, place=place)
+    assert [row["ack"] for batch in batches for row in batch.to_pylist()] == [Loss.UNKNOWN, PRODUCED]
 
 
 def test_a_broken_contract_leaves_as_one_row() -> None:
@@ -281,7 +311,8 @@ def test_a_handler_that_cannot_travel() -> None:
 
 
 def test_a_handler_that_cannot_be_loaded_on_a_worker() -> None:
-    (row,) = [row for batch in HandlerTask(name="m:f", payload=b"nonsense")(iter(())) for row in rows(batch)]
+    task = made(as_handler(price), name="m:f", payload=b"nonsense")
+    row, _ = [row for batch in task(iter(())) for row in rows(batch)]
     assert row[4] == VIOLATION
     assert row[5] is not None
     assert row[5].startswith("handler m:f cannot be loaded on a worker: UnpicklingError")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from share_spark.engine.ports import AcknowledgedSpan, CommittedOutput, Stamp
-from share_spark.engine.step import LOST
 from share_spark.model.ids import SharePartitionKey, TopicPartition
+from share_spark.model.requests import Loss
 from share_spark.process.output_sink import from_payload, to_payload
 
 
@@ -16,8 +16,8 @@ def test_answers_come_back_as_they_were() -> None:
             TopicPartition("orders", partition), np.array(ranges, np.int64).reshape(-1, 3), errors
         )
         for partition, ranges, errors in [
-            (0, [(0, 9, 1), (10, 10, 2), (11, 2**40, LOST)], [(10, 10, "ValueError: no such city")]),
-            (7, [(5, 5, 3)], []),
+            (0, [(0, 9, 1), (10, 10, 2), (11, 2**40, Loss.AMONG_OTHERS)], [(10, 10, "ValueError: no such city")]),
+            (7, [(5, 5, 3), (6, 6, Loss.NOT_ENTERED), (7, 7, Loss.FINISHED)], []),
         ]
     }
     found = from_payload("billing", to_payload(CommittedOutput(Stamp(3, 41), "spark-abc", answers)))

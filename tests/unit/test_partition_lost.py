@@ -1,12 +1,12 @@
-"""What a crash takes: suspects come back in ever smaller pieces, and only one that ran alone is archived for it."""
+"""Attempts that end without an acknowledgement: what is charged, who is suspected, and who is archived for it."""
 
 from __future__ import annotations
 
 import pytest
 
-from share_spark.model.requests import LoseAttempts, ReleaseMember
+from share_spark.model.records import Doubt
+from share_spark.model.requests import LoseAttempts, Loss, ReleaseMember, Trace, TracedRange
 from share_spark.partition import PartitionLimits
-from share_spark.partition.lost import piece_size
 from tests.support.share_partition import RELEASE, Partition
 
 LOCK_MS = 30_000
@@ -16,111 +16,140 @@ def partition(limit: int = 5) -> Partition:
     return Partition(limits=PartitionLimits(max_delivery_count=limit, max_record_locks=10**7))
 
 
-def crash(leader: Partition) -> None:
-    leader.advance(LOCK_MS, lost=True)
+def crash(leader: Partition, *traces: Trace) -> None:
+    leader.advance(LOCK_MS, lost=True, traces=traces)
 
 
-def sizes(lost: int, limit: int) -> list[int]:
-    found = [lost]
-    while len(found) < limit:
-        found.append(piece_size(found[-1], len(found), limit))
-    return found
+def doubts(leader: Partition) -> list[tuple[int, int, int, str]]:
+    return [(run.first_offset, run.last_offset, run.delivery_count, run.doubt.name) for run in leader.state.in_flight]
 
 
-@pytest.mark.parametrize(
-    ("lost", "limit", "expected"),
-    [
-        (1_000_000, 5, [1_000_000, 31_250, 977, 31, 1]),
-        (100_000, 5, [100_000, 5_556, 309, 18, 1]),
-        (100_000, 2, [100_000, 1]),
-        (1, 4, [1, 1, 1, 1]),
-        (5, 3, [5, 2, 1]),
-    ],
-)
-def test_pieces_shrink_by_the_same_factor_to_one(lost: int, limit: int, expected: list[int]) -> None:
-    assert sizes(lost, limit) == expected
+def entered(member: str, *ranges: tuple[int, int, int, Loss]) -> Trace:
+    return Trace(member, tuple(TracedRange(*found) for found in ranges))
 
 
-@pytest.mark.parametrize("limit", range(2, 26))
-@pytest.mark.parametrize("lost", [1, 2, 3, 7, 1_000, 12_345, 10**9])
-def test_the_last_attempt_is_always_alone(lost: int, limit: int) -> None:
-    found = sizes(lost, limit)
-    assert found[-1] == 1
-    assert found == sorted(found, reverse=True)
-
-
-def test_what_was_lost_waits_for_an_attempt_of_its_own() -> None:
+def test_after_one_death_without_a_trace_all_come_back_together() -> None:
     leader = partition()
     leader.fetch("a", (0, 99))
     crash(leader)
-    assert leader.fetch("b", (0, 149)) == [(100, 149, 1)]
-    assert leader.fetch_suspects("b") == ((0, 24, 2),)
-    assert leader.fetch_suspects("b") == ((25, 49, 2),)
+    assert doubts(leader) == [(0, 99, 1, "LOST_ONCE")]
+    assert leader.fetch("b", (0, 149)) == [(0, 99, 2), (100, 149, 1)]
 
 
-def test_pieces_are_measured_in_records_not_ranges() -> None:
+def test_after_the_second_they_are_suspects_and_wait() -> None:
     leader = partition()
-    leader.fetch("a", (0, 9))
-    leader.ack("a", *[(offset, offset, 1) for offset in (1, 4, 7)])
-    crash(leader)
-    assert leader.fetch_suspects("b") == ((0, 0, 2), (2, 3, 2), (5, 5, 2))
+    for member in "ab":
+        leader.fetch(member, (0, 99))
+        crash(leader)
+    assert doubts(leader) == [(0, 99, 2, "LOST_TWICE")]
+    assert leader.fetch("c", (0, 149)) == [(100, 149, 1)]
 
 
-def test_those_with_most_attempts_left_come_first() -> None:
+def test_a_piece_that_is_lost_is_searched_and_the_others_are_acquitted_for_now() -> None:
     leader = partition()
-    leader.fetch("a", (0, 15))
+    for member in "ab":
+        leader.fetch(member, (0, 99))
+        crash(leader)
+    assert leader.fetch_suspects("c", Doubt.LOST_TWICE, 20) == [(0, 19, 3)]
     crash(leader)
-    assert leader.fetch_suspects("b") == ((0, 7, 2),)
-    crash(leader)
-    assert leader.fetch_suspects("c") == ((8, 15, 2),)
+    assert doubts(leader) == [(0, 19, 3, "LOST_IN_PIECE"), (20, 99, 2, "LOST_TWICE")]
+    assert leader.fetch("d", (0, 99), searched=Doubt.LOST_IN_PIECE) == [(20, 99, 3)]
+    assert doubts(leader)[1] == (20, 99, 3, "LOST_ONCE")
 
 
-def test_an_answer_clears_the_suspicion() -> None:
+def test_the_last_step_is_one_record_alone_and_only_that_is_archived() -> None:
+    leader = partition(limit=2)
+    for member in "ab":
+        leader.fetch(member, (0, 3))
+        crash(leader)
+    leader.fetch_suspects("c", Doubt.LOST_TWICE, 2)
+    crash(leader)
+    leader.fetch_suspects("d", Doubt.LOST_IN_PIECE, 2)
+    crash(leader)
+    assert doubts(leader) == [(0, 1, 4, "ACCUSED"), (2, 3, 2, "LOST_TWICE")]
+    leader.fetch_suspects("e", Doubt.ACCUSED, 1, alone=True)
+    crash(leader)
+    assert doubts(leader) == [(1, 1, 4, "ACCUSED"), (2, 3, 2, "LOST_TWICE")]
+
+
+def test_an_acknowledgement_clears_all_doubt() -> None:
     leader = partition()
     leader.fetch("a", (0, 3))
     crash(leader)
-    leader.fetch_suspects("b")
+    leader.fetch("b", (0, 3))
     leader.ack("b", (0, 1, RELEASE))
-    assert leader.fetch("c", (0, 3)) == [(0, 1, 3)]
+    assert doubts(leader) == [(0, 1, 2, "NONE"), (2, 3, 2, "LOST_ONCE")]
 
 
-def test_one_lost_beside_others_at_the_limit_gets_one_attempt_more_alone() -> None:
-    leader = partition(limit=2)
-    leader.fetch("a", (0, 2))
-    leader.ack("a", (0, 2, RELEASE))
-    leader.fetch("a", (0, 2))
-    crash(leader)
-    assert leader.window == "0-3: 0-2 V2"
-    assert leader.fetch_suspects("b") == ((0, 0, 3),)
-    crash(leader)
-    assert leader.window == "1-3: 1-2 V2"
+def test_a_trace_says_who_was_in_the_handler() -> None:
+    leader = partition()
+    leader.fetch("a", (0, 9))
+    crash(leader, entered("a", (0, 3, 1, Loss.FINISHED), (4, 4, 1, Loss.IN_HANDLER)))
+    assert doubts(leader) == [(0, 3, 1, "NONE"), (4, 4, 1, "ACCUSED"), (5, 9, 0, "NONE")]
 
 
-def test_one_that_was_lost_alone_at_the_limit_is_archived() -> None:
-    leader = partition(limit=2)
+def test_a_trace_of_an_earlier_attempt_says_nothing() -> None:
+    leader = partition()
     leader.fetch("a", (0, 1))
-    crash(leader)
-    leader.fetch_suspects("b")
-    response = leader.ask(LoseAttempts(member_id="b", ranges=((0, 1),)))
-    assert [tuple(run) for run in response.archived] == [(0, 0, 2, "delivery limit reached")]
+    leader.ack("a", (0, 1, RELEASE))
+    leader.fetch("a", (0, 1))
+    crash(leader, entered("a", (0, 1, 1, Loss.IN_HANDLER)))
+    assert doubts(leader) == [(0, 1, 1, "NONE")]
 
 
-def test_one_that_was_not_in_its_handler_is_acquitted_up_to_twice_the_limit() -> None:
+def test_a_trace_is_of_its_member() -> None:
+    leader = partition()
+    leader.fetch("a", (0, 1))
+    leader.fetch("b", (2, 3))
+    crash(leader, entered("b"))
+    assert doubts(leader) == [(0, 1, 1, "LOST_ONCE"), (2, 3, 0, "NONE")]
+
+
+def test_what_was_never_entered_is_no_attempt_however_often() -> None:
+    leader = partition(limit=2)
+    for _ in range(10):
+        assert leader.fetch("a", (0, 3)) == [(0, 3, 1)]
+        crash(leader, entered("a"))
+    assert leader.window == "0-4: 0-3 V0"
+
+
+@pytest.mark.parametrize("loss", [Loss.FINISHED, Loss.AMONG_OTHERS, Loss.UNKNOWN, Loss.AFTER_HANDLER])
+def test_no_innocent_is_archived_whatever_its_count(loss: Loss) -> None:
+    leader = partition(limit=2)
+    leader.fetch("a", (0, 3))
+    leader.ack("a", (0, 3, RELEASE))
+    leader.fetch("a", (0, 3))
+    leader.ask(LoseAttempts(member_id="a", ranges=((0, 3, loss),)))
+    assert leader.window == "0-4: 0-3 V2"
+
+
+def test_the_only_one_in_a_handler_is_archived_at_the_limit() -> None:
+    leader = partition(limit=2)
+    leader.fetch("a", (0, 3))
+    crash(leader, entered("a", (1, 1, 1, Loss.IN_HANDLER)))
+    assert leader.fetch_suspects("b", Doubt.ACCUSED, 100) == [(1, 1, 2)]
+    leader.advance(LOCK_MS, lost=True, traces=(entered("b", (1, 1, 2, Loss.IN_HANDLER)),))
+    assert leader.window == "0-4: 0 V0, 1 X2, 2-3 V0"
+
+
+def test_one_that_is_not_accused_is_not_archived_for_one_death_whatever_its_count() -> None:
+    """Two engines were done with it and died in others."""
+    leader = partition(limit=2)
+    for count in (1, 2):
+        leader.fetch("a", (0, 1))
+        crash(leader, entered("a", (0, 1, count, Loss.FINISHED)))
+    leader.fetch("a", (0, 1))
+    crash(leader, entered("a", (0, 0, 3, Loss.FINISHED), (1, 1, 3, Loss.IN_HANDLER)))
+    assert doubts(leader) == [(0, 0, 3, "NONE"), (1, 1, 3, "ACCUSED")]
+
+
+def test_one_whose_engine_died_after_the_handler_is_acquitted_up_to_twice_the_limit() -> None:
     leader = partition(limit=2)
     leader.fetch("a", (0, 0))
-    crash(leader)
+    crash(leader, entered("a", (0, 0, 1, Loss.IN_HANDLER)))
     for count in (2, 3, 4):
-        assert leader.fetch_suspects("b") == ((0, 0, count),)
-        leader.advance(LOCK_MS, lost=True, in_handler=frozenset({"somebody else"}))
-    assert leader.window == "1-1"
-
-
-def test_one_that_was_in_its_handler_is_archived() -> None:
-    leader = partition(limit=2)
-    leader.fetch("a", (0, 0))
-    crash(leader)
-    leader.fetch_suspects("b")
-    leader.advance(LOCK_MS, lost=True, in_handler=frozenset({"b"}))
+        assert leader.fetch_suspects("b", Doubt.ACCUSED, 1, alone=True) == [(0, 0, count)]
+        crash(leader, entered("b", (0, 0, count, Loss.AFTER_HANDLER)))
     assert leader.window == "1-1"
 
 
@@ -128,8 +157,16 @@ def test_a_worker_takes_only_what_its_member_holds() -> None:
     leader = partition()
     leader.fetch("a", (0, 4))
     leader.fetch("b", (5, 9))
-    leader.ask(LoseAttempts(member_id="a", ranges=((3, 6),)))
+    leader.ask(LoseAttempts(member_id="a", ranges=((3, 6, Loss.AMONG_OTHERS),)))
     assert leader.window == "0-10: 0-2 Q1, 3-4 V1, 5-9 Q1"
+
+
+def test_the_log_start_may_have_moved_into_what_is_lost() -> None:
+    leader = partition()
+    leader.fetch("a", (0, 4))
+    leader.log_start(2)
+    leader.ask(LoseAttempts(member_id="a", ranges=((0, 4, Loss.FINISHED),)))
+    assert leader.window == "2-5: 2-4 V1"
 
 
 def test_what_is_given_back_uncharged_may_be_tried_as_often_as_before() -> None:
@@ -137,9 +174,3 @@ def test_what_is_given_back_uncharged_may_be_tried_as_often_as_before() -> None:
     leader.fetch("a", (0, 1))
     leader.ask(ReleaseMember(member_id="a", charged=False))
     assert leader.window == "0-2: 0-1 V0"
-    leader.fetch("a", (0, 1))
-    crash(leader)
-    leader.fetch_suspects("b")
-    leader.ask(ReleaseMember(member_id="b", charged=False))
-    assert leader.window == "0-2: 0 V1, 1 V1"
-    assert leader.fetch("c", (0, 1)) == [], "still in doubt"

@@ -30,7 +30,7 @@ def load(start_offset: int, *batches: tuple[int, int, int, int]) -> Partition:
         start_offset=start_offset,
         batches=[StateBatch(*batch) for batch in batches],
     )
-    check_invariants(partition.state, partition.limits)
+    check_invariants(partition.state)
     return partition
 
 

@@ -11,7 +11,7 @@ from share_spark.delta.fold import fold_rows
 from share_spark.delta.record_rows import RECORD_TYPE, record_array, records_in
 from share_spark.engine.step import Control, ended_attempts, step
 from share_spark.model.ids import SharePartitionKey
-from share_spark.model.records import DeliveryState, InFlightBatch, ShareRecord, ShareSnapshot, ShareUpdate
+from share_spark.model.records import DeliveryState, Doubt, InFlightBatch, ShareRecord, ShareSnapshot, ShareUpdate
 from share_spark.partition import PartitionLimits, evolve
 
 KEY = SharePartitionKey("g", "tid", 0)
@@ -28,7 +28,7 @@ def batches(draw: st.DrawFn) -> tuple[InFlightBatch, ...]:
         state = draw(st.sampled_from(DeliveryState))
         held = state is DeliveryState.ACQUIRED
         owner = (draw(st.text(max_size=5)), draw(st.integers(0, 2**62))) if held else (None, None)
-        doubt = 0 if state.is_final else draw(st.integers(0, 2**40))
+        doubt = Doubt.NONE if state.is_final else draw(st.sampled_from(Doubt))
         found.append(InFlightBatch(first, last, state, draw(COUNTS), *owner, doubt))
         at = last + 1
     return tuple(found)

@@ -69,6 +69,20 @@ def test_a_record_out_of_place_is_named_with_its_micro_batch(records: list[Share
     assert fault(*records) == f"micro-batch {expected}"
 
 
+def test_where_the_log_was_truncated_the_start_offset_goes_back_with_a_snapshot() -> None:
+    worked = Partition(start=100)
+    worked.fetch("a", (100, 119))
+    worked.ack("a", (100, 109, ACCEPT))
+    worked.truncate(105)
+    worked.fetch("b", (105, 112))
+    worked.ack("b", (105, 106, ACCEPT), (107, 107, RELEASE))
+    assert worked.window == "107-113: 107 V1, 108-112 Q1"
+    assert fault(*worked.log) is None
+    assert fault(snapshot(), update(110), snapshot(1, start_offset=105), update(106, epoch=1)) is None
+    told = fault(snapshot(), update(110), snapshot(1, start_offset=105), update(104, epoch=1))
+    assert told == "micro-batch 13: start offset falls from 105 to 104"
+
+
 def test_two_records_in_one_commit() -> None:
     stream = [LogRecord(10, snapshot()), LogRecord(11, update(110)), LogRecord(11, update(120))]
     assert first_fault(stream) == "micro-batch 11: two records of one share-partition in one commit"

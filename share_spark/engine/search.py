@@ -1,0 +1,83 @@
+"""The search for a record that brings engines down, over all share-partitions at once. Pure.
+
+Suspects (``partition.lost``) are acquired in micro-batches of their own, so that nothing else can be lost with them.
+The deepest doubt is searched first, in pieces of a fixed size: of N that were lost twice N^(2/3) at a time, then √ of
+the piece that was lost again, then those that are accused. These run in turn, in one task, so that a trace tells which
+it was; where engines die without leaving one, each has a micro-batch to itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from share_spark.engine.step import Front
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.records import Doubt
+
+IN_TURN = 1_000
+"""How many accused records one micro-batch takes: they share one task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What is searched, and what of it runs next: records per share-partition."""
+
+    searched: Doubt
+    records: Mapping[SharePartitionKey, int]
+
+    @property
+    def alone(self) -> bool:
+        """Is it a single record, and accused? One that is merely left over from a larger piece is not."""
+        return self.in_turn and sum(self.records.values()) == 1
+
+    @property
+    def in_turn(self) -> bool:
+        """Shall its records go to the handler one after another, by themselves?"""
+        return self.searched is Doubt.ACCUSED
+
+
+@dataclass(slots=True, kw_only=True)
+class Search:
+    """Remembers how many there were when a search began, so that its pieces keep their size. ``one_by_one``: the dead
+    leave no traces here."""
+
+    one_by_one: bool = False
+    _sizes: dict[Doubt, int] = field(default_factory=dict)
+
+    def next_piece(self, fronts: Mapping[SharePartitionKey, Front], keys: Iterable[SharePartitionKey]) -> Piece | None:
+        """None if nothing is suspected in the share-partitions ``keys``."""
+        waiting = {key: fronts[key].suspected for key in keys if key in fronts and any(fronts[key].suspected)}
+        for level in (2, 1, 0):
+            doubt = Doubt(Doubt.LOST_TWICE + level)
+            found = {key: counts[level] for key, counts in waiting.items() if counts[level]}
+            if found:
+                self._sizes[doubt] = max(self._sizes.get(doubt, 0), sum(found.values()))
+                return Piece(searched=doubt, records=_first(found, self._piece_size(doubt)))
+            self._sizes.pop(doubt, None)
+        return None
+
+    def _piece_size(self, doubt: Doubt) -> int:
+        size = self._sizes[doubt]
+        if doubt is Doubt.ACCUSED:
+            return 1 if self.one_by_one else IN_TURN
+        pieces = math.isqrt(size - 1) + 1 if doubt is Doubt.LOST_IN_PIECE else _cube_root(size)
+        return -(-size // pieces)
+
+
+def _cube_root(size: int) -> int:
+    """The lowest number whose cube is not below ``size``."""
+    root = round(math.cbrt(size))
+    return root if root**3 >= size else root + 1
+
+
+def _first(found: Mapping[SharePartitionKey, int], most: int) -> dict[SharePartitionKey, int]:
+    """The first ``most`` records, key by key."""
+    taken: dict[SharePartitionKey, int] = {}
+    for key, count in found.items():
+        if most <= 0:
+            break
+        taken[key] = min(count, most)
+        most -= taken[key]
+    return taken

@@ -1,0 +1,275 @@
+"""The ledger of a task's calls: what is in the handler now, and what is done, in a file that outlives the worker.
+
+Workers die in the middle of a call. Spark then runs the task again, and only this file tells the repeat, and the engine
+after this one, which record was in the handler, which ones were done with it, and which nobody has seen. It is written
+before and after each call and read only after a death, so writing is a store into mapped memory: the kernel keeps it
+when the process is gone. Three files, the last two only where there is something to write:
+
+    <task>          blocks, one a batch:  header | offset[n] | partition[n] | count[n] | topic[n] | status[n]
+    <task>.notes    lines of JSON: names of topics, errors of records
+    <task>.rows     output rows of accepted records, in chunks of Arrow
+    <task>.stuck    what the watchdog wrote before it ended a worker that did not react (``timelimit``)
+
+One attempt of a task at a time has the files: it holds a lock that ends with its process. A second one, a repeat or a
+speculative copy, waits for that. (The lock is on a file of its own: locks of this kind, which children of the process
+do not inherit, are lost when any handle of their file is closed.)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import mmap
+import os
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Ints = npt.NDArray[Any]
+
+_HEADER = struct.Struct("<QQQ")  # magic, records, bytes of the block
+_CHUNK = struct.Struct("<QQ")  # bytes of the chunk, records of the task that it is complete for
+_MAGIC = int.from_bytes(b"\xfeshledg\x01")
+_PER_RECORD = 8 + 4 + 4 + 4 + 1
+_LOCK_WAIT_S = 0.05
+
+
+class CallStatus(IntEnum):
+    """One byte a record. ``ACCEPTED_WITH_ROWS``: its rows are only in the worker until a chunk of them is written.
+    The last two are noted by a later attempt: its whole batch was in the handler when the worker died; it was accepted,
+    and its rows were lost with the worker."""
+
+    NOT_ENTERED = 0
+    IN_HANDLER = 1
+    ACCEPTED = 2
+    RELEASED = 3
+    REJECTED = 4
+    ACCEPTED_WITH_ROWS = 5
+    DIED_AMONG_OTHERS = 6
+    ROWS_LOST = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerEntries:
+    """What a ledger says, a row a record in the order of the task. ``topic``: index into ``topics``. ``errors``: by
+    row. ``rows_written``: of that many records the output rows are in ``chunks``."""
+
+    topics: Sequence[str]
+    topic: Ints
+    partition: Ints
+    offset: Ints
+    count: Ints
+    status: Ints
+    errors: dict[int, str] = field(default_factory=dict)
+    rows_written: int = 0
+    chunks: Sequence[bytes] = ()
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+
+def read_entries(path: Path) -> LedgerEntries:
+    """What there is at ``path``, perhaps nothing."""
+    content = path.read_bytes() if path.exists() else b""
+    columns = [list(_columns(content, at, rows)) for at, rows, _ in _blocks(content)]
+    joined = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
+    offset, partition, count, topic, status = joined or [np.zeros(0, kind) for kind in _TYPES]
+    topics, errors = _notes(path)
+    chunks, rows_written = _chunks(path)
+    return LedgerEntries(
+        topics=topics,
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        count=count,
+        status=status,
+        errors=errors,
+        rows_written=rows_written,
+        chunks=chunks,
+    )
+
+
+class CallLedger:
+    """The ledger of one task, for the attempt that runs now. ``entries``: what earlier attempts have left. ``topic``:
+    all records are of this one; None: batches have a column of that name."""
+
+    def __init__(self, path: Path, topic: str | None = None) -> None:
+        self._path, self._topic = path, topic
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        _wait_for_lock(self._lock)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self.entries = read_entries(path)
+        self._end = _aligned(os.fstat(self._file).st_size)
+        self._topic_ids = {name: index for index, name in enumerate(self.entries.topics)}
+        self._first, self._records = 0, len(self.entries)
+        self._notes: int | None = None
+        self._rows: int | None = None
+        self._block: mmap.mmap | None = None
+        self._status: memoryview | None = None
+
+    def begin(self, batch: pa.RecordBatch) -> memoryview:
+        """Room for the status of each record of ``batch`` (partition, offset, delivery_count): a byte each, 0."""
+        rows = batch.num_rows
+        size = _aligned(_HEADER.size + rows * _PER_RECORD)
+        columns = [*(batch.column(name).to_numpy(zero_copy_only=False) for name in _COLUMNS), self._ids(batch)]
+        os.ftruncate(self._file, self._end + size)
+        os.pwrite(self._file, _as_bytes(columns), self._end + _HEADER.size)
+        os.pwrite(self._file, _HEADER.pack(_MAGIC, rows, size), self._end)
+        self._release_block()
+        self._block = mmap.mmap(self._file, size, offset=self._end)
+        self._end += size
+        self._first, self._records = self._records, self._records + rows
+        start = _HEADER.size + rows * (_PER_RECORD - 1)
+        self._status = memoryview(self._block)[start : start + rows]
+        return self._status
+
+    def settle(self, lost_error: str) -> LedgerEntries:
+        """For good: what was in the handler when the worker died has failed with ``lost_error``, or died among others
+        with its whole batch; rows that were not written are lost. Returns the entries as they are now."""
+        status = self.entries.status.copy()
+        in_handler = np.flatnonzero(status == CallStatus.IN_HANDLER)
+        if len(in_handler) == 1:
+            self._note({"errors": [(int(in_handler[0]), lost_error)]})
+        status[in_handler] = CallStatus.RELEASED if len(in_handler) == 1 else CallStatus.DIED_AMONG_OTHERS
+        late = np.arange(len(status)) >= self.entries.rows_written
+        status[late & (status == CallStatus.ACCEPTED_WITH_ROWS)] = CallStatus.ROWS_LOST
+        at = 0
+        for begin, rows, _ in list(_blocks(self._path.read_bytes())):
+            os.pwrite(self._file, status[at : at + rows].tobytes(), begin + rows * (_PER_RECORD - 1))
+            at += rows
+        self.entries = read_entries(self._path)
+        return self.entries
+
+    def note_errors(self, errors: dict[int, str]) -> None:
+        """Errors by position in the batch that ``begin`` was called with."""
+        if errors:
+            self._note({"errors": [(self._first + position, text) for position, text in errors.items()]})
+
+    def write_rows(self, rows: pa.Table, complete: int) -> None:
+        """Output rows of accepted records; with them those of the first ``complete`` records of the batch are there."""
+        content = _as_stream(rows) if rows.num_rows else b""
+        if self._rows is None:
+            self._rows = os.open(f"{self._path}.rows", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.write(self._rows, _CHUNK.pack(len(content), self._first + complete) + content)
+
+    def beside(self, purpose: str) -> Path:
+        """Another file of the same task."""
+        return Path(f"{self._path}.{purpose}")
+
+    def close(self) -> None:
+        """Let others have the file."""
+        self._release_block()
+        for file in (self._notes, self._rows, self._file, self._lock):
+            if file is not None:
+                os.close(file)
+
+    def _ids(self, batch: pa.RecordBatch) -> Ints:
+        if self._topic is not None:
+            return np.full(batch.num_rows, self._id_of(self._topic), np.int32)
+        encoded: Any = batch.column("topic").dictionary_encode()
+        ids = np.array([self._id_of(name) for name in encoded.dictionary.to_pylist()], np.int32)
+        found: Ints = ids[encoded.indices.to_numpy()]
+        return found
+
+    def _id_of(self, topic: str) -> int:
+        if topic not in self._topic_ids:
+            self._topic_ids[topic] = len(self._topic_ids)
+            self._note({"topic": topic})
+        return self._topic_ids[topic]
+
+    def _note(self, what: dict[str, Any]) -> None:
+        if self._notes is None:
+            self._notes = os.open(f"{self._path}.notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.write(self._notes, json.dumps(what).encode() + b"\n")
+
+    def _release_block(self) -> None:
+        if self._status is not None:
+            self._status.release()
+        if self._block is not None:
+            self._block.close()
+        self._status = self._block = None
+
+
+_COLUMNS = ("offset", "partition", "delivery_count")
+_TYPES: tuple[np.dtype[Any], ...] = tuple(map(np.dtype, ("<i8", "<i4", "<i4", "<i4", "u1")))
+
+
+def _as_bytes(columns: Sequence[Any]) -> bytes:
+    """Written, not mapped: a page that is touched for the first time costs as much as a hundred records."""
+    return b"".join(np.ascontiguousarray(column, kind).data for column, kind in zip(columns, _TYPES, strict=False))
+
+
+def _blocks(content: bytes) -> Iterator[tuple[int, int, int]]:
+    """(position of the columns, records, bytes) of each whole block; what an attempt did not live to finish has a
+    header of zeros."""
+    at = 0
+    while at + _HEADER.size <= len(content):
+        magic, rows, size = _HEADER.unpack_from(content, at)
+        if magic == _MAGIC:
+            yield at + _HEADER.size, rows, size
+        at += size if magic == _MAGIC else mmap.ALLOCATIONGRANULARITY
+
+
+def _columns(content: bytes, at: int, rows: int) -> Iterator[Ints]:
+    for kind in _TYPES:
+        yield np.frombuffer(content, kind, rows, at)
+        at += rows * kind.itemsize
+
+
+def _notes(path: Path) -> tuple[list[str], dict[int, str]]:
+    file = Path(f"{path}.notes")
+    topics: list[str] = []
+    errors: dict[int, str] = {}
+    for line in file.read_bytes().splitlines() if file.exists() else ():
+        try:
+            note = json.loads(line)
+        except ValueError:  # the last one, cut by the death
+            continue
+        topics += [note["topic"]] if "topic" in note else []
+        errors.update((position, text) for position, text in note.get("errors", ()))
+    return topics, errors
+
+
+def _as_stream(rows: pa.Table) -> bytes:
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, rows.schema) as writer:
+        writer.write_table(rows)
+    return bytes(stream.getvalue())
+
+
+def _chunks(path: Path) -> tuple[list[bytes], int]:
+    file = Path(f"{path}.rows")
+    content = file.read_bytes() if file.exists() else b""
+    chunks, complete, at = [], 0, 0
+    while at + _CHUNK.size <= len(content):
+        size, records = _CHUNK.unpack_from(content, at)
+        at += _CHUNK.size
+        if at + size > len(content):
+            break
+        if size:
+            chunks.append(content[at : at + size])
+        complete, at = records, at + size
+    return chunks, complete
+
+
+def _aligned(size: int) -> int:
+    """Mapped memory begins at a page."""
+    return -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+
+
+def _wait_for_lock(file: int) -> None:
+    while True:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except (BlockingIOError, PermissionError):
+            time.sleep(_LOCK_WAIT_S)

@@ -1,0 +1,84 @@
+"""Handlers that go wrong, and what must come of it: each in a world of its own, judged to the end.
+
+Poison is in one record, which does the same thing each time that a handler is entered with it: it alone is archived, at
+the limit, with its true error. A handler that is broken as a whole charges nobody, however often it is started again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from tests.chaos.broken import CALLS, NOT_ON_WORKERS, WRONG_LENGTH
+from tests.chaos.faults import Fault
+from tests.chaos.job import TIMEOUT_MS
+from tests.chaos.judgement import by_record
+from tests.chaos.script import (
+    ACCEPT,
+    KILL_DRIVER,
+    KILL_EXECUTOR,
+    KILL_WORKER,
+    NO_PRICE,
+    SLEEP,
+    STAY_IN_C,
+    mixed,
+)
+from tests.chaos.world import World
+
+CLUSTER = "local-cluster[2,1,1024]"
+LIMIT = 3
+"""Deliveries of a record, where every one costs an engine or some seconds."""
+
+PROCESSES, STARTS = 2, 10
+"""A supervisor starts a broken job 20 times: so many processes, so many times in each."""
+
+Scenario = Callable[[World], list[str]]
+
+
+def poison(world: World, *, value: str, count: int = 200, crashes: int = 0, **order: Any) -> list[str]:
+    """What is wrong after one record of ``value`` among ``count``: it must end that many engines."""
+    world.limit = LIMIT
+    world.produce([value if number == count // 3 else ACCEPT for number in range(count)])
+    ended = world.supervise(restarts=crashes + 3, max_records=count, **order)
+    wrong = [f"{ended} engines ended with a fault, not {crashes}"] if ended != crashes else []
+    return [*wrong, *world.faults()]
+
+
+def broken(world: World, *, kind: str, processes: int = PROCESSES, starts: int = STARTS) -> list[str]:
+    """What is wrong after a broken handler was started again and again, and then a sound one. The first engine is
+    killed, so that some records have been delivered once, and others not at all."""
+    world.limit = LIMIT
+    world.produce(mixed(30))
+    struck = world.run(Fault("after delivery")).struck
+    wrong = [] if struck else ["the first engine was not killed"]
+    before = {at: len(found) for at, found in by_record(world.calls()).items()}
+    for _ in range(processes):
+        engine = world.run(broken=kind, starts=starts)
+        if not engine.last_line.startswith("HandlerError: handler "):
+            wrong.append(f"the broken handler ended with {engine.end()}: {engine.last_line}")
+    wrong += _charged(world, before)
+    world.supervise(restarts=1)
+    return [*wrong, *world.faults()]
+
+
+def _charged(world: World, before: Mapping[tuple[int, int], int]) -> Iterator[str]:
+    """Has a broken handler moved a count, or finished a record?"""
+    for at, found in by_record(world.calls(CALLS)).items():
+        if set(found) != {before.get(at, 0) + 1}:
+            yield f"{at} was handled {before.get(at, 0)} times, and given to the broken handler with counts {found}"
+    for share in world.shares():
+        if share.start_offset or share.acknowledged or share.archived or share.acquired:
+            yield f"the broken handler has left partition {share.partition} as {share}"
+
+
+SCENARIOS: Mapping[str, Scenario] = {
+    "a record kills its worker": functools.partial(poison, value=KILL_WORKER),
+    "a record kills its executor": functools.partial(poison, value=KILL_EXECUTOR, master=CLUSTER),
+    "a record kills its driver": functools.partial(poison, value=KILL_DRIVER, crashes=LIMIT),
+    "a call sleeps for ever": functools.partial(poison, value=SLEEP, timeout_ms=TIMEOUT_MS),
+    "a call stays in C for ever": functools.partial(poison, value=STAY_IN_C, timeout_ms=TIMEOUT_MS),
+    "a price does not fit": functools.partial(poison, value=NO_PRICE, count=1_000),
+    "a handler is not on the workers": functools.partial(broken, kind=NOT_ON_WORKERS),
+    "a handler answers with a wrong length": functools.partial(broken, kind=WRONG_LENGTH),
+}

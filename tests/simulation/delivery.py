@@ -1,0 +1,271 @@
+"""The delivery of one engine: tasks that enter the handler in any order, die, hang and go on; and the ledgers, as files
+that outlive the engine unless their machine is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Delivered, MemberTrace
+from share_spark.model.errors import HandlerError
+from share_spark.model.ids import TopicPartition
+from share_spark.model.records import Doubt
+from share_spark.model.requests import Loss
+from tests.simulation.facts import ACCEPT, DIED_AMONG_OTHERS, DONE, GAP, REJECT, RELEASE, At, Course, Said, demand
+from tests.simulation.processes import Death
+
+if TYPE_CHECKING:
+    from tests.simulation.engine import SimulatedEngine
+
+_UNKNOWN = Said(Loss.UNKNOWN, "worker lost")
+_NOT_ENTERED = Said(Loss.NOT_ENTERED, None)
+
+
+class Entry(NamedTuple):
+    """A line of a ledger: with which count a handler was entered, and how it was left, "" if it was not."""
+
+    count: int
+    left: str = ""
+
+
+Files = dict[str, dict[At, Entry]]
+"""By member: the ledgers of its last delivery."""
+
+
+class WorkerDeath(Exception):  # noqa: N818 - what happens to the worker
+    """Whatever is in the handler has killed its worker."""
+
+
+class MachineDeath(Exception):  # noqa: N818 - what happens to the machine
+    """The worker's machine is gone, with the ledger of its task."""
+
+
+@dataclass(slots=True)
+class Delivery:
+    """Some workers share out what was acquired."""
+
+    of: SimulatedEngine
+
+    @property
+    def _files(self) -> Files:
+        return self.of.world.files
+
+    def start(self) -> None:
+        self.of.point("start of delivery", OSError)
+        self.of.others = set(self._files)
+        self._files[self.of.store.member_id] = {}
+        self.of.point("after start of delivery", OSError)
+
+    def traces(self) -> Sequence[MemberTrace]:
+        self.of.point("read traces", OSError)
+        self.of.learns()
+        own = self.of.store.member_id
+        return [MemberTrace(member, _traced(entries)) for member, entries in self._files.items() if member != own]
+
+    def forget_traces(self) -> None:
+        self.of.point("forget traces", OSError)
+        for member in self.of.others & self._files.keys():
+            self.of.note("forgets the traces of", member)
+            del self._files[member]
+
+    def deliver(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool = False) -> Delivered:
+        of = self.of
+        of.must_own("deliver")
+        self._files[of.store.member_id] = {}
+        of.world.ledger.lost.discard(of.store.member_id)
+        of.point("before delivery", HandlerError)
+        began_ms = of.world.time_ms
+        run = Run(of, list(self._tasks(acquired, in_turn=in_turn)), of.world.scenario.has_batches and not in_turn)
+        fault = run.work_off()
+        of.point("after delivery", None)
+        of.hears({one: (of.held[one], answer) for one, answer in run.said.items()}, fault)
+        spans = [_span(one.partition, run.said, is_broken=fault is not None) for one in acquired]
+        of.world.rng.shuffle(spans)
+        return Delivered(spans, fault=fault, entered=run.entered, busy_s=(of.world.time_ms - began_ms) / 1_000)
+
+    def _tasks(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool) -> Iterator[Task]:
+        rng = self.of.world.rng
+        everything = [
+            ((one.partition, offset), count)
+            for one in acquired
+            for first, last, count in sorted(one.ranges.tolist())
+            for offset in range(first, last + 1)
+        ]
+        accused = [one for one, _ in everything if self.of.held[one].doubt is Doubt.ACCUSED]
+        demand(in_turn or not accused, "accused records run at the same time:", accused)
+        workers = 1 if in_turn else min(rng.randint(1, 3), len(everything))
+        cuts = [0, *sorted(rng.choices(range(len(everything) + 1), k=workers - 1)), len(everything)]
+        for start, end in pairwise(cuts):
+            if end > start:
+                yield Task(everything[start:end])
+
+
+@dataclass(slots=True)
+class Task:
+    """Some records in order. ``next``: the first that no handler was entered with. ``unsent``: accepted records whose
+    output rows are still with the worker."""
+
+    records: list[tuple[At, int]]
+    next: int = 0
+    in_handler: list[tuple[At, int]] = field(default_factory=list)
+    unsent: list[At] = field(default_factory=list)
+
+    @property
+    def over(self) -> bool:
+        return self.next == len(self.records) and not self.in_handler
+
+
+@dataclass(slots=True)
+class Run:
+    """One delivery. ``said``: of every record that was acquired, in the end."""
+
+    of: SimulatedEngine
+    tasks: list[Task]
+    has_batches: bool
+    said: dict[At, Said] = field(default_factory=dict)
+    entered: int = 0
+    _until_ms: int = 0
+    _fault: HandlerError | None = None
+
+    def work_off(self) -> HandlerError | None:
+        """Whatever the tasks do, in whatever order; returns the fault that has ended it."""
+        world = self.of.world
+        self._until_ms = world.time_ms + world.scenario.config.delivery_budget_ms
+        if world.strikes():
+            self._break("the handler cannot be loaded")
+        records = sum(len(task.records) for task in self.tasks)
+        while running := [task for task in self.tasks if task.in_handler or (not task.over and not self._is_up)]:
+            self._step(world.rng.choice(running), rare=records)
+        for task in self.tasks:
+            self.said.update((one, _NOT_ENTERED) for one, _ in task.records if one not in self.said)
+        return self._fault
+
+    @property
+    def _is_up(self) -> bool:
+        """No handler is entered any more: time is up, something is broken, or another engine owns the group."""
+        world = self.of.world
+        is_replaced = world.ledger.owner[1] != self.of.run_id
+        return is_replaced or self._fault is not None or world.time_ms >= self._until_ms
+
+    def _break(self, text: str) -> None:
+        self.of.note("delivery breaks:", text)
+        self.of.faulted, self._fault = True, HandlerError(text)
+
+    def _step(self, task: Task, *, rare: int) -> None:
+        if not task.in_handler:
+            self.of.point("between two records", None, rare=rare)
+            self._enter(task)
+            return
+        self.of.point("in the handler", None, rare=rare)
+        try:
+            self._leave(task)
+        except WorkerDeath:
+            self._worker_died(task)
+        except MachineDeath:
+            self._machine_died(task)
+
+    def _enter(self, task: Task) -> None:
+        rng, world = self.of.world.rng, self.of.world
+        if self._is_up:
+            return
+        size = rng.randint(1, 5) if self.has_batches else 1
+        for one, count in task.records[task.next : task.next + size]:
+            if world.record(one) is None:
+                self.said[one] = Said(GAP, None)
+                continue
+            self.of.enters(one, count)
+            self._note(one, Entry(count))
+            task.in_handler.append((one, count))
+            self.entered += 1
+        task.next = min(task.next + size, len(task.records))
+
+    def _leave(self, task: Task) -> None:
+        """The call ends: it kills, or it answers."""
+        world = self.of.world
+        world.time_ms += world.scenario.slow_ms
+        kinds = {one: world.behaviour(one, count) for one, count in task.in_handler}
+        if "kill engine" in kinds.values():
+            self.of.note("killed in", *(f"{at}:{offset}" for at, offset in kinds))
+            raise Death
+        if world.strikes(len(task.records)):
+            raise MachineDeath if world.rng.random() < world.scenario.machine_rate else WorkerDeath
+        if "kill worker" in kinds.values():
+            raise WorkerDeath
+        if world.strikes(4 * len(task.records)):
+            self._break("the handler returned something else")
+        for one, count in task.in_handler:
+            self._answer(task, one, count, kinds[one])
+        task.in_handler = []
+        if world.rng.random() < 0.3:
+            task.unsent = []
+
+    def _answer(self, task: Task, one: At, count: int, kind: str) -> None:
+        world = self.of.world
+        self._finish(one, count, DONE)
+        if kind == "accept":
+            self.said[one] = Said(ACCEPT, None)
+            task.unsent.append(one)
+            return
+        if kind == "hang":
+            world.time_ms += world.rng.randint(1, world.limits.lock_duration_ms)
+        self.said[one] = Said(REJECT if kind == "reject" else RELEASE, f"{kind} {count} of {one[1]}")
+
+    def _worker_died(self, task: Task) -> None:
+        """Its task is repeated, reads the ledger, and goes on after what was in the handler. What that worker had
+        accepted and not sent has lost its output."""
+        self.of.note("worker lost in", *(f"{at}:{offset}" for (at, offset), _ in task.in_handler))
+        is_alone = len(task.in_handler) == 1
+        for one, count in task.in_handler:
+            self._finish(one, count, DONE if is_alone else DIED_AMONG_OTHERS)
+            self.said[one] = Said(RELEASE if is_alone else Loss.AMONG_OTHERS, "worker lost")
+        if self.of.world.scenario.has_sink:
+            self.said.update((one, Said(Loss.FINISHED, "worker lost")) for one in task.unsent)
+        task.in_handler, task.unsent = [], []
+
+    def _machine_died(self, task: Task) -> None:
+        """Nobody can say what of this task has run. If the engine dies as well before it says so, nobody can say it of
+        anything."""
+        self.of.note("worker lost with its machine:", len(task.records), "records")
+        for one, count in task.in_handler:
+            self._finish(one, count, DONE)
+        self.said.update((one, _UNKNOWN) for one, _ in task.records)
+        task.next, task.in_handler, task.unsent = len(task.records), [], []
+        self.of.world.lose_ledgers({self.of.store.member_id})
+
+    def _finish(self, one: At, count: int, left: str) -> None:
+        self.of.held[one].course = Course(entered=True, left=left)
+        self._note(one, Entry(count, left))
+
+    def _note(self, one: At, entry: Entry) -> None:
+        """Into the ledger, if that is still there."""
+        entries = self.of.world.files.get(self.of.store.member_id)
+        if entries is not None:
+            entries[one] = entry
+
+
+def _traced(entries: Mapping[At, Entry]) -> dict[TopicPartition, np.ndarray[tuple[int, int], np.dtype[np.int64]]]:
+    """What the ledgers of a member say, as the port promises it."""
+    in_handler = sum(not entry.left for entry in entries.values())
+    is_told = in_handler or any(entry.left == DIED_AMONG_OTHERS for entry in entries.values())
+    losses = {
+        DONE: Loss.FINISHED if is_told else Loss.AFTER_HANDLER,
+        DIED_AMONG_OTHERS: Loss.AMONG_OTHERS,
+        "": Loss.IN_HANDLER if in_handler == 1 else Loss.AMONG_OTHERS,
+    }
+    rows: dict[TopicPartition, list[tuple[int, int, int, int]]] = {}
+    for (at, offset), entry in sorted(entries.items()):
+        rows.setdefault(at, []).append((offset, offset, entry.count, losses[entry.left]))
+    return {at: np.array(found, np.int64) for at, found in rows.items()}
+
+
+def _span(at: TopicPartition, said: dict[At, Said], *, is_broken: bool) -> AcknowledgedSpan:
+    """As the port promises it: ascending runs of one type. What is left out holds no record or, if the delivery is
+    broken, was not entered."""
+    left_out = Loss.NOT_ENTERED if is_broken else GAP
+    rows = sorted((one[1], answer) for one, answer in said.items() if one[0] == at and answer.kind != left_out)
+    ranges = np.array([(offset, offset, answer.kind) for offset, answer in rows], np.int64).reshape(-1, 3)
+    return AcknowledgedSpan(at, ranges, [(offset, offset, answer.error) for offset, answer in rows if answer.error])

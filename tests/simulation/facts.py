@@ -1,0 +1,135 @@
+"""The words in which the ledger speaks of records, attempts and ends, and the books it keeps of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from share_spark.model.ids import TopicPartition
+from share_spark.model.offsets import LogEnds
+from share_spark.model.records import DeliveryState, Doubt
+from share_spark.model.requests import AcknowledgeType
+
+At = tuple[TopicPartition, int]
+"""A record: where, and its offset."""
+
+ACCEPT, RELEASE, REJECT, GAP = (
+    AcknowledgeType.ACCEPT,
+    AcknowledgeType.RELEASE,
+    AcknowledgeType.REJECT,
+    AcknowledgeType.GAP,
+)
+AVAILABLE, ACQUIRED = DeliveryState.AVAILABLE, DeliveryState.ACQUIRED
+
+
+class Violation(BaseException):
+    """A promise is broken. Not an Exception: to an engine that would be a fault to recover from."""
+
+
+def demand(holds: bool, *what: object) -> None:
+    """Raise Violation unless it holds."""
+    if not holds:
+        raise Violation(" ".join(str(part) for part in what))
+
+
+class Cell(NamedTuple):
+    """One offset of the window, as ``InFlightBatch`` without its offsets."""
+
+    state: DeliveryState
+    count: int
+    member_id: str | None
+    deadline_ms: int | None
+    doubt: Doubt
+
+
+class Said(NamedTuple):
+    """An answer about one record: acknowledge type or ``Loss``, and the text that came with it."""
+
+    kind: int
+    error: str | None
+
+
+DONE, DIED_AMONG_OTHERS = "done", "died among others"
+
+
+class Course(NamedTuple):
+    """How far an attempt has come. ``left``: how it left the handler, "" if it is still there."""
+
+    entered: bool = False
+    left: str = ""
+
+    @property
+    def in_handler(self) -> bool:
+        return self.entered and not self.left
+
+
+NOT_YET = Course()
+
+
+@dataclass(slots=True, eq=False)
+class Acquisition:
+    """One attempt at one record."""
+
+    version: int
+    member_id: str
+    count: int
+    doubt: Doubt
+    course: Course = NOT_YET
+
+
+class Fate(NamedTuple):
+    """How a record ended. ``may_have_letter``: also where log start and limit both were reasons."""
+
+    kind: str
+    count: int = 0
+    error: str | None = None
+    may_have_letter: bool = False
+
+
+Courses = Mapping[str, Mapping[At, Course]]
+"""By member: how far the attempts of its last delivery have come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """What an engine knew when it decided: the reasons that its commit may have. ``courses``: how far the attempts of
+    others had come, with ledgers to tell of it except for ``lost`` members. ``forgives``: this engine's last delivery
+    is given back as if it had not been tried, as there was nowhere to put its output."""
+
+    run_id: str
+    member_id: str
+    now_ms: int
+    ends: Mapping[TopicPartition, LogEnds]
+    said: Mapping[At, tuple[Acquisition, Said]]
+    stopping: bool
+    forgives: bool
+    courses: Courses
+    lost: frozenset[str]
+
+    def log_start(self, at: TopicPartition) -> int:
+        """0 where nothing was to be decided."""
+        return self.ends[at].log_start_offset if at in self.ends else 0
+
+
+@dataclass(slots=True)
+class Books:
+    """What is known of all records.
+
+    ``acquisitions``: the last attempt at each. ``deliveries``: the last attempts of each member. ``entered``: how often
+    a handler was entered with a record. ``overcharged``: how often a lost machine has cost it an attempt that was not
+    made. ``fates``: of every record that is finished. ``in_sink``: answers that a commit of the sink has decided, with
+    the version that acquired. ``suspicions``: how many deaths a record may have caused, for all that
+    is known. ``alone_in_crash``: records that were archived for one.
+    """
+
+    limit: int
+    acquisitions: dict[At, Acquisition] = field(default_factory=dict)
+    deliveries: dict[str, dict[At, Acquisition]] = field(default_factory=dict)
+    entered: Counter[At] = field(default_factory=Counter)
+    overcharged: Counter[At] = field(default_factory=Counter)
+    fates: dict[At, Fate] = field(default_factory=dict)
+    in_sink: dict[At, tuple[int, Said]] = field(default_factory=dict)
+    suspicions: Counter[At] = field(default_factory=Counter)
+    alone_in_crash: list[At] = field(default_factory=list)

@@ -1,0 +1,153 @@
+"""What must become of one record in one commit, before anything is acquired: the rules of the ledger, written again.
+
+Nothing here is shared with ``share_spark.partition``. How an attempt of the dead has ended is taken from what really
+happened: which handlers were entered, and which of them were left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from share_spark.model.records import Doubt
+from share_spark.model.requests import Loss
+from tests.simulation.facts import (
+    ACCEPT,
+    AVAILABLE,
+    DIED_AMONG_OTHERS,
+    GAP,
+    REJECT,
+    At,
+    Books,
+    Cell,
+    Course,
+    Decided,
+    Fate,
+    Said,
+    demand,
+)
+
+_DEEPER = {
+    Doubt.NONE: Doubt.LOST_ONCE,
+    Doubt.LOST_ONCE: Doubt.LOST_TWICE,
+    Doubt.LOST_TWICE: Doubt.LOST_IN_PIECE,
+    Doubt.LOST_IN_PIECE: Doubt.ACCUSED,
+    Doubt.ACCUSED: Doubt.ACCUSED,
+    Doubt.ALONE: Doubt.ACCUSED,
+}
+
+
+def loss_of(one: At, delivery: Mapping[At, Course]) -> Loss:
+    """How the attempt at ``one`` has ended if the engine of ``delivery`` is dead, and its ledgers tell of it."""
+    course = delivery[one]
+    in_handlers = sum(other.in_handler for other in delivery.values())
+    if not course.entered:
+        return Loss.NOT_ENTERED
+    if course.in_handler:
+        return Loss.IN_HANDLER if in_handlers == 1 else Loss.AMONG_OTHERS
+    if course.left == DIED_AMONG_OTHERS:
+        return Loss.AMONG_OTHERS
+    is_told = in_handlers or any(other.left == DIED_AMONG_OTHERS for other in delivery.values())
+    return Loss.FINISHED if is_told else Loss.AFTER_HANDLER
+
+
+@dataclass(slots=True)
+class Settled:
+    """Of one record."""
+
+    books: Books
+    one: At
+    decided: Decided
+
+    def settle(self, was: Cell | None) -> Cell | Fate | None:
+        """None: never acquired. A Cell: stays, or is Available now. A Fate: finished."""
+        if was is None:
+            return None
+        if was.state.is_final:
+            return self.books.fates[self.one]
+        if was.state is AVAILABLE:
+            return Fate("log start") if self._is_below() else was
+        return self._settle_acquired(was)
+
+    def _settle_acquired(self, was: Cell) -> Cell | Fate:
+        held = self.books.acquisitions[self.one]
+        in_sink = self.books.in_sink.get(self.one)
+        of, said = self.decided.said.get(self.one, (None, None))
+        if said is not None and of is held:
+            return self._answered(was, said)
+        if in_sink is not None and in_sink[0] == held.version:
+            return self._answered(was, in_sink[1])
+        if self.one[0] not in self.decided.ends:
+            return was
+        if was.member_id == self.decided.member_id and self.decided.stopping:
+            return self._lost(was, Loss.NOT_ENTERED, None)
+        assert was.deadline_ms is not None
+        if was.deadline_ms <= self.decided.now_ms:
+            return self._lost(was, self._loss(was.member_id), None)
+        return was
+
+    def _loss(self, member_id: str | None) -> Loss:
+        assert member_id is not None
+        if member_id in self.decided.lost:
+            return Loss.UNKNOWN
+        return loss_of(self.one, self.decided.courses[member_id])
+
+    def _answered(self, was: Cell, said: Said) -> Cell | Fate:
+        if said.kind < 0:
+            return self._lost(was, Loss(said.kind), said.error)
+        if said.kind == ACCEPT:
+            return Fate("accepted", was.count)
+        if said.kind == REJECT:
+            return Fate("rejected", was.count, said.error)
+        if said.kind == GAP:
+            return Fate("gap")
+        if was.count >= self.books.limit:
+            return Fate("delivery limit reached", was.count, said.error, self._is_below())
+        return Fate("log start") if self._is_below() else _available(was.count, Doubt.NONE)
+
+    def _lost(self, was: Cell, loss: Loss, error: str | None) -> Cell | Fate:
+        """Not acknowledged. The limit archives only what was the only one in a handler, and accused of it before."""
+        self._charge(loss)
+        self.books.suspicions[self.one] += loss not in (Loss.NOT_ENTERED, Loss.FINISHED)
+        is_guilty = self._was_alone(was, loss) and was.count >= self.books.limit
+        if self._is_below():
+            return Fate("log start", was.count, error, is_guilty)
+        if is_guilty:
+            self.books.alone_in_crash.append(self.one)
+            demand(self.books.suspicions[self.one] > 1, self.one, "is archived for the first death")
+            return Fate("delivery limit reached", was.count, error)
+        return _available(was.count - (loss is Loss.NOT_ENTERED), self._doubt_after(was, loss))
+
+    def _charge(self, loss: Loss) -> None:
+        """The books: an attempt is charged if its handler was entered, and never otherwise where that is known."""
+        entered = self.books.acquisitions[self.one].course.entered
+        if loss is Loss.NOT_ENTERED and entered:
+            demand(self.decided.forgives, self.one, "was in a handler, and its attempt is taken back")
+            self.books.entered[self.one] -= 1
+        if loss is not Loss.NOT_ENTERED and not entered:
+            demand(loss is Loss.UNKNOWN, self.one, "was in no handler, and is charged as", loss)
+            self.books.overcharged[self.one] += 1
+
+    def _was_alone(self, was: Cell, loss: Loss) -> bool:
+        overdue = was.count >= 2 * self.books.limit
+        if was.doubt is Doubt.ALONE and (loss is Loss.UNKNOWN or (loss is Loss.AFTER_HANDLER and overdue)):
+            return True
+        return loss is Loss.IN_HANDLER and was.doubt >= Doubt.ACCUSED
+
+    def _doubt_after(self, was: Cell, loss: Loss) -> Doubt:
+        match loss:
+            case Loss.NOT_ENTERED:
+                return min(was.doubt, Doubt.ACCUSED)
+            case Loss.FINISHED:
+                return Doubt.NONE
+            case Loss.IN_HANDLER | Loss.AMONG_OTHERS:
+                return Doubt.ACCUSED
+            case Loss.UNKNOWN | Loss.AFTER_HANDLER:
+                return _DEEPER[was.doubt]
+
+    def _is_below(self) -> bool:
+        return self.one[1] < self.decided.log_start(self.one[0])
+
+
+def _available(count: int, doubt: Doubt) -> Cell:
+    return Cell(AVAILABLE, count, None, None, doubt)

@@ -1,0 +1,39 @@
+"""Engines that die, and those that come after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from share_spark.engine.memory_delivery import Answer
+from tests.support.engine_world import ACCEPT, Death, Engine, World
+
+LOCK_MS = 30_000
+
+
+def runs(engine: Engine, times: int) -> None:
+    for _ in range(times):
+        engine.run()
+
+
+def dies(engine: Engine) -> None:
+    with pytest.raises(Death):
+        engine.run()
+
+
+def recovers(world: World) -> None:
+    """A new engine finishes everything, once the locks of the dead have ended."""
+    world.clock.advance(LOCK_MS)
+    world.engine(available_now=True).run_until_done()
+
+
+def killer_of(offset: int, times: int = 1) -> Callable[..., Answer]:
+    """The handler of this record takes the engine down so often."""
+
+    def handler(_topic: str, _partition: int, at: int, count: int) -> Answer:
+        if at == offset and count <= times:
+            raise Death
+        return ACCEPT
+
+    return handler
