@@ -31,8 +31,8 @@ _LOG = "_delta_log"
 _STAGED = "_staged_commits"
 """A directory that Delta makes in a log before its first commit."""
 
-_MAKE_ATTEMPTS = 3
-_MAKING_S = 5.0
+_MAKE_ATTEMPTS = 5
+_MAKING_S = 10.0
 """Whoever makes a table has committed it by then, or is dead."""
 
 
