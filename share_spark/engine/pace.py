@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-FIRST_RECORDS = 500_000
+FIRST_RECORDS = 1_000_000
 """The most that is acquired before anything has been measured: what is given back has been read for nothing."""
 
 _ENOUGH_RECORDS, _ENOUGH_S = 100, 1.0
