@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
@@ -78,7 +78,6 @@ class Calls:
     busy_s: float = 0.0
     misfits: int = 0
     misfit: str = ""
-    started: float = field(default_factory=time.monotonic)
 
     def begin(self, batch: pa.RecordBatch) -> memoryview:
         """A byte for the status of each record."""

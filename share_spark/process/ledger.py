@@ -135,6 +135,8 @@ class CallLedger:
     def settle(self, lost_error: str) -> LedgerEntries:
         """For good: what was in the handler when the worker died has failed with ``lost_error``, or died among others
         with its whole batch; rows that were not written are lost. Returns the entries as they are now."""
+        if not len(self.entries):
+            return self.entries
         status = self.entries.status.copy()
         in_handler = np.flatnonzero(status == CallStatus.IN_HANDLER)
         if len(in_handler) == 1:
