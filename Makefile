@@ -68,7 +68,7 @@ $(STAMP): pyproject.toml | python java
 	@rm -f $@
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,demo]'
-	$(BIN)/python -m share_spark.jars
+	$(BIN)/python -m share_spark.spark.jars
 	@touch $@
 
 python:

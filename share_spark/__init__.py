@@ -1,15 +1,25 @@
 """share_spark: Kafka's share groups (KIP-932) as an engine on PySpark Structured Streaming, its state in Delta tables.
 
-The house, from the ground up (imports go one way, a linter checks it):
+The packages, from the ground up (imports go one way, a linter checks it):
 
     model        values: keys, offset ranges, requests, records, errors, settings
     partition    share-partition leader, pure: decide, evolve
-    coordinator  share coordinator, pure: combining of state batches
-    engine       the micro-batch and its ports, with in-memory twins
-    delta        edge: state log, live state on the executors, tables for people, embedded topics
-    kafka        edge: log ends, record ranges, dead letters
-    process      the public API: ShareGroup, handlers
-    cli, session, jars   the command line, the one session builder, the jars
+    coordinator  share coordinator, pure: how durable state combines
+    engine       the micro-batch and its ports
+    spark        private API of Spark, Delta and the JVM, each with a fallback; session, jars
+    delta        generic Delta: tables, commit files, transactions, journal
+    state        the state log, the live state on the executors, the status table
+    topics       topics in a Delta table, without a broker
+    kafka        log ends, record ranges, dead letters on Kafka
+    handlers     handlers as users write them, and their answers
+    delivery     handlers are called inside Spark's workers
+    output       output rows and dead letters, exactly once
+    maintenance  compaction, retention, heartbeats
+    audit        history, verify
+    gateway      the share coordinator on Delta, for clients outside Spark
+    testing      in-memory twins of the ports
+    api          ShareGroup and its query
+    cli          the command line
 
 Public names are imported when first used: Python workers import this package for every fresh process, and need none
 of them.
@@ -21,37 +31,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from share_spark.delta.history import attempts, history
-    from share_spark.delta.state_view import state
-    from share_spark.delta.topic_table import EmbeddedTopicLog
-    from share_spark.model.errors import ShareError
-    from share_spark.process.acknowledgement import Ack
-    from share_spark.process.handlers import (
+    from share_spark.api.query import ShareGroupQuery
+    from share_spark.api.share_group import ShareGroup
+    from share_spark.audit.history import attempts, history
+    from share_spark.handlers.acknowledgement import Ack
+    from share_spark.handlers.handler import (
         Record,
         arrow_handler,
         frame_handler,
         pandas_handler,
         record_handler,
     )
-    from share_spark.process.query import ShareGroupQuery
-    from share_spark.process.share_group import ShareGroup
-    from share_spark.session import build_session
+    from share_spark.model.errors import ShareError
+    from share_spark.spark.session import build_session
+    from share_spark.state.state_view import state
+    from share_spark.topics.topic_table import EmbeddedTopicLog
 
 _HOME = {
-    "Ack": "share_spark.process.acknowledgement",
-    "EmbeddedTopicLog": "share_spark.delta.topic_table",
-    "Record": "share_spark.process.handlers",
+    "Ack": "share_spark.handlers.acknowledgement",
+    "EmbeddedTopicLog": "share_spark.topics.topic_table",
+    "Record": "share_spark.handlers.handler",
     "ShareError": "share_spark.model.errors",
-    "ShareGroup": "share_spark.process.share_group",
-    "ShareGroupQuery": "share_spark.process.query",
-    "arrow_handler": "share_spark.process.handlers",
-    "attempts": "share_spark.delta.history",
-    "build_session": "share_spark.session",
-    "frame_handler": "share_spark.process.handlers",
-    "history": "share_spark.delta.history",
-    "pandas_handler": "share_spark.process.handlers",
-    "record_handler": "share_spark.process.handlers",
-    "state": "share_spark.delta.state_view",
+    "ShareGroup": "share_spark.api.share_group",
+    "ShareGroupQuery": "share_spark.api.query",
+    "arrow_handler": "share_spark.handlers.handler",
+    "attempts": "share_spark.audit.history",
+    "build_session": "share_spark.spark.session",
+    "frame_handler": "share_spark.handlers.handler",
+    "history": "share_spark.audit.history",
+    "pandas_handler": "share_spark.handlers.handler",
+    "record_handler": "share_spark.handlers.handler",
+    "state": "share_spark.state.state_view",
 }
 
 __all__ = [

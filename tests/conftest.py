@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One small session for all Spark tests; what it writes by itself goes to a temporary directory."""
-    from share_spark.session import build_session
+    from share_spark.spark.session import build_session
 
     session = build_session("share_spark tests", extra_conf=_small(tmp_path_factory.mktemp("spark")))
     yield session

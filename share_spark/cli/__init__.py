@@ -16,7 +16,7 @@ from share_spark.cli.arguments import parse_compaction, parse_job
 from share_spark.cli.outcome import BAD_INPUT, FAILED, guarded
 from share_spark.cli.running import run, run_job, state_sql
 from share_spark.cli.stored import run_compact, run_history, run_verify
-from share_spark.delta.long_work import PROGRESS_LOGGER
+from share_spark.spark.progress import PROGRESS_LOGGER
 
 __all__ = ["BAD_INPUT", "FAILED", "guarded", "main", "parse_compaction", "parse_job", "run", "state_sql"]
 

@@ -11,8 +11,8 @@ from typing import NoReturn
 from share_spark.cli.config_files import read_config, read_order
 from share_spark.cli.job import START, Job
 from share_spark.coordinator import STATE_PARTITIONS
-from share_spark.delta.compaction_order import KEYS as COMPACTION_KEYS
-from share_spark.delta.compaction_order import CompactionOrder
+from share_spark.maintenance.compaction_order import KEYS as COMPACTION_KEYS
+from share_spark.maintenance.compaction_order import CompactionOrder
 from share_spark.model.errors import ConfigError
 
 

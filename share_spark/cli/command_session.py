@@ -15,7 +15,7 @@ def command_session(name: str) -> Iterator[SparkSession]:
     """A session for one command, ended with it; one that was there before stays."""
     from pyspark.sql import SparkSession
 
-    from share_spark.session import build_session
+    from share_spark.spark.session import build_session
 
     guest = SparkSession.getActiveSession() is not None
     spark = build_session(name)

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from share_spark.api.share_group import ShareGroup
 from share_spark.delta.location import Location
+from share_spark.handlers.handler import Handler, as_handler
 from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.topic_log import KafkaTopicLog
 from share_spark.model.config import GroupConfig, parse_duration_ms
 from share_spark.model.errors import ConfigError
-from share_spark.process.handlers import Handler, as_handler
-from share_spark.process.share_group import ShareGroup
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,14 +13,14 @@ from share_spark.cli.outcome import RunError
 from share_spark.cli.run_report import RunTotals, histogram_lines, progress_line, summary_lines
 from share_spark.cli.signals import StopSignals
 from share_spark.delta.location import Location
-from share_spark.delta.tables import log_table, state_table
 from share_spark.model.errors import ConfigError
+from share_spark.state.tables import log_table, state_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from share_spark.api.query import ShareGroupQuery
     from share_spark.engine.progress import MicroBatchProgress
-    from share_spark.process.query import ShareGroupQuery
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def require_start(job: Job, spark: SparkSession) -> None:
 
 
 def _has_state(spark: SparkSession, job: Job) -> bool:
-    from share_spark.delta.state_view import state
+    from share_spark.state.state_view import state
 
     location = Location.parse(job.state)
     if log_table(location).is_free(spark):

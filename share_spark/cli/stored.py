@@ -12,8 +12,8 @@ from share_spark.delta.location import Location
 
 def run_compact(arguments: Sequence[str]) -> int:
     """`share-spark compact`. Raises ConfigError, StateError."""
-    from share_spark.delta.compaction import compact
-    from share_spark.delta.compaction_report import report_lines
+    from share_spark.maintenance.compaction import compact
+    from share_spark.maintenance.compaction_report import report_lines
 
     order = parse_compaction(arguments)
     with command_session(f"share-spark compact {order.state}") as spark:
@@ -23,8 +23,8 @@ def run_compact(arguments: Sequence[str]) -> int:
 
 def run_history(arguments: Sequence[str]) -> int:
     """`share-spark history`. Raises ConfigError, StateError."""
-    from share_spark.delta.history import record_history
-    from share_spark.delta.history_report import history_lines
+    from share_spark.audit.history import record_history
+    from share_spark.audit.history_report import history_lines
 
     given = parsed(arguments)
     place = Location.parse(given.state)
@@ -36,8 +36,8 @@ def run_history(arguments: Sequence[str]) -> int:
 
 def run_verify(arguments: Sequence[str]) -> int:
     """`share-spark verify`. 0: all of the log agrees; 1: something in it does not."""
-    from share_spark.delta.verify import verify
-    from share_spark.delta.verify_report import verify_lines
+    from share_spark.audit.verify import verify
+    from share_spark.audit.verify_report import verify_lines
 
     given = parsed(arguments)
     place = Location.parse(given.state)

@@ -11,7 +11,7 @@ What may not enter: pyspark, os, time, random, threading, socket, logging, and t
 """
 
 from share_spark.coordinator.combine import combine_batches
-from share_spark.coordinator.decide import UPDATES_PER_SNAPSHOT, Decision, decide, fresh_snapshot
+from share_spark.coordinator.decide import UPDATES_PER_SNAPSHOT, CoordinatorDecision, decide, fresh_snapshot
 from share_spark.coordinator.evolve import evolve, replay
 from share_spark.coordinator.normal_form import normal_form
 from share_spark.coordinator.shard import Answer, CoordinatorShard, answer, evolved
@@ -21,8 +21,8 @@ __all__ = [
     "STATE_PARTITIONS",
     "UPDATES_PER_SNAPSHOT",
     "Answer",
+    "CoordinatorDecision",
     "CoordinatorShard",
-    "Decision",
     "answer",
     "combine_batches",
     "decide",

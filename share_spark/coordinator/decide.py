@@ -16,11 +16,7 @@ from typing import NamedTuple
 
 from share_spark.coordinator.combine import combine_batches
 from share_spark.coordinator.evolve import evolve
-from share_spark.coordinator.normal_form import settled_start
-from share_spark.model.errors import ErrorCode
-from share_spark.model.ids import SharePartitionKey
-from share_spark.model.records import DeliveryState, StateBatch
-from share_spark.model.share_state import (
+from share_spark.coordinator.messages import (
     NOT_GIVEN,
     DeleteState,
     InitializeState,
@@ -36,6 +32,10 @@ from share_spark.model.share_state import (
     WriteState,
     next_snapshot_epoch,
 )
+from share_spark.coordinator.normal_form import settled_start
+from share_spark.model.errors import ErrorCode
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.records import DeliveryState, StateBatch
 
 UPDATES_PER_SNAPSHOT = 500
 """``share.coordinator.snapshot.update.records.per.snapshot`` by default (R77); 0: every write is a snapshot (R78)."""
@@ -53,7 +53,7 @@ class Fault(NamedTuple):
     message: str
 
 
-class Decision(NamedTuple):
+class CoordinatorDecision(NamedTuple):
     """``record`` is None if nothing has to be written."""
 
     record: StateRecord | None
@@ -65,27 +65,29 @@ def decide(
     state: ShareState | None,
     request: StateRequest,
     updates_per_snapshot: int = UPDATES_PER_SNAPSHOT,
-) -> Decision:
+) -> CoordinatorDecision:
     """The record and the answer of one entry; ``state`` None: the key is unknown."""
     fault = malformed(request) or _fenced(key, state, request)
     if fault is not None:
         return refusal(request, fault)
     if isinstance(request, InitializeState):
-        return Decision(_initial_snapshot(key, state, request), _done(request))
+        return CoordinatorDecision(_initial_snapshot(key, state, request), _done(request))
     if isinstance(request, DeleteState):
-        return Decision(StateTombstone(key=key) if state else None, _done(request))
+        return CoordinatorDecision(StateTombstone(key=key) if state else None, _done(request))
     assert state is not None, "_fenced refuses the rest"
     if isinstance(request, ReadStateSummary):
         start_offset = settled_start(state.start_offset, state.state_batches)
-        return Decision(None, replace(_done(request), state_epoch=state.state_epoch, start_offset=start_offset))
+        return CoordinatorDecision(
+            None, replace(_done(request), state_epoch=state.state_epoch, start_offset=start_offset)
+        )
     if isinstance(request, ReadState):
-        return Decision(_raised_leader_epoch(state, request, updates_per_snapshot), _all_of(state, request))
-    return Decision(_written(state, request, updates_per_snapshot), _done(request))
+        return CoordinatorDecision(_raised_leader_epoch(state, request, updates_per_snapshot), _all_of(state, request))
+    return CoordinatorDecision(_written(state, request, updates_per_snapshot), _done(request))
 
 
-def refusal(request: StateRequest, fault: Fault) -> Decision:
+def refusal(request: StateRequest, fault: Fault) -> CoordinatorDecision:
     """Nothing happens but the error."""
-    return Decision(None, replace(_done(request), error=fault.code, message=fault.message))
+    return CoordinatorDecision(None, replace(_done(request), error=fault.code, message=fault.message))
 
 
 def fresh_snapshot(state: ShareState) -> StateSnapshot:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from share_spark.coordinator.combine import NO_PRUNING, combine_batches
-from share_spark.model.ids import SharePartitionKey
-from share_spark.model.share_state import (
+from share_spark.coordinator.messages import (
     DELETED_SNAPSHOT_EPOCHS,
     NOT_GIVEN,
     ShareState,
@@ -16,6 +15,7 @@ from share_spark.model.share_state import (
     StateTombstone,
     StateUpdate,
 )
+from share_spark.model.ids import SharePartitionKey
 
 
 def evolve(state: ShareState | None, record: StateRecord) -> ShareState | None:

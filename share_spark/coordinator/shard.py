@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 from share_spark.coordinator.decide import (
     UPDATES_PER_SNAPSHOT,
-    Decision,
+    CoordinatorDecision,
     Fault,
     decide,
     malformed,
     refusal,
 )
 from share_spark.coordinator.evolve import evolve, replay
+from share_spark.coordinator.messages import ShareGroupStateRequest, ShareState, StateRecord, StateRequest, StateResult
 from share_spark.coordinator.state_partition import STATE_PARTITIONS, state_partition_of
 from share_spark.model.errors import ErrorCode
 from share_spark.model.ids import SharePartitionKey
-from share_spark.model.share_state import ShareGroupStateRequest, ShareState, StateRecord, StateRequest, StateResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ def evolved(shard: CoordinatorShard, records: Iterable[StateRecord]) -> Coordina
 
 def _decide(
     shard: CoordinatorShard, key: SharePartitionKey, state: ShareState | None, request: StateRequest
-) -> Decision:
+) -> CoordinatorDecision:
     if fault := malformed(request) or _misplaced(shard, key):
         return refusal(request, fault)
     return decide(key, state, request, shard.updates_per_snapshot)

@@ -2,7 +2,7 @@
 by. They are in every checkpoint, so they outlive log clean-up, OPTIMIZE and other writers; commit notes do not.
 
 Two entries per writer:
-- its own, a number that only grows (``Stamp.number``): a delivery's, or the number below a whole writer epoch, put
+- its own, a number that only grows (``BatchStamp.number``): a delivery's, or the number below a whole writer epoch, put
   there by the claim of that epoch. Delta skips an append with a number that is not higher, **silently**;
 - the last delivery's, carried along by claims in the same commit. So whoever claims after any number of claims that
   came to nothing still knows which delivery was the last to be written.
@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-from share_spark.delta.delta_log import delta_log, newest
-from share_spark.engine.ports import Stamp
-from share_spark.engine.spark_errors import first_line
 from share_spark.model.errors import FencedError, SinkError
+from share_spark.model.ids import BatchStamp
+from share_spark.spark.delta_log import delta_log, newest
+from share_spark.spark.errors import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +57,7 @@ class AppTransactions:
         """From now on older epochs cannot append. Returns the number of the last delivery, of whatever epoch, NONE if
         there was none. Raises FencedError (a higher epoch was here), SinkError."""
         log = delta_log(self._spark, self._directory)
-        own = Stamp(writer_epoch, -1).number
+        own = BatchStamp(writer_epoch, -1).number
         fault: Py4JError | None = None
         for _ in range(_CLAIM_ATTEMPTS):
             transaction = log.startTransaction(self._nothing, self._nothing)
@@ -88,7 +88,7 @@ class AppTransactions:
 
 
 def _is_delivery(number: int) -> bool:
-    return number != NONE and number != Stamp(number >> 32, -1).number
+    return number != NONE and number != BatchStamp(number >> 32, -1).number
 
 
 def _delivered_id(app_id: str) -> str:

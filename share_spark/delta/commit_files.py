@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class CommitFile:
     """What one commit did, as far as this project asks.
 
     ``properties``: the table's properties if the commit set them, else None. ``note``: its
@@ -49,7 +49,7 @@ class CommitFiles:
         """Is the file of this commit there? Not after the table was removed, or much later."""
         return bool(self._files.exists(self._file(version)))
 
-    def read(self, version: int) -> Commit | None:
+    def read(self, version: int) -> CommitFile | None:
         """The commit, None if there is no such version yet."""
         path = self._file(version)
         if not self._files.exists(path):
@@ -68,7 +68,7 @@ class CommitFiles:
         return self._jvm.org.apache.hadoop.fs.Path(text)
 
 
-def parse_commit(text: str) -> Commit:
+def parse_commit(text: str) -> CommitFile:
     """Read the actions of a commit file, one JSON object a line."""
     properties: dict[str, str] | None = None
     info: dict[str, Any] = {}
@@ -79,7 +79,7 @@ def parse_commit(text: str) -> Commit:
             properties = dict(action["metaData"].get("configuration") or {})
         info = action.get("commitInfo", info)
         adds_data = adds_data or bool(action.get("add", {}).get("dataChange"))
-    return Commit(
+    return CommitFile(
         properties=properties,
         note=info.get("userMetadata"),
         adds_data=adds_data,

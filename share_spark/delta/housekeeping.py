@@ -19,9 +19,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from share_spark.delta.delta_log import delta_log, newest
 from share_spark.delta.location import Location
-from share_spark.engine.cloned_session import cloned_session
+from share_spark.spark.cloned_session import cloned_session
+from share_spark.spark.delta_log import delta_log, newest
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

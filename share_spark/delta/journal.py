@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-from share_spark.delta.delta_log import delta_log
-from share_spark.engine.ports import Stamp
+from share_spark.model.ids import BatchStamp
+from share_spark.spark.delta_log import delta_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +38,7 @@ class Journal:
         store = delta_log(spark, table_directory).store()
         self._shows_beginnings = bool(store.isPartialWriteVisible(self._path(self._directory), self._configuration))
 
-    def put(self, stamp: Stamp, content: bytes) -> None:
+    def put(self, stamp: BatchStamp, content: bytes) -> None:
         """Write the entry of a micro-batch; one that is there already is replaced.
 
         Where others see a file before it is complete (disks, HDFS, Azure): written aside, then renamed. On other
@@ -51,7 +51,7 @@ class Journal:
         self._write(aside, content)
         self._rename(aside, self._file(stamp))
 
-    def read(self, stamp: Stamp) -> bytes | None:
+    def read(self, stamp: BatchStamp) -> bytes | None:
         """What the entry says, None if there is none."""
         try:
             stream = self._files.open(self._file(stamp))
@@ -64,11 +64,11 @@ class Journal:
         finally:
             stream.close()
 
-    def remove(self, stamp: Stamp) -> None:
+    def remove(self, stamp: BatchStamp) -> None:
         """Forget the entry; none is fine."""
         self._files.delete(self._file(stamp), False)
 
-    def stamps(self) -> list[Stamp]:
+    def stamps(self) -> list[BatchStamp]:
         """The micro-batches that have an entry, oldest first."""
         directory = self._path(self._directory)
         if not self._files.exists(directory):
@@ -94,17 +94,17 @@ class Journal:
         modes[0] = getattr(hadoop, "Options$Rename").OVERWRITE
         hadoop.FileContext.getFileContext(self._files.getUri(), self._configuration).rename(source, target, modes)
 
-    def _file(self, stamp: Stamp) -> Any:
+    def _file(self, stamp: BatchStamp) -> Any:
         return self._path(f"{self._directory}/{_name(stamp)}")
 
     def _path(self, text: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(text)
 
 
-def _name(stamp: Stamp) -> str:
+def _name(stamp: BatchStamp) -> str:
     return f"{stamp.writer_epoch}-{stamp.batch_id}"
 
 
-def _stamp(name: str) -> Stamp:
+def _stamp(name: str) -> BatchStamp:
     epoch, _, batch = name.partition("-")
-    return Stamp(int(epoch), int(batch))
+    return BatchStamp(int(epoch), int(batch))

@@ -18,8 +18,8 @@ from delta.tables import DeltaTable
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from share_spark.delta.delta_log import newest, properties_of
 from share_spark.model.errors import ConfigError
+from share_spark.spark.delta_log import newest, properties_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

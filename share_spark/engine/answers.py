@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from share_spark.engine.ports import AcknowledgedSpan, Answers, Delivered
-from share_spark.engine.step import NO_RANGES, Outcome, Ranges
+from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, Delivered
+from share_spark.engine.step import NO_RANGES, PartitionOutcome, Ranges
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss
 
 
-def answers_for(acquired: Mapping[TopicPartition, Outcome], delivered: Delivered) -> Answers:
+def answers_for(acquired: Mapping[TopicPartition, PartitionOutcome], delivered: Delivered) -> AcknowledgedSpans:
     """Answers for exactly what was acquired."""
     missing = AcknowledgeType.GAP if delivered.fault is None else Loss.NOT_ENTERED
     said = {answer.partition: answer for answer in delivered.answers}

@@ -26,8 +26,8 @@ from share_spark.engine.engine_time import EngineTime
 from share_spark.engine.pace import Pace
 from share_spark.engine.planning import Inputs, is_done, plan, targets_of, targets_within
 from share_spark.engine.ports import (
+    AcknowledgedSpans,
     AcquiredSpan,
-    Answers,
     Clock,
     DeadLetter,
     DeadLetterSink,
@@ -35,16 +35,14 @@ from share_spark.engine.ports import (
     MemberTrace,
     OutputSink,
     ShareStateStore,
-    Stamp,
 )
 from share_spark.engine.progress import MicroBatchProgress, StepTimer
 from share_spark.engine.search import Search
-from share_spark.engine.spark_errors import first_line
-from share_spark.engine.step import Control, Front, Outcome
+from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.engine.topics import SubscribedTopics, warn_of_truncations
 from share_spark.model.config import GroupConfig
 from share_spark.model.errors import ErrorCode, FencedError, OutputLostError, OutputUnknownError, SinkError, StateError
-from share_spark.model.ids import SharePartitionKey, TopicPartition
+from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
 from share_spark.model.requests import ArchivedRange, ArchiveReason, Loss
 
 _log = logging.getLogger(__name__)
@@ -72,24 +70,24 @@ class Ports:
 class ShareGroupEngine:
     """The engine of one share group: call ``start`` once, then ``run`` per micro-batch, never two at a time.
 
-    Mutable by nature: it remembers the fronts of its share-partitions and the acknowledgements not committed yet.
+    Mutable by nature: it remembers the summaries of its share-partitions and the acknowledgements not committed yet.
     """
 
     config: GroupConfig
     ports: Ports
     available_now: bool = False
-    _fronts: dict[SharePartitionKey, Front] = field(default_factory=dict)
-    _pending: Answers = field(default_factory=dict)
+    _summaries: dict[SharePartitionKey, PartitionSummary] = field(default_factory=dict)
+    _pending: AcknowledgedSpans = field(default_factory=dict)
     _pending_of: str | None = None
     _epoch: int = 0
     _search: Search = field(default_factory=Search)
     _suspects_next: bool = True
     _pace: Pace = field(default_factory=Pace)
-    _unresolved: Stamp | None = None
+    _unresolved: BatchStamp | None = None
     _happened: bool | None = None
     _refusal: str = ""
-    _announced: Stamp | None = None
-    _unwritten: list[Stamp] = field(default_factory=list)
+    _announced: BatchStamp | None = None
+    _unwritten: list[BatchStamp] = field(default_factory=list)
     _output_in_doubt: bool = False
     _targets: Mapping[SharePartitionKey, int] | None = None
     _time: EngineTime = field(default_factory=EngineTime)
@@ -105,9 +103,9 @@ class ShareGroupEngine:
         self.ports.topics.refresh()
         self.ports.topics.check_identity(self.ports.store.known_topics())
         self._epoch = self.ports.store.claim()
-        self._fronts = dict(self.ports.store.load())
+        self._summaries = dict(self.ports.store.load())
         self._time.start(self.ports.clock(), self.ports.store.last_time_ms)
-        deadlines = [front.last_deadline_ms for front in self._fronts.values() if front.last_deadline_ms]
+        deadlines = [summary.last_deadline_ms for summary in self._summaries.values() if summary.last_deadline_ms]
         self._others_hold_until_ms = max(deadlines, default=0)
         self._take_over()
         if self.available_now:
@@ -126,17 +124,17 @@ class ShareGroupEngine:
     @property
     def has_state(self) -> bool:
         """Did the group have any state when this engine started, or has it now?"""
-        return bool(self._fronts)
+        return bool(self._summaries)
 
     @property
     def done(self) -> bool:
         """An available-now run has worked off everything below its targets and committed that."""
-        return self._targets is not None and not self._pending and is_done(self._fronts, self._targets)
+        return self._targets is not None and not self._pending and is_done(self._summaries, self._targets)
 
     @property
     def next_deadline_ms(self) -> int | None:
         """When the next lock of the dead ends, if there is one."""
-        deadlines = [front.next_deadline_ms for front in self._fronts.values() if front.next_deadline_ms]
+        deadlines = [summary.next_deadline_ms for summary in self._summaries.values() if summary.next_deadline_ms]
         return min(deadlines, default=None)
 
     def run(self, batch_id: int, *, stopping: bool = False) -> MicroBatchProgress:
@@ -151,19 +149,19 @@ class ShareGroupEngine:
         if self._unresolved is not None and self._resolve(self._unresolved):
             self._absorbed(())
         inputs = self._read_inputs(stopping)
-        controls = plan(
+        partition_inputs = plan(
             inputs,
-            self._fronts,
+            self._summaries,
             max_records=self._pace.most_records(self.config.max_records_per_trigger, self.config.delivery_budget_ms),
             max_record_locks=self.config.max_record_locks,
         )
-        warn_of_truncations(controls, self._fronts)
+        warn_of_truncations(partition_inputs, self._summaries)
         timer.mark("plan")
-        stamp = Stamp(self._epoch, batch_id)
-        outcomes = self._decide_and_commit(stamp, controls, timer) if controls or self._first else ()
+        stamp = BatchStamp(self._epoch, batch_id)
+        outcomes = self._decide_and_commit(stamp, partition_inputs, timer) if partition_inputs or self._first else ()
         self._first = False
         self._forget_traces()
-        self._suspects_next = not any(control.suspects for control in controls.values())
+        self._suspects_next = not any(partition_input.suspects for partition_input in partition_inputs.values())
         in_turn = not self._suspects_next and inputs.suspects is not None and inputs.suspects.in_turn
         self._deliver(stamp, outcomes, timer, in_turn=in_turn)
         return MicroBatchProgress.of(batch_id, inputs.now_ms, outcomes, self._lag(inputs), timer.steps)
@@ -178,19 +176,19 @@ class ShareGroupEngine:
             now_ms=now_ms,
             topics=topics.names(),
             ends=ends,
-            initial_offsets=topics.initial_offsets(self._fronts, ends, self.ports.clock()),
+            initial_offsets=topics.initial_offsets(self._summaries, ends, self.ports.clock()),
             acknowledged={key: span.ranges for key, span in self._pending.items()},
             targets=self._targets,
             stopping=stopping,
             acknowledged_by=self._pending_of,
-            suspects=self._search.next_piece(self._fronts, ends),
+            suspects=self._search.next_piece(self._summaries, ends),
             suspects_next=self._suspects_next,
             traces=traces,
         )
 
     def _traces(self, ends: Iterable[SharePartitionKey]) -> Sequence[MemberTrace]:
         """Asked when locks end that may not be ours. Where the dead have left none, the next will leave none either."""
-        deadlines = [self._fronts[key].next_deadline_ms for key in ends if key in self._fronts]
+        deadlines = [self._summaries[key].next_deadline_ms for key in ends if key in self._summaries]
         is_due = any(deadline is not None and deadline <= self._time.now_ms for deadline in deadlines)
         if self._others_hold_until_ms is None or not is_due:
             return ()
@@ -207,11 +205,11 @@ class ShareGroupEngine:
         self.ports.delivery.forget_traces()
 
     def _decide_and_commit(
-        self, stamp: Stamp, controls: Mapping[SharePartitionKey, Control], timer: StepTimer
-    ) -> Sequence[Outcome]:
+        self, stamp: BatchStamp, partition_inputs: Mapping[SharePartitionKey, PartitionInput], timer: StepTimer
+    ) -> Sequence[PartitionOutcome]:
         self._withdraw_dead_letters()
         for _ in range(_COMMIT_ATTEMPTS):
-            outcomes = self.ports.store.advance(controls, batch_id=stamp.batch_id, now_ms=self._time.now_ms)
+            outcomes = self.ports.store.advance(partition_inputs, batch_id=stamp.batch_id, now_ms=self._time.now_ms)
             timer.mark("decide")
             _check(outcomes)
             self._announce_dead_letters(stamp, outcomes)
@@ -225,34 +223,34 @@ class ShareGroupEngine:
             f"the state log refused micro-batch {stamp.batch_id} {_COMMIT_ATTEMPTS} times: {self._refusal}"
         )
 
-    def _absorbed(self, outcomes: Sequence[Outcome]) -> None:
+    def _absorbed(self, outcomes: Sequence[PartitionOutcome]) -> None:
         """The acknowledgements that waited are in the state."""
         if self._announced is not None:
             self._unwritten.append(self._announced)
             self._announced = None
         had_output = bool(self._pending) and self.ports.sink is not None
         self._pending, self._pending_of = {}, None
-        self._fronts.update({outcome.key: outcome.front for outcome in outcomes})
+        self._summaries.update({outcome.key: outcome.summary for outcome in outcomes})
         if had_output and self.ports.sink is not None:
             self.ports.sink.forget()
 
-    def _commit(self, stamp: Stamp) -> bool:
+    def _commit(self, stamp: BatchStamp) -> bool:
         try:
             self.ports.store.commit()
             return True
         except FencedError:
             raise
         except Exception as fault:  # noqa: BLE001 - the outcome is unknown: only the log can say
-            self._refusal = first_line(fault)
+            self._refusal = str(fault).partition("\n")[0] or type(fault).__name__
             _log.warning("append of micro-batch %s failed (%s); asking the log", stamp.batch_id, self._refusal)
             self._unresolved = stamp
             return self._resolve(stamp)
 
-    def _resolve(self, stamp: Stamp) -> bool:
+    def _resolve(self, stamp: BatchStamp) -> bool:
         """Did the append happen? As long as that cannot be told, nothing may be decided on the state before it."""
         if self._happened is None:
             self._happened = self.ports.store.was_committed(stamp.batch_id)
-        self._fronts = dict(self.ports.store.load())
+        self._summaries = dict(self.ports.store.load())
         happened, self._happened, self._unresolved = self._happened, None, None
         return happened
 
@@ -262,13 +260,13 @@ class ShareGroupEngine:
             self.ports.dead_letters.withdraw(self._announced)
             self._announced = None
 
-    def _announce_dead_letters(self, stamp: Stamp, outcomes: Sequence[Outcome]) -> None:
+    def _announce_dead_letters(self, stamp: BatchStamp, outcomes: Sequence[PartitionOutcome]) -> None:
         letters = [letter for outcome in outcomes for letter in self._letters_of(outcome)]
         if letters and self.ports.dead_letters is not None:
             self._announced = stamp
             self.ports.dead_letters.announce(stamp, letters)
 
-    def _write_dead_letters(self, stamp: Stamp) -> None:
+    def _write_dead_letters(self, stamp: BatchStamp) -> None:
         """Those of ``stamp``, if it has any; before them those that could not be written before, as a table takes no
         lower number after a higher one. By themselves they wait for the next engine."""
         if self.ports.dead_letters is None or stamp not in self._unwritten:
@@ -277,8 +275,8 @@ class ShareGroupEngine:
             self.ports.dead_letters.write(self._unwritten[0])
             del self._unwritten[0]
 
-    def _letters_of(self, outcome: Outcome) -> list[DeadLetter]:
-        partition = TopicPartition(outcome.front.topic, outcome.key.partition)
+    def _letters_of(self, outcome: PartitionOutcome) -> list[DeadLetter]:
+        partition = TopicPartition(outcome.summary.topic, outcome.key.partition)
         return [
             DeadLetter(partition, first, last, run.delivery_count, run.reason.value, error)
             for run in outcome.archived
@@ -292,10 +290,12 @@ class ShareGroupEngine:
             return [(run.first_offset, run.last_offset, ENGINE_LOST)]
         return cut_by_error(run.first_offset, run.last_offset, span.errors)
 
-    def _deliver(self, stamp: Stamp, outcomes: Sequence[Outcome], timer: StepTimer, *, in_turn: bool) -> None:
+    def _deliver(
+        self, stamp: BatchStamp, outcomes: Sequence[PartitionOutcome], timer: StepTimer, *, in_turn: bool
+    ) -> None:
         """Raises the fault of the delivery, after what is known of its records: the rest was never entered."""
         acquired = {
-            TopicPartition(outcome.front.topic, outcome.key.partition): outcome
+            TopicPartition(outcome.summary.topic, outcome.key.partition): outcome
             for outcome in outcomes
             if len(outcome.acquired)
         }
@@ -313,7 +313,7 @@ class ShareGroupEngine:
         self._pending = self._commit_output(stamp, answers, delivered.is_explained)
         timer.mark("output")
 
-    def _commit_output(self, stamp: Stamp, answers: Answers, is_explained: bool) -> Answers:
+    def _commit_output(self, stamp: BatchStamp, answers: AcknowledgedSpans, is_explained: bool) -> AcknowledgedSpans:
         """The answers that count: what was accepted does not where an executor died with the rows that it put out. A
         sink that refuses rows is no delivery failure: everything is given back as if it had not been tried."""
         if self.ports.sink is None:
@@ -335,13 +335,13 @@ class ShareGroupEngine:
     def _lag(self, inputs: Inputs) -> int:
         """Offsets not finished yet: log end less SPSO, over all share-partitions."""
         return sum(
-            max(0, end.end_offset - max(self._fronts[key].start_offset, end.log_start_offset))
+            max(0, end.end_offset - max(self._summaries[key].start_offset, end.log_start_offset))
             for key, end in inputs.ends.items()
-            if key in self._fronts
+            if key in self._summaries
         )
 
 
-def _check(outcomes: Sequence[Outcome]) -> None:
+def _check(outcomes: Sequence[PartitionOutcome]) -> None:
     """A live engine acknowledges only what it holds; a refusal means its state is not what it believes."""
     for outcome in outcomes:
         if outcome.error is not ErrorCode.NONE:

@@ -1,8 +1,8 @@
 """Which share-partitions have something to do in a micro-batch, and how much each may take. Pure.
 
 A share-partition is active when it has acknowledgements waiting, new records, redeliveries, a lock that has run
-out, a log start that moved past it, a log end that went back below its SPEO, or no state yet. All others get no control
-row and cost nothing but a look at two integers.
+out, a log start that moved past it, a log end that went back below its SPEO, or no state yet. All others get no
+input and cost nothing but a look at two integers.
 
 Suspects (``engine.search``) are acquired in micro-batches of their own, so that nothing else can be lost with them; as
 long as there is other work, every second micro-batch is for that.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from share_spark.engine.ports import NO_TRACE, MemberTrace
 from share_spark.engine.search import Piece
-from share_spark.engine.step import NO_RANGES, Control, Front, MemberTraces, Ranges
+from share_spark.engine.step import NO_RANGES, MemberTraces, PartitionInput, PartitionSummary, Ranges
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.offsets import LogEnds
 from share_spark.model.records import Doubt
@@ -28,9 +28,9 @@ class Inputs:
 
     ``topics``: topic id -> name. ``ends``: log ends per key. ``initial_offsets``: for keys without state.
     ``targets``: exclusive end offsets of an available-now run, None when the run is endless. ``acknowledged``:
-    third column acknowledge type or ``Loss``; ``acknowledged_by`` as in ``Control``. ``suspects``: what of the suspects
-    is next, None if there are none; ``suspects_next``: it is their turn. ``traces``: what dead members have left, by
-    topic-partition.
+    third column acknowledge type or ``Loss``; ``acknowledged_by`` as in ``PartitionInput``.
+    ``suspects``: what of the suspects is next, None if there are none; ``suspects_next``: it is their turn.
+    ``traces``: what dead members have left, by topic-partition.
     """
 
     now_ms: int
@@ -47,33 +47,39 @@ class Inputs:
 
 
 def plan(
-    inputs: Inputs, fronts: Mapping[SharePartitionKey, Front], *, max_records: int, max_record_locks: int
-) -> dict[SharePartitionKey, Control]:
-    """Control rows of the active share-partitions; ``max_records`` is shared out among those that want records."""
-    wanted = {key: _demand(key, inputs, fronts, max_record_locks) for key in inputs.ends}
+    inputs: Inputs, summaries: Mapping[SharePartitionKey, PartitionSummary], *, max_records: int, max_record_locks: int
+) -> dict[SharePartitionKey, PartitionInput]:
+    """Inputs of the active share-partitions; ``max_records`` is shared out among those that want records."""
+    wanted = {key: _demand(key, inputs, summaries, max_record_locks) for key in inputs.ends}
     piece = None if inputs.stopping else inputs.suspects
     if piece is not None and (inputs.suspects_next or not any(wanted.values())):
-        active = [key for key in inputs.ends if key in piece.records or _must_settle(key, inputs, fronts)]
-        controls = {key: _control(key, inputs, fronts, piece.records.get(key, 0), suspects=True) for key in active}
+        active = [key for key in inputs.ends if key in piece.records or _must_settle(key, inputs, summaries)]
+        partition_inputs = {
+            key: _input_of(key, inputs, summaries, piece.records.get(key, 0), suspects=True) for key in active
+        }
     else:
-        active = [key for key in inputs.ends if wanted[key] or _must_settle(key, inputs, fronts)]
+        active = [key for key in inputs.ends if wanted[key] or _must_settle(key, inputs, summaries)]
         shares = share_out([wanted[key] for key in active], 0 if inputs.stopping else max_records)
-        controls = {key: _control(key, inputs, fronts, share) for key, share in zip(active, shares, strict=True)}
-    return controls | _no_longer_read(inputs, fronts)
+        partition_inputs = {
+            key: _input_of(key, inputs, summaries, share) for key, share in zip(active, shares, strict=True)
+        }
+    return partition_inputs | _no_longer_read(inputs, summaries)
 
 
-def _no_longer_read(inputs: Inputs, fronts: Mapping[SharePartitionKey, Front]) -> dict[SharePartitionKey, Control]:
+def _no_longer_read(
+    inputs: Inputs, summaries: Mapping[SharePartitionKey, PartitionSummary]
+) -> dict[SharePartitionKey, PartitionInput]:
     """Acknowledgements that a dead engine's output decided, for share-partitions that nobody subscribes to any more."""
     return {
-        key: Control(
-            topic=fronts[key].topic,
+        key: PartitionInput(
+            topic=summaries[key].topic,
             log_start_offset=0,
             end_offset=0,
             acknowledged=ranges,
             acknowledged_by=inputs.acknowledged_by,
         )
         for key, ranges in inputs.acknowledged.items()
-        if key not in inputs.ends and key in fronts
+        if key not in inputs.ends and key in summaries
     }
 
 
@@ -99,14 +105,14 @@ def share_out(demands: Sequence[int], budget: int) -> list[int]:
     return shares
 
 
-def truncated_to(front: Front | None, ends: LogEnds) -> int | None:
+def truncated_to(summary: PartitionSummary | None, ends: LogEnds) -> int | None:
     """Where the log was cut off, exclusive, if it ends below the SPEO; all that was ever acquired was in the log once.
 
     Not told by the last stable offset: it is below the SPEO as well when the isolation level was raised meanwhile.
     """
-    if front is None or front.start_offset < 0 or ends.end_offset < 0:
+    if summary is None or summary.start_offset < 0 or ends.end_offset < 0:
         return None
-    return ends.log_end if ends.log_end < front.end_offset else None
+    return ends.log_end if ends.log_end < summary.end_offset else None
 
 
 def targets_of(ends: Mapping[SharePartitionKey, LogEnds]) -> dict[SharePartitionKey, int]:
@@ -123,24 +129,27 @@ def targets_within(
     return {key: min(target, ends[key].log_end) if key in ends else target for key, target in targets.items()}
 
 
-def is_done(fronts: Mapping[SharePartitionKey, Front], targets: Mapping[SharePartitionKey, int]) -> bool:
+def is_done(summaries: Mapping[SharePartitionKey, PartitionSummary], targets: Mapping[SharePartitionKey, int]) -> bool:
     """Every offset below the targets is Acknowledged or Archived: the SPSO has passed them (R15)."""
-    return all(key in fronts and fronts[key].start_offset >= target for key, target in targets.items())
+    return all(key in summaries and summaries[key].start_offset >= target for key, target in targets.items())
 
 
 def _demand(
-    key: SharePartitionKey, inputs: Inputs, fronts: Mapping[SharePartitionKey, Front], max_record_locks: int
+    key: SharePartitionKey,
+    inputs: Inputs,
+    summaries: Mapping[SharePartitionKey, PartitionSummary],
+    max_record_locks: int,
 ) -> int:
-    front = fronts.get(key)
+    summary = summaries.get(key)
     end = end_for(key, inputs)
-    if front is None or front.start_offset < 0:
+    if summary is None or summary.start_offset < 0:
         return min(max(0, end - inputs.initial_offsets.get(key, 0)), max_record_locks)
     released = _released(inputs.acknowledged.get(key, NO_RANGES))
-    new = max(0, end - max(front.end_offset, inputs.ends[key].log_start_offset))
+    new = max(0, end - max(summary.end_offset, inputs.ends[key].log_start_offset))
     # Acknowledgements may empty the window, so a share-partition that has some may hope for all of it.
-    window = 0 if key in inputs.acknowledged else front.end_offset - front.start_offset
-    acquitted = sum(front.suspected[: inputs.suspects.searched - Doubt.LOST_TWICE]) if inputs.suspects else 0
-    return front.available + acquitted + released + min(new, max(0, max_record_locks - window))
+    window = 0 if key in inputs.acknowledged else summary.end_offset - summary.start_offset
+    acquitted = sum(summary.suspected[: inputs.suspects.searched - Doubt.LOST_TWICE]) if inputs.suspects else 0
+    return summary.available + acquitted + released + min(new, max(0, max_record_locks - window))
 
 
 def _released(acknowledged: Ranges) -> int:
@@ -151,28 +160,30 @@ def _released(acknowledged: Ranges) -> int:
     return int((rows[:, 1] - rows[:, 0] + 1).sum())
 
 
-def _must_settle(key: SharePartitionKey, inputs: Inputs, fronts: Mapping[SharePartitionKey, Front]) -> bool:
-    front = fronts.get(key)
-    if front is None or front.start_offset < 0:
+def _must_settle(
+    key: SharePartitionKey, inputs: Inputs, summaries: Mapping[SharePartitionKey, PartitionSummary]
+) -> bool:
+    summary = summaries.get(key)
+    if summary is None or summary.start_offset < 0:
         return True
-    if key in inputs.acknowledged or inputs.ends[key].log_start_offset > front.start_offset:
+    if key in inputs.acknowledged or inputs.ends[key].log_start_offset > summary.start_offset:
         return True
-    if truncated_to(front, inputs.ends[key]) is not None:
+    if truncated_to(summary, inputs.ends[key]) is not None:
         return True
     # An engine that stops gives back all that is its own, even what nothing is known of.
-    return front.next_deadline_ms is not None and (inputs.stopping or front.next_deadline_ms <= inputs.now_ms)
+    return summary.next_deadline_ms is not None and (inputs.stopping or summary.next_deadline_ms <= inputs.now_ms)
 
 
-def _control(
+def _input_of(
     key: SharePartitionKey,
     inputs: Inputs,
-    fronts: Mapping[SharePartitionKey, Front],
+    summaries: Mapping[SharePartitionKey, PartitionSummary],
     share: int,
     *,
     suspects: bool = False,
-) -> Control:
+) -> PartitionInput:
     piece = inputs.suspects
-    return Control(
+    return PartitionInput(
         topic=inputs.topics[key.topic_id],
         log_start_offset=inputs.ends[key].log_start_offset,
         end_offset=end_for(key, inputs),
@@ -185,7 +196,7 @@ def _control(
         suspects=suspects,
         alone=suspects and piece is not None and piece.alone,
         traces=traces_of(TopicPartition(inputs.topics[key.topic_id], key.partition), inputs.traces),
-        truncated_to=truncated_to(fronts.get(key), inputs.ends[key]),
+        truncated_to=truncated_to(summaries.get(key), inputs.ends[key]),
     )
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from share_spark.engine.step import Control, Front, Outcome
+from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.model.errors import ShareError
-from share_spark.model.ids import SharePartitionKey, TopicPartition
+from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
 from share_spark.model.offsets import LogEnds
 
 if TYPE_CHECKING:
@@ -64,22 +64,6 @@ class TopicLog(Protocol):
         ...
 
 
-class Stamp(NamedTuple):
-    """Which micro-batch of which engine: later ones compare greater, whatever engine ran them."""
-
-    writer_epoch: int
-    batch_id: int
-
-    @property
-    def number(self) -> int:
-        """As one number that only grows: Delta's ``txnVersion``. Leaves room for a claim before the first one."""
-        return (self.writer_epoch << 32) + self.batch_id + 1
-
-
-NO_STAMP = Stamp(0, -1)
-"""Before any micro-batch of any engine."""
-
-
 class ShareStateStore(Protocol):
     """Durable share-partition state of one group: a log of records, and the live state folded from it.
 
@@ -94,14 +78,14 @@ class ShareStateStore(Protocol):
         """Claim the group for this engine; returns the writer epoch. Raises FencedError, StateError."""
         ...
 
-    def load(self) -> Mapping[SharePartitionKey, Front]:
+    def load(self) -> Mapping[SharePartitionKey, PartitionSummary]:
         """(Re)build the live state from the log as far as it counts. Raises StateError, FencedError."""
         ...
 
     def advance(
-        self, controls: Mapping[SharePartitionKey, Control], *, batch_id: int, now_ms: int
-    ) -> Sequence[Outcome]:
-        """Decide for every share-partition with a control row; others stay as they are. Tentative until ``commit``."""
+        self, partition_inputs: Mapping[SharePartitionKey, PartitionInput], *, batch_id: int, now_ms: int
+    ) -> Sequence[PartitionOutcome]:
+        """Decide for every share-partition that has an input; others stay as they are. Tentative until ``commit``."""
         ...
 
     def commit(self) -> None:
@@ -114,7 +98,7 @@ class ShareStateStore(Protocol):
         ...
 
     @property
-    def last_counted(self) -> Stamp:
+    def last_counted(self) -> BatchStamp:
         """The last micro-batch that counts, as of the last ``load``: after the first one, that of the engine before."""
         ...
 
@@ -196,7 +180,7 @@ class Delivery(Protocol):
         ...
 
 
-Answers = Mapping[SharePartitionKey, AcknowledgedSpan]
+AcknowledgedSpans = Mapping[SharePartitionKey, AcknowledgedSpan]
 """The acknowledgements of one micro-batch's delivery."""
 
 
@@ -206,9 +190,9 @@ class CommittedOutput(NamedTuple):
     ``stamp``: the micro-batch that acquired what it delivered; once a later one counts, it has been absorbed.
     """
 
-    stamp: Stamp
+    stamp: BatchStamp
     member_id: str
-    answers: Answers
+    answers: AcknowledgedSpans
 
 
 class OutputSink(Protocol):
@@ -217,13 +201,13 @@ class OutputSink(Protocol):
     An answer is final once ``commit`` has returned; the next state row absorbs it, then it may be forgotten.
     """
 
-    def claim(self, writer_epoch: int, last_counted: Stamp) -> CommittedOutput | None:
+    def claim(self, writer_epoch: int, last_counted: BatchStamp) -> CommittedOutput | None:
         """From now on older engines cannot write here. Returns what the last of them committed here and did not live to
         absorb; of what it does not return, a micro-batch up to ``last_counted`` has absorbed it. Raises FencedError,
         SinkError, and StateError if there are rows of which neither is known."""
         ...
 
-    def commit(self, stamp: Stamp, member_id: str, answers: Answers) -> None:
+    def commit(self, stamp: BatchStamp, member_id: str, answers: AcknowledgedSpans) -> None:
         """Write the rows that the last delivery put out. Nothing to do if there are none. Raises FencedError, and
         SinkError if the sink refused them, OutputLostError if they died with an executor, StateError if they cannot be
         journaled: then nothing was written. OutputUnknownError, and any other exception, leave that to the next
@@ -254,27 +238,27 @@ class DeadLetterSink(Protocol):
     written; or it is committed and stays announced, to be written first; or it is withdrawn.
     """
 
-    def announce(self, stamp: Stamp, letters: Sequence[DeadLetter]) -> None:
+    def announce(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
         """Remember what the commit of ``stamp`` is about to archive. Raises DeadLetterError, and may have happened."""
         ...
 
-    def withdraw(self, stamp: Stamp) -> None:
+    def withdraw(self, stamp: BatchStamp) -> None:
         """The commit of ``stamp`` has not happened, and a later one is about to be tried. Not forgotten: if we die
         before that and the first one lands all the same, it counts. Raises DeadLetterError."""
         ...
 
-    def write(self, stamp: Stamp) -> None:
+    def write(self, stamp: BatchStamp) -> None:
         """The commit has happened: write what was announced for it, unless a successor has. Raises DeadLetterError."""
         ...
 
-    def recover(self, last_counted: Stamp) -> None:
+    def recover(self, last_counted: BatchStamp) -> None:
         """On start: write what the engine before announced, committed, and did not live to write, in the order of the
         stamps; drop the rest (``is_committed``). Raises DeadLetterError, and then nothing of a higher stamp than the
         one that failed is written."""
         ...
 
 
-def is_committed(announced: Stamp, last_counted: Stamp, *, withdrawn: bool) -> bool:
+def is_committed(announced: BatchStamp, last_counted: BatchStamp, *, withdrawn: bool) -> bool:
     """Has the commit happened for which this was announced, as judged by an engine that starts?
 
     It has if it is of the epoch of the last micro-batch that counts and not after that one: its engine has withdrawn
@@ -290,7 +274,7 @@ def is_committed(announced: Stamp, last_counted: Stamp, *, withdrawn: bool) -> b
 class DeadLetterTarget(Protocol):
     """A topic or table that takes dead letters with their content."""
 
-    def write(self, spark: SparkSession, group_id: str, stamp: Stamp, letters: DataFrame) -> None:
+    def write(self, spark: SparkSession, group_id: str, stamp: BatchStamp, letters: DataFrame) -> None:
         """Write one dead letter per row of ``letters`` (RECORD_COLUMNS, delivery_count int, reason string,
         error string). A table takes those of one stamp once. Raises DeadLetterError."""
         ...

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from share_spark.engine.step import Outcome
+from share_spark.engine.step import PartitionOutcome
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.requests import ArchiveReason
 
@@ -65,7 +65,7 @@ class MicroBatchProgress:
         cls,
         batch_id: int,
         now_ms: int,
-        outcomes: Sequence[Outcome],
+        outcomes: Sequence[PartitionOutcome],
         lag: int,
         steps: Mapping[str, float],
     ) -> MicroBatchProgress:
@@ -92,7 +92,7 @@ class MicroBatchProgress:
         )
 
 
-def _archived_by_reason(outcomes: Sequence[Outcome]) -> dict[ArchiveReason, int]:
+def _archived_by_reason(outcomes: Sequence[PartitionOutcome]) -> dict[ArchiveReason, int]:
     totals: dict[ArchiveReason, int] = {}
     for outcome in outcomes:
         for run in outcome.archived:
@@ -100,7 +100,7 @@ def _archived_by_reason(outcomes: Sequence[Outcome]) -> dict[ArchiveReason, int]
     return totals
 
 
-def _deliveries(outcomes: Sequence[Outcome]) -> dict[int, int]:
+def _deliveries(outcomes: Sequence[PartitionOutcome]) -> dict[int, int]:
     ranges = [outcome.acquired for outcome in outcomes if len(outcome.acquired)]
     if not ranges:
         return {}

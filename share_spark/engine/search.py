@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from share_spark.engine.step import Front
+from share_spark.engine.step import PartitionSummary
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import Doubt
 
@@ -46,9 +46,11 @@ class Search:
     one_by_one: bool = False
     _sizes: dict[Doubt, int] = field(default_factory=dict)
 
-    def next_piece(self, fronts: Mapping[SharePartitionKey, Front], keys: Iterable[SharePartitionKey]) -> Piece | None:
+    def next_piece(
+        self, summaries: Mapping[SharePartitionKey, PartitionSummary], keys: Iterable[SharePartitionKey]
+    ) -> Piece | None:
         """None if nothing is suspected in the share-partitions ``keys``."""
-        waiting = {key: fronts[key].suspected for key in keys if key in fronts and any(fronts[key].suspected)}
+        waiting = {key: summaries[key].suspected for key in keys if key in summaries and any(summaries[key].suspected)}
         for level in (2, 1, 0):
             doubt = Doubt(Doubt.LOST_TWICE + level)
             found = {key: counts[level] for key, counts in waiting.items() if counts[level]}

@@ -1,4 +1,4 @@
-"""One share-partition in one micro-batch: a pure function of its state and its control row.
+"""One share-partition in one micro-batch: a pure function of its state and its partition input.
 
 This is what runs on the executors, and what the simulation runs without Spark. The order inside a micro-batch is fixed:
 acknowledgements; attempts that ended without one; session ends; log truncation; lock expiry; log start; acquire. A
@@ -57,7 +57,7 @@ MemberTraces = tuple[tuple[str, Ranges], ...]
 delivery count, ``Loss``."""
 
 
-class Front(NamedTuple):
+class PartitionSummary(NamedTuple):
     """What the driver remembers of a share-partition between micro-batches: a few integers, never its ranges.
 
     ``end_offset`` is exclusive (SPEO). ``available`` counts the offsets of the window that wait for redelivery with all
@@ -74,7 +74,7 @@ class Front(NamedTuple):
     suspected: tuple[int, int, int] = (0, 0, 0)
 
 
-class Control(NamedTuple):
+class PartitionInput(NamedTuple):
     """Everything a share-partition needs to know in one micro-batch. Sent from the driver to its bucket.
 
     ``end_offset`` (exclusive) bounds new records: the log end, or the target of an available-now run.
@@ -101,7 +101,7 @@ class Control(NamedTuple):
     truncated_to: int | None = None
 
 
-class Outcome(NamedTuple):
+class PartitionOutcome(NamedTuple):
     """What a micro-batch did to one share-partition. Record counts are offsets.
 
     ``acquired``: third column is the delivery count. ``archived``: with reasons, only those that make dead letters
@@ -109,7 +109,7 @@ class Outcome(NamedTuple):
     """
 
     key: SharePartitionKey
-    front: Front
+    summary: PartitionSummary
     changed: bool
     acquired: Ranges
     archived: tuple[ArchivedRange, ...]
@@ -140,29 +140,31 @@ class StepResult(NamedTuple):
 
     state: SharePartition
     record: ShareRecord | None
-    outcome: Outcome
+    outcome: PartitionOutcome
     answered: Answered
 
 
 def step(
     key: SharePartitionKey,
     state: SharePartition | None,
-    control: Control,
+    partition_input: PartitionInput,
     *,
     limits: PartitionLimits,
     member_id: str,
     now_ms: int,
 ) -> StepResult:
-    """Apply one control row. ``state`` None: a share-partition seen for the first time, whose first record is a
+    """Apply one partition input. ``state`` None: a share-partition seen for the first time, whose first record is a
     snapshot (R75). So is that of a log that was truncated."""
     before = state or SharePartition(key=key)
-    requests = settling_requests(before, control, member_id) + acquire_request(before, control, member_id)
+    requests = settling_requests(before, partition_input, member_id) + acquire_request(
+        before, partition_input, member_id
+    )
     decision = decide(before, requests, limits, now_ms)
     after = evolve(before, decision.record) if decision.record else before
     record: ShareRecord | None = decision.record
     if state is None and record is not None:
         after, record = with_snapshot(after)
-    outcome = outcome_of(key, control, after, record, decision.responses)
+    outcome = outcome_of(key, partition_input, after, record, decision.responses)
     return StepResult(after, record, outcome, tuple(zip(requests, decision.responses, strict=True)))
 
 
@@ -205,19 +207,21 @@ def with_snapshot(state: SharePartition) -> tuple[SharePartition, ShareRecord]:
     return evolve(state, record), record
 
 
-def settling_requests(state: SharePartition, control: Control, member_id: str) -> tuple[PartitionRequest, ...]:
+def settling_requests(
+    state: SharePartition, partition_input: PartitionInput, member_id: str
+) -> tuple[PartitionRequest, ...]:
     """The requests that come before the acquire, in the order of the micro-batch."""
     requests: list[PartitionRequest] = []
-    if state.start_offset == UNINITIALIZED_START_OFFSET and control.initial_offset is not None:
-        requests.append(Initialize(start_offset=control.initial_offset))
-    if len(control.acknowledged):
-        requests += answers_of(state, control.acknowledged, member_id, control.acknowledged_by)
-    if control.release_member:
+    if state.start_offset == UNINITIALIZED_START_OFFSET and partition_input.initial_offset is not None:
+        requests.append(Initialize(start_offset=partition_input.initial_offset))
+    if len(partition_input.acknowledged):
+        requests += answers_of(state, partition_input.acknowledged, member_id, partition_input.acknowledged_by)
+    if partition_input.release_member:
         requests.append(ReleaseMember(member_id=member_id, charged=False))
-    if control.truncated_to is not None:
-        requests.append(TruncateLog(end_offset=control.truncated_to))
-    requests.append(ExpireLocks(lost=True, traces=tuple(_trace(*found) for found in control.traces)))
-    requests.append(MoveLogStart(log_start_offset=control.log_start_offset, pass_finished=True))
+    if partition_input.truncated_to is not None:
+        requests.append(TruncateLog(end_offset=partition_input.truncated_to))
+    requests.append(ExpireLocks(lost=True, traces=tuple(_trace(*found) for found in partition_input.traces)))
+    requests.append(MoveLogStart(log_start_offset=partition_input.log_start_offset, pass_finished=True))
     return tuple(requests)
 
 
@@ -266,46 +270,52 @@ def acknowledgement_batches(ranges: Ranges) -> tuple[AcknowledgementBatch, ...]:
     return tuple(AcknowledgementBatch(first, last, types[kind]) for first, last, kind in ranges.tolist())
 
 
-def acquire_request(state: SharePartition, control: Control, member_id: str) -> tuple[PartitionRequest, ...]:
+def acquire_request(
+    state: SharePartition, partition_input: PartitionInput, member_id: str
+) -> tuple[PartitionRequest, ...]:
     """Take redeliveries and new records, exactly up to the budget; the log's own batches are not known yet."""
-    if control.max_records <= 0:
+    if partition_input.max_records <= 0:
         return ()
     window = (state.start_offset, state.end_offset)
-    if control.truncated_to is not None:  # what is above was forgotten just before, and is not there to be acquired
-        window = (min(window[0], control.truncated_to), min(window[1], control.truncated_to))
-    first = max(window[0], control.log_start_offset, control.initial_offset or 0)
-    last = max(window[1], control.end_offset) - 1
+    if (
+        partition_input.truncated_to is not None
+    ):  # what is above was forgotten just before, and is not there to be acquired
+        window = (min(window[0], partition_input.truncated_to), min(window[1], partition_input.truncated_to))
+    first = max(window[0], partition_input.log_start_offset, partition_input.initial_offset or 0)
+    last = max(window[1], partition_input.end_offset) - 1
     log = (LogBatch(first, last),) if last >= first else ()
     return (
         Acquire(
             member_id=member_id,
-            max_records=control.max_records,
+            max_records=partition_input.max_records,
             mode=AcquireMode.EXACT,
             log_batches=log,
-            searched=control.searched,
-            suspects=control.suspects,
-            alone=control.alone,
+            searched=partition_input.searched,
+            suspects=partition_input.suspects,
+            alone=partition_input.alone,
         ),
     )
 
 
 def outcome_of(
     key: SharePartitionKey,
-    control: Control,
+    partition_input: PartitionInput,
     state: SharePartition,
     record: ShareRecord | None,
     responses: tuple[PartitionResponse, ...],
-) -> Outcome:
+) -> PartitionOutcome:
     """Sum up the responses of one share-partition."""
     acquired = [run for response in responses for run in response.acquired]
     ranges = np.array(acquired, dtype=np.int64).reshape(-1, 3)
     again = ranges[ranges[:, 2] > 1]
-    return Outcome(
+    return PartitionOutcome(
         key=key,
-        front=front_of(control.topic, state),
+        summary=front_of(partition_input.topic, state),
         changed=record is not None,
         acquired=ranges,
-        archived=tuple(_below(control.truncated_to, (run for response in responses for run in response.archived))),
+        archived=tuple(
+            _below(partition_input.truncated_to, (run for response in responses for run in response.archived))
+        ),
         accepted=sum(response.accepted for response in responses),
         released=sum(response.released for response in responses),
         not_entered=sum(last - first + 1 for response in responses for first, last, _ in response.not_entered),
@@ -323,12 +333,12 @@ def _below(end: int | None, archived: Iterable[ArchivedRange]) -> Iterator[Archi
             yield run._replace(last_offset=end - 1)
 
 
-def front_of(topic: str, state: SharePartition) -> Front:
+def front_of(topic: str, state: SharePartition) -> PartitionSummary:
     """The driver's few integers about a share-partition."""
     available = sum(last - first + 1 for first, last, _ in available_ranges(state))
     doubted = suspected(state)
     deadlines = [run[5] for run in state.in_flight if run[5] is not None]
-    return Front(
+    return PartitionSummary(
         topic=topic,
         start_offset=state.start_offset,
         end_offset=state.end_offset,

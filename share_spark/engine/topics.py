@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from share_spark.engine.ports import Clock, TopicDescription, TopicLog
-from share_spark.engine.step import Control, Front
+from share_spark.engine.step import PartitionInput, PartitionSummary
 from share_spark.model.config import OffsetReset
 from share_spark.model.errors import TopicError
 from share_spark.model.ids import SharePartitionKey
@@ -79,7 +79,7 @@ class SubscribedTopics:
 
     def initial_offsets(
         self,
-        fronts: Mapping[SharePartitionKey, Front],
+        summaries: Mapping[SharePartitionKey, PartitionSummary],
         ends: Mapping[SharePartitionKey, LogEnds],
         now_ms: int,
     ) -> dict[SharePartitionKey, int]:
@@ -88,8 +88,8 @@ class SubscribedTopics:
         The policy decides for a topic that the group sees for the first time. A partition that is added to a topic
         later begins at its log start, so that nothing written before it was noticed is skipped (KIP-1282's reading).
         """
-        wanted = [key for key in ends if key not in fronts or fronts[key].start_offset < 0]
-        seen = {key.topic_id for key, front in fronts.items() if front.start_offset >= 0} if wanted else set()
+        wanted = [key for key in ends if key not in summaries or summaries[key].start_offset < 0]
+        seen = {key.topic_id for key, summary in summaries.items() if summary.start_offset >= 0} if wanted else set()
         added = {key: ends[key].log_start_offset for key in wanted if key.topic_id in seen}
         fresh = [key for key in wanted if key.topic_id not in seen]
         return added | (self._by_policy(fresh, ends, now_ms) if fresh else {})
@@ -116,16 +116,17 @@ class SubscribedTopics:
 
 
 def warn_of_truncations(
-    controls: Mapping[SharePartitionKey, Control], fronts: Mapping[SharePartitionKey, Front]
+    partition_inputs: Mapping[SharePartitionKey, PartitionInput],
+    summaries: Mapping[SharePartitionKey, PartitionSummary],
 ) -> None:
     """Say which records were in the log once and are not there any more."""
-    for key, control in controls.items():
-        if control.truncated_to is not None:
+    for key, partition_input in partition_inputs.items():
+        if partition_input.truncated_to is not None:
             _log.warning(
                 "partition %s of topic %r was truncated: its log ends at offset %s, and offsets %s to %s are gone; "
                 "what is written there from now on are new records",
-                *(key.partition, control.topic, control.truncated_to),
-                *(control.truncated_to, fronts[key].end_offset - 1),
+                *(key.partition, partition_input.topic, partition_input.truncated_to),
+                *(partition_input.truncated_to, summaries[key].end_offset - 1),
             )
 
 

@@ -14,15 +14,15 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from share_spark.engine.spark_errors import first_line
 from share_spark.kafka.broker_admin import BrokerAdmin
 from share_spark.model.errors import DeadLetterError, TopicError, TopicUnreachableError
+from share_spark.spark.errors import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from share_spark.engine.ports import Stamp
     from share_spark.kafka.options import KafkaOptions
+    from share_spark.model.ids import BatchStamp
 
 HEADER_PREFIX = "__dlq.errors."
 """KIP-1191: ``__dlq.errors.topic``, ``.partition``, ``.offset``, ``.group``, …"""
@@ -53,7 +53,7 @@ class KafkaDeadLetters:
             raise DeadLetterError(f"dead-letter {error}") from None
         self._checked = True
 
-    def write(self, spark: SparkSession, group_id: str, stamp: Stamp, letters: DataFrame) -> None:  # noqa: ARG002
+    def write(self, spark: SparkSession, group_id: str, stamp: BatchStamp, letters: DataFrame) -> None:  # noqa: ARG002
         """One record per row of ``letters``; see DeadLetterTarget. Raises DeadLetterError."""
         if not self._checked:
             self.check(spark)

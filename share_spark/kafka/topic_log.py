@@ -19,7 +19,6 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from share_spark.engine.cloned_session import cloned_session
 from share_spark.engine.ports import RECORD_COLUMNS, OffsetSpan, TopicDescription
 from share_spark.kafka.broker_admin import (
     EARLIEST,
@@ -31,6 +30,7 @@ from share_spark.kafka.broker_admin import (
 from share_spark.kafka.span_reads import SpanRead, plan_reads
 from share_spark.model.errors import TopicError
 from share_spark.model.offsets import LogEnds
+from share_spark.spark.cloned_session import cloned_session
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._listoffsets import OffsetSpec

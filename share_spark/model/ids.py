@@ -30,3 +30,19 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+class BatchStamp(NamedTuple):
+    """Which micro-batch of which engine: later ones compare greater, whatever engine ran them."""
+
+    writer_epoch: int
+    batch_id: int
+
+    @property
+    def number(self) -> int:
+        """As one number that only grows: Delta's ``txnVersion``. Leaves room for a claim before the first one."""
+        return (self.writer_epoch << 32) + self.batch_id + 1
+
+
+NO_STAMP = BatchStamp(0, -1)
+"""Before any micro-batch of any engine."""

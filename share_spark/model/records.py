@@ -100,7 +100,7 @@ class FetchedBatch(NamedTuple):
 class ShareSnapshot:
     """The complete state of a share-partition (R74). ``start_offset``: the SPSO, -1 if none yet (R26).
 
-    ``fetched`` and ``read_gap`` are empty unless a front-door client (a Kafka acquire mode) or a state taken over
+    ``fetched`` and ``read_gap`` are empty unless a summary-door client (a Kafka acquire mode) or a state taken over
     from Kafka needs them; see ``SharePartition``.
     """
 

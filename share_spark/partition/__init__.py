@@ -15,7 +15,7 @@ Three rules hold in this room.
 What may not enter: pyspark, os, time, random, threading, socket, logging, and the sister room ``coordinator``.
 """
 
-from share_spark.partition.decide import Decision, decide
+from share_spark.partition.decide import PartitionDecision, decide
 from share_spark.partition.evolve import evolve, restore, take_snapshot
 from share_spark.partition.kip import from_kip, kip_batches
 from share_spark.partition.limits import PartitionLimits
@@ -31,7 +31,7 @@ from share_spark.partition.state import (
 )
 
 __all__ = [
-    "Decision",
+    "PartitionDecision",
     "PartitionLimits",
     "SharePartition",
     "available_ranges",

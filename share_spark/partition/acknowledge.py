@@ -16,7 +16,7 @@ from share_spark.model.records import DeliveryState, FetchedBatch, InFlightBatch
 from share_spark.model.requests import Acknowledge, AcknowledgementBatch, PartitionResponse
 from share_spark.partition.draft import Draft
 from share_spark.partition.limits import PartitionLimits
-from share_spark.partition.outcome import Outcome
+from share_spark.partition.request_effects import RequestEffects
 from share_spark.partition.transitions import Event
 
 _ACQUIRED = DeliveryState.ACQUIRED
@@ -74,7 +74,7 @@ class _Acknowledgement:
         self._batches = draft.tracking()
         self._at_batch = self._at_run = 0
         self._ended_to = -1
-        self._outcome = Outcome(limits.max_delivery_count)
+        self._outcome = RequestEffects(limits.max_delivery_count)
         self._renewed: list[InFlightBatch] = []
         self._parted: list[FetchedBatch] = []
 

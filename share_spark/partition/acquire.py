@@ -19,12 +19,12 @@ from share_spark.model.requests import (
     LogBatch,
     PartitionResponse,
 )
-from share_spark.partition.acquire_batches import BatchAcquisition
 from share_spark.partition.draft import Draft
+from share_spark.partition.kafka_modes.acquire_batches import BatchAcquisition
 from share_spark.partition.limits import PartitionLimits
 from share_spark.partition.lost import suspects
-from share_spark.partition.outcome import Outcome
 from share_spark.partition.release import archive_available, fetched_in_part
+from share_spark.partition.request_effects import RequestEffects
 from share_spark.partition.runs import pieces
 from share_spark.partition.transitions import Event
 
@@ -35,7 +35,7 @@ _NONE = Doubt.NONE
 
 def acquire(draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int) -> PartitionResponse:
     """Give the member what the log read holds and the state allows (R36-R42)."""
-    outcome = Outcome(limits.max_delivery_count)
+    outcome = RequestEffects(limits.max_delivery_count)
     if not request.log_batches or request.max_records <= 0 or not draft.initialized:
         return outcome.response()
     if request.suspects:
@@ -49,7 +49,7 @@ def acquire(draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int
 
 
 def _acquire_batches(
-    draft: Draft, outcome: Outcome, request: Acquire, limits: PartitionLimits, now_ms: int
+    draft: Draft, outcome: RequestEffects, request: Acquire, limits: PartitionLimits, now_ms: int
 ) -> list[AcquiredRange]:
     """Kafka's modes. Records between the fetch offset and the first batch read are gone from the log (R21)."""
     _leave_read_gap_if_stuck(draft, limits)
@@ -177,7 +177,7 @@ def _inside_window(draft: Draft, batch: LogBatch, searched: Doubt) -> Iterator[t
 
 def _without_aborted(
     draft: Draft,
-    outcome: Outcome,
+    outcome: RequestEffects,
     log_batches: tuple[LogBatch, ...],
     acquired: list[AcquiredRange],
 ) -> list[AcquiredRange]:
@@ -197,7 +197,7 @@ def _without_aborted(
 
 
 def _cut_aborted(
-    draft: Draft, outcome: Outcome, found: AcquiredRange, aborted: list[LogBatch]
+    draft: Draft, outcome: RequestEffects, found: AcquiredRange, aborted: list[LogBatch]
 ) -> Iterator[AcquiredRange]:
     at = found.first_offset
     for batch in aborted:

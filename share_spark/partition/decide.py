@@ -28,7 +28,7 @@ from share_spark.partition.state import SharePartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class PartitionDecision:
     """``record``: the sum of all changes, None if there were none; a snapshot if the log was truncated (R61, R74).
     ``responses``: one per request, in order."""
 
@@ -44,9 +44,9 @@ def initialize(draft: Draft, request: Initialize, _limits: PartitionLimits, _now
     return PartitionResponse()
 
 
-Handler = Callable[[Draft, Any, PartitionLimits, int], PartitionResponse]
+RequestHandler = Callable[[Draft, Any, PartitionLimits, int], PartitionResponse]
 
-HANDLERS: dict[type, Handler] = {
+HANDLERS: dict[type, RequestHandler] = {
     Initialize: initialize,
     Acknowledge: acknowledge,
     LoseAttempts: lose_attempts,
@@ -63,8 +63,8 @@ def decide(
     requests: Sequence[PartitionRequest],
     limits: PartitionLimits,
     now_ms: int,
-) -> Decision:
+) -> PartitionDecision:
     """Apply ``requests`` in order, as at ``now_ms`` (milliseconds since the epoch)."""
     draft = Draft(state)
     responses = tuple(HANDLERS[type(request)](draft, request, limits, now_ms) for request in requests)
-    return Decision(record=draft.record(), responses=responses)
+    return PartitionDecision(record=draft.record(), responses=responses)

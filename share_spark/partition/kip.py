@@ -53,7 +53,7 @@ def from_kip(
     batches: Iterable[StateBatch],
     snapshot_epoch: int = 0,
 ) -> SharePartition:
-    """What a leader makes of the KIP's durable form (R29). Final batches at the front are skipped (R15).
+    """What a leader makes of the KIP's durable form (R29). Final batches at the summary are skipped (R15).
 
     Raises StateError for a batch that begins below ``start_offset``, one that overlaps another, or an unknown state.
     """

@@ -27,7 +27,7 @@ from operator import itemgetter
 
 from share_spark.model.records import Doubt, InFlightBatch
 from share_spark.model.requests import Loss, Trace, TracedRange
-from share_spark.partition.outcome import Outcome
+from share_spark.partition.request_effects import RequestEffects
 from share_spark.partition.transitions import Event
 
 _last = itemgetter(1)
@@ -45,7 +45,7 @@ NEXT_DOUBT: Mapping[Doubt, Doubt] = {
 Lost = tuple[InFlightBatch, Loss]
 
 
-def lose(outcome: Outcome, lost: Sequence[Lost]) -> None:
+def lose(outcome: RequestEffects, lost: Sequence[Lost]) -> None:
     """End these attempts of Acquired runs."""
     for run, loss in lost:
         match loss:
@@ -63,7 +63,7 @@ def lose(outcome: Outcome, lost: Sequence[Lost]) -> None:
                 _lose_unknown(outcome, run, loss)
 
 
-def _lose_unknown(outcome: Outcome, run: InFlightBatch, loss: Loss) -> None:
+def _lose_unknown(outcome: RequestEffects, run: InFlightBatch, loss: Loss) -> None:
     """One that was alone is the only one to blame. If it had left the handler, it is not: until twice the limit, for a
     record can bring its engine down by what comes after the handler as well, say the size of its output."""
     acquitted = loss is Loss.AFTER_HANDLER and not outcome.is_overdue(run)

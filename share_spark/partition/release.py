@@ -18,7 +18,7 @@ from share_spark.model.requests import (
 from share_spark.partition.draft import Draft
 from share_spark.partition.limits import PartitionLimits
 from share_spark.partition.lost import lose, traced
-from share_spark.partition.outcome import Outcome
+from share_spark.partition.request_effects import RequestEffects
 from share_spark.partition.runs import pieces
 from share_spark.partition.transitions import Event
 
@@ -26,7 +26,7 @@ _AVAILABLE = DeliveryState.AVAILABLE
 _ACQUIRED = DeliveryState.ACQUIRED
 
 
-EndAttempts = Callable[[Outcome, list[InFlightBatch]], None]
+EndAttempts = Callable[[RequestEffects, list[InFlightBatch]], None]
 
 
 def expire_locks(draft: Draft, request: ExpireLocks, limits: PartitionLimits, now_ms: int) -> PartitionResponse:
@@ -61,14 +61,14 @@ def release_member(draft: Draft, request: ReleaseMember, limits: PartitionLimits
 
 
 def _each(event: Event) -> EndAttempts:
-    def end(outcome: Outcome, ended: list[InFlightBatch]) -> None:
+    def end(outcome: RequestEffects, ended: list[InFlightBatch]) -> None:
         for run in ended:
             outcome.end_attempt(run, event)
 
     return end
 
 
-def _not_entered(outcome: Outcome, ended: list[InFlightBatch]) -> None:
+def _not_entered(outcome: RequestEffects, ended: list[InFlightBatch]) -> None:
     lose(outcome, [(run, Loss.NOT_ENTERED) for run in ended])
 
 
@@ -77,7 +77,7 @@ def _end_attempts(
 ) -> PartitionResponse:
     """``end`` gets what is still inside the window; what fell below the log start meanwhile is archived whatever its
     count (R4)."""
-    outcome = Outcome(limits.max_delivery_count)
+    outcome = RequestEffects(limits.max_delivery_count)
     inside: list[InFlightBatch] = []
     for run in ended:
         if run.first_offset >= draft.start:
@@ -109,7 +109,7 @@ def _straddling(draft: Draft, changes: list[InFlightBatch]) -> list[FetchedBatch
 def move_log_start(draft: Draft, request: MoveLogStart, limits: PartitionLimits, _now_ms: int) -> PartitionResponse:
     """R25: the SPSO follows the log start; Available records below it are archived, Acquired ones stay. R15 if
     asked."""
-    outcome = Outcome(limits.max_delivery_count)
+    outcome = RequestEffects(limits.max_delivery_count)
     offset = request.log_start_offset
     if not draft.initialized or offset <= draft.start:
         return outcome.response()
@@ -132,7 +132,7 @@ def truncate_log(draft: Draft, request: TruncateLog, _limits: PartitionLimits, _
     return PartitionResponse(ended=gone)
 
 
-def archive_available(draft: Draft, outcome: Outcome, first: int, end: int, event: Event) -> None:
+def archive_available(draft: Draft, outcome: RequestEffects, first: int, end: int, event: Event) -> None:
     """Archive the Available records of ``first..end - 1``: no read of the log will bring them again."""
     if first >= end:
         return

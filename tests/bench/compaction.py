@@ -22,10 +22,10 @@ from typing import NamedTuple
 from pyspark.sql import SparkSession
 
 from share_spark import build_session
-from share_spark.delta.compaction import compact
-from share_spark.delta.compaction_order import CompactionOrder
 from share_spark.delta.location import Location
 from share_spark.engine.progress import MicroBatchProgress
+from share_spark.maintenance.compaction import compact
+from share_spark.maintenance.compaction_order import CompactionOrder
 from tests.bench.fixed_cost import trigger_seconds
 from tests.bench.harness import Measure, compare, report, say
 from tests.bench.workloads import Scratch, accept_all, create_topic, fill, share_group

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from share_spark.process.calling import Calls, call_handler, watched_code
-from share_spark.process.handlers import arrow_handler, as_handler
-from share_spark.process.ledger import CallLedger
-from share_spark.process.records import records_of
-from share_spark.process.timelimit import TimeLimit
+from share_spark.delivery.calling import Calls, call_handler, watched_code
+from share_spark.delivery.ledger import CallLedger
+from share_spark.handlers.handler import arrow_handler, as_handler
+from share_spark.handlers.records import records_of
+from share_spark.handlers.time_limit import TimeLimit
 from tests.bench.harness import Measure, report
 
 RECORDS, ROUNDS = 10_000, 30

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from share_spark.delta.commits import CommitNote
 from share_spark.delta.location import Location
-from share_spark.delta.record_rows import CLAIM
-from share_spark.delta.state_store import DeltaShareStateStore
-from share_spark.delta.tables import LOG_COLUMNS, ensure_tables, log_table
 from share_spark.partition import PartitionLimits
+from share_spark.state.commits import CommitNote
+from share_spark.state.record_rows import CLAIM
+from share_spark.state.state_store import DeltaShareStateStore
+from share_spark.state.tables import LOG_COLUMNS, ensure_tables, log_table
 from tests.bench.harness import compare, report, say, seconds_in_turn
 from tests.bench.workloads import Scratch
 from tests.support import fragmented

@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from share_spark import build_session
-from share_spark.delta.verify import verify
-from share_spark.delta.verify_report import verify_lines
+from share_spark.audit.verify import verify
+from share_spark.audit.verify_report import verify_lines
 from tests.chaos.faults import DRIVER, EXECUTOR, IN_HANDLER, IN_OUTPUT, JVM, POINTS, SESSION, WORKER, Fault
 from tests.chaos.job import GROUP
 from tests.chaos.kafka import KafkaProducer
 from tests.chaos.scenarios import CLUSTER, SCENARIOS, Scenario
 from tests.chaos.script import ALWAYS_FAIL, mixed
-from tests.chaos.world import EmbeddedProducer, Producer, World
+from tests.chaos.world import ChaosRun, EmbeddedProducer, Producer
 from tests.support.broker import running_broker
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Campaign:
     """All kills on one log. ``pending``: what is still to be done. ``producer``: to the topics of a directory."""
 
     source: str
-    world: World
+    world: ChaosRun
     producer: Callable[[Path], Producer]
     tallies: Tallies
     pending: list[Fault]
@@ -111,7 +111,7 @@ class Campaign:
         if self.rounds:
             self._verify(self.world)
 
-    def _verify(self, world: World) -> None:
+    def _verify(self, world: ChaosRun) -> None:
         report = verify(world.spark, str(world.directory / "state"), GROUP)
         if not report.agrees:
             self._blame("verify", ["\n".join(verify_lines(report))])
@@ -120,7 +120,7 @@ class Campaign:
         """In a world of its own, for nothing else may happen there."""
         began, place = time.monotonic(), self.world.directory / name
         topic = f"{self.world.topic}-{name}"
-        with World.opened(self.world.spark, place, self.producer(place), topic=topic) as world:
+        with ChaosRun.opened(self.world.spark, place, self.producer(place), topic=topic) as world:
             wrong = _outcome(SCENARIOS[fault.point], world)
             tally = self._tally(fault)
             tally.kills += 1
@@ -187,7 +187,7 @@ class Campaign:
         print(*wrong, sep="\n", flush=True)
 
 
-def _outcome(scenario: Scenario, world: World) -> list[str]:
+def _outcome(scenario: Scenario, world: ChaosRun) -> list[str]:
     try:
         return scenario(world)
     except (AssertionError, TimeoutError) as fault:
@@ -247,7 +247,7 @@ def main() -> int:
         for source in sources:
             place = directory / source
             producer = producer_to(source, spark, stack)
-            world = stack.enter_context(World.opened(spark, place, producer(place)))
+            world = stack.enter_context(ChaosRun.opened(spark, place, producer(place)))
             Campaign(source, world, producer, tallies, [fault for where, fault in plan if where == source]).run()
     print(*summary(tallies, given.seed), sep="\n", flush=True)
     wrong = any(tally.wrong for tally in tallies.values())

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.chaos.world import EmbeddedProducer, World
+from tests.chaos.world import ChaosRun, EmbeddedProducer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 @pytest.fixture
-def world(spark: SparkSession, tmp_path: Path) -> Iterator[World]:
+def world(spark: SparkSession, tmp_path: Path) -> Iterator[ChaosRun]:
     """On the embedded log."""
-    with World.opened(spark, tmp_path, EmbeddedProducer(spark, tmp_path)) as opened:
+    with ChaosRun.opened(spark, tmp_path, EmbeddedProducer(spark, tmp_path)) as opened:
         yield opened

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from share_spark.delta.dead_letters import DeltaDeadLetters
-from share_spark.delta.sink import DeltaSink
-from share_spark.delta.state_store import DeltaShareStateStore
-from share_spark.delta.upkeep import Upkeep
+from share_spark.delivery.spark_delivery import SparkDeadLetters, SparkDelivery
 from share_spark.engine.micro_batch import ShareGroupEngine
-from share_spark.process.output_sink import DeltaOutput
-from share_spark.process.ports import SparkDeadLetters, SparkDelivery
+from share_spark.maintenance.upkeep import Upkeep
+from share_spark.output.dead_letters import DeltaDeadLetters
+from share_spark.output.output_sink import DeltaOutput
+from share_spark.output.sink import DeltaSink
+from share_spark.state.state_store import DeltaShareStateStore
 from tests.chaos.sessions import process, send, send_to_session
 
 SESSION, JVM, DRIVER, WORKER, EXECUTOR, PAUSE = "session", "jvm", "driver", "worker", "executor", "pause"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from share_spark import ShareGroup, build_session
 from share_spark.model.errors import ShareError
-from share_spark.session import LOCAL_DEFAULTS
+from share_spark.spark.session import LOCAL_DEFAULTS
 from tests.chaos.broken import broken_handler
 from tests.chaos.faults import CLOSING, Fault, arm
 from tests.chaos.script import OUTPUT, Script, play

@@ -24,7 +24,7 @@ from tests.chaos.script import (
     STAY_IN_C,
     mixed,
 )
-from tests.chaos.world import World
+from tests.chaos.world import ChaosRun
 
 CLUSTER = "local-cluster[2,1,1024]"
 LIMIT = 3
@@ -33,10 +33,10 @@ LIMIT = 3
 PROCESSES, STARTS = 2, 10
 """A supervisor starts a broken job 20 times: so many processes, so many times in each."""
 
-Scenario = Callable[[World], list[str]]
+Scenario = Callable[[ChaosRun], list[str]]
 
 
-def poison(world: World, *, value: str, count: int = 200, crashes: int = 0, **order: Any) -> list[str]:
+def poison(world: ChaosRun, *, value: str, count: int = 200, crashes: int = 0, **order: Any) -> list[str]:
     """What is wrong after one record of ``value`` among ``count``: it must end that many engines."""
     world.limit = LIMIT
     world.produce([value if number == count // 3 else ACCEPT for number in range(count)])
@@ -45,7 +45,7 @@ def poison(world: World, *, value: str, count: int = 200, crashes: int = 0, **or
     return [*wrong, *world.faults()]
 
 
-def broken(world: World, *, kind: str, processes: int = PROCESSES, starts: int = STARTS) -> list[str]:
+def broken(world: ChaosRun, *, kind: str, processes: int = PROCESSES, starts: int = STARTS) -> list[str]:
     """What is wrong after a broken handler was started again and again, and then a sound one. The first engine is
     killed, so that some records have been delivered once, and others not at all."""
     world.limit = LIMIT
@@ -62,7 +62,7 @@ def broken(world: World, *, kind: str, processes: int = PROCESSES, starts: int =
     return [*wrong, *world.faults()]
 
 
-def _charged(world: World, before: Mapping[tuple[int, int], int]) -> Iterator[str]:
+def _charged(world: ChaosRun, before: Mapping[tuple[int, int], int]) -> Iterator[str]:
     """Has a broken handler moved a count, or finished a record?"""
     for at, found in by_record(world.calls(CALLS)).items():
         if set(found) != {before.get(at, 0) + 1}:

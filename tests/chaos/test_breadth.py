@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import functions as F
 
 from share_spark.delta.location import Location
-from share_spark.delta.tables import log_table
+from share_spark.state.tables import log_table
 from tests.chaos.faults import Fault
 from tests.chaos.script import ACCEPT
-from tests.chaos.world import EmbeddedProducer, Engine, World
+from tests.chaos.world import ChaosRun, EmbeddedProducer, Engine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,7 @@ WAIT_S = 600
 
 
 def test_a_kill_with_120_share_partitions_in_flight(spark: SparkSession, tmp_path: Path) -> None:
-    with World.opened(spark, tmp_path, EmbeddedProducer(spark, tmp_path), partitions=PARTITIONS) as world:
+    with ChaosRun.opened(spark, tmp_path, EmbeddedProducer(spark, tmp_path), partitions=PARTITIONS) as world:
         world.produce([ACCEPT] * (PARTITIONS * EACH))
         engine = world.run(Fault("before delivery"), max_records=PARTITIONS * EACH)
         assert engine.struck, engine.text
@@ -49,7 +49,7 @@ def test_a_kill_with_120_share_partitions_in_flight(spark: SparkSession, tmp_pat
         assert micro_batches <= WITHOUT_A_CRASH + MORE
 
 
-def in_flight(world: World) -> int:
+def in_flight(world: ChaosRun) -> int:
     return sum(row.acquired for row in world.shares())
 
 
@@ -62,7 +62,7 @@ def ended(engine: Engine) -> int:
     return code
 
 
-def micro_batches_of_the_last(world: World) -> int:
+def micro_batches_of_the_last(world: ChaosRun) -> int:
     """Of the last engine: those that it committed."""
     log = log_table(Location.parse(str(world.directory / "state"))).load(world.spark).where("kind <> 'claim'")
     stamped = log.groupBy("writer_epoch").agg(F.countDistinct("batch_id").alias("many"))

@@ -13,7 +13,7 @@ import pytest
 
 from tests.chaos.faults import IN_HANDLER, IN_OUTPUT, PAUSE, Fault
 from tests.chaos.script import mixed
-from tests.chaos.world import Engine, World
+from tests.chaos.world import ChaosRun, Engine
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def left_to_chaos(fault: Fault) -> tuple[pytest.MarkDecorator, ...]:
 
 
 @pytest.mark.parametrize("fault", [pytest.param(at, marks=left_to_chaos(at), id=str(at)) for at in PAUSES])
-def test_a_zombie_ends_and_has_changed_nothing(world: World, fault: Fault) -> None:
+def test_a_zombie_ends_and_has_changed_nothing(world: ChaosRun, fault: Fault) -> None:
     """The successor works with a copy of the checkpoint, as of the moment when the zombie fell asleep."""
     world.produce(mixed(2 * FEW))
     zombie = world.start(fault, max_records=FEW, checkpoint=str(world.directory / "checkpoint"))
@@ -71,7 +71,7 @@ def test_a_zombie_ends_and_has_changed_nothing(world: World, fault: Fault) -> No
 
 
 @pytest.mark.long
-def test_a_zombie_spoils_the_status_table_no_more(world: World) -> None:
+def test_a_zombie_spoils_the_status_table_no_more(world: ChaosRun) -> None:
     """Its refresh sleeps, and with it all the rest, wherever that is."""
     world.produce(mixed(2 * FEW))
     zombie = world.start(Fault("before the state table", PAUSE), max_records=FEW)
@@ -84,7 +84,7 @@ def test_a_zombie_spoils_the_status_table_no_more(world: World) -> None:
     assert world.faults() == []
 
 
-def test_of_two_that_start_at_once_one_goes_on(world: World) -> None:
+def test_of_two_that_start_at_once_one_goes_on(world: ChaosRun) -> None:
     world.produce(mixed(2 * FEW))
     engines = [world.start(Fault("before the claim", PAUSE), max_records=FEW) for _ in range(2)]
     for engine in engines:

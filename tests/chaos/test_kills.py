@@ -12,7 +12,7 @@ from tests.chaos.faults import IN_HANDLER, JVM, SESSION, Fault
 from tests.chaos.kafka import KafkaProducer
 from tests.chaos.scenarios import SCENARIOS
 from tests.chaos.script import mixed
-from tests.chaos.world import World
+from tests.chaos.world import ChaosRun
 from tests.support.topic_log_cases import fresh_name
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ KILLS = [
 ]
 
 
-def survive(world: World, *faults: Fault) -> None:
+def survive(world: ChaosRun, *faults: Fault) -> None:
     for fault in faults:
         engine = world.run(fault)
         assert engine.struck, f"{fault} was not reached: {engine.text}"
@@ -38,19 +38,19 @@ def survive(world: World, *faults: Fault) -> None:
     assert world.faults() == []
 
 
-def test_kills_on_the_embedded_log(world: World) -> None:
+def test_kills_on_the_embedded_log(world: ChaosRun) -> None:
     world.produce(mixed(30))
     survive(world, *KILLS)
 
 
 def test_a_kill_on_kafka(spark: SparkSession, broker: str, tmp_path: Path) -> None:
-    with World.opened(spark, tmp_path, KafkaProducer(broker), topic=fresh_name()) as world:
+    with ChaosRun.opened(spark, tmp_path, KafkaProducer(broker), topic=fresh_name()) as world:
         world.produce(mixed(20))
         survive(world, Fault("after the output is appended"))
 
 
 @pytest.mark.long
-def test_an_engine_whose_jvm_dies_between_micro_batches_ends_and_says_so(world: World) -> None:
+def test_an_engine_whose_jvm_dies_between_micro_batches_ends_and_says_so(world: ChaosRun) -> None:
     world.produce(mixed(20))
     engine = world.run(Fault("after the micro-batch", JVM))
     assert engine.end() == 1
@@ -67,6 +67,6 @@ def left_to_chaos(name: str) -> tuple[pytest.MarkDecorator, ...]:
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=left_to_chaos(name), id=name) for name in SCENARIOS])
-def test_a_handler_that_goes_wrong(world: World, name: str) -> None:
+def test_a_handler_that_goes_wrong(world: ChaosRun, name: str) -> None:
     """Its neighbours are in the output, once each, and what is archived says why."""
     assert SCENARIOS[name](world) == []

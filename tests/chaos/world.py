@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from share_spark import EmbeddedTopicLog, state
-from share_spark.delta.topic_producer import Message
+from share_spark.topics.topic_producer import Message
 from tests.chaos.faults import Fault
 from tests.chaos.job import GROUP, Order
 from tests.chaos.judgement import Calls, Evidence, Offset, faults_in
@@ -132,7 +132,7 @@ class Engine:
 
 
 @dataclass(slots=True)
-class World:
+class ChaosRun:
     """``values``: what every record says. ``slept_in_handler``: see ``Evidence``."""
 
     spark: SparkSession
@@ -147,7 +147,7 @@ class World:
 
     @classmethod
     @contextmanager
-    def opened(cls, spark: SparkSession, directory: Path, producer: Producer, **more: Any) -> Iterator[World]:
+    def opened(cls, spark: SparkSession, directory: Path, producer: Producer, **more: Any) -> Iterator[ChaosRun]:
         """With its topic; nothing of it runs any more afterwards."""
         directory.mkdir(parents=True, exist_ok=True)
         world = cls(spark, directory, producer, **more)

@@ -11,7 +11,7 @@ from share_spark.coordinator import combine_batches
 from share_spark.model.errors import StateError
 from share_spark.model.records import StateBatch
 from tests.conformance.golden import Golden
-from tests.conformance.replay import CannotReplayError, Replay, Step
+from tests.conformance.replay import CannotReplayError, Replay, ReplayStep
 
 LEVELS = (1, 2, 3)
 RESULT_KEYS = ("acquired", "acquired_count", "blocked", "error", "by", "pending")
@@ -41,7 +41,7 @@ class Difference:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ReplayOutcome:
     """One scenario's first difference at each level; none at a level is a pass of it."""
 
     scenario: Golden
@@ -65,9 +65,9 @@ class Outcome:
         self.first.setdefault(level, difference)
 
 
-def run_scenario(scenario: Golden) -> Outcome:
+def run_scenario(scenario: Golden) -> ReplayOutcome:
     """Replay a scenario. A difference at level 1 ends it, since everything after would differ as well."""
-    outcome = Outcome(scenario)
+    outcome = ReplayOutcome(scenario)
     replay = _load(scenario, outcome)
     if replay is None:
         return outcome
@@ -86,7 +86,7 @@ def run_scenario(scenario: Golden) -> Outcome:
     return outcome
 
 
-def _load(scenario: Golden, outcome: Outcome) -> Replay | None:
+def _load(scenario: Golden, outcome: ReplayOutcome) -> Replay | None:
     """The replay at its initial state; None if the load fails, in which case no operation follows."""
     initial = scenario["initial"]
     try:
@@ -99,18 +99,18 @@ def _load(scenario: Golden, outcome: Outcome) -> Replay | None:
         outcome.note(1, Difference(-1, "initial error", initial["error"], None))
         return None
     element = {"op": {"op": "load"}, "result": {}, **initial}
-    step = Step({}, replay.view(), replay.persisted(), [])
+    step = ReplayStep({}, replay.view(), replay.persisted(), [])
     _compare(outcome, -1, element, step)
     return replay
 
 
-def _compare(outcome: Outcome, number: int, element: Golden, step: Step) -> None:
+def _compare(outcome: ReplayOutcome, number: int, element: Golden, step: ReplayStep) -> None:
     for level, what, golden, ours in _values(element, step):
         if golden != ours:
             outcome.note(level, _difference(number, element, what, golden, ours))
 
 
-def _values(element: Golden, step: Step) -> Iterator[tuple[int, str, Any, Any]]:
+def _values(element: Golden, step: ReplayStep) -> Iterator[tuple[int, str, Any, Any]]:
     """(level, name, golden value, our value) of all that is compared after one operation."""
     golden_result, state = element["result"], element.get("state") or {}
     for key in RESULT_KEYS:

@@ -51,7 +51,7 @@ class CannotReplayError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ReplayStep:
     """What one operation gave, in golden form. ``writes``: [start offset, batches] of each write."""
 
     result: dict[str, Any]
@@ -85,7 +85,7 @@ class Replay:
             batches=self.coordinator.batches,
         )
 
-    def step(self, op: dict[str, Any]) -> Step:
+    def step(self, op: dict[str, Any]) -> ReplayStep:
         """Do one golden operation. Raises CannotReplayError where ours has none such, also for an unknown one."""
         handler = getattr(self, f"_op_{op['op']}", None)
         if handler is None:
@@ -93,7 +93,7 @@ class Replay:
         self.coordinator.writes = []
         result = handler(op)
         check_invariants(self.state)
-        return Step(result, self.view(), self.persisted(), self.coordinator.writes)
+        return ReplayStep(result, self.view(), self.persisted(), self.coordinator.writes)
 
     # Operations. Each returns the golden form of its result.
 

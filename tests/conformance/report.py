@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from share_spark.coordinator import combine_batches
 from share_spark.model.records import StateBatch
-from tests.conformance.compare import LEVELS, Outcome
+from tests.conformance.compare import LEVELS, ReplayOutcome
 from tests.conformance.golden import Golden
 
 SHORT = 300
@@ -29,7 +29,7 @@ def failing_vectors(vectors: Iterable[Golden]) -> list[str]:
     return failing
 
 
-def print_outcomes(outcomes: Sequence[Outcome], *, verbose: bool) -> None:
+def print_outcomes(outcomes: Sequence[ReplayOutcome], *, verbose: bool) -> None:
     """The table by level, the one by flag, then the first difference of each failing scenario."""
     required = [outcome for outcome in outcomes if outcome.required]
     groups = {"required (no flag)": required, "all": list(outcomes)}
@@ -49,7 +49,7 @@ def print_outcomes(outcomes: Sequence[Outcome], *, verbose: bool) -> None:
     _print_reasons([o for o in outcomes if o.passes(2) and not o.passes(3)])
 
 
-def _print_failing(title: str, outcomes: Sequence[Outcome], *, verbose: bool) -> None:
+def _print_failing(title: str, outcomes: Sequence[ReplayOutcome], *, verbose: bool) -> None:
     shown = outcomes if verbose else outcomes[:SHOWN_FLAGGED]
     for outcome in shown:
         level = min(outcome.first)
@@ -59,7 +59,7 @@ def _print_failing(title: str, outcomes: Sequence[Outcome], *, verbose: bool) ->
         print(f"... and {len(outcomes) - len(shown)} more not required (--verbose shows them)")
 
 
-def _print_reasons(outcomes: Sequence[Outcome]) -> None:
+def _print_reasons(outcomes: Sequence[ReplayOutcome]) -> None:
     """Level 3 is about what no client sees; what its first differences are in is enough."""
     reasons = Counter(outcome.first[3].what for outcome in outcomes)
     for what, count in reasons.most_common():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.__main__ import DATA, main
-from tests.conformance.compare import Outcome, run_scenario
+from tests.conformance.compare import ReplayOutcome, run_scenario
 from tests.conformance.golden import read_scenarios, read_vectors
 from tests.conformance.report import failing_vectors
 
@@ -17,23 +17,23 @@ NOT_REPLAYED = {"kafka_internal_exception"}
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> list[Outcome]:
+def outcomes() -> list[ReplayOutcome]:
     return [run_scenario(scenario) for scenario in read_scenarios(DATA / "share_partition.jsonl.gz")]
 
 
-def describe(outcomes: list[Outcome], level: int) -> list[str]:
+def describe(outcomes: list[ReplayOutcome], level: int) -> list[str]:
     failing = (outcome for outcome in outcomes if not outcome.passes(level))
     return [f"{o.scenario['name']}: {o.first[min(o.first)]}" for o in failing]
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_scenarios_without_a_flag_pass(outcomes: list[Outcome], level: int) -> None:
+def test_scenarios_without_a_flag_pass(outcomes: list[ReplayOutcome], level: int) -> None:
     required = [outcome for outcome in outcomes if outcome.required]
     assert required
     assert describe(required, level) == []
 
 
-def test_flagged_scenarios_pass_save_those_explained(outcomes: list[Outcome]) -> None:
+def test_flagged_scenarios_pass_save_those_explained(outcomes: list[ReplayOutcome]) -> None:
     """Not required, but won: keep what passes passing."""
     failing = [o for o in outcomes if not o.passes(2)]
     unexplained = [

@@ -16,7 +16,7 @@ INVALID_REQUEST, INVALID_RECORD_STATE = "INVALID_REQUEST", "INVALID_RECORD_STATE
 
 
 @dataclass
-class Record:
+class OracleRecord:
     """State of one offset in the window."""
 
     state: int
@@ -35,7 +35,7 @@ class Record:
 
 
 @dataclass
-class Oracle:
+class PartitionOracle:
     """SPSO, SPEO (exclusive) and a record per offset."""
 
     max_count: int
@@ -43,7 +43,7 @@ class Oracle:
     lock_ms: int
     start: int = 0
     end: int = 0
-    records: dict[int, Record] = field(default_factory=dict)
+    records: dict[int, OracleRecord] = field(default_factory=dict)
 
     def next_fetch_offset(self) -> int:
         """R36."""
@@ -59,7 +59,7 @@ class Oracle:
             if offset >= self.end:
                 if offset - self.start >= self.max_locks:
                     break
-                self.records[offset] = Record(AVAILABLE, 0)
+                self.records[offset] = OracleRecord(AVAILABLE, 0)
                 self.end = offset + 1
             record = self.records.get(offset)
             if record is not None and record.state == AVAILABLE and record.doubt < max(searched, LOST_TWICE):
@@ -162,13 +162,13 @@ class Oracle:
         if losses:
             self.advance()
 
-    def is_to_blame(self, record: Record, loss: int) -> bool:
+    def is_to_blame(self, record: OracleRecord, loss: int) -> bool:
         """It was the only one."""
         overdue = record.count >= 2 * self.max_count
         alone = record.doubt == ALONE and (loss == UNKNOWN or (loss == AFTER_HANDLER and overdue))
         return (loss == IN_HANDLER and record.doubt >= ACCUSED) or alone
 
-    def give_back(self, record: Record, loss: int) -> None:
+    def give_back(self, record: OracleRecord, loss: int) -> None:
         """Whatever the limit says."""
         after = {
             NOT_ENTERED: min(record.doubt, ACCUSED),
@@ -191,7 +191,7 @@ class Oracle:
         else:
             self.end_attempts(due)
 
-    def traced(self, record: Record, offset: int, traces: dict[str, dict[int, tuple[int, int]]]) -> int:
+    def traced(self, record: OracleRecord, offset: int, traces: dict[str, dict[int, tuple[int, int]]]) -> int:
         """How an attempt of a dead member ended."""
         if record.member not in traces:
             return UNKNOWN

@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_spark.engine.memory import Moment, StateCommit
-from share_spark.engine.memory_delivery import Answer, WorkerLostError
 from share_spark.model.errors import FencedError
 from share_spark.model.records import DeliveryState
 from share_spark.partition import SharePartition
+from share_spark.testing.memory import Moment, StateCommit
+from share_spark.testing.memory_delivery import Answer, WorkerLostError
 from tests.property.oracle import (
     ACCUSED,
     AFTER_HANDLER,
@@ -33,9 +33,9 @@ from tests.property.oracle import (
     LOST_TWICE,
     NO_DOUBT,
     NOT_ENTERED,
-    Oracle,
+    PartitionOracle,
 )
-from tests.support.engine_world import ACCEPT, GROUP, REJECT, RELEASE, TOPIC, Death, Engine, World, at
+from tests.support.engine_world import ACCEPT, GROUP, REJECT, RELEASE, TOPIC, Death, EngineLife, InMemoryGroup, at
 
 LIMIT, LOCKS, LOCK_MS = 3, 100, 30_000
 PER_TRIGGER = 40
@@ -70,7 +70,7 @@ class Life:
     """An engine, what its handler has said and is not committed yet, and the fault that waits for it. ``entered``:
     (partition, offset) -> the delivery count that its handler was entered with, and whether it was done."""
 
-    engine: Engine
+    engine: EngineLife
     said: Said = field(default_factory=dict)
     entered: dict[tuple[int, int], tuple[int, bool]] = field(default_factory=dict)
     fault: str = ""
@@ -96,14 +96,14 @@ class Group:
 
     def __init__(self, answers: list[int]) -> None:
         self.answers = answers
-        self.world = World(
+        self.world = InMemoryGroup(
             handler=self.handle,
             share__delivery__count__limit=LIMIT,
             share__partition__max__record__locks=LOCKS,
             max__records__per__trigger=PER_TRIGGER,
             share__coordinator__snapshot__update__records__per__snapshot=3,
         )
-        self.oracles: dict[int, Oracle] = {}
+        self.oracles: dict[int, PartitionOracle] = {}
         self.accepted: set[tuple[int, int]] = set()
         self.entered: Counter[tuple[int, int]] = Counter()
         self.lives: list[Life] = []
@@ -197,7 +197,7 @@ class Group:
         """Of all that have died, as far as their machines are there."""
         return {life.member: life.trace(partition) for life in self.lives if life.member not in self.lost_machines}
 
-    def settle(self, oracle: Oracle, partition: int, member: str, said: dict[int, int]) -> None:
+    def settle(self, oracle: PartitionOracle, partition: int, member: str, said: dict[int, int]) -> None:
         """What was said; acquired offsets of which nothing was said hold no record (R19)."""
         mine = [offset for offset, record in oracle.records.items() if record.member == member]
         batches = [(offset, offset, [int(said.get(offset, 0))]) for offset in sorted(mine)]
@@ -252,8 +252,8 @@ class Group:
             assert all(offset < ends.log_start_offset for offset in left), "only what the log has lost may be held"
 
 
-def fresh_oracle(start: int) -> Oracle:
-    return Oracle(max_count=LIMIT, max_locks=LOCKS, lock_ms=LOCK_MS, start=start, end=start)
+def fresh_oracle(start: int) -> PartitionOracle:
+    return PartitionOracle(max_count=LIMIT, max_locks=LOCKS, lock_ms=LOCK_MS, start=start, end=start)
 
 
 Facts = tuple[int, int, dict[int, tuple[int, int, str | None, int | None, int]]]
@@ -265,7 +265,7 @@ def facts(state: SharePartition) -> Facts:
     return state.start_offset, state.end_offset, records  # type: ignore[return-value]
 
 
-def oracle_facts(oracle: Oracle) -> Facts:
+def oracle_facts(oracle: PartitionOracle) -> Facts:
     records = {o: (r.state, r.count, r.member, r.deadline, r.doubt) for o, r in sorted(oracle.records.items())}
     return oracle.start, oracle.end, records
 

@@ -21,7 +21,7 @@ from share_spark.partition import (
     restore,
     take_snapshot,
 )
-from tests.property.oracle import ACQUIRED, AVAILABLE, FINAL, Oracle
+from tests.property.oracle import ACQUIRED, AVAILABLE, FINAL, PartitionOracle
 from tests.support.share_partition import KEY, Partition
 
 MEMBERS = st.sampled_from(["a", "b"])
@@ -51,7 +51,7 @@ class LeaderAgainstOracle(RuleBasedStateMachine):
     def begin(self, limit: int, locks: int, start: int) -> None:
         limits = PartitionLimits(max_delivery_count=limit, max_record_locks=locks, lock_duration_ms=10)
         self.leader = Partition(start=start, limits=limits)
-        self.oracle = Oracle(limit, locks, 10, start=start, end=start)
+        self.oracle = PartitionOracle(limit, locks, 10, start=start, end=start)
         self.finished: dict[int, int] = {}
         self.highest_start = start
 

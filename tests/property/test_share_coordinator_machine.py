@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from share_spark.coordinator import CoordinatorShard, answer, evolved, fresh_snapshot
-from share_spark.model.ids import SharePartitionKey
-from share_spark.model.records import StateBatch
-from share_spark.model.share_state import (
+from share_spark.coordinator.messages import (
     DeleteState,
     InitializeState,
     ReadState,
@@ -24,6 +22,8 @@ from share_spark.model.share_state import (
     StateUpdate,
     WriteState,
 )
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.records import StateBatch
 
 GROUP, TOPICS = "g", ("topicA", "topicB")
 KEYS = st.tuples(st.sampled_from(TOPICS), st.integers(0, 1))
@@ -49,7 +49,7 @@ class Known:
     offsets: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
-class Oracle:
+class CoordinatorOracle:
     """The rules once more, told offset by offset and without records."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class CoordinatorAgainstOracle(RuleBasedStateMachine):
     def begin(self, updates: int) -> None:
         self.empty = CoordinatorShard(state_partition=0, state_partitions=1, updates_per_snapshot=updates, loaded=True)
         self.shard = self.empty
-        self.oracle = Oracle()
+        self.oracle = CoordinatorOracle()
         self.log: list[StateRecord] = []
 
     def ask(self, *entries: StateRequest) -> list[StateResult]:

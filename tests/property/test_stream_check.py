@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from share_spark.delta.stream_check import LogRecord, first_fault
+from share_spark.audit.stream_check import LogRecord, first_fault
 from share_spark.model.records import UNCHANGED, DeliveryState, Doubt, ShareRecord, ShareUpdate
 from share_spark.model.requests import (
     Acknowledge,

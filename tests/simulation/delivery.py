@@ -45,7 +45,7 @@ class MachineDeath(Exception):  # noqa: N818 - what happens to the machine
 
 
 @dataclass(slots=True)
-class Delivery:
+class SimulatedDelivery:
     """Some workers share out what was acquired."""
 
     of: SimulatedEngine

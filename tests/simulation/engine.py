@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from share_spark.engine.memory_output import InMemoryDeadLetters, InMemoryOutputSink
 from share_spark.engine.micro_batch import Ports, ShareGroupEngine
-from share_spark.engine.step import Control
+from share_spark.engine.step import PartitionInput
 from share_spark.engine.topics import SubscribedTopics
 from share_spark.model.errors import (
     DeadLetterError,
@@ -21,13 +20,14 @@ from share_spark.model.errors import (
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.offsets import LogEnds
 from share_spark.model.requests import AcknowledgeType, Loss
-from tests.simulation.delivery import Delivery
+from share_spark.testing.memory_output import InMemoryDeadLetters, InMemoryOutputSink
+from tests.simulation.delivery import SimulatedDelivery
 from tests.simulation.facts import Acquisition, At, Courses, Decided, Said, demand
 from tests.simulation.ports import Clock, Store, Topics
-from tests.simulation.processes import Death, Process
+from tests.simulation.processes import Death, SimulatedProcess
 
 if TYPE_CHECKING:
-    from tests.simulation.play import World
+    from tests.simulation.play import SimulatedWorld
 
 GROUP = "simulated"
 
@@ -42,7 +42,7 @@ class SimulatedEngine:
     delivery, which is given back as if it had not been tried. ``learned``: how far others had come when it asked.
     ``others``: whose ledgers were there when it started."""
 
-    def __init__(self, world: World, run_id: str, *, available_now: bool, batch_id: int, skew_ms: int) -> None:
+    def __init__(self, world: SimulatedWorld, run_id: str, *, available_now: bool, batch_id: int, skew_ms: int) -> None:
         self.world, self.run_id, self.batch_id, self.skew_ms = world, run_id, batch_id, skew_ms
         self.now_ms, self.clock_ms, self.looked_at = -1, 0, -1
         self.stopping = self.closing = self.faulted = self.has_asked = self.reads_time = False
@@ -63,7 +63,7 @@ class SimulatedEngine:
             least_ranges=world.scenario.least_ranges,
         ).of_engine(self)
         self.engine = ShareGroupEngine(config=world.scenario.config, ports=self._ports(), available_now=available_now)
-        self.process = Process(self._live)
+        self.process = SimulatedProcess(self._live)
 
     def _ports(self) -> Ports:
         log = Topics(self, self.world.topics)
@@ -73,7 +73,7 @@ class SimulatedEngine:
                 group_id=GROUP, topics=self.world.topic_names, log=log, reset=config.offset_reset, clock=Clock(self)
             ),
             store=self.store,
-            delivery=Delivery(self),
+            delivery=SimulatedDelivery(self),
             dead_letters=InMemoryDeadLetters(self.world.letters, hook=self._letters_hook),
             clock=Clock(self, decides=True),
             sink=InMemoryOutputSink(self.world.output, hook=self._output_hook) if has_sink else None,
@@ -127,13 +127,15 @@ class SimulatedEngine:
         """It reads what the dead have left: as it is now."""
         self.learned = self.world.ledger.courses(), frozenset(self.world.ledger.lost)
 
-    def decides(self, now_ms: int, controls: Mapping[SharePartitionKey, Control]) -> None:
+    def decides(self, now_ms: int, partition_inputs: Mapping[SharePartitionKey, PartitionInput]) -> None:
         """What the next append may have as its reasons: its time, log ends that the log has answered, how far handlers
         have come."""
         demand(now_ms == self.now_ms, self.run_id, "decides at", now_ms, "its time is", self.now_ms)
         ends = {
-            TopicPartition(control.topic, key.partition): LogEnds(control.log_start_offset, control.end_offset)
-            for key, control in controls.items()
+            TopicPartition(partition_input.topic, key.partition): LogEnds(
+                partition_input.log_start_offset, partition_input.end_offset
+            )
+            for key, partition_input in partition_inputs.items()
         }
         for at, (log_start, end, _) in ends.items():
             known = self.ends.get(at, set()) | {LogEnds(0, 0)}

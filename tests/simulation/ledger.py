@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from share_spark.engine.memory import InMemoryStateLog, StateCommit
 from share_spark.model.ids import TopicPartition
 from share_spark.model.records import UNCHANGED, DeliveryState, Doubt, InFlightBatch, ShareSnapshot, ShareUpdate
+from share_spark.testing.memory import InMemoryStateLog, StateCommit
 from tests.simulation.facts import (
     ACCEPT,
     ACQUIRED,

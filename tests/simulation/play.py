@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
-from share_spark.engine.memory import InMemoryStateLog, InMemoryTopicLog, MemoryRecord, StateCommit
-from share_spark.engine.memory_output import InMemoryDeadLetterTable, InMemoryOutputTable
 from share_spark.model.errors import FencedError
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.partition import PartitionLimits, check_invariants
+from share_spark.testing.memory import InMemoryStateLog, InMemoryTopicLog, MemoryRecord, StateCommit
+from share_spark.testing.memory_output import InMemoryDeadLetterTable, InMemoryOutputTable
 from tests.simulation.delivery import Files
 from tests.simulation.describe import brief, difference, needs_letter
 from tests.simulation.engine import GROUP, SimulatedEngine
@@ -22,7 +22,7 @@ _MOST_TURNS = 4_000
 """Of the quiet end. A record that kills its engine costs a few for each time that it is narrowed down."""
 
 
-class World:
+class SimulatedWorld:
     """What outlives the engines, and what may happen to them."""
 
     def __init__(self, seed: int) -> None:
@@ -368,7 +368,7 @@ class World:
 
 def run_seed(seed: int) -> str:
     """Play a seed. Returns "" or what was wrong, with the trace and the line that does it again."""
-    world = World(seed)
+    world = SimulatedWorld(seed)
     try:
         world.play()
     except Violation as broken:

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from share_spark.engine.memory import InMemoryShareStateStore, InMemoryTopicLog, Moment, StateCommit
 from share_spark.engine.ports import TopicDescription
-from share_spark.engine.step import Control, Front, Outcome
+from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.model.errors import StateError, TopicUnreachableError
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.offsets import LogEnds
+from share_spark.testing.memory import InMemoryShareStateStore, InMemoryTopicLog, Moment, StateCommit
 
 if TYPE_CHECKING:
     from tests.simulation.engine import SimulatedEngine
@@ -74,16 +74,16 @@ class Store(InMemoryShareStateStore):
         self.of.point("claim", StateError)
         return super().claim()
 
-    def load(self) -> Mapping[SharePartitionKey, Front]:
+    def load(self) -> Mapping[SharePartitionKey, PartitionSummary]:
         self.of.point("load", StateError)
         return super().load()
 
     def advance(
-        self, controls: Mapping[SharePartitionKey, Control], *, batch_id: int, now_ms: int
-    ) -> Sequence[Outcome]:
+        self, partition_inputs: Mapping[SharePartitionKey, PartitionInput], *, batch_id: int, now_ms: int
+    ) -> Sequence[PartitionOutcome]:
         self.of.point("decide", StateError)
-        self.of.decides(now_ms, controls)
-        return super().advance(controls, batch_id=batch_id, now_ms=now_ms)
+        self.of.decides(now_ms, partition_inputs)
+        return super().advance(partition_inputs, batch_id=batch_id, now_ms=now_ms)
 
     def was_committed(self, batch_id: int) -> bool:
         for _ in range(5):  # appends fail seldom; what comes after one is to be played often

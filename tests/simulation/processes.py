@@ -14,7 +14,7 @@ class Death(BaseException):
     """The process ends here; no code of the engine may catch it."""
 
 
-class Process:
+class SimulatedProcess:
     """``body`` runs whenever ``resume`` is called, until it calls ``sleep`` or ends."""
 
     def __init__(self, body: Callable[[], None]) -> None:

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from share_spark.engine.memory import InMemoryShareStateStore, InMemoryStateLog, InMemoryTopicLog
-from share_spark.engine.memory_output import InMemoryDeadLetters
 from share_spark.engine.micro_batch import Ports, ShareGroupEngine
 from share_spark.engine.pace import Pace
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Delivered, MemberTrace
@@ -23,6 +21,8 @@ from share_spark.model.errors import HandlerError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss
 from share_spark.partition import PartitionLimits
+from share_spark.testing.memory import InMemoryShareStateStore, InMemoryStateLog, InMemoryTopicLog
+from share_spark.testing.memory_output import InMemoryDeadLetters
 from tests.simulation.processes import Death
 
 TOPIC = "orders"
@@ -106,7 +106,7 @@ def undisturbed(_holding: Holding) -> Blow | None:
 class RangeDelivery:
     """Of one engine; what outlives it is the group's."""
 
-    group: Group
+    group: GroupRanges
     member_id: str
 
     def start(self) -> None:
@@ -150,7 +150,7 @@ def _accepted(span: AcquiredSpan) -> AcknowledgedSpan:
 
 
 @dataclass(slots=True, kw_only=True)
-class Group:
+class GroupRanges:
     """One group whose engines die and are started again, until everything is finished.
 
     ``searches``: of each micro-batch that came to its end, whether it was for suspects. ``before_micro_batch``: what
@@ -162,7 +162,7 @@ class Group:
     limit: int = 5
     strike: Strike = undisturbed
     leaves_traces: bool = True
-    before_micro_batch: Callable[[Group], None] = lambda _group: None
+    before_micro_batch: Callable[[GroupRanges], None] = lambda _group: None
     time_ms: int = 0
     engines: int = 0
     deaths: int = 0
@@ -211,9 +211,9 @@ class Group:
 
     def _is_done(self, engine: ShareGroupEngine) -> bool:
         """All that producers have written so far is finished."""
-        end, fronts = self.accepted.shape[1], engine._fronts
-        done = all(front.start_offset == end for front in fronts.values())
-        return done and len(fronts) == self.partitions and not engine._pending
+        end, summaries = self.accepted.shape[1], engine._summaries
+        done = all(summary.start_offset == end for summary in summaries.values())
+        return done and len(summaries) == self.partitions and not engine._pending
 
     def _run(self, engine: ShareGroupEngine, batch_id: int) -> None:
         self.before_micro_batch(self)

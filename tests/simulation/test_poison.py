@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from tests.simulation.ranges import Blow, Group, Holding, Strike
+from tests.simulation.ranges import Blow, GroupRanges, Holding, Strike
 
 SHAPES = [(50, 20), (200, 10), (1_000, 2), (100, 2_000), (1_000, 2_000)]
 """(share-partitions, records of each)."""
@@ -42,9 +42,9 @@ def test_a_crash_that_no_record_has_caused_costs_three_micro_batches(
     partitions: int, records: int, blow: str, leaves_traces: bool
 ) -> None:
     """However many share-partitions there are, and whether or not anybody can say what has run."""
-    calm = Group(partitions=partitions, records=records)
+    calm = GroupRanges(partitions=partitions, records=records)
     calm.work_off()
-    struck = Group(partitions=partitions, records=records, strike=once(BLOWS[blow]), leaves_traces=leaves_traces)
+    struck = GroupRanges(partitions=partitions, records=records, strike=once(BLOWS[blow]), leaves_traces=leaves_traces)
     struck.work_off()
     assert struck.deaths == 1
     assert len(struck.searches) <= len(calm.searches) + 3
@@ -66,7 +66,7 @@ def poison(partition: int, offset: int, tasks: int = 1) -> Strike:
     return strike
 
 
-def dies_alone(group: Group, partition: int, offset: int) -> None:
+def dies_alone(group: GroupRanges, partition: int, offset: int) -> None:
     """It is the only dead letter, and all others were accepted, once."""
     group.work_off()
     assert [letter[:3] for letter in group.dead] == [(partition, offset, offset)]
@@ -90,7 +90,7 @@ def test_a_record_that_kills_engines_which_leave_traces_is_archived_after_as_man
     limit: int, partitions: int, records: int, place: float, tasks: int
 ) -> None:
     at, offset = round(place * (partitions - 1)), round(place * (records - 1))
-    group = Group(partitions=partitions, records=records, limit=limit, strike=poison(at, offset, tasks))
+    group = GroupRanges(partitions=partitions, records=records, limit=limit, strike=poison(at, offset, tasks))
     dies_alone(group, at, offset)
     assert group.deaths == limit
     assert sum(group.searches) <= 3 + limit
@@ -103,7 +103,9 @@ def test_a_record_that_kills_engines_which_leave_no_traces_is_found(
     limit: int, partitions: int, records: int, place: float
 ) -> None:
     at, offset = round(place * (partitions - 1)), round(place * (records - 1))
-    group = Group(partitions=partitions, records=records, limit=limit, strike=poison(at, offset), leaves_traces=False)
+    group = GroupRanges(
+        partitions=partitions, records=records, limit=limit, strike=poison(at, offset), leaves_traces=False
+    )
     dies_alone(group, at, offset)
     assert group.deaths == max(limit, 5)
     assert sum(group.searches) <= most_searches(partitions * records)
@@ -115,12 +117,12 @@ def test_other_records_go_on_while_one_is_searched(leaves_traces: bool) -> None:
 
     busy = [0]
 
-    def produce(group: Group) -> None:
+    def produce(group: GroupRanges) -> None:
         if not group.dead:
             group.produce(1)
             busy[0] = len(group.searches)
 
-    group = Group(
+    group = GroupRanges(
         partitions=5,
         records=2_000,
         limit=3,
@@ -155,7 +157,7 @@ def at_random(rng: Random, crashes: int, span: int) -> Strike:
 @pytest.mark.parametrize("limit", [2, 5])
 @pytest.mark.parametrize("seed", range(10))
 def test_ten_crashes_at_random_moments_archive_nothing(seed: int, limit: int, leaves_traces: bool) -> None:
-    group = Group(
+    group = GroupRanges(
         partitions=3,
         records=1_000,
         limit=limit,
@@ -178,7 +180,7 @@ def test_a_supervisor_that_starts_a_broken_query_again_and_again_uses_nothing_up
         left[0] -= 1
         return Blow(fault=True) if left[0] >= 0 else None
 
-    group = Group(partitions=10, records=1_000, limit=2, strike=strike)
+    group = GroupRanges(partitions=10, records=1_000, limit=2, strike=strike)
     group.work_off()
     assert group.faults == 20
     assert group.highest_count == 1

@@ -10,21 +10,22 @@ from typing import Any
 import pytest
 
 from share_spark.engine.engine_time import EngineTime
-from share_spark.engine.memory import InMemoryShareStateStore, InMemoryStateLog
-from share_spark.engine.memory_output import InMemoryDeadLetters, InMemoryOutputSink
-from share_spark.engine.ports import CommittedOutput, Stamp
+from share_spark.engine.ports import CommittedOutput
 from share_spark.engine.search import Search
 from share_spark.model.errors import FencedError
+from share_spark.model.ids import BatchStamp
 from share_spark.model.records import DeliveryState, Doubt, InFlightBatch
 from share_spark.model.requests import Acquire, ExpireLocks, Loss
 from share_spark.partition import acquire, release
 from share_spark.partition.decide import HANDLERS
 from share_spark.partition.draft import Draft
 from share_spark.partition.lost import Lost
-from share_spark.partition.outcome import Outcome
+from share_spark.partition.request_effects import RequestEffects
 from share_spark.partition.transitions import Event
-from tests.simulation.delivery import Delivery, Run, Task
-from tests.simulation.play import World, run_seed
+from share_spark.testing.memory import InMemoryShareStateStore, InMemoryStateLog
+from share_spark.testing.memory_output import InMemoryDeadLetters, InMemoryOutputSink
+from tests.simulation.delivery import Run, SimulatedDelivery, Task
+from tests.simulation.play import SimulatedWorld, run_seed
 
 SEEDS = 200
 BLOCK = 20
@@ -49,7 +50,7 @@ def test_all_promises_hold(first: int) -> None:
 
 
 def test_a_seed_plays_the_same_twice() -> None:
-    one, other = World(7), World(7)
+    one, other = SimulatedWorld(7), SimulatedWorld(7)
     one.play()
     other.play()
     assert one.trace == other.trace
@@ -77,7 +78,7 @@ def failed_appends_are_taken_as_not_done(patch: pytest.MonkeyPatch) -> None:
 
 
 def crashes_archive_whoever_was_there(patch: pytest.MonkeyPatch) -> None:
-    def end_all(outcome: Outcome, lost: Sequence[Lost]) -> None:
+    def end_all(outcome: RequestEffects, lost: Sequence[Lost]) -> None:
         for run, _ in lost:
             outcome.end_attempt(run, Event.LOCK_EXPIRED)
 
@@ -85,10 +86,10 @@ def crashes_archive_whoever_was_there(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_was_not_entered_is_charged(patch: pytest.MonkeyPatch) -> None:
-    def charged(outcome: Outcome, run: InFlightBatch, doubt: Doubt) -> None:
+    def charged(outcome: RequestEffects, run: InFlightBatch, doubt: Doubt) -> None:
         outcome.give_back(run, run.delivery_count, doubt)
 
-    patch.setattr(Outcome, "take_back", charged)
+    patch.setattr(RequestEffects, "take_back", charged)
 
 
 def what_was_entered_is_not_charged(patch: pytest.MonkeyPatch) -> None:
@@ -112,7 +113,7 @@ def _blame(patch: pytest.MonkeyPatch, wrong: Loss) -> None:
     """Attempts that ended so are taken for those of accused records that were alone in the handler."""
     lose = release.lose
 
-    def hasty(outcome: Outcome, lost: Sequence[Lost]) -> None:
+    def hasty(outcome: RequestEffects, lost: Sequence[Lost]) -> None:
         guilty = Loss.IN_HANDLER
         lose(
             outcome,
@@ -125,7 +126,7 @@ def _blame(patch: pytest.MonkeyPatch, wrong: Loss) -> None:
 def _replace(patch: pytest.MonkeyPatch, losses: Mapping[Loss, Loss]) -> None:
     lose = release.lose
 
-    def mistaken(outcome: Outcome, lost: Sequence[Lost]) -> None:
+    def mistaken(outcome: RequestEffects, lost: Sequence[Lost]) -> None:
         lose(outcome, [(run, losses.get(loss, loss)) for run, loss in lost])
 
     patch.setattr(release, "lose", mistaken)
@@ -142,7 +143,7 @@ def a_repeat_enters_what_is_finished_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def ledgers_are_not_read(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Delivery, "traces", lambda _: ())
+    patch.setattr(SimulatedDelivery, "traces", lambda _: ())
 
 
 def suspects_run_with_everybody(patch: pytest.MonkeyPatch) -> None:
@@ -200,8 +201,8 @@ def what_may_be_in_the_sink_is_given_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_journal_is_listed_before_the_sink_is_claimed(patch: pytest.MonkeyPatch) -> None:
-    def hasty(sink: InMemoryOutputSink, writer_epoch: int, _last_counted: Stamp) -> CommittedOutput | None:
-        sink._own = Stamp(writer_epoch, -1).number
+    def hasty(sink: InMemoryOutputSink, writer_epoch: int, _last_counted: BatchStamp) -> CommittedOutput | None:
+        sink._own = BatchStamp(writer_epoch, -1).number
         left = sink._left()
         delivered = sink._claimed()
         sink._unabsorbed |= left.keys() & {delivered}

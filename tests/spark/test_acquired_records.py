@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from share_spark.delta.topic_producer import Message
-from share_spark.delta.topic_table import EmbeddedTopicLog
+from share_spark.delivery import acquired_records as picking
+from share_spark.delivery.acquired_records import acquired_records
 from share_spark.engine.ports import AcquiredSpan
 from share_spark.model.ids import TopicPartition
-from share_spark.process import acquired_records as picking
-from share_spark.process.acquired_records import acquired_records
+from share_spark.topics.topic_producer import Message
+from share_spark.topics.topic_table import EmbeddedTopicLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from share_spark.delta.tables import log_table
 from share_spark.model.errors import StateError
+from share_spark.state.tables import log_table
 from tests.support.engine_on_delta import DeltaWorld
 from tests.support.engine_world import GROUP
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from share_spark.delta.commits import CommitNote
 from share_spark.delta.location import Location
-from share_spark.delta.retention import segments_below
-from share_spark.delta.segments import tail_of
-from share_spark.delta.tables import log_table
+from share_spark.maintenance.retention import segments_below
 from share_spark.model.errors import FencedError
+from share_spark.state.commits import CommitNote
+from share_spark.state.segments import tail_of
+from share_spark.state.tables import log_table
 from tests.support.engine_on_delta import DeltaWorld
-from tests.support.engine_world import GROUP, RELEASE, Engine
+from tests.support.engine_world import GROUP, RELEASE, EngineLife
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,13 +62,13 @@ def commits_are_cleaned_up(world: DeltaWorld) -> None:
         path.unlink()
 
 
-def is_fenced(engine: Engine) -> None:
+def is_fenced(engine: EngineLife) -> None:
     with pytest.raises(FencedError):
         engine.run()
 
 
-def offsets(engine: Engine) -> list[int]:
-    return [front.start_offset for front in engine.engine._fronts.values()]
+def offsets(engine: EngineLife) -> list[int]:
+    return [summary.start_offset for summary in engine.engine._summaries.values()]
 
 
 def test_a_late_append_does_not_count_however_much_others_have_committed_since(world: DeltaWorld) -> None:
@@ -120,12 +120,12 @@ def test_two_claims_of_one_epoch_and_nothing_after(world: DeltaWorld, monkeypatc
     early, late = (world.delta_store(world, name) for name in ("early", "late"))
     early.claim()
     with monkeypatch.context() as patch:
-        patch.setattr("share_spark.delta.commits.CommitListing.latest_version", lambda _self: 0)
+        patch.setattr("share_spark.state.commits.CommitListing.latest_version", lambda _self: 0)
         with pytest.raises(FencedError):
             late.claim()
     others_commit(world)
     world.make_store = lambda _world, _run_id: early
-    engine = Engine(world, "early", available_now=False)
+    engine = EngineLife(world, "early", available_now=False)
     early.load()
     monkeypatch.setattr(type(early), "claim", lambda self: self.writer_epoch)
     engine.engine.start()
@@ -180,5 +180,5 @@ def test_a_claim_lies_above_all_that_its_predecessor_may_prune(
     claims = log_table(busy.location).load(busy.spark).where("kind = 'claim'").groupBy().agg(F.max("writer_epoch"))
     assert claims.first()[0] == 2
     is_fenced(old)
-    assert new.load().keys() == old.engine._fronts.keys()
+    assert new.load().keys() == old.engine._summaries.keys()
     assert new.last_counted == (1, 2), "both that came before the claim, not the one after it"

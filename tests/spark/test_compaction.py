@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from share_spark import EmbeddedTopicLog, cli
-from share_spark.delta import compaction
-from share_spark.delta.compaction import compact
-from share_spark.delta.compaction_order import CompactionOrder
-from share_spark.delta.compaction_report import CompactionReport, report_lines
-from share_spark.delta.dead_letters import COLUMNS, TABLE_KIND
 from share_spark.delta.housekeeping import KeptTable, housekeeping_session
-from share_spark.delta.idle_groups import evidence_of, snapshot_group
 from share_spark.delta.location import Location
-from share_spark.delta.pulse import Pulse, heartbeat_file, lock_file
-from share_spark.delta.retention import log_starts_after
-from share_spark.delta.tables import log_table
-from share_spark.delta.topic_producer import Message
-from share_spark.delta.upkeep import Upkeep
+from share_spark.maintenance import compaction
+from share_spark.maintenance.compaction import compact
+from share_spark.maintenance.compaction_order import CompactionOrder
+from share_spark.maintenance.compaction_report import CompactionReport, report_lines
+from share_spark.maintenance.heartbeat import Heartbeat, heartbeat_file, lock_file
+from share_spark.maintenance.idle_groups import evidence_of, snapshot_group
+from share_spark.maintenance.retention import log_starts_after
+from share_spark.maintenance.upkeep import Upkeep
 from share_spark.model.errors import ConfigError, FencedError, StateError
 from share_spark.model.offsets import LogEnds
+from share_spark.output.dead_letters import COLUMNS, TABLE_KIND
+from share_spark.state.tables import log_table
+from share_spark.topics.topic_producer import Message
 from tests.support.engine_on_delta import DeltaWorld
 from tests.support.engine_world import ACCEPT, GROUP, RELEASE
 
@@ -78,7 +78,7 @@ def test_a_group_without_engine_gets_a_snapshot_once(spark: SparkSession, world:
     assert segments(world) == {0: 4, 1: 2}
     successor = world.engine()
     assert successor.store.writer_epoch == 3
-    assert dict(successor.engine._fronts) == dict(engine.engine._fronts)
+    assert dict(successor.engine._summaries) == dict(engine.engine._summaries)
 
 
 def test_a_living_engine_is_left_alone(spark: SparkSession, world: DeltaWorld) -> None:
@@ -101,13 +101,13 @@ def test_an_idle_engine_lives_as_long_as_its_heart_beats(spark: SparkSession, wo
     engine.run()
     engine.run()
     file = heartbeat_file(spark, world.location, GROUP)
-    pulse = Pulse(file=file, text="run1", every_ms=100)
-    pulse.start()
+    heartbeat = Heartbeat(file=file, text="run1", every_ms=100)
+    heartbeat.start()
     time.sleep(2.5)
     (told, *_) = texts(compact(spark, order(world, idle_ms=2_000)))
     assert "an engine runs it" in told
     engine.run()
-    pulse.close()
+    heartbeat.close()
     time.sleep(2.5)
     assert "snapshot of 2" in texts(compact(spark, order(world, idle_ms=2_000)))[0]
     with pytest.raises(FencedError, match="compaction-"):
@@ -206,7 +206,7 @@ def test_old_versions_and_old_commits_go(spark: SparkSession, world: DeltaWorld,
     kept = [int(path.stem) for path in (log / "_delta_log").glob("*.json")]
     assert len(kept) < max(kept) / 2
     assert world.windows() == before
-    assert dict(world.engine().engine._fronts) == dict(engine.engine._fronts)
+    assert dict(world.engine().engine._summaries) == dict(engine.engine._summaries)
 
 
 def test_what_is_younger_than_the_retention_is_left_though_delta_rounds_it_to_hours(
@@ -383,7 +383,7 @@ def test_beside_a_running_engine(spark: SparkSession, tmp_path: Path) -> None:
     engine.run(stopping=True)
     upkeep.close()
     successor = world.engine()
-    assert dict(successor.engine._fronts) == dict(engine.engine._fronts)
+    assert dict(successor.engine._summaries) == dict(engine.engine._summaries)
 
 
 def test_a_running_job_compacts_by_itself(spark: SparkSession, world: DeltaWorld) -> None:

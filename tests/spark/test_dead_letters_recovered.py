@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from share_spark.delta.dead_letters import DeltaDeadLetters
+from share_spark.api.share_group import ShareGroup
+from share_spark.delivery.spark_delivery import SparkDeadLetters
 from share_spark.delta.journal import Journal
 from share_spark.delta.location import Location
-from share_spark.delta.tables import log_table
-from share_spark.delta.topic_producer import Message
-from share_spark.delta.topic_table import EmbeddedTopicLog
-from share_spark.engine.ports import DeadLetter, Stamp
+from share_spark.engine.ports import DeadLetter
+from share_spark.handlers.acknowledgement import Ack
+from share_spark.handlers.handler import Record
 from share_spark.model.errors import DeadLetterError
-from share_spark.model.ids import TopicPartition
-from share_spark.process.acknowledgement import Ack
-from share_spark.process.handlers import Record
-from share_spark.process.ports import SparkDeadLetters
-from share_spark.process.share_group import ShareGroup
+from share_spark.model.ids import BatchStamp, TopicPartition
+from share_spark.output.dead_letters import DeltaDeadLetters
+from share_spark.state.tables import log_table
+from share_spark.topics.topic_producer import Message
+from share_spark.topics.topic_table import EmbeddedTopicLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 GROUP = "billing"
 
 
-class Place:
+class DeadLetterPlace:
     """A topic of six records, a dead-letter table, and a state."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
@@ -79,22 +79,22 @@ def reject(_record: Record) -> Ack:
 
 
 @pytest.fixture
-def place(spark: SparkSession, tmp_path: Path) -> Place:
-    return Place(spark, tmp_path)
+def place(spark: SparkSession, tmp_path: Path) -> DeadLetterPlace:
+    return DeadLetterPlace(spark, tmp_path)
 
 
 def letter(offset: int) -> list[DeadLetter]:
     return [DeadLetter(TopicPartition("orders", 0), offset, offset, 1, "rejected", None)]
 
 
-def test_letters_outlive_the_rows_of_their_micro_batch(place: Place) -> None:
+def test_letters_outlive_the_rows_of_their_micro_batch(place: DeadLetterPlace) -> None:
     """The closing micro-batch begins a segment, and the one that archived is pruned with its own."""
     DeltaDeadLetters(place.dead, lambda: "").check(place.spark)
     place.refuse("offset < 0")
     query = place.group().start()
     with pytest.raises(DeadLetterError):
         query.awaitTermination(120)
-    assert (place.letters(), place.journal.stamps()) == ([], [Stamp(1, 1)])
+    assert (place.letters(), place.journal.stamps()) == ([], [BatchStamp(1, 1)])
     assert place.batches() == [2], "micro-batch 1 was not pruned, so this shows nothing"
     place.relent()
     assert place.group().start().awaitTermination(120)
@@ -103,36 +103,44 @@ def test_letters_outlive_the_rows_of_their_micro_batch(place: Place) -> None:
 
 @pytest.mark.parametrize(
     ("last_counted", "written"),
-    [(Stamp(1, 4), []), (Stamp(1, 5), [0]), (Stamp(1, 9), [0]), (Stamp(2, 0), []), (Stamp(0, 9), [])],
+    [
+        (BatchStamp(1, 4), []),
+        (BatchStamp(1, 5), [0]),
+        (BatchStamp(1, 9), [0]),
+        (BatchStamp(2, 0), []),
+        (BatchStamp(0, 9), []),
+    ],
 )
 def test_what_was_announced_counts_up_to_the_last_micro_batch_of_its_engine(
-    place: Place, last_counted: Stamp, written: list[int]
+    place: DeadLetterPlace, last_counted: BatchStamp, written: list[int]
 ) -> None:
-    place.port().announce(Stamp(1, 5), letter(0))
+    place.port().announce(BatchStamp(1, 5), letter(0))
     place.port().recover(last_counted)
     assert (place.letters(), place.journal.stamps()) == (written, [])
 
 
-@pytest.mark.parametrize(("last_counted", "written"), [(Stamp(1, 5), [0]), (Stamp(1, 6), [])])
-def test_what_was_withdrawn_counts_only_as_the_last(place: Place, last_counted: Stamp, written: list[int]) -> None:
+@pytest.mark.parametrize(("last_counted", "written"), [(BatchStamp(1, 5), [0]), (BatchStamp(1, 6), [])])
+def test_what_was_withdrawn_counts_only_as_the_last(
+    place: DeadLetterPlace, last_counted: BatchStamp, written: list[int]
+) -> None:
     port = place.port()
-    port.announce(Stamp(1, 5), letter(0))
-    port.withdraw(Stamp(1, 5))
-    port.withdraw(Stamp(1, 5))
-    port.withdraw(Stamp(1, 4))
+    port.announce(BatchStamp(1, 5), letter(0))
+    port.withdraw(BatchStamp(1, 5))
+    port.withdraw(BatchStamp(1, 5))
+    port.withdraw(BatchStamp(1, 4))
     place.port().recover(last_counted)
     assert (place.letters(), place.journal.stamps()) == (written, [])
 
 
-def test_where_letters_are_refused_no_later_ones_are_written(place: Place) -> None:
+def test_where_letters_are_refused_no_later_ones_are_written(place: DeadLetterPlace) -> None:
     """In a table with a higher number they would be taken for written."""
     port = place.port()
-    port.announce(Stamp(1, 10), letter(0))
-    port.announce(Stamp(1, 11), letter(1))
+    port.announce(BatchStamp(1, 10), letter(0))
+    port.announce(BatchStamp(1, 11), letter(1))
     place.refuse("offset <> 0")
     with pytest.raises(DeadLetterError):
-        place.port().recover(Stamp(1, 11))
-    assert (place.letters(), place.journal.stamps()) == ([], [Stamp(1, 10), Stamp(1, 11)])
+        place.port().recover(BatchStamp(1, 11))
+    assert (place.letters(), place.journal.stamps()) == ([], [BatchStamp(1, 10), BatchStamp(1, 11)])
     place.relent()
-    place.port().recover(Stamp(1, 11))
+    place.port().recover(BatchStamp(1, 11))
     assert (place.letters(), place.journal.stamps()) == ([0, 1], [])

@@ -13,15 +13,15 @@ import pytest
 from pyspark.errors import PythonException, SparkRuntimeException
 from pyspark.sql import functions as F
 
+from share_spark.delivery.deliver import _handled, _marked, _with_task, deliver
+from share_spark.delivery.held_frame import HeldFrame
+from share_spark.delivery.ledger_place import LedgerPlace
+from share_spark.delivery.result import DeliveryResult, ErrorRun, decoded, read_once
+from share_spark.delivery.worker import DeliveryRun, HandlerTask, Terms, packed
+from share_spark.handlers.acknowledgement import Ack
+from share_spark.handlers.handler import Record, arrow_handler, as_handler, frame_handler, pandas_handler
 from share_spark.model.errors import HandlerError, TopicError
 from share_spark.model.ids import TopicPartition
-from share_spark.process.acknowledgement import Ack
-from share_spark.process.delivery import _handled, _marked, _with_task, deliver
-from share_spark.process.handlers import Record, arrow_handler, as_handler, frame_handler, pandas_handler
-from share_spark.process.held import HeldFrame
-from share_spark.process.ledger_place import LedgerPlace
-from share_spark.process.result import DeliveryResult, ErrorRun, decoded, read_once
-from share_spark.process.worker import DeliveryRun, HandlerTask, Terms, packed
 
 if TYPE_CHECKING:
     import pandas as pd

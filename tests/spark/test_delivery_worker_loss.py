@@ -20,9 +20,9 @@ PROGRAM = """
 import glob, json, os, signal, sys, time
 import pyarrow as pa
 from pyspark.sql import functions as F
-from share_spark.process.delivery import deliver
-from share_spark.process.handlers import Record, as_handler
-from share_spark.session import build_session
+from share_spark.delivery.deliver import deliver
+from share_spark.handlers.handler import Record, as_handler
+from share_spark.spark.session import build_session
 
 master, calls, scratch = sys.argv[1:]
 

@@ -17,43 +17,43 @@ from pyspark.sql.types import StructType
 
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.location import Location
-from share_spark.delta.sink_table import misfit
-from share_spark.engine.ports import NO_STAMP, Stamp
 from share_spark.model.errors import ConfigError, FencedError, OutputLostError, OutputUnknownError, SinkError
-from tests.support.sink_place import SCHEMA, Place
+from share_spark.model.ids import NO_STAMP, BatchStamp
+from share_spark.output.sink_table import misfit
+from tests.support.sink_place import SCHEMA, SinkPlace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
 @pytest.fixture
-def place(spark: SparkSession, tmp_path: Path) -> Place:
-    return Place(spark=spark, state=tmp_path / "state", table=Location(path=str(tmp_path / "sink")))
+def place(spark: SparkSession, tmp_path: Path) -> SinkPlace:
+    return SinkPlace(spark=spark, state=tmp_path / "state", table=Location(path=str(tmp_path / "sink")))
 
 
-def test_a_first_claim_returns_nothing_and_rows_are_written(place: Place) -> None:
+def test_a_first_claim_returns_nothing_and_rows_are_written(place: SinkPlace) -> None:
     sink, epoch, left = place.claimed()
     assert left is None
-    sink.commit(Stamp(epoch, 0), place.rows(1, 2), b"first")
+    sink.commit(BatchStamp(epoch, 0), place.rows(1, 2), b"first")
     assert place.journal() == [(1, -1), (1, 0)]
     sink.forget()
-    sink.commit(Stamp(epoch, 1), place.rows(3), b"second")
+    sink.commit(BatchStamp(epoch, 1), place.rows(3), b"second")
     sink.forget()
     assert place.written() == [1, 2, 3]
     assert place.journal() == [(1, -1)]
 
 
-def test_a_delivery_without_rows_leaves_no_trace(place: Place) -> None:
+def test_a_delivery_without_rows_leaves_no_trace(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
     before = place.versions()
-    sink.commit(Stamp(epoch, 0), None, b"nobody needs me")
+    sink.commit(BatchStamp(epoch, 0), None, b"nobody needs me")
     assert place.versions() == before
     assert place.journal() == [(1, -1)]
 
 
-def test_what_was_written_but_not_absorbed_comes_back_until_it_is(place: Place) -> None:
+def test_what_was_written_but_not_absorbed_comes_back_until_it_is(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
-    sink.commit(Stamp(epoch, 7), place.rows(1), b"acks\n\x00of 7")
+    sink.commit(BatchStamp(epoch, 7), place.rows(1), b"acks\n\x00of 7")
     for _ in range(3):
         successor, _, left = place.claimed()
         assert left == b"acks\n\x00of 7"
@@ -62,58 +62,58 @@ def test_what_was_written_but_not_absorbed_comes_back_until_it_is(place: Place) 
     assert place.written() == [1]
 
 
-def test_what_was_journaled_but_not_written_is_dropped(place: Place) -> None:
+def test_what_was_journaled_but_not_written_is_dropped(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
-    sink.commit(Stamp(epoch, 0), place.rows(1), b"absorbed")
+    sink.commit(BatchStamp(epoch, 0), place.rows(1), b"absorbed")
     sink.forget()
-    sink.journal().put(Stamp(epoch, 1), sink._entry(b"never written").to_bytes())
+    sink.journal().put(BatchStamp(epoch, 1), sink._entry(b"never written").to_bytes())
     assert place.claimed()[2] is None
     assert place.journal() == [(2, -1)]
 
 
-def test_only_the_last_delivery_can_be_unabsorbed(place: Place) -> None:
+def test_only_the_last_delivery_can_be_unabsorbed(place: SinkPlace) -> None:
     """An engine that dies after its state row and before it forgets leaves an entry that need not come back."""
     sink, epoch, _ = place.claimed()
-    sink.commit(Stamp(epoch, 0), place.rows(1), b"absorbed")
-    sink.commit(Stamp(epoch, 1), place.rows(2), b"not absorbed")
+    sink.commit(BatchStamp(epoch, 0), place.rows(1), b"absorbed")
+    sink.commit(BatchStamp(epoch, 1), place.rows(2), b"not absorbed")
     assert place.claimed()[2] == b"not absorbed"
     assert place.journal() == [(1, 1), (2, -1)]
 
 
-def test_a_zombie_is_fenced_and_writes_nothing(place: Place) -> None:
+def test_a_zombie_is_fenced_and_writes_nothing(place: SinkPlace) -> None:
     zombie, old, _ = place.claimed()
-    zombie.commit(Stamp(old, 0), place.rows(1), b"")
+    zombie.commit(BatchStamp(old, 0), place.rows(1), b"")
     successor, new, _ = place.claimed()
     before = place.versions()
     with pytest.raises(FencedError, match=r"has claimed sink .* \(writer epoch 2\); this one \(epoch 1\) stops"):
-        zombie.commit(Stamp(old, 1), place.rows(99), b"too late")
+        zombie.commit(BatchStamp(old, 1), place.rows(99), b"too late")
     assert place.versions() == before
-    successor.commit(Stamp(new, 0), place.rows(2), b"")
+    successor.commit(BatchStamp(new, 0), place.rows(2), b"")
     with pytest.raises(FencedError):
-        zombie.commit(Stamp(old, 2), place.rows(98), b"too late")
+        zombie.commit(BatchStamp(old, 2), place.rows(98), b"too late")
     assert place.written() == [1, 2]
 
 
-def test_what_a_zombie_journals_after_the_claim_is_never_believed(place: Place) -> None:
+def test_what_a_zombie_journals_after_the_claim_is_never_believed(place: SinkPlace) -> None:
     zombie, old, _ = place.claimed()
     place.claimed()
     with pytest.raises(FencedError):
-        zombie.commit(Stamp(old, 1), place.rows(99), b"too late")
+        zombie.commit(BatchStamp(old, 1), place.rows(99), b"too late")
     assert (old, 1) in place.journal()
     assert place.claimed()[2] is None
     assert place.journal() == [(3, -1)]
 
 
-def test_a_zombie_forgets_only_what_is_its_own(place: Place) -> None:
+def test_a_zombie_forgets_only_what_is_its_own(place: SinkPlace) -> None:
     zombie, old, _ = place.claimed()
-    zombie.commit(Stamp(old, 0), place.rows(1), b"")
+    zombie.commit(BatchStamp(old, 0), place.rows(1), b"")
     successor, new, _ = place.claimed()
-    successor.commit(Stamp(new, 0), place.rows(2), b"of the successor")
+    successor.commit(BatchStamp(new, 0), place.rows(2), b"of the successor")
     zombie.forget()
     assert place.claimed()[2] == b"of the successor"
 
 
-def test_a_claim_below_anothers_is_fenced(place: Place) -> None:
+def test_a_claim_below_anothers_is_fenced(place: SinkPlace) -> None:
     slow = place.engine()
     place.epochs = 1
     place.claimed()
@@ -122,7 +122,7 @@ def test_a_claim_below_anothers_is_fenced(place: Place) -> None:
         slow.claim(1, NO_STAMP)
 
 
-def test_a_claim_that_comes_in_while_an_append_is_under_way(place: Place, tmp_path: Path) -> None:
+def test_a_claim_that_comes_in_while_an_append_is_under_way(place: SinkPlace, tmp_path: Path) -> None:
     """The append has looked at the transactions before the claim, and commits after it."""
     zombie, old, _ = place.claimed()
     started, go_on = str(tmp_path / "started"), str(tmp_path / "go on")
@@ -136,7 +136,7 @@ def test_a_claim_that_comes_in_while_an_append_is_under_way(place: Place, tmp_pa
 
     rows = place.rows(99).coalesce(1).mapInArrow(slow, "id bigint, what string")
     with ThreadPoolExecutor() as pool:
-        append = pool.submit(zombie.commit, Stamp(old, 0), rows, b"")
+        append = pool.submit(zombie.commit, BatchStamp(old, 0), rows, b"")
         while not Path(started).exists():
             assert not append.done()
             time.sleep(0.05)
@@ -147,12 +147,12 @@ def test_a_claim_that_comes_in_while_an_append_is_under_way(place: Place, tmp_pa
     assert place.written() == []
 
 
-def test_recovery_outlives_the_log(place: Place) -> None:
+def test_recovery_outlives_the_log(place: SinkPlace) -> None:
     """OPTIMIZE, a checkpoint and the deletion of every commit file before it leave nothing but the transactions."""
     sink, epoch, _ = place.claimed()
-    sink.commit(Stamp(epoch, 0), place.rows(1), b"absorbed")
+    sink.commit(BatchStamp(epoch, 0), place.rows(1), b"absorbed")
     sink.forget()
-    sink.commit(Stamp(epoch, 1), place.rows(2), b"kept")
+    sink.commit(BatchStamp(epoch, 1), place.rows(2), b"kept")
     place.table.delta_table(place.spark).optimize().executeCompaction()
     _clean_log(place)
     assert place.claimed()[2] == b"kept"
@@ -163,11 +163,11 @@ def test_recovery_outlives_the_log(place: Place) -> None:
     successor, epoch, left = place.claimed()
     assert left == b"kept"
     successor.forget()
-    successor.commit(Stamp(epoch, 0), place.rows(4), b"")
+    successor.commit(BatchStamp(epoch, 0), place.rows(4), b"")
     assert place.written() == [1, 2, 3, 4]
 
 
-def _clean_log(place: Place) -> None:
+def _clean_log(place: SinkPlace) -> None:
     """A checkpoint of now, and no commit file before it."""
     delta_log: Any = place.spark._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]
     delta_log.clearCache()
@@ -177,10 +177,10 @@ def _clean_log(place: Place) -> None:
     delta_log.clearCache()
 
 
-def test_our_own_append_is_known_by_its_number_where_its_commit_file_is_gone(place: Place) -> None:
+def test_our_own_append_is_known_by_its_number_where_its_commit_file_is_gone(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
     sink.table = CleansLog(path=place.table.path, place=place)
-    sink.commit(Stamp(epoch, 0), place.rows(1), b"")
+    sink.commit(BatchStamp(epoch, 0), place.rows(1), b"")
     assert (place.written(), place.versions()) == ([1, 50], [3])
 
 
@@ -188,7 +188,7 @@ def test_our_own_append_is_known_by_its_number_where_its_commit_file_is_gone(pla
 class CleansLog(Location):
     """Right after the append somebody else writes, and cleans up the log."""
 
-    place: Place
+    place: SinkPlace
 
     def append(self, frame: DataFrame, options: Mapping[str, str] | None = None) -> None:
         super().append(frame, options)
@@ -196,49 +196,49 @@ class CleansLog(Location):
         _clean_log(self.place)
 
 
-def test_a_group_that_was_given_another_sink(place: Place, tmp_path: Path) -> None:
+def test_a_group_that_was_given_another_sink(place: SinkPlace, tmp_path: Path) -> None:
     """What was written to the old sink counts, and the old engine can write there no more."""
     zombie, old, _ = place.claimed()
-    zombie.commit(Stamp(old, 0), place.rows(1), b"in the old one")
+    zombie.commit(BatchStamp(old, 0), place.rows(1), b"in the old one")
     other = Location(path=str(tmp_path / "other"))
     _, _, left = place.claimed(other)
     assert left == b"in the old one"
     with pytest.raises(FencedError):
-        zombie.commit(Stamp(old, 1), place.rows(2), b"")
+        zombie.commit(BatchStamp(old, 1), place.rows(2), b"")
     assert (place.written(), place.written(other)) == ([1], [])
 
 
-def test_an_engine_that_never_wrote_is_fenced_in_its_own_sink(place: Place, tmp_path: Path) -> None:
+def test_an_engine_that_never_wrote_is_fenced_in_its_own_sink(place: SinkPlace, tmp_path: Path) -> None:
     zombie, old, _ = place.claimed()
     place.claimed(Location(path=str(tmp_path / "other")))
     with pytest.raises(FencedError):
-        zombie.commit(Stamp(old, 0), place.rows(1), b"")
+        zombie.commit(BatchStamp(old, 0), place.rows(1), b"")
 
 
-def test_a_sink_that_is_gone_takes_its_rows_along(place: Place, tmp_path: Path) -> None:
+def test_a_sink_that_is_gone_takes_its_rows_along(place: SinkPlace, tmp_path: Path) -> None:
     sink, epoch, _ = place.claimed()
-    sink.commit(Stamp(epoch, 0), place.rows(1), b"gone")
+    sink.commit(BatchStamp(epoch, 0), place.rows(1), b"gone")
     place.log().parent.rename(tmp_path / "elsewhere")
     assert place.claimed(Location(path=str(tmp_path / "other")))[2] is None
 
 
-def test_groups_do_not_fence_each_other(place: Place) -> None:
+def test_groups_do_not_fence_each_other(place: SinkPlace) -> None:
     ours, epoch, _ = place.claimed()
     theirs = place.engine(group_id="billing/us")
     assert theirs.claim(9, NO_STAMP) is None
-    theirs.commit(Stamp(9, 0), place.rows(9), b"")
-    ours.commit(Stamp(epoch, 0), place.rows(1), b"")
+    theirs.commit(BatchStamp(9, 0), place.rows(9), b"")
+    ours.commit(BatchStamp(epoch, 0), place.rows(1), b"")
     assert place.written() == [1, 9]
 
 
 # ------------------------------------------------------------------------------------------ appends that fail
 
 
-def test_a_sink_that_refuses_rows(place: Place) -> None:
+def test_a_sink_that_refuses_rows(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
     place.spark.sql(f"ALTER TABLE {place.table.sql_name()} ADD CONSTRAINT small CHECK (id < 5)")
     with pytest.raises(SinkError) as caught:
-        sink.commit(Stamp(epoch, 0), place.rows(1, 7), b"refused")
+        sink.commit(BatchStamp(epoch, 0), place.rows(1, 7), b"refused")
     assert str(caught.value).startswith(f"sink {place.table} refused the rows: ")
     assert "CHECK constraint small" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -246,49 +246,49 @@ def test_a_sink_that_refuses_rows(place: Place) -> None:
     assert place.claimed()[2] is None
 
 
-def test_null_where_the_table_forbids_it(place: Place) -> None:
+def test_null_where_the_table_forbids_it(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
     with pytest.raises(SinkError, match=r"refused the rows: .*NOT NULL"):
-        sink.commit(Stamp(epoch, 0), place.rows(1).selectExpr("CAST(NULL AS bigint) id", "what"), b"")
+        sink.commit(BatchStamp(epoch, 0), place.rows(1).selectExpr("CAST(NULL AS bigint) id", "what"), b"")
 
 
-def test_a_table_whose_columns_changed_under_us(place: Place) -> None:
+def test_a_table_whose_columns_changed_under_us(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
     other = place.spark.range(1).selectExpr("'x' id")
     other.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(place.table.path)
     with pytest.raises(SinkError, match="refused the rows"):
-        sink.commit(Stamp(epoch, 0), place.rows(1), b"")
+        sink.commit(BatchStamp(epoch, 0), place.rows(1), b"")
     assert place.written() == ["x"]
 
 
-def test_a_table_that_is_gone(place: Place, tmp_path: Path) -> None:
+def test_a_table_that_is_gone(place: SinkPlace, tmp_path: Path) -> None:
     """Delta would make it anew, without what its transactions say."""
     sink, epoch, _ = place.claimed()
     place.log().parent.rename(tmp_path / "elsewhere")
     with pytest.raises(SinkError, match="is gone"):
-        sink.commit(Stamp(epoch, 0), place.rows(1), b"")
+        sink.commit(BatchStamp(epoch, 0), place.rows(1), b"")
 
 
-def test_rows_that_were_lost_are_no_fault_of_the_sink(place: Place) -> None:
+def test_rows_that_were_lost_are_no_fault_of_the_sink(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
     lost = place.rows(1).selectExpr("id", "string(raise_error('OutputLostError: gone')) what")
     with pytest.raises(OutputLostError, match="was lost with its executor"):
-        sink.commit(Stamp(epoch, 0), lost, b"")
-    sink.commit(Stamp(epoch, 1), place.rows(2), b"")
+        sink.commit(BatchStamp(epoch, 0), lost, b"")
+    sink.commit(BatchStamp(epoch, 1), place.rows(2), b"")
     assert place.written() == [2]
 
 
-def test_an_append_that_happened_though_it_raised_is_believed(place: Place) -> None:
+def test_an_append_that_happened_though_it_raised_is_believed(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
     sink.table = RaisesAfter(path=place.table.path)
-    sink.commit(Stamp(epoch, 0), place.rows(1), b"acks")
+    sink.commit(BatchStamp(epoch, 0), place.rows(1), b"acks")
     assert place.written() == [1]
     sink.forget()
     assert place.claimed()[2] is None
 
 
 def test_where_nobody_can_tell_whether_it_was_written_the_next_claim_does(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: SinkPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The append has happened, its answer is lost, and then the storage does not answer at all."""
     sink, epoch, _ = place.claimed()
@@ -300,8 +300,8 @@ def test_where_nobody_can_tell_whether_it_was_written_the_next_claim_does(
     with monkeypatch.context() as patch:
         patch.setattr(CommitFiles, "read", unreachable)
         with pytest.raises(OutputUnknownError, match="does not tell what is in it: no route to host"):
-            sink.commit(Stamp(epoch, 0), place.rows(1), b"acks")
-    assert place.claimed(counted=Stamp(epoch, 0))[2] == b"acks"
+            sink.commit(BatchStamp(epoch, 0), place.rows(1), b"acks")
+    assert place.claimed(counted=BatchStamp(epoch, 0))[2] == b"acks"
     assert place.written() == [1]
 
 
@@ -316,18 +316,18 @@ class RaisesAfter(Location):
 # ----------------------------------------------------------------------------------------------- the table
 
 
-def test_a_catalog_table_works_as_well(place: Place) -> None:
+def test_a_catalog_table_works_as_well(place: SinkPlace) -> None:
     place.spark.sql("CREATE SCHEMA IF NOT EXISTS sinks")
     place.table = Location.parse(f"sinks.t{uuid.uuid4().hex[:8]}")
     zombie, old, _ = place.claimed()
     assert place.table.load(place.spark).schema["id"].nullable is False
-    zombie.commit(Stamp(old, 0), place.rows(1), b"acks")
+    zombie.commit(BatchStamp(old, 0), place.rows(1), b"acks")
     successor, new, left = place.claimed()
     assert left == b"acks"
     with pytest.raises(FencedError):
-        zombie.commit(Stamp(old, 1), place.rows(2), b"")
+        zombie.commit(BatchStamp(old, 1), place.rows(2), b"")
     place.spark.sql(f"ALTER TABLE {place.table.sql_name()} ADD COLUMN later int")
-    successor.commit(Stamp(new, 0), place.rows(3), b"")
+    successor.commit(BatchStamp(new, 0), place.rows(3), b"")
     assert place.written() == [1, 3]
 
 
@@ -341,21 +341,21 @@ def test_a_catalog_table_works_as_well(place: Place) -> None:
         ("id bigint, what string, day date", "it is partitioned by day, which the output schema does not have"),
     ],
 )
-def test_a_table_that_does_not_fit_is_told_at_once(place: Place, columns: str, reason: str) -> None:
+def test_a_table_that_does_not_fit_is_told_at_once(place: SinkPlace, columns: str, reason: str) -> None:
     place.table.create(place.spark, columns, partitioned_by=["day"] if "day" in columns else ())
     with pytest.raises(ConfigError, match=f"sink {place.table}: {reason}"):
         place.engine().prepare(SCHEMA)
     assert place.versions() == [0]
 
 
-def test_a_table_with_more_columns_fits(place: Place) -> None:
+def test_a_table_with_more_columns_fits(place: SinkPlace) -> None:
     place.table.create(place.spark, "later int, ID bigint NOT NULL, What string", partitioned_by=["What"])
     sink, epoch, _ = place.claimed()
-    sink.commit(Stamp(epoch, 0), place.rows(1), b"")
+    sink.commit(BatchStamp(epoch, 0), place.rows(1), b"")
     assert place.written() == [1]
 
 
-def test_what_is_no_sink(place: Place, tmp_path: Path) -> None:
+def test_what_is_no_sink(place: SinkPlace, tmp_path: Path) -> None:
     place.table.create(place.spark, "id bigint, what string", properties={"share_spark.table": "dead_letters"})
     with pytest.raises(ConfigError, match="is a table of share_spark itself"):
         place.engine().prepare(SCHEMA)

@@ -19,11 +19,11 @@ RECORDS = 200
 PROGRAM = """
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
-from share_spark.delta.state_view import state
-from share_spark.delta.topic_producer import Message
-from share_spark.delta.topic_table import EmbeddedTopicLog
-from share_spark.process.share_group import ShareGroup
-from share_spark.session import build_session
+from share_spark.state.state_view import state
+from share_spark.topics.topic_producer import Message
+from share_spark.topics.topic_table import EmbeddedTopicLog
+from share_spark.api.share_group import ShareGroup
+from share_spark.spark.session import build_session
 
 directory, records = sys.argv[1], int(sys.argv[2])
 conf = {"spark.executor.memory": "512m", "spark.local.dir": directory + "/scratch", "spark.sql.shuffle.partitions": "2"}

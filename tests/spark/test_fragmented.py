@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from share_spark.delta.location import Location
-from share_spark.delta.state_store import DeltaShareStateStore
 from share_spark.model.records import DeliveryState, InFlightBatch
 from share_spark.partition import PartitionLimits
+from share_spark.state.state_store import DeltaShareStateStore
 from tests.support.engine_on_delta import DeltaWorld
 from tests.support.engine_world import ACCEPT, RELEASE
 from tests.support.fragmented import GROUP, STRIDE, TIME_MS, measured, states_of, write_segment
@@ -38,7 +38,7 @@ def test_large_updates_end_a_segment(spark: SparkSession, tmp_path: Path) -> Non
         segments.append(engine.store.segment)
     assert segments == sorted(segments)
     assert 1 <= segments[-1] < 7
-    assert dict(world.engine().engine._fronts) == dict(engine.engine._fronts)
+    assert dict(world.engine().engine._summaries) == dict(engine.engine._summaries)
 
 
 def test_a_long_fragmented_segment_is_restored_in_little_memory(spark: SparkSession, tmp_path: Path) -> None:
@@ -51,12 +51,12 @@ def test_a_long_fragmented_segment_is_restored_in_little_memory(spark: SparkSess
     )
     assert store.claim() == 2
     with measured(tmp_path / "peaks") as peaks:
-        fronts = store.load()
+        summaries = store.load()
     assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == settings.get(
         "spark.sql.execution.arrow.maxRecordsPerBatch", "10000"
     )
-    assert len(fronts) == PARTITIONS
-    assert {(front.end_offset, front.next_deadline_ms) for front in fronts.values()} == {(RANGES * STRIDE, 9)}
+    assert len(summaries) == PARTITIONS
+    assert {(summary.end_offset, summary.next_deadline_ms) for summary in summaries.values()} == {(RANGES * STRIDE, 9)}
     assert store.last_time_ms == TIME_MS
     expected = [
         run

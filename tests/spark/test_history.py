@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from share_spark import attempts, cli, history
-from share_spark.delta.tables import log_table, state_table
-from share_spark.delta.upkeep import Upkeep
-from share_spark.engine.memory_delivery import Answer
+from share_spark.maintenance.upkeep import Upkeep
 from share_spark.model.errors import ConfigError, FencedError, StateError
+from share_spark.state.tables import log_table, state_table
+from share_spark.testing.memory_delivery import Answer
 from tests.support.engine_on_delta import DeltaWorld
-from tests.support.engine_world import ACCEPT, GROUP, REJECT, RELEASE, TOPIC, Engine
+from tests.support.engine_world import ACCEPT, GROUP, REJECT, RELEASE, TOPIC, EngineLife
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +49,7 @@ def told(world: DeltaWorld, offset: int, partition: int = 0) -> list[str]:
     ]
 
 
-def run(engine: Engine, micro_batches: int) -> None:
+def run(engine: EngineLife, micro_batches: int) -> None:
     for _ in range(micro_batches):
         engine.run()
 
@@ -268,7 +268,7 @@ def test_the_state_table_tells_what_it_said_before(make_world: MakeWorld) -> Non
     assert found == [[2], [2], [3], [4]], times
 
 
-def refresh(world: DeltaWorld, engine: Engine) -> None:
+def refresh(world: DeltaWorld, engine: EngineLife) -> None:
     """A round of upkeep, which rewrites the table."""
     upkeep = Upkeep(
         spark=world.spark, location=world.location, store=engine.store, refresh_ms=3_600_000, retention_ms=3_600_000

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from share_spark import Ack, EmbeddedTopicLog, Record, cli, state
-from share_spark.delta.topic_producer import Message
+from share_spark.topics.topic_producer import Message
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from share_spark import EmbeddedTopicLog, state
-from share_spark.delta.topic_producer import Message
+from share_spark.topics.topic_producer import Message
 from tests.support.job_process import BIN, ROOT, JobProcess
 
 if TYPE_CHECKING:

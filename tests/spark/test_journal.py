@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from share_spark.delta.journal import Journal
-from share_spark.engine.ports import Stamp
+from share_spark.model.ids import BatchStamp
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-STAMP = Stamp(3, 7)
+STAMP = BatchStamp(3, 7)
 PURPOSE, GROUP = "output", "billing/eu"
 OLD, NEW = b"old" * 1_000, b"\x00new\n" * 2_000
 
@@ -60,11 +60,11 @@ def test_an_entry_is_written_replaced_listed_and_removed(
     for content in (OLD, NEW):
         journal.put(STAMP, content)
         assert (journal.stamps(), journal.read(STAMP)) == ([STAMP], content)
-    journal.put(Stamp(1, -1), b"")
-    assert journal.stamps() == [Stamp(1, -1), STAMP]
+    journal.put(BatchStamp(1, -1), b"")
+    assert journal.stamps() == [BatchStamp(1, -1), STAMP]
     journal.remove(STAMP)
     journal.remove(STAMP)
-    assert (journal.stamps(), journal.read(STAMP)) == ([Stamp(1, -1)], None)
+    assert (journal.stamps(), journal.read(STAMP)) == ([BatchStamp(1, -1)], None)
 
 
 def test_an_entry_that_is_replaced_is_there_at_every_moment(spark: SparkSession, tmp_path: Path) -> None:

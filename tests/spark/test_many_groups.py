@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 
 from share_spark.delta.location import Location
-from share_spark.delta.state_store import DeltaShareStateStore
-from share_spark.delta.state_view import state
-from share_spark.delta.tables import ensure_tables
-from share_spark.engine.ports import NO_STAMP, Stamp
-from share_spark.engine.step import Control, Front
+from share_spark.engine.step import PartitionInput, PartitionSummary
 from share_spark.model.errors import FencedError
-from share_spark.model.ids import SharePartitionKey
+from share_spark.model.ids import NO_STAMP, BatchStamp, SharePartitionKey
 from share_spark.model.requests import AcknowledgeType
 from share_spark.partition import PartitionLimits
+from share_spark.state.state_store import DeltaShareStateStore
+from share_spark.state.state_view import state
+from share_spark.state.tables import ensure_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,17 +33,17 @@ TOPIC, TOPIC_ID = "orders", "AAAAAAAAAAAAAAAAAAAAAQ"
 
 @dataclass(slots=True)
 class Run:
-    """One engine of a group: as many micro-batches as it gets through. ``fronts``: as its last commit left them."""
+    """One engine of a group: as many micro-batches as it gets through. ``summaries``: as its last commit left them."""
 
     store: DeltaShareStateStore
-    fronts: dict[SharePartitionKey, Front] = field(default_factory=dict)
-    last: Stamp = NO_STAMP
+    summaries: dict[SharePartitionKey, PartitionSummary] = field(default_factory=dict)
+    last: BatchStamp = NO_STAMP
     fenced: bool = False
 
     def work(self) -> None:
         try:
             self.store.claim()
-            self.fronts, self.last = dict(self.store.load()), self.store.last_counted
+            self.summaries, self.last = dict(self.store.load()), self.store.last_counted
             for batch_id in range(MICRO_BATCHES):
                 self._micro_batch(batch_id)
         except FencedError:
@@ -54,16 +53,16 @@ class Run:
         """Acquire ten records more of each share-partition than there were, and accept what was acquired before."""
         outcomes = self.store.advance(self._controls(batch_id), batch_id=batch_id, now_ms=1_000 + batch_id)
         self.store.commit()
-        self.fronts |= {outcome.key: outcome.front for outcome in outcomes}
-        self.last = Stamp(self.store.writer_epoch, batch_id)
+        self.summaries |= {outcome.key: outcome.summary for outcome in outcomes}
+        self.last = BatchStamp(self.store.writer_epoch, batch_id)
 
-    def _controls(self, batch_id: int) -> Mapping[SharePartitionKey, Control]:
-        controls = {}
+    def _controls(self, batch_id: int) -> Mapping[SharePartitionKey, PartitionInput]:
+        partition_inputs = {}
         for partition in range(PARTITIONS):
             key = SharePartitionKey(self.store.group_id, TOPIC_ID, partition)
-            end = self.fronts[key].end_offset if key in self.fronts else 0
+            end = self.summaries[key].end_offset if key in self.summaries else 0
             ranges = [[end - 10, end - 1, AcknowledgeType.ACCEPT]] if batch_id else []
-            controls[key] = Control(
+            partition_inputs[key] = PartitionInput(
                 topic=TOPIC,
                 log_start_offset=0,
                 end_offset=end + 10,
@@ -71,7 +70,7 @@ class Run:
                 acknowledged=np.array(ranges, np.int64).reshape(-1, 3),
                 max_records=10,
             )
-        return controls
+        return partition_inputs
 
 
 def run_of(spark: SparkSession, location: Location, group: int, name: str) -> Run:
@@ -100,11 +99,11 @@ def test_fifty_groups_commit_to_one_log_at_once(spark: SparkSession, tmp_path: P
     for group, winner in list(enumerate(winners))[:: GROUPS // 10]:
         fresh = run_of(spark, location, group, "fresh").store
         assert fresh.claim() == winner.store.writer_epoch + 1
-        assert dict(fresh.load()) == winner.fronts
-        assert len(winner.fronts) == PARTITIONS
+        assert dict(fresh.load()) == winner.summaries
+        assert len(winner.summaries) == PARTITIONS
         assert (fresh.last_counted, fresh.last_time_ms) == (winner.last, 1_000 + MICRO_BATCHES - 1)
     # The rest in one read, since each claim and load of its own takes a second or two.
-    expected = {key: front[1:3] for winner in winners for key, front in winner.fronts.items()}
+    expected = {key: summary[1:3] for winner in winners for key, summary in winner.summaries.items()}
     rows = state(spark, location).collect()
     told = {SharePartitionKey(row.group_id, row.topic_id, row.partition): row for row in rows}
     assert {key: (row.start_offset, row.end_offset) for key, row in told.items()} == expected

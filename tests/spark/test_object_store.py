@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from share_spark import Ack, EmbeddedTopicLog, Record, ShareGroup, cli, state
-from share_spark.delta.compaction import compact
-from share_spark.delta.compaction_order import CompactionOrder
 from share_spark.delta.journal import Journal
 from share_spark.delta.location import Location
-from share_spark.delta.pulse import SmallFile, heartbeat_file
-from share_spark.delta.topic_producer import Message
-from share_spark.engine.ports import Stamp
 from share_spark.engine.progress import MicroBatchProgress
-from share_spark.jars import JarsError
+from share_spark.maintenance.compaction import compact
+from share_spark.maintenance.compaction_order import CompactionOrder
+from share_spark.maintenance.heartbeat import SmallFile, heartbeat_file
 from share_spark.model.errors import FencedError
+from share_spark.model.ids import BatchStamp
+from share_spark.spark.jars import JarsError
+from share_spark.topics.topic_producer import Message
 from tests.support.object_store import running_object_store
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def bills_for(count: int) -> list[tuple[int, int]]:
     return [(number, 2 if number % 10 == 7 else 1) for number in range(count) if number % 10 != 3]
 
 
-class Place:
+class BucketPlace:
     """A topic in the object store, and all that a group keeps there."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
@@ -107,11 +107,11 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(spark: SparkSession) -> Iterator[Place]:
+def place(spark: SparkSession) -> Iterator[BucketPlace]:
     """The tests go on from each other, in order."""
     try:
         with running_object_store(spark) as bucket:
-            yield Place(spark, f"{bucket}/billing")
+            yield BucketPlace(spark, f"{bucket}/billing")
     except JarsError as error:
         pytest.skip(f"no s3a: {error}")
 
@@ -123,7 +123,7 @@ def wait_until(what: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def test_a_run_with_releases_and_rejects(place: Place) -> None:
+def test_a_run_with_releases_and_rejects(place: BucketPlace) -> None:
     place.put(300)
     place.work_off()
     place.assert_all_is_done_once()
@@ -131,7 +131,7 @@ def test_a_run_with_releases_and_rejects(place: Place) -> None:
     print(f"\n{len(place.progress)} micro-batches on s3a; the last one: {timings}")
 
 
-def test_a_restart_goes_on_and_is_fenced_by_a_second_engine(place: Place) -> None:
+def test_a_restart_goes_on_and_is_fenced_by_a_second_engine(place: BucketPlace) -> None:
     before = len(place.progress)
     first = place.group().start()
     place.put(50)
@@ -147,7 +147,7 @@ def test_a_restart_goes_on_and_is_fenced_by_a_second_engine(place: Place) -> Non
     place.assert_all_is_done_once()
 
 
-def test_engines_leave_a_heartbeat_and_nothing_unfinished(place: Place) -> None:
+def test_engines_leave_a_heartbeat_and_nothing_unfinished(place: BucketPlace) -> None:
     beat = heartbeat_file(place.spark, Location.parse(f"{place.root}/state"), GROUP)
     assert beat.modified_at_ms() is not None
     for purpose in ("output", "dead letters"):
@@ -155,7 +155,7 @@ def test_engines_leave_a_heartbeat_and_nothing_unfinished(place: Place) -> None:
         assert [stamp for stamp in journal.stamps() if stamp.batch_id >= 0] == []
 
 
-def test_compaction_twice_and_a_run_after_it(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compaction_twice_and_a_run_after_it(place: BucketPlace, capsys: pytest.CaptureFixture[str]) -> None:
     """By its command, for which the group's engine has only just gone; and again, as if that were long ago, with
     tables that have not changed since: Delta writes a checkpoint in place here, and never twice."""
     root, location = f"{place.root}/state", Location.parse(f"{place.root}/state")
@@ -171,21 +171,21 @@ def test_compaction_twice_and_a_run_after_it(place: Place, capsys: pytest.Captur
     place.assert_all_is_done_once()
 
 
-def test_journal_entries_are_whole_replaced_and_removed(place: Place) -> None:
+def test_journal_entries_are_whole_replaced_and_removed(place: BucketPlace) -> None:
     journal = Journal(place.spark, f"{place.root}/elsewhere", "output", "a group/of names")
     assert journal.stamps() == []
-    journal.put(Stamp(2, 10), b"first")
-    journal.put(Stamp(2, 10), b"second")
-    journal.put(Stamp(2, 9), bytes(range(256)))
-    assert journal.stamps() == [Stamp(2, 9), Stamp(2, 10)]
-    assert (journal.read(Stamp(2, 10)), journal.read(Stamp(2, 9))) == (b"second", bytes(range(256)))
-    journal.remove(Stamp(2, 9))
-    journal.remove(Stamp(2, 9))
-    assert journal.stamps() == [Stamp(2, 10)]
-    assert journal.read(Stamp(2, 9)) is None
+    journal.put(BatchStamp(2, 10), b"first")
+    journal.put(BatchStamp(2, 10), b"second")
+    journal.put(BatchStamp(2, 9), bytes(range(256)))
+    assert journal.stamps() == [BatchStamp(2, 9), BatchStamp(2, 10)]
+    assert (journal.read(BatchStamp(2, 10)), journal.read(BatchStamp(2, 9))) == (b"second", bytes(range(256)))
+    journal.remove(BatchStamp(2, 9))
+    journal.remove(BatchStamp(2, 9))
+    assert journal.stamps() == [BatchStamp(2, 10)]
+    assert journal.read(BatchStamp(2, 9)) is None
 
 
-def test_a_small_file_is_written_read_and_deleted(place: Place) -> None:
+def test_a_small_file_is_written_read_and_deleted(place: BucketPlace) -> None:
     file = place.small_file("beat")
     assert (file.modified_at_ms(), file.read()) == (None, "")
     file.write("one")
@@ -198,7 +198,7 @@ def test_a_small_file_is_written_read_and_deleted(place: Place) -> None:
     assert file.modified_at_ms() is None
 
 
-def test_of_two_that_create_a_small_file_at_once_one_does(place: Place) -> None:
+def test_of_two_that_create_a_small_file_at_once_one_does(place: BucketPlace) -> None:
     """s3a looks whether there is one, then writes: of two at once, both find none."""
     start = threading.Barrier(4)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from share_spark.delta.journal import Journal
 from share_spark.delta.location import Location
-from share_spark.delta.pulse import has_journals
-from share_spark.delta.tables import log_table
-from share_spark.engine.ports import Stamp
+from share_spark.maintenance.heartbeat import has_journals
+from share_spark.model.ids import BatchStamp
+from share_spark.state.tables import log_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,8 +23,8 @@ def test_an_entry_is_unfinished_work_but_what_was_never_an_entry_is_none(spark: 
     directory = log_table(location).directory(spark)
     journal = Journal(spark, directory, "output", GROUP)
     assert not has_journals(spark, location, GROUP)
-    journal.put(Stamp(3, -1), b"a claim")
+    journal.put(BatchStamp(3, -1), b"a claim")
     (Path(directory) / "_share_spark" / "output" / GROUP / ".3-7.tmp").write_text("half")
     assert not has_journals(spark, location, GROUP)
-    journal.put(Stamp(3, 7), b"about to write")
+    journal.put(BatchStamp(3, 7), b"about to write")
     assert has_journals(spark, location, GROUP)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from share_spark.session import build_session
+from share_spark.spark.session import build_session
 
 
 def zip_importers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -12,18 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from share_spark import coordinator
+from share_spark.audit.verify import verify
 from share_spark.coordinator import state_partition_of
-from share_spark.delta import segments, share_coordinator
-from share_spark.delta.kip_takeover import begun, changed_batches, durable_state, written
-from share_spark.delta.pulse import heartbeat_file
-from share_spark.delta.share_coordinator import DeltaShareCoordinator
-from share_spark.delta.state_view import state_bucket
-from share_spark.delta.tables import log_table, state_table
-from share_spark.delta.verify import verify
-from share_spark.model.errors import ConfigError, ErrorCode, FencedError
-from share_spark.model.ids import SharePartitionKey
-from share_spark.model.records import StateBatch
-from share_spark.model.share_state import (
+from share_spark.coordinator.messages import (
     DeleteState,
     InitializeState,
     ReadState,
@@ -33,7 +24,17 @@ from share_spark.model.share_state import (
     StateResult,
     WriteState,
 )
+from share_spark.gateway import share_coordinator
+from share_spark.gateway.kip_takeover import begun, changed_batches, durable_state, written
+from share_spark.gateway.share_coordinator import DeltaShareCoordinator
+from share_spark.maintenance.heartbeat import heartbeat_file
+from share_spark.model.errors import ConfigError, ErrorCode, FencedError
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.records import StateBatch
 from share_spark.partition import check_invariants, restore
+from share_spark.state import segments
+from share_spark.state.state_view import state_bucket
+from share_spark.state.tables import log_table, state_table
 from tests.property.test_stream_check import MICRO_BATCHES, log_of
 from tests.support.engine_on_delta import DeltaWorld
 from tests.support.engine_world import GROUP, TOPIC

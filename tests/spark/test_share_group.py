@@ -13,14 +13,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from share_spark.delta.state_view import state
-from share_spark.delta.topic_producer import Message
-from share_spark.delta.topic_table import EmbeddedTopicLog
+from share_spark.api.share_group import ShareGroup
 from share_spark.engine.progress import MicroBatchProgress
+from share_spark.handlers.acknowledgement import Ack
+from share_spark.handlers.handler import Record
 from share_spark.model.errors import ConfigError, HandlerError, TopicError
-from share_spark.process.acknowledgement import Ack
-from share_spark.process.handlers import Record
-from share_spark.process.share_group import ShareGroup
+from share_spark.state.state_view import state
+from share_spark.topics.topic_producer import Message
+from share_spark.topics.topic_table import EmbeddedTopicLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 RECORDS = 40
 
 
-class Place:
+class GroupPlace:
     """A topic of two partitions, numbers as values, and the directories around it."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
@@ -65,9 +65,9 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Place:
+def place(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> GroupPlace:
     """Worked off once by ``moody``; the tests below go on from there, in order."""
-    place = Place(spark, tmp_path_factory.mktemp("billing"))
+    place = GroupPlace(spark, tmp_path_factory.mktemp("billing"))
     place.put(range(RECORDS))
     place.work_off(moody(place.directory / "calls"))
     return place
@@ -89,20 +89,20 @@ def moody(calls: Path) -> Any:
     return handle
 
 
-def test_every_record_comes_to_its_end_and_each_delivery_calls_once(place: Place) -> None:
+def test_every_record_comes_to_its_end_and_each_delivery_calls_once(place: GroupPlace) -> None:
     deliveries = dict.fromkeys(range(RECORDS), 1) | {5: 3, 7: 3, 8: 2}
     assert place.calls() == {(str(n), count): 1 for n, most in deliveries.items() for count in range(1, most + 1)}
     assert place.ends() == [(RECORDS // 2, RECORDS // 2, 0, 0)] * 2
 
 
-def test_what_cannot_succeed_is_kept_with_its_last_error(place: Place) -> None:
+def test_what_cannot_succeed_is_kept_with_its_last_error(place: GroupPlace) -> None:
     assert place.dead() == {
         ("3", 1, "rejected", "no such account"),
         ("7", 3, "delivery limit reached", "ValueError: attempt 3"),
     }
 
 
-def test_progress_adds_up(place: Place) -> None:
+def test_progress_adds_up(place: GroupPlace) -> None:
     told = place.progress
     assert sum(p.acquired for p in told) == RECORDS + 2 + 2 + 1
     assert sum(p.accepted for p in told) == RECORDS - 2
@@ -110,12 +110,12 @@ def test_progress_adds_up(place: Place) -> None:
     assert told[-1].lag == 0
 
 
-def test_the_table_for_people_is_up_to_date_at_the_end_of_a_run(place: Place) -> None:
+def test_the_table_for_people_is_up_to_date_at_the_end_of_a_run(place: GroupPlace) -> None:
     rows = place.spark.newSession().sql(f"SELECT * FROM delta.`{place.directory}/state/share_partition_state`")
     assert {(row.start_offset, row.end_offset, row.acquired) for row in rows.collect()} == {(20, 20, 0)}
 
 
-def test_a_second_run_goes_on_where_the_first_ended(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_second_run_goes_on_where_the_first_ended(place: GroupPlace, caplog: pytest.LogCaptureFixture) -> None:
     """With its checkpoint deleted, it says so and goes on from the state."""
     shutil.rmtree(place.directory / "state" / "_checkpoints")
     place.put(range(100, 104))
@@ -126,7 +126,7 @@ def test_a_second_run_goes_on_where_the_first_ended(place: Place, caplog: pytest
     assert "goes on from its state" in caplog.text
 
 
-def test_a_checkpoint_of_another_group_is_refused(place: Place) -> None:
+def test_a_checkpoint_of_another_group_is_refused(place: GroupPlace) -> None:
     checkpoint = str(next((place.directory / "state" / "_checkpoints").iterdir()))
     with pytest.raises(ConfigError, match="belongs to group 'billing'"):
         place.group(moody(place.directory / "calls"), "shipping", checkpointLocation=checkpoint).start()
@@ -146,7 +146,9 @@ class Unknown:
 
 
 @pytest.mark.parametrize("handler", [short, Unknown(), lambda _: (Ack.ACCEPT, {"id": 1})])
-def test_a_contract_broken_as_a_whole_ends_the_run_and_charges_nobody_however_often(place: Place, handler: Any) -> None:
+def test_a_contract_broken_as_a_whole_ends_the_run_and_charges_nobody_however_often(
+    place: GroupPlace, handler: Any
+) -> None:
     place.put(range(200, 204))
     for _ in range(3):
         with pytest.raises(HandlerError):
@@ -157,13 +159,13 @@ def test_a_contract_broken_as_a_whole_ends_the_run_and_charges_nobody_however_of
     assert {count for (_, count), times in (place.calls() - before).items() if times} == {1}
 
 
-def test_a_record_that_breaks_its_contract_fails_and_the_others_go_on(place: Place) -> None:
+def test_a_record_that_breaks_its_contract_fails_and_the_others_go_on(place: GroupPlace) -> None:
     place.put(range(210, 214))
     place.work_off(lambda record: "perhaps" if record.value == b"211" else None, **{"share.delivery.count.limit": 2})
     assert sum(available + acquired for _, _, available, acquired in place.ends()) == 0
 
 
-def test_records_that_cannot_be_read_are_charged_to_nobody(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_cannot_be_read_are_charged_to_nobody(place: GroupPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     place.put(range(220, 224))
     with monkeypatch.context() as patch:
         read = EmbeddedTopicLog.read
@@ -180,7 +182,7 @@ def test_records_that_cannot_be_read_are_charged_to_nobody(place: Place, monkeyp
     assert {count for (_, count), times in (place.calls() - before).items() if times} == {1}
 
 
-def test_stop_leaves_nothing_acquired(place: Place) -> None:
+def test_stop_leaves_nothing_acquired(place: GroupPlace) -> None:
     """R57: after the micro-batch that runs; its acknowledgements are committed."""
     place.put(range(300, 308))
     query = place.group(lambda _: Ack.RELEASE, **{"share.delivery.count.limit": 25})
@@ -197,7 +199,7 @@ def test_stop_leaves_nothing_acquired(place: Place) -> None:
     assert sum(available for _, _, available, _ in place.ends()) == 8
 
 
-def test_it_compacts_by_itself_if_wanted(place: Place) -> None:
+def test_it_compacts_by_itself_if_wanted(place: GroupPlace) -> None:
     """Nobody else writes a checkpoint of the log so soon."""
     told = place.directory / "state" / "share_state_log" / "_delta_log" / "_last_checkpoint"
     assert not told.exists()

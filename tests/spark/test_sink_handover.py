@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from share_spark.delta.location import Location
-from share_spark.engine.ports import Stamp
 from share_spark.model.errors import FencedError, StateError
-from tests.support.sink_place import Place
+from share_spark.model.ids import BatchStamp
+from tests.support.sink_place import SinkPlace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,58 +21,58 @@ class Death(BaseException):
 
 
 @pytest.fixture
-def place(spark: SparkSession, tmp_path: Path) -> Place:
-    return Place(spark=spark, state=tmp_path / "state", table=Location(path=str(tmp_path / "sink")))
+def place(spark: SparkSession, tmp_path: Path) -> SinkPlace:
+    return SinkPlace(spark=spark, state=tmp_path / "state", table=Location(path=str(tmp_path / "sink")))
 
 
 @pytest.mark.parametrize("at", ["put", "stamps", "read"])
-def test_a_delivery_that_is_written_while_another_claims_comes_back_or_is_refused(place: Place, at: str) -> None:
+def test_a_delivery_that_is_written_while_another_claims_comes_back_or_is_refused(place: SinkPlace, at: str) -> None:
     predecessor, old, _ = place.claimed()
     refused: list[FencedError] = []
 
     def meanwhile() -> None:
         try:
-            predecessor.commit(Stamp(old, 0), place.rows(1), b"meanwhile")
+            predecessor.commit(BatchStamp(old, 0), place.rows(1), b"meanwhile")
         except FencedError as fault:
             refused.append(fault)
 
-    left = place.disturbed(at, meanwhile).claim(old + 1, Stamp(old, 0))
+    left = place.disturbed(at, meanwhile).claim(old + 1, BatchStamp(old, 0))
     assert (place.written(), left) == (([], None) if refused else ([1], b"meanwhile"))
     assert bool(refused) == (at != "put")
 
 
 def test_a_delivery_that_is_written_to_the_sink_before_while_another_one_is_claimed(
-    place: Place, tmp_path: Path
+    place: SinkPlace, tmp_path: Path
 ) -> None:
     """That it is to be claimed as well is known from the journal alone, which has to be read again."""
     predecessor, old, _ = place.claimed()
     other = Location(path=str(tmp_path / "other"))
 
     def meanwhile() -> None:
-        predecessor.commit(Stamp(old, 0), place.rows(1), b"meanwhile")
+        predecessor.commit(BatchStamp(old, 0), place.rows(1), b"meanwhile")
 
     successor = place.disturbed("stamps", meanwhile, other)
-    assert successor.claim(old + 1, Stamp(old, 0)) == b"meanwhile"
+    assert successor.claim(old + 1, BatchStamp(old, 0)) == b"meanwhile"
     assert place.written() == [1]
     with pytest.raises(FencedError):
-        predecessor.commit(Stamp(old, 1), place.rows(2), b"")
+        predecessor.commit(BatchStamp(old, 1), place.rows(2), b"")
 
 
 @pytest.mark.parametrize("at", ["put", "stamps", "read"])
-def test_a_delivery_that_is_forgotten_while_another_claims_was_absorbed(place: Place, at: str) -> None:
+def test_a_delivery_that_is_forgotten_while_another_claims_was_absorbed(place: SinkPlace, at: str) -> None:
     predecessor, old, _ = place.claimed()
-    predecessor.commit(Stamp(old, 0), place.rows(1), b"absorbed by micro-batch 1")
-    left = place.disturbed(at, predecessor.forget).claim(old + 1, Stamp(old, 1))
+    predecessor.commit(BatchStamp(old, 0), place.rows(1), b"absorbed by micro-batch 1")
+    left = place.disturbed(at, predecessor.forget).claim(old + 1, BatchStamp(old, 1))
     assert left is None
-    assert place.claimed(counted=Stamp(old, 1))[2] is None
+    assert place.claimed(counted=BatchStamp(old, 1))[2] is None
 
 
 @pytest.mark.parametrize("at", ["put", "stamps", "read", "remove"])
 def test_a_successor_that_dies_inside_its_claim_leaves_everything_to_the_next(
-    place: Place, tmp_path: Path, at: str
+    place: SinkPlace, tmp_path: Path, at: str
 ) -> None:
     predecessor, old, _ = place.claimed()
-    predecessor.commit(Stamp(old, 0), place.rows(1), b"not absorbed")
+    predecessor.commit(BatchStamp(old, 0), place.rows(1), b"not absorbed")
     place.epochs += 1
     other = Location(path=str(tmp_path / "other"))
 
@@ -80,15 +80,15 @@ def test_a_successor_that_dies_inside_its_claim_leaves_everything_to_the_next(
         raise Death
 
     with pytest.raises(Death):
-        place.disturbed(at, dies, other).claim(place.epochs, Stamp(old, 0))
-    assert place.claimed(counted=Stamp(old, 0))[2] == b"not absorbed"
+        place.disturbed(at, dies, other).claim(place.epochs, BatchStamp(old, 0))
+    assert place.claimed(counted=BatchStamp(old, 0))[2] == b"not absorbed"
     with pytest.raises(FencedError):
-        predecessor.commit(Stamp(old, 1), place.rows(2), b"")
+        predecessor.commit(BatchStamp(old, 1), place.rows(2), b"")
 
 
-def test_a_slow_successor_whose_own_successor_has_absorbed_everything_is_fenced(place: Place) -> None:
+def test_a_slow_successor_whose_own_successor_has_absorbed_everything_is_fenced(place: SinkPlace) -> None:
     predecessor, old, _ = place.claimed()
-    predecessor.commit(Stamp(old, 0), place.rows(1), b"absorbed by the third")
+    predecessor.commit(BatchStamp(old, 0), place.rows(1), b"absorbed by the third")
 
     def third() -> None:
         place.epochs = old + 1
@@ -97,13 +97,13 @@ def test_a_slow_successor_whose_own_successor_has_absorbed_everything_is_fenced(
         sink.forget()
 
     with pytest.raises(FencedError):
-        place.disturbed("stamps", third).claim(old + 1, Stamp(old, 0))
+        place.disturbed("stamps", third).claim(old + 1, BatchStamp(old, 0))
 
 
-def test_rows_that_neither_the_state_nor_the_journal_knows_are_told(place: Place) -> None:
+def test_rows_that_neither_the_state_nor_the_journal_knows_are_told(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
-    sink.commit(Stamp(epoch, 3), place.rows(1), b"lost")
-    sink.journal().remove(Stamp(epoch, 3))
+    sink.commit(BatchStamp(epoch, 3), place.rows(1), b"lost")
+    sink.journal().remove(BatchStamp(epoch, 3))
     with pytest.raises(StateError, match=r"holds rows of micro-batch 3 of writer epoch 1, whose acknowledgements are"):
-        place.claimed(counted=Stamp(epoch, 3))
-    assert place.claimed(counted=Stamp(epoch, 4))[2] is None
+        place.claimed(counted=BatchStamp(epoch, 3))
+    assert place.claimed(counted=BatchStamp(epoch, 4))[2] is None

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from share_spark.delta import state_store
-from share_spark.delta.buckets import bucket_numbers
-from share_spark.delta.commits import Commit
 from share_spark.delta.location import Location
-from share_spark.delta.tables import log_table
 from share_spark.model.errors import FencedError, StateError
+from share_spark.state import state_store
+from share_spark.state.buckets import bucket_numbers
+from share_spark.state.commits import NotedCommit
+from share_spark.state.tables import log_table
 from tests.support.engine_on_delta import DeltaWorld
 from tests.support.engine_world import ACCEPT, GROUP, RELEASE
 
@@ -48,7 +48,7 @@ def test_the_log_tells_the_live_state_after_every_micro_batch(spark: SparkSessio
         assert world.windows() == windows
     assert engine.store.segment == 1
     successor = world.engine()
-    assert dict(successor.engine._fronts) == dict(engine.engine._fronts)
+    assert dict(successor.engine._summaries) == dict(engine.engine._summaries)
     assert [successor.store.writer_epoch, successor.store.segment] == [2, 2]
 
 
@@ -104,7 +104,7 @@ def test_the_rows_of_a_zombie_do_not_count_for_a_claimer_that_comes_after_them(
     with pytest.raises(FencedError):
         zombie.run()
     third = world.engine()
-    assert [front.start_offset for front in third.engine._fronts.values()] == [0]
+    assert [summary.start_offset for summary in third.engine._summaries.values()] == [0]
     third.run()
     assert world.windows() == ["0-3: 0-2 Q1"]
 
@@ -163,13 +163,13 @@ class FailingListing:
     def __init__(self, listing: Any) -> None:
         self.listing, self.fails = listing, True
 
-    def after(self, version: int) -> Iterator[Commit]:
+    def after(self, version: int) -> Iterator[NotedCommit]:
         yield from self.listing.after(version)
         if self.fails:
             self.fails = False
             raise OSError("connection reset")
 
-    def back_from(self, version: int) -> Iterator[Commit]:
+    def back_from(self, version: int) -> Iterator[NotedCommit]:
         return iter(self.listing.back_from(version))
 
 

@@ -10,10 +10,10 @@ import pytest
 from chispa import assert_df_equality
 
 from share_spark.delta.housekeeping import KeptTable, housekeeping_session
-from share_spark.delta.state_view import state
-from share_spark.delta.tables import log_table, state_table
-from share_spark.delta.upkeep import Upkeep
+from share_spark.maintenance.upkeep import Upkeep
 from share_spark.model.errors import StateError
+from share_spark.state.state_view import state
+from share_spark.state.tables import log_table, state_table
 from tests.support.engine_on_delta import DeltaWorld
 from tests.support.engine_world import ACCEPT, RELEASE
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from share_spark.process.handlers import Record
-from tests.spark.test_share_group import Place
+from share_spark.handlers.handler import Record
+from tests.spark.test_share_group import GroupPlace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,8 +21,8 @@ STUCK = {5: "sleeps for ever", 6: "never returns from C"}
 
 
 @pytest.fixture
-def place(spark: SparkSession, tmp_path: Path) -> Place:
-    found = Place(spark, tmp_path)
+def place(spark: SparkSession, tmp_path: Path) -> GroupPlace:
+    found = GroupPlace(spark, tmp_path)
     found.put(range(RECORDS))
     return found
 
@@ -31,7 +31,7 @@ def slow(_: Record) -> None:
     time.sleep(0.01)
 
 
-def test_a_slow_handler_is_given_what_it_can_do_in_time(place: Place) -> None:
+def test_a_slow_handler_is_given_what_it_can_do_in_time(place: GroupPlace) -> None:
     """All was acquired at first; what the budget left over was no attempt, and was not acquired so again."""
     place.work_off(slow, **{"delivery.budget.ms": 1_000})
     first, second, *_ = place.progress
@@ -53,7 +53,7 @@ def stuck(record: Record) -> None:
 
 
 @pytest.mark.slow
-def test_code_that_does_not_come_back_costs_its_record_and_the_rest_goes_on(place: Place) -> None:
+def test_code_that_does_not_come_back_costs_its_record_and_the_rest_goes_on(place: GroupPlace) -> None:
     options: dict[str, Any] = {"delivery.timeout.ms": 500, "share.delivery.count.limit": 2}
     place.work_off(stuck, **options)
     errors = {int(value): (count, error) for value, count, _, error in place.dead()}

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from share_spark.delta.sink import DeltaSink
-from share_spark.delta.state_view import state
-from share_spark.delta.topic_producer import Message
-from share_spark.delta.topic_table import EmbeddedTopicLog
+from share_spark.api.share_group import ShareGroup
+from share_spark.handlers.acknowledgement import Ack
+from share_spark.handlers.handler import Record
 from share_spark.model.errors import ConfigError, SinkError
-from share_spark.process.acknowledgement import Ack
-from share_spark.process.handlers import Record
-from share_spark.process.share_group import ShareGroup
+from share_spark.output.sink import DeltaSink
+from share_spark.state.state_view import state
+from share_spark.topics.topic_producer import Message
+from share_spark.topics.topic_table import EmbeddedTopicLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,7 @@ def bill(record: Record) -> Any:
     return Ack.ACCEPT, rows
 
 
-class Place:
+class OutputPlace:
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self.spark, self.directory = spark, directory
         self.log = EmbeddedTopicLog(spark, str(directory / "topics"))
@@ -67,11 +67,11 @@ def expected(numbers: range) -> list[tuple[int, int]]:
 
 
 @pytest.fixture
-def place(spark: SparkSession, tmp_path: Path) -> Place:
-    return Place(spark, tmp_path)
+def place(spark: SparkSession, tmp_path: Path) -> OutputPlace:
+    return OutputPlace(spark, tmp_path)
 
 
-def test_rows_of_accepted_records_are_there_once(place: Place) -> None:
+def test_rows_of_accepted_records_are_there_once(place: OutputPlace) -> None:
     place.put(range(40))
     place.work_off()
     assert place.bills() == expected(range(40))
@@ -80,7 +80,7 @@ def test_rows_of_accepted_records_are_there_once(place: Place) -> None:
     assert place.bills() == expected(range(50))
 
 
-def test_a_state_that_is_removed_and_begun_anew_writes_from_one_again(place: Place) -> None:
+def test_a_state_that_is_removed_and_begun_anew_writes_from_one_again(place: OutputPlace) -> None:
     """What went before, with its higher numbers, is another writer's, for output rows as for dead letters."""
     place.put(range(20))
     dead = str(place.directory / "dead")
@@ -93,7 +93,7 @@ def test_a_state_that_is_removed_and_begun_anew_writes_from_one_again(place: Pla
 
 
 def test_a_delivery_that_was_written_but_not_absorbed_is_absorbed_by_the_next_engine(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: OutputPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine dies right after the sink's commit: what it wrote counts, and nobody sees these records again."""
     place.put(range(20))
@@ -105,7 +105,7 @@ def test_a_delivery_that_was_written_but_not_absorbed_is_absorbed_by_the_next_en
             raise RuntimeError("the engine is gone")
 
         patch.setattr(DeltaSink, "commit", die_after)
-        patch.setattr("share_spark.process.query.ShareGroupQuery._close_engine", lambda _self: None)
+        patch.setattr("share_spark.api.query.ShareGroupQuery._close_engine", lambda _self: None)
         query = place.group().to_delta(str(place.directory / "bills")).start()
         with pytest.raises(RuntimeError, match="the engine is gone"):
             query.awaitTermination(120)
@@ -115,7 +115,7 @@ def test_a_delivery_that_was_written_but_not_absorbed_is_absorbed_by_the_next_en
     assert place.bills() == expected(range(20))
 
 
-def test_a_sink_that_refuses_rows_stops_the_engine_and_charges_nobody(place: Place) -> None:
+def test_a_sink_that_refuses_rows_stops_the_engine_and_charges_nobody(place: OutputPlace) -> None:
     place.put(range(10))
     table = place.directory / "bills"
     place.spark.sql(f"CREATE TABLE delta.`{table}` (number bigint, attempt int, CHECK_ME int) USING delta")
@@ -139,7 +139,7 @@ def test_a_sink_that_refuses_rows_stops_the_engine_and_charges_nobody(place: Pla
     ],
 )
 def test_what_cannot_fit_is_told_before_anything_starts(
-    place: Place, output: str | None, table: str | None, reason: str
+    place: OutputPlace, output: str | None, table: str | None, reason: str
 ) -> None:
     if table is not None:
         place.spark.sql(f"CREATE TABLE delta.`{place.directory / 'bills'}` ({table}) USING delta")

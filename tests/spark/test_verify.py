@@ -11,12 +11,12 @@ import pytest
 from pyspark.sql import functions as F
 
 from share_spark import cli
+from share_spark.audit.verify import verify
+from share_spark.audit.verify_report import VerifyReport
 from share_spark.coordinator import state_partition_of
 from share_spark.delta.location import Location
-from share_spark.delta.tables import ensure_tables, log_table
-from share_spark.delta.verify import verify
-from share_spark.delta.verify_report import VerifyReport
 from share_spark.model.errors import ConfigError, FencedError, StateError
+from share_spark.state.tables import ensure_tables, log_table
 from tests.support.engine_on_delta import DeltaWorld
 from tests.support.engine_world import ACCEPT, GROUP, REJECT, RELEASE
 
@@ -52,7 +52,7 @@ def worked(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Del
 
 
 def test_what_engines_wrote_agrees(worked: DeltaWorld, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="share_spark.delta.verify"):
+    with caplog.at_level(logging.INFO, logger="share_spark.audit.verify"):
         report = verify(worked.spark, worked.location)
     assert report.agrees
     assert [(verdict.topic, verdict.partition) for verdict in report.verdicts] == [("orders", n) for n in range(3)]

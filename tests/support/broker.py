@@ -25,7 +25,7 @@ from uuid import uuid4
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from share_spark.jars import broker_jar_paths, require_java
+from share_spark.spark.jars import broker_jar_paths, require_java
 
 START_TIMEOUT_S = 90
 STOP_TIMEOUT_S = 20

@@ -6,23 +6,23 @@ from collections.abc import Callable
 
 import pytest
 
-from share_spark.engine.memory_delivery import Answer
-from tests.support.engine_world import ACCEPT, Death, Engine, World
+from share_spark.testing.memory_delivery import Answer
+from tests.support.engine_world import ACCEPT, Death, EngineLife, InMemoryGroup
 
 LOCK_MS = 30_000
 
 
-def runs(engine: Engine, times: int) -> None:
+def runs(engine: EngineLife, times: int) -> None:
     for _ in range(times):
         engine.run()
 
 
-def dies(engine: Engine) -> None:
+def dies(engine: EngineLife) -> None:
     with pytest.raises(Death):
         engine.run()
 
 
-def recovers(world: World) -> None:
+def recovers(world: InMemoryGroup) -> None:
     """A new engine finishes everything, once the locks of the dead have ended."""
     world.clock.advance(LOCK_MS)
     world.engine(available_now=True).run_until_done()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from share_spark.delta.location import Location
-from share_spark.delta.state_store import DeltaShareStateStore
-from share_spark.delta.state_view import state
-from share_spark.engine.memory_delivery import RecordHandler
-from tests.support.engine_world import GROUP, LETTERS, World
+from share_spark.state.state_store import DeltaShareStateStore
+from share_spark.state.state_view import state
+from share_spark.testing.memory_delivery import RecordHandler
+from tests.support.engine_world import GROUP, LETTERS, InMemoryGroup
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _LETTER_OF = {"Available": LETTERS[0], "Acquired": LETTERS[1], "Acknowledged": LETTERS[2], "Archived": LETTERS[4]}
 
 
-class DeltaWorld(World):
+class DeltaWorld(InMemoryGroup):
     """``directory``: the state location."""
 
     def __init__(
@@ -31,7 +31,7 @@ class DeltaWorld(World):
         super().__init__(partitions=partitions, handler=handler, store=self.delta_store, **settings)
         self.spark, self.location = spark, Location.parse(directory)
 
-    def delta_store(self, _world: World, run_id: str) -> DeltaShareStateStore:
+    def delta_store(self, _world: InMemoryGroup, run_id: str) -> DeltaShareStateStore:
         return DeltaShareStateStore(
             spark=self.spark,
             location=self.location,

@@ -6,7 +6,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from share_spark.engine.memory import (
+from share_spark.engine.micro_batch import Ports, ShareGroupEngine
+from share_spark.engine.progress import MicroBatchProgress
+from share_spark.engine.topics import SubscribedTopics
+from share_spark.model.config import GroupConfig
+from share_spark.model.ids import SharePartitionKey, TopicPartition
+from share_spark.model.requests import AcknowledgeType
+from share_spark.partition import PartitionLimits, SharePartition, check_invariants
+from share_spark.testing.memory import (
     InMemoryShareStateStore,
     InMemoryStateLog,
     InMemoryTopicLog,
@@ -15,15 +22,8 @@ from share_spark.engine.memory import (
     Moment,
     StateCommit,
 )
-from share_spark.engine.memory_delivery import Answer, InMemoryDelivery, RecordHandler
-from share_spark.engine.memory_output import InMemoryDeadLetters, InMemoryOutputSink, InMemoryOutputTable
-from share_spark.engine.micro_batch import Ports, ShareGroupEngine
-from share_spark.engine.progress import MicroBatchProgress
-from share_spark.engine.topics import SubscribedTopics
-from share_spark.model.config import GroupConfig
-from share_spark.model.ids import SharePartitionKey, TopicPartition
-from share_spark.model.requests import AcknowledgeType
-from share_spark.partition import PartitionLimits, SharePartition, check_invariants
+from share_spark.testing.memory_delivery import Answer, InMemoryDelivery, RecordHandler
+from share_spark.testing.memory_output import InMemoryDeadLetters, InMemoryOutputSink, InMemoryOutputTable
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 GROUP, TOPIC = "billing", "orders"
@@ -49,7 +49,7 @@ class Interruption:
                 raise self.fault
 
 
-class World:
+class InMemoryGroup:
     """What outlives an engine. ``calls`` are the handler's: (partition, offset, delivery count)."""
 
     def __init__(
@@ -57,7 +57,7 @@ class World:
         *,
         partitions: int = 1,
         handler: RecordHandler | None = None,
-        store: Callable[[World, str], Any] | None = None,
+        store: Callable[[InMemoryGroup, str], Any] | None = None,
         output: bool = False,
         **settings: object,
     ) -> None:
@@ -88,10 +88,10 @@ class World:
 
     def engine(
         self, *, available_now: bool = False, interrupt: Callable[[Moment, StateCommit], None] | None = None
-    ) -> Engine:
+    ) -> EngineLife:
         """A new process: claims the group and loads its state."""
         self.runs += 1
-        found = Engine(self, f"run{self.runs}", available_now)
+        found = EngineLife(self, f"run{self.runs}", available_now)
         found.engine.start()
         if interrupt is not None:
             found.store.interrupt = interrupt
@@ -123,7 +123,7 @@ class World:
         return Counter(call[:2] for call in self.calls)
 
 
-def memory_store(world: World, run_id: str) -> InMemoryShareStateStore:
+def memory_store(world: InMemoryGroup, run_id: str) -> InMemoryShareStateStore:
     return InMemoryShareStateStore(
         log=world.state_log,
         group_id=GROUP,
@@ -133,10 +133,10 @@ def memory_store(world: World, run_id: str) -> InMemoryShareStateStore:
     )
 
 
-class Engine:
+class EngineLife:
     """One process of an engine. Drop it to kill it."""
 
-    def __init__(self, world: World, run_id: str, available_now: bool) -> None:
+    def __init__(self, world: InMemoryGroup, run_id: str, available_now: bool) -> None:
         self.store = world.make_store(world, run_id)
         self.sink = InMemoryOutputSink(world.output) if world.output is not None else None
         topics = SubscribedTopics(

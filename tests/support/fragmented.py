@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from share_spark.delta import loading
-from share_spark.delta.buckets import STATE
-from share_spark.delta.commits import CommitNote
-from share_spark.delta.fold import Fold
-from share_spark.delta.loading import payloads_in
 from share_spark.delta.location import Location
-from share_spark.delta.tables import LOG_COLUMNS, ensure_tables, log_table
+from share_spark.state import loading
+from share_spark.state.buckets import STATE
+from share_spark.state.commits import CommitNote
+from share_spark.state.fold import Fold
+from share_spark.state.loading import payloads_in
+from share_spark.state.tables import LOG_COLUMNS, ensure_tables, log_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from share_spark.delta.state_store import DeltaShareStateStore
     from share_spark.partition import SharePartition
+    from share_spark.state.state_store import DeltaShareStateStore
 
 GROUP = "fragmented"
 STRIDE = 20

@@ -1,8 +1,8 @@
 """A real S3 protocol server in this process, and Hadoop's s3a to reach it: a store without a rename that is atomic and
 without a create that only one of two can win.
 
-The jars are a set of the tests' alone, fetched and kept as the engine's are (``share_spark.jars``). The whole AWS SDK
-is one jar of 560 MB; s3a loads six modules of it, 10 MB with what they need.
+The jars are a set of the tests' alone, fetched and kept as the engine's are (``share_spark.spark.jars``). The whole AWS
+SDK is one jar of 560 MB; s3a loads six modules of it, 10 MB with what they need.
 """
 
 from __future__ import annotations

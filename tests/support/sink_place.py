@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 
 from share_spark.delta.journal import Journal
 from share_spark.delta.location import Location
-from share_spark.delta.sink import DeltaSink, sink_app_id
-from share_spark.engine.ports import Stamp
+from share_spark.model.ids import BatchStamp
+from share_spark.output.sink import DeltaSink, sink_app_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +30,7 @@ SCHEMA = StructType.fromJson(
 
 
 @dataclass(kw_only=True)
-class Place:
+class SinkPlace:
     """A sink table and the state of a group beside it; ``engine`` is a new run of the group."""
 
     spark: SparkSession
@@ -50,14 +50,14 @@ class Place:
         )
 
     def claimed(
-        self, table: Location | None = None, counted: Stamp | None = None
+        self, table: Location | None = None, counted: BatchStamp | None = None
     ) -> tuple[DeltaSink, int, bytes | None]:
         """(sink, its epoch, what its claim returned). ``counted``: the last micro-batch that counts; what the journal
         does not know has been absorbed if it is left out."""
         self.epochs += 1
         sink = self.engine(table)
         sink.prepare(SCHEMA)
-        return sink, self.epochs, sink.claim(self.epochs, counted or Stamp(self.epochs, -1))
+        return sink, self.epochs, sink.claim(self.epochs, counted or BatchStamp(self.epochs, -1))
 
     def disturbed(self, at: str, disturb: Callable[[], None], table: Location | None = None) -> DeltaSink:
         """A new run, to which ``disturb`` happens once, right after its journal has done ``at``."""
@@ -91,21 +91,21 @@ class Disturbed(Journal):
     at: str
     disturb: Callable[[], None]
 
-    def put(self, stamp: Stamp, content: bytes) -> None:
+    def put(self, stamp: BatchStamp, content: bytes) -> None:
         super().put(stamp, content)
         self._happen("put")
 
-    def stamps(self) -> list[Stamp]:
+    def stamps(self) -> list[BatchStamp]:
         found = super().stamps()
         self._happen("stamps")
         return found
 
-    def read(self, stamp: Stamp) -> bytes | None:
+    def read(self, stamp: BatchStamp) -> bytes | None:
         found = super().read(stamp)
         self._happen("read")
         return found
 
-    def remove(self, stamp: Stamp) -> None:
+    def remove(self, stamp: BatchStamp) -> None:
         super().remove(stamp)
         self._happen("remove")
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_spark.delta.commits import Commit, CommitNote, GroupTail, group_tail
-from share_spark.engine.memory import InMemoryStateLog, StateCommit
+from share_spark.state.commits import CommitNote, GroupTail, NotedCommit, group_tail
+from share_spark.testing.memory import InMemoryStateLog, StateCommit
 
 Told = tuple[str, str, int, int]
 """Kind (``claim`` or ``records``), run, writer epoch, batch."""
@@ -19,7 +19,7 @@ def tail(*told: Told | None, group_id: str = "g") -> GroupTail:
     notes = [
         told_note and CommitNote("g", told_note[0], told_note[2], told_note[1], 7, told_note[3]) for told_note in told
     ]
-    commits = [Commit(version, note) for version, note in enumerate(notes)]
+    commits = [NotedCommit(version, note) for version, note in enumerate(notes)]
     return group_tail(reversed(commits), group_id)
 
 
@@ -68,7 +68,7 @@ def test_a_successor_that_died_before_its_first_append_leaves_the_state_of_its_p
 
 
 def test_a_log_that_was_cleaned_up_too_far_cannot_tell() -> None:
-    commits = [Commit(version, CommitNote("g", "records", 1, "a", 0, version)) for version in (9, 8)]
+    commits = [NotedCommit(version, CommitNote("g", "records", 1, "a", 0, version)) for version in (9, 8)]
     assert group_tail(iter(commits[:1]), "g").told is False
     assert group_tail(iter(commits), "g").valid == commits[0].note
 
@@ -94,5 +94,5 @@ def test_walking_back_finds_what_walking_forward_judges(acts: Sequence[tuple[int
             owned[engine] *= owned[engine] == log.highest("g")[0]
     counted = log.that_count("g", log.version)
     notes = [CommitNote(*commit[:6]) for commit in log.commits]
-    found = group_tail((Commit(at, note) for at, note in reversed(list(enumerate(notes)))), "g").valid
+    found = group_tail((NotedCommit(at, note) for at, note in reversed(list(enumerate(notes)))), "g").valid
     assert (found and found.batch_id) == (counted[-1].batch_id if counted else None)

@@ -8,9 +8,9 @@ import pytest
 
 from share_spark import cli
 from share_spark.cli.config_files import read_order
-from share_spark.delta.compaction_order import CompactionOrder
-from share_spark.delta.idle_groups import GroupEvidence
 from share_spark.delta.location import Location
+from share_spark.maintenance.compaction_order import CompactionOrder
+from share_spark.maintenance.idle_groups import GroupEvidence
 from share_spark.model.errors import ConfigError
 
 STATE = ["compact", "--state", "/lake/queues"]

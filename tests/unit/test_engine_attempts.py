@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from share_spark.engine.memory import Moment
-from share_spark.engine.memory_delivery import Answer, LedgerLostError, WorkerLostError
 from share_spark.engine.micro_batch import ENGINE_LOST
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Delivered, MemberTrace
 from share_spark.model.errors import HandlerError
 from share_spark.model.requests import Loss
+from share_spark.testing.memory import Moment
+from share_spark.testing.memory_delivery import Answer, LedgerLostError, WorkerLostError
 from tests.support.engine_deaths import LOCK_MS, dies, killer_of, recovers, runs
-from tests.support.engine_world import ACCEPT, REJECT, RELEASE, Death, Engine, Interruption, World, at
+from tests.support.engine_world import ACCEPT, REJECT, RELEASE, Death, EngineLife, InMemoryGroup, Interruption, at
 
 
 @dataclass
@@ -42,13 +42,13 @@ class BrokenDelivery:
     def forget_traces(self) -> None: ...
 
 
-def broken(engine: Engine, answers: Sequence[AcknowledgedSpan] = (), *, raises: bool = False) -> None:
+def broken(engine: EngineLife, answers: Sequence[AcknowledgedSpan] = (), *, raises: bool = False) -> None:
     """Its delivery is broken from now on."""
     engine.engine.ports = replace(engine.engine.ports, delivery=BrokenDelivery(answers, raises))
 
 
 def test_death_before_the_append_leaves_no_trace() -> None:
-    world = World()
+    world = InMemoryGroup()
     world.produce(5)
     dies(world.engine(interrupt=Interruption(Moment.BEFORE_APPEND, Death())))
     assert world.calls == []
@@ -59,7 +59,7 @@ def test_death_before_the_append_leaves_no_trace() -> None:
 
 def test_death_after_the_append_has_cost_nothing() -> None:
     """No handler was entered, and the empty ledger says so."""
-    world = World()
+    world = InMemoryGroup()
     world.produce(5)
     dies(world.engine(interrupt=Interruption(Moment.AFTER_APPEND, Death())))
     assert world.window() == "0-5: 0-4 Q1"
@@ -69,7 +69,7 @@ def test_death_after_the_append_has_cost_nothing() -> None:
 
 def test_death_with_the_machine_has_cost_one_attempt() -> None:
     """Nobody can say that no handler was entered."""
-    world = World()
+    world = InMemoryGroup()
     world.produce(5)
     dies(world.engine(interrupt=Interruption(Moment.AFTER_APPEND, Death())))
     world.machine_is_lost()
@@ -78,7 +78,7 @@ def test_death_with_the_machine_has_cost_one_attempt() -> None:
 
 
 def test_death_during_delivery_has_cost_one_attempt_for_all_that_was_entered() -> None:
-    world = World(handler=killer_of(2))
+    world = InMemoryGroup(handler=killer_of(2))
     world.produce(5)
     dies(world.engine())
     recovers(world)
@@ -87,7 +87,7 @@ def test_death_during_delivery_has_cost_one_attempt_for_all_that_was_entered() -
 
 
 def test_death_during_delivery_with_the_machine_has_cost_one_attempt_for_all_that_was_acquired() -> None:
-    world = World(handler=killer_of(2))
+    world = InMemoryGroup(handler=killer_of(2))
     world.produce(5)
     dies(world.engine())
     world.machine_is_lost()
@@ -97,7 +97,7 @@ def test_death_during_delivery_with_the_machine_has_cost_one_attempt_for_all_tha
 
 def test_of_the_dead_before_the_last_one_the_ledgers_are_kept_until_their_locks_end() -> None:
     """The one in between died before any lock had ended."""
-    world = World(handler=killer_of(2))
+    world = InMemoryGroup(handler=killer_of(2))
     world.produce(5)
     dies(world.engine())
     dies(world.engine(interrupt=Interruption(Moment.BEFORE_APPEND, Death())))
@@ -113,7 +113,7 @@ def test_a_worker_that_dies_in_a_record_has_cost_that_record_one_attempt() -> No
             raise WorkerLostError
         return ACCEPT
 
-    world = World(handler=handler)
+    world = InMemoryGroup(handler=handler)
     world.produce(5)
     world.engine(available_now=True).run_until_done()
     assert world.calls == [*((0, offset, 1) for offset in range(5)), (0, 2, 2)]
@@ -125,7 +125,7 @@ def test_a_record_that_kills_its_worker_each_time_is_archived_at_the_limit() -> 
             raise WorkerLostError
         return ACCEPT
 
-    world = World(handler=handler, share__delivery__count__limit=3)
+    world = InMemoryGroup(handler=handler, share__delivery__count__limit=3)
     world.produce(5)
     world.engine(available_now=True).run_until_done()
     assert world.deliveries == Counter({(0, 0): 1, (0, 1): 1, (0, 2): 3, (0, 3): 1, (0, 4): 1})
@@ -138,7 +138,7 @@ def test_a_worker_lost_with_its_machine_costs_its_records_one_attempt_and_archiv
             raise LedgerLostError
         return ACCEPT
 
-    world = World(handler=handler, share__delivery__count__limit=2)
+    world = InMemoryGroup(handler=handler, share__delivery__count__limit=2)
     world.produce(5)
     world.engine(available_now=True).run_until_done()
     assert world.dead_letters.letters == []
@@ -146,7 +146,7 @@ def test_a_worker_lost_with_its_machine_costs_its_records_one_attempt_and_archiv
 
 
 def test_death_after_delivery_loses_its_acknowledgements_and_nothing_else() -> None:
-    world = World()
+    world = InMemoryGroup()
     world.produce(5)
     world.engine().run()
     recovers(world)
@@ -158,7 +158,7 @@ def test_death_after_delivery_loses_its_acknowledgements_and_nothing_else() -> N
 def test_crashes_in_the_handler_count_toward_the_limit_but_no_further(is_traced: bool) -> None:
     """R6. Without ledgers a record must be found to have been alone first, which takes five deaths."""
     limit = 3 if is_traced else 5
-    world = World(handler=killer_of(0, times=99), share__delivery__count__limit=limit)
+    world = InMemoryGroup(handler=killer_of(0, times=99), share__delivery__count__limit=limit)
     world.produce(1)
     for _ in range(limit):
         engine = world.engine()
@@ -177,7 +177,7 @@ def test_crashes_in_the_handler_count_toward_the_limit_but_no_further(is_traced:
 @pytest.mark.parametrize("raises", [True, False])
 def test_a_delivery_that_fails_before_any_handler_costs_no_attempt(raises: bool) -> None:
     """A supervisor starts the query again and again: nothing is used up, and what is given back is there at once."""
-    world = World(share__delivery__count__limit=2)
+    world = InMemoryGroup(share__delivery__count__limit=2)
     world.produce(3)
     for _ in range(20):
         engine = world.engine()
@@ -192,7 +192,7 @@ def test_a_delivery_that_fails_before_any_handler_costs_no_attempt(raises: bool)
 
 
 def test_what_a_failed_delivery_knows_counts_and_the_rest_was_not_entered() -> None:
-    world = World()
+    world = InMemoryGroup()
     world.produce(5)
     engine = world.engine()
     known = np.array([(0, 0, ACCEPT), (2, 2, RELEASE), (3, 3, REJECT)], np.int64)
@@ -206,7 +206,7 @@ def test_what_a_failed_delivery_knows_counts_and_the_rest_was_not_entered() -> N
 
 def test_with_a_sink_a_failed_delivery_gives_everything_back() -> None:
     """What it knows of records without their rows would be acceptance without output."""
-    world = World(output=True)
+    world = InMemoryGroup(output=True)
     world.produce(3)
     engine = world.engine()
     broken(engine, [AcknowledgedSpan(at(), np.array([(0, 1, ACCEPT)], np.int64), ())])
@@ -218,7 +218,7 @@ def test_with_a_sink_a_failed_delivery_gives_everything_back() -> None:
 
 def test_what_a_slow_delivery_did_not_come_to_is_given_back() -> None:
     """It is no attempt, and comes with the next micro-batch."""
-    world = World()
+    world = InMemoryGroup()
     world.produce(3)
     engine = world.engine()
     slow = np.array([(0, 0, ACCEPT), (1, 2, Loss.NOT_ENTERED)], np.int64)
@@ -235,7 +235,7 @@ def test_what_a_slow_delivery_did_not_come_to_is_given_back() -> None:
 
 def test_ledgers_of_the_dead_are_kept_while_their_topic_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their locks have run out, but nobody could end them."""
-    world = World(handler=killer_of(2))
+    world = InMemoryGroup(handler=killer_of(2))
     world.produce(5)
     dies(world.engine())
     world.clock.advance(LOCK_MS)
@@ -248,7 +248,7 @@ def test_ledgers_of_the_dead_are_kept_while_their_topic_cannot_be_read(monkeypat
 
 
 def test_an_engine_that_was_replaced_does_not_remove_the_ledgers_of_its_successor() -> None:
-    world = World()
+    world = InMemoryGroup()
     zombie = world.engine()
     world.engine()
     zombie.engine.ports.delivery.forget_traces()
@@ -258,7 +258,7 @@ def test_an_engine_that_was_replaced_does_not_remove_the_ledgers_of_its_successo
 @pytest.mark.parametrize("limit", [6, 10, 25])
 def test_where_the_dead_leave_no_ledgers_a_successor_knows_it_before_it_acquires(limit: int) -> None:
     """Else the accused would run together in its first micro-batch, and one death would say nothing."""
-    world = World(handler=killer_of(0, times=99), share__delivery__count__limit=limit)
+    world = InMemoryGroup(handler=killer_of(0, times=99), share__delivery__count__limit=limit)
     world.produce(100)
     deaths = 0
     while not (engine := world.engine(available_now=True)).engine.done:

@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 import pytest
 
-from share_spark.engine.memory import Moment, StateCommit
 from share_spark.model.errors import DeadLetterError, FencedError, StateError
+from share_spark.testing.memory import Moment, StateCommit
 from tests.support.engine_deaths import LOCK_MS, dies, recovers
-from tests.support.engine_world import ACCEPT, REJECT, RELEASE, Death, Engine, Interruption, World
+from tests.support.engine_world import ACCEPT, REJECT, RELEASE, Death, EngineLife, InMemoryGroup, Interruption
 
 
 def test_death_before_the_append_of_acknowledgements_repeats_the_delivery() -> None:
-    world = World()
+    world = InMemoryGroup()
     world.produce(5)
     dies_in_second = world.engine(interrupt=Interruption(Moment.BEFORE_APPEND, Death(), nth=2))
     dies_in_second.run()
@@ -27,7 +27,7 @@ def test_death_before_the_append_of_acknowledgements_repeats_the_delivery() -> N
 
 
 def test_what_was_accepted_before_the_death_is_never_delivered_again() -> None:
-    world = World(handler=lambda *record: RELEASE if record[2] == 3 else ACCEPT)
+    world = InMemoryGroup(handler=lambda *record: RELEASE if record[2] == 3 else ACCEPT)
     world.produce(5)
     engine = world.engine(interrupt=Interruption(Moment.AFTER_APPEND, Death(), nth=2))
     engine.run()
@@ -40,7 +40,7 @@ def test_what_was_accepted_before_the_death_is_never_delivered_again() -> None:
 
 def test_locks_of_the_dead_hold_until_their_deadline() -> None:
     """R55: no sooner, since nobody can know that the other is dead."""
-    world = World()
+    world = InMemoryGroup()
     world.produce(5)
     world.engine().run()
     world.produce(2)
@@ -57,7 +57,7 @@ def test_locks_of_the_dead_hold_until_their_deadline() -> None:
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_an_append_of_unknown_outcome_changes_nothing_for_the_records(moment: Moment, nth: int) -> None:
     """It happened or it did not: the log says which, and each record is delivered as if nothing had been."""
-    world = World(handler=lambda *record: RELEASE if (record[2], record[3]) == (1, 1) else ACCEPT)
+    world = InMemoryGroup(handler=lambda *record: RELEASE if (record[2], record[3]) == (1, 1) else ACCEPT)
     world.produce(3)
     engine = world.engine(available_now=True, interrupt=Interruption(moment, OSError("timed out"), nth))
     engine.run_until_done()
@@ -67,7 +67,7 @@ def test_an_append_of_unknown_outcome_changes_nothing_for_the_records(moment: Mo
 
 @pytest.mark.parametrize("nth", [1, 2])
 def test_an_unknown_append_happens_at_most_once(nth: int) -> None:
-    world = World()
+    world = InMemoryGroup()
     world.produce(3)
     world.engine(
         available_now=True, interrupt=Interruption(Moment.AFTER_APPEND, OSError("timed out"), nth)
@@ -76,7 +76,7 @@ def test_an_unknown_append_happens_at_most_once(nth: int) -> None:
 
 
 def test_a_log_that_refuses_every_append_stops_the_engine_and_keeps_the_state() -> None:
-    world = World()
+    world = InMemoryGroup()
     world.produce(3)
 
     def refuse(moment: Moment, _commit: StateCommit) -> None:
@@ -92,7 +92,7 @@ def test_a_log_that_refuses_every_append_stops_the_engine_and_keeps_the_state() 
 
 
 def test_a_second_engine_fences_the_first() -> None:
-    world = World()
+    world = InMemoryGroup()
     world.produce(3)
     first = world.engine()
     first.run()
@@ -108,7 +108,7 @@ def test_a_second_engine_fences_the_first() -> None:
 
 def test_the_append_of_a_zombie_counts_for_nobody() -> None:
     """It accepted the records after its successor had claimed: they are delivered again, with an exact count."""
-    world = World()
+    world = InMemoryGroup()
     world.produce(3)
     zombie = world.engine()
     zombie.run()
@@ -123,7 +123,7 @@ def test_the_append_of_a_zombie_counts_for_nobody() -> None:
 
 
 def test_a_fenced_engine_calls_no_handler_after_it_has_looked() -> None:
-    world = World()
+    world = InMemoryGroup()
     first = world.engine()
     world.engine()
     world.produce(3)
@@ -133,7 +133,7 @@ def test_a_fenced_engine_calls_no_handler_after_it_has_looked() -> None:
 
 
 def test_a_claim_between_the_append_and_the_look_fences() -> None:
-    world = World()
+    world = InMemoryGroup()
     world.produce(3)
     claims: list[Callable[[], object]] = [lambda: world.engine()]
 
@@ -150,8 +150,8 @@ def test_a_claim_between_the_append_and_the_look_fences() -> None:
 
 def test_of_two_claims_of_one_epoch_the_first_wins() -> None:
     """Both engines have read the same log before either of them wrote."""
-    world = World()
-    winners: list[Engine] = []
+    world = InMemoryGroup()
+    winners: list[EngineLife] = []
     late = world.engine()
     late.store.run_id = "late"
 
@@ -169,7 +169,7 @@ def test_of_two_claims_of_one_epoch_the_first_wins() -> None:
 
 
 def test_stopping_commits_what_was_handled_and_acquires_nothing() -> None:
-    world = World(handler=lambda *record: RELEASE if record[2] == 1 else ACCEPT)
+    world = InMemoryGroup(handler=lambda *record: RELEASE if record[2] == 1 else ACCEPT)
     world.produce(3)
     engine = world.engine()
     engine.run()
@@ -182,7 +182,7 @@ def test_stopping_commits_what_was_handled_and_acquires_nothing() -> None:
 
 
 def test_stopping_leaves_the_locks_of_the_dead_alone() -> None:
-    world = World()
+    world = InMemoryGroup()
     world.produce(3)
     world.engine().run()
     world.engine().run(stopping=True)
@@ -190,7 +190,7 @@ def test_stopping_leaves_the_locks_of_the_dead_alone() -> None:
 
 
 def test_a_refused_dead_letter_stops_the_engine_and_is_written_by_the_next() -> None:
-    world = World(handler=lambda *_: (REJECT, "never"))
+    world = InMemoryGroup(handler=lambda *_: (REJECT, "never"))
     world.produce(2)
     engine = world.engine()
     engine.run()
@@ -207,7 +207,7 @@ def test_a_refused_dead_letter_stops_the_engine_and_is_written_by_the_next() -> 
 @pytest.mark.parametrize(("moment", "count"), [(Moment.BEFORE_APPEND, 2), (Moment.AFTER_APPEND, 1)])
 def test_a_dead_letter_is_there_exactly_if_its_record_was_archived(moment: Moment, count: int) -> None:
     """Announced before the commit, written after it: a crash on either side makes neither none nor two."""
-    world = World(handler=lambda *_: (REJECT, "never"))
+    world = InMemoryGroup(handler=lambda *_: (REJECT, "never"))
     world.produce(1)
     engine = world.engine(interrupt=Interruption(moment, Death(), nth=2))
     engine.run()
@@ -216,13 +216,13 @@ def test_a_dead_letter_is_there_exactly_if_its_record_was_archived(moment: Momen
     assert [letter.delivery_count for letter in world.dead_letters.letters] == [count]
 
 
-def letters_of(world: World) -> list[tuple[int, int]]:
+def letters_of(world: InMemoryGroup) -> list[tuple[int, int]]:
     return [letter[1:3] for letter in world.dead_letters.letters]
 
 
 def test_dead_letters_that_could_not_be_written_come_before_later_ones() -> None:
     """A table takes no letters of an earlier micro-batch after those of a later one."""
-    world = World(handler=lambda *_: (REJECT, "never"), max__records__per__trigger=1)
+    world = InMemoryGroup(handler=lambda *_: (REJECT, "never"), max__records__per__trigger=1)
     world.produce(3)
     engine = world.engine()
     engine.run()
@@ -242,7 +242,7 @@ def test_dead_letters_that_could_not_be_written_come_before_later_ones() -> None
     assert letters_of(world) == [(0, 0), (2, 2), (3, 3), (1, 1)]
 
 
-def does_not_know(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Engine, list[StateCommit]]:
+def does_not_know(world: InMemoryGroup, monkeypatch: pytest.MonkeyPatch) -> tuple[EngineLife, list[StateCommit]]:
     """An engine whose append of a rejection failed, and that could not ask the log; and that append."""
     failed: list[StateCommit] = []
     engine = world.engine()
@@ -265,7 +265,7 @@ def does_not_know(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Engine
 
 def test_what_was_announced_for_a_commit_that_did_not_happen_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """The closing micro-batch archives the record, and dies before it writes; the letter is there once."""
-    world = World(handler=lambda *_: (REJECT, "never"))
+    world = InMemoryGroup(handler=lambda *_: (REJECT, "never"))
     world.produce(1)
     engine, _ = does_not_know(world, monkeypatch)
     engine.store.interrupt = Interruption(Moment.AFTER_APPEND, Death())
@@ -277,7 +277,7 @@ def test_what_was_announced_for_a_commit_that_did_not_happen_is_not_written(monk
 
 def test_a_commit_that_happens_after_all_has_its_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log said that it had not; it lands when its engine is dead."""
-    world = World(handler=lambda *_: (REJECT, "never"))
+    world = InMemoryGroup(handler=lambda *_: (REJECT, "never"))
     world.produce(1)
     engine, failed = does_not_know(world, monkeypatch)
     engine.store.interrupt = Interruption(Moment.BEFORE_APPEND, Death())
@@ -289,7 +289,7 @@ def test_a_commit_that_happens_after_all_has_its_dead_letters(monkeypatch: pytes
 
 
 def test_what_a_failing_dead_letter_target_held_up_is_given_back_uncharged() -> None:
-    world = World(handler=lambda *_: (REJECT, "never"), max__records__per__trigger=1)
+    world = InMemoryGroup(handler=lambda *_: (REJECT, "never"), max__records__per__trigger=1)
     world.produce(2)
     engine = world.engine()
     engine.run()
@@ -304,7 +304,7 @@ def test_what_a_failing_dead_letter_target_held_up_is_given_back_uncharged() -> 
 @pytest.mark.parametrize("updates", [1, 2, 3])
 def test_segments_roll_and_the_newest_one_is_the_whole_state(updates: int) -> None:
     """R74-R76: after so many updates a new segment begins with a snapshot of every live share-partition."""
-    world = World(
+    world = InMemoryGroup(
         partitions=2,
         handler=lambda *_: RELEASE,
         share__coordinator__snapshot__update__records__per__snapshot=updates,
@@ -328,7 +328,7 @@ def test_an_engine_that_cannot_learn_whether_it_has_appended_decides_nothing_on_
     moment: Moment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The storage is away for the append, the question and the load; then it is back for the closing micro-batch."""
-    world = World()
+    world = InMemoryGroup()
     world.produce(3)
     engine = world.engine(interrupt=Interruption(moment, OSError("gone"), nth=2))
     engine.run()

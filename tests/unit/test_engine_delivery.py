@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from share_spark.engine.ports import DeadLetter
-from tests.support.engine_world import ACCEPT, REJECT, RELEASE, World, at
+from tests.support.engine_world import ACCEPT, REJECT, RELEASE, InMemoryGroup, at
 
 
 def test_accepted_records_are_delivered_once_and_pass_the_start_offset() -> None:
-    world = World()
+    world = InMemoryGroup()
     world.produce(10)
     told = world.engine(available_now=True).run_until_done()
     assert world.calls == [(0, offset, 1) for offset in range(10)]
@@ -18,7 +18,7 @@ def test_accepted_records_are_delivered_once_and_pass_the_start_offset() -> None
 
 
 def test_a_released_record_comes_back_with_the_next_count() -> None:
-    world = World(handler=lambda *record: RELEASE if record[2] % 2 and record[3] < 3 else ACCEPT)
+    world = InMemoryGroup(handler=lambda *record: RELEASE if record[2] % 2 and record[3] < 3 else ACCEPT)
     world.produce(4)
     told = world.engine(available_now=True).run_until_done()
     assert world.calls == [
@@ -37,7 +37,7 @@ def test_a_released_record_comes_back_with_the_next_count() -> None:
 
 def test_a_release_holds_up_the_start_offset_but_not_its_neighbours() -> None:
     """R15."""
-    world = World(handler=lambda *record: RELEASE if record[2] == 1 else ACCEPT)
+    world = InMemoryGroup(handler=lambda *record: RELEASE if record[2] == 1 else ACCEPT)
     world.produce(4)
     engine = world.engine()
     engine.run()
@@ -46,7 +46,7 @@ def test_a_release_holds_up_the_start_offset_but_not_its_neighbours() -> None:
 
 
 def test_a_rejected_record_is_archived_at_once_and_becomes_a_dead_letter() -> None:
-    world = World(handler=lambda *record: (REJECT, "no such account") if record[2] == 2 else ACCEPT)
+    world = InMemoryGroup(handler=lambda *record: (REJECT, "no such account") if record[2] == 2 else ACCEPT)
     world.produce(4)
     told = world.engine(available_now=True).run_until_done()
     assert world.deliveries[0, 2] == 1
@@ -63,7 +63,7 @@ def test_poison_reaches_its_limit_after_exactly_so_many_deliveries(limit: int) -
             raise ValueError(f"attempt {count}")
         return ACCEPT
 
-    world = World(handler=handler, share__delivery__count__limit=limit)  # type: ignore[arg-type]
+    world = InMemoryGroup(handler=handler, share__delivery__count__limit=limit)  # type: ignore[arg-type]
     world.produce(6)
     told = world.engine(available_now=True).run_until_done()
     assert [call for call in world.calls if call[1] == 3] == [(0, 3, n + 1) for n in range(limit)]
@@ -75,7 +75,7 @@ def test_poison_reaches_its_limit_after_exactly_so_many_deliveries(limit: int) -
 
 
 def test_dead_letters_are_cut_where_the_error_changes() -> None:
-    world = World(handler=lambda *record: (REJECT, "odd" if record[2] >= 2 else ""))
+    world = InMemoryGroup(handler=lambda *record: (REJECT, "odd" if record[2] >= 2 else ""))
     world.produce(4)
     world.engine(available_now=True).run_until_done()
     assert [letter[1:] for letter in world.dead_letters.letters] == [
@@ -86,7 +86,7 @@ def test_dead_letters_are_cut_where_the_error_changes() -> None:
 
 def test_offsets_without_a_record_are_archived_and_hold_up_nothing() -> None:
     """R19, R21: compacted away, used up by a transaction marker, or at the very end of the log."""
-    world = World()
+    world = InMemoryGroup()
     world.produce(6)
     world.topics.compact(at(), [0, 3])
     world.topics.skip(at(), 2)
@@ -99,7 +99,7 @@ def test_offsets_without_a_record_are_archived_and_hold_up_nothing() -> None:
 
 def test_a_record_compacted_away_between_two_deliveries_is_archived() -> None:
     """R19."""
-    world = World(handler=lambda *_: RELEASE)
+    world = InMemoryGroup(handler=lambda *_: RELEASE)
     world.produce(3)
     engine = world.engine()
     engine.run()
@@ -113,7 +113,7 @@ def test_a_record_compacted_away_between_two_deliveries_is_archived() -> None:
 
 def test_the_log_start_moves_under_a_slow_group() -> None:
     """R25: what is gone is archived without a dead letter, the rest goes on."""
-    world = World(handler=lambda *_: RELEASE)
+    world = InMemoryGroup(handler=lambda *_: RELEASE)
     world.produce(10)
     engine = world.engine()
     engine.run()
@@ -128,7 +128,7 @@ def test_the_log_start_moves_under_a_slow_group() -> None:
 
 
 def test_the_whole_log_is_deleted_under_a_group() -> None:
-    world = World()
+    world = InMemoryGroup()
     world.produce(10)
     engine = world.engine(available_now=True)
     world.topics.move_log_start(at(), 10)
@@ -139,7 +139,7 @@ def test_the_whole_log_is_deleted_under_a_group() -> None:
 
 def test_what_the_dead_hold_below_the_log_start_ends_with_its_lock() -> None:
     """R25: Acquired records below it stay until then, and are archived, not delivered."""
-    world = World()
+    world = InMemoryGroup()
     world.produce(4)
     world.engine().run()
     world.topics.move_log_start(at(), 2)
@@ -154,7 +154,7 @@ def test_what_the_dead_hold_below_the_log_start_ends_with_its_lock() -> None:
 
 def test_a_log_start_that_moves_onto_finished_records_passes_them() -> None:
     """R15, R25: otherwise an available-now run would wait for an acknowledgement that nobody can give any more."""
-    world = World(handler=lambda *record: RELEASE if record[2] == 0 else ACCEPT)
+    world = InMemoryGroup(handler=lambda *record: RELEASE if record[2] == 0 else ACCEPT)
     world.produce(3)
     engine = world.engine(available_now=True)
     engine.run()

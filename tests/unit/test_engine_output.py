@@ -6,27 +6,27 @@ from collections.abc import Callable
 
 import pytest
 
-from share_spark.engine.memory import Moment
-from share_spark.engine.memory_delivery import Answer, WorkerLostError
 from share_spark.engine.micro_batch import ENGINE_LOST
 from share_spark.model.errors import FencedError, OutputUnknownError, SinkError
-from tests.support.engine_world import ACCEPT, REJECT, RELEASE, Death, Engine, Interruption, World
+from share_spark.testing.memory import Moment
+from share_spark.testing.memory_delivery import Answer, WorkerLostError
+from tests.support.engine_world import ACCEPT, REJECT, RELEASE, Death, EngineLife, InMemoryGroup, Interruption
 
 LOCK_MS = 30_000
 
 
-def world_of(records: int, handler: Callable[..., Answer] | None = None, **settings: object) -> World:
-    world = World(handler=handler, output=True, **settings)
+def world_of(records: int, handler: Callable[..., Answer] | None = None, **settings: object) -> InMemoryGroup:
+    world = InMemoryGroup(handler=handler, output=True, **settings)
     world.produce(records)
     return world
 
 
-def rows(world: World) -> list[int]:
+def rows(world: InMemoryGroup) -> list[int]:
     assert world.output is not None
     return [row.offset for row in world.output.rows]
 
 
-def dies_at(engine: Engine, moment: str) -> None:
+def dies_at(engine: EngineLife, moment: str) -> None:
     def hook(now: str) -> None:
         if now == moment:
             raise Death
@@ -37,12 +37,12 @@ def dies_at(engine: Engine, moment: str) -> None:
         runs(engine, 5)
 
 
-def runs(engine: Engine, times: int) -> None:
+def runs(engine: EngineLife, times: int) -> None:
     for _ in range(times):
         engine.run()
 
 
-def finish(world: World) -> None:
+def finish(world: InMemoryGroup) -> None:
     world.clock.advance(LOCK_MS)
     world.engine(available_now=True).run_until_done(step_ms=LOCK_MS)
 
@@ -220,5 +220,5 @@ def test_an_engine_that_dies_after_the_handler_keeps_the_counts() -> None:
     assert world.calls[3:] == [(0, offset, 2) for offset in range(3)]
 
 
-def finish_within(world: World, most: int) -> None:
+def finish_within(world: InMemoryGroup, most: int) -> None:
     world.engine(available_now=True).run_until_done(step_ms=LOCK_MS, most=most)

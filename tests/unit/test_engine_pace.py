@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from share_spark.engine.pace import FIRST_RECORDS, Pace
-from tests.support.engine_world import ACCEPT, World
+from tests.support.engine_world import ACCEPT, InMemoryGroup
 
 BUDGET_MS = 10_000
 
@@ -50,7 +50,7 @@ def test_a_handler_that_took_no_time_that_a_clock_can_see_has_no_bound() -> None
 
 
 def test_an_engine_acquires_by_its_pace() -> None:
-    world = World(handler=lambda *_: ACCEPT, delivery__budget__ms=1_000)
+    world = InMemoryGroup(handler=lambda *_: ACCEPT, delivery__budget__ms=1_000)
     world.produce(100)
     engine = world.engine()
     engine.engine._pace = Pace(records_per_s=10)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from share_spark.engine.memory import MemoryRecord
 from share_spark.model.errors import TopicError
-from tests.support.engine_world import ACCEPT, RELEASE, TOPIC, World, at
+from share_spark.testing.memory import MemoryRecord
+from tests.support.engine_world import ACCEPT, RELEASE, TOPIC, InMemoryGroup, at
 
 
 def test_latest_begins_at_the_end_of_the_log() -> None:
     """R26."""
-    world = World(share__auto__offset__reset="latest")
+    world = InMemoryGroup(share__auto__offset__reset="latest")
     world.produce(5)
     engine = world.engine()
     engine.run()
@@ -22,7 +22,7 @@ def test_latest_begins_at_the_end_of_the_log() -> None:
 
 def test_latest_is_chosen_once_even_if_nothing_was_delivered_before_the_restart() -> None:
     """R26: the first SPSO is durable."""
-    world = World(share__auto__offset__reset="latest")
+    world = InMemoryGroup(share__auto__offset__reset="latest")
     world.produce(5)
     world.engine().run()
     world.produce(2)
@@ -31,7 +31,7 @@ def test_latest_is_chosen_once_even_if_nothing_was_delivered_before_the_restart(
 
 
 def test_earliest_begins_at_the_log_start() -> None:
-    world = World()
+    world = InMemoryGroup()
     world.produce(5)
     world.topics.move_log_start(at(), 3)
     world.engine().run()
@@ -39,7 +39,7 @@ def test_earliest_begins_at_the_log_start() -> None:
 
 
 def test_by_duration_begins_at_the_first_record_young_enough() -> None:
-    world = World(partitions=2, share__auto__offset__reset="by_duration:PT1M")
+    world = InMemoryGroup(partitions=2, share__auto__offset__reset="by_duration:PT1M")
     for age_ms in (120_000, 60_000, 1_000):
         world.topics.append(at(0), [MemoryRecord(world.clock() - age_ms)])
     world.topics.append(at(1), [MemoryRecord(world.clock() - 90_000)])
@@ -51,7 +51,7 @@ def test_by_duration_begins_at_the_first_record_young_enough() -> None:
 @pytest.mark.parametrize("policy", ["latest", "earliest"])
 def test_a_partition_added_later_begins_at_its_log_start(policy: str) -> None:
     """Whatever the policy: nothing written before it was noticed is skipped."""
-    world = World(share__auto__offset__reset=policy)
+    world = InMemoryGroup(share__auto__offset__reset=policy)
     engine = world.engine()
     engine.run()
     world.topics.add_partitions(TOPIC, 1)
@@ -61,7 +61,7 @@ def test_a_partition_added_later_begins_at_its_log_start(policy: str) -> None:
 
 
 def test_an_idle_engine_appends_nothing() -> None:
-    world = World(partitions=3)
+    world = InMemoryGroup(partitions=3)
     engine = world.engine()
     engine.run()
     version = world.state_log.version
@@ -71,7 +71,7 @@ def test_an_idle_engine_appends_nothing() -> None:
 
 def test_a_new_engine_without_work_appends_one_snapshot_and_no_more() -> None:
     """R74, R75: its segment begins with the state of every share-partition, idle ones included."""
-    world = World(partitions=2)
+    world = InMemoryGroup(partitions=2)
     world.produce(1)
     world.engine(available_now=True).run_until_done()
     engine = world.engine()
@@ -84,7 +84,7 @@ def test_a_new_engine_without_work_appends_one_snapshot_and_no_more() -> None:
 
 def test_the_lock_limit_bounds_the_window() -> None:
     """R37: a window of 100 offsets, SPSO to end, finished ones included."""
-    world = World(
+    world = InMemoryGroup(
         handler=lambda *record: RELEASE if record[2] == 0 else ACCEPT, share__partition__max__record__locks=100
     )
     world.produce(300)
@@ -99,14 +99,14 @@ def test_the_lock_limit_bounds_the_window() -> None:
 
 
 def test_an_available_now_run_gets_through_a_window_smaller_than_the_log() -> None:
-    world = World(share__partition__max__record__locks=100)
+    world = InMemoryGroup(share__partition__max__record__locks=100)
     world.produce(250)
     told = world.engine(available_now=True).run_until_done()
     assert [p.acquired for p in told] == [100, 100, 50, 0]
 
 
 def test_records_per_trigger_are_shared_out() -> None:
-    world = World(partitions=3, max__records__per__trigger=100)
+    world = InMemoryGroup(partitions=3, max__records__per__trigger=100)
     world.produce(10, 0)
     world.produce(200, 1)
     world.produce(200, 2)
@@ -118,14 +118,14 @@ def test_records_per_trigger_are_shared_out() -> None:
 
 def test_redeliveries_come_before_new_records() -> None:
     """R38: in offset order."""
-    world = World(handler=lambda *record: RELEASE if record[3] == 1 else ACCEPT, max__records__per__trigger=3)
+    world = InMemoryGroup(handler=lambda *record: RELEASE if record[3] == 1 else ACCEPT, max__records__per__trigger=3)
     world.produce(9)
     world.engine(available_now=True).run_until_done()
     assert [call[1:] for call in world.calls[:6]] == [(0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (2, 2)]
 
 
 def test_available_now_ends_at_the_log_end_of_its_start() -> None:
-    world = World(partitions=2)
+    world = InMemoryGroup(partitions=2)
     world.produce(3)
     engine = world.engine(available_now=True)
     world.produce(4)
@@ -134,7 +134,7 @@ def test_available_now_ends_at_the_log_end_of_its_start() -> None:
 
 
 def test_available_now_is_done_only_when_the_last_acknowledgement_is_committed() -> None:
-    world = World()
+    world = InMemoryGroup()
     world.produce(3)
     engine = world.engine(available_now=True)
     engine.run()
@@ -144,13 +144,13 @@ def test_available_now_is_done_only_when_the_last_acknowledgement_is_committed()
 
 
 def test_available_now_on_an_empty_topic_ends() -> None:
-    world = World(partitions=2)
+    world = InMemoryGroup(partitions=2)
     assert len(world.engine(available_now=True).run_until_done()) == 1
 
 
 def test_available_now_waits_for_the_locks_of_the_dead() -> None:
     """R55."""
-    world = World()
+    world = InMemoryGroup()
     world.produce(3)
     world.engine().run()
     engine = world.engine(available_now=True)
@@ -168,7 +168,7 @@ def test_available_now_waits_for_the_locks_of_the_dead() -> None:
 
 
 def test_a_topic_created_anew_under_a_running_group_is_an_error() -> None:
-    world = World()
+    world = InMemoryGroup()
     world.produce(5)
     engine = world.engine()
     engine.run()
@@ -181,7 +181,7 @@ def test_a_topic_created_anew_under_a_running_group_is_an_error() -> None:
 
 
 def test_a_topic_created_anew_and_filled_past_its_old_end_is_noticed_in_seconds() -> None:
-    world = World()
+    world = InMemoryGroup()
     world.produce(5)
     engine = world.engine()
     engine.run()
@@ -193,7 +193,7 @@ def test_a_topic_created_anew_and_filled_past_its_old_end_is_noticed_in_seconds(
 
 
 def test_a_topic_created_anew_between_two_runs_is_an_error() -> None:
-    world = World()
+    world = InMemoryGroup()
     world.produce(5)
     world.engine().run()
     world.topics.create_topic(TOPIC, 1)
@@ -202,7 +202,7 @@ def test_a_topic_created_anew_between_two_runs_is_an_error() -> None:
 
 
 def test_an_unknown_topic_claims_nothing() -> None:
-    world = World()
+    world = InMemoryGroup()
     world.topics.delete_topic(TOPIC)
     with pytest.raises(TopicError, match="does not exist"):
         world.engine()
@@ -210,7 +210,7 @@ def test_an_unknown_topic_claims_nothing() -> None:
 
 
 def test_a_clock_that_goes_back_ends_no_lock_early() -> None:
-    world = World(handler=lambda *_: RELEASE)
+    world = InMemoryGroup(handler=lambda *_: RELEASE)
     world.produce(1)
     engine = world.engine()
     engine.run()

@@ -9,21 +9,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from share_spark.engine.search import IN_TURN, Search
-from share_spark.engine.step import Front
+from share_spark.engine.step import PartitionSummary
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import Doubt
 
 KEYS = [SharePartitionKey("g", "t", partition) for partition in range(5)]
-Fronts = dict[SharePartitionKey, Front]
+Fronts = dict[SharePartitionKey, PartitionSummary]
 
 
-def fronts(*suspected: tuple[int, int, int]) -> Fronts:
+def summaries(*suspected: tuple[int, int, int]) -> Fronts:
     """Of so many suspects LOST_TWICE, LOST_IN_PIECE and ACCUSED, one share-partition each."""
-    return {key: Front("orders", 0, 10**6, 0, None, None, found) for key, found in zip(KEYS, suspected, strict=False)}
+    return {
+        key: PartitionSummary("orders", 0, 10**6, 0, None, None, found)
+        for key, found in zip(KEYS, suspected, strict=False)
+    }
 
 
 def test_without_suspects_there_is_nothing_to_search() -> None:
-    assert Search().next_piece(fronts((0, 0, 0), (0, 0, 0)), KEYS) is None
+    assert Search().next_piece(summaries((0, 0, 0), (0, 0, 0)), KEYS) is None
     assert Search().next_piece({}, KEYS) is None
 
 
@@ -34,14 +37,14 @@ def test_the_deepest_doubt_is_searched_first() -> None:
         ((8, 4, 0), Doubt.LOST_IN_PIECE),
         ((8, 0, 0), Doubt.LOST_TWICE),
     ]:
-        piece = search.next_piece(fronts(suspected), KEYS)
+        piece = search.next_piece(summaries(suspected), KEYS)
         assert piece is not None
         assert piece.searched is doubt
 
 
 def test_pieces_are_filled_across_share_partitions() -> None:
     """1,000 records that were lost twice: ten pieces of 100."""
-    piece = Search().next_piece(fronts((30, 0, 0), (0, 0, 0), (50, 0, 0), (920, 0, 0)), KEYS)
+    piece = Search().next_piece(summaries((30, 0, 0), (0, 0, 0), (50, 0, 0), (920, 0, 0)), KEYS)
     assert piece is not None
     assert piece.records == {KEYS[0]: 30, KEYS[2]: 50, KEYS[3]: 20}
     assert not piece.alone
@@ -50,16 +53,16 @@ def test_pieces_are_filled_across_share_partitions() -> None:
 
 def test_share_partitions_that_are_not_read_are_not_searched() -> None:
     """Of a topic that nobody subscribes to any more."""
-    piece = Search().next_piece(fronts((0, 0, 7), (0, 0, 5)), KEYS[1:])
+    piece = Search().next_piece(summaries((0, 0, 7), (0, 0, 5)), KEYS[1:])
     assert piece is not None
     assert piece.records == {KEYS[1]: 5}
 
 
 def test_accused_records_run_in_turn_and_where_the_dead_leave_no_traces_one_by_one() -> None:
-    together = Search().next_piece(fronts((0, 0, IN_TURN + 5)), KEYS)
+    together = Search().next_piece(summaries((0, 0, IN_TURN + 5)), KEYS)
     assert together is not None
     assert (together.records, together.in_turn, together.alone) == ({KEYS[0]: IN_TURN}, True, False)
-    single = Search(one_by_one=True).next_piece(fronts((0, 0, 7)), KEYS)
+    single = Search(one_by_one=True).next_piece(summaries((0, 0, 7)), KEYS)
     assert single is not None
     assert (single.records, single.in_turn, single.alone) == ({KEYS[0]: 1}, True, True)
 
@@ -69,7 +72,7 @@ def test_accused_records_run_in_turn_and_where_the_dead_leave_no_traces_one_by_o
 )
 def test_only_an_accused_record_is_alone(suspected: tuple[int, int, int], is_alone: bool) -> None:
     """One that two engines have died with, among whatever, must not be archived for the third death."""
-    piece = Search().next_piece(fronts(suspected), KEYS)
+    piece = Search().next_piece(summaries(suspected), KEYS)
     assert piece is not None
     assert piece.alone is is_alone
 
@@ -77,12 +80,12 @@ def test_only_an_accused_record_is_alone(suspected: tuple[int, int, int], is_alo
 def test_pieces_keep_their_size_while_a_search_goes_on_and_the_next_search_finds_its_own() -> None:
     search = Search()
     assert [searched(search, left) for left in (1_000, 900, 700, 100)] == [100, 100, 100, 100]
-    search.next_piece(fronts((0, 0, 0)), KEYS)
+    search.next_piece(summaries((0, 0, 0)), KEYS)
     assert searched(search, 27) == 9
 
 
 def searched(search: Search, left: int) -> int:
-    piece = search.next_piece(fronts((left, 0, 0)), KEYS)
+    piece = search.next_piece(summaries((left, 0, 0)), KEYS)
     assert piece is not None
     return sum(piece.records.values())
 
@@ -90,7 +93,7 @@ def searched(search: Search, left: int) -> int:
 def test_a_deeper_search_does_not_change_the_pieces_of_the_one_that_waits() -> None:
     search = Search()
     assert searched(search, 1_000) == 100
-    search.next_piece(fronts((900, 100, 0)), KEYS)
+    search.next_piece(summaries((900, 100, 0)), KEYS)
     assert searched(search, 500) == 100
 
 
@@ -104,7 +107,7 @@ def test_one_among_n_is_found_within_three_cube_roots(sizes: list[int], guilty: 
     for doubt in (Doubt.LOST_TWICE, Doubt.LOST_IN_PIECE, Doubt.ACCUSED):
         search, left, at = Search(one_by_one=True), suspects, guilty % suspects
         while True:
-            piece = search.next_piece(fronts(*split(sizes, left, doubt)), KEYS)
+            piece = search.next_piece(summaries(*split(sizes, left, doubt)), KEYS)
             assert piece is not None
             assert piece.searched is doubt
             taken = sum(piece.records.values())

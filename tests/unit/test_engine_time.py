@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_spark.engine.engine_time import EngineTime
-from tests.support.engine_world import ACCEPT, RELEASE, Engine, World
+from tests.support.engine_world import ACCEPT, RELEASE, EngineLife, InMemoryGroup
 
 LOCK_MS = 30_000
 HOUR_MS = 3_600_000
@@ -49,7 +49,7 @@ def test_it_never_goes_back_and_never_faster_than_the_clock(start: int, last: in
 @pytest.mark.parametrize("off_ms", [-HOUR_MS, 0, HOUR_MS])
 def test_a_successor_with_another_clock_neither_waits_for_hours_nor_goes_back(off_ms: int) -> None:
     """The locks of the dead end after their duration if its clock is behind; if it is ahead, at once."""
-    world = World(handler=lambda *record: RELEASE if record[3] == 1 else ACCEPT)
+    world = InMemoryGroup(handler=lambda *record: RELEASE if record[3] == 1 else ACCEPT)
     world.produce(1)
     world.engine().run()
     world.clock.advance(off_ms)
@@ -61,6 +61,6 @@ def test_a_successor_with_another_clock_neither_waits_for_hours_nor_goes_back(of
     assert world.calls == [(0, 0, 1), (0, 0, 2)]
 
 
-def runs(engine: Engine, times: int) -> None:
+def runs(engine: EngineLife, times: int) -> None:
     for _ in range(times):
         engine.run()

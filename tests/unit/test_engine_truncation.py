@@ -6,15 +6,15 @@ import logging
 
 import pytest
 
-from share_spark.engine.memory import MemoryRecord
-from share_spark.engine.step import Control, EndedAttempt, ended_attempts, step
+from share_spark.engine.step import EndedAttempt, PartitionInput, ended_attempts, step
 from share_spark.model.errors import TopicUnreachableError
 from share_spark.partition import PartitionLimits
-from tests.support.engine_world import ACCEPT, REJECT, RELEASE, TOPIC, Death, Engine, World, at
+from share_spark.testing.memory import MemoryRecord
+from tests.support.engine_world import ACCEPT, REJECT, RELEASE, TOPIC, Death, EngineLife, InMemoryGroup, at
 from tests.support.share_partition import KEY, Partition
 
 
-def calls_of(world: World, since: int) -> list[tuple[int, int]]:
+def calls_of(world: InMemoryGroup, since: int) -> list[tuple[int, int]]:
     return [(offset, count) for _, offset, count in world.calls[since:]]
 
 
@@ -22,13 +22,13 @@ def new(first: int, end: int) -> list[tuple[int, int]]:
     return [(offset, 1) for offset in range(first, end)]
 
 
-def drained(world: World, engine: Engine) -> None:
+def drained(world: InMemoryGroup, engine: EngineLife) -> None:
     while not (told := engine.run()).idle:
         assert told.batch_id < 50, world.window()
 
 
 def test_records_written_again_at_the_old_offsets_are_delivered(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
+    world = InMemoryGroup()
     world.produce(10)
     engine = world.engine()
     drained(world, engine)
@@ -48,7 +48,7 @@ def test_records_written_again_at_the_old_offsets_are_delivered(caplog: pytest.L
 
 def test_fewer_records_than_were_lost() -> None:
     """Written before the engine has looked, and less than before: what is above the new end is new later."""
-    world = World()
+    world = InMemoryGroup()
     world.produce(10)
     engine = world.engine()
     drained(world, engine)
@@ -61,7 +61,7 @@ def test_fewer_records_than_were_lost() -> None:
 
 
 def test_the_next_engine_finds_it() -> None:
-    world = World()
+    world = InMemoryGroup()
     world.produce(10)
     drained(world, world.engine())
     world.topics.truncate(at(), 6)
@@ -74,7 +74,7 @@ def test_the_next_engine_finds_it() -> None:
 
 def test_what_lies_below_the_new_end_is_untouched() -> None:
     """Released and accepted there: redelivered once, with its count, or not at all."""
-    world = World(handler=lambda *record: RELEASE if record[2] % 3 == 0 and record[3] == 1 else ACCEPT)
+    world = InMemoryGroup(handler=lambda *record: RELEASE if record[2] % 3 == 0 and record[3] == 1 else ACCEPT)
     world.produce(10)
     engine = world.engine()
     engine.run()
@@ -87,7 +87,7 @@ def test_what_lies_below_the_new_end_is_untouched() -> None:
 
 
 def test_the_locks_of_the_dead_above_the_new_end_are_gone_at_once() -> None:
-    world = World()
+    world = InMemoryGroup()
     world.produce(10)
 
     def dies(*_: object) -> None:
@@ -113,7 +113,7 @@ def test_the_locks_of_the_dead_above_the_new_end_are_gone_at_once() -> None:
 
 def test_no_dead_letter_for_what_is_no_longer_there() -> None:
     """It would be written with the content of another record."""
-    world = World(handler=lambda *_: REJECT)
+    world = InMemoryGroup(handler=lambda *_: REJECT)
     world.produce(10)
     engine = world.engine()
     engine.run()
@@ -125,7 +125,7 @@ def test_no_dead_letter_for_what_is_no_longer_there() -> None:
 
 @pytest.mark.parametrize("again", [0, 2, 10])
 def test_an_available_now_run_does_not_wait_for_what_is_gone(again: int) -> None:
-    world = World(max__records__per__trigger=20)
+    world = InMemoryGroup(max__records__per__trigger=20)
     world.produce(60)
     engine = world.engine(available_now=True)
     engine.run()
@@ -140,7 +140,7 @@ def test_an_available_now_run_does_not_wait_for_what_is_gone(again: int) -> None
 
 def test_a_truncation_between_the_window_and_the_target() -> None:
     """Nothing is forgotten, but less is to come."""
-    world = World(max__records__per__trigger=20)
+    world = InMemoryGroup(max__records__per__trigger=20)
     world.produce(60)
     engine = world.engine(available_now=True)
     engine.run()
@@ -150,7 +150,7 @@ def test_a_truncation_between_the_window_and_the_target() -> None:
 
 
 def test_a_log_that_is_emptied_and_begins_higher() -> None:
-    world = World()
+    world = InMemoryGroup()
     world.produce(10)
     engine = world.engine()
     drained(world, engine)
@@ -164,7 +164,7 @@ def test_a_log_that_is_emptied_and_begins_higher() -> None:
 
 
 def test_an_engine_that_stops_without_its_topics_forgets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(handler=lambda *_: RELEASE)
+    world = InMemoryGroup(handler=lambda *_: RELEASE)
     world.produce(10)
     engine = world.engine()
     engine.run()
@@ -179,7 +179,7 @@ def test_an_engine_that_stops_without_its_topics_forgets_nothing(monkeypatch: py
 
 
 def test_an_engine_that_stops_says_what_it_has_seen() -> None:
-    world = World()
+    world = InMemoryGroup()
     world.produce(10)
     engine = world.engine()
     engine.run()
@@ -191,7 +191,7 @@ def test_an_engine_that_stops_says_what_it_has_seen() -> None:
 
 
 def test_other_partitions_are_left_alone() -> None:
-    world = World(partitions=2)
+    world = InMemoryGroup(partitions=2)
     world.produce(5, partition=0)
     world.produce(5, partition=1)
     engine = world.engine()
@@ -203,7 +203,7 @@ def test_other_partitions_are_left_alone() -> None:
 
 def test_a_segment_that_ends_with_it() -> None:
     """The snapshot of the truncation and the one that begins a segment are one record."""
-    world = World(share__coordinator__snapshot__update__records__per__snapshot=1)
+    world = InMemoryGroup(share__coordinator__snapshot__update__records__per__snapshot=1)
     engine = world.engine()
     for end in (4, 3, 2):
         world.topics.append(at(), [MemoryRecord(0)] * 5)
@@ -217,17 +217,17 @@ def test_a_segment_that_ends_with_it() -> None:
 def test_the_audit_says_so() -> None:
     found = Partition()
     found.fetch("a", (0, 9))
-    control = Control(topic=TOPIC, log_start_offset=0, end_offset=4, truncated_to=4)
-    result = step(KEY, found.state, control, limits=PartitionLimits(), member_id="b", now_ms=0)
+    partition_input = PartitionInput(topic=TOPIC, log_start_offset=0, end_offset=4, truncated_to=4)
+    result = step(KEY, found.state, partition_input, limits=PartitionLimits(), member_id="b", now_ms=0)
     assert ended_attempts(result.answered) == [EndedAttempt(4, 9, 1, "truncated")]
 
 
 def test_nothing_is_acquired_of_what_is_gone() -> None:
-    """Not in the micro-batch that finds it, either: its control row was planned with the old window."""
+    """Not in the micro-batch that finds it, either: its partition input was planned with the old window."""
     found = Partition()
     found.fetch("a", (0, 9))
     found.release("a")
-    control = Control(topic=TOPIC, log_start_offset=0, end_offset=4, truncated_to=4, max_records=10)
-    result = step(KEY, found.state, control, limits=PartitionLimits(), member_id="b", now_ms=0)
+    partition_input = PartitionInput(topic=TOPIC, log_start_offset=0, end_offset=4, truncated_to=4, max_records=10)
+    result = step(KEY, found.state, partition_input, limits=PartitionLimits(), member_id="b", now_ms=0)
     assert result.outcome.acquired.tolist() == [[0, 3, 2]]
-    assert (result.outcome.front.start_offset, result.outcome.front.end_offset) == (0, 4)
+    assert (result.outcome.summary.start_offset, result.outcome.summary.end_offset) == (0, 4)

@@ -9,9 +9,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from share_spark.handlers.acknowledgement import ERROR_TEXT_LIMIT, Ack, Answers, batch_answers, single_answer
 from share_spark.model.errors import HandlerError
 from share_spark.model.requests import AcknowledgeType
-from share_spark.process.acknowledgement import ERROR_TEXT_LIMIT, Ack, Answers, batch_answers, single_answer
 
 ACCEPT, RELEASE, REJECT = Ack
 

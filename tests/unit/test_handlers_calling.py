@@ -14,13 +14,13 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from share_spark.delivery.calling import FIRST_SLICE, CallOutcome, Calls, call_handler, watched_code
+from share_spark.handlers.acknowledgement import Ack
+from share_spark.handlers.handler import HANDLER_COLUMNS, Record, arrow_handler, as_handler, pandas_handler
+from share_spark.handlers.records import records_of
+from share_spark.handlers.time_limit import TimeLimit
 from share_spark.model.errors import HandlerError
 from share_spark.model.requests import Loss
-from share_spark.process.acknowledgement import Ack
-from share_spark.process.calling import FIRST_SLICE, Calls, Outcome, call_handler, watched_code
-from share_spark.process.handlers import HANDLER_COLUMNS, Record, arrow_handler, as_handler, pandas_handler
-from share_spark.process.records import records_of
-from share_spark.process.timelimit import TimeLimit
 from tests.unit.test_handlers_answers import told
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -45,7 +45,7 @@ def batch_of(rows: int, **columns: pa.Array[Any]) -> pa.RecordBatch:
 
 def call(
     function: Callable[..., Any], batch: pa.RecordBatch, terms: dict[str, Any] | None = None, **settings: Any
-) -> Outcome:
+) -> CallOutcome:
     handler = as_handler(function, **settings)
     limit_s = handler.timeout_ms / 1_000 if handler.timeout_ms else None
     with TimeLimit(limit_s, outside=watched_code()) as limit:

@@ -13,8 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from share_spark.model.errors import HandlerError
-from share_spark.process.handlers import (
+from share_spark.handlers.handler import (
     HandlerKind,
     Record,
     arrow_handler,
@@ -24,6 +23,7 @@ from share_spark.process.handlers import (
     pandas_handler,
     record_handler,
 )
+from share_spark.model.errors import HandlerError
 
 if TYPE_CHECKING:
     import pyarrow as arrow

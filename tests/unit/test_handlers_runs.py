@@ -13,16 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from share_spark.engine.python_worker import drop_zip_importers
-from share_spark.model.errors import HandlerError, ShareError
-from share_spark.model.ids import TopicPartition
-from share_spark.model.requests import Loss
-from share_spark.process.acknowledgement import Ack, Answers
-from share_spark.process.frame import settled
-from share_spark.process.handlers import Handler, arrow_handler, as_handler
-from share_spark.process.ledger_place import LedgerPlace
-from share_spark.process.result import DeliveryResult, decoded, read_once
-from share_spark.process.runs import (
+from share_spark.delivery.frame import settled
+from share_spark.delivery.ledger_place import LedgerPlace
+from share_spark.delivery.result import DeliveryResult, decoded, read_once
+from share_spark.delivery.runs import (
     FAULT,
     MEASURED,
     OUTPUT,
@@ -35,7 +29,13 @@ from share_spark.process.runs import (
     produced_row,
     special_row,
 )
-from share_spark.process.worker import HandlerTask, is_first_attempt, packed
+from share_spark.delivery.worker import HandlerTask, is_first_attempt, packed
+from share_spark.handlers.acknowledgement import Ack, Answers
+from share_spark.handlers.handler import Handler, arrow_handler, as_handler
+from share_spark.model.errors import HandlerError, ShareError
+from share_spark.model.ids import TopicPartition
+from share_spark.model.requests import Loss
+from share_spark.spark.python_worker import drop_zip_importers
 from tests.unit.test_handlers_calling import batch_of
 
 Row = tuple[str, int, int, int, int, str | None]

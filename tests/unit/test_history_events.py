@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_spark.delta.late_appends import EpochNotes, EpochRows, late_appends
-from share_spark.delta.record_events import Ended, RecordRow, RecordState, Written, events_of
-from share_spark.engine.memory import InMemoryStateLog, StateCommit
+from share_spark.audit.record_events import Ended, RecordRow, RecordState, Written, events_of
+from share_spark.state.stale_appends import EpochNotes, EpochRows, late_appends
+from share_spark.testing.memory import InMemoryStateLog, StateCommit
 
 AVAILABLE, ACKNOWLEDGED = (RecordState(name, 1) for name in ("available", "acknowledged"))
 FINISHED = RecordState("finished")

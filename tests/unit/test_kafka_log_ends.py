@@ -14,7 +14,7 @@ from share_spark.kafka.topic_log import KafkaTopicLog
 from share_spark.model.offsets import LogEnds
 
 
-class Broker:
+class AdminTwin:
     """One partition; ``stable``: its last stable offset."""
 
     start, stable, mark = 0, 7, 10
@@ -29,15 +29,15 @@ class Broker:
         return [dict.fromkeys(partitions, self.start if spec is EARLIEST else latest) for spec in specs]
 
 
-def log_on(broker: Broker, monkeypatch: pytest.MonkeyPatch, isolation: str) -> KafkaTopicLog:
+def log_on(broker: AdminTwin, monkeypatch: pytest.MonkeyPatch, isolation: str) -> KafkaTopicLog:
     monkeypatch.setattr("share_spark.kafka.topic_log.BrokerAdmin", lambda *_: broker)
     return KafkaTopicLog(KafkaOptions.parse({"bootstrap.servers": "nowhere:1", "isolation.level": isolation}))
 
 
 def test_with_read_committed_the_end_of_the_log_itself_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = log_on(Broker(), monkeypatch, "read_committed").log_ends("t")[0]
+    found = log_on(AdminTwin(), monkeypatch, "read_committed").log_ends("t")[0]
     assert (found, found.log_end) == (LogEnds(0, 7, 10), 10)
-    found = log_on(Broker(), monkeypatch, "read_uncommitted").log_ends("t")[0]
+    found = log_on(AdminTwin(), monkeypatch, "read_uncommitted").log_ends("t")[0]
     assert (found, found.log_end) == (LogEnds(0, 10), 10)
 
 
@@ -46,7 +46,7 @@ def test_what_was_fetched_ahead_of_a_truncated_log_is_never_served(
     monkeypatch: pytest.MonkeyPatch, isolation: str
 ) -> None:
     """Executors keep consumers with records that they have fetched ahead, in a pool of this name."""
-    broker = Broker()
+    broker = AdminTwin()
     log = log_on(broker, monkeypatch, isolation)
     log.log_ends("t")
     before = log._pool_name({"t"})

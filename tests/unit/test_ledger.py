@@ -15,16 +15,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from share_spark.delivery.ledger import CallLedger, CallStatus, read_entries
+from share_spark.delivery.ledger_place import LedgerPlace
+from share_spark.delivery.runs import MEASURED, OUTPUT, PRODUCED
+from share_spark.delivery.traces import member_traces
+from share_spark.delivery.worker import HandlerTask, Terms, packed
 from share_spark.engine.ports import MemberTrace
+from share_spark.handlers.acknowledgement import Ack
+from share_spark.handlers.handler import Handler, Record, arrow_handler, as_handler
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import Loss
-from share_spark.process.acknowledgement import Ack
-from share_spark.process.handlers import Handler, Record, arrow_handler, as_handler
-from share_spark.process.ledger import CallLedger, CallStatus, read_entries
-from share_spark.process.ledger_place import LedgerPlace
-from share_spark.process.runs import MEASURED, OUTPUT, PRODUCED
-from share_spark.process.traces import member_traces
-from share_spark.process.worker import HandlerTask, Terms, packed
 from tests.unit.test_handlers_calling import batch_of
 
 AT = TopicPartition("orders", 0)

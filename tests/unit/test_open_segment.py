@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from share_spark.engine.memory import InMemoryShareStateStore
 from share_spark.engine.open_segment import OpenSegment
 from share_spark.model.errors import FencedError
-from tests.support.engine_world import ACCEPT, GROUP, RELEASE, World
+from share_spark.testing.memory import InMemoryShareStateStore
+from tests.support.engine_world import ACCEPT, GROUP, RELEASE, InMemoryGroup
 
 
 def after(*commits: int) -> OpenSegment:
@@ -45,19 +45,19 @@ def test_the_first_commit_to_another_segment_counts_anew() -> None:
     assert after(10, 30).after(4, 7) == OpenSegment(number=4, updates=1, snapshot_ranges=7)
 
 
-def segments_of(world: World) -> list[int]:
+def segments_of(world: InMemoryGroup) -> list[int]:
     return [commit.segment for commit in world.state_log.commits if commit.kind == "records"]
 
 
-def fragmenting(least_ranges: int) -> World:
+def fragmenting(least_ranges: int) -> InMemoryGroup:
     """Every second record is released, each time; a segment may hold ``least_ranges`` ranges."""
 
-    def store(world: World, run_id: str) -> InMemoryShareStateStore:
+    def store(world: InMemoryGroup, run_id: str) -> InMemoryShareStateStore:
         return InMemoryShareStateStore(
             log=world.state_log, group_id=GROUP, run_id=run_id, limits=world.limits, least_ranges=least_ranges
         )
 
-    world = World(
+    world = InMemoryGroup(
         handler=lambda *record: RELEASE if record[2] % 2 else ACCEPT,
         store=store,
         share__delivery__count__limit=25,
@@ -85,7 +85,7 @@ def test_large_updates_end_a_segment_and_the_next_one_is_the_whole_state() -> No
 
 
 def test_the_time_of_the_last_micro_batch_that_counts_survives_its_engine() -> None:
-    world = World()
+    world = InMemoryGroup()
     world.produce(3)
     first = world.engine()
     assert first.store.last_time_ms == 0
@@ -104,7 +104,7 @@ def test_the_time_of_the_last_micro_batch_that_counts_survives_its_engine() -> N
 
 
 def test_the_time_of_an_append_that_counts_for_nobody_does_not_count_either() -> None:
-    world = World()
+    world = InMemoryGroup()
     world.produce(3)
     zombie = world.engine()
     zombie.run()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from share_spark.engine.ports import AcknowledgedSpan, CommittedOutput, Stamp
-from share_spark.model.ids import SharePartitionKey, TopicPartition
+from share_spark.engine.ports import AcknowledgedSpan, CommittedOutput
+from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
 from share_spark.model.requests import Loss
-from share_spark.process.output_sink import from_payload, to_payload
+from share_spark.output.output_sink import from_payload, to_payload
 
 
 def test_answers_come_back_as_they_were() -> None:
@@ -20,8 +20,8 @@ def test_answers_come_back_as_they_were() -> None:
             (7, [(5, 5, 3), (6, 6, Loss.NOT_ENTERED), (7, 7, Loss.FINISHED)], []),
         ]
     }
-    found = from_payload("billing", to_payload(CommittedOutput(Stamp(3, 41), "spark-abc", answers)))
-    assert (found.stamp, found.member_id) == (Stamp(3, 41), "spark-abc")
+    found = from_payload("billing", to_payload(CommittedOutput(BatchStamp(3, 41), "spark-abc", answers)))
+    assert (found.stamp, found.member_id) == (BatchStamp(3, 41), "spark-abc")
     assert found.answers.keys() == answers.keys()
     for key, span in answers.items():
         assert found.answers[key].partition == span.partition
@@ -33,4 +33,4 @@ def test_a_hundred_thousand_ranges_are_small() -> None:
     ranges = np.array([(offset, offset, 1 + offset % 2) for offset in range(100_000)], np.int64)
     span = AcknowledgedSpan(TopicPartition("orders", 0), ranges, ())
     answers = {SharePartitionKey("billing", "tid", 0): span}
-    assert len(to_payload(CommittedOutput(Stamp(1, 0), "m", answers))) < 8_000_000
+    assert len(to_payload(CommittedOutput(BatchStamp(1, 0), "m", answers))) < 8_000_000

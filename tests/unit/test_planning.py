@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from share_spark.engine.planning import Inputs, end_for, is_done, plan, share_out, targets_within
 from share_spark.engine.ports import MemberTrace
 from share_spark.engine.search import Piece
-from share_spark.engine.step import Control, Front
+from share_spark.engine.step import PartitionInput, PartitionSummary
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.offsets import LogEnds
 from share_spark.model.records import Doubt
@@ -21,10 +21,10 @@ from share_spark.model.requests import Loss
 KEY, OTHER = (SharePartitionKey("g", "t", partition) for partition in (0, 1))
 
 
-def front(
+def summary(
     start: int, end: int, available: int = 0, deadline: int | None = None, suspected: tuple[int, int, int] = (0, 0, 0)
-) -> Front:
-    return Front("orders", start, end, available, deadline, deadline, suspected)
+) -> PartitionSummary:
+    return PartitionSummary("orders", start, end, available, deadline, deadline, suspected)
 
 
 def piece(searched: Doubt, **records: int) -> Piece:
@@ -32,10 +32,12 @@ def piece(searched: Doubt, **records: int) -> Piece:
     return Piece(searched=searched, records={{"key": KEY, "other": OTHER}[name]: n for name, n in records.items()})
 
 
-def planned(fronts: dict[SharePartitionKey, Front], *, locks: int = 100, most: int = 1_000, **given: Any) -> Any:
+def planned(
+    summaries: dict[SharePartitionKey, PartitionSummary], *, locks: int = 100, most: int = 1_000, **given: Any
+) -> Any:
     inputs = {"now_ms": 50, "ends": {KEY: LogEnds(0, 10)}, "initial_offsets": {}, "acknowledged": {}, **given}
     topics = {KEY.topic_id: "orders"}
-    return plan(Inputs(topics=topics, **inputs), fronts, max_records=most, max_record_locks=locks)
+    return plan(Inputs(topics=topics, **inputs), summaries, max_records=most, max_record_locks=locks)
 
 
 def acknowledged(*rows: tuple[int, int, int]) -> dict[SharePartitionKey, Any]:
@@ -56,33 +58,35 @@ def test_shares_spend_the_budget_and_are_fair(demands: list[int], budget: int) -
 @pytest.mark.parametrize(
     ("found", "given"),
     [
-        (front(10, 10), {}),
-        (front(5, 10, deadline=51), {}),
-        (front(10, 10), {"targets": {KEY: 10}}),
-        (front(5, 5), {"targets": {KEY: 5}}),
-        (front(0, 10, deadline=51), {"ends": {KEY: LogEnds(0, 20)}, "locks": 10}),
+        (summary(10, 10), {}),
+        (summary(5, 10, deadline=51), {}),
+        (summary(10, 10), {"targets": {KEY: 10}}),
+        (summary(5, 5), {"targets": {KEY: 5}}),
+        (summary(0, 10, deadline=51), {"ends": {KEY: LogEnds(0, 20)}, "locks": 10}),
     ],
     ids=["all finished", "locked", "target reached", "beyond the target", "window full"],
 )
-def test_a_share_partition_with_nothing_to_do_gets_no_control_row(found: Front, given: dict[str, Any]) -> None:
+def test_a_share_partition_with_nothing_to_do_gets_no_control_row(
+    found: PartitionSummary, given: dict[str, Any]
+) -> None:
     assert planned({KEY: found}, **given) == {}
 
 
 @pytest.mark.parametrize(
     ("found", "given", "most"),
     [
-        (front(5, 5), {}, 5),
-        (front(2, 10, available=3), {}, 3),
-        (front(2, 8, available=3), {}, 5),
-        (front(0, 10, deadline=50), {}, 0),
-        (front(5, 10), {"ends": {KEY: LogEnds(6, 10)}}, 0),
-        (front(0, 0), {"ends": {KEY: LogEnds(4, 10)}}, 6),
-        (front(0, 10), {"ends": {KEY: LogEnds(0, 20)}, "locks": 12}, 2),
-        (front(0, 10), {"acknowledged": acknowledged((0, 3, 1), (4, 9, 2))}, 6),
-        (front(0, 10), {"acknowledged": acknowledged((0, 3, 1), (4, 9, Loss.NOT_ENTERED))}, 6),
-        (front(0, 10), {"acknowledged": acknowledged((0, 9, 1)), "ends": {KEY: LogEnds(0, 30)}, "locks": 12}, 12),
-        (front(-1, -1), {"initial_offsets": {KEY: 7}}, 3),
-        (front(5, 5), {"stopping": True}, 0),
+        (summary(5, 5), {}, 5),
+        (summary(2, 10, available=3), {}, 3),
+        (summary(2, 8, available=3), {}, 5),
+        (summary(0, 10, deadline=50), {}, 0),
+        (summary(5, 10), {"ends": {KEY: LogEnds(6, 10)}}, 0),
+        (summary(0, 0), {"ends": {KEY: LogEnds(4, 10)}}, 6),
+        (summary(0, 10), {"ends": {KEY: LogEnds(0, 20)}, "locks": 12}, 2),
+        (summary(0, 10), {"acknowledged": acknowledged((0, 3, 1), (4, 9, 2))}, 6),
+        (summary(0, 10), {"acknowledged": acknowledged((0, 3, 1), (4, 9, Loss.NOT_ENTERED))}, 6),
+        (summary(0, 10), {"acknowledged": acknowledged((0, 9, 1)), "ends": {KEY: LogEnds(0, 30)}, "locks": 12}, 12),
+        (summary(-1, -1), {"initial_offsets": {KEY: 7}}, 3),
+        (summary(5, 5), {"stopping": True}, 0),
     ],
     ids=[
         "new records",
@@ -99,24 +103,24 @@ def test_a_share_partition_with_nothing_to_do_gets_no_control_row(found: Front, 
         "stopping takes nothing",
     ],
 )
-def test_an_active_share_partition_may_take(found: Front, given: dict[str, Any], most: int) -> None:
+def test_an_active_share_partition_may_take(found: PartitionSummary, given: dict[str, Any], most: int) -> None:
     assert planned({KEY: found}, **given)[KEY].max_records == most
 
 
 def test_a_new_share_partition_is_told_where_to_begin() -> None:
-    control: Control = planned({}, initial_offsets={KEY: 7})[KEY]
-    assert (control.initial_offset, control.max_records, control.end_offset) == (7, 3, 10)
+    partition_input: PartitionInput = planned({}, initial_offsets={KEY: 7})[KEY]
+    assert (partition_input.initial_offset, partition_input.max_records, partition_input.end_offset) == (7, 3, 10)
 
 
 def test_an_engine_that_stops_settles_whoever_holds_locks() -> None:
-    assert planned({KEY: front(0, 10, deadline=99)}, stopping=True)[KEY].release_member
+    assert planned({KEY: summary(0, 10, deadline=99)}, stopping=True)[KEY].release_member
 
 
 def test_the_budget_goes_to_those_that_want_records() -> None:
-    controls = planned(
-        {KEY: front(0, 0), OTHER: front(10, 10)}, ends={KEY: LogEnds(0, 10), OTHER: LogEnds(0, 10)}, most=7
+    partition_inputs = planned(
+        {KEY: summary(0, 0), OTHER: summary(10, 10)}, ends={KEY: LogEnds(0, 10), OTHER: LogEnds(0, 10)}, most=7
     )
-    assert {key: control.max_records for key, control in controls.items()} == {KEY: 7}
+    assert {key: partition_input.max_records for key, partition_input in partition_inputs.items()} == {KEY: 7}
 
 
 def test_an_available_now_run_ignores_partitions_without_a_target() -> None:
@@ -127,8 +131,8 @@ def test_an_available_now_run_ignores_partitions_without_a_target() -> None:
 
 
 def test_done_is_every_start_offset_at_its_target() -> None:
-    assert is_done({KEY: front(10, 12)}, {KEY: 10})
-    assert not is_done({KEY: front(9, 12)}, {KEY: 10})
+    assert is_done({KEY: summary(10, 12)}, {KEY: 10})
+    assert not is_done({KEY: summary(9, 12)}, {KEY: 10})
     assert not is_done({}, {KEY: 0})
     assert is_done({}, {})
 
@@ -138,55 +142,61 @@ TWO = {KEY: LogEnds(0, 10), OTHER: LogEnds(0, 10)}
 
 def test_suspects_run_in_a_micro_batch_of_their_own() -> None:
     """Other share-partitions have records to give, and must wait; their locks and acknowledgements need not."""
-    fronts = {KEY: front(0, 8, available=3, suspected=(0, 0, 5)), OTHER: front(0, 8, deadline=50)}
-    controls = planned(fronts, ends=TWO, suspects=piece(Doubt.ACCUSED, key=2))
-    assert {key: (c.max_records, c.suspects, c.searched) for key, c in controls.items()} == {
+    summaries = {KEY: summary(0, 8, available=3, suspected=(0, 0, 5)), OTHER: summary(0, 8, deadline=50)}
+    partition_inputs = planned(summaries, ends=TWO, suspects=piece(Doubt.ACCUSED, key=2))
+    assert {key: (c.max_records, c.suspects, c.searched) for key, c in partition_inputs.items()} == {
         KEY: (2, True, Doubt.ACCUSED),
         OTHER: (0, True, Doubt.ACCUSED),
     }
 
 
 def test_every_second_micro_batch_is_for_others_and_leaves_suspects_alone() -> None:
-    fronts = {KEY: front(0, 8, available=3, suspected=(0, 0, 5))}
-    control = planned(fronts, suspects=piece(Doubt.ACCUSED, key=5), suspects_next=False)[KEY]
-    assert (control.max_records, control.suspects, control.searched) == (5, False, Doubt.ACCUSED)
+    summaries = {KEY: summary(0, 8, available=3, suspected=(0, 0, 5))}
+    partition_input = planned(summaries, suspects=piece(Doubt.ACCUSED, key=5), suspects_next=False)[KEY]
+    assert (partition_input.max_records, partition_input.suspects, partition_input.searched) == (
+        5,
+        False,
+        Doubt.ACCUSED,
+    )
 
 
 def test_if_there_is_nothing_else_suspects_run_each_time() -> None:
-    fronts = {KEY: front(5, 10, suspected=(0, 0, 5))}
-    control = planned(fronts, suspects=piece(Doubt.ACCUSED, key=5), suspects_next=False)[KEY]
-    assert (control.max_records, control.suspects) == (5, True)
+    summaries = {KEY: summary(5, 10, suspected=(0, 0, 5))}
+    partition_input = planned(summaries, suspects=piece(Doubt.ACCUSED, key=5), suspects_next=False)[KEY]
+    assert (partition_input.max_records, partition_input.suspects) == (5, True)
 
 
 @pytest.mark.parametrize(("searched", "most"), [(Doubt.LOST_TWICE, 0), (Doubt.LOST_IN_PIECE, 4), (Doubt.ACCUSED, 7)])
 def test_a_deeper_search_lets_the_others_come_with_everybody(searched: Doubt, most: int) -> None:
     """Four were lost twice, three in a piece, two are accused."""
-    fronts = {KEY: front(1, 10, suspected=(4, 3, 2)), OTHER: front(0, 8)}
-    controls = planned(fronts, ends=TWO, suspects=piece(searched, key=1), suspects_next=False)
-    assert controls[OTHER].max_records == 2
-    assert controls.get(KEY, Control("orders", 0, 0)).max_records == most
+    summaries = {KEY: summary(1, 10, suspected=(4, 3, 2)), OTHER: summary(0, 8)}
+    partition_inputs = planned(summaries, ends=TWO, suspects=piece(searched, key=1), suspects_next=False)
+    assert partition_inputs[OTHER].max_records == 2
+    assert partition_inputs.get(KEY, PartitionInput("orders", 0, 0)).max_records == most
 
 
 @pytest.mark.parametrize(("records", "is_alone"), [({"key": 1}, True), ({"key": 1, "other": 1}, False)])
 def test_a_suspect_is_alone_if_the_whole_micro_batch_is_one_record(records: dict[str, int], is_alone: bool) -> None:
-    fronts = {KEY: front(0, 10, suspected=(0, 0, 1)), OTHER: front(0, 10, suspected=(0, 0, 1))}
-    controls = planned(fronts, ends=TWO, suspects=piece(Doubt.ACCUSED, **records))
-    assert {control.alone for control in controls.values()} == {is_alone}
+    summaries = {KEY: summary(0, 10, suspected=(0, 0, 1)), OTHER: summary(0, 10, suspected=(0, 0, 1))}
+    partition_inputs = planned(summaries, ends=TWO, suspects=piece(Doubt.ACCUSED, **records))
+    assert {partition_input.alone for partition_input in partition_inputs.values()} == {is_alone}
 
 
 def test_an_engine_that_stops_acquires_no_suspects() -> None:
-    fronts = {KEY: front(0, 10, suspected=(0, 0, 5), deadline=99)}
-    control = planned(fronts, suspects=piece(Doubt.ACCUSED, key=5), stopping=True)[KEY]
-    assert (control.max_records, control.suspects) == (0, False)
+    summaries = {KEY: summary(0, 10, suspected=(0, 0, 5), deadline=99)}
+    partition_input = planned(summaries, suspects=piece(Doubt.ACCUSED, key=5), stopping=True)[KEY]
+    assert (partition_input.max_records, partition_input.suspects) == (0, False)
 
 
 def test_each_share_partition_is_given_what_the_dead_have_left_of_it() -> None:
     """A member that entered nothing there says so; that is another thing than a member that left nothing at all."""
     entered = np.array([(3, 4, 1, Loss.FINISHED)], np.int64)
     traces = [MemberTrace("dead", {TopicPartition("orders", 0): entered})]
-    controls = planned({KEY: front(0, 10, deadline=50), OTHER: front(0, 10, deadline=50)}, ends=TWO, traces=traces)
-    assert [(member, rows.tolist()) for member, rows in controls[KEY].traces] == [("dead", entered.tolist())]
-    assert [(member, rows.tolist()) for member, rows in controls[OTHER].traces] == [("dead", [])]
+    partition_inputs = planned(
+        {KEY: summary(0, 10, deadline=50), OTHER: summary(0, 10, deadline=50)}, ends=TWO, traces=traces
+    )
+    assert [(member, rows.tolist()) for member, rows in partition_inputs[KEY].traces] == [("dead", entered.tolist())]
+    assert [(member, rows.tolist()) for member, rows in partition_inputs[OTHER].traces] == [("dead", [])]
 
 
 @pytest.mark.parametrize(
@@ -213,25 +223,25 @@ def test_each_share_partition_is_given_what_the_dead_have_left_of_it() -> None:
     ],
 )
 def test_a_log_that_ends_below_the_window_was_truncated(ends: LogEnds, truncated_to: int | None) -> None:
-    control = planned({KEY: front(5, 10, deadline=99)}, ends={KEY: ends}).get(KEY)
-    assert (control.truncated_to if control else None) == truncated_to
+    partition_input = planned({KEY: summary(5, 10, deadline=99)}, ends={KEY: ends}).get(KEY)
+    assert (partition_input.truncated_to if partition_input else None) == truncated_to
 
 
 def test_a_truncated_share_partition_is_settled_while_suspects_run_and_while_the_engine_stops() -> None:
-    found = {KEY: front(10, 10), OTHER: front(0, 10, suspected=(0, 0, 1))}
+    found = {KEY: summary(10, 10), OTHER: summary(0, 10, suspected=(0, 0, 1))}
     ends = {KEY: LogEnds(0, 4), OTHER: LogEnds(0, 10)}
     assert planned(found, ends=ends, suspects=piece(Doubt.ACCUSED, other=1))[KEY].truncated_to == 4
     assert planned(found, ends=ends, stopping=True)[KEY].truncated_to == 4
 
 
 def test_the_real_end_and_not_the_target_of_an_available_now_run_says_so() -> None:
-    control = planned({KEY: front(0, 20, deadline=50)}, ends={KEY: LogEnds(0, 20)}, targets={KEY: 10})[KEY]
-    assert (control.end_offset, control.truncated_to) == (10, None)
+    partition_input = planned({KEY: summary(0, 20, deadline=50)}, ends={KEY: LogEnds(0, 20)}, targets={KEY: 10})[KEY]
+    assert (partition_input.end_offset, partition_input.truncated_to) == (10, None)
 
 
 def test_a_share_partition_without_state_cannot_be_truncated() -> None:
-    control = planned({KEY: front(-1, -1)}, initial_offsets={KEY: 12})[KEY]
-    assert control.truncated_to is None, "more was written while the first offset was asked for"
+    partition_input = planned({KEY: summary(-1, -1)}, initial_offsets={KEY: 12})[KEY]
+    assert partition_input.truncated_to is None, "more was written while the first offset was asked for"
 
 
 def test_targets_follow_a_log_end_that_goes_back() -> None:

@@ -7,12 +7,12 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_spark.delta.fold import fold_rows
-from share_spark.delta.record_rows import RECORD_TYPE, record_array, records_in
-from share_spark.engine.step import Control, ended_attempts, step
+from share_spark.engine.step import PartitionInput, ended_attempts, step
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import DeliveryState, Doubt, InFlightBatch, ShareRecord, ShareSnapshot, ShareUpdate
 from share_spark.partition import PartitionLimits, evolve
+from share_spark.state.fold import fold_rows
+from share_spark.state.record_rows import RECORD_TYPE, record_array, records_in
 
 KEY = SharePartitionKey("g", "tid", 0)
 COUNTS = st.integers(0, 2**15 - 1)
@@ -95,9 +95,9 @@ def test_the_audit_column_tells_how_attempts_ended() -> None:
         None, ShareSnapshot(key=KEY, snapshot_epoch=0, state_epoch=0, leader_epoch=0, start_offset=0, batches=())
     )
     limits = PartitionLimits(max_delivery_count=1)
-    got = step(KEY, state, Control("t", 0, 5, max_records=5), limits=limits, member_id="m", now_ms=0)
+    got = step(KEY, state, PartitionInput("t", 0, 5, max_records=5), limits=limits, member_id="m", now_ms=0)
     said = np.array([(0, 0, 1), (1, 1, 3), (2, 2, 2), (3, 4, 1)], np.int64)
-    after = step(KEY, got.state, Control("t", 0, 5, acknowledged=said), limits=limits, member_id="m", now_ms=1)
+    after = step(KEY, got.state, PartitionInput("t", 0, 5, acknowledged=said), limits=limits, member_id="m", now_ms=1)
     ended = ended_attempts(after.answered)
     assert [tuple(one) for one in ended] == [
         (0, 0, 1, "accepted"),

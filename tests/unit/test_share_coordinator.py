@@ -9,10 +9,7 @@ import pytest
 
 from share_spark.coordinator import decide, evolve, fresh_snapshot, replay
 from share_spark.coordinator.decide import ZERO_UUID
-from share_spark.model.errors import ErrorCode
-from share_spark.model.ids import SharePartitionKey
-from share_spark.model.records import StateBatch
-from share_spark.model.share_state import (
+from share_spark.coordinator.messages import (
     LAST_SNAPSHOT_EPOCH,
     DeleteState,
     InitializeState,
@@ -28,6 +25,9 @@ from share_spark.model.share_state import (
     WriteState,
     next_snapshot_epoch,
 )
+from share_spark.model.errors import ErrorCode
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.records import StateBatch
 
 TOPIC = "4NDDkFljTLmMDZ9fRVJVKg"
 KEY = SharePartitionKey("G1", TOPIC, 0)

@@ -7,10 +7,7 @@ from dataclasses import replace
 import pytest
 
 from share_spark.coordinator import CoordinatorShard, answer, evolved, state_partition_of
-from share_spark.model.errors import ErrorCode
-from share_spark.model.ids import SharePartitionKey
-from share_spark.model.records import StateBatch
-from share_spark.model.share_state import (
+from share_spark.coordinator.messages import (
     DeleteState,
     InitializeState,
     ReadState,
@@ -19,6 +16,9 @@ from share_spark.model.share_state import (
     StateSnapshot,
     WriteState,
 )
+from share_spark.model.errors import ErrorCode
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.records import StateBatch
 
 TOPIC = "4NDDkFljTLmMDZ9fRVJVKg"
 HOME = CoordinatorShard(state_partition=0, state_partitions=1, loaded=True)

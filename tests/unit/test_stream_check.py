@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from share_spark.audit.stream_check import LogRecord, first_fault, kip_record
 from share_spark.coordinator import normal_form
-from share_spark.delta.stream_check import LogRecord, first_fault, kip_record
+from share_spark.coordinator.messages import StateSnapshot, StateUpdate
 from share_spark.model.records import DeliveryState, InFlightBatch, ShareRecord, ShareSnapshot, ShareUpdate, StateBatch
-from share_spark.model.share_state import StateSnapshot, StateUpdate
 from share_spark.partition import take_snapshot
 from tests.support.share_partition import ACCEPT, KEY, RELEASE, Partition
 

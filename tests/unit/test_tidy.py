@@ -110,7 +110,7 @@ def test_nothing_is_left_to_be_fixed() -> None:
     assert left == []
 
 
-@pytest.mark.parametrize("module", ["share_spark", "share_spark.jars", "share_spark.worker_daemon"])
+@pytest.mark.parametrize("module", ["share_spark", "share_spark.spark.jars", "share_spark.spark.worker_daemon"])
 def test_importing_it_does_not_import_pyspark(module: str) -> None:
     """The workers' daemon must run before pyspark is imported, and the package is imported before it."""
     code = f"import sys, {module}; sys.exit('pyspark' in sys.modules)"

@@ -9,22 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_spark.delta.commit_files import Commit, parse_commit
-from share_spark.delta.even_tasks import cuts, keys_of_tasks, murmur3
+from share_spark.delta.commit_files import CommitFile, parse_commit
 from share_spark.delta.location import Location
-from share_spark.delta.topic_registry import (
+from share_spark.engine.ports import OffsetSpan
+from share_spark.engine.spans import merged, records_in
+from share_spark.kafka.span_reads import plan_reads
+from share_spark.model.errors import ConfigError, TopicError
+from share_spark.model.offsets import LogEnds
+from share_spark.topics.even_tasks import cuts, keys_of_tasks, murmur3
+from share_spark.topics.topic_registry import (
     AppendNote,
     TopicEntry,
     check_topic,
     new_topic_id,
     property_key,
 )
-from share_spark.delta.topic_view import TopicView
-from share_spark.engine.ports import OffsetSpan
-from share_spark.engine.spans import merged, records_in
-from share_spark.kafka.span_reads import plan_reads
-from share_spark.model.errors import ConfigError, TopicError
-from share_spark.model.offsets import LogEnds
+from share_spark.topics.topic_view import TopicView
 
 SPANS = st.lists(
     st.builds(
@@ -102,9 +102,9 @@ def test_each_task_has_a_key_that_the_hash_sends_there(tasks: int) -> None:
     assert [murmur3(key) % tasks for key in keys_of_tasks(tasks)] == list(range(tasks))
 
 
-def commit(**fields: object) -> Commit:
+def commit(**fields: object) -> CommitFile:
     values = {"properties": None, "note": None, "adds_data": False, "blind": True}
-    return Commit(**(values | fields))  # type: ignore[arg-type]
+    return CommitFile(**(values | fields))  # type: ignore[arg-type]
 
 
 def test_a_view_follows_the_commits() -> None:
@@ -141,9 +141,9 @@ def test_a_commit_file() -> None:
         {"add": {"path": "p", "dataChange": True}},
     ]
     text = "\n".join(map(json.dumps, lines))
-    assert parse_commit(text) == Commit(properties={"a": "1"}, note="note", adds_data=True, blind=False)
+    assert parse_commit(text) == CommitFile(properties={"a": "1"}, note="note", adds_data=True, blind=False)
     moved = json.dumps({"add": {"path": "p", "dataChange": False}})
-    assert parse_commit(moved) == Commit(properties=None, note=None, adds_data=False, blind=False)
+    assert parse_commit(moved) == CommitFile(properties=None, note=None, adds_data=False, blind=False)
     assert AppendNote.from_json("somebody else's") is None
 
 

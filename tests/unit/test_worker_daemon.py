@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from share_spark.worker_daemon import drop_archives
+from share_spark.spark.worker_daemon import drop_archives
 
 
 def install(site: Path, *packages: str) -> Path:

@@ -1,0 +1,191 @@
+"""The running query: Spark's micro-batch loop around the engine, and how it stops.
+
+The source only ticks: Spark numbers the micro-batches, keeps its checkpoint, paces them by the trigger, shows them
+in its UI. All inputs are read by the engine itself. ``rate-micro-batch`` serves as the tick because it lives in the
+JVM: a Python source would be one more process to start, to signal and to lose.
+
+Stopping never cuts a micro-batch in two. ``stop`` waits for the one that runs, commits its acknowledgements in a
+closing one that acquires nothing, and only then, between micro-batches, stops Spark's query. A fault does the same,
+except when fenced: an engine that has been replaced writes nothing more.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from share_spark.api.checkpoint import Checkpoint
+from share_spark.engine.micro_batch import ShareGroupEngine
+from share_spark.engine.progress import MicroBatchProgress
+from share_spark.maintenance.upkeep import Upkeep
+from share_spark.model.errors import EnvironmentFault, FencedError
+from share_spark.state.state_store import DeltaShareStateStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from share_spark.handlers.handler import Handler
+
+_log = logging.getLogger(__name__)
+
+_IDLE_WAIT_S = 0.1
+_PROGRESS_KEPT = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
+    """When micro-batches start; ``processing_time`` None: as soon as the one before has ended."""
+
+    processing_time: str | None = None
+    available_now: bool = False
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ShareGroupQuery:
+    """A running share group; ``ShareGroup.start`` makes it. The methods are those of Spark's ``StreamingQuery``."""
+
+    spark: SparkSession
+    engine: ShareGroupEngine
+    store: DeltaShareStateStore
+    upkeep: Upkeep
+    trigger: Trigger
+    name: str | None
+    checkpoint: Checkpoint
+    listeners: tuple[Callable[[MicroBatchProgress], None], ...] = ()
+    _query: StreamingQuery | None = None
+    _batch_id: int = -1
+    _closed: bool = False
+    _fault: BaseException | None = None
+    _progress: deque[MicroBatchProgress] = field(default_factory=lambda: deque(maxlen=_PROGRESS_KEPT))
+    _turn: threading.RLock = field(default_factory=threading.RLock)
+    _over: threading.Event = field(default_factory=threading.Event)
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    def start(self, handler: Handler) -> None:
+        """Claim, load, and hand the loop to Spark. Raises what ``ShareGroupEngine.start`` raises."""
+        self.engine.start()
+        epoch = self.store.writer_epoch
+        self.checkpoint.sign(self.store.group_id, handler.name, epoch, has_state=self.engine.has_state)
+        self.upkeep.start()
+        ticks = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+        writer = ticks.writeStream.foreachBatch(self._micro_batch)
+        writer = writer.option("checkpointLocation", self.checkpoint.directory)
+        writer = writer.trigger(processingTime=self.trigger.processing_time or "0 seconds")
+        self._query = (writer.queryName(self.name) if self.name else writer).start()
+        threading.Thread(target=self._watch, name="share-spark-watch", daemon=True).start()
+
+    @property
+    def id(self) -> str:
+        """Spark's id of the query: lives as long as its checkpoint."""
+        return str(self._query.id) if self._query else ""
+
+    @property
+    def sparkQuery(self) -> StreamingQuery | None:  # noqa: N802
+        """Spark's own handle, for listeners and its view of progress."""
+        return self._query
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - StreamingQuery's name
+        """Is it still running?"""
+        return not self._ended.is_set()
+
+    @property
+    def lastProgress(self) -> MicroBatchProgress | None:  # noqa: N802
+        """The last micro-batch that did anything."""
+        return self._progress[-1] if self._progress else None
+
+    @property
+    def recentProgress(self) -> list[MicroBatchProgress]:  # noqa: N802
+        """The last hundred micro-batches that did anything."""
+        return list(self._progress)
+
+    def exception(self) -> BaseException | None:
+        """What ended it, None if it runs or ended well."""
+        return self._fault
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
+        """Wait for the end, at most ``timeout`` seconds; has it ended? Raises what ended it (a ShareError)."""
+        ended = self._ended.wait(timeout)
+        if ended and self._fault is not None:
+            raise self._fault
+        return ended
+
+    def stop(self) -> None:
+        """Stop after the micro-batch that is running; what was not handled is given back. Safe to call twice."""
+        self._over.set()
+        self._ended.wait()
+
+    def _micro_batch(self, _ticks: DataFrame, batch_id: int) -> None:
+        """Spark's foreachBatch. The frame of ticks is never looked at."""
+        with self._turn:
+            if self._closed or self._over.is_set():
+                return
+            self._batch_id = batch_id
+            try:
+                progress = self.engine.run(batch_id)
+            except BaseException as fault:
+                self._fail(fault)
+                raise
+            self._note(progress)
+            if self.engine.done:
+                self._over.set()
+        if progress.idle and not self._over.is_set():
+            self._over.wait(_IDLE_WAIT_S)
+
+    def _note(self, progress: MicroBatchProgress) -> None:
+        if progress.idle:
+            return
+        self._progress.append(progress)
+        self.upkeep.note(progress.touched, self.store.segment)
+        for listener in self.listeners:
+            listener(progress)
+
+    def _fail(self, fault: BaseException) -> None:
+        self._fault = fault
+        if not isinstance(fault, FencedError):
+            self._close_engine()
+        self._closed = True
+        self._over.set()
+
+    def _close_engine(self) -> None:
+        try:
+            self._note(self.engine.run(self._batch_id + 1, stopping=True))
+        except Exception:  # noqa: BLE001 - the first fault is the one to tell; locks end by themselves
+            _log.warning("what group %s held could not be given back; its locks will run out", self.store.group_id)
+
+    def _watch(self) -> None:
+        """Ends the query between micro-batches: when the work is done, on ``stop``, after a fault of Spark itself."""
+        assert self._query is not None
+        while not self._over.wait(1.0):
+            if not self._is_running(self._query):
+                break
+        with self._turn:
+            if not self._closed and not self.engine.done:
+                self._close_engine()
+            self._closed = True
+        with ThreadPoolExecutor(1, thread_name_prefix="share-spark-close") as beside:
+            beside.submit(self.upkeep.close)
+            self._end_query(self._query)
+        self._ended.set()
+
+    def _is_running(self, query: StreamingQuery) -> bool:
+        try:
+            return query.isActive
+        except Exception as fault:  # noqa: BLE001 - whatever py4j makes of a JVM that is gone
+            self._fault = self._fault or EnvironmentFault(f"Spark's JVM does not answer any more: {fault}")
+            return False
+
+    def _end_query(self, query: StreamingQuery) -> None:
+        try:
+            fault = query.exception()
+            if fault is not None and self._fault is None:
+                self._fault = fault
+            query.stop()
+        except Exception:  # noqa: BLE001 - it is over either way
+            _log.debug("stopping the query", exc_info=True)

@@ -1,0 +1,211 @@
+"""The audit: what happened to one record, and every attempt that ended, from the rows of the state log that are kept.
+
+How far back it goes is up to ``history.retention``: with the default of 0 older segments are dropped as soon as they
+are closed, and the rows of the others do not say why a record changed. Appends of engines that had been succeeded
+before are left out (``late_appends``). Runs in the reader's session and takes nothing from the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from share_spark.audit.record_events import (
+    ACQUIRED,
+    FINISHED,
+    Ended,
+    RecordEvent,
+    RecordRow,
+    RecordState,
+    Written,
+    events_of,
+    settled_state,
+)
+from share_spark.delta.location import Location
+from share_spark.model.errors import ConfigError
+from share_spark.model.ids import BatchStamp
+from share_spark.state.commits import CommitListing
+from share_spark.state.record_rows import CLAIM
+from share_spark.state.stale_appends import late_appends_at
+from share_spark.state.tables import check_location, log_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+EVENT_COLUMNS = (
+    "event string, delivery_count int, member_id string, lock_deadline timestamp, note string, batch_id bigint, "
+    "writer_epoch bigint, run_id string, written_at timestamp"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordHistory:
+    """``events`` of one record, in order. ``since_us``: when the oldest row of its share-partition that is kept was
+    written, microseconds since the epoch; ``whole``: it is the group's first. ``finished``: the record lies below the
+    start offset, whether or not the log tells more of it."""
+
+    group_id: str
+    topic: str
+    partition: int
+    offset: int
+    events: tuple[RecordEvent, ...]
+    since_us: int
+    whole: bool
+    finished: bool
+
+
+def history(
+    spark: SparkSession, location: str | Location, *, group_id: str, topic: str, partition: int, offset: int
+) -> DataFrame:
+    """What happened to one record, in order: EVENT_COLUMNS; empty if the log tells nothing of it.
+
+    ``event``: ``acquired`` (by ``member_id``, until ``lock_deadline``), or how the attempt ended: ``accepted``,
+    ``released``, ``lost`` (in a crash), ``rejected``, ``delivery limit reached``, or why it was archived otherwise.
+    ``note`` says what is missing: ``reason not kept`` where only the state is known (``available``, ``acknowledged``,
+    ``archived``, or ``finished``: one of the last two), as ``history.retention`` was 0 then; ``earlier than the log``
+    for a state that the log begins with (an acquisition that it begins with is told as of its first row); ``attempt
+    not counted`` for what a clean stop gave back. ``batch_id`` ... ``written_at`` say which micro-batch of which
+    engine wrote it, and when.
+
+    Raises ConfigError for a group, topic or partition that the log does not know, StateError if there is no state of
+    ours at ``location``.
+    """
+    place = Location.parse(location) if isinstance(location, str) else location
+    found = record_history(spark, place, group_id=group_id, topic=topic, partition=partition, offset=offset)
+    rows = [(*event[:3], event.lock_deadline_ms, event.note, *_stamp(event.written)) for event in found.events]
+    raw = EVENT_COLUMNS.replace("timestamp", "bigint")
+    return spark.createDataFrame(rows, raw).withColumns(
+        {
+            "lock_deadline": F.timestamp_millis("lock_deadline"),
+            "written_at": F.timestamp_micros("written_at"),
+        }
+    )
+
+
+def _stamp(written: Written) -> tuple[int, int, str, int]:
+    return written.batch_id, written.writer_epoch, written.run_id, written.written_at_us
+
+
+def record_history(
+    spark: SparkSession, location: Location, *, group_id: str, topic: str, partition: int, offset: int
+) -> RecordHistory:
+    """See ``history``. Only rows that speak of the record come to the driver."""
+    if offset < 0:
+        raise ConfigError(f"offset {offset} is below 0")
+    check_location(spark, location)
+    version = _version(spark, location)
+    log = log_table(location).load(spark, version).where((F.col("group_id") == group_id) & (F.col("kind") != CLAIM))
+    extent = _extent(log, location, group_id, topic, partition)
+    late = set(late_appends_at(spark, location, version, group_id).get(group_id, ()))
+    own = log.where((F.col("topic") == topic) & (F.col("partition") == partition))
+    rows = [row for row in _rows_about(own, offset) if BatchStamp(*row.written[:2]) not in late]
+    return RecordHistory(
+        group_id=group_id,
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        events=tuple(events_of(rows)),
+        since_us=extent.since_us,
+        whole=extent.first_segment == 0,
+        finished=any(row.state is not None and row.state.name == FINISHED for row in rows),
+    )
+
+
+def _version(spark: SparkSession, location: Location) -> int:
+    """Of the log: all that is read belongs together."""
+    return CommitListing.of(spark, log_table(location).directory(spark)).latest_version()
+
+
+def _extent(log: DataFrame, location: Location, group_id: str, topic: str, partition: int) -> Any:
+    """``since_us`` of the share-partition and ``first_segment`` of the group. Raises ConfigError."""
+    is_topic = F.col("topic") == topic
+    is_own = is_topic & (F.col("partition") == partition)
+    (found,) = log.agg(
+        F.min("segment").alias("first_segment"),
+        F.max(is_topic).alias("topic"),
+        F.unix_micros(F.min(F.when(is_own, F.col("written_at")))).alias("since_us"),
+    ).collect()
+    if found.first_segment is None:
+        raise ConfigError(f"unknown group {group_id!r}: it has no share-group state at {location}")
+    if not found.topic:
+        raise ConfigError(f"unknown topic {topic!r}: group {group_id!r} has no state of it at {location}")
+    if found.since_us is None:
+        raise ConfigError(f"unknown partition {partition} of {topic!r}: group {group_id!r} has no state of it")
+    return found
+
+
+def _rows_about(log: DataFrame, offset: int) -> Iterator[RecordRow]:
+    """In order. Of the rows that only say that the start offset is past the record, the first of each engine."""
+    passed = F.col("start_offset") > offset
+    found = log.select(
+        "writer_epoch",
+        "batch_id",
+        "run_id",
+        F.unix_micros("written_at").alias("written_at_us"),
+        _containing("ended", offset).alias("ended"),
+        F.get(_containing("acquired", offset), F.lit(0)).alias("acquired"),
+        F.get(_containing("state_batches", offset), F.lit(0)).alias("settled"),
+        passed.alias("passed"),
+    )
+    told = (F.size("ended") > 0) | F.col("acquired").isNotNull() | F.col("settled").isNotNull()
+    first_past = (
+        found.where(F.col("passed") & ~told)
+        .groupBy("writer_epoch")
+        .agg(F.min_by(F.struct("*"), "batch_id").alias("row"))
+        .select("row.*")
+    )
+    rows = found.where(told).unionByName(first_past).collect()
+    return map(_record_row, sorted(rows, key=lambda row: (row.writer_epoch, row.batch_id)))
+
+
+def _containing(ranges: str, offset: int) -> Column:
+    return F.filter(ranges, lambda run: (run.first_offset <= offset) & (run.last_offset >= offset))
+
+
+def _record_row(row: Any) -> RecordRow:
+    written = Written(row.writer_epoch, row.batch_id, row.run_id, row.written_at_us)
+    ended = [Ended(attempt.delivery_count, attempt.outcome) for attempt in row.ended]
+    return RecordRow(written, ended, _state(row))
+
+
+def _state(row: Any) -> RecordState | None:
+    if row.acquired is not None:
+        return RecordState(ACQUIRED, row.acquired.delivery_count, row.acquired.member_id, row.acquired.lock_deadline_ms)
+    if row.settled is not None:
+        return settled_state(row.settled.delivery_state, row.settled.delivery_count)
+    return RecordState(FINISHED) if row.passed else None
+
+
+def attempts(
+    spark: SparkSession, location: str | Location, group_id: str | None = None, topic: str | None = None
+) -> DataFrame:
+    """Every attempt that ended while history was kept: one row per run of offsets that ended alike.
+
+    ``group_id, topic, topic_id, partition, first_offset, last_offset`` (inclusive), ``delivery_count, outcome`` as in
+    ``history``, ``batch_id, writer_epoch, run_id, written_at`` of the micro-batch that decided it. Join it with
+    records by ``offset BETWEEN first_offset AND last_offset``. Lazy, as of now.
+    Raises StateError if there is no state of ours at ``location``.
+    """
+    place = Location.parse(location) if isinstance(location, str) else location
+    check_location(spark, place)
+    version = _version(spark, place)
+    log = log_table(place).load(spark, version)
+    for name, wanted in (("group_id", group_id), ("topic", topic)):
+        log = log if wanted is None else log.where(F.col(name) == wanted)
+    for group, stamps in late_appends_at(spark, place, version, group_id).items():
+        for stamp in stamps:
+            log = log.where(~_written_by(group, stamp))
+    ended = log.where((F.col("kind") != CLAIM) & (F.size("ended") > 0)).withColumn("attempt", F.explode("ended"))
+    return ended.select(
+        *("group_id", "topic", "topic_id", "partition", "attempt.*"),
+        *("batch_id", "writer_epoch", "run_id", "written_at"),
+    )
+
+
+def _written_by(group_id: str, stamp: BatchStamp) -> Column:
+    """Of a row that is no claim: those have no batch."""
+    same_batch = (F.col("writer_epoch") == stamp.writer_epoch) & (F.col("batch_id") == stamp.batch_id)
+    return (F.col("group_id") == group_id) & same_batch

@@ -1,0 +1,168 @@
+"""Do the records of one share-partition in one segment hold together? Pure: records in, a sentence out.
+
+What they must tell is told twice: our ``evolve`` with all that we know makes the live state, and the share
+coordinator's, which sees the KIP's form only (Acquired as Available, R8), what Kafka would hold of it. Both must come
+to the same (R66).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise, zip_longest
+from typing import NamedTuple
+
+from share_spark import coordinator, partition
+from share_spark.coordinator.messages import (
+    DELETED_SNAPSHOT_EPOCHS,
+    ShareState,
+    StateRecord,
+    StateSnapshot,
+    StateUpdate,
+)
+from share_spark.model.records import UNCHANGED, DeliveryState, InFlightBatch, ShareRecord, ShareSnapshot, StateBatch
+
+_SNAPSHOT_EPOCHS = max(DELETED_SNAPSHOT_EPOCHS)
+"""In the KIP's form they are a uint16 without its last value; our log counts on (O7)."""
+
+
+class LogRecord(NamedTuple):
+    """A record and the micro-batch that wrote it."""
+
+    batch_id: int
+    record: ShareRecord
+
+
+def first_fault(stream: Sequence[LogRecord]) -> str | None:
+    """What is wrong with the records of one share-partition, in the order they count in; None: nothing.
+
+    ``stream`` is one segment's, so it begins with a snapshot.
+    """
+    seen: _Seen | None = None
+    for place, (batch_id, record) in enumerate(stream):
+        fault = _malformed(record) or _out_of_place(seen, batch_id, record)
+        if fault is not None:
+            return _difference(stream[:place]) or f"micro-batch {batch_id}: {fault}"
+        seen = _seen(seen, batch_id, record)
+    return _difference(stream)
+
+
+def kip_record(record: ShareRecord) -> StateRecord:
+    """``record`` as Kafka's share coordinator would have written it."""
+    batches = partition.kip_batches(record)
+    if isinstance(record, ShareSnapshot):
+        return StateSnapshot(
+            key=record.key,
+            snapshot_epoch=record.snapshot_epoch % _SNAPSHOT_EPOCHS,
+            state_epoch=record.state_epoch,
+            leader_epoch=record.leader_epoch,
+            start_offset=record.start_offset,
+            state_batches=batches,
+        )
+    return StateUpdate(
+        key=record.key,
+        snapshot_epoch=record.snapshot_epoch % _SNAPSHOT_EPOCHS,
+        leader_epoch=record.leader_epoch,
+        start_offset=record.start_offset,
+        state_batches=batches,
+    )
+
+
+# ----------------------------------------------------------------------------------------------- one record
+
+
+def _malformed(record: ShareRecord) -> str | None:
+    for batch in record.batches:
+        if batch.first_offset < 0 or batch.last_offset < batch.first_offset or batch.delivery_count < 0:
+            return f"batch {_text(batch)} with count {batch.delivery_count} cannot be"
+    for left, right in pairwise(record.batches):
+        if right.first_offset <= left.last_offset:
+            return f"batches {_text(left)} and {_text(right)} overlap"
+    return None
+
+
+class _Seen(NamedTuple):
+    """Where a stream has come to."""
+
+    batch_id: int
+    snapshot_epoch: int
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+
+
+def _seen(before: _Seen | None, batch_id: int, record: ShareRecord) -> _Seen:
+    start_offset, state_epoch = record.start_offset, getattr(record, "state_epoch", None)
+    if before is not None and start_offset == UNCHANGED:
+        start_offset = before.start_offset
+    if before is not None and state_epoch is None:
+        state_epoch = before.state_epoch
+    return _Seen(batch_id, record.snapshot_epoch, state_epoch or 0, record.leader_epoch, start_offset)
+
+
+def _out_of_place(before: _Seen | None, batch_id: int, record: ShareRecord) -> str | None:
+    """What a record may not do to those before it (R75, R76, R86).
+
+    The start offset goes back with a new state epoch (R101), and where the log was truncated, which a snapshot tells;
+    an update never takes it back (R61).
+    """
+    if before is None:
+        return None if isinstance(record, ShareSnapshot) else "an update without a snapshot before it"
+    if batch_id == before.batch_id:
+        return "two records of one share-partition in one commit"
+    now = _seen(before, batch_id, record)
+    told_anew = isinstance(record, ShareSnapshot)
+    for name, was, became in (
+        ("state epoch", before.state_epoch, now.state_epoch),
+        ("leader epoch", before.leader_epoch, now.leader_epoch),
+        ("start offset", before.start_offset, now.start_offset),
+    ):
+        if became < was and not (name == "start offset" and told_anew):
+            return f"{name} falls from {was} to {became}"
+    expected = before.snapshot_epoch + int(told_anew)
+    if record.snapshot_epoch != expected:
+        return f"snapshot epoch is {record.snapshot_epoch} where it should be {expected}"
+    return None
+
+
+# ----------------------------------------------------------------------------------------- both tellings
+
+
+def _difference(stream: Sequence[LogRecord]) -> str | None:
+    """Whether the two tellings differ at the end, and if so since when: only then is each step compared."""
+    tellings = deque(_tellings(stream), maxlen=1)
+    if all(_disagreement(live, durable) is None for _, live, durable in tellings):
+        return None
+    faults = ((batch_id, _disagreement(live, durable)) for batch_id, live, durable in _tellings(stream))
+    return next(f"micro-batch {batch_id}: {fault}" for batch_id, fault in faults if fault is not None)
+
+
+def _tellings(stream: Iterable[LogRecord]) -> Iterator[tuple[int, partition.SharePartition, ShareState]]:
+    live: partition.SharePartition | None = None
+    durable: ShareState | None = None
+    for batch_id, record in stream:
+        live = partition.evolve(live, record)
+        durable = coordinator.evolve(durable, kip_record(record))
+        assert durable is not None, "a stream begins with a snapshot, and nothing in it deletes"
+        yield batch_id, live, durable
+
+
+def _disagreement(live: partition.SharePartition, durable: ShareState) -> str | None:
+    ours, our_batches = coordinator.normal_form(live.start_offset, partition.kip_batches(live))
+    theirs, their_batches = coordinator.normal_form(durable.start_offset, durable.state_batches)
+    if ours != theirs:
+        return f"start offset is {ours} in the live state, {theirs} in the KIP's form"
+    for one, other in zip_longest(our_batches, their_batches):
+        if one != other:
+            return f"{_told(one)} in the live state, {_told(other)} in the KIP's form"
+    return None
+
+
+def _told(batch: StateBatch | None) -> str:
+    if batch is None:
+        return "nothing more"
+    return f"{_text(batch)} {DeliveryState(batch.delivery_state).name.capitalize()} ({batch.delivery_count})"
+
+
+def _text(batch: StateBatch | InFlightBatch) -> str:
+    return f"{batch.first_offset}-{batch.last_offset}"

@@ -1,0 +1,302 @@
+"""Calling a handler on one Arrow batch, inside a Python worker: kind by kind, and what its answers and faults become.
+
+What a handler *raises* is an answer: the record (of a batch handler: the whole batch) is released and the message kept.
+So is what it *returns* wrongly for a record: an unknown acknowledgement, output that does not fit the schema. What
+breaks its contract as a whole (a wrong length, no acknowledgements at all) is a HandlerError, which ends the query.
+
+Each call is noted before and after it (``ledger``), and none is begun once the budget of time is used up: what is left
+is NOT_ENTERED. Nothing here knows of Spark.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from share_spark.delivery.ledger import CallLedger, CallStatus
+from share_spark.delivery.output_rows import OutputRows, RecordAnswers
+from share_spark.handlers.acknowledgement import (
+    Ack,
+    Answers,
+    batch_answers,
+    exception_text,
+    single_answer,
+    table_columns,
+)
+from share_spark.handlers.handler import HANDLER_COLUMNS, Handler, HandlerKind
+from share_spark.handlers.output_schema import column_table, listed_rows
+from share_spark.handlers.records import records_of
+from share_spark.handlers.time_limit import OverrunError, TimeLimit
+from share_spark.model.errors import HandlerError
+from share_spark.model.requests import Loss
+
+_FAULTS = (Exception, SystemExit)
+"""What a handler may raise. Not KeyboardInterrupt, by which Spark kills tasks; SystemExit would end the worker."""
+
+FIRST_SLICE = 64
+"""Records of the first call of a batch handler whose pace is not known."""
+
+_ALL_MISFIT = 20
+"""So many records, and each broke the contract: that is the handler, not its records."""
+
+_IN_HANDLER = int(CallStatus.IN_HANDLER)
+_ACCEPTED = int(CallStatus.ACCEPTED)
+"""A status is its acknowledgement plus one."""
+_WITH_ROWS = int(CallStatus.ACCEPTED_WITH_ROWS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOutcome:
+    """What became of a batch: an answer per record, and output rows of accepted records if a schema is declared."""
+
+    answers: Answers
+    outputs: pa.Table | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Calls:
+    """The calls of one task: how long they may take, where they are noted, what has been measured.
+
+    ``until``: when the budget is used up (``time.monotonic``). ``seconds_per_record``: how long a record has taken this
+    handler before, None if that is not known. ``in_turn``: batches of one record. ``misfits``: records that broke the
+    contract; ``misfit``: how the last of them did.
+    """
+
+    limit: TimeLimit
+    ledger: CallLedger | None = None
+    until: float = math.inf
+    seconds_per_record: float | None = None
+    in_turn: bool = False
+    entered: int = 0
+    busy_s: float = 0.0
+    misfits: int = 0
+    misfit: str = ""
+
+    def begin(self, batch: pa.RecordBatch) -> memoryview:
+        """A byte for the status of each record."""
+        if self.ledger is None:
+            return memoryview(bytearray(batch.num_rows))
+        return self.ledger.begin(batch)
+
+    def note_errors(self, errors: dict[int, str]) -> None:
+        if self.ledger is not None:
+            self.ledger.note_errors(errors)
+
+    def note_misfit(self, text: str, records: int = 1) -> None:
+        self.misfits += records
+        self.misfit = text
+
+    @property
+    def all_misfit(self) -> bool:
+        """Has not one of many records been handled as the contract says?"""
+        return self.entered >= _ALL_MISFIT and self.misfits == self.entered
+
+    def check(self, handler: Handler) -> None:
+        """Raises HandlerError if the handler, and no record, is to blame."""
+        if self.all_misfit:
+            raise HandlerError(f"handler {handler.name} broke its contract on each record: {self.misfit}")
+
+
+def call_handler(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> CallOutcome:
+    """Calls ``handler`` on the records of ``batch`` (KEY_COLUMNS, delivery_count and the columns it asked for), once
+    for each, as long as there is time.
+
+    Raises HandlerError, its name in front, when it breaks its contract as a whole.
+    """
+    began = time.monotonic()
+    try:
+        if handler.kind is HandlerKind.RECORD:
+            return _call_per_record(handler, batch, calls)
+        return _call_on_batch(handler, batch, calls)
+    except HandlerError as fault:
+        raise HandlerError(f"handler {handler.name} {fault}") from None
+    finally:
+        calls.busy_s += time.monotonic() - began
+
+
+def overrun_text(limit_ms: int, records: int = 1) -> str:
+    """The error of what took too long."""
+    by = "" if records == 1 else f" by a batch of {records} records"
+    return f"time limit of {limit_ms} ms exceeded{by}"
+
+
+# --------------------------------------------------------------------------- handlers of one record
+
+
+def _call_per_record(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> CallOutcome:
+    """The one loop over records. Accepts are what is expected, so only the others leave an entry in ``errors``.
+
+    Names are bound before the loop, and time is read once a record: what is noted and watched here takes a sixth of a
+    microsecond.
+    """
+    call, limit, until, clock = handler.call, calls.limit, calls.until, time.monotonic
+    status = calls.begin(batch)
+    codes = [int(Ack.ACCEPT)] * batch.num_rows
+    errors: dict[int, str] = {}
+    rows = None if handler.output is None else OutputRows(handler.output, RecordAnswers(codes, errors, status, calls))
+    position, next_look = -1, 0.0
+    for position, record in enumerate(records_of(batch)):
+        now = clock()
+        if now >= next_look:
+            if now >= until:
+                break
+            next_look = min(until, limit.begin(now))
+            next_look = next_look if rows is None else min(next_look, rows.write(now, position))
+        limit.since = now
+        status[position] = _IN_HANDLER
+        error: str | None
+        try:
+            answer = call(record)
+            limit.since = math.inf
+        except OverrunError:
+            code, error = int(Ack.RELEASE), overrun_text(handler.timeout_ms or 0)
+        except _FAULTS as fault:
+            limit.since = math.inf
+            code, error = int(Ack.RELEASE), exception_text(fault)
+        else:
+            if answer is None or answer is Ack.ACCEPT:
+                status[position] = _ACCEPTED
+                continue
+            code, error = _judged(answer, rows, position, calls)
+            if error is None:
+                codes[position] = code
+                has_rows = code == Ack.ACCEPT and type(answer) is tuple
+                status[position] = _WITH_ROWS if has_rows else code + 1
+                continue
+        codes[position], errors[position] = code, error
+        calls.note_errors({position: error})
+        status[position] = code + 1
+    else:
+        position += 1
+    calls.entered += position
+    outputs = rows.finish(position) if rows is not None else None
+    codes[position:] = [int(Loss.NOT_ENTERED)] * (batch.num_rows - position)
+    return CallOutcome(answers=Answers.listed(codes, errors), outputs=outputs)
+
+
+def _judged(answer: Any, rows: OutputRows | None, position: int, calls: Calls) -> tuple[int, str | None]:
+    """(code, error) of a record's answer; its output rows are added to ``rows`` if it accepts. Raises HandlerError
+    where no record can be to blame."""
+    if type(answer) is tuple and rows is None:
+        raise HandlerError("returned (acknowledgement, rows) but no output schema is declared")
+    try:
+        if type(answer) is not tuple:
+            return single_answer(answer)
+        if len(answer) != 2:
+            raise HandlerError(f"returned a tuple of {len(answer)}, not (acknowledgement, rows)")
+        code, error = single_answer(Ack.ACCEPT if answer[0] is None else answer[0])
+        returned = listed_rows(answer[1])
+    except HandlerError as fault:
+        calls.note_misfit(str(fault))
+        return int(Ack.RELEASE), str(fault)
+    if code == Ack.ACCEPT and rows is not None:
+        rows.add(position, returned)
+    return code, error
+
+
+# ------------------------------------------------------------------------------ handlers of a batch
+
+
+def _call_on_batch(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> CallOutcome:
+    """The whole batch at once, unless the budget of time asks for less."""
+    done = [_call_on_slice(handler, part, calls) for part in _slices(batch, calls)]
+    left = batch.num_rows - sum(len(one.answers.codes) for one in done)
+    if left:
+        done.append(CallOutcome(answers=Answers.same(left, Loss.NOT_ENTERED)))
+    answers = Answers.concatenated([one.answers for one in done])
+    tables = [one.outputs for one in done if one.outputs is not None]
+    empty = handler.output.empty_table() if handler.output is not None else None
+    return CallOutcome(answers=answers, outputs=pa.concat_tables(tables) if tables else empty)
+
+
+def _slices(batch: pa.RecordBatch, calls: Calls) -> Iterator[pa.RecordBatch]:
+    """Consecutive parts, each as large as is likely to be done in time; the first is small where nothing is known."""
+    at = 0
+    while at < batch.num_rows:
+        left_s = calls.until - time.monotonic()
+        if left_s <= 0:
+            return
+        size = min(batch.num_rows - at, _slice_size(left_s, calls))
+        began = time.monotonic()
+        yield batch.slice(at, size)
+        calls.seconds_per_record = (time.monotonic() - began) / size
+        at += size
+
+
+def _slice_size(left_s: float, calls: Calls) -> int:
+    if calls.in_turn:
+        return 1
+    if left_s == math.inf:
+        return 2**62
+    if calls.seconds_per_record is None:
+        return FIRST_SLICE
+    return max(1, int(left_s / max(calls.seconds_per_record, 1e-9)))
+
+
+def _call_on_slice(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> CallOutcome:
+    argument = _argument(handler, batch)
+    status = calls.begin(batch)
+    status[:] = bytes([_IN_HANDLER]) * batch.num_rows
+    calls.entered += batch.num_rows
+    try:
+        answer = calls.limit.run(handler.call, argument)
+    except OverrunError:
+        return _all_released(handler, batch, overrun_text(handler.timeout_ms or 0, batch.num_rows), status, calls)
+    except _FAULTS as fault:
+        return _all_released(handler, batch, exception_text(fault), status, calls)
+    answers = batch_answers(answer, batch.num_rows)
+    answers, outputs = _with_outputs(handler, answer, answers)
+    _note(answers, outputs, status, calls)
+    return CallOutcome(answers=answers, outputs=outputs)
+
+
+def _all_released(handler: Handler, batch: pa.RecordBatch, error: str, status: memoryview, calls: Calls) -> CallOutcome:
+    outputs = handler.output.empty_table() if handler.output is not None else None
+    answers = Answers.same(batch.num_rows, Ack.RELEASE, error)
+    _note(answers, None, status, calls)
+    return CallOutcome(answers=answers, outputs=outputs)
+
+
+def _note(answers: Answers, outputs: pa.Table | None, status: memoryview, calls: Calls) -> None:
+    """An accept that has rows is complete once they are written."""
+    if answers.misfits:
+        calls.note_misfit(answers.texts[-1], answers.misfits)
+    calls.note_errors(answers.errors())
+    noted = answers.codes + 1
+    status[:] = np.where(noted == _ACCEPTED, _WITH_ROWS if outputs is not None else _ACCEPTED, noted).astype("u1").data
+    if outputs is not None and calls.ledger is not None:
+        calls.ledger.write_rows(outputs, len(noted))
+
+
+def _argument(handler: Handler, batch: pa.RecordBatch) -> Any:
+    """What the handler is given, with the columns it asked for only."""
+    wanted = handler.columns or HANDLER_COLUMNS
+    if batch.schema.names != list(wanted):
+        batch = batch.select(list(wanted))
+    if handler.kind is HandlerKind.PANDAS:
+        return batch.to_pandas()
+    return pa.Table.from_batches([batch]) if handler.kind is HandlerKind.TABLE else batch
+
+
+def _with_outputs(handler: Handler, answer: Any, answers: Answers) -> tuple[Answers, pa.Table | None]:
+    """Columns beside the acknowledgements, rows of accepted records. An answer without columns has no output. A row
+    that does not fit the schema releases its record."""
+    if handler.output is None:
+        return answers, None
+    columns = table_columns(answer)
+    if columns is None:
+        return answers, handler.output.empty_table()
+    table, misfits = column_table(answer, columns, handler.output, np.flatnonzero(answers.codes == Ack.ACCEPT))
+    return answers.with_misfits(misfits), table
+
+
+def watched_code() -> tuple[CodeType, ...]:
+    """The functions here that calls of a handler are made from: an alarm must not be raised in them."""
+    return _call_per_record.__code__, TimeLimit.run.__code__

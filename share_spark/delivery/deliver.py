@@ -1,0 +1,211 @@
+"""Delivery: acquired records go to a handler inside Spark, acknowledgements come back. One job, one action.
+
+    result = deliver(records, as_handler(bill))
+
+The records go through one Python stage (``worker.HandlerTask``); what comes back to the driver is one row per run of
+records with the same answer, so that a quarter of a million accepted records are a handful of rows. A handler is
+entered at most once per record (``worker`` says how).
+
+A worker that dies: Spark runs its task again, which goes on where the dead one was. Where Spark would not (``local[2]``
+runs a task once), or has done so too often, the job is run again here, with the same effect; in the end without
+entering the handler any more, for what is known.
+
+Output rows of accepted records leave the workers in the same frame and stay on the executors (``held``) until a sink
+has read them; without a declared output schema there are none, and nothing is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+from share_spark.delivery.frame import RUN_TYPE, frame_runs, settled
+from share_spark.delivery.held_frame import HeldFrame
+from share_spark.delivery.ledger_place import LedgerPlace
+from share_spark.delivery.result import DeliveryResult, ErrorRun, PartitionAcks, decoded, read_once
+from share_spark.delivery.runs import OUTPUT_COLUMN, RUN_SCHEMA, RunLog
+from share_spark.delivery.traces import WORKER_LOST, codes_of, read_delivery
+from share_spark.delivery.worker import DELIVERY_PROPERTY, TASK_COLUMN, DeliveryRun, HandlerTask, Terms, packed
+from share_spark.handlers.handler import HANDLER_COLUMNS, KEY_COLUMNS, Handler, HandlerKind
+from share_spark.model.errors import HandlerError, ShareError, TopicError
+from share_spark.spark.errors import first_line
+
+__all__ = ["WORKER_LOST", "DeliveryResult", "ErrorRun", "PartitionAcks", "deliver"]
+
+log = logging.getLogger(__name__)
+
+_FIRST_OF_TASK = "(monotonically_increasing_id() & 8589934591L) = 0"
+_THREAD = f"CASE WHEN {_FIRST_OF_TASK} THEN reflect('java.lang.Thread', 'currentThread') END"
+"""The thread's name, which holds the stage attempt (see ``worker.is_first_attempt``), on each
+task's first row only."""
+
+_MOST_RUNS = 10
+"""Jobs that may die with their workers before one only reports."""
+
+_HEADERS = "coalesce(headers, cast(array() AS array<struct<key:string,value:binary>>)) AS headers"
+"""No list is null: Spark 4.0 adds up the size of an Arrow batch after every row, which for null
+lists is a loop over all rows so far (10,000 a batch: three times the time of the whole stage)."""
+
+_LOST = ("Python worker exited unexpectedly", "ExecutorLostFailure")
+"""What Spark says when a job has failed because a worker or an executor died."""
+
+
+def deliver(
+    records: DataFrame,
+    handler: Handler,
+    *,
+    topic: str | None = None,
+    place: LedgerPlace | None = None,
+    terms: Terms | None = None,
+) -> DeliveryResult:
+    """Calls ``handler`` on ``records`` (RECORD_COLUMNS and delivery_count int) and returns what it said of each.
+
+    ``records`` are exactly the acquired ones, each once, lazy, in as many tasks as shall run at a time. ``topic``: all
+    records are of this one topic, so its name need not travel with each of them. ``place``: where workers keep their
+    ledgers. Output rows of records that are not accepted are dropped in the worker; the result must be closed when
+    those of the accepted ones have been read.
+
+    Raises ShareError (a record was read twice, a handler that cannot be sent); then nothing is known. What is wrong
+    with the delivery as a whole is the ``fault`` of the result.
+    """
+    if handler.kind is HandlerKind.FRAME:
+        return _of_frame(records, handler)
+    if place is None:
+        place = LedgerPlace(group="deliver", member_id=uuid.uuid4().hex)
+        result = deliver(records, handler, topic=topic, place=place, terms=terms)
+        place.forget([place.member_id])
+        return result
+    place.clear()
+    task = HandlerTask(
+        name=handler.name,
+        payload=packed(handler),
+        place=place,
+        delivery=uuid.uuid4().hex,
+        topic=topic,
+        output=handler.output,
+        terms=terms or Terms(),
+    )
+    frame = _handled(records, handler, task)
+    return _plain(frame, task) if handler.output is None else _with_output(frame, task)
+
+
+def _of_frame(records: DataFrame, handler: Handler) -> DeliveryResult:
+    records = records.persist()
+    try:
+        return decoded(frame_runs(records, handler).toArrow(), settled(handler.name))
+    except HandlerError as fault:
+        return DeliveryResult(fault=fault)
+    except Exception as fault:
+        if not _is_lost(fault):
+            raise
+        return DeliveryResult(lost=True)
+    finally:
+        records.unpersist()
+
+
+def _plain(frame: DataFrame, task: HandlerTask) -> DeliveryResult:
+    return _worked_off(frame.sparkSession, task, frame.toArrow)
+
+
+def _with_output(frame: DataFrame, task: HandlerTask) -> DeliveryResult:
+    held = HeldFrame(frame)
+    try:
+        result = _worked_off(frame.sparkSession, task, held.runs)
+    except BaseException:
+        held.free()
+        raise
+    if result.fault is None and any(result.produced.values()):
+        return replace(result, outputs=held.outputs(result.produced), free=held.free)
+    held.free()
+    return result
+
+
+def _worked_off(spark: SparkSession, task: HandlerTask, action: Callable[[], pa.Table]) -> DeliveryResult:
+    """The same frame each time: its tasks must find the ledgers of the records that they read before."""
+    for number in range(_MOST_RUNS + 1):
+        run = DeliveryRun(task.delivery, number, reports_only=number == _MOST_RUNS)
+        try:
+            with _marked(spark, run):
+                return _checked(decoded(action(), read_once), task, run)
+        except ShareError:
+            raise
+        except Exception as fault:  # noqa: BLE001 - whatever Spark, or the source of the records, makes of it
+            if not _is_lost(fault):
+                return _broken_off(task, fault)
+            log.warning("handler %s: a worker was lost and with it the job; it goes on", task.name)
+    return DeliveryResult(lost=True)
+
+
+def _checked(result: DeliveryResult, task: HandlerTask, run: DeliveryRun) -> DeliveryResult:
+    """Workers that die before they can call the handler are no record's fault, and would do so for ever."""
+    if run.reports_only and not result.entered and result.fault is None:
+        return replace(result, fault=HandlerError(f"handler {task.name}: its workers die before it is called"))
+    return result
+
+
+def _broken_off(task: HandlerTask, fault: Exception) -> DeliveryResult:
+    """The answers that ledgers hold, as far as the driver sees them. Output rows are gone with the job."""
+    answers = RunLog(task.topic)
+    for directory in task.place.deliveries(task.place.member_id) if task.output is None else ():
+        for entries in read_delivery(directory):
+            codes = codes_of(entries)
+            answers.add_entries(entries, codes, codes > 0)
+    result = decoded(pa.Table.from_batches([answers.batch()], RUN_SCHEMA), read_once)
+    return replace(result, fault=TopicError(f"the records for handler {task.name} cannot be read: {first_line(fault)}"))
+
+
+@contextmanager
+def _marked(spark: SparkSession, run: DeliveryRun) -> Iterator[None]:
+    """Tasks of the job know that they belong to this run."""
+    context: Any = spark.sparkContext
+    before = context.getLocalProperty(DELIVERY_PROPERTY)
+    context.setLocalProperty(DELIVERY_PROPERTY, str(run))
+    try:
+        yield
+    finally:
+        context.setLocalProperty(DELIVERY_PROPERTY, before)
+
+
+def _handled(records: DataFrame, handler: Handler, task: HandlerTask) -> DataFrame:
+    wanted = handler.columns or HANDLER_COLUMNS
+    keys = (*(KEY_COLUMNS if task.topic is None else KEY_COLUMNS[1:]), "delivery_count")
+    columns = [*wanted, *(name for name in keys if name not in wanted)]
+    chosen = [_HEADERS if name == "headers" else name for name in columns]
+    return _with_task(records, chosen).mapInArrow(task, _sent_type(handler))
+
+
+def _sent_type(handler: Handler) -> StructType:
+    """What a task sends, in Spark's terms."""
+    if handler.output is None:
+        return RUN_TYPE
+    output = from_arrow_schema(pa.schema([field.with_nullable(True) for field in handler.output]))
+    return StructType([*RUN_TYPE.fields, StructField(OUTPUT_COLUMN, output)])
+
+
+def _with_task(records: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """The columns (SQL) and TASK_COLUMN, in one step, as each costs some milliseconds of a micro-batch.
+
+    Without ``reflect`` (some shared clusters forbid it) a stage's repeat is not seen; a stage is repeated only when it
+    reads a shuffle that was lost.
+    """
+    try:
+        return records.selectExpr(*columns, f"{_THREAD} AS {TASK_COLUMN}")
+    except AnalysisException as fault:
+        frame = records.selectExpr(*columns, f"CAST(NULL AS string) AS {TASK_COLUMN}")
+        log.warning("the repeat of a whole stage would call handlers again: %s", str(fault).splitlines()[0])
+        return frame
+
+
+def _is_lost(fault: Exception) -> bool:
+    text = str(fault)
+    return any(sign in text for sign in _LOST)

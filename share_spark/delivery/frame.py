@@ -1,0 +1,156 @@
+"""Handlers of a whole Spark frame: the frame they return becomes runs, and what they left out is
+told.
+
+The answers and the records that exist leave together, in one action over the union of both; the
+records are cached for it, so that they are read once and both sides see the same.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from share_spark.delivery.result import Settle
+from share_spark.delivery.runs import PRESENT, RUN_SCHEMA, VIOLATION, RunLog, Runs, special_row
+from share_spark.handlers.acknowledgement import Ack, Answers, column_answers, exception_text
+from share_spark.handlers.handler import KEY_COLUMNS, Handler
+from share_spark.model.errors import HandlerError
+from share_spark.model.ids import TopicPartition
+
+RUN_TYPE = from_arrow_schema(RUN_SCHEMA)
+"""RUN_SCHEMA in Spark's terms; a DDL string would be parsed by the JVM each time, for 10 ms."""
+
+
+def frame_runs(records: DataFrame, handler: Handler) -> DataFrame:
+    """Runs of the records that exist and of the answers (RUN_SCHEMA); lazy. ``records`` is read by
+    both.
+
+    A handler that raises, now, releases them all. Raises HandlerError: it returned no frame or one
+    without the columns.
+    """
+    keys = records.select(*KEY_COLUMNS)
+    present = keys.mapInArrow(present_runs, RUN_TYPE)
+    try:
+        answer = handler.call(records)
+    except Exception as fault:  # noqa: BLE001 - what a handler raises is an answer
+        error = exception_text(fault)
+        released = functools.partial(released_runs, error)
+        return present.unionByName(keys.mapInArrow(released, RUN_TYPE))
+    chosen = _answer_frame(answer, handler)
+    answers = chosen.mapInArrow(functools.partial(answer_runs, handler.name), RUN_TYPE)
+    return present.unionByName(answers)
+
+
+def settled(handler_name: str) -> Settle:
+    """Settles the answers of a frame handler with the records that exist: what is missing is
+    released.
+
+    Raises HandlerError for a record that is there twice, and for one that was not delivered.
+    """
+
+    def settle(key: TopicPartition, runs: Runs) -> Runs:
+        present = runs.picked(runs.code == PRESENT).joined()
+        answers = runs.picked(runs.code != PRESENT).joined()
+        if (offset := answers.first_overlap()) is not None:
+            raise HandlerError(f"handler {handler_name} returned record {key}@{offset} twice")
+        if (offset := _first_unknown(answers, present)) is not None:
+            raise HandlerError(f"handler {handler_name} returned record {key}@{offset}, which it was not given")
+        return Runs.concatenated([answers, _missing(answers, present)]).ordered().joined()
+
+    return settle
+
+
+# ----------------------------------------------------------------------------------- in the workers
+
+
+def present_runs(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    """Runs of records that exist, code PRESENT."""
+    log = RunLog()
+    for batch in batches:
+        log.add(batch, Answers.same(batch.num_rows, PRESENT))
+    yield log.batch()
+
+
+def answer_runs(handler_name: str, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    """Runs of the answers in a frame of KEY_COLUMNS, ack and perhaps error."""
+    log = RunLog()
+    try:
+        for batch in batches:
+            if any(batch.column(name).null_count for name in KEY_COLUMNS):
+                raise HandlerError("returned a row without topic, partition or offset")
+            errors = batch.column("error") if "error" in batch.schema.names else None
+            log.add(batch, column_answers(batch.column("ack"), errors, batch.num_rows))
+    except HandlerError as fault:
+        yield special_row(VIOLATION, f"handler {handler_name} {fault}")
+        return
+    yield log.batch()
+
+
+def released_runs(error: str, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    """Runs of records that are all released with one error."""
+    log = RunLog()
+    for batch in batches:
+        log.add(batch, Answers.same(batch.num_rows, Ack.RELEASE, error))
+    yield log.batch()
+
+
+# ------------------------------------------------------------------------------------ on the driver
+
+
+def _answer_frame(answer: Any, handler: Handler) -> DataFrame:
+    """The columns we read, in the types that workers expect. Raises HandlerError."""
+    if not isinstance(answer, DataFrame):
+        raise HandlerError(f"handler {handler.name} returned {type(answer).__name__}, not a DataFrame")
+    missing = [name for name in (*KEY_COLUMNS, "ack") if name not in answer.columns]
+    if missing:
+        raise HandlerError(f"handler {handler.name} returned a frame without column {', '.join(missing)}")
+    types = {"topic": "string", "partition": "int", "offset": "bigint", "error": "string"}
+    chosen = [name for name in (*KEY_COLUMNS, "ack", "error") if name in answer.columns]
+    columns = [answer[name].cast(types[name]) if name in types else answer[name] for name in chosen]
+    return answer.select(columns)
+
+
+def _first_unknown(answers: Runs, present: Runs) -> int | None:
+    """The first offset that was answered but does not exist. Both sorted and disjoint, ``present``
+    joined."""
+    inside = np.searchsorted(present.first, answers.first, side="right") - 1
+    ends = np.append(present.last, -1)[inside]
+    unknown = np.flatnonzero((inside < 0) | (ends < answers.last))
+    if not len(unknown):
+        return None
+    which = unknown[0]
+    return int(max(answers.first[which], ends[which] + 1)) if inside[which] >= 0 else int(answers.first[which])
+
+
+def _missing(answers: Runs, present: Runs) -> Runs:
+    """Runs of records that exist and have no answer, released without an error."""
+    rows = []
+    starts, ends = answers.first.tolist(), answers.last.tolist()
+    cursor = 0
+    for first, last in zip(present.first.tolist(), present.last.tolist(), strict=True):
+        unanswered = first
+        while cursor < len(starts) and starts[cursor] <= last:
+            if unanswered < starts[cursor]:
+                rows.append((unanswered, starts[cursor] - 1))
+            unanswered = ends[cursor] + 1
+            cursor += 1
+        if unanswered <= last:
+            rows.append((unanswered, last))
+    return _released(np.array(rows, np.int64).reshape(-1, 2), present)
+
+
+def _released(rows: Any, like: Runs) -> Runs:
+    return Runs(
+        topic=np.full(len(rows), like.topic[0]),
+        partition=np.full(len(rows), like.partition[0]),
+        first=rows[:, 0],
+        last=rows[:, 1],
+        code=np.full(len(rows), Ack.RELEASE, np.int8),
+        error=np.full(len(rows), -1, np.int32),
+    )

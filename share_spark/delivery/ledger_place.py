@@ -1,0 +1,138 @@
+"""Where ledgers are: a directory for each member of a group, in it one for the delivery that runs, in it a file a task.
+
+    <state log>/_share_spark/ledgers/<group>/<member>/boot          which start of which machine wrote here
+                                                     /<delivery>/<task>
+
+It is beside the state where that is on a file system that all machines of the job see as files, so that a repeat of a
+task finds the ledger on whatever machine it runs, and the next engine finds those of the one before. Else, and where
+such a file system has no mapped memory, it is in the machine's own directory for temporary files: then only a repeat on
+the same machine finds it, and the next engine only in local mode.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from share_spark.delivery.ledger import CallLedger
+
+LEDGERS = "ledgers"
+"""The directory in which workers note their calls, beside the journals: what is left there is no unfinished work."""
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerPlace:
+    """``shared``: directory that all machines see, None if there is none. ``one_machine``: there is only one."""
+
+    group: str
+    member_id: str
+    shared: str | None = None
+    one_machine: bool = True
+
+    @classmethod
+    def beside(
+        cls, table_directory: str, log_id: str, group_id: str, member_id: str, *, one_machine: bool
+    ) -> LedgerPlace:
+        """For a state log in ``table_directory``."""
+        path = table_directory.removeprefix("file:")
+        is_file_path = "://" not in path and ":/" not in path
+        shared = f"{path.rstrip('/')}/_share_spark/{LEDGERS}" if is_file_path else None
+        name = quote(group_id, safe="")
+        return cls(
+            group=name if shared else f"{log_id}/{name}", member_id=member_id, shared=shared, one_machine=one_machine
+        )
+
+    @property
+    def outlives_us(self) -> bool:
+        """Will the next engine, or a driver that was not on the worker's machine, find the files?"""
+        return self.shared is not None or self.one_machine
+
+    def start(self) -> None:
+        """Say that whoever finds nothing here may believe it."""
+        if self.outlives_us:
+            own = self._group_directory() / self.member_id
+            own.mkdir(parents=True, exist_ok=True)
+            (own / "boot").write_text(_boot_id())
+
+    def clear(self) -> None:
+        """The last delivery is over."""
+        if self.outlives_us:
+            for found in self.deliveries(self.member_id):
+                shutil.rmtree(found, ignore_errors=True)
+
+    def open(self, delivery: str, task: int, topic: str | None) -> tuple[CallLedger, bool]:
+        """On a worker: the ledger of a task; would a ledger that an attempt on another machine left have been found?"""
+        for root, is_sure in self._roots():
+            own = Path(root) / self.group / self.member_id
+            try:
+                ledger = CallLedger(own / delivery / str(task), topic)
+            except OSError:
+                if root == _local_root():
+                    raise
+                continue
+            if root == _local_root() and not (self.shared is None and self.one_machine):
+                _keep_only(own, delivery)
+            return ledger, is_sure
+        raise AssertionError("unreachable")
+
+    def others(self) -> Iterator[str]:
+        """Members that have left something which can be believed: written since the machine was started."""
+        directory = self._group_directory()
+        if not self.outlives_us or not directory.is_dir():
+            return
+        for found in sorted(directory.iterdir()):
+            boot = found / "boot"
+            if found.name != self.member_id and boot.exists() and boot.read_text() == _boot_id():
+                yield found.name
+
+    def deliveries(self, member_id: str) -> list[Path]:
+        """Directories of the deliveries of a member: the last one."""
+        own = self._group_directory() / member_id
+        return [found for found in own.iterdir() if found.is_dir()] if own.is_dir() else []
+
+    def all_others(self) -> list[str]:
+        """Members that have left anything."""
+        directory = self._group_directory()
+        if not self.outlives_us or not directory.is_dir():
+            return []
+        return [found.name for found in directory.iterdir() if found.name != self.member_id]
+
+    def forget(self, members: Iterable[str]) -> None:
+        """Remove what they have left."""
+        for member in members:
+            shutil.rmtree(self._group_directory() / member, ignore_errors=True)
+
+    def _group_directory(self) -> Path:
+        return Path(self.shared or _local_root()) / self.group
+
+    def _roots(self) -> Iterator[tuple[str, bool]]:
+        if self.shared is not None:
+            yield self.shared, True
+        yield _local_root(), self.one_machine
+
+
+def task_files(delivery: Path) -> list[Path]:
+    """The ledgers of a delivery."""
+    return sorted(found for found in delivery.iterdir() if found.name.isdigit())
+
+
+def _keep_only(own: Path, delivery: str) -> None:
+    """Where the driver does not come, workers remove what earlier deliveries have left."""
+    for found in own.iterdir():
+        if found.is_dir() and found.name != delivery:
+            shutil.rmtree(found, ignore_errors=True)
+
+
+def _local_root() -> str:
+    return f"{tempfile.gettempdir()}/share_spark-{os.getuid()}/{LEDGERS}"
+
+
+def _boot_id() -> str:
+    return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""

@@ -1,0 +1,92 @@
+"""Output rows of a record handler, gathered while it is called, and written to the ledger every so often.
+
+Rows that are only in the worker are lost with it, and their records are delivered again. So they are written after a
+twentieth of a second: a slow handler loses none but the record that is in it, a fast one little work.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from share_spark.delivery.ledger import CallStatus
+from share_spark.handlers.acknowledgement import Ack
+from share_spark.handlers.output_schema import Row, row_table
+from share_spark.model.errors import HandlerError
+
+if TYPE_CHECKING:
+    from share_spark.delivery.calling import Calls
+
+_WRITE_EVERY_S = 0.05
+
+
+class RecordAnswers(NamedTuple):
+    """The answers of a batch as they are gathered: code, error and status by position."""
+
+    codes: list[int]
+    errors: dict[int, str]
+    status: memoryview
+    calls: Calls
+
+    def release(self, position: int, error: str) -> None:
+        """Its output does not fit."""
+        self.codes[position], self.errors[position] = int(Ack.RELEASE), error
+        self.calls.note_misfit(error)
+        self.calls.note_errors({position: error})
+        self.status[position] = CallStatus.RELEASED
+
+
+class OutputRows:
+    """Rows of the records of one batch. Those of a record that do not fit the schema release it."""
+
+    def __init__(self, schema: pa.Schema, answers: RecordAnswers) -> None:
+        self._schema, self._answers = schema, answers
+        self._rows: list[Row] = []
+        self._owners: list[int] = []
+        self._tables: list[pa.Table] = []
+        self._due = 0.0
+
+    def add(self, position: int, rows: list[Row]) -> None:
+        """The rows of the record at ``position``, which has been accepted."""
+        self._rows += rows
+        self._owners += [position] * len(rows)
+
+    def write(self, now: float, complete: int) -> float:
+        """Write what has gathered if it is time; all records below ``complete`` are done. Returns when it is time."""
+        if now >= self._due:
+            if self._due:
+                self._write(complete)
+            self._due = now + _WRITE_EVERY_S
+        return self._due
+
+    def finish(self, complete: int) -> pa.Table:
+        """All rows that fit."""
+        self._write(complete)
+        return pa.concat_tables(self._tables)
+
+    def _write(self, complete: int) -> None:
+        table = self._fitting()
+        self._rows, self._owners = [], []
+        self._tables.append(table)
+        if self._answers.calls.ledger is not None:
+            self._answers.calls.ledger.write_rows(table, complete)
+
+    def _fitting(self) -> pa.Table:
+        try:
+            return row_table(self._rows, self._schema)
+        except HandlerError:
+            return pa.concat_tables([self._schema.empty_table(), *self._one_by_one()])
+
+    def _one_by_one(self) -> list[pa.Table]:
+        """Record by record, as one of them does not fit."""
+        tables = []
+        by_owner: dict[int, list[Row]] = {}
+        for owner, row in zip(self._owners, self._rows, strict=True):
+            by_owner.setdefault(owner, []).append(row)
+        for owner, rows in by_owner.items():
+            try:
+                tables.append(row_table(rows, self._schema))
+            except HandlerError as fault:
+                self._answers.release(owner, str(fault))
+        return tables

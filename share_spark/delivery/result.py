@@ -1,0 +1,193 @@
+"""What deliver gives back: the acknowledgements of every topic-partition as arrays, decoded from
+the workers' runs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from share_spark.delivery.runs import FAULT, MEASURED, PRODUCED, SPECIAL, VIOLATION, Ints, Runs
+from share_spark.delivery.traces import WORKER_LOST
+from share_spark.handlers.acknowledgement import Ack
+from share_spark.model.errors import HandlerError, ShareError
+from share_spark.model.ids import TopicPartition
+from share_spark.model.requests import Loss
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class ErrorRun(NamedTuple):
+    """The error of the records ``first`` to ``last``, both included."""
+
+    first: int
+    last: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionAcks:
+    """Acknowledgements of one topic-partition: runs ``first..last`` (inclusive, int64) with ``ack``
+    (int8, see Ack, or a Loss).
+
+    Sorted and disjoint. Offsets in no run held no record. ``errors`` are sorted; only runs with a
+    text are there.
+    """
+
+    first: npt.NDArray[np.int64]
+    last: npt.NDArray[np.int64]
+    ack: npt.NDArray[np.int8]
+    errors: tuple[ErrorRun, ...] = ()
+
+    def count(self, ack: int) -> int:
+        """Records with this acknowledgement, or Loss."""
+        chosen = self.ack == ack
+        return int((self.last[chosen] - self.first[chosen] + 1).sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryResult:
+    """What became of a delivery.
+
+    ``fault``: what was wrong with it as a whole; records that are in no run of ``partitions`` were then not entered.
+    ``lost``: the job died with its workers, and nothing is known of what is in no run. ``entered`` records kept the
+    busiest worker for ``busy_s`` seconds. ``outputs``: the output rows of accepted records, lazy, in the declared
+    schema; None if there are none. They are kept on the executors until ``close``; once an executor has died with some
+    of them, reading raises OutputLostError inside Spark.
+    """
+
+    partitions: Mapping[TopicPartition, PartitionAcks] = field(default_factory=dict)
+    fault: ShareError | None = None
+    lost: bool = False
+    entered: int = 0
+    busy_s: float = 0.0
+    produced: Mapping[int, int] = field(default_factory=dict)
+    outputs: DataFrame | None = None
+    free: Callable[[], None] | None = None
+
+    def close(self) -> None:
+        """Free the output rows. Safe to call twice."""
+        if self.free is not None:
+            self.free()
+
+    @property
+    def accepted(self) -> int:
+        """Records accepted."""
+        return self._count(Ack.ACCEPT)
+
+    @property
+    def released(self) -> int:
+        """Records released."""
+        return self._count(Ack.RELEASE)
+
+    @property
+    def rejected(self) -> int:
+        """Records rejected."""
+        return self._count(Ack.REJECT)
+
+    @property
+    def lost_records(self) -> int:
+        """Records whose attempt was lost with a worker."""
+        return sum(self._count(loss) for loss in Loss if loss is not Loss.NOT_ENTERED)
+
+    @property
+    def explains_deaths(self) -> bool:
+        """Have workers died whose ledgers say which records they were with?"""
+        texts = (run.error for acks in self.partitions.values() for run in acks.errors)
+        return self._count(Loss.AMONG_OTHERS) > 0 or WORKER_LOST in texts
+
+    @property
+    def not_entered(self) -> int:
+        """Records that the handler was not entered with, as far as they were read."""
+        return self._count(Loss.NOT_ENTERED)
+
+    def _count(self, ack: int) -> int:
+        return sum(acks.count(ack) for acks in self.partitions.values())
+
+
+Settle = Callable[[TopicPartition, Runs], Runs]
+"""Makes the answers out of all runs of one topic-partition, sorted by offset. Raises
+HandlerError."""
+
+
+def decoded(table: pa.Table, settle: Settle) -> DeliveryResult:
+    """The result in what the workers sent (RUN_SCHEMA, in any order). Raises ShareError (a record was read twice)."""
+    special, acks = _parted(table)
+    names, topic_ids = _encoded(acks.column("topic"))
+    texts, error_ids = _encoded(acks.column("error"))
+    partitions = {}
+    for runs in _per_partition(_runs(acks, topic_ids, error_ids).ordered()):
+        key = TopicPartition(names[runs.topic[0]], int(runs.partition[0]))
+        partitions[key] = _acks(settle(key, runs), texts)
+    rows = special.select(["ack", "first_offset", "last_offset", "error"]).to_pylist()
+    measured = [(row["first_offset"], row["last_offset"]) for row in rows if row["ack"] == MEASURED]
+    return DeliveryResult(
+        partitions=partitions,
+        fault=_fault(rows),
+        entered=sum(entered for entered, _ in measured),
+        busy_s=max((busy for _, busy in measured), default=0) / 1e6,
+        produced={row["first_offset"]: row["last_offset"] for row in rows if row["ack"] == PRODUCED},
+    )
+
+
+def read_once(key: TopicPartition, runs: Runs) -> Runs:
+    """Settles the answers of workers, which answer each record they read once. Raises ShareError if
+    one was read twice."""
+    runs = runs.joined()
+    if (offset := runs.first_overlap()) is not None:
+        raise ShareError(f"record {key}@{offset} was read twice in one delivery")
+    return runs
+
+
+def _parted(table: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """(Rows of other kinds, acknowledgements and records that exist)."""
+    is_special = table.column("ack").to_numpy() < SPECIAL
+    return table.filter(pa.array(is_special)), table.filter(pa.array(~is_special)) if is_special.any() else table
+
+
+def _fault(special: list[dict[str, Any]]) -> ShareError | None:
+    """The first of what was wrong, a broken contract before a fault of ours."""
+    for code, error in ((VIOLATION, HandlerError), (FAULT, ShareError)):
+        for text in (row["error"] for row in special if row["ack"] == code):
+            return error(" ".join(text.split()))
+    return None
+
+
+def _encoded(column: Any) -> tuple[list[str], npt.NDArray[Any]]:
+    """The different texts of a column, and the number of each row's; -1 where it is null."""
+    encoded = column.combine_chunks().dictionary_encode()
+    return encoded.dictionary.to_pylist(), encoded.indices.fill_null(-1).to_numpy()
+
+
+def _runs(acks: pa.Table, topic_ids: Ints, error_ids: Ints) -> Runs:
+    return Runs(
+        topic=topic_ids,
+        partition=acks.column("partition").to_numpy(),
+        first=acks.column("first_offset").to_numpy(),
+        last=acks.column("last_offset").to_numpy(),
+        code=acks.column("ack").to_numpy(),
+        error=error_ids,
+    )
+
+
+def _per_partition(runs: Runs) -> Iterator[Runs]:
+    """Sorted runs, topic-partition by topic-partition."""
+    if not len(runs.first):
+        return
+    new = (runs.topic[1:] != runs.topic[:-1]) | (runs.partition[1:] != runs.partition[:-1])
+    bounds = [0, *(np.flatnonzero(new) + 1).tolist(), len(runs.first)]
+    for start, end in itertools.pairwise(bounds):
+        yield runs.picked(slice(start, end))
+
+
+def _acks(runs: Runs, texts: list[str]) -> PartitionAcks:
+    noted = runs.picked(runs.error >= 0)
+    rows = zip(noted.first.tolist(), noted.last.tolist(), noted.error.tolist(), strict=True)
+    errors = tuple(ErrorRun(first, last, texts[error]) for first, last, error in rows)
+    return PartitionAcks(first=runs.first, last=runs.last, ack=runs.code, errors=errors)

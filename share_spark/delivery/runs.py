@@ -1,0 +1,253 @@
+"""Acknowledgements as runs: the few rows by which a million answers leave the workers.
+
+A run is a stretch of *consecutive* offsets of one topic-partition with one code and one error. An
+offset that was not delivered ends a run, so that gaps stay visible to whoever compares with what
+was acquired. Columns of RUN_SCHEMA are what a worker sends; besides acknowledgements (codes 1 to 3, see
+``Ack``) and losses (codes -1 to -6, see ``Loss``) there are rows of other kinds, with codes below those. Where a
+handler has an output schema, each of them has a column more, OUTPUT_COLUMN, which is null except in output rows.
+
+NumPy and Arrow only; no loop here is longer than the number of different topics and errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from share_spark.delivery.ledger import LedgerEntries
+from share_spark.handlers.acknowledgement import Answers
+
+PRESENT = 0
+"""Code of a run of records that exist; sent beside the answers of a frame handler to tell what it
+left out."""
+
+VIOLATION = -21
+"""Code of a row that says in ``error`` how the handler broke its contract. Its offsets mean
+nothing."""
+
+FAULT = -22
+"""Code of a row that says in ``error`` what went wrong in a worker through no fault of the
+handler."""
+
+OUTPUT = -23
+"""Code of a row that carries nothing but output."""
+
+PRODUCED = -24
+"""Code of a row that ends a task whose handler has an output schema: ``first_offset`` is Spark's id
+of the task's attempt, ``last_offset`` how many output rows it sent."""
+
+MEASURED = -25
+"""Code of a row that ends a task: ``first_offset`` is how many records its handler was entered with, ``last_offset``
+how many microseconds that took."""
+
+SPECIAL = -20
+"""All lower codes are of rows of other kinds."""
+
+_RUN_FIELDS: list[pa.Field[Any]] = [
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("first_offset", pa.int64()),
+    pa.field("last_offset", pa.int64()),
+    pa.field("ack", pa.int8()),
+    pa.field("error", pa.string()),
+]
+RUN_SCHEMA = pa.schema(_RUN_FIELDS)
+
+OUTPUT_COLUMN = "output"
+"""A struct of the declared schema."""
+
+Ints = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """Runs as columns of equal length. Topics and errors are ids in the vocabulary of whoever holds
+    the runs."""
+
+    topic: Ints
+    partition: Ints
+    first: Ints
+    last: Ints
+    code: Ints
+    error: Ints
+
+    def joined(self) -> Runs:
+        """Neighbours that continue each other become one run. Keeps the order."""
+        if len(self.first) < 2:
+            return self
+        ends = self.first[1:] != self.last[:-1] + 1
+        for column in (self.topic, self.partition, self.code, self.error):
+            ends |= column[1:] != column[:-1]
+        starts = np.concatenate(([0], np.flatnonzero(ends) + 1))
+        return self._spans(starts, np.append(starts[1:] - 1, len(self.first) - 1))
+
+    def ordered(self) -> Runs:
+        """Sorted by topic, partition and offset."""
+        return self.picked(np.lexsort((self.first, self.partition, self.topic)))
+
+    def first_overlap(self) -> int | None:
+        """Of sorted runs of one topic-partition: the first offset that is in two of them."""
+        twice = np.flatnonzero(self.first[1:] <= self.last[:-1])
+        return int(self.first[1:][twice[0]]) if len(twice) else None
+
+    def picked(self, rows: Any) -> Runs:
+        """The runs in these rows (indices, a mask or a slice)."""
+        return self._spans(rows, rows)
+
+    def _spans(self, starts: Any, ends: Any) -> Runs:
+        return Runs(
+            topic=self.topic[starts],
+            partition=self.partition[starts],
+            first=self.first[starts],
+            last=self.last[ends],
+            code=self.code[starts],
+            error=self.error[starts],
+        )
+
+    @staticmethod
+    def concatenated(parts: Sequence[Runs]) -> Runs:
+        """All runs of all parts, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        return Runs(
+            topic=np.concatenate([part.topic for part in parts]),
+            partition=np.concatenate([part.partition for part in parts]),
+            first=np.concatenate([part.first for part in parts]),
+            last=np.concatenate([part.last for part in parts]),
+            code=np.concatenate([part.code for part in parts]),
+            error=np.concatenate([part.error for part in parts]),
+        )
+
+
+class Vocabulary:
+    """Texts by number, in the order in which they were first seen."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self._ids: dict[str, int] = {text: number for number, text in enumerate(texts)}
+
+    def ids(self, texts: Iterable[str]) -> npt.NDArray[np.int32]:
+        """The numbers of the texts, new ones added."""
+        known = self._ids
+        return np.array([known.setdefault(text, len(known)) for text in texts], np.int32)
+
+    def column(self, ids: Ints) -> pa.Array[Any]:
+        """A string column of the texts with these numbers; a number below 0 is null."""
+        indices = pa.array(ids, pa.int32(), mask=ids < 0)
+        texts = pa.array(list(self._ids), pa.string())
+        return pa.DictionaryArray.from_arrays(indices, texts).dictionary_decode()
+
+
+class RunLog:
+    """Collects the answers of one task, batch by batch, as runs."""
+
+    def __init__(self, topic: str | None = None) -> None:
+        self._only_topic = topic
+        self._topics = Vocabulary([topic] if topic is not None else ())
+        self._errors = Vocabulary()
+        self._parts: list[Runs] = []
+
+    def add(self, batch: pa.RecordBatch, answers: Answers) -> None:
+        """The answers to the records of ``batch``, which has the columns partition and offset, and topic unless
+        the log was made for one topic."""
+        if not batch.num_rows:
+            return
+        error_ids = np.append(self._errors.ids(answers.texts), np.int32(-1))
+        offsets = batch.column("offset").to_numpy()
+        runs = Runs(
+            topic=self._topic_ids(batch),
+            partition=batch.column("partition").to_numpy(),
+            first=offsets,
+            last=offsets,
+            code=answers.codes,
+            error=error_ids[answers.error_ids - 1],
+        )
+        self._parts.append(runs.joined())
+
+    def add_entries(self, entries: LedgerEntries, codes: npt.NDArray[np.int8], rows: npt.NDArray[np.bool_]) -> None:
+        """The answers that a ledger holds, of these rows."""
+        picked = np.flatnonzero(rows)
+        if not len(picked):
+            return
+        topics = self._topics.ids(entries.topics)
+        texts = [entries.errors.get(at) for at in picked.tolist()]
+        error_ids = np.full(len(picked), -1, np.int32)
+        noted = [at for at, text in enumerate(texts) if text is not None]
+        error_ids[noted] = self._errors.ids([text for text in texts if text is not None])
+        offsets = entries.offset[picked]
+        runs = Runs(
+            topic=topics[entries.topic[picked]],
+            partition=entries.partition[picked],
+            first=offsets,
+            last=offsets,
+            code=codes[picked],
+            error=error_ids,
+        )
+        self._parts.append(runs)
+
+    def _topic_ids(self, batch: pa.RecordBatch) -> Ints:
+        if self._only_topic is not None:
+            return np.zeros(batch.num_rows, np.int32)
+        topics: Any = batch.column("topic").dictionary_encode()
+        ids: Ints = self._topics.ids(topics.dictionary.to_pylist())[topics.indices.to_numpy()]
+        return ids
+
+    def batch(self) -> pa.RecordBatch:
+        """All runs so far, RUN_SCHEMA, sorted within each topic and joined across the batches."""
+        if not self._parts:
+            return pa.RecordBatch.from_pylist([], schema=RUN_SCHEMA)
+        runs = Runs.concatenated(self._parts).ordered().joined()
+        columns = [
+            self._topics.column(runs.topic),
+            pa.array(runs.partition, pa.int32()),
+            pa.array(runs.first, pa.int64()),
+            pa.array(runs.last, pa.int64()),
+            pa.array(runs.code, pa.int8()),
+            self._errors.column(runs.error),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=RUN_SCHEMA)
+
+
+def special_row(code: int, text: str) -> pa.RecordBatch:
+    """A row of RUN_SCHEMA of another kind than an acknowledgement: VIOLATION, FAULT."""
+    return _row(code, error=text)
+
+
+def produced_row(attempt_id: int, rows: int) -> pa.RecordBatch:
+    """The row PRODUCED, in RUN_SCHEMA."""
+    return _row(PRODUCED, first=attempt_id, last=rows)
+
+
+def measured_row(entered: int, busy_s: float) -> pa.RecordBatch:
+    """The row MEASURED, in RUN_SCHEMA."""
+    return _row(MEASURED, first=entered, last=int(busy_s * 1e6))
+
+
+def _row(code: int, *, first: int = 0, last: int = 0, error: str | None = None) -> pa.RecordBatch:
+    values = ("", 0, first, last, code, error)
+    return pa.RecordBatch.from_pylist([dict(zip(RUN_SCHEMA.names, values, strict=True))], schema=RUN_SCHEMA)
+
+
+def with_output_column(runs: pa.RecordBatch, output: pa.Schema) -> pa.RecordBatch:
+    """Rows of RUN_SCHEMA in the schema that they share with output rows."""
+    return runs.append_column(OUTPUT_COLUMN, pa.nulls(runs.num_rows, _output_type(output)))
+
+
+def output_batches(outputs: pa.Table) -> Iterator[pa.RecordBatch]:
+    """Output rows in the schema that they share with runs."""
+    kind = _output_type(outputs.schema)
+    for batch in outputs.to_batches():
+        rows = batch.num_rows
+        blank = [pa.nulls(rows, field.type) for field in RUN_SCHEMA if field.name != "ack"]
+        blank.insert(RUN_SCHEMA.get_field_index("ack"), pa.array(np.full(rows, OUTPUT, np.int8)))
+        structs = pa.StructArray.from_arrays(batch.columns, fields=list(kind))
+        yield pa.RecordBatch.from_arrays([*blank, structs], names=[*RUN_SCHEMA.names, OUTPUT_COLUMN])
+
+
+def _output_type(output: pa.Schema) -> pa.StructType:
+    """All columns nullable: Spark compares a batch's schema with the frame's, whose structs may be null."""
+    return pa.struct([field.with_nullable(True) for field in output])

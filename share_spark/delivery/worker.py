@@ -1,0 +1,301 @@
+"""What runs in a Python worker: one task's records in, a handful of runs out, and output rows if the handler has any.
+
+Everything here is reached by its import name; what travels is the handler alone, pickled by us, so that one that cannot
+be unpickled on a worker is reported by name instead of failing the task.
+
+**One acquisition enters the handler at most once per record.** Spark runs a task again when its first run failed or its
+worker died, and runs copies of slow tasks. Each run goes by the ledger of the task (``ledger``): what earlier runs have
+done keeps its answer and its output rows, what they had in the handler when they died has failed, and only the rest is
+handled. Where the ledger may be on another machine (``ledger_place``), a run that is not the first and finds none
+reports its records as lost.
+
+Where output rows are kept on the executors until a sink has read them, Spark would compute lost ones anew, in a later
+job. So a task runs only inside the delivery that it was made for, known by a local property of Spark's.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import re
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark import TaskContext, cloudpickle
+
+from share_spark.delivery.calling import CallOutcome, Calls, call_handler, overrun_text, watched_code
+from share_spark.delivery.ledger import CallLedger, CallStatus, LedgerEntries
+from share_spark.delivery.ledger_place import LedgerPlace
+from share_spark.delivery.runs import (
+    FAULT,
+    VIOLATION,
+    RunLog,
+    measured_row,
+    output_batches,
+    produced_row,
+    special_row,
+    with_output_column,
+)
+from share_spark.delivery.traces import WORKER_LOST, codes_of
+from share_spark.handlers.acknowledgement import Answers, exception_text
+from share_spark.handlers.handler import Handler
+from share_spark.handlers.time_limit import TimeLimit, stuck_at
+from share_spark.model.errors import HandlerError, OutputLostError, ShareError
+from share_spark.model.requests import Loss
+from share_spark.spark.python_worker import drop_zip_importers
+
+TASK_COLUMN = "__task"
+"""Name of the column whose first value in each task is the JVM's thread, which is named after the task."""
+
+DELIVERY_PROPERTY = "share_spark.delivery"
+"""Spark's local property that holds the running delivery as a DeliveryRun."""
+
+
+class DeliveryRun(NamedTuple):
+    """A job of a delivery. ``number``: how many jobs of it have died with their workers. ``reports_only``: it enters no
+    handler any more."""
+
+    delivery: str
+    number: int = 0
+    reports_only: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.delivery}/{self.number}/{int(self.reports_only)}"
+
+    @classmethod
+    def parse(cls, text: str) -> DeliveryRun:
+        """Undo ``str``."""
+        delivery, number, reports_only = text.split("/")
+        return cls(delivery, int(number), reports_only == "1")
+
+
+class Terms(NamedTuple):
+    """``budget_s``: no call begins later than so many seconds after the task. ``seconds_per_record`` of a worker, None
+    if not known. ``in_turn``: no record shares a call with others."""
+
+    budget_s: float = float("inf")
+    seconds_per_record: float | None = None
+    in_turn: bool = False
+
+
+def packed(handler: Handler) -> bytes:
+    """The handler as it travels. Raises HandlerError if it cannot."""
+    try:
+        return bytes(cloudpickle.dumps(handler))  # type: ignore[no-untyped-call]
+    except Exception as fault:
+        raise HandlerError(f"handler {handler.name} cannot be sent to the workers: {exception_text(fault)}") from fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerTask:
+    """The function for ``mapInArrow``: batches of KEY_COLUMNS, delivery_count, what the handler asked for, and
+    TASK_COLUMN, to RUN_SCHEMA, with OUTPUT_COLUMN if there is an ``output`` schema.
+
+    ``payload``: the packed handler of this ``name``. ``topic``: all records are of this one, and the column is left
+    out. ``delivery``: the id of the delivery outside which it must not run. Answers of a task leave at its end,
+    output rows batch by batch. A contract that is broken as a whole leaves as the one row that says so.
+    """
+
+    name: str
+    payload: bytes
+    place: LedgerPlace
+    delivery: str
+    topic: str | None = None
+    output: pa.Schema | None = None
+    terms: Terms = field(default_factory=Terms)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        """Raises OutputLostError outside its delivery."""
+        drop_zip_importers()
+        run = _running_delivery(self.delivery)
+        if run is None:
+            raise OutputLostError(f"output rows of handler {self.name} were lost with their executor")
+        ledger, is_sure = self.place.open(self.delivery, _task_index(), self.topic)
+        try:
+            yield from _TaskRun(task=self, run=run, ledger=ledger, is_sure=is_sure).results(batches)
+        finally:
+            ledger.close()
+
+
+@dataclass(slots=True, kw_only=True)
+class _TaskRun:
+    """One run of a task."""
+
+    task: HandlerTask
+    run: DeliveryRun
+    ledger: CallLedger
+    is_sure: bool
+    calls: Calls | None = None
+    produced: int = 0
+
+    def results(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = self.task
+        log = RunLog(task.topic)
+        entries = self.ledger.settle(self._lost_error())
+        known = entries.status != CallStatus.NOT_ENTERED
+        log.add_entries(entries, codes_of(entries), known)
+        try:
+            yield from self._saved_rows(entries)
+            rest = _unknown(batches, entries, known)
+            if self.run.reports_only:  # the handler is not even loaded: that may be what kills
+                for batch in rest:
+                    log.add(batch, Answers.same(batch.num_rows, Loss.NOT_ENTERED))
+            else:
+                yield from self._handled(rest, log, len(entries) > 0)
+        except HandlerError as fault:
+            yield self._row(special_row(VIOLATION, str(fault)))
+        except ShareError as fault:
+            yield self._row(special_row(FAULT, str(fault)))
+        calls = self.calls
+        if calls is None or not calls.all_misfit:  # what is no record's fault is no record's answer
+            yield self._row(log.batch())
+        entered, busy_s = (calls.entered, calls.busy_s) if calls is not None else (0, 0.0)
+        yield self._row(measured_row(int(known.sum()) + entered, busy_s))
+        if task.output is not None:
+            yield self._row(produced_row(_attempt_id(), self.produced))
+
+    def _handled(self, batches: Iterable[pa.RecordBatch], log: RunLog, has_entries: bool) -> Iterator[pa.RecordBatch]:
+        handler = _unpacked(self.task.name, self.task.payload)
+        limit_s = handler.timeout_ms / 1_000 if handler.timeout_ms is not None else None
+        with TimeLimit(limit_s, stuck=self._stuck, outside=watched_code()) as limit:
+            self.calls = calls = self._new_calls(limit)
+            loss: Loss | None = None
+            for index, batch in enumerate(batches):
+                if not index:
+                    loss = self._loss_of_all(batch, has_entries)
+                outcome = self._outcome(handler, batch, calls, loss)
+                log.add(batch, outcome.answers)
+                if outcome.outputs is not None:
+                    yield from self._sent(outcome.outputs)
+            calls.check(handler)
+
+    def _new_calls(self, limit: TimeLimit) -> Calls:
+        terms = self.task.terms
+        return Calls(
+            limit=limit,
+            ledger=self.ledger,
+            until=time.monotonic() + terms.budget_s,
+            seconds_per_record=terms.seconds_per_record,
+            in_turn=terms.in_turn,
+        )
+
+    def _loss_of_all(self, batch: pa.RecordBatch, has_entries: bool) -> Loss | None:
+        """What becomes of the records without a call; None: they are to be handled."""
+        first = self.run.number == 0 and is_first_attempt(_attempt_number(), batch.column(TASK_COLUMN)[0].as_py())
+        return None if first or has_entries or self.is_sure else Loss.UNKNOWN
+
+    def _outcome(self, handler: Handler, batch: pa.RecordBatch, calls: Calls, loss: Loss | None) -> CallOutcome:
+        """Raises HandlerError, and ShareError for a fault of our own."""
+        if loss is None and time.monotonic() >= calls.until:
+            loss = Loss.NOT_ENTERED
+        if loss is not None:
+            text = WORKER_LOST if loss is Loss.UNKNOWN else None
+            return CallOutcome(answers=Answers.same(batch.num_rows, loss, text))
+        try:
+            return call_handler(handler, batch, calls)
+        except HandlerError:
+            raise
+        except Exception as fault:
+            raise ShareError(f"delivery to handler {handler.name} failed: {exception_text(fault)}") from fault
+
+    def _saved_rows(self, entries: LedgerEntries) -> Iterator[pa.RecordBatch]:
+        """Output rows that earlier runs have written."""
+        for chunk in entries.chunks:
+            yield from self._sent(pa.ipc.open_stream(io.BytesIO(chunk)).read_all())
+
+    def _sent(self, outputs: pa.Table) -> Iterator[pa.RecordBatch]:
+        self.produced += outputs.num_rows
+        yield from output_batches(outputs)
+
+    def _row(self, runs: pa.RecordBatch) -> pa.RecordBatch:
+        return runs if self.task.output is None else with_output_column(runs, self.task.output)
+
+    @property
+    def _stuck(self) -> Path:
+        return self.ledger.beside("stuck")
+
+    def _lost_error(self) -> str:
+        """Why the record that was in the handler has failed."""
+        where = stuck_at(self._stuck)
+        if where is None:
+            return WORKER_LOST
+        handler = _unpacked(self.task.name, self.task.payload)
+        self._stuck.unlink()
+        return f"{overrun_text(handler.timeout_ms or 0)} and did not react: {where}"
+
+
+def _unknown(
+    batches: Iterable[pa.RecordBatch], entries: LedgerEntries, known: npt.NDArray[np.bool_]
+) -> Iterator[pa.RecordBatch]:
+    """The records that no earlier run has entered, in batches that are not empty."""
+    if not known.any():
+        yield from (batch for batch in batches if batch.num_rows)
+        return
+    topics = entries.topics
+    seen = set(
+        zip(
+            (topics[at] for at in entries.topic[known].tolist()),
+            entries.partition[known].tolist(),
+            entries.offset[known].tolist(),
+            strict=True,
+        )
+    )
+    only = topics[0] if len(topics) == 1 else None
+    for batch in batches:
+        names = batch.column("topic").to_pylist() if "topic" in batch.schema.names else [only] * batch.num_rows
+        places = zip(names, batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True)
+        rest = batch.filter(pa.array([place not in seen for place in places], pa.bool_()))
+        if rest.num_rows:
+            yield rest
+
+
+def is_first_attempt(attempt_number: int, task_thread: str | None) -> bool:
+    """Whether nobody can have called the handler for this task's records before.
+
+    ``attempt_number`` counts the runs of a task within its stage attempt, speculative copies included. The attempt of
+    the stage Python is not given; ``task_thread`` holds it, as Spark names the thread of a task ``task 1.0 in stage 3.1
+    (TID 45)``: attempt 1 of stage 3. None where Spark would not say.
+    """
+    stage = re.search(r"in stage \d+\.(\d+)\b", task_thread or "")
+    return attempt_number == 0 and (stage is None or stage.group(1) == "0")
+
+
+@functools.lru_cache(maxsize=4)
+def _unpacked(name: str, payload: bytes) -> Handler:
+    """The handler, kept from task to task, and with it what it keeps in globals (a client, a model)."""
+    try:
+        handler: Handler = cloudpickle.loads(payload)
+    except Exception as fault:  # noqa: BLE001 - whatever importing the user's module does
+        raise HandlerError(f"handler {name} cannot be loaded on a worker: {exception_text(fault)}") from None
+    return handler
+
+
+def _running_delivery(delivery: str) -> DeliveryRun | None:
+    """None if another delivery runs, or none."""
+    context = TaskContext.get()
+    if context is None:
+        return DeliveryRun(delivery)
+    text = context.getLocalProperty(DELIVERY_PROPERTY)
+    run = DeliveryRun.parse(text) if text else None
+    return run if run is not None and run.delivery == delivery else None
+
+
+def _task_index() -> int:
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0
+
+
+def _attempt_number() -> int:
+    context = TaskContext.get()
+    return context.attemptNumber() if context is not None else 0
+
+
+def _attempt_id() -> int:
+    context = TaskContext.get()
+    return context.taskAttemptId() if context is not None else 0

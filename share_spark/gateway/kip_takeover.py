@@ -1,0 +1,126 @@
+"""A share-partition from our live form into the KIP's, and what was written in the KIP's form back into ours. Pure.
+
+What a write does not change stays as we know it, with the counts of attempts that the KIP's form does not tell (R8). A
+hole of the KIP's form is Available with count 0 (R22); log rows carry no ``read_gap``, so it is stated as such a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from share_spark import coordinator, partition
+from share_spark.coordinator.messages import LAST_SNAPSHOT_EPOCH, ShareState
+from share_spark.model.offsets import OffsetRange
+from share_spark.model.records import (
+    UNCHANGED,
+    UNINITIALIZED_START_OFFSET,
+    DeliveryState,
+    InFlightBatch,
+    ShareUpdate,
+    StateBatch,
+)
+from share_spark.partition import SharePartition
+
+
+def durable_state(live: SharePartition) -> ShareState:
+    """``live`` as the share coordinator would hold it: Acquired as Available (R8), in its canonical form (R82)."""
+    return ShareState(
+        key=live.key,
+        snapshot_epoch=live.snapshot_epoch % (LAST_SNAPSHOT_EPOCH + 1),
+        state_epoch=live.state_epoch,
+        leader_epoch=live.leader_epoch,
+        start_offset=live.start_offset,
+        state_batches=coordinator.combine_batches((), partition.kip_batches(live), live.start_offset),
+    )
+
+
+def begun(state: ShareState, snapshot_epoch: int = -1) -> SharePartition:
+    """The live form of a share-partition of which nothing is known but ``state`` (R29).
+
+    ``snapshot_epoch``: of the last snapshot in our log, -1 if there is none. Raises StateError as ``from_kip`` does.
+    """
+    loaded = partition.from_kip(
+        key=state.key,
+        state_epoch=state.state_epoch,
+        leader_epoch=state.leader_epoch,
+        start_offset=state.start_offset,
+        batches=state.state_batches,
+        snapshot_epoch=snapshot_epoch,
+    )
+    return _with_holes_stated(loaded)
+
+
+def written(live: SharePartition, after: ShareState) -> SharePartition:
+    """``live`` after a Write, or a Read by a new leader, that made its durable state ``after``."""
+    if live.start_offset == UNINITIALIZED_START_OFFSET:
+        return begun(after, live.snapshot_epoch)
+    changes = [_in_flight(batch) for batch in changed_batches(durable_state(live).state_batches, after.state_batches)]
+    new_window = OffsetRange(
+        max(live.end_offset, after.start_offset), max((batch.last_offset for batch in changes), default=-1)
+    )
+    update = ShareUpdate(
+        key=live.key,
+        snapshot_epoch=live.snapshot_epoch,
+        leader_epoch=after.leader_epoch,
+        start_offset=after.start_offset if after.start_offset > live.start_offset else UNCHANGED,
+        batches=tuple(changes),
+        read_gap=new_window if new_window else None,
+    )
+    return _settled(_with_holes_stated(partition.evolve(live, update)))
+
+
+def changed_batches(before: Sequence[StateBatch], after: Sequence[StateBatch]) -> Iterator[StateBatch]:
+    """What ``after`` says of an offset that ``before`` does not, ascending. Both sorted and disjoint."""
+    index = 0
+    for batch in after:
+        at = batch.first_offset
+        while index < len(before) and before[index].last_offset < at:
+            index += 1
+        place = index
+        while place < len(before) and before[place].first_offset <= batch.last_offset:
+            known = before[place]
+            if known[2:] == batch[2:]:
+                if at < known.first_offset:
+                    yield batch._replace(first_offset=at, last_offset=known.first_offset - 1)
+                at = known.last_offset + 1
+            place += 1
+        if at <= batch.last_offset:
+            yield batch._replace(first_offset=at)
+        index = max(index, place - 1)  # the last one may reach into the next batch
+
+
+def _in_flight(batch: StateBatch) -> InFlightBatch:
+    first, last, state, count = batch
+    return InFlightBatch(first, last, DeliveryState(state), count)
+
+
+def _with_holes_stated(state: SharePartition) -> SharePartition:
+    """Each hole of the read gap as an Available run of count 0, and nothing left that log rows do not carry."""
+    runs = {run[:2] for run in state.in_flight}
+    gap = state.active_read_gap
+    free = partition.available_ranges(state) if gap is not None else ()
+    holes = [(first, last) for first, last, _ in free if (first, last) not in runs]
+    update = ShareUpdate(
+        key=state.key,
+        snapshot_epoch=state.snapshot_epoch,
+        leader_epoch=state.leader_epoch,
+        start_offset=UNCHANGED,
+        batches=tuple(InFlightBatch(first, last, DeliveryState.AVAILABLE, 0) for first, last in holes),
+    )
+    return partition.evolve(replace(state, fetched=()), update)
+
+
+def _settled(state: SharePartition) -> SharePartition:
+    """R15: the SPSO past final runs at the summary."""
+    first_open = next((run[0] for run in state.in_flight if not run.delivery_state.is_final), state.end_offset)
+    if not state.in_flight or not state.in_flight[0].delivery_state.is_final:
+        return state
+    update = ShareUpdate(
+        key=state.key,
+        snapshot_epoch=state.snapshot_epoch,
+        leader_epoch=state.leader_epoch,
+        start_offset=first_open,
+        batches=(),
+    )
+    return partition.evolve(state, update)

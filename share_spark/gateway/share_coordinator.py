@@ -1,0 +1,238 @@
+"""The share coordinator on Delta: Initialize, Read, Write, Delete and ReadSummary on the state log of a location.
+
+What the answers are is the pure coordinator's business (``share_spark.coordinator``); here its state is read from the
+log and its records go into it. Nothing is remembered between requests: engines write the same log, so each request
+looks at it as of the last commit that counts.
+
+A request that changes nothing claims nothing. One that does claims the group as an engine would, reads the state
+again, and writes a snapshot of every share-partition in one append (R74); a deleted one is not among them, which is
+all the tombstone there is (R91, O5). A group whose engine lives is refused before that. If an append fails, nobody
+knows whether it happened; every request may be repeated (R84, R93, R101).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from share_spark import coordinator
+from share_spark.coordinator import STATE_PARTITIONS, CoordinatorShard, state_partition_of
+from share_spark.coordinator.messages import InitializeState, ShareGroupStateRequest, ShareState, StateResult
+from share_spark.delta.location import Location
+from share_spark.gateway.kip_takeover import begun, durable_state, written
+from share_spark.maintenance.heartbeat import BEAT_MS, age_ms, has_journals, heartbeat_file
+from share_spark.maintenance.retention import segments_below
+from share_spark.model.errors import ConfigError, ErrorCode, FencedError, StateError
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.records import UNINITIALIZED_START_OFFSET
+from share_spark.partition import PartitionLimits, SharePartition, take_snapshot
+from share_spark.state.buckets import RECORD
+from share_spark.state.commits import CommitListing, CommitsAsOf
+from share_spark.state.fold import fold_rows
+from share_spark.state.log_rows import claim_row, record_rows
+from share_spark.state.record_rows import CLAIM, RECORD_TYPE, record_array
+from share_spark.state.segments import tail_of
+from share_spark.state.state_store import DeltaShareStateStore
+from share_spark.state.state_view import state_bucket
+from share_spark.state.tables import ensure_tables, log_table, state_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ALIVE_MS = 6 * BEAT_MS
+"""An engine that was heard of within this time is taken for alive."""
+
+States = dict[SharePartitionKey, tuple[str, SharePartition]]
+"""(topic name, live state) by key."""
+
+
+class DeltaShareCoordinator:
+    """Answers for the keys of some state partitions of one location, for groups that no engine runs.
+
+    ``buckets``: the state partitions (0 to 49, R71) that it owns, None: all; others get NOT_COORDINATOR (R72).
+    ``topic_names``: topic id -> name, for topics that a group meets for the first time here; where it says nothing
+    the log shows the id in place of the name. Raises ConfigError for a bucket that does not exist.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        location: str | Location,
+        *,
+        buckets: Collection[int] | None = None,
+        topic_names: Mapping[str, str] | None = None,
+    ) -> None:
+        self._spark = spark
+        self._place = Location.parse(location) if isinstance(location, str) else location
+        self._buckets = frozenset(range(STATE_PARTITIONS) if buckets is None else buckets)
+        self._topic_names = dict(topic_names or {})
+        self._commits: CommitListing | None = None
+        strange = sorted(self._buckets - set(range(STATE_PARTITIONS)))
+        if strange or not self._buckets:
+            raise ConfigError(f"unknown buckets {strange}: they are 0 to {STATE_PARTITIONS - 1}, and at least one")
+
+    def load(self) -> None:
+        """Open the location; until then every key of ours gets COORDINATOR_LOAD_IN_PROGRESS (R73).
+
+        Raises StateError: not ours, of a newer version, out of reach.
+        """
+        ensure_tables(self._spark, self._place)
+        self._commits = CommitListing.of(self._spark, log_table(self._place).directory(self._spark))
+
+    def answer(self, request: ShareGroupStateRequest) -> tuple[StateResult, ...]:
+        """One result per entry, in their order (R98); none without a group id (R97). What it changed is committed.
+
+        Raises FencedError if an engine runs the group or begins to, StateError if the log is damaged, cannot be
+        written, or is needed as it is by the group's next engine. After either the request may be repeated.
+        """
+        if not request.group_id:
+            return ()
+        if self._commits is None:
+            return self._answered(request, {}).results
+        log = _GroupLog.of(self._spark, self._place, request.group_id, self._commits)
+        states = log.states(_keys(request))
+        found = self._answered(request, states)
+        if found.states == states:
+            return found.results
+        log.refuse_unless_idle()
+        log.claim()
+        states = log.states()
+        found = self._answered(request, states)
+        if found.states != states:
+            log.write(found.states, forgotten=states.keys() - found.states.keys())
+        return found.results
+
+    def _answered(self, request: ShareGroupStateRequest, states: States) -> _Answered:
+        """What the pure coordinator says to each entry, one after the other, and the states then."""
+        after = dict(states)
+        results = []
+        for key, entry in zip(_keys(request), request.entries, strict=True):
+            live = after[key][1] if key in after else None
+            result, now = self._after_entry(key, live, replace(request, entries=(entry,)))
+            results.append(result)
+            if now is None:
+                after.pop(key, None)
+            elif now is not live:
+                after[key] = (self._topic_name(key.topic_id, states), now)
+        return _Answered(tuple(results), after)
+
+    def _after_entry(
+        self, key: SharePartitionKey, live: SharePartition | None, request: ShareGroupStateRequest
+    ) -> tuple[StateResult, SharePartition | None]:
+        """``request`` has one entry. ``live`` itself if that changes nothing."""
+        known = durable_state(live) if live is not None else None
+        records, (result,) = coordinator.answer(self._shard(key, known), request)
+        if not records:
+            return result, live
+        state = coordinator.replay(records, {key: known} if known is not None else {}).get(key)
+        if state is None:
+            return result, None
+        if state.start_offset == UNINITIALIZED_START_OFFSET and state.state_batches:
+            message = f"{key} has no start offset yet, so there is no place for state batches"
+            return replace(result, error=ErrorCode.INVALID_REQUEST, message=message), live
+        if live is None or isinstance(request.entries[0], InitializeState):
+            return result, begun(state, -1 if live is None else live.snapshot_epoch)
+        return result, written(live, state)
+
+    def _shard(self, key: SharePartitionKey, known: ShareState | None) -> CoordinatorShard:
+        owner = state_partition_of(key)
+        return CoordinatorShard(
+            state_partition=owner if owner in self._buckets else min(self._buckets),
+            loaded=self._commits is not None,
+            states={key: known} if known is not None else {},
+        )
+
+    def _topic_name(self, topic_id: str, states: States) -> str:
+        named = (topic for key, (topic, _) in states.items() if key.topic_id == topic_id)
+        return next(named, None) or self._topic_names.get(topic_id, topic_id)
+
+
+class _Answered(NamedTuple):
+    results: tuple[StateResult, ...]
+    states: States
+
+
+def _keys(request: ShareGroupStateRequest) -> list[SharePartitionKey]:
+    return [SharePartitionKey(request.group_id, entry.topic_id, entry.partition) for entry in request.entries]
+
+
+@dataclass(slots=True, kw_only=True)
+class _GroupLog(DeltaShareStateStore):
+    """One group's part of the log for one request: the claim and the row form of the engine's store, no live frame."""
+
+    @classmethod
+    def of(cls, spark: SparkSession, location: Location, group_id: str, commits: CommitListing) -> _GroupLog:
+        """As of now."""
+        version = commits.latest_version()
+        return cls(
+            spark=spark,
+            location=location,
+            group_id=group_id,
+            run_id=f"coordinator-{uuid.uuid4().hex[:12]}",
+            limits=PartitionLimits(),  # nothing is decided under them
+            updates_per_snapshot=1,
+            _commits=CommitsAsOf(commits.files, version),
+            _version=version,
+        )
+
+    def states(self, keys: Collection[SharePartitionKey] | None = None) -> States:
+        """Of these keys or of all, as of the last look at the log. Raises StateError."""
+        with self._as_state_error():
+            tail = tail_of(self.spark, self.location, self.group_id, self._commits, self._version)
+            if tail.empty:
+                return {}
+            rows = tail.rows.where(F.col("kind") != CLAIM)
+            (last,) = rows.agg(F.max("batch_id").alias("seen")).collect()
+            if (-1 if last.seen is None else last.seen) != tail.last.batch_id:
+                raise StateError(f"{log_table(self.location)} is damaged: rows of group {self.group_id!r} are gone")
+            if keys is not None:
+                rows = rows.where(F.col("topic_id").isin(list({key.topic_id for key in keys})))
+                rows = rows.where(F.col("partition").isin(list({key.partition for key in keys})))
+            found = fold_rows(rows.select("batch_id", *RECORD_TYPE.names).toArrow(), self.group_id)
+        return found if keys is None else {key: found[key] for key in keys if key in found}
+
+    def refuse_unless_idle(self) -> None:
+        """Raises FencedError while an engine runs the group, StateError if its last one left work to the next."""
+        heartbeat = heartbeat_file(self.spark, self.location, self.group_id)
+        age = age_ms(heartbeat)
+        if age is not None and age < ALIVE_MS:
+            raise FencedError(
+                f"group {self.group_id!r} is run by an engine ({heartbeat.read()}, heard of {age // 1_000} s ago); "
+                f"stop it, and {ALIVE_MS // 1_000} s later its state can be changed"
+            )
+        if has_journals(self.spark, self.location, self.group_id):
+            raise StateError(
+                f"the last engine of group {self.group_id!r} has left work that the next one finishes first; start one"
+            )
+
+    def write(self, states: States, forgotten: Collection[SharePartitionKey]) -> None:
+        """``states`` is all that the group has from here on (R74); after ``claim``. Raises FencedError, StateError.
+
+        A group that has nothing left is a records commit without records, by a micro-batch before the first. The
+        segments before it go (R92): where log clean-up takes the note of that commit, they would be the newest again.
+        """
+        note = self._note("records", 0 if states else -1)
+        with self._as_state_error():
+            rows = record_rows(self._snapshots(states), note, None) if states else claim_row(self.spark, note)
+            log_table(self.location).append(rows, {"userMetadata": note.to_json()})
+            self._look_for_claims(note)
+            if not states:
+                log_table(self.location).delta_table(self.spark).delete(segments_below(self.group_id, note.segment))
+            for key in forgotten:
+                self._hide(key)
+
+    def _snapshots(self, states: States) -> DataFrame:
+        records = record_array([(topic, take_snapshot(state)) for topic, state in states.values()])
+        kinds = pa.array([RECORD] * len(records), pa.int8())
+        return self.spark.createDataFrame(pa.table({"row": kinds, "record": records}))
+
+    def _hide(self, key: SharePartitionKey) -> None:
+        """From the table for people, where an engine would rewrite only buckets that have a share-partition."""
+        place = (F.col("group_id") == key.group_id) & (F.col("bucket") == state_bucket(key))
+        row = (F.col("topic_id") == key.topic_id) & (F.col("partition") == key.partition)
+        state_table(self.location).delta_table(self.spark).delete(place & row)

@@ -1,0 +1,291 @@
+"""Handlers: the functions that users write, what they are given, and how the kind of each is told.
+
+A handler is a plain function. What it takes is told by a decorator, or by the annotation of its
+first parameter, and without either it takes one record:
+
+    def bill(record): ...                   # one Record -> Ack, None (accept); an exception releases
+    def score(batch: pa.RecordBatch): ...   # an Arrow batch -> one Ack per row (pa.Table likewise)
+    def clean(frame: pd.DataFrame): ...     # a pandas frame -> one Ack per row
+    @frame_handler                          # a Spark frame -> a Spark frame with
+    def join(records): ...                  #   topic, partition, offset, ack (and error)
+
+This room knows kinds, names and settings. It calls no handler and starts no Spark.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeVar, overload
+
+import pyarrow as pa
+
+from share_spark.handlers.output_schema import OutputSchema, arrow_output
+from share_spark.model.errors import HandlerError
+
+HANDLER_COLUMNS = (*("topic", "partition", "offset", "timestamp", "key", "value", "headers", "delivery_count"),)
+"""Columns that a batch handler sees, in this order. ``timestamp`` in the session's time zone,
+``headers`` a list of (key, value) structs, ``delivery_count`` 1 for the first delivery."""
+
+KEY_COLUMNS = ("topic", "partition", "offset")
+"""What names a record. Always read, whatever a handler asks for."""
+
+
+class Record(NamedTuple):
+    """One acquired record. A tuple and not a dataclass, because one is made for every record.
+
+    ``timestamp`` is aware, in UTC. ``delivery_count`` counts this delivery: 1 is the first.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: datetime | None = None
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    delivery_count: int = 1
+
+
+class HandlerKind(StrEnum):
+    """What a handler takes: one record, an Arrow record batch, an Arrow table, a pandas frame, a
+    Spark frame."""
+
+    RECORD = "record"
+    ARROW = "arrow"
+    TABLE = "table"
+    PANDAS = "pandas"
+    FRAME = "frame"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
+    """A handler with all that is declared about it.
+
+    ``columns``: those of HANDLER_COLUMNS it needs, None for all; others are not read or converted.
+    ``timeout_ms``: time limit of a call, None for none. ``output``: schema of its output
+    rows, None for none.
+    """
+
+    name: str
+    kind: HandlerKind
+    call: Callable[[Any], Any]
+    columns: tuple[str, ...] | None = None
+    timeout_ms: int | None = None
+    output: pa.Schema | None = None
+
+
+# --------------------------------------------------------------------------------------- decorators
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_Decorator = Callable[[_F], _F]
+_DECLARED = "__share_spark_handler__"
+
+
+class _Declared(NamedTuple):
+    kind: HandlerKind
+    columns: tuple[str, ...] | None
+    timeout_ms: int | None
+
+
+@overload
+def record_handler(function: _F) -> _F: ...
+@overload
+def record_handler(*, columns: Sequence[str] | None = None, timeout_ms: int | None = None) -> _Decorator[_F]: ...
+def record_handler(function: Any = None, **declared: Any) -> Any:
+    """Marks a function of one Record. With or without options: ``columns``,
+    ``timeout_ms``."""
+    return _decorated(HandlerKind.RECORD, function, declared)
+
+
+@overload
+def arrow_handler(function: _F) -> _F: ...
+@overload
+def arrow_handler(*, columns: Sequence[str] | None = None, timeout_ms: int | None = None) -> _Decorator[_F]: ...
+def arrow_handler(function: Any = None, **declared: Any) -> Any:
+    """Marks a function of a ``pyarrow.RecordBatch`` (of a ``pyarrow.Table`` if its parameter is
+    annotated so)."""
+    return _decorated(HandlerKind.ARROW, function, declared)
+
+
+@overload
+def pandas_handler(function: _F) -> _F: ...
+@overload
+def pandas_handler(*, columns: Sequence[str] | None = None, timeout_ms: int | None = None) -> _Decorator[_F]: ...
+def pandas_handler(function: Any = None, **declared: Any) -> Any:
+    """Marks a function of a ``pandas.DataFrame``."""
+    return _decorated(HandlerKind.PANDAS, function, declared)
+
+
+def frame_handler(function: _F) -> _F:
+    """Marks a function of a Spark DataFrame that returns one with topic, partition, offset, ack and
+    perhaps error.
+
+    It is called on the driver. What it does to the frame runs in Spark's own tasks, which Spark
+    repeats when it sees fit: the promise of one call per record and delivery holds for the other
+    kinds only.
+    """
+    return typing.cast(_F, _decorated(HandlerKind.FRAME, function, {}))
+
+
+def _decorated(kind: HandlerKind, function: Any, declared: dict[str, Any]) -> Any:
+    if function is None:
+        return functools.partial(_decorated, kind, declared=declared)
+    columns, limit = declared.get("columns"), declared.get("timeout_ms")
+    return _mark(function, _Declared(kind, tuple(columns) if columns is not None else None, limit))
+
+
+def _mark(function: Any, declared: _Declared) -> Any:
+    """The function itself with a note on it, so that it still pickles by its name; a method gets a
+    wrapper."""
+    try:
+        setattr(function, _DECLARED, declared)
+    except (AttributeError, TypeError):
+        function = functools.partial(function)
+        setattr(function, _DECLARED, declared)
+    return function
+
+
+# ------------------------------------------------------------------------------------- making sense
+
+
+def as_handler(
+    handler: Handler | Callable[..., Any] | str,
+    *,
+    output: OutputSchema | None = None,
+    columns: Sequence[str] | None = None,
+    timeout_ms: int | None = None,
+) -> Handler:
+    """The handler with its kind told and its settings checked; what is given here wins over the
+    decorator.
+
+    ``handler``: a function, or ``"module:function"``. ``output``: a DDL string (which needs a
+    running session), a StructType or an Arrow schema. Raises HandlerError: cannot be imported, not
+    callable, unknown column, no limit.
+    """
+    if isinstance(handler, Handler):
+        made = handler if output is None else replace(handler, output=arrow_output(output, handler.name))
+        _check(made)
+        return made
+    function = load_handler(handler) if isinstance(handler, str) else handler
+    name = handler_name(handler)
+    if not callable(function):
+        raise HandlerError(f"handler {name} is not a function: it is of type {type(function).__name__}")
+    declared = getattr(function, _DECLARED, None)
+    made = Handler(
+        name=name,
+        kind=_kind(function, declared, name),
+        call=function,
+        columns=_first(tuple(columns) if columns is not None else None, declared and declared.columns),
+        timeout_ms=_first(timeout_ms, declared and declared.timeout_ms),
+        output=arrow_output(output, name) if output is not None else None,
+    )
+    _check(made)
+    return made
+
+
+def load_handler(name: str) -> Callable[..., Any]:
+    """The function that ``module:function`` names. Raises HandlerError with what is wrong, on one
+    line."""
+    module_name, _, path = name.partition(":")
+    if not module_name or not path:
+        raise HandlerError(f"handler {name!r} is not of the form module:function")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as fault:
+        reason = " ".join(str(fault).split())
+        raise HandlerError(
+            f"handler {name}: module {module_name} does not import: {type(fault).__name__}: {reason}"
+        ) from fault
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise HandlerError(f"handler {name}: module {module_name} has no function {path}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise HandlerError(f"handler {name} is not a function: it is of type {type(found).__name__}")
+    return typing.cast(Callable[..., Any], found)
+
+
+def handler_name(handler: object) -> str:
+    """``module:function`` as far as the object tells."""
+    if isinstance(handler, str):
+        return handler
+    if isinstance(handler, functools.partial):
+        return handler_name(handler.func)
+    named = handler if hasattr(handler, "__qualname__") else type(handler)
+    return f"{getattr(named, '__module__', None) or '?'}:{getattr(named, '__qualname__', '?')}"
+
+
+def _first(given: Any, declared: Any) -> Any:
+    return given if given is not None else declared
+
+
+def _check(handler: Handler) -> None:
+    unknown = sorted(set(handler.columns or ()) - set(HANDLER_COLUMNS))
+    if unknown:
+        raise HandlerError(f"handler {handler.name}: there is no column {', '.join(unknown)} to read")
+    if handler.timeout_ms is not None and handler.timeout_ms <= 0:
+        raise HandlerError(f"handler {handler.name}: timeout_ms is {handler.timeout_ms}, not above 0")
+    if handler.kind is HandlerKind.FRAME and (handler.output or handler.timeout_ms):
+        raise HandlerError(f"handler {handler.name}: a frame handler has no output schema and no time limit")
+
+
+# --------------------------------------------------------------------------- kinds from annotations
+
+_KINDS = {
+    ("pyarrow", "RecordBatch"): HandlerKind.ARROW,
+    ("pyarrow", "Table"): HandlerKind.TABLE,
+    ("pandas", "DataFrame"): HandlerKind.PANDAS,
+    ("pyspark", "DataFrame"): HandlerKind.FRAME,
+}
+_WRITTEN = {
+    **{f"{prefix}RecordBatch": HandlerKind.ARROW for prefix in ("", "pa.", "pyarrow.")},
+    **{f"{prefix}Table": HandlerKind.TABLE for prefix in ("", "pa.", "pyarrow.")},
+    **{f"{prefix}DataFrame": HandlerKind.PANDAS for prefix in ("pd.", "pandas.")},
+    **{f"{prefix}DataFrame": HandlerKind.FRAME for prefix in ("sql.", "pyspark.sql.")},
+}
+
+
+def _kind(function: Any, declared: _Declared | None, name: str) -> HandlerKind:
+    """The kind that was declared, else what the annotation says, else one record."""
+    annotated = _annotated_kind(_first_annotation(function), name)
+    if declared is None:
+        return annotated or HandlerKind.RECORD
+    table = declared.kind is HandlerKind.ARROW and annotated is HandlerKind.TABLE
+    return HandlerKind.TABLE if table else declared.kind
+
+
+def _first_annotation(function: Any) -> Any:
+    """Annotation of the first parameter, resolved if it can be, else as it is written; None if
+    there is none."""
+    try:
+        parameter = next(iter(inspect.signature(function).parameters.values()), None)
+    except (TypeError, ValueError):
+        return None
+    if parameter is None or parameter.annotation is inspect.Parameter.empty:
+        return None
+    if not isinstance(parameter.annotation, str):
+        return parameter.annotation
+    try:
+        return inspect.signature(function, eval_str=True).parameters[parameter.name].annotation
+    except Exception:  # noqa: BLE001 - names under TYPE_CHECKING; the text says enough
+        return parameter.annotation
+
+
+def _annotated_kind(annotation: Any, name: str) -> HandlerKind | None:
+    if isinstance(annotation, str):
+        if annotation == "DataFrame":
+            raise HandlerError(
+                f"handler {name}: DataFrame may be of pandas or of Spark: use pandas_handler or frame_handler"
+            )
+        return _WRITTEN.get(annotation)
+    for kind in getattr(annotation, "__mro__", ()):
+        if found := _KINDS.get((kind.__module__.partition(".")[0], kind.__name__)):
+            return found
+    return None

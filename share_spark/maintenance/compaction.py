@@ -1,0 +1,277 @@
+"""The scheduled compaction of a state location, safe beside its engines.
+
+Per group: a fresh snapshot where no engine runs, closed segments pruned and those kept joined into few files. Then
+each table: old versions and old commits go. It takes nothing that a restart needs: the newest valid segment of a
+group and whatever lies above it are never touched. What conflicts gives way and is tried again at the next run.
+
+One compaction at a time works on a location (``heartbeat``). A run that dies leaves a lock that the next one takes over
+after ``LOCK_STALE_MS``, and nothing half done: every step is a commit of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from share_spark.delta.housekeeping import KeptTable, housekeeping_session
+from share_spark.delta.location import Location, sql_literal
+from share_spark.maintenance.compaction_order import CompactionOrder
+from share_spark.maintenance.compaction_report import CompactionReport, Step
+from share_spark.maintenance.heartbeat import Heartbeat, age_ms, lock_file
+from share_spark.maintenance.idle_groups import GroupEvidence, evidence_of, snapshot_group
+from share_spark.maintenance.retention import letters_before, log_starts_after, oldest_kept_segment, segments_below
+from share_spark.model.errors import ConfigError, StateError
+from share_spark.output import dead_letters
+from share_spark.state.commits import CommitListing
+from share_spark.state.tables import check_location, log_table, state_table
+from share_spark.topics import topic_registry
+from share_spark.topics.topic_table import EmbeddedTopicLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+LOCK_STALE_MS = 300_000
+
+
+def compact(spark: SparkSession, order: CompactionOrder) -> CompactionReport:
+    """Run it. Raises StateError, ConfigError (nothing was changed then): no state, not ours, no such group, another
+    compaction at work."""
+    session = housekeeping_session(spark)
+    tables = _tables(session, order)
+    groups = _groups(session, order)
+    run = _Compaction(session, order, groups)
+    before = [table.size() for table in tables.values()]
+    if order.dry_run:
+        run.work(tables)
+    else:
+        with _only_one(session, order.state):
+            run.work(tables)
+    after = [table.size() for table in tables.values()]
+    return CompactionReport(order=order, steps=run.steps, sizes=list(zip(tables, before, after, strict=True)))
+
+
+def _tables(session: SparkSession, order: CompactionOrder) -> dict[str, KeptTable]:
+    """Those of the order, each checked to be ours."""
+    check_location(session, order.state)
+    places = {"share_state_log": log_table(order.state)}
+    if not state_table(order.state).is_free(session):
+        places["share_partition_state"] = state_table(order.state)
+    if order.dead_letter is not None:
+        _check_kind(session, order.dead_letter, dead_letters.TABLE_KIND, "a dead-letter table")
+        places[f"dead letters {order.dead_letter}"] = order.dead_letter
+    if order.topic_table is not None:
+        _check_kind(session, order.topic_table, topic_registry.TABLE_KIND, "a topic table")
+        places[f"topics {order.topic_table}"] = order.topic_table
+    return {name: KeptTable(session, place) for name, place in places.items()}
+
+
+def _check_kind(session: SparkSession, place: Location, kind: str, named: str) -> None:
+    properties = place.properties(session) if place.exists(session) else {}
+    if properties.get("share_spark.table") != kind:
+        raise ConfigError(f"{place} is not {named} of share_spark")
+    if int(properties.get("share_spark.format.version", "0")) > 1:
+        raise ConfigError(f"{place} was written by a newer share_spark")
+
+
+def _groups(session: SparkSession, order: CompactionOrder) -> list[str]:
+    rows = log_table(order.state).load(session).select("group_id").distinct().collect()
+    groups = sorted(row.group_id for row in rows)
+    if order.group_id is None:
+        return groups
+    if order.group_id not in groups:
+        raise ConfigError(f"no group {order.group_id!r} in {order.state}")
+    return [order.group_id]
+
+
+@contextmanager
+def _only_one(session: SparkSession, location: Location) -> Iterator[None]:
+    """Hold the location's lock. Raises StateError if another compaction holds it."""
+    file = lock_file(session, location)
+    text = (
+        f"{socket.gethostname()}, process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}"
+    )
+    if not file.create(text):
+        age = age_ms(file)
+        if age is not None and age < LOCK_STALE_MS:
+            raise StateError(f"another compaction of {location} is at work ({file.read()})")
+        _log.warning("taking over from a compaction of %s that died (%s)", location, file.read())
+        file.delete()
+        if not file.create(text):
+            raise StateError(f"another compaction of {location} has just begun ({file.read()})")
+    heartbeat = Heartbeat(file=file, text=text)
+    heartbeat.start()
+    try:
+        yield
+    finally:
+        heartbeat.close()
+        file.delete()
+
+
+@dataclass(slots=True)
+class _Compaction:
+    session: SparkSession
+    order: CompactionOrder
+    groups: Sequence[str]
+    steps: list[Step] = field(default_factory=list)
+    _found: list[GroupEvidence] = field(default_factory=list)
+
+    def work(self, tables: dict[str, KeptTable]) -> None:
+        """Groups first: what they free is then collected."""
+        log, *others = tables.values()
+        for group_id in self.groups:
+            self._found.append(self._snapshot(group_id))
+        for found in self._found:
+            self._prune(log, found)
+        self._optimize_closed(log)
+        self._drop_old_versions(log, self._log_retention_ms())
+        for table in others:
+            if table.place == self.order.dead_letter:
+                self._drop_letters(table)
+            if table.place == self.order.topic_table:
+                self._drop_records(table)
+            self._optimize(table)
+            ours = table.place == state_table(self.order.state)
+            self._drop_old_versions(table, self.order.vacuum_retention_ms if ours else None)
+
+    def _say(self, subject: str, text: str) -> None:
+        _log.info("%s: %s", subject, text)
+        self.steps.append(Step(subject, text))
+
+    # ---------------------------------------------------------------------------------------------- groups
+
+    def _snapshot(self, group_id: str) -> GroupEvidence:
+        found, commits = self._look(group_id)
+        subject = f"group {group_id}"
+        if found.lives(_now_ms(), self.order.idle_ms):
+            self._say(subject, "an engine runs it, or has until lately: snapshots are left to it")
+        elif found.unfinished:
+            self._say(subject, "its last engine has left work that the next one finishes first: no snapshot")
+        elif found.segment < 0 or not found.updates:
+            self._say(subject, "nothing since its last snapshot")
+        elif self.order.dry_run:
+            self._say(subject, f"would snapshot it: {found.updates} updates since the last one")
+        elif (size := snapshot_group(self.session, self.order.state, commits, found)) is None:
+            self._say(subject, "an engine has started meanwhile: snapshots are left to it")
+        else:
+            self._say(subject, f"snapshot of {size} share-partitions instead of {found.updates} updates")
+            return self._look(group_id)[0]
+        return found
+
+    def _look(self, group_id: str) -> tuple[GroupEvidence, CommitListing]:
+        commits = CommitListing.of(self.session, log_table(self.order.state).directory(self.session))
+        version = commits.latest_version()
+        return evidence_of(self.session, self.order.state, group_id, commits, version), commits
+
+    def _prune(self, log: KeptTable, found: GroupEvidence) -> None:
+        if self.order.history_retention_ms is None or found.segment <= 0:
+            return
+        retention_ms = self.order.history_retention_ms
+        oldest = oldest_kept_segment(
+            self.session, self.order.state, found.group_id, found.segment, retention_ms=retention_ms, now_ms=_now_ms()
+        )
+        named = F.col("partitionValues")["group_id"] == found.group_id
+        files = log.files_where(named & (F.col("partitionValues")["segment"].cast("int") < oldest))
+        if not files.files:
+            return
+        self._do(
+            f"group {found.group_id}",
+            f"prune {files.files} files of segments below {oldest}",
+            partial(log.delete, segments_below(found.group_id, oldest)),
+        )
+
+    def _optimize_closed(self, log: KeptTable) -> None:
+        closed = {found.group_id: found.segment for found in self._found}
+        wanted = [
+            (values["group_id"], int(values["segment"]), files)
+            for values, files in log.crowded().collect()
+            if int(values["segment"]) < closed.get(values["group_id"], -1)
+        ]
+        for start in range(0, len(wanted), _PARTITIONS_AT_ONCE):
+            chosen = wanted[start : start + _PARTITIONS_AT_ONCE]
+            where = " OR ".join(
+                f"(group_id = {sql_literal(group)} AND segment = {segment})" for group, segment, _ in chosen
+            )
+            files = sum(files for _, _, files in chosen)
+            self._do(
+                "share_state_log",
+                f"join {files} files of {len(chosen)} closed segments",
+                partial(log.optimize, where),
+            )
+
+    def _log_retention_ms(self) -> int:
+        """A living engine that has been idle for long looks for claims from its own last commit on: that stays."""
+        now_ms, idle_ms = _now_ms(), self.order.idle_ms
+        alive = [found for found in self._found if found.lives(now_ms, idle_ms)]
+        return max([self.order.vacuum_retention_ms, *(now_ms - found.written_at_ms + idle_ms for found in alive)])
+
+    # ---------------------------------------------------------------------------------------------- tables
+
+    def _drop_letters(self, table: KeptTable) -> None:
+        if self.order.dead_letter_retention_ms is None:
+            return
+        where = letters_before(_now_ms() - self.order.dead_letter_retention_ms)
+        if letters := table.place.load(self.session).where(where).count():
+            self._do(_name(table), f"delete {letters} letters", partial(table.delete, where))
+
+    def _drop_records(self, table: KeptTable) -> None:
+        if self.order.topic_retention_ms is None:
+            return
+        log = EmbeddedTopicLog(self.session, table.place)
+        starts = log_starts_after(self.session, table.place, _now_ms() - self.order.topic_retention_ms)
+        for topic, moved in starts.items():
+            told = ", ".join(f"{partition}: {offset}" for partition, offset in sorted(moved.items()))
+            self._do(
+                _name(table),
+                f"move the log start of {topic} to (partition: offset) {told}",
+                partial(_moved, log, topic, moved),
+            )
+
+    def _optimize(self, table: KeptTable) -> None:
+        files = sum(row.files for row in table.crowded().collect())
+        if files:
+            self._do(_name(table), f"join {files} files", table.optimize)
+
+    def _drop_old_versions(self, table: KeptTable, log_retention_ms: int | None) -> None:
+        """VACUUM and log clean-up. A dry run of VACUUM lists as much as a real one."""
+        if self.order.dry_run:
+            files = table.vacuum(self.order.vacuum_retention_ms, dry_run=True)
+            self._say(_name(table), f"would remove {files} files of older versions, and commits as old")
+            return
+        table.vacuum(self.order.vacuum_retention_ms)
+        table.checkpoint(log_retention_ms)
+
+    def _do(self, subject: str, text: str, change: Callable[[], bool]) -> None:
+        if self.order.dry_run:
+            self._say(subject, f"would {text}")
+        elif change():
+            self._say(subject, text)
+        else:
+            self._say(subject, f"{text}: gave way to a writer, left for the next run")
+
+
+_PARTITIONS_AT_ONCE = 50
+
+
+def _moved(log: EmbeddedTopicLog, topic: str, starts: Mapping[int, int]) -> bool:
+    """The log start first, so that readers see it before the records go."""
+    log.delete_records(topic, starts)
+    return True
+
+
+def _name(table: KeptTable) -> str:
+    return str(table.place).rpartition("/")[2]
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1_000)

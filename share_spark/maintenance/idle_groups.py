@@ -1,0 +1,132 @@
+"""Groups that no engine runs: how one can tell, and a fresh snapshot of their share-partitions.
+
+An engine that is claimed away stops, so a group is only claimed on evidence that nobody is there: no heartbeat, no
+commit and no lock for longer than any engine is silent. An engine that starts while the evidence is looked at wins:
+the claim goes to the epoch after the one that was judged, and of two claims of one epoch the first counts.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from share_spark.delta.location import Location
+from share_spark.maintenance.heartbeat import has_journals, heartbeat_file
+from share_spark.model.config import GroupConfig
+from share_spark.model.errors import FencedError
+from share_spark.partition import PartitionLimits
+from share_spark.spark.checkpointed_frame import unpersist
+from share_spark.state.buckets import bucket_numbers
+from share_spark.state.commits import CommitListing, CommitsAsOf
+from share_spark.state.record_rows import SNAPSHOT, UPDATE
+from share_spark.state.segments import LogTail, tail_of
+from share_spark.state.state_store import DeltaShareStateStore
+from share_spark.state.tables import log_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupEvidence:
+    """What the log and the heartbeat say of a group as of one version of the log. Times in ms since the epoch.
+
+    ``segment``: the newest valid one, -1 if there is none; all lower ones are closed. ``updates``: its rows that are
+    no snapshots. ``locked_until_ms``: no acquisition in it lasts longer, 0 if there is none. ``beat_at_ms``: the last
+    heartbeat, None if there is none. ``unfinished``: journals hold what the next engine has to judge by this segment.
+    """
+
+    group_id: str
+    version: int
+    segment: int
+    batch_id: int
+    updates: int
+    written_at_ms: int
+    locked_until_ms: int
+    beat_at_ms: int | None = None
+    unfinished: bool = False
+
+    def lives(self, now_ms: int, idle_ms: int) -> bool:
+        """Does an engine run this group, for all that can be known?"""
+        heard_at_ms = max(self.written_at_ms, self.beat_at_ms or 0)
+        return now_ms - heard_at_ms < idle_ms or self.locked_until_ms > now_ms
+
+
+def evidence_of(
+    spark: SparkSession, location: Location, group_id: str, commits: CommitListing, version: int
+) -> GroupEvidence:
+    """Look at the newest valid segment and at what was claimed after it."""
+    tail = tail_of(spark, location, group_id, commits, version)
+    found = _evidence_in(tail, group_id, version)
+    later = log_table(location).load(spark, version)
+    later = later.where((F.col("group_id") == group_id) & (F.col("segment") > found.segment))
+    (row,) = later.agg(F.unix_millis(F.max("written_at")).alias("at")).collect()
+    return replace(
+        found,
+        written_at_ms=max(found.written_at_ms, row.at or 0),
+        beat_at_ms=heartbeat_file(spark, location, group_id).modified_at_ms(),
+        unfinished=has_journals(spark, location, group_id),
+    )
+
+
+def _evidence_in(tail: LogTail, group_id: str, version: int) -> GroupEvidence:
+    """Acquisitions that have ended since count as well: one lock later is early enough."""
+    deadline = F.expr("array_max(transform(acquired, held -> held.lock_deadline_ms))")
+    (row,) = tail.rows.agg(
+        F.max(F.when(F.col("kind") == SNAPSHOT, F.col("segment"))).alias("segment"),
+        F.max("batch_id").alias("batch_id"),
+        F.count(F.when(F.col("kind") == UPDATE, 1)).alias("updates"),
+        F.unix_millis(F.max("written_at")).alias("written_at_ms"),
+        F.max(deadline).alias("locked_until_ms"),
+    ).collect()
+    return GroupEvidence(
+        group_id=group_id,
+        version=version,
+        segment=-1 if row.segment is None else row.segment,
+        batch_id=0 if row.batch_id is None else max(row.batch_id, 0),
+        updates=row.updates,
+        written_at_ms=row.written_at_ms or 0,
+        locked_until_ms=row.locked_until_ms or 0,
+    )
+
+
+def snapshot_group(spark: SparkSession, location: Location, commits: CommitListing, found: GroupEvidence) -> int | None:
+    """Claim the group as an engine would and write a snapshot of each of its share-partitions (R74): their number.
+
+    None if an engine has claimed it since the evidence was taken: that one goes on.
+    """
+    store = DeltaShareStateStore(
+        spark=spark,
+        location=location,
+        group_id=found.group_id,
+        run_id=f"compaction-{uuid.uuid4().hex[:12]}",
+        limits=_limits(),
+        updates_per_snapshot=1,
+        buckets=bucket_numbers(max(1, spark.sparkContext.defaultParallelism)),
+        _commits=CommitsAsOf(commits.files, found.version),
+    )
+    try:
+        store.claim()
+        summaries = store.load()
+        store.advance({}, batch_id=found.batch_id, now_ms=store.last_time_ms)  # nothing is decided, no time passes
+        store.commit()
+    except FencedError:
+        return None
+    finally:
+        with store.borrow() as live:
+            if live.frame is not None:
+                unpersist(live.frame)
+    return len(summaries)
+
+
+def _limits() -> PartitionLimits:
+    """Nothing is decided under them: a snapshot only repeats."""
+    config = GroupConfig.parse({})
+    return PartitionLimits(
+        max_delivery_count=config.max_delivery_count,
+        max_record_locks=config.max_record_locks,
+        lock_duration_ms=config.lock_duration_ms,
+    )

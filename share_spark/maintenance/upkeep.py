@@ -1,0 +1,169 @@
+"""Work beside the hot path, in one thread of its own: the table for people, pruning of closed segments, compaction.
+
+All of it only ever reads what is committed and writes what the engine never reads, so it may fail, be late or be missed
+without harm: a fault is logged and the next round tries again. The table is filled from the live frame, borrowed
+from the store so that the engine does not free it meanwhile: no log is read.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from share_spark.delta.app_transactions import NONE, AppTransactions
+from share_spark.delta.location import Location
+from share_spark.maintenance.compaction import compact
+from share_spark.maintenance.compaction_order import CompactionOrder
+from share_spark.maintenance.heartbeat import Heartbeat, heartbeat_file
+from share_spark.maintenance.retention import oldest_kept_segment, segments_below
+from share_spark.model.errors import StateError
+from share_spark.model.ids import BatchStamp, SharePartitionKey
+from share_spark.state.state_store import DeltaShareStateStore
+from share_spark.state.state_view import LiveState, state_bucket, state_of_frame
+from share_spark.state.tables import log_table, state_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Upkeep:
+    """Refreshes ``share_partition_state`` at most every ``refresh_ms``, prunes segments closed for ``retention_ms``
+    and compacts every ``compaction_interval_ms`` (0: never). Its heartbeat says that the engine lives."""
+
+    spark: SparkSession
+    location: Location
+    store: DeltaShareStateStore
+    refresh_ms: int
+    retention_ms: int
+    compaction_interval_ms: int = 0
+    _changed: set[int] | None = None
+    _segment: int = -1
+    _pruned: int = -1
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+    _heartbeat: Heartbeat | None = None
+    _compact_at_s: float = 0.0
+    _transactions: AppTransactions | None = None
+
+    def start(self) -> None:
+        """Begin; the first round rewrites every share-partition of the group."""
+        with self._lock:
+            self._changed = None
+        heartbeat = heartbeat_file(self.spark, self.location, self.store.group_id)
+        self._heartbeat = Heartbeat(file=heartbeat, text=self.store.member_id)
+        self._heartbeat.start()
+        self._compact_at_s = time.monotonic() + self.compaction_interval_ms / 1_000
+        self._thread = threading.Thread(target=self._run, name=f"share-spark-upkeep-{self.store.group_id}", daemon=True)
+        self._thread.start()
+
+    def note(self, keys: Iterable[SharePartitionKey], segment: int) -> None:
+        """These share-partitions have changed; ``segment`` is the one being written now."""
+        buckets = {state_bucket(key) for key in keys}
+        with self._lock:
+            self._segment = segment
+            if self._changed is not None:
+                self._changed |= buckets
+
+    def close(self) -> None:
+        """A last round, then end. Waits for both."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+            self._round(self._refresh, self._prune)
+        if self._heartbeat is not None:
+            self._heartbeat.close()
+
+    def _run(self) -> None:
+        # A run may be over soon; what Delta has to work out for the first refresh it does meanwhile.
+        self._round(self._written)
+        while not self._stop.wait(self.refresh_ms / 1_000):
+            self._round(self._refresh, self._prune, self._compact)
+
+    def _round(self, *works: Callable[[], object]) -> None:
+        for work in works:
+            try:
+                work()
+            except Exception:  # noqa: BLE001 - late is allowed, stopping the engine is not
+                _log.warning(
+                    "%s of group %s failed; it will be tried again", work.__name__, self.store.group_id, exc_info=True
+                )
+
+    def _refresh(self) -> None:
+        with self._lock:
+            buckets, self._changed = self._changed, set()
+        if buckets is not None and not buckets:
+            return
+        try:
+            self._rewrite(buckets)
+        except BaseException:
+            with self._lock:
+                self._changed = None
+            raise
+
+    def _rewrite(self, buckets: set[int] | None) -> None:
+        with self.store.borrow() as live:
+            if live.frame is None:
+                return
+            rows, table = state_of_frame(live, buckets), state_table(self.location)
+            # To find out what a dynamic overwrite replaces takes Delta most of a second: not where there is nothing.
+            if self._written() == NONE:
+                table.append(rows, self._numbered(live))
+            else:
+                overwrite(table, rows, self._numbered(live))
+
+    @property
+    def _app_id(self) -> str:
+        return f"share_spark/state/{self.store.group_id}@{self.store.log_id}"
+
+    def _numbered(self, live: LiveState) -> dict[str, str]:
+        """Delta takes no rows of a lower number: an engine that has a successor cannot put its own over theirs."""
+        return {"txnAppId": self._app_id, "txnVersion": str(BatchStamp(live.writer_epoch, live.batch_id).number)}
+
+    def _written(self) -> int:
+        """The number of the group's last rows in the table, NONE if it has never had any."""
+        if self._transactions is None:
+            self._transactions = AppTransactions(self.spark, state_table(self.location).directory(self.spark))
+        return self._transactions.latest(self._app_id)
+
+    def _prune(self) -> None:
+        """Drop whole closed segments by partition predicate: metadata only, so never in the way of an append."""
+        current = self._segment
+        if current <= self._pruned:
+            return
+        group_id, now_ms = self.store.group_id, int(time.time() * 1_000)
+        oldest_kept = oldest_kept_segment(
+            self.spark, self.location, group_id, current, retention_ms=self.retention_ms, now_ms=now_ms
+        )
+        if oldest_kept > 0:
+            log_table(self.location).delta_table(self.spark).delete(segments_below(group_id, oldest_kept))
+        if oldest_kept == current:
+            self._pruned = current
+
+    def _compact(self) -> None:
+        """What the scheduled job does, for this group, whose snapshots and pruning are done already."""
+        if not self.compaction_interval_ms or time.monotonic() < self._compact_at_s:
+            return
+        self._compact_at_s = time.monotonic() + self.compaction_interval_ms / 1_000
+        try:
+            compact(self.spark, CompactionOrder(state=self.location, group_id=self.store.group_id))
+        except StateError as fault:
+            _log.info("%s; the next one is due in %s ms", fault, self.compaction_interval_ms)
+
+
+def overwrite(table: Location, rows: DataFrame, options: Mapping[str, str]) -> None:
+    """Replace exactly the partitions that ``rows`` has; ``options`` are Delta's."""
+    writer = rows.write.format("delta").mode("overwrite").option("partitionOverwriteMode", "dynamic")
+    writer = writer.options(**dict(options))
+    if table.path is not None:
+        writer.save(table.path)
+    else:
+        writer.saveAsTable(table.sql_name())

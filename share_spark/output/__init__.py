@@ -1,0 +1,1 @@
+"""What leaves a share group exactly once: output rows into a Delta table, and dead letters."""

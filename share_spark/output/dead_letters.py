@@ -1,0 +1,103 @@
+"""Dead letters to a Delta table, one row each, to be looked at with SQL.
+
+The table is made when it is missing. The letters of a micro-batch are one append, numbered by it
+(``txnAppId``, ``txnVersion``), so that one which is written again after a crash is there once. Micro-batches come in
+their order, since Delta takes no lower number after a higher one; the log is asked whether it has taken ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from share_spark.delta.app_transactions import AppTransactions
+from share_spark.delta.location import Location
+from share_spark.engine.ports import RECORD_COLUMNS
+from share_spark.model.errors import DeadLetterError
+from share_spark.model.ids import BatchStamp
+from share_spark.spark.errors import first_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMAT_VERSION = 1
+TABLE_KIND = "dead_letters"
+
+COLUMNS = f"group_id string, {RECORD_COLUMNS}, delivery_count int, reason string, error string, archived_at timestamp"
+"""The record as it was, and why it is here. ``error``: the last one, null for a plain reject."""
+
+_PROPERTIES = {
+    "share_spark.table": TABLE_KIND,
+    "share_spark.format.version": str(FORMAT_VERSION),
+}
+
+
+class DeltaDeadLetters:
+    """DeadLetterTarget on a Delta table. ``log_id``: of the state log, asked for after the group's claim; with the
+    group it names the writer in the table's transactions."""
+
+    def __init__(self, location: Location | str, log_id: Callable[[], str]) -> None:
+        self._location = Location.parse(location) if isinstance(location, str) else location
+        self._log_id = log_id
+        self._checked = False
+
+    def __repr__(self) -> str:
+        return f"DeltaDeadLetters({self._location})"
+
+    def check(self, spark: SparkSession) -> None:
+        """Make the table, or see that it is one of ours; at start, so that nobody learns it from
+        the first dead letter. Raises DeadLetterError, and then has changed nothing.
+        """
+        try:
+            if self._location.is_free(spark):
+                self._location.create(spark, COLUMNS, properties=_PROPERTIES)
+            self._refuse_foreign(spark)
+        except (PySparkException, Py4JError) as error:
+            raise self._failed(error) from error
+        self._checked = True
+
+    def write(self, spark: SparkSession, group_id: str, stamp: BatchStamp, letters: DataFrame) -> None:
+        """One row per row of ``letters``, in one append; see DeadLetterTarget. DeadLetterError."""
+        if not self._checked:
+            self.check(spark)
+        rows = letters.withColumns({"group_id": F.lit(group_id), "archived_at": F.current_timestamp()})
+        app_id = f"share_spark/dead letters/{group_id}@{self._log_id()}"
+        fault: Exception | None = None
+        try:
+            self._location.append(rows.select(*_names()), {"txnAppId": app_id, "txnVersion": str(stamp.number)})
+        except (PySparkException, Py4JError) as error:
+            fault = error
+        # What was raised may have happened, and Delta skips a number below the table's without a word: believe the log.
+        if self._latest(spark, app_id) < stamp.number:
+            raise self._failed(fault or RuntimeError("the append is not in its log")) from fault
+
+    def _latest(self, spark: SparkSession, app_id: str) -> int:
+        """The number of the last letters. One that is higher than ours is a successor's, which has written ours first:
+        it recovers before it commits."""
+        try:
+            return AppTransactions(spark, self._location.directory(spark)).latest(app_id)
+        except (PySparkException, Py4JError) as error:
+            raise self._failed(error) from error
+
+    def _refuse_foreign(self, spark: SparkSession) -> None:
+        properties = self._location.properties(spark) if self._location.exists(spark) else {}
+        if properties.get("share_spark.table") != TABLE_KIND:
+            raise DeadLetterError(f"{self._location} is not a dead-letter table of share_spark")
+        version = properties.get("share_spark.format.version", "0")
+        if int(version) > FORMAT_VERSION:
+            raise DeadLetterError(
+                f"{self._location} was written by a newer share_spark "
+                f"(format {version}, this one reads up to {FORMAT_VERSION})"
+            )
+
+    def _failed(self, error: Exception) -> DeadLetterError:
+        return DeadLetterError(f"dead-letter table {self._location}: {first_line(error)}")
+
+
+def _names() -> list[str]:
+    record = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+    return ["group_id", *record, "delivery_count", "reason", "error", "archived_at"]

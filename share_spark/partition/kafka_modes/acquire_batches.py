@@ -1,0 +1,215 @@
+"""Acquire as Kafka 4.2 does, by log batches and by what was fetched together (R37-R41).
+
+A client can see where batches begin and end: whole log batches are acquired (R39), what one fetch acquired is
+redelivered
+together, ranges of two fetches are reported apart. Offsets between the batches of one read are acquired as well and
+left to
+the client to report (R19); offsets between two fetches are not.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from operator import itemgetter
+
+from share_spark.model.offsets import OffsetRange
+from share_spark.model.records import DeliveryState, FetchedBatch, InFlightBatch
+from share_spark.model.requests import Acquire, AcquiredRange, AcquireMode
+from share_spark.partition.draft import Draft
+from share_spark.partition.kafka_modes.throttle import Allowance
+from share_spark.partition.limits import PartitionLimits
+from share_spark.partition.runs import pieces
+
+_AVAILABLE = DeliveryState.AVAILABLE
+_ACQUIRED = DeliveryState.ACQUIRED
+_first = itemgetter(0)
+
+
+class BatchAcquisition:
+    """One request on its way through the window, in offset order; each offset is looked at once (R38)."""
+
+    __slots__ = (
+        "_acquired",
+        "_base",
+        "_changes",
+        "_deadline_ms",
+        "_draft",
+        "_last",
+        "_limits",
+        "_read_base",
+        "_request",
+        "_strict",
+        "remaining",
+    )
+
+    def __init__(
+        self,
+        draft: Draft,
+        request: Acquire,
+        fetch_offset: int,
+        limits: PartitionLimits,
+        now_ms: int,
+    ) -> None:
+        self._draft = draft
+        self._request = request
+        self._limits = limits
+        self._deadline_ms = now_ms + limits.lock_duration_ms
+        self._strict = request.mode is AcquireMode.RECORD_LIMIT
+        self._read_base = self._base = request.log_batches[0].base_offset
+        self._last = request.log_batches[-1].last_offset
+        self._changes: list[InFlightBatch] = []
+        self._acquired: list[AcquiredRange] = []
+        self.remaining = self._within_window(fetch_offset)
+
+    def _within_window(self, fetch_offset: int) -> int:
+        """How many records the window lets in; at its limit only what lies inside it (R37)."""
+        draft, wanted = self._draft, self._request.max_records
+        room = self._limits.max_record_locks - (draft.end - draft.start)
+        if room > 0:
+            return min(wanted, room)
+        if fetch_offset >= draft.end:
+            return 0
+        self._last = min(self._last, draft.end - 1)
+        return min(wanted, draft.end - fetch_offset)
+
+    def run(self) -> list[AcquiredRange]:
+        """Acquire, put the changes into the draft, and tell what the member got."""
+        touched = self._touched()
+        if touched:
+            self._acquire_touched(touched)
+        else:
+            self._acquire_new(self._read_base, self._last)
+        self._draft.apply(self._changes)
+        return self._acquired
+
+    def _touched(self) -> list[FetchedBatch]:
+        """The fetched batches that the read overlaps; the first one is taken from its beginning."""
+        fetched, draft = self._draft.fetched, self._draft
+        at = bisect_right(fetched, self._base, key=_first) - 1
+        if at < 0:
+            self._base = max(self._base, draft.start)
+            at = bisect_right(fetched, self._base, key=_first) - 1
+        if at >= 0 and fetched[at].last_offset >= self._base:
+            self._base = fetched[at].first_offset
+        begin = bisect_left(fetched, self._base, key=_first)
+        return fetched[begin : bisect_right(fetched, self._last, key=_first)]
+
+    def _acquire_touched(self, touched: list[FetchedBatch]) -> None:
+        hole = self._base
+        for batch in touched:
+            if self.remaining <= 0:
+                break
+            if self._draft.active_read_gap is not None:
+                if hole < batch.first_offset:
+                    self._acquire_new(hole, batch.first_offset - 1)
+                hole = batch.last_offset + 1
+                if self.remaining <= 0:
+                    break
+            if not self._acquire_again(batch):
+                self.remaining = 0
+        past = touched[-1].last_offset + 1
+        if self.remaining > 0 and past <= self._last:
+            self._acquire_new(past, self._last)
+        if self._acquired:
+            self._move_read_gap(self._acquired[-1].last_offset + 1)
+
+    def _acquire_again(self, batch: FetchedBatch) -> bool:
+        """Redeliver what of a fetched batch is Available. False: throttled, nothing more may follow."""
+        draft = self._draft
+        inside = batch.first_offset >= self._read_base and batch.last_offset <= self._last
+        first, last = max(batch.first_offset, self._read_base), min(batch.last_offset, self._last)
+        allowance = Allowance(batch, self._limits, self.remaining if self._strict else None)
+        throttled = allowance.throttles(draft, first, last)
+        if throttled and self._acquired:
+            return False
+        whole = inside and not batch.by_offset and not throttled
+        if self._strict and batch.last_offset - batch.first_offset >= self.remaining:
+            whole = False
+        if whole:
+            first, last = batch.first_offset, batch.last_offset
+        elif not batch.by_offset:
+            run = draft.batch_run(batch)
+            if run is None or run.delivery_state is not _AVAILABLE:
+                return True
+            draft.track_by_offset([batch])
+        before = self.remaining
+        self._redeliver(first, last, None if whole else allowance)
+        return not (throttled and self.remaining < before)
+
+    def _redeliver(self, first: int, last: int, allowance: Allowance | None) -> None:
+        for run in pieces(self._draft.runs, first, last):
+            if run.delivery_state is not _AVAILABLE:
+                continue
+            size = run[1] - run[0] + 1
+            granted = size if allowance is None else allowance.grant(size, run.delivery_count)
+            if granted:
+                self._take(run[0], run[0] + granted - 1, run.delivery_count + 1)
+                self.remaining -= granted
+            if granted < size or (allowance is not None and allowance.spent):
+                return
+
+    def _take(self, first: int, last: int, count: int) -> None:
+        self._changes.append(InFlightBatch(first, last, _ACQUIRED, count, self._request.member_id, self._deadline_ms))
+        self._acquired.append(AcquiredRange(first, last, count))
+
+    def _acquire_new(self, first: int, last: int) -> None:
+        """First deliveries of ``first..last``, as far as the log batch that crosses the limit (R39)."""
+        draft = self._draft
+        if not draft.fetched or first < draft.fetched[0].first_offset:
+            first = max(first, draft.start)
+        if first > last:
+            return
+        if self.remaining < last - first + 1:
+            reached = self._end_of_log_batch(first + self.remaining - 1)
+            last = min(reached, last) if draft.active_read_gap is not None else reached
+        if not draft.fetched or first < draft.fetched[0].first_offset:
+            draft.start = first
+        got_to = self._take_limited(first, last) if self._strict else self._take_cut(first, last)
+        self.remaining -= got_to - first + 1
+        self._flush()
+        self._move_read_gap(got_to + 1)
+
+    def _flush(self) -> None:
+        """Later steps ask for the end of the window, so new runs go into the draft at once."""
+        self._draft.apply(self._changes)
+        self._changes = []
+
+    def _end_of_log_batch(self, offset: int) -> int:
+        """Last offset of the log batch that holds ``offset``; the offset itself between two batches."""
+        batches = self._request.log_batches
+        at = bisect_right(batches, offset, key=_first) - 1
+        return batches[at].last_offset if at >= 0 and batches[at].last_offset >= offset else offset
+
+    def _take_limited(self, first: int, last: int) -> int:
+        """KIP-1206: the whole is remembered as one batch, only so many of its records are acquired."""
+        got_to = min(last, first + self.remaining - 1)
+        self._draft.put_fetched(FetchedBatch(first, last, by_offset=got_to < last))
+        self._take(first, got_to, 1)
+        if got_to < last:
+            self._changes.append(InFlightBatch(got_to + 1, last, _AVAILABLE, 0))
+        return got_to
+
+    def _take_cut(self, first: int, last: int) -> int:
+        """One fetched batch, cut at log batch starts once ``batch_size`` records are reached."""
+        size = self._request.batch_size
+        if last - first + 1 > size:
+            for batch in self._request.log_batches:
+                if batch.base_offset > last:
+                    break
+                if batch.base_offset - first >= size:
+                    self._take_fetched(first, batch.base_offset - 1)
+                    first = batch.base_offset
+        self._take_fetched(first, last)
+        return last
+
+    def _take_fetched(self, first: int, last: int) -> None:
+        self._draft.put_fetched(FetchedBatch(first, last))
+        self._take(first, last, 1)
+
+    def _move_read_gap(self, offset: int) -> None:
+        """What was unknown after a load is known up to ``offset`` now; past its end the gap is closed."""
+        gap = self._draft.active_read_gap
+        if gap is not None and offset <= gap.last:
+            self._draft.read_gap = OffsetRange(offset, gap.last)
+        else:
+            self._draft.read_gap = None

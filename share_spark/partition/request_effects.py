@@ -1,0 +1,92 @@
+"""What a request did, gathered while it is worked on: changed runs, and the figures of the response."""
+
+from __future__ import annotations
+
+from share_spark.model.errors import ErrorCode
+from share_spark.model.records import DeliveryState, Doubt, InFlightBatch
+from share_spark.model.requests import AcquiredRange, ArchivedRange, PartitionResponse
+from share_spark.partition.transitions import ACKNOWLEDGED_TO, EVENTS, Event, archive_reason, next_state
+
+_AVAILABLE = DeliveryState.AVAILABLE
+_ACKNOWLEDGED = DeliveryState.ACKNOWLEDGED
+_ARCHIVED = DeliveryState.ARCHIVED
+
+
+class RequestEffects:
+    """Changed runs in offset order, and counts of offsets by what became of them."""
+
+    __slots__ = ("_max_delivery_count", "accepted", "archived", "changes", "not_entered", "released")
+
+    def __init__(self, max_delivery_count: int) -> None:
+        self._max_delivery_count = max_delivery_count
+        self.changes: list[InFlightBatch] = []
+        self.archived: list[ArchivedRange] = []
+        self.not_entered: list[AcquiredRange] = []
+        self.accepted = 0
+        self.released = 0
+
+    def end_attempt(self, run: InFlightBatch, event: Event, doubt: Doubt = Doubt.NONE) -> None:
+        """``run`` is left by its owner, or found to be gone: put it into its next state, with ``doubt`` if that is
+        Available."""
+        target = next_state(run[2], event, run[3], self._max_delivery_count)
+        assert target is not None, (run, event)
+        self._note(run[0], run[1], target, run[3], event, doubt)
+
+    def is_overdue(self, run: InFlightBatch) -> bool:
+        """Has ``run`` had twice the attempts that the limit allows?"""
+        return run.delivery_count >= 2 * self._max_delivery_count
+
+    def give_back(self, run: InFlightBatch, count: int, doubt: Doubt) -> None:
+        """``run`` becomes Available whatever the delivery limit says."""
+        self._note(run[0], run[1], _AVAILABLE, count, Event.RELEASE, doubt)
+
+    def take_back(self, run: InFlightBatch, doubt: Doubt) -> None:
+        """``run`` becomes Available as if it had not been acquired: the handler never had it."""
+        count = run.delivery_count
+        self.not_entered.append(AcquiredRange(run.first_offset, run.last_offset, count))
+        self.changes.append(InFlightBatch(run.first_offset, run.last_offset, _AVAILABLE, count - 1, None, None, doubt))
+
+    def acknowledge(self, first: int, last: int, count: int, ack_type: int) -> None:
+        """``end_attempt`` for part of an Acquired run; the hot path of a large request."""
+        target = ACKNOWLEDGED_TO[ack_type]
+        if target is _ACKNOWLEDGED:
+            self.changes.append(InFlightBatch(first, last, target, count))
+            self.accepted += last - first + 1
+            return
+        if target is _AVAILABLE and count >= self._max_delivery_count:
+            target = _ARCHIVED
+        self._note(first, last, target, count, EVENTS[ack_type])
+
+    def _note(
+        self, first: int, last: int, target: DeliveryState, count: int, event: Event, doubt: Doubt = Doubt.NONE
+    ) -> None:
+        if target is _AVAILABLE:
+            self.changes.append(InFlightBatch(first, last, target, count, None, None, doubt))
+            self.released += last - first + 1
+            return
+        self.changes.append(InFlightBatch(first, last, target, count))
+        if target is _ACKNOWLEDGED:
+            self.accepted += last - first + 1
+        else:
+            self._archive(first, last, count, event)
+
+    def _archive(self, first: int, last: int, count: int, event: Event) -> None:
+        reason = archive_reason(event)
+        held = self.archived[-1] if self.archived else None
+        if held and held[1] + 1 == first and held[2] == count and held[3] is reason:
+            first = held[0]
+            self.archived.pop()
+        self.archived.append(ArchivedRange(first, last, count, reason))
+
+    def response(
+        self, error: ErrorCode = ErrorCode.NONE, acquired: tuple[AcquiredRange, ...] = ()
+    ) -> PartitionResponse:
+        return PartitionResponse(
+            error=error,
+            acquired=acquired,
+            archived=tuple(self.archived),
+            accepted=self.accepted,
+            released=self.released,
+            ended=tuple(self.changes),
+            not_entered=tuple(self.not_entered),
+        )

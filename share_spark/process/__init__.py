@@ -1,1 +1,0 @@
-"""The public API for handlers that run inside Spark."""

@@ -1,0 +1,243 @@
+"""The JVM half of our dependencies: found once, kept in a cache, handed out as paths.
+
+pip installs no jars, and `spark.jars.packages` is no answer (it puts every resolved jar on the Python
+workers' path, where each task pays for it: see session.py). So the jars come by Ivy, which ships inside
+pyspark, into a cache of our own, and the session gets them by `spark.jars`. Java and Python are enough.
+
+What is left behind is whole or absent: a set of jars is downloaded into a temporary directory and renamed
+when complete, under a file lock, so a killed download or two callers at once do no harm.
+
+    python -m share_spark.spark.jars            every set, downloading what is missing
+    python -m share_spark.spark.jars engine     Delta and Spark's Kafka source, for the session
+    python -m share_spark.spark.jars broker     a Kafka broker, for tests and benchmarks
+    python -m share_spark.spark.jars java       only checks Java
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+from share_spark.model.errors import EnvironmentFault
+
+JAVA_VERSIONS = (17, 21)
+"""Java releases that Spark 4.0 is built and tested for."""
+
+KAFKA_CONNECTOR_VERSION = "4.0.0"
+"""Spark's Kafka source. It is compatible with every Spark 4.0.x; some mirrors of Maven Central lack a
+jar (spark-token-provider-kafka) of the later ones."""
+
+BROKER_VERSION = "4.2.0"
+"""The first Kafka release in which share groups are ready for production."""
+
+DOWNLOAD_TIMEOUT_S = 900
+
+Coordinate = tuple[str, str, str]
+"""Organisation, module, revision."""
+
+
+class JarsError(EnvironmentFault):
+    """The jars could not be had; one line that says what to do."""
+
+
+class JavaError(JarsError):
+    """No Java, or one that Spark does not run on; one line that says what to install."""
+
+
+# --------------------------------------------------------------------------------------------- the API
+
+
+def jar_paths() -> list[str]:
+    """Paths of the engine's jars (Delta, Spark's Kafka source), without those that pyspark ships."""
+    return [str(path) for path in _jars(f"engine-{_engine_tag()}", _engine_coordinates(), _shipped())]
+
+
+def broker_jar_paths() -> list[str]:
+    """Paths of a whole Kafka broker with its tools; a class path of its own, never the session's."""
+    coordinates = [
+        ("org.apache.kafka", "kafka_2.13", BROKER_VERSION),
+        ("org.apache.kafka", "kafka-tools", BROKER_VERSION),
+    ]
+    return [str(path) for path in _jars(f"broker-{BROKER_VERSION}", coordinates, frozenset())]
+
+
+@functools.cache
+def require_java() -> str:
+    """Path of the java that Spark will run (JAVA_HOME's, or the PATH's). Raises JavaError."""
+    wanted = "install a JDK or JRE 17 (for example openjdk-17-jre-headless, or Eclipse Temurin 17)"
+    java = _find_java()
+    if java is None:
+        raise JavaError(f"Java was not found: {wanted}, or set JAVA_HOME")
+    found = _java_version(java)
+    if found not in JAVA_VERSIONS:
+        raise JavaError(f"Java 17 is needed, but {java} is version {found or 'unknown'}: {wanted}")
+    return java
+
+
+def cache_dir() -> Path:
+    """Where jars are kept: $SHARE_SPARK_CACHE, or ~/.cache/share_spark."""
+    configured = os.environ.get("SHARE_SPARK_CACHE")
+    return Path(configured).expanduser() if configured else Path.home() / ".cache" / "share_spark"
+
+
+# ------------------------------------------------------------------------------------------------ Java
+
+
+def _find_java() -> str | None:
+    """The java that Spark's own launcher would take."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        return shutil.which("java", path=str(Path(home) / "bin"))
+    return shutil.which("java")
+
+
+def _java_version(java: str) -> int | None:
+    """The feature release (8, 11, 17, ...) that `java -version` tells, or None."""
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    match = re.search(r'version "(?:1\.)?(\d+)', told)
+    return int(match.group(1)) if match else None
+
+
+# -------------------------------------------------------------------------------------- what is wanted
+
+
+def _engine_tag() -> str:
+    return f"delta{version('delta-spark')}-kafka{KAFKA_CONNECTOR_VERSION}-spark{version('pyspark')}"
+
+
+def _engine_coordinates() -> list[Coordinate]:
+    return [
+        ("io.delta", "delta-spark_2.13", version("delta-spark")),
+        ("org.apache.spark", "spark-sql-kafka-0-10_2.13", KAFKA_CONNECTOR_VERSION),
+    ]
+
+
+def _pyspark_jars() -> Path:
+    """pyspark's own jars, found without importing pyspark (which takes half a second)."""
+    spec = find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        raise JarsError("pyspark is not installed: run `make setup`, or pip install share_spark")
+    return Path(spec.submodule_search_locations[0]) / "jars"
+
+
+def _shipped() -> frozenset[str]:
+    """Artifact names that pyspark ships: `spark-core_2.13` for spark-core_2.13-4.0.1.jar."""
+    return frozenset(re.sub(r"-\d.*$", "", path.stem) for path in _pyspark_jars().glob("*.jar"))
+
+
+# ------------------------------------------------------------------------------------------- the cache
+
+
+def _jars(name: str, wanted: Sequence[Coordinate], excluded: frozenset[str]) -> list[Path]:
+    """The jars of one set, sorted; downloaded first if the cache lacks it."""
+    final = cache_dir() / "jars" / name
+    if not final.is_dir():
+        with _locked(cache_dir() / "jars.lock"):
+            if not final.is_dir():
+                _download(final, wanted, excluded)
+    return sorted(final.glob("*.jar"))
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds an exclusive lock over processes; the system drops it when its holder dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _download(final: Path, wanted: Sequence[Coordinate], excluded: frozenset[str]) -> None:
+    """Resolves into a temporary directory beside `final`, then renames: whole or absent."""
+    coordinates = ", ".join(":".join(coordinate) for coordinate in wanted)
+    print(f"share_spark: downloading {coordinates} into {final} (once)", file=sys.stderr, flush=True)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".partial-", dir=final.parent) as partial:
+        found = Path(partial) / "found"
+        _run_ivy(Path(partial), found, _ivy_module(wanted, excluded))
+        found.rename(final)
+
+
+# ------------------------------------------------------------------------------------------------- Ivy
+
+
+def _ivy_module(wanted: Sequence[Coordinate], excluded: frozenset[str]) -> str:
+    """An ivy.xml that depends on `wanted`: both in one file, so that versions agree among them."""
+    dependencies = "".join(
+        f'<dependency org="{org}" name="{module}" rev="{revision}" conf="default->default"/>'
+        for org, module, revision in wanted
+    )
+    excludes = "".join(f'<exclude module="{module}"/>' for module in sorted(excluded))
+    return (
+        '<ivy-module version="2.0"><info organisation="share_spark" module="jars"/>'
+        f"<dependencies>{dependencies}{excludes}</dependencies></ivy-module>"
+    )
+
+
+def _run_ivy(work: Path, found: Path, module: str) -> None:
+    """Retrieves the module's jars into `found`. Raises JarsError with Ivy's own reason."""
+    (work / "ivy.xml").write_text(module)
+    command = _ivy_command(work, found)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DOWNLOAD_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise JarsError(f"downloading jars from Maven Central took over {DOWNLOAD_TIMEOUT_S} s: try again") from None
+    if done.returncode != 0 or not any(found.glob("*.jar")):
+        raise JarsError(f"jars could not be downloaded from Maven Central: {_reason(done.stdout)}")
+
+
+def _ivy_command(work: Path, found: Path) -> list[str]:
+    """The command line of pyspark's Ivy. Its cache is ours and short-lived: a resolution that failed
+    half way, here or in ~/.ivy2, cannot spoil a later one."""
+    jars = _pyspark_jars()
+    classpath = [str(jar) for pattern in ("ivy-*.jar", "commons-cli-*.jar") for jar in jars.glob(pattern)]
+    settings = os.environ.get("SHARE_SPARK_IVY_SETTINGS")
+    return [
+        *(require_java(), "-cp", os.pathsep.join(classpath), "org.apache.ivy.Main"),
+        *(("-settings", settings) if settings else ()),
+        *("-cache", str(work / "cache"), "-ivy", str(work / "ivy.xml"), "-confs", "default"),
+        *("-retrieve", f"{found}/[artifact]-[revision](-[classifier]).[ext]"),
+        *("-types", "jar", "bundle"),
+    ]
+
+
+def _reason(output: str) -> str:
+    """The lines of Ivy's output that say what failed, as one line."""
+    lines = [re.sub(r"^[\s:]+|[\s:]+$", "", line) for line in output.splitlines()]
+    telling = [line for line in lines if re.search(r"not found|failed|error|timed out", line, re.I)]
+    return "; ".join(dict.fromkeys(telling[:4])) or "no reason given"
+
+
+# ------------------------------------------------------------------------------------------------ main
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Fills the cache with the named sets (all of them if none is named) and tells where they are."""
+    sets = {"engine": jar_paths, "broker": broker_jar_paths}
+    if unknown := set(arguments) - {*sets, "java"}:
+        print(f"share_spark.spark.jars: unknown: {', '.join(sorted(unknown))}", file=sys.stderr)
+        return 2
+    try:
+        require_java()
+        for name in sets if not arguments else [name for name in arguments if name in sets]:
+            paths = sets[name]()
+            print(f"{name}: {len(paths)} jars in {Path(paths[0]).parent}")
+    except JarsError as error:
+        print(f"share_spark.spark.jars: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

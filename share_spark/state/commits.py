@@ -1,0 +1,149 @@
+"""The commits of a Delta table as its log directory lists them: a file name and a line of JSON each, no data read.
+
+The engine looks here after each append for a claim by somebody else (about a millisecond on a local disk), and on
+start for the newest commit that counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from share_spark.delta.commit_files import CommitFiles
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_MARK = "share_spark"
+
+_AT_ONCE = 16
+"""Files that are read at a time on a long way back: each costs a round trip where the log is far away."""
+
+_MOST_KEPT = 100_000
+"""Some 50 MB. A way back that is longer than that is walked anew."""
+
+
+class CommitNote(NamedTuple):
+    """What we write into a commit's ``userMetadata``. ``kind``: ``claim`` or ``records``. ``at_ms``: the time that the
+    micro-batch was decided at; of a claim the highest known so far; 0 if there was none."""
+
+    group_id: str
+    kind: str
+    writer_epoch: int
+    run_id: str
+    segment: int
+    batch_id: int
+    at_ms: int = 0
+
+    def to_json(self) -> str:
+        """As ``userMetadata`` text."""
+        return json.dumps({_MARK: 1, **self._asdict()}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | None) -> CommitNote | None:
+        """None for commits of others (maintenance, somebody's SQL)."""
+        if not text or not text.startswith("{"):
+            return None
+        fields = json.loads(text)
+        return cls(**{name: fields[name] for name in cls._fields if name in fields}) if _MARK in fields else None
+
+
+class NotedCommit(NamedTuple):
+    """One version of the table."""
+
+    version: int
+    note: CommitNote | None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitListing:
+    """The commits of a state log with our notes in them.
+
+    What was read once on the way back is kept: a start walks that way three times, some 2 ms a commit.
+    """
+
+    files: CommitFiles
+    _walked: dict[int, NotedCommit] = field(default_factory=dict, kw_only=True, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, spark: SparkSession, table_directory: str) -> CommitListing:
+        """For the table in ``table_directory``."""
+        return cls(CommitFiles(spark, table_directory))
+
+    def latest_version(self) -> int:
+        """The newest version; -1 for an empty log. Lists the directory: for the start, not for each micro-batch."""
+        return self.files.latest_version()
+
+    def after(self, version: int) -> Iterator[NotedCommit]:
+        """The commits above ``version``, oldest first."""
+        while (commit := self._read(version + 1)) is not None:
+            yield commit
+            version += 1
+
+    def back_from(self, version: int) -> Iterator[NotedCommit]:
+        """The commits from ``version`` down, newest first, as far as log clean-up has left them."""
+        step = 2
+        with ThreadPoolExecutor(_AT_ONCE) as readers:
+            while version >= 0:
+                wanted = range(version, max(-1, version - step), -1)
+                for commit in readers.map(self._walk, wanted):
+                    if commit is None:
+                        return
+                    yield commit
+                version, step = version - step, min(2 * step, _AT_ONCE)
+
+    def _walk(self, version: int) -> NotedCommit | None:
+        found = self._walked.get(version) or self._read(version)
+        if found is not None and len(self._walked) < _MOST_KEPT:
+            self._walked[version] = found
+        return found
+
+    def _read(self, version: int) -> NotedCommit | None:
+        found = self.files.read(version)
+        return None if found is None else NotedCommit(version, CommitNote.from_json(found.note))
+
+
+@dataclass(frozen=True, slots=True)
+class CommitsAsOf(CommitListing):
+    """The commits as somebody saw them at ``version``, for a claim that is right only then: whoever has claimed since
+    is found after them, and came first."""
+
+    version: int
+
+    def latest_version(self) -> int:
+        """The version that was seen."""
+        return self.version
+
+
+class GroupTail(NamedTuple):
+    """What the newest commits say of a group. ``valid``: the newest ``records`` commit that counts, None if there
+    is none or it cannot be told. ``epoch`` and ``segment``: the highest that anybody used, 0 and -1 if nobody did.
+    ``told``: False if log clean-up has taken commits that would have to be seen."""
+
+    valid: CommitNote | None
+    epoch: int
+    segment: int
+    told: bool
+
+
+def group_tail(commits: Iterator[NotedCommit], group_id: str) -> GroupTail:
+    """Walk ``commits``, newest first, only as far as needed.
+
+    An engine looks for claims right after each append, so at most its last one can come after a foreign claim: a
+    candidate counts if no higher claim stands between it and the commit of the same run before it.
+    """
+    candidate: CommitNote | None = None
+    epoch, segment, version = 0, -1, -1
+    for commit in commits:
+        version, note = commit
+        if note is None or note.group_id != group_id:
+            continue
+        epoch, segment = max(epoch, note.writer_epoch), max(segment, note.segment)
+        if candidate is not None and note.run_id == candidate.run_id:
+            return GroupTail(candidate, epoch, segment, True)
+        if candidate is None or note.writer_epoch > candidate.writer_epoch:
+            candidate = note if note.kind == "records" else None
+    return GroupTail(None, epoch, segment, version <= 0)

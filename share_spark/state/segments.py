@@ -1,0 +1,167 @@
+"""Which rows of the state log count: the newest valid segment of a group.
+
+A segment belongs to one claim and begins with a snapshot of every live share-partition, all in one commit; so the
+rows of the newest valid segment, of that epoch, are the whole state, and no reader ever needs an older one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark.sql import functions as F
+
+from share_spark.delta.location import Location
+from share_spark.model.ids import NO_STAMP, BatchStamp
+from share_spark.state.commits import CommitListing, GroupTail, NotedCommit, group_tail
+from share_spark.state.record_rows import SNAPSHOT
+from share_spark.state.tables import log_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_LOOK_BACK = 300
+"""Commits looked at before the rows are asked, some 2 ms each: many groups may share a log, and this one was idle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogTail:
+    """The end of a group's log as of one version.
+
+    ``read`` gives ``rows``, the rows that count (LOG_COLUMNS), perhaps with claims; a claim does without them, and a
+    table as of a version takes Delta a tenth of a second. ``epoch``: the highest claimed, 0 if none.
+    ``last_segment``: the highest in use, -1 if none. ``last``: the last micro-batch that counts, ``at_ms`` its time, 0
+    if none. ``empty``: there are certainly no rows.
+    """
+
+    read: Callable[[], DataFrame]
+    epoch: int
+    last_segment: int
+    last: BatchStamp = NO_STAMP
+    at_ms: int = 0
+    empty: bool = False
+
+    @property
+    def rows(self) -> DataFrame:
+        """The rows that count; lazy."""
+        return self.read()
+
+
+def tail_of(spark: SparkSession, location: Location, group_id: str, commits: CommitListing, version: int) -> LogTail:
+    """The tail of the log as of ``version``.
+
+    The newest commits tell it, as a rule. Where the group was idle for many commits of others, the rows' stamps do,
+    unless the highest epoch has claimed the group and written nothing: then only the order of commits tells which
+    append came before the claim. Where log clean-up has taken those commits, the stamps have to do.
+    """
+
+    def frame() -> DataFrame:
+        return log_table(location).load(spark, version).where(F.col("group_id") == group_id)
+
+    found = group_tail(islice(commits.back_from(version), _LOOK_BACK), group_id)
+    if found.told:
+        return _tail_by_notes(found, frame)
+    stamps = _stamps_of(frame())
+    if not stamps.decide:
+        found = group_tail(commits.back_from(version), group_id)
+    return _tail_by_notes(found, frame) if found.told else _tail_by_stamps(stamps, frame)
+
+
+def tail_since(
+    spark: SparkSession,
+    location: Location,
+    group_id: str,
+    before: LogTail,
+    commits: Iterable[NotedCommit],
+    version: int,
+) -> LogTail:
+    """The tail as of ``version``, told forward: from that of an older version by all ``commits`` since, oldest first.
+
+    For whoever has claimed the group: on the way back its own claim, which has written nothing yet, would hide that
+    the rows before it tell enough. Of two runs that claim one epoch only the first ever appends.
+    """
+    valid, epoch, segment = None, before.epoch, before.last_segment
+    for _, note in commits:
+        if note is None or note.group_id != group_id:
+            continue
+        epoch, segment = max(epoch, note.writer_epoch), max(segment, note.segment)
+        if note.kind == "records" and note.writer_epoch == epoch:
+            valid = note
+    if valid is None:
+        return replace(before, epoch=epoch, last_segment=segment)
+
+    def frame() -> DataFrame:
+        return log_table(location).load(spark, version).where(F.col("group_id") == group_id)
+
+    return _tail_by_notes(GroupTail(valid, epoch, segment, True), frame)
+
+
+def _tail_by_notes(found: GroupTail, frame: Callable[[], DataFrame]) -> LogTail:
+    note = found.valid
+    if note is None:
+        return LogTail(read=lambda: frame().limit(0), epoch=found.epoch, last_segment=found.segment, empty=True)
+    # Micro-batches only grow within a segment; a later one than the last that counts is a zombie's.
+    whole = (F.col("segment") == note.segment) & (F.col("writer_epoch") == note.writer_epoch)
+    counts = whole & (F.col("batch_id") <= note.batch_id)
+    return LogTail(
+        read=lambda: frame().where(counts),
+        epoch=found.epoch,
+        last_segment=found.segment,
+        last=BatchStamp(note.writer_epoch, note.batch_id),
+        at_ms=note.at_ms,
+    )
+
+
+class _Whole(NamedTuple):
+    """A segment that begins with a snapshot, what came last in it, and when."""
+
+    epoch: int
+    segment: int
+    batch_id: int
+    at_ms: int
+
+
+class _Stamps(NamedTuple):
+    """What the rows alone say. ``whole``: the newest segment that has its snapshot; ``epoch`` and ``segment``: the
+    highest that anybody used."""
+
+    whole: _Whole | None
+    epoch: int
+    segment: int
+
+    @property
+    def decide(self) -> bool:
+        """Nobody can have fenced the writer of the newest whole segment, so all that it has appended counts.
+
+        Claims are rows too, and each lies above all segments that were closed before it (``claim``), so pruning takes
+        none that is higher than the epochs it leaves. Of two runs that claim one epoch only the first ever appends.
+        """
+        return self.epoch == (self.whole.epoch if self.whole else 0)
+
+
+def _stamps_of(frame: DataFrame) -> _Stamps:
+    claimed = frame.groupBy("segment", "writer_epoch").agg(
+        F.max((F.col("kind") == SNAPSHOT).cast("int")).alias("whole"), F.max("batch_id"), F.max("at_ms")
+    )
+    found = [(bool(row.whole), _Whole(row.writer_epoch, row.segment, *row[3:])) for row in claimed.collect()]
+    return _Stamps(
+        whole=max((segment for is_whole, segment in found if is_whole), default=None),
+        epoch=max((segment.epoch for _, segment in found), default=0),
+        segment=max((segment.segment for _, segment in found), default=-1),
+    )
+
+
+def _tail_by_stamps(stamps: _Stamps, frame: Callable[[], DataFrame]) -> LogTail:
+    whole = stamps.whole
+    if whole is None:
+        return LogTail(read=lambda: frame().limit(0), epoch=stamps.epoch, last_segment=stamps.segment, empty=True)
+    rows = (F.col("writer_epoch") == whole.epoch) & (F.col("segment") == whole.segment)
+    return LogTail(
+        read=lambda: frame().where(rows),
+        epoch=stamps.epoch,
+        last_segment=stamps.segment,
+        last=BatchStamp(whole.epoch, whole.batch_id),
+        at_ms=whole.at_ms,
+    )

@@ -1,0 +1,123 @@
+"""Appends that count for nobody: those of an engine that had been succeeded before, and did not know it yet.
+
+An append counts only if no higher epoch was claimed at a lower version of the table. An engine looks for claims right
+after each append and stops at one, so only the last append of an epoch can be late; it is judged by the versions of
+commits, which their notes tell. Log clean-up takes the oldest commits first, so a commit that is gone came before all
+that are there. Where both the append and the claim are gone, the rows have to do: an append is late if it is in the
+segment that the claim took for itself, which it then cannot have seen, or was written later by the writers' clocks.
+What escapes is an append that hung since before the claim, in a log as old as that.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark.sql import functions as F
+
+from share_spark.delta.location import Location
+from share_spark.model.ids import BatchStamp
+from share_spark.state.record_rows import CLAIM
+from share_spark.state.tables import log_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class EpochRows(NamedTuple):
+    """What the rows say of one writer epoch of a group. The first two of its first row, a claim if that is kept;
+    ``last_batch`` None: it has appended nothing but its claim. Times in microseconds since the epoch."""
+
+    first_segment: int
+    began_at_us: int
+    last_batch: int | None
+    last_segment: int | None
+    last_at_us: int | None
+
+
+class EpochNotes(NamedTuple):
+    """Versions of the claim and of the last append of an epoch; None: that commit is gone or was never made."""
+
+    claim: int | None = None
+    last_append: int | None = None
+
+
+_GONE = EpochNotes()
+
+
+def late_appends(rows: Mapping[int, EpochRows], notes: Mapping[int, EpochNotes]) -> list[BatchStamp]:
+    """Of one group; both by writer epoch."""
+    return [
+        BatchStamp(epoch, found.last_batch)
+        for epoch, found in rows.items()
+        if found.last_batch is not None
+        and any(_is_late(epoch, other, rows, notes) for other in rows.keys() | notes.keys())
+    ]
+
+
+def _is_late(epoch: int, other: int, rows: Mapping[int, EpochRows], notes: Mapping[int, EpochNotes]) -> bool:
+    """Was the last append of ``epoch`` made after the claim of ``other``?"""
+    append, claim = notes.get(epoch, _GONE).last_append, notes.get(other, _GONE).claim
+    if other <= epoch:
+        return False
+    if append is not None:
+        return claim is None or claim < append
+    return claim is None and other in rows and _looks_late(rows[epoch], rows[other])
+
+
+def _looks_late(found: EpochRows, other: EpochRows) -> bool:
+    assert found.last_segment is not None
+    assert found.last_at_us is not None
+    return found.last_segment >= other.first_segment or found.last_at_us > other.began_at_us
+
+
+def late_appends_at(
+    spark: SparkSession, location: Location, version: int, group_id: str | None = None
+) -> dict[str, list[BatchStamp]]:
+    """By group, those of one group or of all, as of ``version`` of the log. Two Spark jobs, the second only if a group
+    has had several engines."""
+    rows = _rows_by_epoch(log_table(location).load(spark, version), group_id)
+    if all(len(epochs) == 1 for epochs in rows.values()):
+        return {}
+    notes = _notes_by_epoch(_commit_notes(spark, log_table(location).directory(spark), version))
+    return {group: late_appends(epochs, notes.get(group, {})) for group, epochs in rows.items()}
+
+
+def _rows_by_epoch(log: DataFrame, group_id: str | None) -> dict[str, dict[int, EpochRows]]:
+    frame = log if group_id is None else log.where(F.col("group_id") == group_id)
+    at = F.unix_micros("written_at")
+    order = F.when(F.col("kind") != CLAIM, F.col("batch_id"))
+    spans = frame.groupBy("group_id", "writer_epoch").agg(
+        F.min("segment"), F.min(at), F.max(order), F.max_by("segment", order), F.max_by(at, order)
+    )
+    return _by_group((row[0], row[1], EpochRows(*row[2:])) for row in spans.collect())
+
+
+_NOTE = "share_spark int, group_id string, kind string, writer_epoch bigint, batch_id bigint"
+
+
+def _commit_notes(spark: SparkSession, directory: str, version: int) -> DataFrame:
+    """``version`` and the fields of our note, of each commit that is still there. Read by Spark and not one by one: a
+    log that keeps its history has as many commits as micro-batches."""
+    files = spark.read.schema("commitInfo struct<userMetadata:string>").option("ignoreMissingFiles", "true")
+    commits = files.json(f"{directory.rstrip('/')}/_delta_log/{'[0-9]' * 20}.json")
+    number = F.substring(F.col("_metadata.file_name"), 1, 20).cast("bigint")
+    notes = commits.select(number.alias("version"), F.from_json("commitInfo.userMetadata", _NOTE).alias("note"))
+    return notes.where((F.col("version") <= version) & (F.col("note.share_spark") == 1)).select("version", "note.*")
+
+
+def _notes_by_epoch(notes: DataFrame) -> dict[str, dict[int, EpochNotes]]:
+    is_claim = F.col("kind") == CLAIM
+    found = notes.groupBy("group_id", "writer_epoch").agg(
+        F.min(F.when(is_claim, F.col("version"))),
+        F.max_by("version", F.when(~is_claim, F.col("batch_id"))),
+    )
+    return _by_group((row[0], row[1], EpochNotes(*row[2:])) for row in found.collect())
+
+
+def _by_group(found: Iterable[tuple[str, int, Any]]) -> dict[str, dict[int, Any]]:
+    groups: dict[str, dict[int, Any]] = defaultdict(dict)
+    for group_id, epoch, value in found:
+        groups[group_id][epoch] = value
+    return groups

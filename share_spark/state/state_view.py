@@ -1,0 +1,209 @@
+"""The state of share-partitions as a DataFrame for people: exact, folded from the log when it is read.
+
+The same rows fill the table ``share_partition_state``. Runs in the reader's session and takes nothing from the engine.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+
+from share_spark.delta.location import Location
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.records import DeliveryState
+from share_spark.partition import SharePartition
+from share_spark.spark.python_worker import drop_zip_importers
+from share_spark.state.buckets import KEY_HASH_SQL, STATE, key_hash
+from share_spark.state.commits import CommitListing
+from share_spark.state.fold import fold_rows
+from share_spark.state.record_rows import CLAIM
+from share_spark.state.segments import LogTail, tail_of
+from share_spark.state.tables import STATE_COLUMNS, check_location, log_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+STATE_BUCKETS = 16
+"""Partitions of the state table per group: only those with a changed share-partition are rewritten."""
+
+_KEY_COLUMNS = ("topic_id", "partition")
+_PLACES = {
+    DeliveryState.AVAILABLE: "available",
+    DeliveryState.ACQUIRED: "acquired",
+    DeliveryState.ACKNOWLEDGED: "acknowledged",
+    DeliveryState.ARCHIVED: "archived",
+}
+
+
+def state(spark: SparkSession, location: str | Location, group_id: str | None = None) -> DataFrame:
+    """The live state, one row per share-partition (``tables.STATE_COLUMNS``), exact as of the last commit.
+
+    ``start_offset`` is the SPSO, ``end_offset`` the SPEO (exclusive); ``available`` ... ``archived`` count the
+    offsets of the window in each state; ``in_flight`` lists its ranges; ``as_of_batch`` is the group's last
+    micro-batch.
+    Raises StateError if there is no state of ours at ``location``.
+    """
+    place = Location.parse(location) if isinstance(location, str) else location
+    check_location(spark, place)
+    commits = CommitListing.of(spark, log_table(place).directory(spark))
+    version = commits.latest_version()
+    groups = [group_id] if group_id is not None else _groups(spark, place, version)
+    frames = [state_of_group(tail_of(spark, place, group, commits, version), group) for group in groups]
+    empty = spark.createDataFrame([], STATE_COLUMNS)
+    return reduce(lambda left, right: left.unionByName(right), frames, empty)
+
+
+def state_of_group(tail: LogTail, group_id: str) -> DataFrame:
+    """STATE_COLUMNS for one group, from its log."""
+    bucket = F.expr(f"CAST({KEY_HASH_SQL} % {STATE_BUCKETS} AS INT)")
+    rows = tail.rows.where(F.col("kind") != CLAIM).withColumn("bucket", bucket)
+    grouped = rows.groupBy("bucket").applyInArrow(_people_function(group_id), STATE_COLUMNS)
+    return grouped.withColumn("as_of_batch", F.lit(tail.last.batch_id).cast("bigint"))
+
+
+def state_of_frame(live: LiveState, buckets: Collection[int] | None) -> DataFrame:
+    """STATE_COLUMNS and ``bucket`` from the live frame of an engine, of the buckets named (None: all)."""
+    function = _LivePeople(buckets=None if buckets is None else frozenset(buckets), live=live._replace(frame=None))
+    states = live.frame.where(f"row = {STATE}").selectExpr("payload")  # type: ignore[union-attr]
+    return states.mapInArrow(function, f"{STATE_COLUMNS}, bucket int").coalesce(1)
+
+
+def state_bucket(key: SharePartitionKey) -> int:
+    """The partition of the state table that has a share-partition's row."""
+    return key_hash(key) % STATE_BUCKETS
+
+
+class LiveState(NamedTuple):
+    """The live frame of an engine, with what its rows do not say."""
+
+    frame: DataFrame | None
+    writer_epoch: int
+    batch_id: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LivePeople:
+    buckets: frozenset[int] | None
+    live: LiveState
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        drop_zip_importers()
+        for batch in batches:
+            payloads: list[Any] = batch.column(0).to_pylist()
+            entries = (pickle.loads(payload) for payload in payloads)
+            rows = [self._row(topic, found) for topic, found in entries if self._wanted(found)]
+            yield pa.RecordBatch.from_pylist(rows, schema=_STATE_SCHEMA.append(pa.field("bucket", pa.int32())))
+
+    def _wanted(self, found: SharePartition) -> bool:
+        return self.buckets is None or state_bucket(found.key) in self.buckets
+
+    def _row(self, topic: str, found: SharePartition) -> dict[str, Any]:
+        stamp = {"writer_epoch": self.live.writer_epoch, "as_of_batch": self.live.batch_id}
+        return _row(topic, found, self.live.at_ms * 1_000) | stamp | {"bucket": state_bucket(found.key)}
+
+
+def _groups(spark: SparkSession, location: Location, version: int) -> list[str]:
+    rows = log_table(location).load(spark, version).select("group_id").distinct().collect()
+    return sorted(row.group_id for row in rows)
+
+
+def _people_function(group_id: str) -> Callable[[pa.Table], pa.Table]:
+    def people(rows: pa.Table) -> pa.Table:
+        drop_zip_importers()
+        written = _last_written(rows)
+        last_batch = pc.max(rows.column("batch_id")).as_py()
+        epoch = pc.max(rows.column("writer_epoch")).as_py()
+        entries = [
+            _row(topic, found, written[found.key.topic_id, found.key.partition])
+            | {"writer_epoch": epoch, "as_of_batch": last_batch}
+            for topic, found in fold_rows(rows, group_id).values()
+        ]
+        return pa.Table.from_pylist(entries, schema=_STATE_SCHEMA)
+
+    return people
+
+
+def _last_written(rows: pa.Table) -> dict[tuple[str, int], int]:
+    grouped = rows.group_by(list(_KEY_COLUMNS)).aggregate([("written_at", "max")])
+    columns: list[Any] = [grouped.column(name) for name in (*_KEY_COLUMNS, "written_at_max")]
+    topic_ids, partitions, times = (column.to_pylist() for column in (*columns[:2], columns[2].cast(pa.int64())))
+    return dict(zip(zip(topic_ids, partitions, strict=True), times, strict=True))
+
+
+def _row(topic: str, found: SharePartition, updated_at_us: int) -> dict[str, Any]:
+    sizes = dict.fromkeys(_PLACES.values(), 0)
+    for run in found.in_flight:
+        sizes[_PLACES[run.delivery_state]] += run.last_offset - run.first_offset + 1
+    deadlines = [run.lock_deadline_ms for run in found.in_flight if run.lock_deadline_ms is not None]
+    return {
+        "group_id": found.key.group_id,
+        "topic": topic,
+        "topic_id": found.key.topic_id,
+        "partition": found.key.partition,
+        "start_offset": found.start_offset,
+        "end_offset": found.end_offset,
+        **sizes,
+        "max_delivery_count": max((run.delivery_count for run in found.in_flight), default=0),
+        "next_lock_deadline": min(deadlines) * 1_000 if deadlines else None,
+        "in_flight": [_range(run) for run in found.in_flight],
+        "state_epoch": found.state_epoch,
+        "snapshot_epoch": found.snapshot_epoch,
+        "updated_at": updated_at_us,
+    }
+
+
+def _range(run: Any) -> dict[str, Any]:
+    return {
+        "first_offset": run.first_offset,
+        "last_offset": run.last_offset,
+        "state": run.delivery_state.name.capitalize(),
+        "delivery_count": run.delivery_count,
+        "member_id": run.member_id,
+        "lock_deadline": run.lock_deadline_ms * 1_000 if run.lock_deadline_ms is not None else None,
+    }
+
+
+_MICROS = pa.timestamp("us", "UTC")
+_STATE_FIELDS: list[Any] = [
+    ("group_id", pa.string()),
+    ("topic", pa.string()),
+    ("topic_id", pa.string()),
+    ("partition", pa.int32()),
+    ("start_offset", pa.int64()),
+    ("end_offset", pa.int64()),
+    ("available", pa.int64()),
+    ("acquired", pa.int64()),
+    ("acknowledged", pa.int64()),
+    ("archived", pa.int64()),
+    ("max_delivery_count", pa.int32()),
+    ("next_lock_deadline", _MICROS),
+    (
+        "in_flight",
+        pa.list_(
+            pa.struct(
+                [
+                    ("first_offset", pa.int64()),
+                    ("last_offset", pa.int64()),
+                    ("state", pa.string()),
+                    ("delivery_count", pa.int16()),
+                    ("member_id", pa.string()),
+                    ("lock_deadline", _MICROS),
+                ]
+            )
+        ),
+    ),
+    ("state_epoch", pa.int32()),
+    ("snapshot_epoch", pa.int32()),
+    ("writer_epoch", pa.int64()),
+    ("as_of_batch", pa.int64()),
+    ("updated_at", _MICROS),
+]
+_STATE_SCHEMA = pa.schema(_STATE_FIELDS)

@@ -1,0 +1,120 @@
+"""In-memory twin of the delivery: calls a handler for records of an ``InMemoryTopicLog``, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Delivered, MemberTrace
+from share_spark.model.ids import TopicPartition
+from share_spark.model.requests import AcknowledgeType, Loss
+from share_spark.testing.memory import InMemoryTopicLog
+
+_T = TypeVar("_T")
+
+Answer = AcknowledgeType | tuple[AcknowledgeType, str]
+RecordHandler = Callable[[str, int, int, int], Answer]
+"""(topic, partition, offset, delivery count) -> acknowledgement, perhaps with an error text."""
+
+
+class WorkerLostError(Exception):
+    """What a handler raises that kills its worker, which leaves its ledger: that record is lost, the others go on."""
+
+
+class LedgerLostError(Exception):
+    """What a handler raises that takes its machine down, and the ledger with it: nobody knows what has run."""
+
+
+@dataclass(frozen=True, slots=True)
+class InMemoryDelivery:
+    """Calls ``handler`` for each acquired record that the log has. An Exception of it is a release with its text.
+
+    ``ledgers`` outlives the process: by member, what its last delivery has entered, and whether the handler was done.
+    """
+
+    log: InMemoryTopicLog
+    handler: RecordHandler
+    member_id: str = ""
+    ledgers: dict[str, dict[tuple[TopicPartition, int, int], bool]] = field(default_factory=dict)
+    _others: set[str] = field(default_factory=set)
+
+    def start(self) -> None:
+        self._others.update(self.ledgers.keys() - {self.member_id})
+        self.ledgers[self.member_id] = {}
+
+    def deliver(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool = False) -> Delivered:  # noqa: ARG002
+        self.ledgers[self.member_id] = {}
+        try:
+            answers = [self._deliver(one) for one in acquired]
+        except LedgerLostError:
+            answers = [_all_lost(one) for one in acquired]
+        return Delivered(answers, entered=len(self.ledgers[self.member_id]))
+
+    def traces(self) -> Sequence[MemberTrace]:
+        return [
+            MemberTrace(member, _entered(ledger)) for member, ledger in self.ledgers.items() if member != self.member_id
+        ]
+
+    def forget_traces(self) -> None:
+        for member in self._others:
+            self.ledgers.pop(member, None)
+
+    def _deliver(self, acquired: AcquiredSpan) -> AcknowledgedSpan:
+        at = acquired.partition
+        said = [
+            (offset, *self._answer(at, offset, count))
+            for first, last, count in sorted(acquired.ranges.tolist())
+            for offset in range(first, last + 1)
+            if self.log.record(at, offset) is not None
+        ]
+        ranges = np.array(_runs((offset, int(kind)) for offset, kind, _ in said), dtype=np.int64)
+        errors = [run for run in _runs((offset, error) for offset, _, error in said) if run[2]]
+        return AcknowledgedSpan(at, ranges.reshape(-1, 3), errors)
+
+    def _answer(self, at: TopicPartition, offset: int, count: int) -> tuple[AcknowledgeType, str]:
+        ledger = self.ledgers.setdefault(self.member_id, {})
+        ledger[at, offset, count] = False
+        try:
+            answer = self.handler(at.topic, at.partition, offset, count)
+        except WorkerLostError:
+            answer = AcknowledgeType.RELEASE, "worker lost"
+        except LedgerLostError:
+            raise
+        except Exception as fault:  # noqa: BLE001 - whatever a handler raises is a release
+            answer = AcknowledgeType.RELEASE, f"{type(fault).__name__}: {fault}"
+        ledger[at, offset, count] = True
+        return answer if isinstance(answer, tuple) else (answer, "")
+
+
+def _entered(ledger: Mapping[tuple[TopicPartition, int, int], bool]) -> dict[TopicPartition, NDArray[np.int64]]:
+    """A ledger as a trace: of each record that was entered, how its attempt ended."""
+    in_handler = list(ledger.values()).count(False)
+    losses = {
+        True: Loss.FINISHED if in_handler else Loss.AFTER_HANDLER,
+        False: Loss.IN_HANDLER if in_handler == 1 else Loss.AMONG_OTHERS,
+    }
+    rows: dict[TopicPartition, list[tuple[int, int, int, int]]] = {}
+    for (at, offset, count), is_done in sorted(ledger.items()):
+        rows.setdefault(at, []).append((offset, offset, count, losses[is_done]))
+    return {at: np.array(found, np.int64) for at, found in rows.items()}
+
+
+def _all_lost(acquired: AcquiredSpan) -> AcknowledgedSpan:
+    ranges = acquired.ranges[np.argsort(acquired.ranges[:, 0], kind="stable")].copy()
+    ranges[:, 2] = Loss.UNKNOWN
+    return AcknowledgedSpan(acquired.partition, ranges, [(int(ranges[0, 0]), int(ranges[-1, 1]), "worker lost")])
+
+
+def _runs(said: Iterable[tuple[int, _T]]) -> list[tuple[int, int, _T]]:
+    """Ascending (offset, what) as runs (first, last, what)."""
+    runs: list[tuple[int, int, _T]] = []
+    for offset, what in said:
+        if runs and runs[-1][1:] == (offset - 1, what):
+            runs[-1] = (runs[-1][0], offset, what)
+        else:
+            runs.append((offset, offset, what))
+    return runs

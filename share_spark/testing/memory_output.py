@@ -1,0 +1,181 @@
+"""In-memory twins of what takes output: a table of rows written exactly once, and a dead-letter store.
+
+What outlives a process is ``InMemoryOutputTable`` and ``InMemoryDeadLetterTable``; a sink belongs to one run. As in
+``memory``, faults come from a hook that is called around each effect and may raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from share_spark.engine.ports import AcknowledgedSpans, CommittedOutput, DeadLetter, is_committed
+from share_spark.model.errors import FencedError, StateError
+from share_spark.model.ids import BatchStamp, TopicPartition
+from share_spark.model.requests import AcknowledgeType
+
+Hook = Callable[[str], None]
+"""Called with the name of an effect, before and after it: ``before output``, ``after output`` and so on."""
+
+
+def _undisturbed(_moment: str) -> None:
+    return
+
+
+class OutputRow(NamedTuple):
+    """The one row that each accepted record puts out, with the micro-batch that wrote it."""
+
+    partition: TopicPartition
+    offset: int
+    stamp: BatchStamp
+
+
+@dataclass(slots=True)
+class InMemoryOutputTable:
+    """Rows, the highest transaction that wrote or claimed, the last that wrote, and the journal beside it."""
+
+    rows: list[OutputRow] = field(default_factory=list)
+    transaction: int = -1
+    delivered: int = -1
+    journal: dict[int, CommittedOutput] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class InMemoryOutputSink:
+    """OutputSink of one run, in the steps of the real one. ``refuse``: raise it instead of writing."""
+
+    table: InMemoryOutputTable
+    hook: Hook = _undisturbed
+    refuse: Exception | None = None
+    _own: int = -1
+    _unabsorbed: set[int] = field(default_factory=set)
+
+    def claim(self, writer_epoch: int, last_counted: BatchStamp) -> CommittedOutput | None:
+        self._own = BatchStamp(writer_epoch, -1).number
+        delivered = self._claimed()
+        left = self._left()
+        if delivered not in left and delivered >= last_counted.number:
+            self._claimed()
+            raise StateError("rows of which nobody knows the acknowledgements")
+        for number in sorted(left.keys() - {delivered}):
+            self.hook("before dropping an entry")
+            self.table.journal.pop(number, None)
+        self._unabsorbed |= left.keys() & {delivered}
+        return left.get(delivered)
+
+    def _claimed(self) -> int:
+        """The number of the last delivery."""
+        self.hook("before claim of output")
+        if self.table.transaction > self._own:
+            raise FencedError("another engine has claimed the sink")
+        self.table.transaction = self._own
+        delivered = self.table.delivered
+        self.hook("after claim of output")
+        return delivered
+
+    def _left(self) -> dict[int, CommittedOutput]:
+        """Entries of older engines: first their names, then what they say."""
+        numbers = [number for number in self.table.journal if number < self._own]
+        self.hook("after listing of output")
+        return {number: self.table.journal[number] for number in numbers if number in self.table.journal}
+
+    def commit(self, stamp: BatchStamp, member_id: str, answers: AcknowledgedSpans) -> None:
+        rows = [
+            OutputRow(span.partition, offset, stamp)
+            for span in answers.values()
+            for first, last, kind in span.ranges.tolist()
+            if kind == AcknowledgeType.ACCEPT
+            for offset in range(first, last + 1)
+        ]
+        if not rows:
+            return
+        self.hook("before journal")
+        self.table.journal[stamp.number] = CommittedOutput(stamp, member_id, answers)
+        self.hook("before output")
+        if self.refuse is not None:
+            raise self.refuse
+        if self.table.transaction >= stamp.number:
+            raise FencedError("another engine has claimed the sink")
+        self.table.transaction = self.table.delivered = stamp.number
+        self.table.rows += rows
+        self.hook("after output")
+        self.hook("before reading back")
+        self._unabsorbed.add(stamp.number)
+
+    def forget(self) -> None:
+        for number in sorted(self._unabsorbed):
+            self.hook("before forget")
+            self.table.journal.pop(number, None)
+        self._unabsorbed.clear()
+
+
+@dataclass(slots=True)
+class InMemoryDeadLetterTable:
+    """Letters that are written, by micro-batch, the highest number among them, and those announced."""
+
+    by_stamp: dict[BatchStamp, Sequence[DeadLetter]] = field(default_factory=dict)
+    transaction: int = -1
+    announced: dict[BatchStamp, Sequence[DeadLetter]] = field(default_factory=dict)
+    withdrawn: set[BatchStamp] = field(default_factory=set)
+
+    @property
+    def letters(self) -> list[DeadLetter]:
+        """All that is written, in the order of their micro-batches."""
+        return [letter for stamp in sorted(self.by_stamp) for letter in self.by_stamp[stamp]]
+
+    def append(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
+        """Nothing happens below the number of the table, as in Delta."""
+        if stamp.number > self.transaction:
+            self.transaction = stamp.number
+            self.by_stamp[stamp] = letters
+
+    def drop(self, stamp: BatchStamp) -> None:
+        """Forget the announcement."""
+        self.announced.pop(stamp, None)
+        self.withdrawn.discard(stamp)
+
+
+@dataclass(slots=True)
+class InMemoryDeadLetters:
+    """DeadLetterSink of one run, in the steps of the real one. ``refuse``: raise it instead of writing."""
+
+    table: InMemoryDeadLetterTable = field(default_factory=InMemoryDeadLetterTable)
+    hook: Hook = _undisturbed
+    refuse: Exception | None = None
+
+    @property
+    def letters(self) -> list[DeadLetter]:
+        """All that is written, by whatever run."""
+        return self.table.letters
+
+    def announce(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
+        self.hook("before announcement")
+        self.table.announced[stamp] = tuple(letters)
+        self.table.withdrawn.discard(stamp)
+        self.hook("after announcement")
+
+    def withdraw(self, stamp: BatchStamp) -> None:
+        self.hook("before withdrawal")
+        if stamp in self.table.announced:
+            self.table.withdrawn.add(stamp)
+        self.hook("after withdrawal")
+
+    def write(self, stamp: BatchStamp) -> None:
+        announced = self.table.announced.get(stamp)
+        if announced is None:
+            return
+        self.hook("before dead letters")
+        if self.refuse is not None:
+            raise self.refuse
+        self.table.append(stamp, announced)
+        self.hook("after dead letters")
+        self.table.drop(stamp)
+
+    def recover(self, last_counted: BatchStamp) -> None:
+        for stamp in sorted(self.table.announced):
+            if is_committed(stamp, last_counted, withdrawn=stamp in self.table.withdrawn):
+                self.write(stamp)
+            else:
+                self.hook("before dropping an announcement")
+                self.table.drop(stamp)

@@ -1,0 +1,284 @@
+"""Writing to a topic table: topics, records, deletions.
+
+**Why two producers never assign the same offsets.** A blind append conflicts with nothing, so ours
+are not blind: each holds, as one more branch of the rows it writes, a read of its partitions from the
+first offset it assigns, and every row that this read finds raises an error. Rows that were there
+before the append began stop it by that error; rows committed while it runs stop it by Delta's conflict
+check (the table is Serializable and the read is part of the transaction). Either way nothing was
+written, and the append is tried again from the new ends. Should Delta ever take such an append for a
+blind one, the reader of its commit warns.
+
+Administration (create, delete, trim) rewrites a property of the table; two administrators at the same
+moment are not kept apart, as they would be on a broker.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from delta.exceptions import DeltaConcurrentModificationException
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from share_spark.delta.location import properties_clause
+from share_spark.model.errors import TopicError, TopicUnreachableError
+from share_spark.spark.errors import first_line
+from share_spark.topics import topic_registry
+from share_spark.topics.topic_registry import AppendNote, TopicEntry
+from share_spark.topics.topic_view import TopicState, TopicTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+_LOG = logging.getLogger(__name__)
+
+ROWS_PER_FILE = 50_000
+"""Small enough that one append of a topic can be read by several tasks."""
+
+_TRIES = 30
+_TAKEN = "share_spark: offsets taken by another producer"
+_CONFLICT = re.compile(rf"io\.delta\.exceptions\.\w*(?:Concurrent|MetadataChanged)\w*Exception|{_TAKEN}")
+_HEADERS = "array<struct<key:string,value:binary>>"
+_NUMBERED_COLUMNS = f"partition int, number bigint, timestamp timestamp, key binary, value binary, headers {_HEADERS}"
+_T = TypeVar("_T")
+
+
+class Message(NamedTuple):
+    """A record to append. ``partition`` None: by the key, or in turn. ``timestamp``: None is now."""
+
+    value: bytes | None
+    key: bytes | None = None
+    partition: int | None = None
+    timestamp: Any = None
+    headers: Sequence[tuple[str, bytes | None]] | None = None
+
+
+class TopicProducer:
+    """Writes to one topic table; makes the table if there is none."""
+
+    def __init__(self, table: TopicTable) -> None:
+        self._table = table
+        self._spark = table.spark
+        self._location = table.location
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        """Raises TopicError: exists already, a bad name, something else is in this place."""
+        topic_registry.check_topic(topic, partitions)
+        if self._location.is_free(self._spark):
+            self._location.create(
+                self._spark,
+                topic_registry.COLUMNS,
+                partitioned_by=topic_registry.PARTITIONED_BY,
+                properties=topic_registry.TABLE_PROPERTIES,
+            )
+        if self._table.find(topic) is not None:
+            raise TopicError(f"topic {topic!r} exists already (topic table {self._location})")
+        entry = TopicEntry(topic_id=topic_registry.new_topic_id(), partitions=partitions)
+        self._put(topic, entry)
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """Grow to ``partitions``. Raises TopicError: no such topic, or not more than it has."""
+        entry = self._table.topic(topic).entry
+        if partitions <= entry.partitions:
+            raise TopicError(f"topic {topic!r} has {entry.partitions} partitions already")
+        self._put(topic, replace(entry, partitions=partitions))
+
+    def delete_topic(self, topic: str) -> None:
+        """Emptied first, so that a crash on the way leaves no rows to a later topic of that name."""
+        self.delete_records(topic, dict.fromkeys(self._table.topic(topic).ends, -1))
+        key = properties_clause({topic_registry.property_key(topic): ""}).split(" = ")[0] + ")"
+        self._retrying(lambda: self._alter(f"UNSET TBLPROPERTIES IF EXISTS {key}"))
+
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
+        """Move log starts up to these offsets (-1: the log end) and delete what lies below."""
+        state = self._known(topic, before)
+        entry = state.entry.trimmed(before, _end_offsets(state))
+        self._put(topic, entry)
+        self._delete(topic, {p: F.col("offset") < entry.starts[p] for p in before})
+
+    def remove_offsets(self, topic: str, offsets: Mapping[int, Iterable[int]]) -> None:
+        """Remove single records, as compaction does: gaps remain, the log ends do not move."""
+        state = self._known(topic, offsets)
+        self._put(topic, replace(state.entry, floors=_end_offsets(state)))
+        chosen = {p: F.col("offset").isin(list(wanted)) for p, wanted in offsets.items()}
+        self._delete(topic, chosen)
+
+    def append(self, topic: str, records: DataFrame | Iterable[Message]) -> dict[int, int]:
+        """Append and return the new end offsets of the partitions that got records.
+
+        A DataFrame has ``value`` and may have ``key``, ``partition``, ``timestamp``, ``headers``;
+        a row without partition goes by its key's hash, without key in turn. One commit: all or
+        nothing. Raises TopicError (no such topic or partition, columns), TopicUnreachableError.
+        """
+        partitions = self._table.topic(topic).entry.partitions
+        append = self._append_frame if isinstance(records, DataFrame) else self._append_messages
+        try:
+            return append(topic, records, partitions)  # type: ignore[arg-type]
+        except (PySparkException, Py4JError) as error:
+            raise TopicError(f"append to {topic!r} failed: {first_line(error)}") from error
+
+    def _append_messages(self, topic: str, messages: Iterable[Message], partitions: int) -> dict[int, int]:
+        rows = _numbered_messages(messages, partitions)
+        frame = self._spark.createDataFrame(rows, _NUMBERED_COLUMNS).coalesce(1)
+        return self._append_numbered(topic, frame, Counter(row[0] for row in rows))
+
+    def _append_frame(self, topic: str, frame: DataFrame, partitions: int) -> dict[int, int]:
+        """Kept while it is counted and written, so that both see the same rows."""
+        numbered = _numbered(frame, partitions).persist()
+        try:
+            counts = numbered.groupBy("partition").count().collect()
+            return self._append_numbered(topic, numbered, dict(map(tuple, counts)))
+        finally:
+            numbered.unpersist()
+
+    def _append_numbered(self, topic: str, numbered: DataFrame, counts: Mapping[int, int]) -> dict[int, int]:
+        self._known(topic, counts)
+        if not counts:
+            return {}
+        return self._retrying(lambda: self._append_once(topic, numbered, counts))
+
+    def _append_once(self, topic: str, numbered: DataFrame, counts: Mapping[int, int]) -> dict[int, int]:
+        state = self._table.topic(topic)
+        bases = {partition: state.ends[partition].end_offset for partition in counts}
+        ends = {partition: bases[partition] + count for partition, count in counts.items()}
+        note = AppendNote(uuid.uuid4().hex, state.entry.topic_id, topic, ends)
+        rows = _with_offsets(topic, numbered, bases).unionByName(self._guard(topic, bases))
+        try:
+            self._write(rows, note)
+        except (PySparkException, Py4JError) as error:
+            _LOG.debug("append to %s: %s", topic, first_line(error))
+            if not self._table.holds_append(note.append_id):
+                raise
+        return ends
+
+    def _write(self, rows: DataFrame, note: AppendNote) -> None:
+        """By path also for a named table: only so is the read in ``rows`` part of the commit."""
+        writer = rows.write.format("delta").mode("append").option("userMetadata", note.to_json())
+        writer = writer.option("maxRecordsPerFile", ROWS_PER_FILE)
+        writer.save(self._location.directory(self._spark))
+
+    def _guard(self, topic: str, bases: Mapping[int, int]) -> DataFrame:
+        """No rows, or an error: whatever is in these partitions from the offsets we assign on."""
+        table = self._location.load(self._spark)
+        taken = table.where(
+            (F.col("topic") == topic)
+            & F.col("partition").isin(list(bases))
+            & (F.col("offset") >= min(bases.values()))
+            & (F.col("offset") >= _looked_up(bases))
+        )
+        error = F.raise_error(F.lit(_TAKEN))
+        return taken.select(*(error.cast(field.dataType).alias(field.name) for field in table.schema.fields))
+
+    def _known(self, topic: str, partitions: Iterable[int]) -> TopicState:
+        state = self._table.topic(topic)
+        if unknown := sorted(set(partitions) - set(state.ends)):
+            raise TopicError(f"topic {topic!r} has no partition {unknown[0]}")
+        return state
+
+    def _put(self, topic: str, entry: TopicEntry) -> None:
+        values = properties_clause({topic_registry.property_key(topic): entry.to_json()})
+        self._retrying(lambda: self._alter(f"SET TBLPROPERTIES {values}"))
+
+    def _alter(self, change: str) -> None:
+        self._spark.sql(f"ALTER TABLE {self._location.sql_name()} {change}")
+
+    def _delete(self, topic: str, chosen: Mapping[int, Column]) -> None:
+        condition = F.lit(False)
+        for partition, rows in chosen.items():
+            condition = condition | ((F.col("partition") == partition) & rows)
+        wanted = (F.col("topic") == topic) & F.col("partition").isin(list(chosen)) & condition
+        self._retrying(lambda: self._location.delta_table(self._spark).delete(wanted))
+
+    def _retrying(self, change: Callable[[], _T]) -> _T:
+        """Again after a conflict, for a bounded number of times. Raises TopicUnreachableError."""
+        for attempt in range(_TRIES):
+            try:
+                return change()
+            except (PySparkException, Py4JError) as error:
+                if not _is_conflict(error):
+                    raise
+                _LOG.debug("conflict on %s, try %d: %s", self._location, attempt, first_line(error))
+                time.sleep(0.02 * attempt)
+        raise TopicUnreachableError(f"{self._location}: too many writers, gave up after {_TRIES}")
+
+
+def _numbered(frame: DataFrame, partitions: int) -> DataFrame:
+    """Complete rows with their partition and ``number``, 0 up in the order of the input."""
+    missing = {"key": "binary", "partition": "int", "timestamp": "timestamp"}
+    missing["headers"] = _HEADERS
+    if "value" not in frame.columns:
+        raise TopicError("records to append need a column 'value'")
+    complete = frame.withColumns({n: F.lit(None).cast(kind) for n, kind in missing.items() if n not in frame.columns})
+    placed = complete.withColumn("sequence", F.monotonically_increasing_id()).select(
+        "sequence",
+        _partition(partitions).cast("int").alias("partition"),
+        F.coalesce("timestamp", F.current_timestamp()).alias("timestamp"),
+        F.col("key").cast("binary").alias("key"),
+        F.col("value").cast("binary").alias("value"),
+        F.col("headers").cast(missing["headers"]).alias("headers"),
+    )
+    order = Window.partitionBy("partition").orderBy("sequence")
+    return placed.withColumn("number", F.row_number().over(order) - 1).drop("sequence")
+
+
+def _partition(partitions: int) -> Column:
+    """As given; else by the key; else in turn."""
+    by_key = F.when(F.col("key").isNotNull(), F.pmod(F.crc32("key"), F.lit(partitions)))
+    in_turn = F.pmod(F.col("sequence"), F.lit(partitions))
+    return F.coalesce("partition", by_key, in_turn)
+
+
+def _with_offsets(topic: str, numbered: DataFrame, bases: Mapping[int, int]) -> DataFrame:
+    return numbered.select(
+        F.lit(topic).alias("topic"),
+        "partition",
+        (_looked_up(bases) + F.col("number")).cast("bigint").alias("offset"),
+        "timestamp",
+        "key",
+        "value",
+        "headers",
+    )
+
+
+def _looked_up(bases: Mapping[int, int]) -> Column:
+    """The base offset of the row's partition."""
+    if len(set(bases.values())) == 1:
+        return F.lit(next(iter(bases.values()))).cast("bigint")
+    pairs = [F.lit(value) for pair in bases.items() for value in pair]
+    return F.element_at(F.create_map(*pairs), F.col("partition")).cast("bigint")
+
+
+def _numbered_messages(messages: Iterable[Message], partitions: int) -> list[tuple[Any, ...]]:
+    """As ``_numbered``, on the driver: a few records need no shuffle."""
+    now = datetime.now(UTC)
+    counts: Counter[int] = Counter()
+    rows = []
+    for sequence, (value, key, partition, timestamp, headers) in enumerate(messages):
+        turn = sequence if key is None else zlib.crc32(key)
+        place = turn % partitions if partition is None else partition
+        pairs = None if headers is None else list(headers)
+        rows.append((place, counts[place], timestamp or now, key, value, pairs))
+        counts[place] += 1
+    return rows
+
+
+def _is_conflict(error: Exception) -> bool:
+    """Somebody else committed first: Delta's check (its Python class is not always raised) or ours."""
+    if isinstance(error, DeltaConcurrentModificationException):
+        return True
+    return bool(_CONFLICT.search(str(error)))
+
+
+def _end_offsets(state: TopicState) -> dict[int, int]:
+    return {partition: ends.end_offset for partition, ends in state.ends.items()}

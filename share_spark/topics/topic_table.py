@@ -1,0 +1,117 @@
+"""The topic log without a broker: a Delta table in Kafka's shape, one row per record.
+
+Partitioned by topic and partition, so that a read of some offsets opens only files that can hold them.
+For demos, notebooks, tests, and for whoever has the records in the lakehouse already. What it does not
+have: transactions (every read is of committed rows), compaction, retention by time.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from share_spark.delta.location import Location
+from share_spark.engine.ports import RECORD_COLUMNS, OffsetSpan, TopicDescription
+from share_spark.engine.spans import merged, records_in
+from share_spark.model.offsets import LogEnds
+from share_spark.topics.even_tasks import spread
+from share_spark.topics.topic_producer import ROWS_PER_FILE, TopicProducer
+from share_spark.topics.topic_view import TopicTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+
+
+class EmbeddedTopicLog:
+    """TopicLog on a Delta table, with what a producer and an administrator need.
+
+    Nothing is opened until it is asked for; ``create_topic`` makes the table if the place is free.
+    """
+
+    def __init__(self, spark: SparkSession, location: Location | str) -> None:
+        place = Location.parse(location) if isinstance(location, str) else location
+        self._table = TopicTable(spark, place)
+        producer = TopicProducer(self._table)
+        self.create_topic = producer.create_topic
+        self.add_partitions = producer.add_partitions
+        self.delete_topic = producer.delete_topic
+        self.append = producer.append
+        self.delete_records = producer.delete_records
+        self.remove_offsets = producer.remove_offsets
+
+    def __repr__(self) -> str:
+        return f"EmbeddedTopicLog({self._table.location})"
+
+    def describe(self, topic: str) -> TopicDescription:
+        """The topic now; its id is minted when it is created."""
+        entry = self._table.topic(topic).entry
+        partitions = tuple(range(entry.partitions))
+        return TopicDescription(topic=topic, topic_id=entry.topic_id, partitions=partitions)
+
+    def log_ends(self, topic: str) -> Mapping[int, LogEnds]:
+        """Log start and end per partition; reads commits, not data, once it has looked before."""
+        return self._table.topic(topic).ends
+
+    def offsets_at(self, topic: str, timestamp_ms: int) -> Mapping[int, int]:
+        """First offset with a timestamp at or after ``timestamp_ms``, else the end offset."""
+        ends = self._table.topic(topic).ends
+        since = F.timestamp_millis(F.lit(timestamp_ms))
+        rows = self._rows().where((F.col("topic") == topic) & (F.col("timestamp") >= since))
+        found: dict[int, int] = dict(rows.groupBy("partition").agg(F.min("offset")).collect())
+        return {
+            partition: max(found.get(partition, end.end_offset), end.log_start_offset)
+            for partition, end in ends.items()
+        }
+
+    def read(self, spark: SparkSession, spans: Sequence[OffsetSpan], tasks: int) -> DataFrame:
+        """The records inside ``spans``; see TopicLog. Raises TopicError (no such topic)."""
+        wanted = merged(self._above_log_start(spans))
+        if not wanted:
+            return spark.createDataFrame([], RECORD_COLUMNS)
+        rows = self._table.location.load(spark).where(_inside(wanted)).select(*_COLUMNS)
+        if records_in(wanted) < tasks * ROWS_PER_FILE:
+            placed = spread(rows, wanted, tasks)
+        else:
+            placed = rows.coalesce(tasks)
+        return placed.sortWithinPartitions("topic", "partition", "offset")
+
+    def _rows(self) -> DataFrame:
+        return self._table.location.load(self._table.spark)
+
+    def _above_log_start(self, spans: Iterable[OffsetSpan]) -> list[OffsetSpan]:
+        """Rows below the log start may still be there for a moment; they are not records."""
+        ends = {topic: self._table.topic(topic).ends for topic in {span.topic for span in spans}}
+        clipped = []
+        for span in spans:
+            start = ends[span.topic].get(span.partition, LogEnds(0, 0)).log_start_offset
+            clipped.append(span._replace(first_offset=max(span.first_offset, start)))
+        return clipped
+
+
+def _inside(spans: Sequence[OffsetSpan]) -> Column:
+    """Exactly the spans; coarse conditions first, which Delta can prune partitions and files by."""
+    coarse = (
+        F.col("topic").isin(sorted({span.topic for span in spans}))
+        & F.col("partition").isin(sorted({span.partition for span in spans}))
+        & F.col("offset").between(min(span.first_offset for span in spans), max(span.last_offset for span in spans))
+    )
+    return coarse & functools.reduce(operator.or_, map(_inside_partition, _by_partition(spans)))
+
+
+def _by_partition(spans: Iterable[OffsetSpan]) -> list[list[OffsetSpan]]:
+    groups: dict[tuple[str, int], list[OffsetSpan]] = {}
+    for span in spans:
+        groups.setdefault((span.topic, span.partition), []).append(span)
+    return list(groups.values())
+
+
+def _inside_partition(spans: Sequence[OffsetSpan]) -> Column:
+    ranges = (F.col("offset").between(span.first_offset, span.last_offset) for span in spans)
+    place = (F.col("topic") == spans[0].topic) & (F.col("partition") == spans[0].partition)
+    return place & functools.reduce(operator.or_, ranges)

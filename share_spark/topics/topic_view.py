@@ -1,0 +1,159 @@
+"""The topics of a topic table and their log ends, kept up to date commit by commit.
+
+Looking again when nothing was written is two questions to the file system. An append of ours tells
+the new ends in its commit. Only the first look, and rows that somebody else put there, need a query
+for the highest offsets.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from share_spark.delta.commit_files import CommitFile, CommitFiles
+from share_spark.model.errors import TopicError, TopicUnreachableError
+from share_spark.model.offsets import LogEnds
+from share_spark.spark.errors import first_line
+from share_spark.topics import topic_registry
+from share_spark.topics.topic_registry import AppendNote, TopicEntry
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from share_spark.delta.location import Location
+
+
+_LOG = logging.getLogger(__name__)
+_REMEMBERED_APPENDS = 256
+
+
+class TopicState(NamedTuple):
+    """One topic at one version of the table."""
+
+    version: int
+    entry: TopicEntry
+    ends: Mapping[int, LogEnds]
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicView:
+    """The table at ``version``: its topics, and one past the highest offset that was ever written,
+    per topic and partition (0 where there is none). ``append_ids``: of the latest appends.
+    """
+
+    version: int
+    topics: dict[str, TopicEntry] = field(default_factory=dict)
+    written: dict[str, dict[int, int]] = field(default_factory=dict)
+    append_ids: deque[str] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_APPENDS))
+
+    def state(self, topic: str) -> TopicState | None:
+        """The topic with its log ends; None if there is none of that name."""
+        if (entry := self.topics.get(topic)) is None:
+            return None
+        written = self.written.get(topic, {})
+        ends = {}
+        for partition in range(entry.partitions):
+            start = entry.starts.get(partition, 0)
+            end = max(written.get(partition, 0), entry.floors.get(partition, 0), start)
+            ends[partition] = LogEnds(start, end)
+        return TopicState(self.version, entry, ends)
+
+    def apply(self, commit: CommitFile) -> bool:
+        """Go on by one commit; False if the ends cannot be told from it."""
+        self.version += 1
+        if commit.properties is not None:
+            self._adopt(topic_registry.entries(commit.properties))
+        note = AppendNote.from_json(commit.note)
+        if note is None:
+            return not commit.adds_data
+        if commit.blind:
+            _LOG.warning("Delta took an append to %s for a blind one: producers may collide", note.topic)
+        self.append_ids.append(note.append_id)
+        if note.topic in self.topics and self.topics[note.topic].topic_id == note.topic_id:
+            self.written.setdefault(note.topic, {}).update(note.ends)
+        return True
+
+    def _adopt(self, topics: dict[str, TopicEntry]) -> None:
+        for topic, before in self.topics.items():
+            if topic not in topics or topics[topic].topic_id != before.topic_id:
+                self.written.pop(topic, None)
+        self.topics = topics
+
+
+class TopicTable:
+    """A topic table with its view. ``spark`` is used on the driver only; safe for threads."""
+
+    def __init__(self, spark: SparkSession, location: Location) -> None:
+        self.spark = spark
+        self.location = location
+        self._files: CommitFiles | None = None
+        self._view: TopicView | None = None
+        self._lock = threading.Lock()
+
+    def find(self, topic: str) -> TopicState | None:
+        """The topic now, None if there is no such topic.
+
+        Raises TopicError (no topic table), TopicUnreachableError (storage).
+        """
+        with self._lock:
+            return self._now().state(topic)
+
+    def topic(self, topic: str) -> TopicState:
+        """The topic now. Raises as ``find``, and TopicError if there is no such topic."""
+        if (found := self.find(topic)) is None:
+            raise TopicError(f"topic {topic!r} does not exist (topic table {self.location})")
+        return found
+
+    def holds_append(self, append_id: str) -> bool:
+        """Is this append among the latest commits? Raises as ``find``."""
+        with self._lock:
+            return append_id in self._now().append_ids
+
+    def _now(self) -> TopicView:
+        try:
+            if self._view is None or not self._catch_up(self._view):
+                self._view = self._load()
+        except (Py4JError, PySparkException) as error:
+            self._view = None
+            message = f"topic table {self.location} cannot be read: {first_line(error)}"
+            raise TopicUnreachableError(message) from error
+        return self._view
+
+    def _catch_up(self, view: TopicView) -> bool:
+        """Apply the commits since; False if the view must be made anew."""
+        if self._files is None or not self._files.exists(view.version):
+            return False
+        while (commit := self._files.read(view.version + 1)) is not None:
+            if not view.apply(commit):
+                return False
+        return True
+
+    def _load(self) -> TopicView:
+        if not self.location.exists(self.spark):
+            raise TopicError(f"there is no topic table at {self.location}")
+        files = CommitFiles(self.spark, self.location.directory(self.spark))
+        version = files.latest_version()
+        properties = self.location.properties(self.spark)
+        topic_registry.check_properties(str(self.location), properties)
+        topics = topic_registry.entries(properties)
+        written = self._written(version) if topics else {}
+        if files.exists(version + 1):
+            return self._load()
+        self._files = files
+        return TopicView(version=version, topics=topics, written=written)
+
+    def _written(self, version: int) -> dict[str, dict[int, int]]:
+        table = self.location.load(self.spark, version)
+        highest = table.groupBy("topic", "partition").agg(F.max("offset").alias("offset"))
+        written: dict[str, dict[int, int]] = {}
+        for topic, partition, offset in highest.collect():
+            written.setdefault(topic, {})[partition] = offset + 1
+        return written
