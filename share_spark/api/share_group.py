@@ -29,7 +29,7 @@ from share_spark.api.checkpoint import Checkpoint
 from share_spark.api.clock import wall_clock_ms
 from share_spark.api.query import ShareGroupQuery, Trigger
 from share_spark.delivery.ledger_place import LedgerPlace
-from share_spark.delivery.spark_delivery import SparkDeadLetters, SparkDelivery, is_one_machine
+from share_spark.delivery.spark_delivery import SparkDelivery, is_one_machine
 from share_spark.delta.location import Location
 from share_spark.engine.micro_batch import Ports, ShareGroupEngine
 from share_spark.engine.ports import DeadLetterTarget, TopicLog
@@ -45,6 +45,7 @@ from share_spark.model.errors import ConfigError
 from share_spark.output.dead_letters import DeltaDeadLetters
 from share_spark.output.output_sink import DeltaOutput
 from share_spark.output.sink import DeltaSink, sink_app_id
+from share_spark.output.spark_dead_letters import SparkDeadLetters
 from share_spark.partition import PartitionLimits
 from share_spark.state.state_store import DeltaShareStateStore
 from share_spark.topics.topic_table import EmbeddedTopicLog

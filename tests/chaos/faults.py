@@ -17,12 +17,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from share_spark.delivery.spark_delivery import SparkDeadLetters, SparkDelivery
+from share_spark.delivery.spark_delivery import SparkDelivery
 from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.maintenance.upkeep import Upkeep
 from share_spark.output.dead_letters import DeltaDeadLetters
 from share_spark.output.output_sink import DeltaOutput
 from share_spark.output.sink import DeltaSink
+from share_spark.output.spark_dead_letters import SparkDeadLetters
 from share_spark.state.state_store import DeltaShareStateStore
 from tests.chaos.sessions import process, send, send_to_session
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from share_spark.api.share_group import ShareGroup
-from share_spark.delivery.spark_delivery import SparkDeadLetters
 from share_spark.delta.journal import Journal
 from share_spark.delta.location import Location
 from share_spark.engine.ports import DeadLetter
@@ -17,6 +16,7 @@ from share_spark.handlers.handler import Record
 from share_spark.model.errors import DeadLetterError
 from share_spark.model.ids import BatchStamp, TopicPartition
 from share_spark.output.dead_letters import DeltaDeadLetters
+from share_spark.output.spark_dead_letters import SparkDeadLetters
 from share_spark.state.tables import log_table
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_table import EmbeddedTopicLog
