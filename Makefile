@@ -69,6 +69,7 @@ $(STAMP): pyproject.toml | python java
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,demo]'
 	$(BIN)/python -m share_spark.spark.jars
+	$(BIN)/share-spark prepare
 	@touch $@
 
 python:

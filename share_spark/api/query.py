@@ -156,6 +156,8 @@ class ShareGroupQuery:
     def _close_engine(self) -> None:
         try:
             self._note(self.engine.run(self._batch_id + 1, stopping=True))
+        except FencedError as fence:  # a fault before it came of that: the successor has taken what was worked with
+            self._fault = self._fault and fence
         except Exception:  # noqa: BLE001 - the first fault is the one to tell; locks end by themselves
             _log.warning("what group %s held could not be given back; its locks will run out", self.store.group_id)
 

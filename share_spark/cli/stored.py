@@ -1,4 +1,4 @@
-"""Commands on state that is stored: compact, history, verify. Each in a session of its own."""
+"""Commands on state that is stored: compact, history, verify. Each in a session of its own. And `prepare`, once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,17 @@ from share_spark.cli.arguments import parse_compaction, parsed
 from share_spark.cli.command_session import command_session
 from share_spark.cli.outcome import FAILED
 from share_spark.delta.location import Location
+
+
+def run_prepare(arguments: Sequence[str]) -> int:
+    """`share-spark prepare`: what every later start needs. Raises ConfigError, EnvironmentFault."""
+    from share_spark.spark.class_archive import make_archive
+    from share_spark.spark.jars import jar_paths
+
+    parsed(arguments)
+    print(f"jars: {len(jar_paths())} in the cache", flush=True)
+    print(f"class-data archive: {make_archive('share_spark.cli.training')}", flush=True)
+    return 0
 
 
 def run_compact(arguments: Sequence[str]) -> int:

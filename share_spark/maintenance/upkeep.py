@@ -22,8 +22,9 @@ from share_spark.maintenance.heartbeat import Heartbeat, heartbeat_file
 from share_spark.maintenance.retention import oldest_kept_segment, segments_below
 from share_spark.model.errors import StateError
 from share_spark.model.ids import BatchStamp, SharePartitionKey
+from share_spark.spark.errors import first_line
 from share_spark.state.state_store import DeltaShareStateStore
-from share_spark.state.state_view import LiveState, state_bucket, state_of_frame
+from share_spark.state.state_view import LiveState, state_bucket, state_of_frame, state_with_buckets
 from share_spark.state.tables import log_table, state_table
 
 if TYPE_CHECKING:
@@ -113,12 +114,20 @@ class Upkeep:
         with self.store.borrow() as live:
             if live.frame is None:
                 return
-            rows, table = state_of_frame(live, buckets), state_table(self.location)
-            # To find out what a dynamic overwrite replaces takes Delta most of a second: not where there is nothing.
-            if self._written() == NONE:
-                table.append(rows, self._numbered(live))
-            else:
-                overwrite(table, rows, self._numbered(live))
+            try:
+                self._write_rows(state_of_frame(live, buckets), live)
+            except Exception as fault:  # noqa: BLE001 - whatever Spark makes of an executor that is gone
+                # An executor that dies takes its part of the live frame with it; the log has it all.
+                _log.info("the status table is filled from the log: %s", first_line(fault))
+                self._write_rows(state_with_buckets(self.spark, self.location, self.store.group_id), live)
+
+    def _write_rows(self, rows: DataFrame, live: LiveState) -> None:
+        table = state_table(self.location)
+        # To find out what a dynamic overwrite replaces takes Delta most of a second: not where there is nothing.
+        if self._written() == NONE:
+            table.append(rows, self._numbered(live))
+        else:
+            overwrite(table, rows, self._numbered(live))
 
     @property
     def _app_id(self) -> str:

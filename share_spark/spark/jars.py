@@ -60,7 +60,7 @@ class JavaError(JarsError):
 
 def jar_paths() -> list[str]:
     """Paths of the engine's jars (Delta, Spark's Kafka source), without those that pyspark ships."""
-    return [str(path) for path in _jars(f"engine-{_engine_tag()}", _engine_coordinates(), _shipped())]
+    return [str(path) for path in _jars(f"engine-{engine_tag()}", _engine_coordinates(), _shipped())]
 
 
 def broker_jar_paths() -> list[str]:
@@ -112,7 +112,8 @@ def _java_version(java: str) -> int | None:
 # -------------------------------------------------------------------------------------- what is wanted
 
 
-def _engine_tag() -> str:
+def engine_tag() -> str:
+    """Names the set of the engine's jars."""
     return f"delta{version('delta-spark')}-kafka{KAFKA_CONNECTOR_VERSION}-spark{version('pyspark')}"
 
 

@@ -26,6 +26,7 @@ from typing import Any
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from share_spark.spark.class_archive import archive_options
 from share_spark.spark.jars import jar_paths, require_java
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties").resolve()
@@ -52,8 +53,11 @@ DEFAULTS: Mapping[str, str] = {
 LOCAL_DEFAULTS: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
 }
+JAVA_OPTIONS = "SHARE_SPARK_JAVA_OPTIONS"
+"""Environment variable: further options for the JVM of a local session."""
+
+_END_S = 120
 
 LOCAL_MASTER = "local[*,4]"
 """All cores; a task may fail three times, as on a cluster (plain `local[*]` gives up at the first)."""
@@ -76,8 +80,17 @@ def build_session(
         return existing
     submitted = _submitted()
     master = master or _with_retries(submitted.get("spark.master", LOCAL_MASTER))
-    settings = {**_defaults(master), **submitted, **_jars(submitted), **(extra_conf or {})}
+    settings = {**_defaults(master), **submitted, **_jars(submitted, master), **(extra_conf or {})}
     return _start(app_name, master, settings)
+
+
+def end_session(spark: SparkSession) -> None:
+    """Stop it and wait for the end of its JVM, which pyspark leaves to the end of the process."""
+    gateway: Any = spark.sparkContext._gateway
+    spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(_END_S)
 
 
 def _start(app_name: str, master: str, settings: Mapping[str, str]) -> SparkSession:
@@ -97,7 +110,13 @@ def _defaults(master: str) -> dict[str, str]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     daemon = {"spark.python.daemon.module": "share_spark.spark.worker_daemon"} if _is_installed() else {}
-    return {**DEFAULTS, **LOCAL_DEFAULTS, **daemon}
+    return {**DEFAULTS, **LOCAL_DEFAULTS, "spark.driver.extraJavaOptions": java_options(), **daemon}
+
+
+def java_options(*more: str) -> str:
+    """Options of a local session's JVM: log settings, class-data archive, what the environment adds, ``more``."""
+    logs = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
+    return " ".join(filter(None, (logs, archive_options(), os.environ.get(JAVA_OPTIONS, ""), *more)))
 
 
 def _is_installed() -> bool:
@@ -125,8 +144,11 @@ def _submitted() -> dict[str, str]:
     return dict(SparkConf().getAll())
 
 
-def _jars(submitted: Mapping[str, str]) -> dict[str, str]:
-    """`spark.jars` with ours added, unless what was submitted brought these classes along."""
+def _jars(submitted: Mapping[str, str], master: str) -> dict[str, str]:
+    """`spark.jars` with ours added, unless what was submitted brought these classes along. Where driver and executor
+    are the JVM that we start, the class path: only what is there comes from the class-data archive."""
+    if not submitted and master.startswith("local") and not master.startswith("local-cluster"):
+        return {"spark.driver.extraClassPath": os.pathsep.join(jar_paths())}
     if submitted and all(_is_loadable(name) for name in ENGINE_CLASSES):
         return {}
     ours = jar_paths()

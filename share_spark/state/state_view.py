@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 STATE_BUCKETS = 16
 """Partitions of the state table per group: only those with a changed share-partition are rewritten."""
 
+_BUCKET_SQL = f"CAST({KEY_HASH_SQL} % {STATE_BUCKETS} AS INT)"
 _KEY_COLUMNS = ("topic_id", "partition")
 _PLACES = {
     DeliveryState.AVAILABLE: "available",
@@ -60,10 +61,14 @@ def state(spark: SparkSession, location: str | Location, group_id: str | None = 
     return reduce(lambda left, right: left.unionByName(right), frames, empty)
 
 
+def state_with_buckets(spark: SparkSession, location: Location, group_id: str) -> DataFrame:
+    """STATE_COLUMNS and ``bucket`` of one group, from its log."""
+    return state(spark, location, group_id).withColumn("bucket", F.expr(_BUCKET_SQL))
+
+
 def state_of_group(tail: LogTail, group_id: str) -> DataFrame:
     """STATE_COLUMNS for one group, from its log."""
-    bucket = F.expr(f"CAST({KEY_HASH_SQL} % {STATE_BUCKETS} AS INT)")
-    rows = tail.rows.where(F.col("kind") != CLAIM).withColumn("bucket", bucket)
+    rows = tail.rows.where(F.col("kind") != CLAIM).withColumn("bucket", F.expr(_BUCKET_SQL))
     grouped = rows.groupBy("bucket").applyInArrow(_people_function(group_id), STATE_COLUMNS)
     return grouped.withColumn("as_of_batch", F.lit(tail.last.batch_id).cast("bigint"))
 

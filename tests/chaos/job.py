@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from share_spark import ShareGroup, build_session
 from share_spark.model.errors import ShareError
-from share_spark.spark.session import LOCAL_DEFAULTS
+from share_spark.spark.session import java_options
 from tests.chaos.broken import broken_handler
 from tests.chaos.faults import CLOSING, Fault, arm
 from tests.chaos.script import OUTPUT, Script, play
@@ -105,7 +105,7 @@ def session(order: Order) -> Any:
         "chaos",
         order.master,
         {
-            JAVA_OPTIONS: f"{LOCAL_DEFAULTS[JAVA_OPTIONS]} {quick}",
+            JAVA_OPTIONS: java_options(quick),
             "spark.driver.memory": "1g",
             "spark.executor.memory": "512m",
             "spark.executorEnv.PYTHONPATH": root,
