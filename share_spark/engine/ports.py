@@ -26,7 +26,7 @@ RECORD_COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
-    """A topic as its log knows it. ``topic_id`` changes when the topic is deleted and created anew."""
+    """A topic as its log knows it. ``topic_id`` changes when the topic is deleted and created again."""
 
     topic: str
     topic_id: str
@@ -34,7 +34,7 @@ class TopicDescription:
 
 
 class OffsetSpan(NamedTuple):
-    """A stretch of one topic-partition to read, inclusive; may cover offsets that nobody asked for."""
+    """A stretch of one topic-partition to read, inclusive; may cover offsets that are not needed."""
 
     topic: str
     partition: int

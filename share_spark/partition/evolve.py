@@ -1,4 +1,4 @@
-"""The only thing that makes a new state: apply a record. Live traffic and recovery both come through here."""
+"""Applies a record: the only function that makes a new state, for live traffic and for recovery."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ def _from_snapshot(record: ShareSnapshot) -> SharePartition:
 def _updated(state: SharePartition, record: ShareUpdate) -> SharePartition:
     moved = record.start_offset != UNCHANGED
     start = record.start_offset if moved else state.start_offset
+    # A moved SPSO drops all below it; what stays there, because it is still Acquired, is stated again by the record.
     kept = from_offset(state.in_flight, start) if moved else state.in_flight
     return replace(
         state,

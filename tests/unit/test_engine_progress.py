@@ -175,7 +175,7 @@ def test_a_topic_created_anew_under_a_running_group_is_an_error() -> None:
     version = world.state_log.version
     world.topics.create_topic(TOPIC, 1)
     world.produce(2)
-    with pytest.raises(TopicError, match="deleted and created anew"):
+    with pytest.raises(TopicError, match="deleted and created again"):
         engine.run()
     assert world.state_log.version == version
 
@@ -188,7 +188,7 @@ def test_a_topic_created_anew_and_filled_past_its_old_end_is_noticed_in_seconds(
     world.topics.create_topic(TOPIC, 1)
     world.produce(50)
     world.clock.advance(5_000)
-    with pytest.raises(TopicError, match="deleted and created anew"):
+    with pytest.raises(TopicError, match="deleted and created again"):
         engine.run()
 
 
