@@ -144,7 +144,9 @@ class ShareGroupEngine:
         thrown away, after a last call with ``stopping`` unless it was fenced.
         """
         if self._output_in_doubt:
-            raise OutputUnknownError("nobody knows whether the last output is in the sink; the next engine asks it")
+            raise OutputUnknownError(
+                "it is not known whether the last output is in the sink; the next engine finds out"
+            )
         timer = StepTimer()
         if self._unresolved is not None and self._resolve(self._unresolved):
             self._absorbed(())

@@ -198,7 +198,7 @@ class Group:
         return {life.member: life.trace(partition) for life in self.lives if life.member not in self.lost_machines}
 
     def settle(self, oracle: PartitionOracle, partition: int, member: str, said: dict[int, int]) -> None:
-        """What was said; acquired offsets of which nothing was said hold no record (R19)."""
+        """The answers; acquired offsets without an answer hold no record (R19)."""
         mine = [offset for offset, record in oracle.records.items() if record.member == member]
         batches = [(offset, offset, [int(said.get(offset, 0))]) for offset in sorted(mine)]
         assert set(said) <= set(mine)
@@ -346,6 +346,6 @@ def test_the_oracle_would_notice_a_wrong_count() -> None:
     group = Group([0])
     group.world.produce(3)
     group.oracles[0] = fresh_oracle(0)
-    group.oracles[0].acquire("somebody", 0, 1, group.world.clock())
+    group.oracles[0].acquire("another", 0, 1, group.world.clock())
     with pytest.raises(Disagreement):
         group.run("")

@@ -138,4 +138,4 @@ def test_requests_decided_together_or_one_by_one_come_to_the_same(
     assert list(together.responses) == responses
     assert (begin if together.record is None else evolve(begin, together.record)) == state
     if state == begin and together.record is not None:
-        assert together.record.batches, "a record that says nothing is not written"
+        assert together.record.batches, "a record that changes nothing is not written"

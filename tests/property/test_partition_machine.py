@@ -102,7 +102,7 @@ class LeaderAgainstOracle(RuleBasedStateMachine):
 
     @rule(ms=st.integers(0, 12), data=st.data())
     def die_and_advance(self, ms: int, data: st.DataObject) -> None:
-        """Some of the dead have left a trace: of some attempts, and of earlier ones."""
+        """Some ended members have left a trace: of some attempts, and of earlier ones."""
         traces = {
             member: data.draw(st.dictionaries(OFFSETS, st.tuples(st.integers(1, 4), LOSSES), max_size=8))
             for member in data.draw(st.frozensets(MEMBERS))

@@ -67,8 +67,8 @@ class Interpreter:
     def do_ack(self, words: list[str]) -> Iterator[str]:
         member, *rest = words
         batches = []
-        for told in " ".join(rest).split(","):
-            offsets, *types = told.split()
+        for part in " ".join(rest).split(","):
+            offsets, *types = part.split()
             batches.append((*range_of(offsets), tuple(ACK_TYPES[word] for word in types)))
         yield from self.wrote(self.partition.answer(member, *batches))
 

@@ -101,8 +101,8 @@ def test_the_lock_limit_bounds_the_window() -> None:
 def test_an_available_now_run_gets_through_a_window_smaller_than_the_log() -> None:
     world = InMemoryGroup(share__partition__max__record__locks=100)
     world.produce(250)
-    told = world.engine(available_now=True).run_until_done()
-    assert [p.acquired for p in told] == [100, 100, 50, 0]
+    runs = world.engine(available_now=True).run_until_done()
+    assert [p.acquired for p in runs] == [100, 100, 50, 0]
 
 
 def test_records_per_trigger_are_shared_out() -> None:
@@ -167,7 +167,7 @@ def test_available_now_waits_for_the_locks_of_the_dead() -> None:
     assert world.calls[3:] == [(0, offset, 2) for offset in range(3)]
 
 
-def test_a_topic_created_anew_under_a_running_group_is_an_error() -> None:
+def test_a_topic_created_again_under_a_running_group_is_an_error() -> None:
     world = InMemoryGroup()
     world.produce(5)
     engine = world.engine()
@@ -180,7 +180,7 @@ def test_a_topic_created_anew_under_a_running_group_is_an_error() -> None:
     assert world.state_log.version == version
 
 
-def test_a_topic_created_anew_and_filled_past_its_old_end_is_noticed_in_seconds() -> None:
+def test_a_topic_created_again_and_filled_past_its_old_end_is_noticed_in_seconds() -> None:
     world = InMemoryGroup()
     world.produce(5)
     engine = world.engine()
@@ -192,7 +192,7 @@ def test_a_topic_created_anew_and_filled_past_its_old_end_is_noticed_in_seconds(
         engine.run()
 
 
-def test_a_topic_created_anew_between_two_runs_is_an_error() -> None:
+def test_a_topic_created_again_between_two_runs_is_an_error() -> None:
     world = InMemoryGroup()
     world.produce(5)
     world.engine().run()
