@@ -29,6 +29,9 @@ def _cover(acquired: AcquiredSpan) -> list[OffsetSpan]:
     ranges = acquired.ranges[np.argsort(acquired.ranges[:, 0], kind="stable")]
     if not len(ranges):
         return []
+    # acquired   [---]   [--]                         [----]  [-]
+    # gaps            ^^^    ^^^^^^^^^^^^^^^^^^^^^^^^^      ^^          between neighbours
+    # read       [----------]                         [---------]       cut where the gap is worth a further read
     gaps = ranges[1:, 0] - ranges[:-1, 1] - 1
     widest = np.argsort(gaps, kind="stable")[::-1][: MAX_READS - 1]
     cuts = np.sort(widest[gaps[widest] >= READ_COST_OFFSETS])

@@ -12,7 +12,7 @@ FIRST_RECORDS = 1_000_000
 """The most that is acquired before anything has been measured: what is given back has been read for nothing."""
 
 _ENOUGH_RECORDS, _ENOUGH_S = 100, 1.0
-"""A measurement of fewer records, in less time, says nothing: the first call imports, connects, compiles."""
+"""A measurement of fewer records, in less time, is not used: the first call imports, connects, compiles."""
 
 _USED = 0.8
 """Share of the budget that is planned for: workers do not all get the same number of records."""

@@ -52,6 +52,8 @@ def plan(
     """Inputs of the active share-partitions; ``max_records`` is shared out among those that want records."""
     wanted = {key: _demand(key, inputs, summaries, max_record_locks) for key in inputs.ends}
     piece = None if inputs.stopping else inputs.suspects
+    # In a micro-batch of suspects the others settle as well (acknowledgements, locks), but acquire nothing: a record
+    # that is in flight beside a suspect would be lost with it.
     if piece is not None and (inputs.suspects_next or not any(wanted.values())):
         active = [key for key in inputs.ends if key in piece.records or _must_settle(key, inputs, summaries)]
         partition_inputs = {
@@ -146,10 +148,12 @@ def _demand(
     end = end_for(key, inputs)
     if summary is None or summary.start_offset < 0:
         return min(max(0, end - inputs.initial_offsets.get(key, 0)), max_record_locks)
+    # Released records become Available in the same decision, before it acquires.
     released = _released(inputs.acknowledged.get(key, NO_RANGES))
     new = max(0, end - max(summary.end_offset, inputs.ends[key].log_start_offset))
     # Acknowledgements may empty the window, so a share-partition that has some may be able to use all of it.
     window = 0 if key in inputs.acknowledged else summary.end_offset - summary.start_offset
+    # Suspects of a lesser doubt than the one that is searched now are acquired with all other records.
     not_searched = sum(summary.suspected[: inputs.suspects.searched - Doubt.LOST_TWICE]) if inputs.suspects else 0
     return summary.available + not_searched + released + min(new, max(0, max_record_locks - window))
 

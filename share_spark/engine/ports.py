@@ -150,7 +150,7 @@ NO_TRACE = np.empty((0, 4), dtype=np.int64)
 
 
 class MemberTrace(NamedTuple):
-    """What the workers of a dead member have left about their last delivery. ``entered``: int64 (n, 4) of first offset,
+    """What workers of an ended member have left about their last delivery. ``entered``: int64 (n, 4) of first offset,
     last offset, delivery count, ``Loss``, ascending and disjoint; what the member held and is not there was not
     entered."""
 

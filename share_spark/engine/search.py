@@ -56,6 +56,7 @@ class Search:
             doubt = Doubt(Doubt.LOST_TWICE + level)
             found = {key: counts[level] for key, counts in waiting.items() if counts[level]}
             if found:
+                # The size at the beginning: pieces of what is left would become smaller and smaller, and more of them.
                 self._sizes[doubt] = max(self._sizes.get(doubt, 0), sum(found.values()))
                 return Piece(searched=doubt, records=_first(found, self._piece_size(doubt)))
             self._sizes.pop(doubt, None)

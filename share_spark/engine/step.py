@@ -214,12 +214,15 @@ def settling_requests(
     requests: list[PartitionRequest] = []
     if state.start_offset == UNINITIALIZED_START_OFFSET and partition_input.initial_offset is not None:
         requests.append(Initialize(start_offset=partition_input.initial_offset))
+    # Before anything that ends attempts without their acknowledgement: what a handler answered must not be lost.
     if len(partition_input.acknowledged):
         requests += answers_of(state, partition_input.acknowledged, member_id, partition_input.acknowledged_by)
+    # What is still held has no answer, so it is taken as never entered.
     if partition_input.release_member:
         requests.append(ReleaseMember(member_id=member_id, charged=False))
     if partition_input.truncated_to is not None:
         requests.append(TruncateLog(end_offset=partition_input.truncated_to))
+    # After the truncation: a lock on a record that the log has lost must not bring it back as Available.
     requests.append(ExpireLocks(lost=True, traces=tuple(_trace(*found) for found in partition_input.traces)))
     requests.append(MoveLogStart(log_start_offset=partition_input.log_start_offset, pass_finished=True))
     return tuple(requests)
@@ -237,6 +240,8 @@ def answers_of(
     state: SharePartition, acknowledged: Ranges, member_id: str, acknowledged_by: str | None
 ) -> list[PartitionRequest]:
     """Acknowledgements, and attempts that ended without one."""
+    # These come from the sink's journal. The state may have absorbed them already: the engine before appended them,
+    # and ended before it removed the entry.
     if acknowledged_by is not None:
         acknowledged = still_held(state, acknowledged, acknowledged_by)
         member_id = acknowledged_by

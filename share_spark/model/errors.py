@@ -89,7 +89,7 @@ class DeadLetterError(ShareError):
 
 
 class SinkError(ShareError):
-    """The table for output refused rows: its schema, missing rights, a full disk. No record is to blame."""
+    """The table for output refused rows: its schema, missing rights, a full disk. No record is the cause."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 

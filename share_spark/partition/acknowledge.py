@@ -93,7 +93,7 @@ class _Acknowledgement:
         return self._outcome.response()
 
     def go_by_runs(self, batches: Sequence[AcknowledgementBatch]) -> ErrorCode:
-        """The state checks (R49) where no fetched batches are remembered: the runs say it all.
+        """The state checks (R49) where no fetched batches are remembered: the runs are enough.
 
         Written out for the frequent case, one type and all inside one run: it comes a hundred thousand times.
         """

@@ -42,7 +42,7 @@ def acquire(draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int
     outcome = RequestEffects(limits.max_delivery_count)
     if not request.log_batches or request.max_records <= 0 or not draft.initialized:
         return outcome.response()
-    if request.suspects:
+    if request.suspects:  # these, and no other record: it would be lost with them
         acquired = _acquire_suspects(draft, request, limits, now_ms)
     elif request.mode is AcquireMode.EXACT:
         acquired = _acquire_exact(draft, request, limits, now_ms)

@@ -26,7 +26,7 @@ def evolve(state: SharePartition | None, record: ShareRecord) -> SharePartition:
         return _from_snapshot(record)
     if state is None:
         raise StateError(f"{record.key}: the first record is an update, its snapshot is missing")
-    if record.snapshot_epoch != state.snapshot_epoch:
+    if record.snapshot_epoch != state.snapshot_epoch:  # it changes a state that was replaced
         return state
     return _updated(state, record)
 

@@ -40,7 +40,7 @@ def kip_batches(source: SharePartition | ShareSnapshot | ShareUpdate) -> tuple[S
 def _durable(run: InFlightBatch) -> InFlightBatch | None:
     if run.delivery_state is not DeliveryState.ACQUIRED:
         return run
-    if run.delivery_count <= 1:
+    if run.delivery_count <= 1:  # Available with count 0 is what a hole means
         return None
     return InFlightBatch(run.first_offset, run.last_offset, DeliveryState.AVAILABLE, run.delivery_count - 1)
 

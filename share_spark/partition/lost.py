@@ -59,7 +59,7 @@ def lose(outcome: RequestEffects, lost: Sequence[Lost]) -> None:
             case Loss.NOT_ENTERED:
                 outcome.take_back(run, _waiting(run.doubt))
             case Loss.FINISHED:
-                # The attempt counts, as the handler had it; it is not to blame for what ended the worker later.
+                # The attempt counts, as the handler had it; another record ended the worker.
                 outcome.give_back(run, run.delivery_count, Doubt.NONE)
             case Loss.AMONG_OTHERS:
                 outcome.give_back(run, run.delivery_count, Doubt.ACCUSED)
@@ -100,7 +100,7 @@ def traced(ended: Sequence[InFlightBatch], traces: Sequence[Trace]) -> Iterator[
 
 
 def _cut(run: InFlightBatch, entered: Sequence[TracedRange]) -> Iterator[Lost]:
-    """``run`` in pieces, by what the trace says.
+    """``run`` in pieces, by the trace.
 
     run       |--------------------------------|
     entered      |-----|   |--|      |-------------|

@@ -183,7 +183,7 @@ class Group:
             oracle.move_log_start(ends.log_start_offset)
             oracle.advance()
         taken = [run for run in state.in_flight if run[4:6] == (life.member, now + LOCK_MS)]
-        won = sum(run[1] - run[0] + 1 for run in taken)
+        won = sum(run.last_offset - run.first_offset + 1 for run in taken)
         if any(run.doubt >= LOST_TWICE for run in taken):
             assert {min(run.doubt, ACCUSED) for run in taken} == {searched}
             is_alone = taken[0].doubt == ALONE
@@ -261,7 +261,9 @@ Facts = tuple[int, int, dict[int, tuple[int, int, str | None, int | None, int]]]
 
 def facts(state: SharePartition) -> Facts:
     """SPSO, SPEO, and (state, count, member, deadline, doubt) of each offset."""
-    records = {offset: tuple(run[2:]) for run in state.in_flight for offset in range(run[0], run[1] + 1)}
+    records = {
+        offset: tuple(run[2:]) for run in state.in_flight for offset in range(run.first_offset, run.last_offset + 1)
+    }
     return state.start_offset, state.end_offset, records  # type: ignore[return-value]
 
 

@@ -185,7 +185,9 @@ class LeaderAgainstOracle(RuleBasedStateMachine):
             if o >= state.start_offset
         }
         covered = {
-            o: (int(run[2]), run[3]) for run in loaded.in_flight for o in range(run.first_offset, run.last_offset + 1)
+            o: (int(run.delivery_state), run.delivery_count)
+            for run in loaded.in_flight
+            for o in range(run.first_offset, run.last_offset + 1)
         }
         for offset in range(state.start_offset, state.end_offset):
             expected = undone.get(offset, (AVAILABLE, 0))

@@ -124,7 +124,8 @@ def archived(ranges: tuple[ArchivedRange, ...]) -> Iterator[str]:
 
 
 def batch_text(batch: StateBatch) -> str:
-    return f"{text(batch[0], batch[1])} {STATES[batch[2]]}{batch[3]}"
+    first, last, state, count = batch[:4]
+    return f"{text(first, last)} {STATES[state]}{count}"
 
 
 def text(first: int, last: int) -> str:

@@ -63,7 +63,7 @@ class Window:
 
 
 def _cells(batches: tuple[InFlightBatch, ...]) -> dict[int, Cell]:
-    return {offset: Cell(*run[2:]) for run in batches for offset in range(run[0], run[1] + 1)}
+    return {offset: Cell(*run[2:]) for run in batches for offset in range(run.first_offset, run.last_offset + 1)}
 
 
 def _is_free(settled: Cell | Fate | None) -> bool:

@@ -294,7 +294,9 @@ class SimulatedWorld:
         for topic, partition in state.values():
             check_invariants(partition)
             window = self.ledger.windows[TopicPartition(topic, partition.key.partition)]
-            cells = {o: Cell(*run[2:]) for run in partition.in_flight for o in range(run[0], run[1] + 1)}
+            cells = {
+                o: Cell(*run[2:]) for run in partition.in_flight for o in range(run.first_offset, run.last_offset + 1)
+            }
             demand(cells == window.cells, partition.key, "is", cells, "not", window.cells)
             demand(partition.start_offset == window.start, partition.key, "starts at", partition.start_offset)
         if self.ledger.owner[1] == engine.run_id:

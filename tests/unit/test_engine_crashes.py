@@ -27,7 +27,7 @@ def test_death_before_the_append_of_acknowledgements_repeats_the_delivery() -> N
 
 
 def test_what_was_accepted_before_the_death_is_never_delivered_again() -> None:
-    world = InMemoryGroup(handler=lambda *record: RELEASE if record[2] == 3 else ACCEPT)
+    world = InMemoryGroup(handler=lambda _topic, _partition, offset, _count: RELEASE if offset == 3 else ACCEPT)
     world.produce(5)
     engine = world.engine(interrupt=Interruption(Moment.AFTER_APPEND, Death(), nth=2))
     engine.run()
@@ -57,7 +57,9 @@ def test_locks_of_an_ended_engine_hold_until_their_deadline() -> None:
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_an_append_of_unknown_outcome_changes_nothing_for_the_records(moment: Moment, nth: int) -> None:
     """It happened or it did not: the log shows which, and each record is delivered as if nothing had been."""
-    world = InMemoryGroup(handler=lambda *record: RELEASE if (record[2], record[3]) == (1, 1) else ACCEPT)
+    world = InMemoryGroup(
+        handler=lambda _topic, _partition, offset, count: RELEASE if (offset, count) == (1, 1) else ACCEPT
+    )
     world.produce(3)
     engine = world.engine(available_now=True, interrupt=Interruption(moment, OSError("timed out"), nth))
     engine.run_until_done()
@@ -169,7 +171,7 @@ def test_of_two_claims_of_one_epoch_the_first_wins() -> None:
 
 
 def test_stopping_commits_what_was_handled_and_acquires_nothing() -> None:
-    world = InMemoryGroup(handler=lambda *record: RELEASE if record[2] == 1 else ACCEPT)
+    world = InMemoryGroup(handler=lambda _topic, _partition, offset, _count: RELEASE if offset == 1 else ACCEPT)
     world.produce(3)
     engine = world.engine()
     engine.run()

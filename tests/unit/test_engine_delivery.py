@@ -18,7 +18,9 @@ def test_accepted_records_are_delivered_once_and_pass_the_start_offset() -> None
 
 
 def test_a_released_record_comes_back_with_the_next_count() -> None:
-    world = InMemoryGroup(handler=lambda *record: RELEASE if record[2] % 2 and record[3] < 3 else ACCEPT)
+    world = InMemoryGroup(
+        handler=lambda _topic, _partition, offset, count: RELEASE if offset % 2 and count < 3 else ACCEPT
+    )
     world.produce(4)
     runs = world.engine(available_now=True).run_until_done()
     assert world.calls == [
@@ -37,7 +39,7 @@ def test_a_released_record_comes_back_with_the_next_count() -> None:
 
 def test_a_release_holds_up_the_start_offset_but_not_its_neighbours() -> None:
     """R15."""
-    world = InMemoryGroup(handler=lambda *record: RELEASE if record[2] == 1 else ACCEPT)
+    world = InMemoryGroup(handler=lambda _topic, _partition, offset, _count: RELEASE if offset == 1 else ACCEPT)
     world.produce(4)
     engine = world.engine()
     engine.run()
@@ -46,7 +48,9 @@ def test_a_release_holds_up_the_start_offset_but_not_its_neighbours() -> None:
 
 
 def test_a_rejected_record_is_archived_at_once_and_becomes_a_dead_letter() -> None:
-    world = InMemoryGroup(handler=lambda *record: (REJECT, "no such account") if record[2] == 2 else ACCEPT)
+    world = InMemoryGroup(
+        handler=lambda _topic, _partition, offset, _count: (REJECT, "no such account") if offset == 2 else ACCEPT
+    )
     world.produce(4)
     runs = world.engine(available_now=True).run_until_done()
     assert world.deliveries[0, 2] == 1
@@ -75,7 +79,7 @@ def test_poison_reaches_its_limit_after_exactly_so_many_deliveries(limit: int) -
 
 
 def test_dead_letters_are_cut_where_the_error_changes() -> None:
-    world = InMemoryGroup(handler=lambda *record: (REJECT, "odd" if record[2] >= 2 else ""))
+    world = InMemoryGroup(handler=lambda _topic, _partition, offset, _count: (REJECT, "odd" if offset >= 2 else ""))
     world.produce(4)
     world.engine(available_now=True).run_until_done()
     assert [letter[1:] for letter in world.dead_letters.letters] == [
@@ -154,7 +158,7 @@ def test_what_the_dead_hold_below_the_log_start_ends_with_its_lock() -> None:
 
 def test_a_log_start_that_moves_onto_finished_records_passes_them() -> None:
     """R15, R25: otherwise an available-now run would wait for an acknowledgement that no member can give any more."""
-    world = InMemoryGroup(handler=lambda *record: RELEASE if record[2] == 0 else ACCEPT)
+    world = InMemoryGroup(handler=lambda _topic, _partition, offset, _count: RELEASE if offset == 0 else ACCEPT)
     world.produce(3)
     engine = world.engine(available_now=True)
     engine.run()

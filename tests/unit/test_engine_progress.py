@@ -85,7 +85,8 @@ def test_a_new_engine_without_work_appends_one_snapshot_and_no_more() -> None:
 def test_the_lock_limit_bounds_the_window() -> None:
     """R37: a window of 100 offsets, SPSO to end, finished ones included."""
     world = InMemoryGroup(
-        handler=lambda *record: RELEASE if record[2] == 0 else ACCEPT, share__partition__max__record__locks=100
+        handler=lambda _topic, _partition, offset, _count: RELEASE if offset == 0 else ACCEPT,
+        share__partition__max__record__locks=100,
     )
     world.produce(300)
     engine = world.engine()
@@ -118,7 +119,10 @@ def test_records_per_trigger_are_shared_out() -> None:
 
 def test_redeliveries_come_before_new_records() -> None:
     """R38: in offset order."""
-    world = InMemoryGroup(handler=lambda *record: RELEASE if record[3] == 1 else ACCEPT, max__records__per__trigger=3)
+    world = InMemoryGroup(
+        handler=lambda _topic, _partition, _offset, count: RELEASE if count == 1 else ACCEPT,
+        max__records__per__trigger=3,
+    )
     world.produce(9)
     world.engine(available_now=True).run_until_done()
     assert [call[1:] for call in world.calls[:6]] == [(0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (2, 2)]

@@ -74,7 +74,9 @@ def test_the_next_engine_finds_it() -> None:
 
 def test_what_lies_below_the_new_end_is_untouched() -> None:
     """Released and accepted there: redelivered once, with its count, or not at all."""
-    world = InMemoryGroup(handler=lambda *record: RELEASE if record[2] % 3 == 0 and record[3] == 1 else ACCEPT)
+    world = InMemoryGroup(
+        handler=lambda _topic, _partition, offset, count: RELEASE if offset % 3 == 0 and count == 1 else ACCEPT
+    )
     world.produce(10)
     engine = world.engine()
     engine.run()
