@@ -1,13 +1,13 @@
 """The share coordinator, pure: what durable state of share-partitions means and how writes to it combine.
 
-Initialize, Read, Write, Delete and ReadSummary of KIP-932 section 4. ``decide(key, state, request)`` answers for one
-share-partition with at most one record, ``evolve(state, record)`` is the only thing that makes a new state, live and
+Initialize, Read, Write, Delete and ReadSummary of KIP-932. ``decide(key, state, request)`` answers for one
+share-partition with at most one record, ``evolve(state, record)`` is the only function that makes a new state, live and
 in recovery; ``answer`` and ``evolved`` are the same for a ``CoordinatorShard``, all keys of one state partition.
 
-The state is the KIP's: no member, no lock, a running attempt never counts (R8). So a write is never refused for what
-it says of an offset: the stronger of two wins (R81), and only Initialize with a new state epoch begins anew (R84).
+The state is the KIP's: no member, no lock, a running attempt never counts (R8). So a write is never refused for the
+state that it gives an offset: the stronger of two wins (R81), and only Initialize with a new state epoch resets (R84).
 
-What may not enter: pyspark, os, time, random, threading, socket, logging, and the sister room ``partition``.
+Not imported here: pyspark, os, time, random, threading, socket, logging, and the package ``partition``.
 """
 
 from share_spark.coordinator.combine import combine_batches

@@ -3,6 +3,11 @@
 Per offset the greatest (delivery count, delivery state) wins, whatever was written last: a late or repeated write can
 never undo a newer attempt (R84, R87). The result is canonical: sorted, disjoint, touching runs of equal state and
 count joined. (Kafka's own procedure, R82, leaves some neighbours unjoined; per offset the two agree.)
+
+    existing     [V1-----------------][D1------]         V: Available, D: Acknowledged, the digit is the delivery count
+    new               [V2------][D1-----------------]
+    sweep at     ^    ^         ^     ^         ^        where a batch begins, or the strongest one ends
+    combined     [V1-][V2------][D1-----------------]    V2 is stronger than V1, D1 than V1
 """
 
 from __future__ import annotations
@@ -42,14 +47,16 @@ def _pruned(batches: Iterable[StateBatch], start_offset: int) -> list[StateBatch
 def _strongest(batches: list[StateBatch]) -> Iterator[StateBatch]:
     """Disjoint pieces in offset order, of the strongest batch at each offset (R81).
 
-    ``batches`` is sorted. The heap holds those that reach past ``at``, the strongest on top, as
-    (-count, -state, last offset); one that ends before ``at`` is dropped when it comes up.
+    ``batches`` is sorted. The heap holds those that begin at or before ``at``, the strongest on top, as
+    (-count, -state, last offset). One that ends before ``at`` is dropped only when it comes to the top: to find it
+    earlier would cost a search of the heap.
     """
     heap: list[tuple[int, int, int]] = []
     at = 0
     following = 0
     while following < len(batches) or heap:
         if not heap:
+            # A hole: nothing reaches past ``at``, so the sweep goes on where the next batch begins.
             at = batches[following].first_offset
         while following < len(batches) and batches[following].first_offset <= at:
             _, last, state, count = batches[following]
@@ -60,6 +67,7 @@ def _strongest(batches: list[StateBatch]) -> Iterator[StateBatch]:
             heappop(heap)
             continue
         if following < len(batches):
+            # The next batch may be stronger, so this piece ends before it, and the two are compared there.
             last = min(last, batches[following].first_offset - 1)
         yield StateBatch(at, last, -state, -count)
         at = last + 1

@@ -1,12 +1,12 @@
 """What a request does to one share-partition's durable state: at most one record, and an answer (KIP-932, R91-R103).
 
 The answer may go out only when the record is committed (R99). Which keys exist is known from Initialize and Delete
-alone; topics are somebody else's business.
+alone; whether a topic exists is not checked here.
 
 Where the released Kafka (4.2) answers otherwise: it calls Read and Write of an unknown key INVALID_REQUEST and its
 summary no error at all (here UNKNOWN_TOPIC_OR_PARTITION, R93, O10), takes any state epoch above the known one (here
 only Initialize may raise it, R95, O50), fences no Write with epoch -1 (here -1 is lower than what is known, R94, R95: a
-writer that names no epoch could not be fenced at all), and looks into no batch.
+writer that names no epoch could not be fenced at all), and does not check state batches.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ UPDATES_PER_SNAPSHOT = 500
 """``share.coordinator.snapshot.update.records.per.snapshot`` by default (R77); 0: every write is a snapshot (R78)."""
 
 ZERO_UUID = "AAAAAAAAAAAAAAAAAAAAAA"
-"""How a null topic id comes over the wire."""
+"""A null topic id as the wire protocol has it."""
 
 _DURABLE_STATES = frozenset({DeliveryState.AVAILABLE, DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED})
 
@@ -91,7 +91,7 @@ def refusal(request: StateRequest, fault: Fault) -> CoordinatorDecision:
 
 
 def fresh_snapshot(state: ShareState) -> StateSnapshot:
-    """All of ``state`` anew, with the next snapshot epoch (R75): what keeps an idle key from blocking pruning (R89)."""
+    """All of ``state`` again, with the next snapshot epoch (R75), so that an idle key does not block pruning (R89)."""
     return StateSnapshot(
         key=state.key,
         snapshot_epoch=next_snapshot_epoch(state.snapshot_epoch),
@@ -106,7 +106,7 @@ def fresh_snapshot(state: ShareState) -> StateSnapshot:
 
 
 def malformed(request: StateRequest) -> Fault | None:
-    """INVALID_REQUEST for what no state could make right (R96); it comes before all other checks."""
+    """INVALID_REQUEST for what is wrong whatever the state is (R96); it comes before all other checks."""
     if not request.topic_id or request.topic_id == ZERO_UUID:
         return _invalid("the topic id is missing")
     if request.partition < 0:
@@ -139,7 +139,7 @@ def _fenced(key: SharePartitionKey, state: ShareState | None, request: StateRequ
         return _older_state(request.state_epoch, state) if state else None
     if state is None:
         return Fault(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{key} is not initialized")
-    # Who only reads and names no epoch is no leader: the group coordinator lists offsets so.
+    # A reader without an epoch is not a leader: the group coordinator lists offsets in this way.
     named = isinstance(request, WriteState) or request.leader_epoch != NOT_GIVEN
     if named and request.leader_epoch < state.leader_epoch:
         return Fault(ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {request.leader_epoch}, known {state.leader_epoch}")
@@ -166,7 +166,7 @@ def _invalid(message: str) -> Fault:
 
 
 def _initial_snapshot(key: SharePartitionKey, state: ShareState | None, request: InitializeState) -> StateSnapshot:
-    """R101. Leaders stay fenced by what was known of them: a reset is no new leader."""
+    """R101. The leader epoch is kept: a reset does not make an older leader valid again."""
     return StateSnapshot(
         key=key,
         snapshot_epoch=next_snapshot_epoch(state.snapshot_epoch) if state else 0,
@@ -190,7 +190,7 @@ def _raised_leader_epoch(state: ShareState, request: ReadState, updates_per_snap
 
 
 def _written(state: ShareState, request: WriteState, updates_per_snapshot: int) -> StateRecord | None:
-    """An update, or a snapshot where that is due or no longer (R77). None: all of it is durable already (R87)."""
+    """An update, or a snapshot where one is due or is not larger (R77). None: all of it is durable already (R87)."""
     update = StateUpdate(
         key=state.key,
         snapshot_epoch=state.snapshot_epoch,
@@ -200,8 +200,9 @@ def _written(state: ShareState, request: WriteState, updates_per_snapshot: int) 
     )
     after = evolve(state, update)
     assert after is not None, "an update deletes nothing"
-    if after == state:
+    if after == state:  # a repeated write: ``ShareState`` compares without the number of updates
         return None
+    # Then a snapshot is as small as the update, and replay needs nothing before it.
     nothing_in_flight = after.start_offset > state.start_offset and not after.state_batches
     due = state.updates >= updates_per_snapshot
     return fresh_snapshot(after) if due or nothing_in_flight else update

@@ -22,7 +22,7 @@ def evolve(state: ShareState | None, record: StateRecord) -> ShareState | None:
     """The state after ``record``; None: the key is unknown.
 
     An update of another snapshot epoch is ignored (R85). So is one without any snapshot: the key stays unknown and
-    its leader is told so, which is better than to go on from half a state.
+    its leader gets that error, which is better than to go on with a part of the state.
     """
     if isinstance(record, StateTombstone) or record.snapshot_epoch in DELETED_SNAPSHOT_EPOCHS:
         return None

@@ -1,7 +1,7 @@
-"""What is said to the share coordinator, what it answers, and the records it keeps, all in the KIP's own form (R74-R79,
-section 4.7 of KIP-932): no members, no locks, Acquired never.
+"""Requests to the share coordinator, its answers, and the records it keeps, all in the KIP's own form (R74-R79,
+R91-R104): no members, no locks, never Acquired.
 
-A request may name many share-partitions of one group; each is one entry here, is judged on its own and has its own
+A request may name many share-partitions of one group; each is one entry here, is handled on its own and has its own
 result (R98). The wire nests entries by topic, which changes nothing but the bytes.
 """
 
@@ -40,7 +40,7 @@ class InitializeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadState:
-    """Ask for all there is (R102). ``leader_epoch`` -1: whoever asks is no leader and is not fenced."""
+    """Ask for the whole state (R102). ``leader_epoch`` -1: the reader is not a leader, and is not fenced."""
 
     topic_id: str
     partition: int
@@ -138,8 +138,8 @@ StateRecord = StateSnapshot | StateUpdate | StateTombstone
 class ShareState:
     """What the coordinator holds of one share-partition: the fold of its records.
 
-    ``state_batches`` are sorted, disjoint and joined. ``updates``: since the snapshot; it only tells when the next
-    one is due, so two states that differ in it are equal (R87).
+    ``state_batches`` are sorted, disjoint and joined. ``updates``: since the snapshot; it is only there to know when
+    the next one is due, so two states that differ in it are equal (R87).
     """
 
     key: SharePartitionKey

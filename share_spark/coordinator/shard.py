@@ -27,7 +27,7 @@ from share_spark.model.ids import SharePartitionKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorShard:
-    """``state_partition`` of ``state_partitions``. Until it is ``loaded`` it answers nothing but that (R73)."""
+    """``state_partition`` of ``state_partitions``. Until it is ``loaded`` it only answers that it is not (R73)."""
 
     state_partition: int
     state_partitions: int = STATE_PARTITIONS

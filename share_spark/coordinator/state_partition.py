@@ -1,4 +1,4 @@
-"""Which partition of the share-group state owns a key: Kafka's own arithmetic, so that both agree (R70, R71)."""
+"""Which partition of the share-group state owns a key: the same arithmetic as Kafka's (R70, R71)."""
 
 from __future__ import annotations
 

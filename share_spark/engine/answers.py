@@ -15,18 +15,19 @@ from share_spark.model.requests import AcknowledgeType, Loss
 
 def answers_for(acquired: Mapping[TopicPartition, PartitionOutcome], delivered: Delivered) -> AcknowledgedSpans:
     """Answers for exactly what was acquired."""
+    # After a fault of the delivery an offset without an answer was not reached; without one it holds no record.
     missing = AcknowledgeType.GAP if delivered.fault is None else Loss.NOT_ENTERED
-    said = {answer.partition: answer for answer in delivered.answers}
+    by_partition = {answer.partition: answer for answer in delivered.answers}
     answers = {}
     for at, outcome in acquired.items():
-        answer = said.get(at) or AcknowledgedSpan(at, NO_RANGES, ())
+        answer = by_partition.get(at) or AcknowledgedSpan(at, NO_RANGES, ())
         answers[outcome.key] = answer._replace(ranges=filled(outcome.acquired, answer.ranges, missing))
     return answers
 
 
 def output_lost(span: AcknowledgedSpan, error: str, *, is_explained: bool) -> AcknowledgedSpan:
-    """What was accepted was done with, and is lost with its output. Unless a record is known to have brought the worker
-    down, it may be one of these that did, by the size of its output."""
+    """The accepted records were handled, and are lost with their output rows. Unless another record is known to have
+    brought the worker down, one of these may have, by the size of its output."""
     accepted = span.ranges[:, 2] == AcknowledgeType.ACCEPT
     ranges = span.ranges.copy()
     ranges[accepted, 2] = Loss.FINISHED if is_explained else Loss.AFTER_HANDLER
@@ -35,12 +36,17 @@ def output_lost(span: AcknowledgedSpan, error: str, *, is_explained: bool) -> Ac
 
 
 def filled(acquired: Ranges, acknowledged: Ranges, missing: AcknowledgeType | Loss) -> Ranges:
-    """Answer ``missing`` for every acquired offset that nobody reported. GAP: there is no record at it (R19, R21).
+    """``acknowledged``, and ``missing`` for each acquired offset without an answer. GAP: it holds no record (R19, R21).
+
+        acquired       [----------------]     [--------]
+        acknowledged   [2--][1-----]          [1-]  [1-]
+        returned       [2--][1-----][ 0 ]     [1-][0[1-]     0: ``missing``
 
     ``acquired`` (first, last, count) and ``acknowledged`` (first, last, type) ascend and are disjoint; the second lies
     within the first. Returns ranges that cover ``acquired`` exactly.
     """
     acquired = acquired[np.argsort(acquired[:, 0], kind="stable")]
+    # The second lies within the first, so equal sizes mean that no offset is missing: the frequent case.
     if _offsets_in(acquired) == _offsets_in(acknowledged):
         return acknowledged
     holes: list[tuple[int, int, int]] = []
@@ -67,7 +73,12 @@ def is_inside(ranges: Ranges, offset: int) -> bool:
 
 
 def cut_by_error(first: int, last: int, errors: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str | None]]:
-    """Cut ``first..last`` where the error text changes. ``errors`` ascend and are disjoint."""
+    """Cut ``first..last`` where the error text changes. ``errors`` ascend and are disjoint.
+
+    first..last   [--------------------]
+    errors      [ e1 ]      [ e2 ]
+    returned      [e1][none][ e2 ][none]
+    """
     pieces: list[tuple[int, int, str | None]] = []
     at = first
     start = bisect.bisect_left(errors, first, key=lambda entry: entry[1])

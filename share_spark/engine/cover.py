@@ -1,7 +1,7 @@
 """Which stretches of the log to read for a set of acquired ranges. Pure.
 
 A read of Spark's Kafka source takes one stretch per partition and costs some 0.07 s before its first record, as
-much as reading tens of thousands of records that nobody asked for. So neighbouring ranges are read as one covering
+much as reading tens of thousands of records that are not needed. So neighbouring ranges are read as one covering
 span, a span is cut only where the gap is worth a read of its own, and the number of reads is bounded.
 """
 
@@ -29,6 +29,9 @@ def _cover(acquired: AcquiredSpan) -> list[OffsetSpan]:
     ranges = acquired.ranges[np.argsort(acquired.ranges[:, 0], kind="stable")]
     if not len(ranges):
         return []
+    # acquired   [---]   [--]                         [----]  [-]
+    # gaps            ^^^    ^^^^^^^^^^^^^^^^^^^^^^^^^      ^^          between neighbours
+    # read       [----------]                         [---------]       cut where the gap is worth a further read
     gaps = ranges[1:, 0] - ranges[:-1, 1] - 1
     widest = np.argsort(gaps, kind="stable")[::-1][: MAX_READS - 1]
     cuts = np.sort(widest[gaps[widest] >= READ_COST_OFFSETS])

@@ -21,7 +21,7 @@ class EngineTime:
         self.now_ms, self._clock_ms = max(clock_ms, last_time_ms), clock_ms
 
     def read(self, clock_ms: int) -> int:
-        """What has passed on the clock since the last look has passed; a clock that was set back says nothing."""
+        """Adds what has passed on the clock since the last call. A clock that was set back adds nothing."""
         self.now_ms += max(0, clock_ms - self._clock_ms)
         self._clock_ms = clock_ms
         return self.now_ms

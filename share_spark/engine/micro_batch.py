@@ -1,7 +1,7 @@
 """The micro-batch: inputs, decision, one append, then effects. The only loop that owns order and durability.
 
     log ends, acknowledgements, time  ->  plan  ->  advance (decide, on the executors)
-        ->  announce dead letters  ->  one append  ->  has somebody else claimed the group?  ->  write dead letters
+        ->  announce dead letters  ->  one append  ->  has another engine claimed the group?  ->  write dead letters
         ->  deliver what was acquired  ->  commit its output; its acknowledgements are an input of the next micro-batch
 
 What if the process dies ...
@@ -9,7 +9,7 @@ What if the process dies ...
   run, the records stay Acquired until their lock ends, and are delivered again with a higher count; unless they had
   output: then the sink's commit has decided, and the next engine finds it there and absorbs it;
 - after the append, before dead letters are written: the next engine finds them announced, and writes them;
-- before or during delivery: the same as the first; what workers have left of it tells what was entered;
+- before or during delivery: the same as the first; what workers have left of it shows what was entered;
 - inside the commit of the output: it is there or it is not, and the acknowledgements with it. An engine that lives and
   cannot tell which does nothing more: what it gave back might have been decided.
 An append whose outcome is unknown is looked up by its stamp; the live state is rebuilt from the log before going on.
@@ -133,7 +133,7 @@ class ShareGroupEngine:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When the next lock of the dead ends, if there is one."""
+        """When the next lock of an engine that has ended expires, if there is one."""
         deadlines = [summary.next_deadline_ms for summary in self._summaries.values() if summary.next_deadline_ms]
         return min(deadlines, default=None)
 
@@ -144,7 +144,9 @@ class ShareGroupEngine:
         thrown away, after a last call with ``stopping`` unless it was fenced.
         """
         if self._output_in_doubt:
-            raise OutputUnknownError("nobody knows whether the last output is in the sink; the next engine asks it")
+            raise OutputUnknownError(
+                "it is not known whether the last output is in the sink; the next engine finds out"
+            )
         timer = StepTimer()
         if self._unresolved is not None and self._resolve(self._unresolved):
             self._absorbed(())
@@ -171,7 +173,7 @@ class ShareGroupEngine:
         topics = self.ports.topics
         ends = topics.log_ends_or_last() if stopping else topics.log_ends()
         self._targets = targets_within(self._targets, ends)
-        traces = self._traces(ends)  # before the search: they tell how it is to be done
+        traces = self._traces(ends)  # before the search: they show how it is to be done
         return Inputs(
             now_ms=now_ms,
             topics=topics.names(),
@@ -187,7 +189,7 @@ class ShareGroupEngine:
         )
 
     def _traces(self, ends: Iterable[SharePartitionKey]) -> Sequence[MemberTrace]:
-        """Asked when locks end that may not be ours. Where the dead have left none, the next will leave none either."""
+        """Asked when locks end that may not be ours. Where engines before left none, the next leaves none either."""
         deadlines = [self._summaries[key].next_deadline_ms for key in ends if key in self._summaries]
         is_due = any(deadline is not None and deadline <= self._time.now_ms for deadline in deadlines)
         if self._others_hold_until_ms is None or not is_due:
@@ -247,7 +249,7 @@ class ShareGroupEngine:
             return self._resolve(stamp)
 
     def _resolve(self, stamp: BatchStamp) -> bool:
-        """Did the append happen? As long as that cannot be told, nothing may be decided on the state before it."""
+        """Did the append happen? As long as that is not known, nothing may be decided on the state before it."""
         if self._happened is None:
             self._happened = self.ports.store.was_committed(stamp.batch_id)
         self._summaries = dict(self.ports.store.load())

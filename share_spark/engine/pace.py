@@ -12,7 +12,7 @@ FIRST_RECORDS = 1_000_000
 """The most that is acquired before anything has been measured: what is given back has been read for nothing."""
 
 _ENOUGH_RECORDS, _ENOUGH_S = 100, 1.0
-"""A measurement of fewer records, in less time, says nothing: the first call imports, connects, compiles."""
+"""A measurement of fewer records, in less time, is not used: the first call imports, connects, compiles."""
 
 _USED = 0.8
 """Share of the budget that is planned for: workers do not all get the same number of records."""
@@ -25,8 +25,8 @@ class Pace:
     records_per_s: float | None = None
 
     def after(self, entered: int, busy_s: float) -> Pace:
-        """After a delivery of ``entered`` records that kept the busiest worker for ``busy_s`` seconds. A handler that
-        has become slower is believed at once, one that has become faster half."""
+        """After a delivery of ``entered`` records that kept the busiest worker for ``busy_s`` seconds. A slower rate
+        is taken over at once, a faster one by half: to acquire too much costs more than to acquire too little."""
         if not entered or (entered < _ENOUGH_RECORDS and busy_s < _ENOUGH_S):
             return self
         found = entered / max(busy_s, 1e-6)

@@ -29,8 +29,8 @@ class Inputs:
     ``topics``: topic id -> name. ``ends``: log ends per key. ``initial_offsets``: for keys without state.
     ``targets``: exclusive end offsets of an available-now run, None when the run is endless. ``acknowledged``:
     third column acknowledge type or ``Loss``; ``acknowledged_by`` as in ``PartitionInput``.
-    ``suspects``: what of the suspects is next, None if there are none; ``suspects_next``: it is their turn.
-    ``traces``: what dead members have left, by topic-partition.
+    ``suspects``: which suspects are next, None if there are none; ``suspects_next``: it is their turn.
+    ``traces``: what members that have ended left, by topic-partition.
     """
 
     now_ms: int
@@ -52,6 +52,8 @@ def plan(
     """Inputs of the active share-partitions; ``max_records`` is shared out among those that want records."""
     wanted = {key: _demand(key, inputs, summaries, max_record_locks) for key in inputs.ends}
     piece = None if inputs.stopping else inputs.suspects
+    # In a micro-batch of suspects the others settle as well (acknowledgements, locks), but acquire nothing: a record
+    # that is in flight beside a suspect would be lost with it.
     if piece is not None and (inputs.suspects_next or not any(wanted.values())):
         active = [key for key in inputs.ends if key in piece.records or _must_settle(key, inputs, summaries)]
         partition_inputs = {
@@ -69,7 +71,8 @@ def plan(
 def _no_longer_read(
     inputs: Inputs, summaries: Mapping[SharePartitionKey, PartitionSummary]
 ) -> dict[SharePartitionKey, PartitionInput]:
-    """Acknowledgements that a dead engine's output decided, for share-partitions that nobody subscribes to any more."""
+    """Acknowledgements that the output of the engine before decided, for share-partitions that this group no longer
+    subscribes to."""
     return {
         key: PartitionInput(
             topic=summaries[key].topic,
@@ -97,6 +100,7 @@ def share_out(demands: Sequence[int], budget: int) -> list[int]:
     """
     shares = [0] * len(demands)
     left = budget
+    # Smallest demand first: what it leaves of its fair share is divided among those after it.
     order = sorted(range(len(demands)), key=demands.__getitem__)
     for position, index in enumerate(order):
         fair = -(-left // (len(order) - position))
@@ -108,7 +112,7 @@ def share_out(demands: Sequence[int], budget: int) -> list[int]:
 def truncated_to(summary: PartitionSummary | None, ends: LogEnds) -> int | None:
     """Where the log was cut off, exclusive, if it ends below the SPEO; all that was ever acquired was in the log once.
 
-    Not told by the last stable offset: it is below the SPEO as well when the isolation level was raised meanwhile.
+    The last stable offset does not show it: it is below the SPEO as well when the isolation level was raised meanwhile.
     """
     if summary is None or summary.start_offset < 0 or ends.end_offset < 0:
         return None
@@ -144,12 +148,14 @@ def _demand(
     end = end_for(key, inputs)
     if summary is None or summary.start_offset < 0:
         return min(max(0, end - inputs.initial_offsets.get(key, 0)), max_record_locks)
+    # Released records become Available in the same decision, before it acquires.
     released = _released(inputs.acknowledged.get(key, NO_RANGES))
     new = max(0, end - max(summary.end_offset, inputs.ends[key].log_start_offset))
-    # Acknowledgements may empty the window, so a share-partition that has some may hope for all of it.
+    # Acknowledgements may empty the window, so a share-partition that has some may be able to use all of it.
     window = 0 if key in inputs.acknowledged else summary.end_offset - summary.start_offset
-    acquitted = sum(summary.suspected[: inputs.suspects.searched - Doubt.LOST_TWICE]) if inputs.suspects else 0
-    return summary.available + acquitted + released + min(new, max(0, max_record_locks - window))
+    # Suspects of a lesser doubt than the one that is searched now are acquired with all other records.
+    not_searched = sum(summary.suspected[: inputs.suspects.searched - Doubt.LOST_TWICE]) if inputs.suspects else 0
+    return summary.available + not_searched + released + min(new, max(0, max_record_locks - window))
 
 
 def _released(acknowledged: Ranges) -> int:
@@ -170,7 +176,7 @@ def _must_settle(
         return True
     if truncated_to(summary, inputs.ends[key]) is not None:
         return True
-    # An engine that stops gives back all that is its own, even what nothing is known of.
+    # An engine that stops gives back all that it holds, even records of which it does not know how they ended.
     return summary.next_deadline_ms is not None and (inputs.stopping or summary.next_deadline_ms <= inputs.now_ms)
 
 
@@ -201,5 +207,5 @@ def _input_of(
 
 
 def traces_of(at: TopicPartition, traces: Sequence[MemberTrace]) -> MemberTraces:
-    """Of all members that left a trace: those that entered nothing here say so."""
+    """Of all members that left a trace. An empty one is information too: the member entered nothing here."""
     return tuple((trace.member_id, trace.entered.get(at, NO_TRACE)) for trace in traces)

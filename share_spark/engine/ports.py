@@ -26,7 +26,7 @@ RECORD_COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
-    """A topic as its log knows it. ``topic_id`` changes when the topic is deleted and created anew."""
+    """A topic as its log knows it. ``topic_id`` changes when the topic is deleted and created again."""
 
     topic: str
     topic_id: str
@@ -34,7 +34,7 @@ class TopicDescription:
 
 
 class OffsetSpan(NamedTuple):
-    """A stretch of one topic-partition to read, inclusive; may cover offsets that nobody asked for."""
+    """A stretch of one topic-partition to read, inclusive; may cover offsets that are not needed."""
 
     topic: str
     partition: int
@@ -150,7 +150,7 @@ NO_TRACE = np.empty((0, 4), dtype=np.int64)
 
 
 class MemberTrace(NamedTuple):
-    """What the workers of a dead member have left about their last delivery. ``entered``: int64 (n, 4) of first offset,
+    """What workers of an ended member have left about their last delivery. ``entered``: int64 (n, 4) of first offset,
     last offset, delivery count, ``Loss``, ascending and disjoint; what the member held and is not there was not
     entered."""
 

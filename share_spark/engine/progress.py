@@ -1,4 +1,4 @@
-"""What one micro-batch did, for people: counts of records and the time of each step."""
+"""What one micro-batch did, as readable figures: counts of records and the time of each step."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class MicroBatchProgress:
 
     @property
     def archived(self) -> int:
-        """Records archived for whatever reason."""
+        """Records archived, for any reason."""
         return self.rejected + self.limit_reached + self.gaps + self.below_log_start
 
     @property

@@ -2,8 +2,8 @@
 
 Suspects (``partition.lost``) are acquired in micro-batches of their own, so that nothing else can be lost with them.
 The deepest doubt is searched first, in pieces of a fixed size: of N that were lost twice N^(2/3) at a time, then √ of
-the piece that was lost again, then those that are accused. These run in turn, in one task, so that a trace tells which
-it was; where engines die without leaving one, each has a micro-batch to itself.
+the piece that was lost again, then those that are accused. These run in turn, in one task, so that a trace shows which
+one it was; where engines end without leaving a trace, each has a micro-batch to itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Piece:
 
     @property
     def alone(self) -> bool:
-        """Is it a single record, and accused? One that is merely left over from a larger piece is not."""
+        """Is it a single record, and accused? A single record that is the rest of a larger piece is not."""
         return self.in_turn and sum(self.records.values()) == 1
 
     @property
@@ -40,8 +40,8 @@ class Piece:
 
 @dataclass(slots=True, kw_only=True)
 class Search:
-    """Remembers how many there were when a search began, so that its pieces keep their size. ``one_by_one``: the dead
-    leave no traces here."""
+    """Remembers how many there were when a search began, so that its pieces keep their size. ``one_by_one``:
+    engines that ended have left no traces here."""
 
     one_by_one: bool = False
     _sizes: dict[Doubt, int] = field(default_factory=dict)
@@ -51,10 +51,12 @@ class Search:
     ) -> Piece | None:
         """None if nothing is suspected in the share-partitions ``keys``."""
         waiting = {key: summaries[key].suspected for key in keys if key in summaries and any(summaries[key].suspected)}
+        # The deepest doubt first: a small piece that was lost is searched before new pieces are lost beside it.
         for level in (2, 1, 0):
             doubt = Doubt(Doubt.LOST_TWICE + level)
             found = {key: counts[level] for key, counts in waiting.items() if counts[level]}
             if found:
+                # The size at the beginning: pieces of what is left would become smaller and smaller, and more of them.
                 self._sizes[doubt] = max(self._sizes.get(doubt, 0), sum(found.values()))
                 return Piece(searched=doubt, records=_first(found, self._piece_size(doubt)))
             self._sizes.pop(doubt, None)

@@ -3,7 +3,7 @@
 This is what runs on the executors, and what the simulation runs without Spark. The order inside a micro-batch is fixed:
 acknowledgements; attempts that ended without one; session ends; log truncation; lock expiry; log start; acquire. A
 live engine acknowledges everything it holds before it expires locks, so its own handlers are never late; what expires
-belongs to the dead, and so was lost in a crash (``partition.lost``).
+belongs to engines that have ended, and so was lost in a crash (``partition.lost``).
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ Ranges = NDArray[np.int64]
 NO_RANGES: Ranges = np.empty((0, 3), dtype=np.int64)
 
 MemberTraces = tuple[tuple[str, Ranges], ...]
-"""(member id, entered ranges) of dead members, in one share-partition. Four columns: first offset, last offset,
-delivery count, ``Loss``."""
+"""(member id, entered ranges) of members that have ended, in one share-partition. Four columns: first offset, last
+offset, delivery count, ``Loss``."""
 
 
 class PartitionSummary(NamedTuple):
@@ -77,13 +77,13 @@ class PartitionSummary(NamedTuple):
 class PartitionInput(NamedTuple):
     """Everything a share-partition needs to know in one micro-batch. Sent from the driver to its bucket.
 
-    ``end_offset`` (exclusive) bounds new records: the log end, or the target of an available-now run.
-    ``acknowledged``: third column is the acknowledge type, or a ``Loss``. ``acknowledged_by``: the member whose they
-    are, if not the engine itself: one whose output is committed and who died before it could say so here; of these,
-    only what it still holds counts. ``release_member``: the engine is stopping, what it still holds was never entered.
+    ``end_offset`` (exclusive) bounds new records: the log end, or the target of an available-now run. ``acknowledged``:
+    third column is the acknowledge type, or a ``Loss``. ``acknowledged_by``: the member that they belong to, if not
+    this engine: its output is committed, and it ended before its acknowledgements came here; of these, only what it
+    still holds is valid. ``release_member``: the engine is stopping, what it still holds was never entered.
     ``initial_offset``: SPSO of a share-partition that has none. ``searched``, ``suspects``, ``alone`` as in
-    ``Acquire``. ``traces``: of dead members whose locks may end now. ``truncated_to`` (exclusive): the log was found to
-    end there, below the SPEO.
+    ``Acquire``. ``traces``: of members that have ended and whose locks may end now. ``truncated_to`` (exclusive): the
+    log was found to end there, below the SPEO.
     """
 
     topic: str
@@ -132,7 +132,7 @@ class EndedAttempt(NamedTuple):
 
 
 Answered = tuple[tuple[PartitionRequest, PartitionResponse], ...]
-"""What a step asked of the share-partition, and the answers."""
+"""The requests of a step to the share-partition, and the answers."""
 
 
 class StepResult(NamedTuple):
@@ -214,12 +214,15 @@ def settling_requests(
     requests: list[PartitionRequest] = []
     if state.start_offset == UNINITIALIZED_START_OFFSET and partition_input.initial_offset is not None:
         requests.append(Initialize(start_offset=partition_input.initial_offset))
+    # Before anything that ends attempts without their acknowledgement: what a handler answered must not be lost.
     if len(partition_input.acknowledged):
         requests += answers_of(state, partition_input.acknowledged, member_id, partition_input.acknowledged_by)
+    # What is still held has no answer, so it is taken as never entered.
     if partition_input.release_member:
         requests.append(ReleaseMember(member_id=member_id, charged=False))
     if partition_input.truncated_to is not None:
         requests.append(TruncateLog(end_offset=partition_input.truncated_to))
+    # After the truncation: a lock on a record that the log has lost must not bring it back as Available.
     requests.append(ExpireLocks(lost=True, traces=tuple(_trace(*found) for found in partition_input.traces)))
     requests.append(MoveLogStart(log_start_offset=partition_input.log_start_offset, pass_finished=True))
     return tuple(requests)
@@ -237,22 +240,29 @@ def answers_of(
     state: SharePartition, acknowledged: Ranges, member_id: str, acknowledged_by: str | None
 ) -> list[PartitionRequest]:
     """Acknowledgements, and attempts that ended without one."""
+    # These come from the sink's journal. The state may have absorbed them already: the engine before appended them,
+    # and ended before it removed the entry.
     if acknowledged_by is not None:
         acknowledged = still_held(state, acknowledged, acknowledged_by)
         member_id = acknowledged_by
     is_lost = acknowledged[:, 2] < 0
-    said: list[PartitionRequest] = []
+    requests: list[PartitionRequest] = []
     if not is_lost.all():
         batches = acknowledgement_batches(acknowledged[~is_lost])
-        said.append(Acknowledge(member_id=member_id, batches=batches))
+        requests.append(Acknowledge(member_id=member_id, batches=batches))
     if is_lost.any():
         ranges = tuple((first, last, LOSSES[loss]) for first, last, loss in acknowledged[is_lost].tolist())
-        said.append(LoseAttempts(member_id=member_id, ranges=ranges))
-    return said
+        requests.append(LoseAttempts(member_id=member_id, ranges=ranges))
+    return requests
 
 
 def still_held(state: SharePartition, acknowledged: Ranges, member_id: str) -> Ranges:
-    """What of ``acknowledged`` (ascending, disjoint) the member holds now; the rest has been absorbed before."""
+    """What of ``acknowledged`` (ascending, disjoint) the member holds now; the rest has been absorbed before.
+
+    acknowledged   [------------]   [------]
+    held              [----]  [-------]
+    result            [----]  [-]   [-]
+    """
     held = np.array([run[:2] for run in state.in_flight if run.member_id == member_id], np.int64).reshape(-1, 2)
     begin = np.searchsorted(held[:, 1], acknowledged[:, 0])
     end = np.searchsorted(held[:, 0], acknowledged[:, 1], side="right")
@@ -277,9 +287,8 @@ def acquire_request(
     if partition_input.max_records <= 0:
         return ()
     window = (state.start_offset, state.end_offset)
-    if (
-        partition_input.truncated_to is not None
-    ):  # what is above was forgotten just before, and is not there to be acquired
+    if partition_input.truncated_to is not None:
+        # ``state`` is the one before this step, whose truncation removes all above.
         window = (min(window[0], partition_input.truncated_to), min(window[1], partition_input.truncated_to))
     first = max(window[0], partition_input.log_start_offset, partition_input.initial_offset or 0)
     last = max(window[1], partition_input.end_offset) - 1
@@ -325,7 +334,7 @@ def outcome_of(
 
 
 def _below(end: int | None, archived: Iterable[ArchivedRange]) -> Iterator[ArchivedRange]:
-    """``archived`` without what the log has lost: a dead letter would get the content of another record, or none."""
+    """``archived`` without what a truncation removed: its dead letter would get the content of another record."""
     for run in archived:
         if end is None or run.last_offset < end:
             yield run
@@ -334,10 +343,10 @@ def _below(end: int | None, archived: Iterable[ArchivedRange]) -> Iterator[Archi
 
 
 def front_of(topic: str, state: SharePartition) -> PartitionSummary:
-    """The driver's few integers about a share-partition."""
+    """The summary of a share-partition, for the driver."""
     available = sum(last - first + 1 for first, last, _ in available_ranges(state))
     doubted = suspected(state)
-    deadlines = [run[5] for run in state.in_flight if run[5] is not None]
+    deadlines = [run.lock_deadline_ms for run in state.in_flight if run.lock_deadline_ms is not None]
     return PartitionSummary(
         topic=topic,
         start_offset=state.start_offset,

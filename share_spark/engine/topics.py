@@ -21,7 +21,7 @@ _IDENTITY_CHECK_MS = 5_000
 
 @dataclass(slots=True, kw_only=True)
 class SubscribedTopics:
-    """Topics of one group on one topic log. Remembers their ids, so that a topic created anew is noticed."""
+    """Topics of one group on one topic log. Remembers their ids, to notice a topic that was created again."""
 
     group_id: str
     topics: Sequence[str]
@@ -33,12 +33,12 @@ class SubscribedTopics:
     _checked_ms: int = 0
 
     def refresh(self) -> None:
-        """Describe all topics. Raises TopicError (unknown, or created anew since), TopicUnreachableError."""
+        """Describe all topics. Raises TopicError (unknown, or created again since), TopicUnreachableError."""
         for topic in self.topics:
             found = self.log.describe(topic)
             known = self._described.get(topic)
             if known and known.topic_id != found.topic_id:
-                raise _created_anew(topic, known.topic_id, found.topic_id)
+                raise _created_again(topic, known.topic_id, found.topic_id)
             self._described[topic] = found
         self._checked_ms = self.clock()
 
@@ -48,7 +48,7 @@ class SubscribedTopics:
         for topic, topic_id in known:
             found = self._described.get(topic)
             if found and found.topic_id != topic_id:
-                raise _created_anew(topic, topic_id, found.topic_id)
+                raise _created_again(topic, topic_id, found.topic_id)
 
     def log_ends(self) -> dict[SharePartitionKey, LogEnds]:
         """Ends of every partition, new ones included; one call per topic. Raises TopicError, TopicUnreachableError."""
@@ -57,6 +57,7 @@ class SubscribedTopics:
             for topic in self.topics
             for partition, found in self.log.log_ends(topic).items()
         }
+        # A log that ends earlier than before was truncated, or belongs to a new topic of the same name: ask at once.
         gone_back = any(key in ends and ends[key].end_offset < old.end_offset for key, old in self._ends.items())
         if gone_back or self.clock() - self._checked_ms >= _IDENTITY_CHECK_MS:
             self.refresh()
@@ -64,9 +65,9 @@ class SubscribedTopics:
         return ends
 
     def log_ends_or_last(self) -> Mapping[SharePartitionKey, LogEnds]:
-        """``log_ends``, or what it said last if the topics cannot be asked: an engine that stops acquires nothing,
-        and must be able to commit and give back what it has while the topic log is out of reach. Nothing was acquired
-        past them, so they are never taken for a truncation that was none."""
+        """``log_ends``, or its last result if the topics cannot be asked: an engine that stops acquires nothing, and
+        has to commit and give back what it holds while the topic log is out of reach. Nothing was acquired past these
+        ends, so they are never mistaken for a truncation."""
         try:
             return self.log_ends()
         except TopicError as fault:
@@ -119,7 +120,7 @@ def warn_of_truncations(
     partition_inputs: Mapping[SharePartitionKey, PartitionInput],
     summaries: Mapping[SharePartitionKey, PartitionSummary],
 ) -> None:
-    """Say which records were in the log once and are not there any more."""
+    """Warn of records that were in the log and are not there any more."""
     for key, partition_input in partition_inputs.items():
         if partition_input.truncated_to is not None:
             _log.warning(
@@ -130,8 +131,8 @@ def warn_of_truncations(
             )
 
 
-def _created_anew(topic: str, known: str, found: str) -> TopicError:
+def _created_again(topic: str, known: str, found: str) -> TopicError:
     return TopicError(
-        f"topic {topic!r} was deleted and created anew (topic id was {known}, is {found}); "
+        f"topic {topic!r} was deleted and created again (topic id was {known}, is {found}); "
         "its share-group state belongs to the old one: use another group or delete the state"
     )

@@ -112,7 +112,7 @@ def _with_holes_stated(state: SharePartition) -> SharePartition:
 
 
 def _settled(state: SharePartition) -> SharePartition:
-    """R15: the SPSO past final runs at the summary."""
+    """R15: the SPSO past final runs at the front."""
     first_open = next((run[0] for run in state.in_flight if not run.delivery_state.is_final), state.end_offset)
     if not state.in_flight or not state.in_flight[0].delivery_state.is_final:
         return state

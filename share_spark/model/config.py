@@ -1,8 +1,8 @@
 """Settings of a share group: one table of keys, each with its type, default and range.
 
 The same keys work in ``conf/*.toml``, in ``ShareGroup(...).option(key, value)`` and on the command line. Names are
-Kafka's where Kafka has the setting (section 9 of KIP-932 and the group configs of 4.2 and 4.3). A value outside its
-range is refused, never clipped (R170); an unknown key is an error that names the nearest known one.
+Kafka's where Kafka has the setting ("Configuration" of KIP-932 and the group configs of 4.2 and 4.3). A value outside
+its range is refused, never clipped (R170); an unknown key is an error that names the nearest known one.
 """
 
 from __future__ import annotations

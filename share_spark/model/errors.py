@@ -1,5 +1,5 @@
-"""Errors, few, named by who is at fault. Each carries its Kafka error code and whether a retry can help
-(section 8 of KIP-932). Expected faults of a request are response values (``ErrorCode``); exceptions are for the
+"""Errors, few, named by what is at fault. Each carries its Kafka error code and whether a retry can help
+("Error codes" of KIP-932). Expected faults of a request are response values (``ErrorCode``); exceptions are for the
 person who runs the job.
 """
 
@@ -38,7 +38,7 @@ class ErrorCode(IntEnum):
 
 
 class ShareError(Exception):
-    """Base of all errors of this project. The message is one line that names the culprit."""
+    """Base of all errors of this project. The message is one line that names the cause."""
 
     code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
     retriable: bool = False
@@ -51,7 +51,7 @@ class ConfigError(ShareError):
 
 
 class TopicError(ShareError):
-    """The topic log: the topic does not exist, was created anew under another id, or cannot be reached."""
+    """The topic log: the topic does not exist, was created again under another id, or cannot be reached."""
 
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -89,19 +89,19 @@ class DeadLetterError(ShareError):
 
 
 class SinkError(ShareError):
-    """The table for output refused rows: its schema, missing rights, a full disk. No record is to blame."""
+    """The table for output refused rows: its schema, missing rights, a full disk. No record is the cause."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class OutputUnknownError(SinkError):
-    """The table for output does not tell whether it has taken rows; the next engine asks it."""
+    """It cannot be found out whether the table for output has taken rows; the next engine looks again."""
 
     retriable = True
 
 
 class OutputLostError(ShareError):
-    """Executors died with output rows that no sink had read: the delivery they belong to counts as lost."""
+    """Executors died with output rows that no sink had read: their delivery counts as lost."""
 
     retriable = True
 

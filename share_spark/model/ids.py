@@ -8,9 +8,9 @@ from typing import NamedTuple
 class SharePartitionKey(NamedTuple):
     """(group id, topic id, partition): the key of all share-partition state (R70).
 
-    ``topic_id`` is the topic's UUID as Kafka's Java tools print it (22 characters of base64) or whatever
-    the topic log gives as an identity that changes when the topic is created anew. A tuple, because it is hashed and
-    compared in every micro-batch.
+    ``topic_id`` is the topic's UUID as Kafka's Java tools print it (22 characters of base64), or another identity that
+    the topic log gives and that changes when the topic is created again. A tuple, because it is hashed and compared in
+    every micro-batch.
     """
 
     group_id: str
@@ -23,7 +23,7 @@ class SharePartitionKey(NamedTuple):
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic by name, as topic logs speak of it."""
+    """A partition of a topic, by the topic's name: the key of topic logs."""
 
     topic: str
     partition: int
@@ -40,7 +40,7 @@ class BatchStamp(NamedTuple):
 
     @property
     def number(self) -> int:
-        """As one number that only grows: Delta's ``txnVersion``. Leaves room for a claim before the first one."""
+        """As one number that only grows: Delta's ``txnVersion``. A claim has the number before its first one."""
         return (self.writer_epoch << 32) + self.batch_id + 1
 
 

@@ -1,4 +1,4 @@
-"""Offset ranges. Inclusive on both ends everywhere (R165); an end offset on its own is exclusive and says so."""
+"""Offset ranges. Inclusive on both ends everywhere (R165); an end offset on its own is exclusive, and documented so."""
 
 from __future__ import annotations
 

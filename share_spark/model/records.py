@@ -1,11 +1,9 @@
 """Durable records of a share-partition and the in-flight ranges they carry (R74-R79).
 
-A ``ShareSnapshot`` is the complete state of one share-partition, a ``ShareUpdate`` holds only what changed; the
-state is
-the last snapshot plus all later updates with its snapshot epoch. Both also carry what Kafka keeps in memory only, the
-Acquired ranges with their member and lock deadline, so that delivery counts stay exact across a crash.
-``kip_batches``
-gives back the form of the KIP, in which Acquired is never written.
+A ``ShareSnapshot`` is the complete state of one share-partition, a ``ShareUpdate`` holds only what changed; the state
+is the last snapshot plus all later updates with its snapshot epoch. Both also carry what Kafka keeps in memory only,
+the Acquired ranges with their member and lock deadline, so that delivery counts stay exact across a crash.
+``kip_batches`` gives back the form of the KIP, in which Acquired is never written.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ UNINITIALIZED_START_OFFSET = -1
 
 
 class DeliveryState(IntEnum):
-    """State of a record in the window; ids as on the wire (section 1.2 of KIP-932). Id 3 is unused."""
+    """State of a record in the window; ids as on the wire (R2). Id 3 is unused."""
 
     AVAILABLE = 0
     ACQUIRED = 1
@@ -39,13 +37,15 @@ class DeliveryState(IntEnum):
 
 
 class Doubt(IntEnum):
-    """What the deaths of engines and workers have put in doubt about a record (``partition.lost``).
+    """What lost engines and workers have put in doubt about a record: may it be what brought them down?
 
-    ``LOST_ONCE``: it was in flight when an engine died, and nobody can say what ran. It comes back with all others.
-    ``LOST_TWICE``: the next one died too. It comes back in pieces. ``LOST_IN_PIECE``: such a piece was lost, it comes
-    back in smaller pieces. ``ACCUSED``: it was in the handler when its worker or engine died, or in a small piece. It
-    comes back by itself. ``ALONE``: it does, and no other record is in its micro-batch; only while
-    Acquired.
+    * ``LOST_ONCE``: it was in flight when an engine died, and no trace shows what ran. It comes back with all others.
+    * ``LOST_TWICE``: the next engine died too. It comes back in pieces.
+    * ``LOST_IN_PIECE``: the engine died with such a piece. It comes back in smaller pieces.
+    * ``ACCUSED``: it was in the handler when its worker or engine died, or in a lost small piece. It comes back alone.
+    * ``ALONE``: accused and Acquired, and no other record is in its micro-batch.
+
+    See ``partition.lost``.
     """
 
     NONE = 0
@@ -71,8 +71,8 @@ class InFlightBatch(NamedTuple):
     A tuple and not a dataclass: a micro-batch in which one record in twenty is released makes a hundred thousand of
     these, and a frozen dataclass costs six times as much to build.
 
-    ``member_id`` and ``lock_deadline_ms`` (milliseconds since the epoch) are set only while
-    Acquired. The lock ends *at* the deadline. ``doubt``: what crashes have left; an acknowledgement clears it.
+    ``member_id`` and ``lock_deadline_ms`` (milliseconds since the epoch) are set only while Acquired. The lock ends
+    *at* the deadline. ``doubt``: what crashes have left; an acknowledgement clears it.
     """
 
     first_offset: int
@@ -87,8 +87,8 @@ class InFlightBatch(NamedTuple):
 class FetchedBatch(NamedTuple):
     """Offsets that one fetch acquired together; later fetches return them together (Kafka: a cached batch).
 
-    ``by_offset``: its offsets have parted ways (one was acknowledged alone), which is for good. Kafka's
-    acquire modes keep these, as a client can see where they begin and end; ``AcquireMode.EXACT`` keeps none.
+    ``by_offset``: its offsets have states of their own since a part of it was acknowledged; it is never joined again.
+    Kafka's acquire modes keep these, as a client can see where they begin and end; ``AcquireMode.EXACT`` keeps none.
     """
 
     first_offset: int
@@ -100,8 +100,8 @@ class FetchedBatch(NamedTuple):
 class ShareSnapshot:
     """The complete state of a share-partition (R74). ``start_offset``: the SPSO, -1 if none yet (R26).
 
-    ``fetched`` and ``read_gap`` are empty unless a summary-door client (a Kafka acquire mode) or a state taken over
-    from Kafka needs them; see ``SharePartition``.
+    ``fetched`` and ``read_gap`` are empty unless a Kafka acquire mode, or a state that was taken over from Kafka, needs
+    them; see ``SharePartition``.
     """
 
     key: SharePartitionKey
@@ -118,8 +118,7 @@ class ShareSnapshot:
 class ShareUpdate:
     """What one micro-batch changed in a share-partition (R74, R76). ``start_offset`` -1: SPSO kept (R61).
 
-    When the SPSO moves, all that lies below it is forgotten, then ``batches`` replace the state of exactly the
-    offsets
+    When the SPSO moves, all that lies below it is forgotten, then ``batches`` replace the state of exactly the offsets
     they cover; so what outlives the move below it (R25) is stated again. ``fetched`` replaces batches with the same
     first offset; ``read_gap`` is the whole value.
     """

@@ -21,13 +21,14 @@ class AcknowledgeType(IntEnum):
 
 
 class Loss(IntEnum):
-    """How an attempt ended that nobody acknowledged. Negative: it stands beside the acknowledge types in columns.
+    """How an attempt ended without an acknowledgement. Negative, as columns hold these beside the acknowledge types.
 
-    ``UNKNOWN``: its engine or machine is gone, and with it who ran. ``IN_HANDLER``: it was in the handler when its
-    worker or engine died, and was the only one. ``AMONG_OTHERS``: so were others, in its batch or in other tasks.
-    ``FINISHED``: the handler was done with it, and the result was lost with a worker that died in another record.
-    ``AFTER_HANDLER``: the handler was done with it, then the engine died, and no record was in a handler.
-    ``NOT_ENTERED``: the handler never had it, so this was no attempt.
+    * ``UNKNOWN``: its engine or machine is gone, and with it every trace of what was entered.
+    * ``IN_HANDLER``: it was in the handler when its worker or engine died, and was the only one.
+    * ``AMONG_OTHERS``: others were in a handler as well, in its batch or in other tasks.
+    * ``FINISHED``: the handler was done with it; the result was lost with a worker that died in another record.
+    * ``AFTER_HANDLER``: the handler was done with it, then the engine died, and no record was in a handler.
+    * ``NOT_ENTERED``: the handler never had it, so this was no attempt.
     """
 
     UNKNOWN = -1
@@ -44,7 +45,7 @@ class AcquireMode(StrEnum):
     ``BATCH_OPTIMIZED``: whole log batches, the record limit is soft (R39). ``RECORD_LIMIT``: Kafka's strict limit
     (KIP-1206): whole log batches are remembered, but only so many records of them acquired. Both do as Kafka 4.2 does.
     ``EXACT`` is for callers that do not look at log batches (the Spark-native engine): redeliveries and new records
-    in offset order, exactly up to the limit, no throttling, and nothing remembered of who was fetched with whom.
+    in offset order, exactly up to the limit, without throttling, and without remembering what was fetched together.
     """
 
     BATCH_OPTIMIZED = "batch_optimized"
@@ -94,7 +95,7 @@ class Acknowledge:
 class ReleaseMember:
     """A member's session has ended: give back what it still holds (R57).
 
-    ``charged``: the attempts count. False gives back what could not be handled through no fault of a record.
+    ``charged``: the attempts count. False gives back what no handler had.
     """
 
     member_id: str
@@ -111,8 +112,8 @@ class TracedRange(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """What a dead member has left about the attempts it was making in one share-partition. ``entered``: ascending and
-    disjoint. What it held and is not there was never entered."""
+    """What a member that has ended left about its last attempts in one share-partition. ``entered``: ascending and
+    disjoint. What the member held and is not in it was never entered."""
 
     member_id: str
     entered: tuple[TracedRange, ...]
@@ -122,8 +123,8 @@ class Trace(NamedTuple):
 class ExpireLocks:
     """End the locks whose deadline has come (R55).
 
-    ``lost``: their owners are dead, so the attempts were lost in a crash (``partition.lost``). ``traces``: what is
-    known of the last attempts of some of them; of the others nothing is.
+    ``lost``: their owners have ended, so the attempts were lost in a crash (``partition.lost``). ``traces``: what is
+    known of the last attempts of some owners. Of owners without a trace nothing is known.
     """
 
     lost: bool = False
@@ -132,8 +133,8 @@ class ExpireLocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoseAttempts:
-    """Attempts of a living member that ended without an acknowledgement. ``ranges``: (first, last, how), ascending and
-    disjoint; what the member does not hold of them is left alone."""
+    """Attempts of the running engine that ended without an acknowledgement. ``ranges``: (first, last, how), ascending
+    and disjoint; what the member does not hold of them is left as it is."""
 
     member_id: str
     ranges: tuple[tuple[int, int, Loss], ...]
@@ -155,7 +156,7 @@ class TruncateLog:
     """The log now ends at ``end_offset`` (exclusive), below the SPEO: what was at and above it does not exist any more.
 
     All that is known of those offsets is forgotten, final or not, and the SPSO goes back if it was past them: what is
-    written there later are other records. An update cannot say so (R61, R74), so the decision's record is a snapshot.
+    written there later are other records. An update cannot state that (R61, R74), so the record is a snapshot.
     """
 
     end_offset: int
@@ -169,8 +170,9 @@ class Acquire:
     (records are read after they are acquired) passes one batch up to the log end and ``EXACT``.
     ``fetch_offset`` is where the log was read; None: at the next fetch offset.
     ``batch_size`` (records) cuts large acquisitions at log batch starts.
-    ``searched``: (``EXACT`` only) records of this doubt are being searched for the one that brings engines down, and
-    left alone here; ``suspects``: take those, and nothing else. ``alone``: nobody else acquires in this micro-batch.
+    ``searched`` (``EXACT`` only): records of this doubt are searched for the one that brings engines down, and are not
+    acquired here; ``suspects``: acquire those, and no others. ``alone``: no other record is acquired in this
+    micro-batch.
     """
 
     member_id: str

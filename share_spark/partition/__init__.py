@@ -1,18 +1,17 @@
 """The share-partition leader, pure: decide what a request does, evolve the state by the record of it.
 
-Theory of operation. The state of a share-partition is a value (``SharePartition``): the SPSO and the in-flight
-window as
-runs of offsets with one state, count, member and deadline each. ``decide(state, requests, limits, now_ms)`` reads it
-and answers with one record of what changed; ``evolve(state, record)`` is the only thing that makes a new state, for
-live traffic and for recovery alike. So there is nothing to roll back: a record that was not committed never happened.
+How it works. The state of a share-partition is a value (``SharePartition``): the SPSO and the in-flight window as runs
+of offsets with one state, count, member and deadline each. ``decide(state, requests, limits, now_ms)`` reads it and
+answers with one record of what changed; ``evolve(state, record)`` is the only function that makes a new state, for live
+traffic and for recovery alike. So nothing is ever rolled back: a record that was not committed has changed nothing.
 
-Three rules hold in this room.
+Three rules hold in this package.
 
 * Cost follows runs of offsets, never records: every step is one sweep over sorted runs.
 * Which transitions are legal is data (``transitions``); a missing entry is the error (R4).
 * Time is an argument (``now_ms``), and the next moment of interest a result (``next_deadline_ms``).
 
-What may not enter: pyspark, os, time, random, threading, socket, logging, and the sister room ``coordinator``.
+Not imported here: pyspark, os, time, random, threading, socket, logging, and the package ``coordinator``.
 """
 
 from share_spark.partition.decide import PartitionDecision, decide

@@ -1,9 +1,11 @@
 """Acknowledgements of one member: request checks (R48), state checks (R49), all or nothing (R50).
 
 One cursor walks the runs and one the fetched batches while the acknowledgement batches, which must ascend, are gone
-through
-once; so the cost is the sum of the three. Nothing is changed before the last check has passed, save two things that
-Kafka 4.2 keeps when a later entry fails: renewed locks, and that a batch is tracked by offset from now on.
+through once; so the cost is the sum of the three. Nothing is changed before the last check has passed. Two exceptions,
+as in Kafka 4.2, stay when a later entry fails: renewed locks, and that a batch is tracked by offset.
+
+    runs               [A1 mine--------][A1 other][D1][A2 mine-----]
+    acknowledgements      [ok---]  [refused--]    [refused]  [ok--]     an error undoes all of the request
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def acknowledge(draft: Draft, request: Acknowledge, limits: PartitionLimits, now
 
 
 def check_request(request: Acknowledge) -> ErrorCode:
-    """What can be told without looking at the state (R48). Like Kafka 4.2, one shared offset passes here."""
+    """The checks that need no state (R48). As in Kafka 4.2, one shared offset of two batches passes here."""
     previous_last = -1
     highest = Event.RENEW if request.is_renew_ack else Event.REJECT
     for first, last, types in request.batches:
@@ -62,9 +64,9 @@ class _Acknowledgement:
         "_ended_to",
         "_member_id",
         "_outcome",
-        "_parted",
         "_renewed",
         "_renewed_to_ms",
+        "_split",
     )
 
     def __init__(self, draft: Draft, member_id: str, limits: PartitionLimits, now_ms: int) -> None:
@@ -76,12 +78,12 @@ class _Acknowledgement:
         self._ended_to = -1
         self._outcome = RequestEffects(limits.max_delivery_count)
         self._renewed: list[InFlightBatch] = []
-        self._parted: list[FetchedBatch] = []
+        self._split: list[FetchedBatch] = []
 
     def finish(self, error: ErrorCode) -> PartitionResponse:
         """Put the changes into the draft; after an error only those that stay."""
         draft = self._draft
-        draft.track_by_offset(self._parted)
+        draft.track_by_offset(self._split)
         draft.apply(self._renewed)
         if error is not _NONE:
             return PartitionResponse(error=error)
@@ -91,14 +93,14 @@ class _Acknowledgement:
         return self._outcome.response()
 
     def go_by_runs(self, batches: Sequence[AcknowledgementBatch]) -> ErrorCode:
-        """The state checks (R49) where no fetched batches are remembered: the runs say it all.
+        """The state checks (R49) where no fetched batches are remembered: the runs are enough.
 
         Written out for the frequent case, one type and all inside one run: it comes a hundred thousand times.
         """
         runs, at, start = self._draft.runs, 0, self._draft.start
         if not runs:
-            return _INVALID_RECORD_STATE if any(b[1] >= start for b in batches) else _NONE
-        begin, end, member_id = runs[0][0], runs[-1][1], self._member_id
+            return _INVALID_RECORD_STATE if any(batch.last_offset >= start for batch in batches) else _NONE
+        begin, end, member_id = runs[0].first_offset, runs[-1].last_offset, self._member_id
         note = self._outcome.acknowledge
         for batch in batches:
             first, last, types = batch
@@ -108,20 +110,21 @@ class _Acknowledgement:
                 return _INVALID_RECORD_STATE
             if last > end:
                 return _INVALID_REQUEST
-            while runs[at][1] < first:
+            while runs[at].last_offset < first:
                 at += 1
             run = runs[at]
+            # ``_ended_to``: an offset that two batches share was ended by the first one already.
             if (
-                run[0] <= first > self._ended_to
+                run.first_offset <= first > self._ended_to
                 and first >= start
-                and last <= run[1]
+                and last <= run.last_offset
                 and len(types) == 1
                 and types[0] != _RENEW
-                and run[2] is _ACQUIRED
-                and run[4] == member_id
+                and run.delivery_state is _ACQUIRED
+                and run.member_id == member_id
             ):
                 self._ended_to = last
-                note(first, last, run[3], types[0])
+                note(first, last, run.delivery_count, types[0])
                 continue
             error = self._end_range(batch, max(first, start), last)
             if error is not _NONE:
@@ -155,7 +158,7 @@ class _Acknowledgement:
     def _find_fetched(self, batch: AcknowledgementBatch) -> ErrorCode:
         """Set the cursor to the last fetched batch that begins at or before ``batch``."""
         batches, at = self._batches, self._at_batch
-        while at + 1 < len(batches) and batches[at + 1][0] <= batch.first_offset:
+        while at + 1 < len(batches) and batches[at + 1].first_offset <= batch.first_offset:
             at += 1
         self._at_batch = at
         if not batches or batches[at].first_offset > batch.last_offset:
@@ -174,7 +177,7 @@ class _Acknowledgement:
         return _NONE if reached >= batch.last_offset else _INVALID_REQUEST
 
     def _check_fetched(self, batch: AcknowledgementBatch, fetched: FetchedBatch) -> ErrorCode:
-        """A batch with one state is judged as a whole, and parts ways when it is touched in part."""
+        """A batch with one state is checked as a whole, and is tracked by offset once a part of it is acknowledged."""
         if fetched.by_offset:
             return _NONE
         run = self._draft.batch_run(fetched)
@@ -183,11 +186,11 @@ class _Acknowledgement:
         inside = fetched.first_offset >= batch.first_offset and fetched.last_offset <= batch.last_offset
         whole = inside and len(batch.types) == 1 and fetched.first_offset >= self._draft.start
         if not whole:
-            self._parted.append(fetched)
+            self._split.append(fetched)
         return _NONE
 
     def _end_range(self, batch: AcknowledgementBatch, low: int, high: int) -> ErrorCode:
-        """Go through ``low..high``, the part of ``batch`` to be judged, type by type."""
+        """Go through ``low..high``, the part of ``batch`` to be checked, type by type."""
         for first, last, ack_type in _type_ranges(batch, low, high):
             error = self._end_runs(first, last, ack_type)
             if error is not _NONE:
@@ -197,16 +200,16 @@ class _Acknowledgement:
     def _end_runs(self, first: int, last: int, ack_type: int) -> ErrorCode:
         """The runs of ``first..last`` must all be this member's, and not ended by this request already."""
         runs, at = self._draft.runs, self._at_run
-        while at < len(runs) and runs[at][1] < first:
+        while at < len(runs) and runs[at].last_offset < first:
             at += 1
         self._at_run = at
         if first <= last and first <= self._ended_to:
             return _INVALID_RECORD_STATE
-        while at < len(runs) and runs[at][0] <= last:
+        while at < len(runs) and runs[at].first_offset <= last:
             run = runs[at]
-            if run[2] is not _ACQUIRED or run[4] != self._member_id:
+            if run.delivery_state is not _ACQUIRED or run.member_id != self._member_id:
                 return _INVALID_RECORD_STATE
-            self._end_run(run, max(run[0], first), min(run[1], last), ack_type)
+            self._end_run(run, max(run.first_offset, first), min(run.last_offset, last), ack_type)
             at += 1
         return _NONE
 
@@ -215,7 +218,7 @@ class _Acknowledgement:
             self._renew(run._replace(first_offset=first, last_offset=last))
             return
         self._ended_to = last
-        self._outcome.acknowledge(first, last, run[3], ack_type)
+        self._outcome.acknowledge(first, last, run.delivery_count, ack_type)
 
     def _renew(self, run: InFlightBatch) -> None:
         """A new deadline, the same attempt (KIP-1222). Two batches may share an offset; it is renewed once."""

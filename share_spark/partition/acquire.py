@@ -1,9 +1,13 @@
-"""Acquire records for a member: what every mode shares, and the mode that counts nothing but offsets.
+"""Acquire records for a member: what all modes share, and the mode that counts offsets only.
 
-``EXACT`` is for callers that read records after they have acquired them: redeliveries and new records in offset
-order, up
-to the limit and the width of the window, in one sweep over the runs. The modes that do as Kafka does, by log batches
-and by what was fetched together, are in ``acquire_batches``.
+``EXACT`` is for callers that read records after they have acquired them: redeliveries and new records in offset order,
+up to the limit and the width of the window, in one sweep over the runs:
+
+    window      SPSO [D1][V1---][A1---][V2--]|SPEO
+    log              |-----------------------------------------|
+    acquired             [A2---]       [A3--][A1----------]      as far as max_records and the window's width allow
+
+The modes that do as Kafka does, by log batches and by what was fetched together, are in ``acquire_batches``.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ def acquire(draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int
     outcome = RequestEffects(limits.max_delivery_count)
     if not request.log_batches or request.max_records <= 0 or not draft.initialized:
         return outcome.response()
-    if request.suspects:
+    if request.suspects:  # these, and no other record: it would be lost with them
         acquired = _acquire_suspects(draft, request, limits, now_ms)
     elif request.mode is AcquireMode.EXACT:
         acquired = _acquire_exact(draft, request, limits, now_ms)
@@ -65,8 +69,8 @@ def _acquire_batches(
 
 
 def _leave_read_gap_if_stuck(draft: Draft, limits: PartitionLimits) -> None:
-    """Kafka 4.2 ends a read gap only when something past the window is acquired, and until then lets the SPSO not
-    pass the final batches behind it. In a window that is full that would be never.
+    """Close a read gap that Kafka 4.2 would never close: it does so only when something past the window is acquired,
+    and until then the SPSO does not pass the final batches behind the gap. A full window acquires nothing past itself.
     """
     full = draft.end - draft.start >= limits.max_record_locks
     if full and draft.active_read_gap is not None and draft.next_fetch_offset() == draft.end:
@@ -86,20 +90,22 @@ def _acquire_exact(draft: Draft, request: Acquire, limits: PartitionLimits, now_
         if remaining == 0:
             break
     _take_exact(draft, changes)
-    return [AcquiredRange(run[0], run[1], run[3]) for run in changes]
+    return [AcquiredRange(run.first_offset, run.last_offset, run.delivery_count) for run in changes]
 
 
 def _acquire_suspects(draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int) -> list[AcquiredRange]:
-    """Some of those that are searched for the one that brings engines down."""
+    """Some of the suspects: one of them brings engines down, and ``engine.search`` looks for it."""
     assert request.mode is AcquireMode.EXACT, request
     deadline_ms = now_ms + limits.lock_duration_ms
     doubt = Doubt.ALONE if request.alone else request.searched
     changes = [
-        InFlightBatch(run[0], run[1], _ACQUIRED, run[3] + 1, request.member_id, deadline_ms, doubt)
+        InFlightBatch(
+            run.first_offset, run.last_offset, _ACQUIRED, run.delivery_count + 1, request.member_id, deadline_ms, doubt
+        )
         for run in suspects(draft.runs, request.searched, request.max_records)
     ]
     _take_exact(draft, changes)
-    return [AcquiredRange(run[0], run[1], run[3]) for run in changes]
+    return [AcquiredRange(run.first_offset, run.last_offset, run.delivery_count) for run in changes]
 
 
 def _take_exact(draft: Draft, changes: list[InFlightBatch]) -> None:
@@ -108,6 +114,7 @@ def _take_exact(draft: Draft, changes: list[InFlightBatch]) -> None:
         return
     end, last = draft.end, changes[-1].last_offset
     if draft.holds_nothing:
+        # An empty window begins where the first record is: offsets before it are not in the log any more.
         draft.start = changes[0].first_offset
     elif draft.fetched:
         _cover(draft, changes)
@@ -120,9 +127,9 @@ def _rest_of_read_gap(draft: Draft, gap: OffsetRange) -> OffsetRange | None:
     """The gap from its first offset that no run covers yet; None once there is none."""
     hole = gap.first
     for run in pieces(draft.runs, gap.first, gap.last):
-        if run[0] > hole:
+        if run.first_offset > hole:
             break
-        hole = run[1] + 1
+        hole = run.last_offset + 1
     return OffsetRange(hole, gap.last) if hole <= gap.last else None
 
 
@@ -161,16 +168,17 @@ def _exact_ranges(draft: Draft, request: Acquire, limits: PartitionLimits) -> It
 
 
 def _inside_window(draft: Draft, batch: LogBatch, searched: Doubt) -> Iterator[tuple[int, int, int, Doubt]]:
-    """Available runs, and what a load left unknown, of one log batch. Those that are searched are left alone. A search
-    that has come to a smaller piece has acquitted the others for now: they come with everybody else."""
+    """Available runs of one log batch, and holes of the read gap. The suspects that are being searched are left out.
+    Once the search has come to smaller pieces, the other suspects are no longer in it, and come with all other records.
+    """
     gap = draft.active_read_gap or OffsetRange(batch.last_offset + 1, -1)
     hole = max(batch.base_offset, gap.first, draft.start)
     for run in pieces(draft.runs, batch.base_offset, batch.last_offset):
-        if gap and hole < run[0]:
-            yield hole, run[0] - 1, 0, _NONE
-        hole = max(hole, run[1] + 1)
-        if run[2] is _AVAILABLE and (run[6] is _NONE or run[6] < max(searched, Doubt.LOST_TWICE)):
-            yield run[0], run[1], run[3], min(run[6], Doubt.LOST_ONCE)
+        if gap and hole < run.first_offset:
+            yield hole, run.first_offset - 1, 0, _NONE
+        hole = max(hole, run.last_offset + 1)
+        if run.delivery_state is _AVAILABLE and (run.doubt is _NONE or run.doubt < max(searched, Doubt.LOST_TWICE)):
+            yield run.first_offset, run.last_offset, run.delivery_count, min(run.doubt, Doubt.LOST_ONCE)
     if gap and hole <= min(gap.last, batch.last_offset):
         yield hole, min(gap.last, batch.last_offset), 0, _NONE
 
@@ -181,7 +189,12 @@ def _without_aborted(
     log_batches: tuple[LogBatch, ...],
     acquired: list[AcquiredRange],
 ) -> list[AcquiredRange]:
-    """Archive what aborted batches hold, and take it from what the member gets (R19, R23)."""
+    """Archive what aborted batches hold, and take it from what the member gets (R19, R23).
+
+    acquired   [-------------------------]
+    aborted        [----]      [---]
+    kept       [--]      [----]     [----]
+    """
     aborted = [batch for batch in log_batches if batch.aborted]
     if not aborted or not acquired:
         return acquired

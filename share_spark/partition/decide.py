@@ -37,7 +37,7 @@ class PartitionDecision:
 
 
 def initialize(draft: Draft, request: Initialize, _limits: PartitionLimits, _now_ms: int) -> PartitionResponse:
-    """Choose the first SPSO (R26). One that is chosen stays."""
+    """Choose the first SPSO (R26). An SPSO that was chosen before is kept."""
     assert request.start_offset >= 0, request
     if not draft.initialized:
         draft.start = request.start_offset

@@ -1,8 +1,7 @@
 """A share-partition while ``decide`` works on it: a local, mutable copy that remembers what it changed.
 
-It lives inside one call of ``decide`` and never leaves it. ``record`` states the sum of the changes; ``evolve`` of
-that record
-gives exactly what the draft has become, which the property tests hold us to.
+It exists inside one call of ``decide`` only. ``record`` states the sum of the changes; ``evolve`` of that record gives
+exactly what the draft has become, which the property tests check.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Draft:
     @property
     def end(self) -> int:
         """The SPEO, exclusive."""
-        return max(self.start, self.runs[-1][1] + 1) if self.runs else self.start
+        return max(self.start, self.runs[-1].last_offset + 1) if self.runs else self.start
 
     @property
     def active_read_gap(self) -> OffsetRange | None:
@@ -59,15 +58,19 @@ class Draft:
         return gap if gap is not None and self.end == gap.last + 1 else None
 
     def next_fetch_offset(self) -> int:
-        """Where the log is to be read next (R36)."""
+        """Where the log is to be read next (R36).
+
+        ``hole``: the first offset that no run has covered so far. Without an active read gap a hole holds no record, so
+        it starts at the end of the window, where no run can be beyond it.
+        """
         gap = self.active_read_gap
         hole = self.end if gap is None else gap.first
         for run in self.runs:
-            if hole < run[0]:
+            if hole < run.first_offset:
                 return hole
-            hole = max(hole, run[1] + 1)
-            if run[2] is DeliveryState.AVAILABLE:
-                return run[0]
+            hole = max(hole, run.last_offset + 1)
+            if run.delivery_state is DeliveryState.AVAILABLE:
+                return run.first_offset
         return self.end
 
     @property
@@ -79,8 +82,10 @@ class Draft:
         if not changes:
             return
         self.runs = overlay(self.runs, changes)
+        # Later requests of the same micro-batch may change an offset again: the record states the last state only.
         self.changes = overlay(self.changes, changes)
-        if self.runs[0][0] < self.start:
+        # An attempt below the SPSO that has ended is final there: only Acquired runs may stay below it (R25).
+        if self.runs[0].first_offset < self.start:
             self.runs = without_finished_below(self.runs, self.start)
 
     def put_fetched(self, batch: FetchedBatch) -> None:
@@ -93,7 +98,7 @@ class Draft:
         self._changed_fetched[batch.first_offset] = batch
 
     def track_by_offset(self, batches: Iterable[FetchedBatch]) -> None:
-        """The offsets of these batches have parted ways, for good."""
+        """From now on the offsets of these batches have states of their own; Kafka never joins them again."""
         for batch in batches:
             if self.fetched and not batch.by_offset:
                 self.put_fetched(batch._replace(by_offset=True))
@@ -102,7 +107,7 @@ class Draft:
         """The fetched batches; the whole window as one batch if none are remembered."""
         if self.fetched or not self.runs:
             return self.fetched
-        return [FetchedBatch(self.runs[0][0], self.runs[-1][1], by_offset=True)]
+        return [FetchedBatch(self.runs[0].first_offset, self.runs[-1].last_offset, by_offset=True)]
 
     def batch_run(self, batch: FetchedBatch) -> InFlightBatch | None:
         """The one state of a batch that is not tracked by offset; None once it is finished and gone."""
@@ -120,20 +125,23 @@ class Draft:
         target = self._first_unfinished()
         gap = self.active_read_gap
         if gap is not None:
+            # Offsets of the gap have not been fetched since the load, so they are not finished. Kafka stops at the
+            # beginning of the fetched batch that reaches into the gap.
             target = min(target, gap.first, self._first_of_batch_reaching(gap.first))
-        if target <= self.start or (target == self.runs[0][0] and not self._leftover_below()):
+        if target <= self.start or (target == self.runs[0].first_offset and not self._leftover_below()):
             return
         self.runs = from_offset(self.runs, target)
         self.start = target
         self.fetched = list(fetched_after(self.fetched, (), target))
 
     def truncate(self, end: int) -> None:
-        """Forget everything at and above ``end``, whatever its state. Only a snapshot can say so."""
+        """Forget everything at and above ``end``, whatever its state. Only a snapshot can state that."""
         gap = self.active_read_gap
         self.runs = below_offset(self.runs, end)
         self.start = min(self.start, end)
         self.fetched = [self._cut(batch, end) for batch in self.fetched if self._outlasts(batch, end)]
-        # Cut to the window, it stays active; one that was not must not become so by the way back.
+        # Cut to the window, the gap stays active. One that was not active must not become so because the window is
+        # shorter now.
         self.read_gap = OffsetRange(gap.first, self.end - 1) if gap is not None and gap.first < self.end else None
         self._truncated = True
 
@@ -149,13 +157,13 @@ class Draft:
 
     def _first_unfinished(self) -> int:
         for run in self.runs:
-            if not run[2].is_final:
-                return run[0]
-        return self.runs[-1][1] + 1
+            if not run.delivery_state.is_final:
+                return run.first_offset
+        return self.runs[-1].last_offset + 1
 
     def _first_of_batch_reaching(self, offset: int) -> int:
         """First offset of the first fetched batch that ends at or past ``offset``."""
-        return next((batch[0] for batch in self.fetched if batch[1] >= offset), offset)
+        return next((batch.first_offset for batch in self.fetched if batch.last_offset >= offset), offset)
 
     def _leftover_below(self) -> bool:
         """Whether a fetched batch below the SPSO remains from a move of the log start."""
@@ -193,14 +201,17 @@ class Draft:
         )
 
     def _batches_to_state(self, moved: bool) -> Runs:
-        """The changed runs; after a move of the SPSO without those below it, save what stays there."""
+        """The changed runs; after a move of the SPSO without those below it, except what stays there.
+
+        ``evolve`` drops all that lies below a moved SPSO, so Acquired runs that stay there have to be stated again.
+        """
         if not moved:
             return self.changes
         left_below = []
         for run in self.runs:
-            if run[0] >= self.start:
+            if run.first_offset >= self.start:
                 break
-            assert run[2] is DeliveryState.ACQUIRED, run
+            assert run.delivery_state is DeliveryState.ACQUIRED, run
             left_below.append(run)
         return overlay(from_offset(self.changes, self.start), left_below)
 

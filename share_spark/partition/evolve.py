@@ -1,4 +1,4 @@
-"""The only thing that makes a new state: apply a record. Live traffic and recovery both come through here."""
+"""Applies a record: the only function that makes a new state, for live traffic and for recovery."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def evolve(state: SharePartition | None, record: ShareRecord) -> SharePartition:
         return _from_snapshot(record)
     if state is None:
         raise StateError(f"{record.key}: the first record is an update, its snapshot is missing")
-    if record.snapshot_epoch != state.snapshot_epoch:
+    if record.snapshot_epoch != state.snapshot_epoch:  # it changes a state that was replaced
         return state
     return _updated(state, record)
 
@@ -47,6 +47,7 @@ def _from_snapshot(record: ShareSnapshot) -> SharePartition:
 def _updated(state: SharePartition, record: ShareUpdate) -> SharePartition:
     moved = record.start_offset != UNCHANGED
     start = record.start_offset if moved else state.start_offset
+    # A moved SPSO drops all below it; what stays there, because it is still Acquired, is stated again by the record.
     kept = from_offset(state.in_flight, start) if moved else state.in_flight
     return replace(
         state,

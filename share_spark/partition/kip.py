@@ -26,7 +26,8 @@ def kip_batches(source: SharePartition | ShareSnapshot | ShareUpdate) -> tuple[S
     """``source`` as Kafka's share coordinator would hold it.
 
     A running attempt does not count: Acquired is written as Available with the count before it (R8), and not at all
-    when it is the first attempt, for the hole is fetched again anyway (R22, R63). Nothing below the SPSO is written.
+    when it is the first attempt, because the hole is fetched again anyway (R22, R63). Nothing below the SPSO is
+    written.
     """
     runs = source.in_flight if isinstance(source, SharePartition) else source.batches
     durable = [_durable(run) for run in from_offset(runs, source.start_offset)]
@@ -39,7 +40,7 @@ def kip_batches(source: SharePartition | ShareSnapshot | ShareUpdate) -> tuple[S
 def _durable(run: InFlightBatch) -> InFlightBatch | None:
     if run.delivery_state is not DeliveryState.ACQUIRED:
         return run
-    if run.delivery_count <= 1:
+    if run.delivery_count <= 1:  # Available with count 0 is what a hole means
         return None
     return InFlightBatch(run.first_offset, run.last_offset, DeliveryState.AVAILABLE, run.delivery_count - 1)
 
@@ -53,7 +54,7 @@ def from_kip(
     batches: Iterable[StateBatch],
     snapshot_epoch: int = 0,
 ) -> SharePartition:
-    """What a leader makes of the KIP's durable form (R29). Final batches at the summary are skipped (R15).
+    """What a leader makes of the KIP's durable form (R29). Final batches at the front are skipped (R15).
 
     Raises StateError for a batch that begins below ``start_offset``, one that overlaps another, or an unknown state.
     """

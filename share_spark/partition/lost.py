@@ -1,22 +1,29 @@
 """Attempts that end without an acknowledgement: what is charged, and how a record that brings engines down is found.
 
 The delivery count is the number of times a handler was entered with a record. So an attempt that never reached the
-handler is taken back, and one that did is kept, whatever became of it.
+handler is taken back, and one that did is counted, however it ended.
 
-A record that is known to have been in the handler when everything died is ACCUSED, and runs by itself from then on. If
-an engine dies then as well, and it was the only one in a handler, it is archived at the delivery limit. Not before it
-was accused: others may have used its attempts up, by bringing engines down that were done with it.
+A record that is known to have been in the handler when its worker or engine died is ACCUSED, and runs by itself from
+then on. If an engine dies then as well, and it was the only one in a handler, it is archived at the delivery limit. Not
+before it was accused: its earlier attempts may have been used up by other records, which brought down engines that had
+finished with this one.
 
 Where nothing is known (the machine is gone, and with it the trace that its workers kept) all that was in flight comes
 back together, once. Only if the next engine dies with it too does a search begin, over the suspects of all
-share-partitions (``engine.search``):
+share-partitions (``engine.search``). Each arrow is one more lost attempt of which no trace is left:
 
     in flight          unknown          unknown             unknown                 unknown
     NONE ------------> LOST_ONCE -----> LOST_TWICE -------> LOST_IN_PIECE --------> ACCUSED, ALONE
     with all others    with all others  N^(2/3) at a time   √ of that at a time     one at a time
 
-So with ∛N pieces at each step, the one among N is found after five deaths and 3·∛N micro-batches at most. A crash
-archives a record only if it was alone in it, and only at the delivery limit.
+The search for one record (X) among N = 27, in ∛N = 3 pieces at each step:
+
+    LOST_TWICE      [.........][.......X.][.........]    27 suspects, 9 at a time: the second piece is lost
+    LOST_IN_PIECE               [...][...][.X.]           9 suspects, 3 at a time: the third piece is lost
+    ACCUSED                               [.][X]          3 suspects, one at a time
+
+Pieces of which the handler was done are settled and leave the search. So the one among N is found after five deaths and
+3·∛N micro-batches at most. A crash archives a record only if it was alone in it, and only at the delivery limit.
 """
 
 from __future__ import annotations
@@ -52,10 +59,12 @@ def lose(outcome: RequestEffects, lost: Sequence[Lost]) -> None:
             case Loss.NOT_ENTERED:
                 outcome.take_back(run, _waiting(run.doubt))
             case Loss.FINISHED:
+                # The attempt counts, as the handler had it; another record ended the worker.
                 outcome.give_back(run, run.delivery_count, Doubt.NONE)
             case Loss.AMONG_OTHERS:
                 outcome.give_back(run, run.delivery_count, Doubt.ACCUSED)
             case Loss.IN_HANDLER if run.doubt >= Doubt.ACCUSED:
+                # It ran by itself, so no other record can be the cause: the delivery limit applies.
                 outcome.end_attempt(run, Event.LOCK_EXPIRED, Doubt.ACCUSED)
             case Loss.IN_HANDLER:
                 outcome.give_back(run, run.delivery_count, Doubt.ACCUSED)
@@ -64,10 +73,11 @@ def lose(outcome: RequestEffects, lost: Sequence[Lost]) -> None:
 
 
 def _lose_unknown(outcome: RequestEffects, run: InFlightBatch, loss: Loss) -> None:
-    """One that was alone is the only one to blame. If it had left the handler, it is not: until twice the limit, for a
-    record can bring its engine down by what comes after the handler as well, say the size of its output."""
-    acquitted = loss is Loss.AFTER_HANDLER and not outcome.is_overdue(run)
-    if run.doubt is Doubt.ALONE and not acquitted:
+    """A record that was alone is the only one that can have caused the loss. If it had left the handler, it is taken
+    for the cause only from twice the limit on: a record can bring its engine down after the handler as well, for
+    example by the size of its output."""
+    is_excused = loss is Loss.AFTER_HANDLER and not outcome.is_overdue(run)
+    if run.doubt is Doubt.ALONE and not is_excused:
         outcome.end_attempt(run, Event.LOCK_EXPIRED, Doubt.ACCUSED)
     else:
         outcome.give_back(run, run.delivery_count, NEXT_DOUBT[run.doubt])
@@ -79,8 +89,8 @@ def _waiting(doubt: Doubt) -> Doubt:
 
 
 def traced(ended: Sequence[InFlightBatch], traces: Sequence[Trace]) -> Iterator[Lost]:
-    """How the attempts of dead members ended, as far as they have left a trace. An entry of another delivery count is
-    of an earlier attempt."""
+    """How the attempts of members that have ended were lost, as far as they have left a trace. An entry with another
+    delivery count is of an earlier attempt."""
     entered = {trace.member_id: trace.entered for trace in traces}
     for run in ended:
         if run.member_id in entered:
@@ -90,7 +100,7 @@ def traced(ended: Sequence[InFlightBatch], traces: Sequence[Trace]) -> Iterator[
 
 
 def _cut(run: InFlightBatch, entered: Sequence[TracedRange]) -> Iterator[Lost]:
-    """``run`` in pieces, by what the trace says.
+    """``run`` in pieces, by the trace.
 
     run       |--------------------------------|
     entered      |-----|   |--|      |-------------|
@@ -111,6 +121,7 @@ def _overlapping(run: InFlightBatch, entered: Sequence[TracedRange]) -> Iterator
     for index in range(bisect_left(entered, run.first_offset, key=_last), len(entered)):
         if entered[index].first_offset > run.last_offset:
             return
+        # A ledger that an earlier engine left may name the same offsets, with the count of that attempt.
         if entered[index].delivery_count == run.delivery_count:
             yield entered[index]
 

@@ -31,21 +31,22 @@ EndAttempts = Callable[[RequestEffects, list[InFlightBatch]], None]
 
 def expire_locks(draft: Draft, request: ExpireLocks, limits: PartitionLimits, now_ms: int) -> PartitionResponse:
     """End the locks whose deadline is now or past: a lock ends *at* its deadline (R55)."""
-    due = [run for run in draft.runs if run[5] is not None and run[5] <= now_ms]
+    due = [run for run in draft.runs if run.lock_deadline_ms is not None and run.lock_deadline_ms <= now_ms]
     if not request.lost:
         return _end_attempts(draft, due, _each(Event.LOCK_EXPIRED), limits)
     return _end_attempts(draft, due, lambda outcome, ended: lose(outcome, list(traced(ended, request.traces))), limits)
 
 
 def lose_attempts(draft: Draft, request: LoseAttempts, limits: PartitionLimits, _now_ms: int) -> PartitionResponse:
-    """Attempts of a living member that nobody acknowledged. What it does not hold is left alone."""
+    """Attempts of the running engine that ended without an acknowledgement. What it does not hold is left as it is."""
     held = [
         (run, loss)
         for first, last, loss in request.ranges
         for run in pieces(draft.runs, first, last)
-        if run[4] == request.member_id
+        if run.member_id == request.member_id
     ]
-    losses = {run.last_offset: loss for run, loss in held}  # what falls below the log start is cut off in front
+    # By the last offset: what has fallen below the log start is cut off at the front, so the first offset may change.
+    losses = {run.last_offset: loss for run, loss in held}
     return _end_attempts(
         draft,
         [run for run, _ in held],
@@ -56,7 +57,7 @@ def lose_attempts(draft: Draft, request: LoseAttempts, limits: PartitionLimits, 
 
 def release_member(draft: Draft, request: ReleaseMember, limits: PartitionLimits, _now_ms: int) -> PartitionResponse:
     """Give back what the member still holds (R57). The delivery count stays, unless the attempt is not charged."""
-    held = [run for run in draft.runs if run[4] == request.member_id]
+    held = [run for run in draft.runs if run.member_id == request.member_id]
     return _end_attempts(draft, held, _each(Event.SESSION_CLOSED) if request.charged else _not_entered, limits)
 
 
@@ -83,6 +84,7 @@ def _end_attempts(
         if run.first_offset >= draft.start:
             inside.append(run)
             continue
+        # No read can bring it again, so it must not become Available whatever attempts are left.
         below = run._replace(last_offset=min(run.last_offset, draft.start - 1))
         outcome.end_attempt(below, Event.FELL_BELOW_LOG_START)
         if run.last_offset >= draft.start:
@@ -97,7 +99,7 @@ def _end_attempts(
 
 
 def _straddling(draft: Draft, changes: list[InFlightBatch]) -> list[FetchedBatch]:
-    """Fetched batches that the SPSO lies inside of and that ``changes`` touch."""
+    """Fetched batches that have the SPSO inside and that ``changes`` touch: their two parts have different states."""
     return [
         batch
         for batch in draft.fetched
@@ -121,7 +123,7 @@ def move_log_start(draft: Draft, request: MoveLogStart, limits: PartitionLimits,
 
 
 def truncate_log(draft: Draft, request: TruncateLog, _limits: PartitionLimits, _now_ms: int) -> PartitionResponse:
-    """The records at and above ``end_offset`` are gone, and what was known of them with them."""
+    """The records at and above ``end_offset`` are gone from the log, so their state is forgotten."""
     end = request.end_offset
     assert end >= 0, request
     if not draft.initialized or end >= draft.end:

@@ -26,11 +26,11 @@ class RequestEffects:
         self.released = 0
 
     def end_attempt(self, run: InFlightBatch, event: Event, doubt: Doubt = Doubt.NONE) -> None:
-        """``run`` is left by its owner, or found to be gone: put it into its next state, with ``doubt`` if that is
-        Available."""
-        target = next_state(run[2], event, run[3], self._max_delivery_count)
+        """The owner of ``run`` is done with it, or its records are gone: put it into its next state, with ``doubt`` if
+        that is Available."""
+        target = next_state(run.delivery_state, event, run.delivery_count, self._max_delivery_count)
         assert target is not None, (run, event)
-        self._note(run[0], run[1], target, run[3], event, doubt)
+        self._note(run.first_offset, run.last_offset, target, run.delivery_count, event, doubt)
 
     def is_overdue(self, run: InFlightBatch) -> bool:
         """Has ``run`` had twice the attempts that the limit allows?"""
@@ -38,7 +38,7 @@ class RequestEffects:
 
     def give_back(self, run: InFlightBatch, count: int, doubt: Doubt) -> None:
         """``run`` becomes Available whatever the delivery limit says."""
-        self._note(run[0], run[1], _AVAILABLE, count, Event.RELEASE, doubt)
+        self._note(run.first_offset, run.last_offset, _AVAILABLE, count, Event.RELEASE, doubt)
 
     def take_back(self, run: InFlightBatch, doubt: Doubt) -> None:
         """``run`` becomes Available as if it had not been acquired: the handler never had it."""
@@ -73,8 +73,8 @@ class RequestEffects:
     def _archive(self, first: int, last: int, count: int, event: Event) -> None:
         reason = archive_reason(event)
         held = self.archived[-1] if self.archived else None
-        if held and held[1] + 1 == first and held[2] == count and held[3] is reason:
-            first = held[0]
+        if held and held.last_offset + 1 == first and held.delivery_count == count and held.reason is reason:
+            first = held.first_offset
             self.archived.pop()
         self.archived.append(ArchivedRange(first, last, count, reason))
 

@@ -1,4 +1,9 @@
-"""Sorted, disjoint runs of offsets: overlay, clip, look up. Every function is one sweep, or a bisection and a slice.
+"""Sorted, disjoint runs of offsets: overlay, cut, look up. Every function is one sweep, or a bisection and a slice.
+
+    offsets    100       110       120       130
+    base       [A1-------------------][V1----]         A: Acquired, V: Available, the digit is the delivery count
+    changes         [D1------]              [A2-----]  D: Acknowledged
+    overlay    [A1-][D1------][A1----][V1--][A2-----]
 
 Runs are canonical: two that touch differ in state, count, member, deadline or suspicion. ``overlay`` keeps them so,
 hence a state that was changed in three steps equals the state changed by the sum of the steps.
@@ -22,10 +27,12 @@ def overlay(base: Runs, changes: Runs) -> list[InFlightBatch]:
     """``base`` with the offsets that ``changes`` cover replaced by them. Both sorted and disjoint."""
     if not changes or not base:
         return join(changes or base)
-    if base[-1][1] < changes[0][0]:
+    if base[-1].last_offset < changes[0].first_offset:
         return _append(base, changes)
-    begin = bisect_left(base, changes[0][0], key=_last)
-    end = bisect_right(base, changes[-1][1], key=_first)
+    # Only base[begin:end] is swept; the rest is copied as a slice. One run more on each side, as the outermost
+    # change may join with the run that it touches.
+    begin = bisect_left(base, changes[0].first_offset, key=_last)
+    end = bisect_right(base, changes[-1].last_offset, key=_first)
     begin, end = max(begin - 1, 0), min(end + 1, len(base))
     out = list(base[:begin])
     out += join(_replace(base[begin:end], changes))
@@ -41,28 +48,39 @@ def _append(base: Runs, changes: Runs) -> list[InFlightBatch]:
 
 
 def _replace(base: Runs, changes: Runs) -> list[InFlightBatch]:
-    """The sweep of ``overlay``; what touches is not joined yet. ``at``: where the rest of ``run`` begins."""
+    """The sweep of ``overlay``; what touches is not joined yet.
+
+    ``run`` is the run of ``base`` that the sweep is in, ``at`` where the part of it begins that is not yet put out:
+
+        run           [-----------------------]
+        change             [-----]
+        put out       [---][-----]
+        at                        ^
+
+    A run of which nothing was cut is put out as it is, without building a new tuple.
+    """
     out: list[InFlightBatch] = []
     add = out.append
     rest = iter(base)
     run = next(rest, None)
-    at = run[0] if run else 0
+    at = run.first_offset if run else 0
     for change in changes:
-        first, last = change[0], change[1]
-        while run is not None and run[1] < first:
-            add(run if at == run[0] else InFlightBatch(at, *run[1:]))
+        first, last = change.first_offset, change.last_offset
+        while run is not None and run.last_offset < first:
+            add(run if at == run.first_offset else InFlightBatch(at, *run[1:]))
             run = next(rest, None)
-            at = run[0] if run else 0
+            at = run.first_offset if run else 0
         if run is not None and at < first:
             add(InFlightBatch(at, first - 1, *run[2:]))
         add(change)
-        while run is not None and run[1] <= last:
+        # Runs that end inside the change are replaced by it, and so is the beginning of the one that reaches past it.
+        while run is not None and run.last_offset <= last:
             run = next(rest, None)
-            at = run[0] if run else 0
+            at = run.first_offset if run else 0
         if at <= last:
             at = last + 1
     if run is not None:
-        add(run if at == run[0] else InFlightBatch(at, *run[1:]))
+        add(run if at == run.first_offset else InFlightBatch(at, *run[1:]))
         out.extend(rest)
     return out
 
@@ -76,14 +94,14 @@ def join(runs: Runs) -> list[InFlightBatch]:
     held = runs[0]
     for run in runs[1:]:
         if (
-            held[2] is run[2]
-            and held[3] == run[3]
-            and held[1] + 1 == run[0]
-            and held[5] == run[5]
-            and held[4] == run[4]
-            and held[6] == run[6]
+            held.delivery_state is run.delivery_state
+            and held.delivery_count == run.delivery_count
+            and held.last_offset + 1 == run.first_offset
+            and held.lock_deadline_ms == run.lock_deadline_ms
+            and held.member_id == run.member_id
+            and held.doubt == run.doubt
         ):
-            held = InFlightBatch(held[0], *run[1:])
+            held = InFlightBatch(held.first_offset, *run[1:])
         else:
             add(held)
             held = run
@@ -95,7 +113,7 @@ def from_offset(runs: Runs, offset: int) -> list[InFlightBatch]:
     """What of ``runs`` lies at or above ``offset``."""
     begin = bisect_left(runs, offset, key=_last)
     out = list(runs[begin:])
-    if out and out[0][0] < offset:
+    if out and out[0].first_offset < offset:
         out[0] = out[0]._replace(first_offset=offset)
     return out
 
@@ -103,19 +121,26 @@ def from_offset(runs: Runs, offset: int) -> list[InFlightBatch]:
 def below_offset(runs: Runs, offset: int) -> list[InFlightBatch]:
     """What of ``runs`` lies below ``offset``."""
     out = list(runs[: bisect_left(runs, offset, key=_first)])
-    if out and out[-1][1] >= offset:
+    if out and out[-1].last_offset >= offset:
         out[-1] = out[-1]._replace(last_offset=offset - 1)
     return out
 
 
 def without_finished_below(runs: Runs, offset: int) -> list[InFlightBatch]:
-    """``runs`` without what lies below ``offset``, save Acquired ones: they stay with their owner (R25)."""
-    if not runs or runs[0][0] >= offset:
+    """``runs`` without what lies below ``offset``, except Acquired ones: they stay with their owner (R25).
+
+        runs     [D][A------][V--][A------][V------]
+        offset                        ^
+        result      [A------]     [A------][V------]
+
+    An Acquired run that straddles ``offset`` stays whole, any other is cut.
+    """
+    if not runs or runs[0].first_offset >= offset:
         return list(runs)
     begin = bisect_left(runs, offset, key=_last)
-    kept = [run for run in runs[:begin] if run[2] is DeliveryState.ACQUIRED]
+    kept = [run for run in runs[:begin] if run.delivery_state is DeliveryState.ACQUIRED]
     tail = list(runs[begin:])
-    if tail and tail[0][0] < offset and tail[0][2] is not DeliveryState.ACQUIRED:
+    if tail and tail[0].first_offset < offset and tail[0].delivery_state is not DeliveryState.ACQUIRED:
         tail[0] = tail[0]._replace(first_offset=offset)
     return kept + tail
 
@@ -124,14 +149,14 @@ def pieces(runs: Runs, first: int, last: int) -> Iterator[InFlightBatch]:
     """The runs inside ``first..last``, cut at its ends."""
     for index in range(bisect_left(runs, first, key=_last), len(runs)):
         run = runs[index]
-        if run[0] > last:
+        if run.first_offset > last:
             return
-        if run[0] < first or run[1] > last:
-            run = run._replace(first_offset=max(run[0], first), last_offset=min(run[1], last))
+        if run.first_offset < first or run.last_offset > last:
+            run = run._replace(first_offset=max(run.first_offset, first), last_offset=min(run.last_offset, last))
         yield run
 
 
 def run_at(runs: Runs, offset: int) -> InFlightBatch | None:
     """The run that holds ``offset``, if any."""
     index = bisect_left(runs, offset, key=_last)
-    return runs[index] if index < len(runs) and runs[index][0] <= offset else None
+    return runs[index] if index < len(runs) and runs[index].first_offset <= offset else None

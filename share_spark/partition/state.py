@@ -26,14 +26,12 @@ class SharePartition:
     """One topic-partition as one group sees it.
 
     ``start_offset`` is the SPSO, -1 until chosen (R26). ``in_flight`` are the runs of the window, sorted,
-    disjoint and
-    canonical; below the SPSO there are only Acquired ones, left behind by a move of the log start (R25), and
-    they hold up
-    the SPSO. Offsets of the window without a run hold no record, except those inside ``read_gap``:
-    after a load from Kafka's durable form nobody knows whether they were fetched, so they are fetched again (R22).
+    disjoint and canonical; below the SPSO there are only Acquired ones, left behind by a move of the log start (R25),
+    and they hold up the SPSO. Offsets of the window without a run hold no record, except those inside ``read_gap``:
+    Kafka's durable form does not state whether they were fetched, so after a load they are fetched again (R22).
 
     ``fetched`` are Kafka's cached batches, sorted and disjoint: which offsets one fetch acquired together. Empty
-    while nobody acquires in a Kafka mode; the window then counts as one batch tracked by offset.
+    while no member acquires in a Kafka mode; the window then counts as one batch tracked by offset.
     """
 
     key: SharePartitionKey
@@ -60,15 +58,20 @@ class SharePartition:
 
 
 def available_ranges(state: SharePartition) -> Iterator[tuple[int, int, int]]:
-    """(first, last, delivery count) of what a fetch inside the window can give, ascending."""
+    """(first, last, delivery count) of what a fetch inside the window can give, ascending.
+
+    in flight   [V1--]      [A1---]    [V2--]
+    read gap          |---------------------|
+    yielded     [V1--][ 0  ]       [ 0][V2--]     holes inside the read gap have count 0
+    """
     gap = state.active_read_gap
     hole = state.end_offset if gap is None else gap.first
     for run in state.in_flight:
-        if hole < run[0]:
-            yield hole, run[0] - 1, 0
-        hole = max(hole, run[1] + 1)
-        if run[2] is _AVAILABLE:
-            yield run[0], run[1], run[3]
+        if hole < run.first_offset:
+            yield hole, run.first_offset - 1, 0
+        hole = max(hole, run.last_offset + 1)
+        if run.delivery_state is _AVAILABLE:
+            yield run.first_offset, run.last_offset, run.delivery_count
 
 
 def suspected(state: SharePartition) -> tuple[int, int, int]:
@@ -76,8 +79,8 @@ def suspected(state: SharePartition) -> tuple[int, int, int]:
     LOST_IN_PIECE and ACCUSED."""
     found = [0, 0, 0]
     for run in state.in_flight:
-        if run[6] >= Doubt.LOST_TWICE and run[2] is _AVAILABLE:
-            found[run[6] - Doubt.LOST_TWICE] += run[1] - run[0] + 1
+        if run.doubt >= Doubt.LOST_TWICE and run.delivery_state is _AVAILABLE:
+            found[run.doubt - Doubt.LOST_TWICE] += run.last_offset - run.first_offset + 1
     return found[0], found[1], found[2]
 
 
@@ -93,14 +96,14 @@ def next_fetch_offset(state: SharePartition) -> int:
 
 
 def can_acquire(state: SharePartition, limits: PartitionLimits) -> bool:
-    """Whether a fetch may get anything: the window has room, or something inside it is available (R37)."""
+    """Whether a fetch may get records: the window may grow, or something inside it is available (R37)."""
     width = state.end_offset - state.start_offset
     return width < limits.max_record_locks or has_available(state)
 
 
 def next_deadline_ms(state: SharePartition) -> int | None:
     """When the first lock ends, milliseconds since the epoch; None while nothing is locked."""
-    deadlines = [run[5] for run in state.in_flight if run[5] is not None]
+    deadlines = [run.lock_deadline_ms for run in state.in_flight if run.lock_deadline_ms is not None]
     return min(deadlines, default=None)
 
 

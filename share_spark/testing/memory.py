@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ManualClock:
-    """A clock that stands still until somebody advances it."""
+    """A clock that stands still until a test advances it."""
 
     now_ms: int = 1_000_000
 
@@ -205,7 +205,7 @@ class InMemoryStateLog:
         return counted[-1].at_ms if counted else 0
 
     def highest(self, group_id: str) -> tuple[int, int]:
-        """The highest writer epoch and segment that anybody used, (0, -1) if nobody did."""
+        """The highest writer epoch and segment that any engine used, (0, -1) if none did."""
         own = [commit for commit in self.commits if commit.group_id == group_id]
         return max((c.writer_epoch for c in own), default=0), max((c.segment for c in own), default=-1)
 
@@ -215,7 +215,7 @@ class Moment(StrEnum):
 
     BEFORE_APPEND = "before append"
     AFTER_APPEND = "after append"
-    """It has happened; nobody has looked for foreign claims yet."""
+    """It has happened; the look for foreign claims has not happened yet."""
 
 
 Interrupt = Callable[[Moment, StateCommit], None]

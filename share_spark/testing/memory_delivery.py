@@ -26,7 +26,7 @@ class WorkerLostError(Exception):
 
 
 class LedgerLostError(Exception):
-    """What a handler raises that takes its machine down, and the ledger with it: nobody knows what has run."""
+    """What a handler raises that takes its machine down, and the ledger with it: it is not known what has run."""
 
 
 @dataclass(frozen=True, slots=True)

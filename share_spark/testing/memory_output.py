@@ -57,7 +57,7 @@ class InMemoryOutputSink:
         left = self._left()
         if delivered not in left and delivered >= last_counted.number:
             self._claimed()
-            raise StateError("rows of which nobody knows the acknowledgements")
+            raise StateError("rows whose acknowledgements are not known")
         for number in sorted(left.keys() - {delivered}):
             self.hook("before dropping an entry")
             self.table.journal.pop(number, None)

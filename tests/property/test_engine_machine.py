@@ -183,7 +183,7 @@ class Group:
             oracle.move_log_start(ends.log_start_offset)
             oracle.advance()
         taken = [run for run in state.in_flight if run[4:6] == (life.member, now + LOCK_MS)]
-        won = sum(run[1] - run[0] + 1 for run in taken)
+        won = sum(run.last_offset - run.first_offset + 1 for run in taken)
         if any(run.doubt >= LOST_TWICE for run in taken):
             assert {min(run.doubt, ACCUSED) for run in taken} == {searched}
             is_alone = taken[0].doubt == ALONE
@@ -198,7 +198,7 @@ class Group:
         return {life.member: life.trace(partition) for life in self.lives if life.member not in self.lost_machines}
 
     def settle(self, oracle: PartitionOracle, partition: int, member: str, said: dict[int, int]) -> None:
-        """What was said; acquired offsets of which nothing was said hold no record (R19)."""
+        """The answers; acquired offsets without an answer hold no record (R19)."""
         mine = [offset for offset, record in oracle.records.items() if record.member == member]
         batches = [(offset, offset, [int(said.get(offset, 0))]) for offset in sorted(mine)]
         assert set(said) <= set(mine)
@@ -261,7 +261,9 @@ Facts = tuple[int, int, dict[int, tuple[int, int, str | None, int | None, int]]]
 
 def facts(state: SharePartition) -> Facts:
     """SPSO, SPEO, and (state, count, member, deadline, doubt) of each offset."""
-    records = {offset: tuple(run[2:]) for run in state.in_flight for offset in range(run[0], run[1] + 1)}
+    records = {
+        offset: tuple(run[2:]) for run in state.in_flight for offset in range(run.first_offset, run.last_offset + 1)
+    }
     return state.start_offset, state.end_offset, records  # type: ignore[return-value]
 
 
@@ -346,6 +348,6 @@ def test_the_oracle_would_notice_a_wrong_count() -> None:
     group = Group([0])
     group.world.produce(3)
     group.oracles[0] = fresh_oracle(0)
-    group.oracles[0].acquire("somebody", 0, 1, group.world.clock())
+    group.oracles[0].acquire("another", 0, 1, group.world.clock())
     with pytest.raises(Disagreement):
         group.run("")

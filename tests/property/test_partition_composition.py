@@ -98,7 +98,10 @@ def read_from_next(state: SharePartition, request: PartitionRequest) -> Partitio
     if not isinstance(request, Acquire) or not request.log_batches:
         return request
     by = max(0, next_fetch_offset(state) - request.log_batches[0].last_offset)
-    moved = tuple(batch._replace(base_offset=batch[0] + by, last_offset=batch[1] + by) for batch in request.log_batches)
+    moved = tuple(
+        batch._replace(base_offset=batch.base_offset + by, last_offset=batch.last_offset + by)
+        for batch in request.log_batches
+    )
     return replace(request, log_batches=moved, fetch_offset=next_fetch_offset(state))
 
 
@@ -138,4 +141,4 @@ def test_requests_decided_together_or_one_by_one_come_to_the_same(
     assert list(together.responses) == responses
     assert (begin if together.record is None else evolve(begin, together.record)) == state
     if state == begin and together.record is not None:
-        assert together.record.batches, "a record that says nothing is not written"
+        assert together.record.batches, "a record that changes nothing is not written"

@@ -102,7 +102,7 @@ class LeaderAgainstOracle(RuleBasedStateMachine):
 
     @rule(ms=st.integers(0, 12), data=st.data())
     def die_and_advance(self, ms: int, data: st.DataObject) -> None:
-        """Some of the dead have left a trace: of some attempts, and of earlier ones."""
+        """Some ended members have left a trace: of some attempts, and of earlier ones."""
         traces = {
             member: data.draw(st.dictionaries(OFFSETS, st.tuples(st.integers(1, 4), LOSSES), max_size=8))
             for member in data.draw(st.frozensets(MEMBERS))
@@ -185,7 +185,9 @@ class LeaderAgainstOracle(RuleBasedStateMachine):
             if o >= state.start_offset
         }
         covered = {
-            o: (int(run[2]), run[3]) for run in loaded.in_flight for o in range(run.first_offset, run.last_offset + 1)
+            o: (int(run.delivery_state), run.delivery_count)
+            for run in loaded.in_flight
+            for o in range(run.first_offset, run.last_offset + 1)
         }
         for offset in range(state.start_offset, state.end_offset):
             expected = undone.get(offset, (AVAILABLE, 0))

@@ -50,7 +50,7 @@ class Known:
 
 
 class CoordinatorOracle:
-    """The rules once more, told offset by offset and without records."""
+    """The rules once more, written offset by offset and without records."""
 
     def __init__(self) -> None:
         self.keys: dict[tuple[str, int], Known] = {}
@@ -106,7 +106,7 @@ def offsets_of(batches: tuple[StateBatch, ...] | None) -> dict[int, tuple[int, i
 
 
 class CoordinatorAgainstOracle(RuleBasedStateMachine):
-    """Both get the same requests; answers and states must agree, and so must whoever replays the log."""
+    """Both get the same requests; answers and states must agree, and so must a replay of the log."""
 
     @initialize(updates=st.integers(0, 3))
     def begin(self, updates: int) -> None:

@@ -114,7 +114,7 @@ def test_a_forgotten_attempt_is_found(
     counted = [run for run in state.in_flight if run.delivery_state is DeliveryState.AVAILABLE and run.delivery_count]
     assume(counted)
     run = data.draw(st.sampled_from(counted))
-    told, forged = (
+    stated, forged = (
         ShareUpdate(
             key=state.key,
             snapshot_epoch=state.snapshot_epoch,
@@ -124,5 +124,5 @@ def test_a_forgotten_attempt_is_found(
         )
         for count in (run.delivery_count, run.delivery_count - 1)
     )
-    assert first_fault(stream([*log, told])) is None
+    assert first_fault(stream([*log, stated])) is None
     assert first_fault(stream([*log, forged])) is not None

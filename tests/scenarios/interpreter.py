@@ -67,8 +67,8 @@ class Interpreter:
     def do_ack(self, words: list[str]) -> Iterator[str]:
         member, *rest = words
         batches = []
-        for told in " ".join(rest).split(","):
-            offsets, *types = told.split()
+        for part in " ".join(rest).split(","):
+            offsets, *types = part.split()
             batches.append((*range_of(offsets), tuple(ACK_TYPES[word] for word in types)))
         yield from self.wrote(self.partition.answer(member, *batches))
 
@@ -124,7 +124,8 @@ def archived(ranges: tuple[ArchivedRange, ...]) -> Iterator[str]:
 
 
 def batch_text(batch: StateBatch) -> str:
-    return f"{text(batch[0], batch[1])} {STATES[batch[2]]}{batch[3]}"
+    first, last, state, count = batch[:4]
+    return f"{text(first, last)} {STATES[state]}{count}"
 
 
 def text(first: int, last: int) -> str:

@@ -22,9 +22,9 @@ def conversation(text: str) -> str:
     interpreter = Interpreter()
     out: list[str] = []
     for block in text.strip("\n").split("\n\n"):
-        told = block.split(f"\n{SEPARATOR}")[0].split("\n")
-        commands = [line for line in told if line and not line.startswith("#")]
-        out += told
+        given = block.split(f"\n{SEPARATOR}")[0].split("\n")
+        commands = [line for line in given if line and not line.startswith("#")]
+        out += given
         if commands:
             out.append(SEPARATOR)
             for command in commands:

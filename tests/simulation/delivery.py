@@ -227,8 +227,8 @@ class Run:
         task.in_handler, task.unsent = [], []
 
     def _machine_died(self, task: Task) -> None:
-        """Nobody can say what of this task has run. If the engine dies as well before it says so, nobody can say it of
-        anything."""
+        """What of this task has run is not known. If the engine dies as well before it is committed, it is not known of
+        any task."""
         self.of.note("worker lost with its machine:", len(task.records), "records")
         for one, count in task.in_handler:
             self._finish(one, count, DONE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from share_spark.model.requests import AcknowledgeType
+from share_spark.model.records import DeliveryState
 from tests.simulation.facts import At, Fate
 
 
@@ -20,13 +20,19 @@ def difference(found: list[At], wanted: list[At]) -> str:
     return f"extra {extra}, missing {missing}"
 
 
-_LETTERS = {0: "V", AcknowledgeType.ACCEPT: "Q", 2: "D", 4: "X"}
+_LETTERS = {
+    DeliveryState.AVAILABLE: "V",
+    DeliveryState.ACQUIRED: "Q",
+    DeliveryState.ACKNOWLEDGED: "D",
+    DeliveryState.ARCHIVED: "X",
+}
 
 
 def brief(record: object) -> str:
     """``SPSO: runs`` with V available, Q acquired, D acknowledged, X archived and the delivery count."""
     runs = [
-        f"{run[0]}-{run[1]} {_LETTERS[run[2]]}{run[3]}" + (f"?{run[6]}" if run[6] else "")
+        f"{run.first_offset}-{run.last_offset} {_LETTERS[run.delivery_state]}{run.delivery_count}"
+        + (f"?{run.doubt}" if run.doubt else "")
         for run in record.batches  # type: ignore[attr-defined]
     ]
     kind = "snapshot " if type(record).__name__ == "ShareSnapshot" else ""

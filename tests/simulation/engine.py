@@ -124,7 +124,7 @@ class SimulatedEngine:
             self.clock_ms, self.reads_time = clock_ms, False
 
     def learns(self) -> None:
-        """It reads what the dead have left: as it is now."""
+        """It reads what ended engines have left, as it is now."""
         self.learned = self.world.ledger.courses(), frozenset(self.world.ledger.lost)
 
     def decides(self, now_ms: int, partition_inputs: Mapping[SharePartitionKey, PartitionInput]) -> None:
@@ -220,7 +220,7 @@ class SimulatedEngine:
             self.sleep()
 
     def _output_is_lost(self) -> None:
-        """An executor has died with the rows of what was accepted, for no reason that anybody knows."""
+        """An executor has died with the rows of what was accepted, for a reason that is not known."""
         lost = Said(Loss.AFTER_HANDLER, "the executor is gone")
         self.answers = {
             one: (held, lost if said.kind == AcknowledgeType.ACCEPT else said)

@@ -1,4 +1,4 @@
-"""The words in which the ledger speaks of records, attempts and ends, and the books it keeps of them."""
+"""Records, attempts and their ends as the ledger describes them, and what it keeps of each."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ Courses = Mapping[str, Mapping[At, Course]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
     """What an engine knew when it decided: the reasons that its commit may have. ``courses``: how far the attempts of
-    others had come, with ledgers to tell of it except for ``lost`` members. ``forgives``: this engine's last delivery
+    others had come, as ledgers show it except for ``lost`` members. ``forgives``: this engine's last delivery
     is given back as if it had not been tried, as there was nowhere to put its output."""
 
     run_id: str
@@ -120,8 +120,8 @@ class Books:
     ``acquisitions``: the last attempt at each. ``deliveries``: the last attempts of each member. ``entered``: how often
     a handler was entered with a record. ``overcharged``: how often a lost machine has cost it an attempt that was not
     made. ``fates``: of every record that is finished. ``in_sink``: answers that a commit of the sink has decided, with
-    the version that acquired. ``suspicions``: how many deaths a record may have caused, for all that
-    is known. ``alone_in_crash``: records that were archived for one.
+    the version that acquired. ``suspicions``: how many deaths a record may have caused, for all that is known.
+    ``alone_in_crash``: records that were archived for one.
     """
 
     limit: int

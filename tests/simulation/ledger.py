@@ -63,7 +63,7 @@ class Window:
 
 
 def _cells(batches: tuple[InFlightBatch, ...]) -> dict[int, Cell]:
-    return {offset: Cell(*run[2:]) for run in batches for offset in range(run[0], run[1] + 1)}
+    return {offset: Cell(*run[2:]) for run in batches for offset in range(run.first_offset, run.last_offset + 1)}
 
 
 def _is_free(settled: Cell | Fate | None) -> bool:
@@ -102,7 +102,7 @@ class Ledger(Books):
 
     def append(self, log: InMemoryStateLog, commit: StateCommit, decided: Decided | None) -> bool:
         """``commit`` is now the newest of ``log``. Does it count? Of two claims of one epoch the first does."""
-        demand(len(log.commits) == len(self.owners) + 1, "an append that nobody has noticed")
+        demand(len(log.commits) == len(self.owners) + 1, "an append that the ledger has not seen")
         own = commit.group_id == self.group_id
         if own and commit.kind == "claim" and commit.writer_epoch > self.owner[0]:
             self.owner = (commit.writer_epoch, commit.run_id)
@@ -132,7 +132,7 @@ class Ledger(Books):
             after = before.after(record)
             taken += self._judge_partition(at, before, after, decided)
             self.windows[at] = after
-        self._judge_company(taken, searched if searched >= Doubt.LOST_TWICE else Doubt.NONE)
+        self._judge_suspects(taken, searched if searched >= Doubt.LOST_TWICE else Doubt.NONE)
         for one, cell, _ in taken:
             self.acquisitions[one] = Acquisition(version, decided.member_id, cell.count, cell.doubt)
             attempts = self.entered[one] + self.overcharged[one]
@@ -179,8 +179,8 @@ class Ledger(Books):
         demand(cell is not None, one, "has vanished, should be", settled, "was", was)
         demand(cell == settled, one, "should be", settled, "is", cell, "was", was)
 
-    def _judge_company(self, taken: list[Taken], searched: Doubt) -> None:
-        """Suspects run by themselves, those of the deepest doubt first; everybody else leaves them alone."""
+    def _judge_suspects(self, taken: list[Taken], searched: Doubt) -> None:
+        """Suspects run by themselves, those of the deepest doubt first; all other acquisitions leave them out."""
         suspects = [found for found in taken if found.cell.doubt >= Doubt.LOST_TWICE]
         for one, cell, doubt in taken:
             if suspects:

@@ -90,7 +90,7 @@ class SimulatedWorld:
         return not self.is_calm and self.rng.random() < self.scenario.refusal_rate
 
     def land(self) -> None:
-        """What was slow to land may do so while nobody has asked for it, or its engine is dead."""
+        """What was slow to land may do so while it has not been asked for, or its engine has ended."""
         if self.late is not None and (self.late[0].process.over or not self.late[0].has_asked):
             (of, commit, decided), self.late = self.late, None
             self.state_log.commits.append(commit)
@@ -98,7 +98,7 @@ class SimulatedWorld:
             self.appended(of, commit, decided)
 
     def land_before(self, other: StateCommit) -> None:
-        """Another append is about to take the place of what was slow to land: now or never. An engine that was told
+        """Another append is about to take the place of what was slow to land: now or never. An engine that was answered
         that it did not happen repeats it, and does nothing else: only then may it still happen."""
         if self.late is None:
             return
@@ -162,7 +162,7 @@ class SimulatedWorld:
     # ------------------------------------------------------------------------------------------------------ engines
 
     def _start_engine(self, *, available_now: bool | None = None) -> SimulatedEngine:
-        """A checkpoint is copied, kept or new: batch ids go on, are repeated, or begin anew."""
+        """A checkpoint is copied, kept or new: batch ids go on, are repeated, or begin at 0."""
         rng, lock_ms = self.rng, self.limits.lock_duration_ms
         self.runs += 1
         batch_id = rng.choice([0, *(engine.batch_id for engine in self.engines), self.runs])
@@ -294,7 +294,9 @@ class SimulatedWorld:
         for topic, partition in state.values():
             check_invariants(partition)
             window = self.ledger.windows[TopicPartition(topic, partition.key.partition)]
-            cells = {o: Cell(*run[2:]) for run in partition.in_flight for o in range(run[0], run[1] + 1)}
+            cells = {
+                o: Cell(*run[2:]) for run in partition.in_flight for o in range(run.first_offset, run.last_offset + 1)
+            }
             demand(cells == window.cells, partition.key, "is", cells, "not", window.cells)
             demand(partition.start_offset == window.start, partition.key, "starts at", partition.start_offset)
         if self.ledger.owner[1] == engine.run_id:

@@ -1,6 +1,6 @@
 """Engines as threads of which exactly one runs at a time. The scheduler hands over a baton and waits to get it back.
 
-A process gives the baton back when it sleeps, which it may do inside any call, and when it ends. Since nobody else runs
+A process gives the baton back when it sleeps, which it may do inside any call, and when it ends. Since no other runs
 meanwhile, the order of everything is the scheduler's, and a play repeats exactly.
 """
 

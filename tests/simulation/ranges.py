@@ -123,7 +123,7 @@ class RangeDelivery:
     def deliver(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool = False) -> Delivered:
         self._note({})
         holding = Holding(acquired, in_turn)
-        self.group.highest_count = max([self.group.highest_count, *(run[3] for run in holding.runs())])
+        self.group.highest_count = max([self.group.highest_count, *(count for _, _, _, count in holding.runs())])
         blow = self.group.strike(holding)
         if blow is None:
             self._accept(holding)

@@ -46,8 +46,8 @@ class Scenario:
     """Rates are per point (a moment before or after an effect), or per record for behaviours.
 
     ``machine_rate``: how many of the deaths take the machine along, and its ledgers. ``has_batches``: the handler takes
-    several records at once. ``slow_ms``: what a call takes. ``is_supervised``: whoever ends by a fault is started again
-    at once.
+    several records at once. ``slow_ms``: what a call takes. ``is_supervised``: an engine that ends by a fault is
+    started again at once.
     """
 
     config: GroupConfig

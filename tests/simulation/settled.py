@@ -1,7 +1,7 @@
 """What must become of one record in one commit, before anything is acquired: the rules of the ledger, written again.
 
-Nothing here is shared with ``share_spark.partition``. How an attempt of the dead has ended is taken from what really
-happened: which handlers were entered, and which of them were left.
+Nothing here is shared with ``share_spark.partition``. How an attempt of an ended engine was lost is taken from what
+really happened: which handlers were entered, and which of them were left.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DEEPER = {
 
 
 def loss_of(one: At, delivery: Mapping[At, Course]) -> Loss:
-    """How the attempt at ``one`` has ended if the engine of ``delivery`` is dead, and its ledgers tell of it."""
+    """How the attempt at ``one`` has ended if the engine of ``delivery`` is dead, and its ledgers show it."""
     course = delivery[one]
     in_handlers = sum(other.in_handler for other in delivery.values())
     if not course.entered:

@@ -41,7 +41,7 @@ def once(blow: Callable[[int], Blow]) -> Strike:
 def test_a_crash_that_no_record_has_caused_costs_three_micro_batches(
     partitions: int, records: int, blow: str, leaves_traces: bool
 ) -> None:
-    """However many share-partitions there are, and whether or not anybody can say what has run."""
+    """However many share-partitions there are, and whether or not it is known what has run."""
     calm = GroupRanges(partitions=partitions, records=records)
     calm.work_off()
     struck = GroupRanges(partitions=partitions, records=records, strike=once(BLOWS[blow]), leaves_traces=leaves_traces)
@@ -54,7 +54,7 @@ def test_a_crash_that_no_record_has_caused_costs_three_micro_batches(
 
 
 def poison(partition: int, offset: int, tasks: int = 1) -> Strike:
-    """Kills the engine of whoever handles it, each time, while other tasks are in other records."""
+    """Kills the engine that handles it, each time, while other tasks are in other records."""
 
     def strike(holding: Holding) -> Blow | None:
         position = holding.position(partition, offset)

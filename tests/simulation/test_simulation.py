@@ -36,7 +36,7 @@ MOST_CONVICTIONS = 20
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Engines that are refused something say so."""
+    """Engines log what they are refused."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -77,7 +77,7 @@ def failed_appends_are_taken_as_not_done(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(InMemoryShareStateStore, "was_committed", lambda *_: False)
 
 
-def crashes_archive_whoever_was_there(patch: pytest.MonkeyPatch) -> None:
+def crashes_archive_all_that_was_in_flight(patch: pytest.MonkeyPatch) -> None:
     def end_all(outcome: RequestEffects, lost: Sequence[Lost]) -> None:
         for run, _ in lost:
             outcome.end_attempt(run, Event.LOCK_EXPIRED)
@@ -101,7 +101,7 @@ def a_whole_batch_is_archived_at_the_limit(patch: pytest.MonkeyPatch) -> None:
     _blame(patch, Loss.AMONG_OTHERS)
 
 
-def what_nobody_knows_is_archived_at_the_limit(patch: pytest.MonkeyPatch) -> None:
+def what_is_not_known_is_archived_at_the_limit(patch: pytest.MonkeyPatch) -> None:
     _blame(patch, Loss.UNKNOWN)
 
 
@@ -161,14 +161,14 @@ def _all_available(draft: Draft, request: Acquire, _limits: object) -> Iterator[
 
 
 def time_goes_back(patch: pytest.MonkeyPatch) -> None:
-    """Each engine believes its own clock."""
+    """Each engine goes by its own clock."""
 
-    def believe(time: EngineTime, clock_ms: int, _last_time_ms: int = 0) -> int:
+    def take_over(time: EngineTime, clock_ms: int, _last_time_ms: int = 0) -> int:
         time.now_ms = clock_ms
         return clock_ms
 
-    patch.setattr(EngineTime, "start", believe)
-    patch.setattr(EngineTime, "read", believe)
+    patch.setattr(EngineTime, "start", take_over)
+    patch.setattr(EngineTime, "read", take_over)
 
 
 def dead_letters_are_not_made_good(patch: pytest.MonkeyPatch) -> None:
@@ -218,12 +218,12 @@ def the_journal_is_listed_before_the_sink_is_claimed(patch: pytest.MonkeyPatch) 
         (zombies_count, "snapshot epoch goes back"),
         (locks_end_early, "should be Cell(state=<DeliveryState.ACQUIRED"),
         (failed_appends_are_taken_as_not_done, ""),
-        (crashes_archive_whoever_was_there, "should be Cell(state=<DeliveryState.AVAILABLE"),
+        (crashes_archive_all_that_was_in_flight, "should be Cell(state=<DeliveryState.AVAILABLE"),
         (what_was_not_entered_is_charged, "should be Cell(state=<DeliveryState.AVAILABLE"),
         (what_was_entered_is_not_charged, "should be Cell(state=<DeliveryState.AVAILABLE"),
         (a_whole_batch_is_archived_at_the_limit, "should be Cell(state=<DeliveryState.AVAILABLE"),
         (the_first_death_archives_at_the_limit, "should be Cell(state=<DeliveryState.AVAILABLE"),
-        (what_nobody_knows_is_archived_at_the_limit, "should be Cell(state=<DeliveryState.AVAILABLE"),
+        (what_is_not_known_is_archived_at_the_limit, "should be Cell(state=<DeliveryState.AVAILABLE"),
         (a_repeat_enters_what_is_finished_again, "delivered twice"),
         (ledgers_are_not_read, "count=2"),
         (suspects_run_with_everybody, "of doubt"),

@@ -166,7 +166,7 @@ def test_a_topic_that_was_created_anew(spark: SparkSession, lake: Path, capsys: 
     capsys.readouterr()
     assert cli.main(order(lake, topic="fleeting", group="loyal")) == cli.BAD_INPUT
     told = capsys.readouterr().err
-    assert "'fleeting' was deleted and created anew" in told
+    assert "'fleeting' was deleted and created again" in told
     assert told.count("\n") == 1
     assert state(spark, str(lake / "state"), "loyal").collect() == before
 

@@ -58,7 +58,7 @@ def test_death_before_the_append_leaves_no_trace() -> None:
 
 
 def test_death_after_the_append_has_cost_nothing() -> None:
-    """No handler was entered, and the empty ledger says so."""
+    """No handler was entered, as the empty ledger shows."""
     world = InMemoryGroup()
     world.produce(5)
     dies(world.engine(interrupt=Interruption(Moment.AFTER_APPEND, Death())))
@@ -68,7 +68,7 @@ def test_death_after_the_append_has_cost_nothing() -> None:
 
 
 def test_death_with_the_machine_has_cost_one_attempt() -> None:
-    """Nobody can say that no handler was entered."""
+    """Nothing shows that no handler was entered."""
     world = InMemoryGroup()
     world.produce(5)
     dies(world.engine(interrupt=Interruption(Moment.AFTER_APPEND, Death())))
@@ -233,8 +233,8 @@ def test_what_a_slow_delivery_did_not_come_to_is_given_back() -> None:
     assert world.calls == [(0, 1, 1), (0, 2, 1)]
 
 
-def test_ledgers_of_the_dead_are_kept_while_their_topic_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their locks have run out, but nobody could end them."""
+def test_ledgers_of_ended_engines_are_kept_while_their_topic_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their locks have run out, but no micro-batch could end them."""
     world = InMemoryGroup(handler=killer_of(2))
     world.produce(5)
     dies(world.engine())
@@ -256,8 +256,8 @@ def test_an_engine_that_was_replaced_does_not_remove_the_ledgers_of_its_successo
 
 
 @pytest.mark.parametrize("limit", [6, 10, 25])
-def test_where_the_dead_leave_no_ledgers_a_successor_knows_it_before_it_acquires(limit: int) -> None:
-    """Else the accused would run together in its first micro-batch, and one death would say nothing."""
+def test_where_ended_engines_leave_no_ledgers_a_successor_knows_it_before_it_acquires(limit: int) -> None:
+    """Else the accused would run together in its first micro-batch, and one death would show nothing."""
     world = InMemoryGroup(handler=killer_of(0, times=99), share__delivery__count__limit=limit)
     world.produce(100)
     deaths = 0

@@ -27,7 +27,7 @@ def test_death_before_the_append_of_acknowledgements_repeats_the_delivery() -> N
 
 
 def test_what_was_accepted_before_the_death_is_never_delivered_again() -> None:
-    world = InMemoryGroup(handler=lambda *record: RELEASE if record[2] == 3 else ACCEPT)
+    world = InMemoryGroup(handler=lambda _topic, _partition, offset, _count: RELEASE if offset == 3 else ACCEPT)
     world.produce(5)
     engine = world.engine(interrupt=Interruption(Moment.AFTER_APPEND, Death(), nth=2))
     engine.run()
@@ -38,8 +38,8 @@ def test_what_was_accepted_before_the_death_is_never_delivered_again() -> None:
     assert world.calls[5:] == [(0, 3, 2)], "the second acquisition had not come to the handler"
 
 
-def test_locks_of_the_dead_hold_until_their_deadline() -> None:
-    """R55: no sooner, since nobody can know that the other is dead."""
+def test_locks_of_an_ended_engine_hold_until_their_deadline() -> None:
+    """R55: no sooner, since the next engine cannot know that the other has ended."""
     world = InMemoryGroup()
     world.produce(5)
     world.engine().run()
@@ -56,8 +56,10 @@ def test_locks_of_the_dead_hold_until_their_deadline() -> None:
 @pytest.mark.parametrize("moment", list(Moment))
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_an_append_of_unknown_outcome_changes_nothing_for_the_records(moment: Moment, nth: int) -> None:
-    """It happened or it did not: the log says which, and each record is delivered as if nothing had been."""
-    world = InMemoryGroup(handler=lambda *record: RELEASE if (record[2], record[3]) == (1, 1) else ACCEPT)
+    """It happened or it did not: the log shows which, and each record is delivered as if nothing had been."""
+    world = InMemoryGroup(
+        handler=lambda _topic, _partition, offset, count: RELEASE if (offset, count) == (1, 1) else ACCEPT
+    )
     world.produce(3)
     engine = world.engine(available_now=True, interrupt=Interruption(moment, OSError("timed out"), nth))
     engine.run_until_done()
@@ -106,7 +108,7 @@ def test_a_second_engine_fences_the_first() -> None:
     assert world.window() == "0-3: 0-2 Q2"
 
 
-def test_the_append_of_a_zombie_counts_for_nobody() -> None:
+def test_the_append_of_a_zombie_is_ignored() -> None:
     """It accepted the records after its successor had claimed: they are delivered again, with an exact count."""
     world = InMemoryGroup()
     world.produce(3)
@@ -169,7 +171,7 @@ def test_of_two_claims_of_one_epoch_the_first_wins() -> None:
 
 
 def test_stopping_commits_what_was_handled_and_acquires_nothing() -> None:
-    world = InMemoryGroup(handler=lambda *record: RELEASE if record[2] == 1 else ACCEPT)
+    world = InMemoryGroup(handler=lambda _topic, _partition, offset, _count: RELEASE if offset == 1 else ACCEPT)
     world.produce(3)
     engine = world.engine()
     engine.run()

@@ -85,7 +85,8 @@ def test_a_new_engine_without_work_appends_one_snapshot_and_no_more() -> None:
 def test_the_lock_limit_bounds_the_window() -> None:
     """R37: a window of 100 offsets, SPSO to end, finished ones included."""
     world = InMemoryGroup(
-        handler=lambda *record: RELEASE if record[2] == 0 else ACCEPT, share__partition__max__record__locks=100
+        handler=lambda _topic, _partition, offset, _count: RELEASE if offset == 0 else ACCEPT,
+        share__partition__max__record__locks=100,
     )
     world.produce(300)
     engine = world.engine()
@@ -101,8 +102,8 @@ def test_the_lock_limit_bounds_the_window() -> None:
 def test_an_available_now_run_gets_through_a_window_smaller_than_the_log() -> None:
     world = InMemoryGroup(share__partition__max__record__locks=100)
     world.produce(250)
-    told = world.engine(available_now=True).run_until_done()
-    assert [p.acquired for p in told] == [100, 100, 50, 0]
+    runs = world.engine(available_now=True).run_until_done()
+    assert [p.acquired for p in runs] == [100, 100, 50, 0]
 
 
 def test_records_per_trigger_are_shared_out() -> None:
@@ -118,7 +119,10 @@ def test_records_per_trigger_are_shared_out() -> None:
 
 def test_redeliveries_come_before_new_records() -> None:
     """R38: in offset order."""
-    world = InMemoryGroup(handler=lambda *record: RELEASE if record[3] == 1 else ACCEPT, max__records__per__trigger=3)
+    world = InMemoryGroup(
+        handler=lambda _topic, _partition, _offset, count: RELEASE if count == 1 else ACCEPT,
+        max__records__per__trigger=3,
+    )
     world.produce(9)
     world.engine(available_now=True).run_until_done()
     assert [call[1:] for call in world.calls[:6]] == [(0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (2, 2)]
@@ -167,7 +171,7 @@ def test_available_now_waits_for_the_locks_of_the_dead() -> None:
     assert world.calls[3:] == [(0, offset, 2) for offset in range(3)]
 
 
-def test_a_topic_created_anew_under_a_running_group_is_an_error() -> None:
+def test_a_topic_created_again_under_a_running_group_is_an_error() -> None:
     world = InMemoryGroup()
     world.produce(5)
     engine = world.engine()
@@ -175,12 +179,12 @@ def test_a_topic_created_anew_under_a_running_group_is_an_error() -> None:
     version = world.state_log.version
     world.topics.create_topic(TOPIC, 1)
     world.produce(2)
-    with pytest.raises(TopicError, match="deleted and created anew"):
+    with pytest.raises(TopicError, match="deleted and created again"):
         engine.run()
     assert world.state_log.version == version
 
 
-def test_a_topic_created_anew_and_filled_past_its_old_end_is_noticed_in_seconds() -> None:
+def test_a_topic_created_again_and_filled_past_its_old_end_is_noticed_in_seconds() -> None:
     world = InMemoryGroup()
     world.produce(5)
     engine = world.engine()
@@ -188,11 +192,11 @@ def test_a_topic_created_anew_and_filled_past_its_old_end_is_noticed_in_seconds(
     world.topics.create_topic(TOPIC, 1)
     world.produce(50)
     world.clock.advance(5_000)
-    with pytest.raises(TopicError, match="deleted and created anew"):
+    with pytest.raises(TopicError, match="deleted and created again"):
         engine.run()
 
 
-def test_a_topic_created_anew_between_two_runs_is_an_error() -> None:
+def test_a_topic_created_again_between_two_runs_is_an_error() -> None:
     world = InMemoryGroup()
     world.produce(5)
     world.engine().run()

@@ -52,7 +52,7 @@ def test_pieces_are_filled_across_share_partitions() -> None:
 
 
 def test_share_partitions_that_are_not_read_are_not_searched() -> None:
-    """Of a topic that nobody subscribes to any more."""
+    """Of a topic that the group no longer subscribes to."""
     piece = Search().next_piece(summaries((0, 0, 7), (0, 0, 5)), KEYS[1:])
     assert piece is not None
     assert piece.records == {KEYS[1]: 5}

@@ -48,8 +48,8 @@ def test_it_never_goes_back_and_never_faster_than_the_clock(start: int, last: in
 
 @pytest.mark.parametrize("off_ms", [-HOUR_MS, 0, HOUR_MS])
 def test_a_successor_with_another_clock_neither_waits_for_hours_nor_goes_back(off_ms: int) -> None:
-    """The locks of the dead end after their duration if its clock is behind; if it is ahead, at once."""
-    world = InMemoryGroup(handler=lambda *record: RELEASE if record[3] == 1 else ACCEPT)
+    """The locks of ended engines expire after their duration if its clock is behind; if it is ahead, at once."""
+    world = InMemoryGroup(handler=lambda _topic, _partition, _offset, count: RELEASE if count == 1 else ACCEPT)
     world.produce(1)
     world.engine().run()
     world.clock.advance(off_ms)

@@ -23,8 +23,8 @@ def new(first: int, end: int) -> list[tuple[int, int]]:
 
 
 def drained(world: InMemoryGroup, engine: EngineLife) -> None:
-    while not (told := engine.run()).idle:
-        assert told.batch_id < 50, world.window()
+    while not (progress := engine.run()).idle:
+        assert progress.batch_id < 50, world.window()
 
 
 def test_records_written_again_at_the_old_offsets_are_delivered(caplog: pytest.LogCaptureFixture) -> None:
@@ -57,7 +57,7 @@ def test_fewer_records_than_were_lost() -> None:
     drained(world, engine)
     world.produce(5)
     drained(world, engine)
-    assert calls_of(world, 10) == new(6, 11), "4 and 5 were there again before anybody could see that they were gone"
+    assert calls_of(world, 10) == new(6, 11), "4 and 5 were there again before the engine could see that they were gone"
 
 
 def test_the_next_engine_finds_it() -> None:
@@ -74,7 +74,9 @@ def test_the_next_engine_finds_it() -> None:
 
 def test_what_lies_below_the_new_end_is_untouched() -> None:
     """Released and accepted there: redelivered once, with its count, or not at all."""
-    world = InMemoryGroup(handler=lambda *record: RELEASE if record[2] % 3 == 0 and record[3] == 1 else ACCEPT)
+    world = InMemoryGroup(
+        handler=lambda _topic, _partition, offset, count: RELEASE if offset % 3 == 0 and count == 1 else ACCEPT
+    )
     world.produce(10)
     engine = world.engine()
     engine.run()
@@ -132,8 +134,8 @@ def test_an_available_now_run_does_not_wait_for_what_is_gone(again: int) -> None
     world.topics.truncate(at(), 10)
     engine.run()
     world.produce(again)
-    told = engine.run_until_done(most=10)
-    assert all(progress.acquired == 0 for progress in told), "its target has followed the end"
+    runs = engine.run_until_done(most=10)
+    assert all(progress.acquired == 0 for progress in runs), "its target has followed the end"
     world.engine(available_now=True).run_until_done(most=10)
     assert calls_of(world, 20) == new(10, 10 + again)
 

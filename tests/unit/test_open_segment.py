@@ -103,7 +103,7 @@ def test_the_time_of_the_last_micro_batch_that_counts_survives_its_engine() -> N
     assert [commit.at_ms for commit in world.state_log.commits if commit.kind == "claim"] == [0, decided_at, decided_at]
 
 
-def test_the_time_of_an_append_that_counts_for_nobody_does_not_count_either() -> None:
+def test_the_time_of_a_stale_append_is_ignored_as_well() -> None:
     world = InMemoryGroup()
     world.produce(3)
     zombie = world.engine()

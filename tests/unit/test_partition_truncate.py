@@ -78,9 +78,12 @@ def test_a_start_offset_that_is_not_chosen_yet_stays_so() -> None:
 
 
 def test_attempts_that_ended_so_are_told_as_they_were() -> None:
-    told = worked().truncate(11)
-    assert [(run.first_offset, run.last_offset, run.member_id) for run in told.ended] == [(11, 11, "a"), (24, 29, "a")]
-    assert (told.archived, told.accepted, told.released) == ((), 0, 0)
+    response = worked().truncate(11)
+    assert [(run.first_offset, run.last_offset, run.member_id) for run in response.ended] == [
+        (11, 11, "a"),
+        (24, 29, "a"),
+    ]
+    assert (response.archived, response.accepted, response.released) == ((), 0, 0)
 
 
 def test_one_micro_batch_says_it_all() -> None:
@@ -93,13 +96,13 @@ def test_one_micro_batch_says_it_all() -> None:
         ExpireLocks(lost=True),
         Acquire(member_id="b", max_records=99, mode=AcquireMode.EXACT, log_batches=(LogBatch(10, 22),)),
     )
-    told = decide(found.state, requests, found.limits, found.now_ms)
-    assert told.responses[2].ended == (), "the locks above the end are no longer there to expire"
-    assert [tuple(run) for run in told.responses[3].acquired] == [(20, 21, 2), (22, 22, 1)]
-    assert told.record is not None
-    after = evolve(found.state, told.record)
+    decision = decide(found.state, requests, found.limits, found.now_ms)
+    assert decision.responses[2].ended == (), "the locks above the end are no longer there to expire"
+    assert [tuple(run) for run in decision.responses[3].acquired] == [(20, 21, 2), (22, 22, 1)]
+    assert decision.record is not None
+    after = evolve(found.state, decision.record)
     assert (after.start_offset, after.end_offset) == (20, 23)
-    assert restore([*found.log, told.record]) == after
+    assert restore([*found.log, decision.record]) == after
 
 
 def test_what_is_held_below_the_start_offset_stays_with_its_owner() -> None:
@@ -135,8 +138,8 @@ def test_r22_a_read_gap_is_cut_with_the_window(end: int, gap: tuple[int, int] | 
         batches=[StateBatch(10, 14, 0, 1), StateBatch(20, 24, 2, 1), StateBatch(30, 34, 0, 1)],
     )
     assert loaded.active_read_gap == OffsetRange(15, 34)
-    told = decide(loaded, [TruncateLog(end_offset=end)], PartitionLimits(), 0)
-    assert told.record is not None
-    after = evolve(loaded, told.record)
+    decision = decide(loaded, [TruncateLog(end_offset=end)], PartitionLimits(), 0)
+    assert decision.record is not None
+    after = evolve(loaded, decision.record)
     assert after.active_read_gap == after.read_gap == (OffsetRange(*gap) if gap else None)
     assert f"{after.start_offset}-{after.end_offset}" == window

@@ -112,7 +112,7 @@ def test_a_new_share_partition_is_told_where_to_begin() -> None:
     assert (partition_input.initial_offset, partition_input.max_records, partition_input.end_offset) == (7, 3, 10)
 
 
-def test_an_engine_that_stops_settles_whoever_holds_locks() -> None:
+def test_an_engine_that_stops_settles_what_holds_locks() -> None:
     assert planned({KEY: summary(0, 10, deadline=99)}, stopping=True)[KEY].release_member
 
 
@@ -188,8 +188,8 @@ def test_an_engine_that_stops_acquires_no_suspects() -> None:
     assert (partition_input.max_records, partition_input.suspects) == (0, False)
 
 
-def test_each_share_partition_is_given_what_the_dead_have_left_of_it() -> None:
-    """A member that entered nothing there says so; that is another thing than a member that left nothing at all."""
+def test_each_share_partition_is_given_the_traces_of_ended_members() -> None:
+    """A member that entered nothing there has left an empty trace, which differs from no trace at all."""
     entered = np.array([(3, 4, 1, Loss.FINISHED)], np.int64)
     traces = [MemberTrace("dead", {TopicPartition("orders", 0): entered})]
     partition_inputs = planned(

@@ -62,7 +62,7 @@ class Coordinator:
         leader: int | None = None,
         epoch: int | None = None,
     ) -> ErrorCode:
-        """By the leader that is known, unless told otherwise."""
+        """By the leader that is known, unless another is given."""
         known = (self.state.leader_epoch, self.state.state_epoch) if self.state else (0, 0)
         return self(
             WriteState(
@@ -403,7 +403,7 @@ def test_r26_a_start_offset_that_is_not_chosen_yet_is_read_as_minus_one() -> Non
 # -------------------------------------------------------------------------------- the KIP's worked example
 
 WORKED = [
-    # step, start offset and batches written, record, durable start and batches (section 3.3, S4 form)
+    # step, start offset and batches written, record, durable start and batches (R62)
     (0, 100, [], "StateSnapshot 1", 100, []),
     (2, 110, [], "StateSnapshot 2", 110, []),
     (4, -1, [(110, 110, V, 1)], "StateUpdate 2", 110, [(110, 110, V, 1)]),

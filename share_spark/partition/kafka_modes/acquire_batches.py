@@ -1,10 +1,13 @@
 """Acquire as Kafka 4.2 does, by log batches and by what was fetched together (R37-R41).
 
 A client can see where batches begin and end: whole log batches are acquired (R39), what one fetch acquired is
-redelivered
-together, ranges of two fetches are reported apart. Offsets between the batches of one read are acquired as well and
-left to
-the client to report (R19); offsets between two fetches are not.
+redelivered together, ranges of two fetches are reported as two ranges. Offsets between the batches of one read are
+acquired as well, and the client reports them as gaps (R19); offsets between two fetches are not acquired.
+
+    log batches of the read      [100-104][105-109]   [112-119][120-129]
+    fetched before               [fetched----------]                        one fetch acquired 100 to 109
+    acquired again                    [V1--]                                its Available offsets
+    acquired first, limit 12                       [110-119]                to the end of the batch at the limit
 """
 
 from __future__ import annotations
@@ -64,16 +67,16 @@ class BatchAcquisition:
     def _within_window(self, fetch_offset: int) -> int:
         """How many records the window lets in; at its limit only what lies inside it (R37)."""
         draft, wanted = self._draft, self._request.max_records
-        room = self._limits.max_record_locks - (draft.end - draft.start)
-        if room > 0:
-            return min(wanted, room)
+        left = self._limits.max_record_locks - (draft.end - draft.start)
+        if left > 0:
+            return min(wanted, left)
         if fetch_offset >= draft.end:
             return 0
         self._last = min(self._last, draft.end - 1)
         return min(wanted, draft.end - fetch_offset)
 
     def run(self) -> list[AcquiredRange]:
-        """Acquire, put the changes into the draft, and tell what the member got."""
+        """Acquire, put the changes into the draft, and return what the member got."""
         touched = self._touched()
         if touched:
             self._acquire_touched(touched)
@@ -87,6 +90,7 @@ class BatchAcquisition:
         fetched, draft = self._draft.fetched, self._draft
         at = bisect_right(fetched, self._base, key=_first) - 1
         if at < 0:
+            # The read begins before all that was fetched, and may begin before the SPSO: that part is finished.
             self._base = max(self._base, draft.start)
             at = bisect_right(fetched, self._base, key=_first) - 1
         if at >= 0 and fetched[at].last_offset >= self._base:
@@ -99,6 +103,7 @@ class BatchAcquisition:
         for batch in touched:
             if self.remaining <= 0:
                 break
+            # Between two fetched batches there are no records, except inside a read gap: there they are acquired first.
             if self._draft.active_read_gap is not None:
                 if hole < batch.first_offset:
                     self._acquire_new(hole, batch.first_offset - 1)
@@ -124,7 +129,7 @@ class BatchAcquisition:
             return False
         whole = inside and not batch.by_offset and not throttled
         if self._strict and batch.last_offset - batch.first_offset >= self.remaining:
-            whole = False
+            whole = False  # the strict limit may cut it, so its offsets get states of their own
         if whole:
             first, last = batch.first_offset, batch.last_offset
         elif not batch.by_offset:
@@ -140,10 +145,10 @@ class BatchAcquisition:
         for run in pieces(self._draft.runs, first, last):
             if run.delivery_state is not _AVAILABLE:
                 continue
-            size = run[1] - run[0] + 1
+            size = run.last_offset - run.first_offset + 1
             granted = size if allowance is None else allowance.grant(size, run.delivery_count)
             if granted:
-                self._take(run[0], run[0] + granted - 1, run.delivery_count + 1)
+                self._take(run.first_offset, run.first_offset + granted - 1, run.delivery_count + 1)
                 self.remaining -= granted
             if granted < size or (allowance is not None and allowance.spent):
                 return

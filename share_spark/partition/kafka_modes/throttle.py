@@ -1,8 +1,7 @@
 """How much of a fetched batch one request may redeliver: the strict record limit, and Kafka 4.2's throttling.
 
 Throttling (KAFKA-17541) isolates a bad record: from half of the delivery limit on a batch comes back in halves,
-quarters, ...,
-and for limits above two the last attempt is one record alone.
+quarters, ..., and for limits above two the last attempt is one record alone.
 """
 
 from __future__ import annotations
@@ -43,20 +42,20 @@ class Allowance:
         if delivery_count >= self._threshold and self._quota is None:
             whole = self._batch.last_offset - self._batch.first_offset + 1
             self._quota = max(1, whole >> (delivery_count - self._threshold + 1))
-        room = self._room()
+        left = self._left()
         if delivery_count >= self._alone_at:
-            room, self.spent = 1, True
-        granted = min(size, room)
+            left, self.spent = 1, True
+        granted = min(size, left)
         self._granted += granted
-        if granted == room:
+        if granted == left:
             self.spent = True
         return granted
 
-    def _room(self) -> int:
+    def _left(self) -> int:
         """What the strict limit and the quota leave. A quota already passed no longer binds, as in Kafka."""
-        room = 2**63
+        left = 2**63
         if self._limit is not None:
-            room = min(room, self._limit - self._granted)
+            left = min(left, self._limit - self._granted)
         if self._quota is not None and self._granted < self._quota:
-            room = min(room, self._quota - self._granted)
-        return room
+            left = min(left, self._quota - self._granted)
+        return left
