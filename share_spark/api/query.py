@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from share_spark.api.checkpoint import Checkpoint
 from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.engine.progress import MicroBatchProgress
-from share_spark.maintenance.upkeep import Upkeep
+from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.model.errors import EnvironmentFault, FencedError
 from share_spark.state.state_store import DeltaShareStateStore
 
@@ -53,7 +53,7 @@ class ShareGroupQuery:
     spark: SparkSession
     engine: ShareGroupEngine
     store: DeltaShareStateStore
-    upkeep: Upkeep
+    maintenance: BackgroundMaintenance
     trigger: Trigger
     name: str | None
     checkpoint: Checkpoint
@@ -72,7 +72,7 @@ class ShareGroupQuery:
         self.engine.start()
         epoch = self.store.writer_epoch
         self.checkpoint.sign(self.store.group_id, handler.name, epoch, has_state=self.engine.has_state)
-        self.upkeep.start()
+        self.maintenance.start()
         ticks = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
         writer = ticks.writeStream.foreachBatch(self._micro_batch)
         writer = writer.option("checkpointLocation", self.checkpoint.directory)
@@ -142,7 +142,7 @@ class ShareGroupQuery:
         if progress.idle:
             return
         self._progress.append(progress)
-        self.upkeep.note(progress.touched, self.store.segment)
+        self.maintenance.note(progress.touched, self.store.segment)
         for listener in self.listeners:
             listener(progress)
 
@@ -170,7 +170,7 @@ class ShareGroupQuery:
                 self._close_engine()
             self._closed = True
         with ThreadPoolExecutor(1, thread_name_prefix="share-spark-close") as beside:
-            beside.submit(self.upkeep.close)
+            beside.submit(self.maintenance.close)
             self._end_query(self._query)
         self._ended.set()
 

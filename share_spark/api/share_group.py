@@ -39,7 +39,7 @@ from share_spark.handlers.handler import Handler, HandlerKind, as_handler
 from share_spark.kafka.dead_letters import KafkaDeadLetters
 from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.topic_log import KafkaTopicLog
-from share_spark.maintenance.upkeep import Upkeep
+from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.model.config import GroupConfig
 from share_spark.model.errors import ConfigError
 from share_spark.output.dead_letters import DeltaDeadLetters
@@ -157,7 +157,7 @@ class ShareGroup:
         checkpoint.check(self.group_id)
         log = self._topic_log(config)
         engine, store = self._engine(config, location, log, checkpoint.writer_epoch)
-        upkeep = Upkeep(
+        maintenance = BackgroundMaintenance(
             spark=self.spark,
             location=location,
             store=store,
@@ -169,7 +169,7 @@ class ShareGroup:
             spark=self.spark,
             engine=engine,
             store=store,
-            upkeep=upkeep,
+            maintenance=maintenance,
             trigger=self._trigger,
             name=self._name,
             checkpoint=checkpoint,

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from share_spark.delta.housekeeping import KeptTable, housekeeping_session
 from share_spark.delta.location import Location, sql_literal
+from share_spark.delta.table_maintenance import KeptTable, maintenance_session
 from share_spark.maintenance.compaction_order import CompactionOrder
 from share_spark.maintenance.compaction_report import CompactionReport, Step
 from share_spark.maintenance.heartbeat import Heartbeat, age_ms, lock_file
@@ -47,7 +47,7 @@ LOCK_STALE_MS = 300_000
 def compact(spark: SparkSession, order: CompactionOrder) -> CompactionReport:
     """Run it. Raises StateError, ConfigError (nothing was changed then): no state, not ours, no such group, another
     compaction at work."""
-    session = housekeeping_session(spark)
+    session = maintenance_session(spark)
     tables = _tables(session, order)
     groups = _groups(session, order)
     run = _Compaction(session, order, groups)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from share_spark.delta.housekeeping import TableSize
+from share_spark.delta.table_maintenance import TableSize
 from share_spark.maintenance.compaction_order import CompactionOrder
 
 

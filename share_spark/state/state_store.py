@@ -34,7 +34,7 @@ from share_spark.partition import PartitionLimits
 from share_spark.spark.checkpointed_frame import unpersist
 from share_spark.spark.delta_log import table_id
 from share_spark.spark.errors import first_line
-from share_spark.spark.progress import told
+from share_spark.spark.progress import log_progress
 from share_spark.state.buckets import (
     FRAME_COLUMNS,
     HEADER,
@@ -178,7 +178,7 @@ class DeltaShareStateStore:
             self._known, self._last = set(), tail.last
             self._adopt(empty_frame(self.spark, self.buckets).localCheckpoint(eager=False))
             return {}
-        with self._as_state_error(), told(self.spark, f"loading the state of group {self.group_id}"):
+        with self._as_state_error(), log_progress(self.spark, f"loading the state of group {self.group_id}"):
             folded = folded_frame(self.spark, session, tail.rows, self.buckets, self.group_id)
             summaries, last_seen = summaries_in(payloads_in(folded, OUTCOME))
         if last_seen != tail.last.batch_id:

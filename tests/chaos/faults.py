@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from share_spark.delivery.spark_delivery import SparkDelivery
 from share_spark.engine.micro_batch import ShareGroupEngine
-from share_spark.maintenance.upkeep import Upkeep
+from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.output.dead_letters import DeltaDeadLetters
 from share_spark.output.output_sink import DeltaOutput
 from share_spark.output.sink import DeltaSink
@@ -110,9 +110,9 @@ POINTS = {
     "after the output is appended": Point(DeltaSink, "_append", after=True),
     "after the output is read back": Point(DeltaSink, "commit", after=True),
     "after the micro-batch": Point(ShareGroupEngine, "run", after=True, only=_working),
-    "before the state table": Point(Upkeep, "_rewrite"),
-    "during the state table": Point(Upkeep, "_rewrite"),
-    "after the state table": Point(Upkeep, "_rewrite", after=True),
+    "before the state table": Point(BackgroundMaintenance, "_rewrite"),
+    "during the state table": Point(BackgroundMaintenance, "_rewrite"),
+    "after the state table": Point(BackgroundMaintenance, "_rewrite", after=True),
     "before closing": Point(ShareGroupEngine, "run", only=_stopping, once=True),
     "while closing": Point(ShareGroupEngine, "run", only=_stopping, once=True),
     "after closing": Point(ShareGroupEngine, "run", after=True, only=_stopping, once=True),

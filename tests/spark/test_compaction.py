@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from share_spark import EmbeddedTopicLog, cli
-from share_spark.delta.housekeeping import KeptTable, housekeeping_session
 from share_spark.delta.location import Location
+from share_spark.delta.table_maintenance import KeptTable, maintenance_session
 from share_spark.maintenance import compaction
+from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.maintenance.compaction import compact
 from share_spark.maintenance.compaction_order import CompactionOrder
 from share_spark.maintenance.compaction_report import CompactionReport, report_lines
 from share_spark.maintenance.heartbeat import Heartbeat, heartbeat_file, lock_file
 from share_spark.maintenance.idle_groups import evidence_of, snapshot_group
 from share_spark.maintenance.retention import log_starts_after
-from share_spark.maintenance.upkeep import Upkeep
 from share_spark.model.errors import ConfigError, FencedError, StateError
 from share_spark.model.offsets import LogEnds
 from share_spark.output.dead_letters import COLUMNS, TABLE_KIND
@@ -86,12 +86,14 @@ def test_a_living_engine_is_left_alone(spark: SparkSession, world: DeltaWorld) -
     engine = world.engine()
     engine.run()
     engine.run()
-    upkeep = Upkeep(spark=spark, location=world.location, store=engine.store, refresh_ms=HOUR_MS, retention_ms=0)
-    upkeep.start()
+    maintenance = BackgroundMaintenance(
+        spark=spark, location=world.location, store=engine.store, refresh_ms=HOUR_MS, retention_ms=0
+    )
+    maintenance.start()
     (told, *_) = texts(compact(spark, order(world, idle_ms=60_000)))
     assert "an engine runs it" in told
     engine.run()
-    upkeep.close()
+    maintenance.close()
 
 
 def test_an_idle_engine_lives_as_long_as_its_heart_beats(spark: SparkSession, world: DeltaWorld) -> None:
@@ -214,7 +216,7 @@ def test_what_is_younger_than_the_retention_is_left_though_delta_rounds_it_to_ho
 ) -> None:
     """A file that no commit knows yet: that of an append in flight."""
     spark.range(1).write.format("delta").save(str(tmp_path / "table"))
-    table = KeptTable(housekeeping_session(spark), Location.parse(str(tmp_path / "table")))
+    table = KeptTable(maintenance_session(spark), Location.parse(str(tmp_path / "table")))
     file = tmp_path / "table" / "part-00000-in-flight.parquet"
     file.write_text("")
     table.vacuum(60_000)
@@ -353,8 +355,10 @@ def test_beside_a_running_engine(spark: SparkSession, tmp_path: Path) -> None:
         **{UPDATES: 3},
     )
     engine = world.engine()
-    upkeep = Upkeep(spark=spark, location=world.location, store=engine.store, refresh_ms=1_000, retention_ms=HOUR_MS)
-    upkeep.start()
+    maintenance = BackgroundMaintenance(
+        spark=spark, location=world.location, store=engine.store, refresh_ms=1_000, retention_ms=HOUR_MS
+    )
+    maintenance.start()
     over, reports, faults = threading.Event(), [], []
 
     def keep_compacting() -> None:
@@ -372,7 +376,7 @@ def test_beside_a_running_engine(spark: SparkSession, tmp_path: Path) -> None:
     try:
         while len(reports) < 3 and not faults and batches < 300:
             world.produce(2, batches % 2)
-            upkeep.note(engine.run().touched, engine.store.segment)
+            maintenance.note(engine.run().touched, engine.store.segment)
             batches += 1
     finally:
         over.set()
@@ -381,19 +385,19 @@ def test_beside_a_running_engine(spark: SparkSession, tmp_path: Path) -> None:
     assert len(reports) >= 3
     assert any("prune" in line for report in reports for line in texts(report))
     engine.run(stopping=True)
-    upkeep.close()
+    maintenance.close()
     successor = world.engine()
     assert dict(successor.engine._summaries) == dict(engine.engine._summaries)
 
 
 def test_a_running_job_compacts_by_itself(spark: SparkSession, world: DeltaWorld) -> None:
-    """By ``compaction.interval``, in its upkeep's thread, its session's settings untouched."""
+    """By ``compaction.interval``, in its thread of background maintenance, its session's settings untouched."""
     world.produce(3)
     world.engine().run()
     engine = world.engine()
     engine.run()
     settings = dict(spark.conf.getAll)
-    upkeep = Upkeep(
+    maintenance = BackgroundMaintenance(
         spark=spark,
         location=world.location,
         store=engine.store,
@@ -401,9 +405,9 @@ def test_a_running_job_compacts_by_itself(spark: SparkSession, world: DeltaWorld
         retention_ms=HOUR_MS,
         compaction_interval_ms=100,
     )
-    upkeep.start()
+    maintenance.start()
     until(lambda: len(files_of(world, 0)) == 1)
-    upkeep.close()
+    maintenance.close()
     changed = {key: value for key, value in spark.conf.getAll.items() if settings.get(key) != value}
     assert [key for key in changed if "lastCommitVersionInSession" not in key] == []
     engine.run()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from share_spark import attempts, cli, history
-from share_spark.maintenance.upkeep import Upkeep
+from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.model.errors import ConfigError, FencedError, StateError
 from share_spark.state.tables import log_table, state_table
 from share_spark.testing.memory_delivery import Answer
@@ -269,9 +269,9 @@ def test_the_state_table_tells_what_it_said_before(make_world: MakeWorld) -> Non
 
 
 def refresh(world: DeltaWorld, engine: EngineLife) -> None:
-    """A round of upkeep, which rewrites the table."""
-    upkeep = Upkeep(
+    """A round of background maintenance, which rewrites the table."""
+    maintenance = BackgroundMaintenance(
         spark=world.spark, location=world.location, store=engine.store, refresh_ms=3_600_000, retention_ms=3_600_000
     )
-    upkeep.start()
-    upkeep.close()
+    maintenance.start()
+    maintenance.close()

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from share_spark import jars
+from share_spark.spark import jars
 
 WANTED = [("org.example", "thing", "1.0")]
 

@@ -60,14 +60,14 @@ class FilesOf(NamedTuple):
     bytes: int
 
 
-def housekeeping_session(spark: SparkSession) -> SparkSession:
+def maintenance_session(spark: SparkSession) -> SparkSession:
     """A session of its own, with the settings of this work."""
     return cloned_session(spark, _SETTINGS)
 
 
 @dataclass(frozen=True, slots=True)
 class KeptTable:
-    """A table to be kept small. ``session``: see ``housekeeping_session``."""
+    """A table to be kept small. ``session``: see ``maintenance_session``."""
 
     session: SparkSession
     place: Location

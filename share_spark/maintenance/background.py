@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class Upkeep:
+class BackgroundMaintenance:
     """Refreshes ``share_partition_state`` at most every ``refresh_ms``, prunes segments closed for ``retention_ms``
     and compacts every ``compaction_interval_ms`` (0: never). Its heartbeat says that the engine lives."""
 
@@ -61,7 +61,9 @@ class Upkeep:
         self._heartbeat = Heartbeat(file=heartbeat, text=self.store.member_id)
         self._heartbeat.start()
         self._compact_at_s = time.monotonic() + self.compaction_interval_ms / 1_000
-        self._thread = threading.Thread(target=self._run, name=f"share-spark-upkeep-{self.store.group_id}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"share-spark-maintenance-{self.store.group_id}", daemon=True
+        )
         self._thread.start()
 
     def note(self, keys: Iterable[SharePartitionKey], segment: int) -> None:
