@@ -1,7 +1,7 @@
 """The running query: Spark's micro-batch loop around the engine, and how it stops.
 
 The source only ticks: Spark numbers the micro-batches, keeps its checkpoint, paces them by the trigger, shows them
-in its UI. All inputs are read by the engine itself. ``rate-micro-batch`` serves as the tick because it lives in the
+in its UI. All inputs are read by the engine itself. ``rate-micro-batch`` serves as the tick because it runs in the
 JVM: a Python source would be one more process to start, to signal and to lose.
 
 Stopping never cuts a micro-batch in two. ``stop`` waits for the one that runs, commits its acknowledgements in a
@@ -68,7 +68,7 @@ class ShareGroupQuery:
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def start(self, handler: Handler) -> None:
-        """Claim, load, and hand the loop to Spark. Raises what ``ShareGroupEngine.start`` raises."""
+        """Claim, load, and start Spark's loop. Raises what ``ShareGroupEngine.start`` raises."""
         self.engine.start()
         epoch = self.store.writer_epoch
         self.checkpoint.sign(self.store.group_id, handler.name, epoch, has_state=self.engine.has_state)
@@ -82,7 +82,7 @@ class ShareGroupQuery:
 
     @property
     def id(self) -> str:
-        """Spark's id of the query: lives as long as its checkpoint."""
+        """Spark's id of the query: valid as long as its checkpoint."""
         return str(self._query.id) if self._query else ""
 
     @property
@@ -156,7 +156,7 @@ class ShareGroupQuery:
     def _close_engine(self) -> None:
         try:
             self._note(self.engine.run(self._batch_id + 1, stopping=True))
-        except Exception:  # noqa: BLE001 - the first fault is the one to tell; locks end by themselves
+        except Exception:  # noqa: BLE001 - the first fault is the one to report; locks end by themselves
             _log.warning("what group %s held could not be given back; its locks will run out", self.store.group_id)
 
     def _watch(self) -> None:

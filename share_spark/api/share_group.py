@@ -66,7 +66,7 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class ShareGroup:
-    """A share group to be: who it is, what it reads, how it handles, where its state lives.
+    """A share group to be started: its id, what it reads, how it handles, where its state is.
 
     ``group_id``: names the group; two groups on the same topic are independent of each other. ``spark``: used as it
     is, no setting of it is changed. ``state``: a directory or ``catalog.schema`` for the state tables; several

@@ -157,5 +157,5 @@ def giving_way(change: Callable[[], object]) -> bool:
 
 
 def is_conflict(error: Exception) -> bool:
-    """Did somebody else commit first? (Delta's Python class is not always raised.)"""
+    """Did another writer commit first? (Delta's Python class is not always raised.)"""
     return isinstance(error, DeltaConcurrentModificationException) or bool(_CONFLICT.search(str(error)))

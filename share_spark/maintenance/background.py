@@ -1,7 +1,7 @@
-"""Work beside the hot path, in one thread of its own: the table for people, pruning of closed segments, compaction.
+"""Background maintenance of a running engine, in one thread: the status table, pruning of closed segments, compaction.
 
-All of it only ever reads what is committed and writes what the engine never reads, so it may fail, be late or be missed
-without harm: a fault is logged and the next round tries again. The table is filled from the live frame, borrowed
+All of it only reads what is committed and writes what the engine never reads, so it may fail, be late or be left out
+without harm: a fault is logged and the next round tries again. The status table is filled from the live frame, borrowed
 from the store so that the engine does not free it meanwhile: no log is read.
 """
 
@@ -34,8 +34,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class BackgroundMaintenance:
-    """Refreshes ``share_partition_state`` at most every ``refresh_ms``, prunes segments closed for ``retention_ms``
-    and compacts every ``compaction_interval_ms`` (0: never). Its heartbeat says that the engine lives."""
+    """Refreshes ``share_partition_state`` at most every ``refresh_ms``, prunes segments closed for ``retention_ms`` and
+    compacts every ``compaction_interval_ms`` (0: never). Its heartbeat says that the engine runs."""
 
     spark: SparkSession
     location: Location
@@ -80,12 +80,14 @@ class BackgroundMaintenance:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+            # After the thread has ended, so that the status table shows the last micro-batch of the run.
             self._round(self._refresh, self._prune)
         if self._heartbeat is not None:
+            # Last: while the round writes, other programs must see that the group still has an engine.
             self._heartbeat.close()
 
     def _run(self) -> None:
-        # A run may be over soon; what Delta has to work out for the first refresh it does meanwhile.
+        # Only to warm Delta's cache: a short run has its first refresh at its end, where the user waits for it.
         self._round(self._written)
         while not self._stop.wait(self.refresh_ms / 1_000):
             self._round(self._refresh, self._prune, self._compact)
@@ -107,6 +109,7 @@ class BackgroundMaintenance:
         try:
             self._rewrite(buckets)
         except BaseException:
+            # Which rows were written is not known: the next round rewrites all of them.
             with self._lock:
                 self._changed = None
             raise
@@ -116,7 +119,7 @@ class BackgroundMaintenance:
             if live.frame is None:
                 return
             rows, table = state_of_frame(live, buckets), state_table(self.location)
-            # To find out what a dynamic overwrite replaces takes Delta most of a second: not where there is nothing.
+            # Delta takes most of a second to find out what a dynamic overwrite replaces: not where there is nothing.
             if self._written() == NONE:
                 table.append(rows, self._numbered(live))
             else:
@@ -127,7 +130,7 @@ class BackgroundMaintenance:
         return f"share_spark/state/{self.store.group_id}@{self.store.log_id}"
 
     def _numbered(self, live: LiveState) -> dict[str, str]:
-        """Delta takes no rows of a lower number: an engine that has a successor cannot put its own over theirs."""
+        """Delta skips an append with a lower number: a fenced engine cannot overwrite the rows of its successor."""
         return {"txnAppId": self._app_id, "txnVersion": str(BatchStamp(live.writer_epoch, live.batch_id).number)}
 
     def _written(self) -> int:
@@ -137,7 +140,7 @@ class BackgroundMaintenance:
         return self._transactions.latest(self._app_id)
 
     def _prune(self) -> None:
-        """Drop whole closed segments by partition predicate: metadata only, so never in the way of an append."""
+        """Drop whole closed segments by partition predicate: metadata only, so it never conflicts with an append."""
         current = self._segment
         if current <= self._pruned:
             return
@@ -147,6 +150,7 @@ class BackgroundMaintenance:
         )
         if oldest_kept > 0:
             log_table(self.location).delta_table(self.spark).delete(segments_below(group_id, oldest_kept))
+        # Otherwise some closed segments are still within the retention: they are looked at again in the next round.
         if oldest_kept == current:
             self._pruned = current
 

@@ -1,4 +1,4 @@
-"""What goes when its time is over: closed segments, dead letters, records of the embedded topic log."""
+"""What is deleted after its retention: closed segments, dead letters, records of the embedded topic log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def oldest_kept_segment(
 
 
 def segments_below(group_id: str, segment: int) -> Column:
-    """By partition only: the deletion is metadata, and in nobody's way."""
+    """By partition only: the deletion changes metadata only, and conflicts with no append."""
     return (F.col("group_id") == group_id) & (F.col("segment") < segment)
 
 

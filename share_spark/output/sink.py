@@ -104,7 +104,7 @@ class DeltaSink:
 
         Raises FencedError (a later engine has claimed the sink), SinkError (it refused the rows), OutputLostError (the
         rows were lost before they could be written); in each case nothing was written. StateError: the journal cannot
-        be written, so nothing else was. OutputUnknownError: nobody can tell whether the rows were written.
+        be written, so nothing else was. OutputUnknownError: it cannot be known whether the rows were written.
         """
         if rows is None:
             return
@@ -117,7 +117,7 @@ class DeltaSink:
             self._read_back(stamp, fault)
         except (Py4JError, PySparkException) as unknown:
             raise OutputUnknownError(
-                f"sink {self.table} does not tell what is in it: {first_line(unknown)}"
+                f"sink {self.table} does not say what is in it: {first_line(unknown)}"
             ) from unknown
         self._unabsorbed.add(stamp)
         threading.Thread(target=self._warm, name="share-spark-sink-warm", daemon=True).start()
@@ -140,7 +140,7 @@ class DeltaSink:
         """The number of the last delivery to each target, and the entries of older engines.
 
         Listed after the claims: an older engine makes its entry before it appends, and appends before the claim or not
-        at all, so the entry of every delivery is in the list unless somebody has absorbed it and forgotten it.
+        at all, so the entry of every delivery is in the list unless an engine has absorbed it and removed it.
         """
         delivered = {self._target: self._claimed(self._target, writer_epoch)}
         while True:
@@ -192,8 +192,8 @@ class DeltaSink:
 
     def _note(self, stamp: BatchStamp) -> str:
         """``userMetadata`` of the append, by which it is found again."""
-        told = {"share_spark": 1, "kind": "output", "app_id": self.app_id(), "run_id": self.run_id}
-        return json.dumps({**told, **stamp._asdict()}, separators=(",", ":"))
+        note = {"share_spark": 1, "kind": "output", "app_id": self.app_id(), "run_id": self.run_id}
+        return json.dumps({**note, **stamp._asdict()}, separators=(",", ":"))
 
     def _append(self, rows: DataFrame, stamp: BatchStamp) -> Exception | None:
         """What was raised; the rows may be there all the same, and where nothing was raised they need not be."""
@@ -223,7 +223,7 @@ class DeltaSink:
         raise SinkError(f"sink {self.table} refused the rows: {reason}") from fault
 
     def _check_there(self) -> None:
-        """Delta would make a table that is gone anew, where nobody is fenced."""
+        """Delta would create a table that is gone again, without the claims that fence older engines."""
         assert self._files is not None, "commit before claim"
         if self._files.exists(self._version):
             return

@@ -68,7 +68,7 @@ _REBUILD_ATTEMPTS = 3
 class DeltaShareStateStore:
     """ShareStateStore on Delta for one group and one run. See ``engine.ports`` for what each method promises.
 
-    ``audit``: rows also tell which attempts ended and how; worth its space where history is kept. ``least_epoch``: a
+    ``audit``: rows also say which attempts ended and how; worth its space where history is kept. ``least_epoch``: a
     writer epoch that is known to have been claimed; a log that knows less has been put back to an older state.
     """
 
@@ -271,8 +271,8 @@ class DeltaShareStateStore:
 
     @property
     def log_id(self) -> str:
-        """Of the log table, in the names under which its groups write elsewhere: a state that was removed and begun
-        anew counts from one again. After ``claim``."""
+        """Of the log table, in the names under which its groups write elsewhere: a recreated log restarts its epochs
+        at 1. After ``claim``."""
         if self._log_id is None:
             self._log_id = table_id(self.spark, self.directory)
         return self._log_id

@@ -299,7 +299,7 @@ def test_where_nobody_can_tell_whether_it_was_written_the_next_claim_does(
 
     with monkeypatch.context() as patch:
         patch.setattr(CommitFiles, "read", unreachable)
-        with pytest.raises(OutputUnknownError, match="does not tell what is in it: no route to host"):
+        with pytest.raises(OutputUnknownError, match="does not say what is in it: no route to host"):
             sink.commit(BatchStamp(epoch, 0), place.rows(1), b"acks")
     assert place.claimed(counted=BatchStamp(epoch, 0))[2] == b"acks"
     assert place.written() == [1]

@@ -25,7 +25,7 @@ from share_spark.coordinator.messages import (
     WriteState,
 )
 from share_spark.gateway import share_coordinator
-from share_spark.gateway.kip_takeover import begun, changed_batches, durable_state, written
+from share_spark.gateway.kip_takeover import after_write, changed_batches, durable_state, new_live_form
 from share_spark.gateway.share_coordinator import DeltaShareCoordinator
 from share_spark.maintenance.heartbeat import heartbeat_file
 from share_spark.model.errors import ConfigError, ErrorCode, FencedError
@@ -263,7 +263,7 @@ def test_what_was_written_is_what_the_live_form_tells(
     )
     (record, _) = coordinator.decide(live.key, known, request)
     after = coordinator.replay([record], {live.key: known})[live.key] if record else known
-    for found in (written(live, after), begun(after)):
+    for found in (after_write(live, after), new_live_form(after)):
         check_invariants(found)
         told = coordinator.normal_form(after.start_offset, after.state_batches)
         assert coordinator.normal_form(found.start_offset, durable_state(found).state_batches) == told
@@ -272,7 +272,7 @@ def test_what_was_written_is_what_the_live_form_tells(
         holes = set(range(found.start_offset, found.end_offset)) - by_offset(found.in_flight).keys()
         assert not holes, "a hole would never be delivered"
     said_before, said_now = by_offset(known.state_batches), by_offset(after.state_batches)
-    was, became = by_offset(live.in_flight), by_offset(written(live, after).in_flight)
+    was, became = by_offset(live.in_flight), by_offset(after_write(live, after).in_flight)
     for offset in was.keys() & became.keys():
         if said_before.get(offset) == said_now.get(offset):
             assert became[offset] == was[offset], "attempts that the KIP's form does not tell"

@@ -69,7 +69,7 @@ def test_a_successor_that_died_before_its_first_append_leaves_the_state_of_its_p
 
 def test_a_log_that_was_cleaned_up_too_far_cannot_tell() -> None:
     commits = [NotedCommit(version, CommitNote("g", "records", 1, "a", 0, version)) for version in (9, 8)]
-    assert group_tail(iter(commits[:1]), "g").told is False
+    assert group_tail(iter(commits[:1]), "g").is_complete is False
     assert group_tail(iter(commits), "g").valid == commits[0].note
 
 

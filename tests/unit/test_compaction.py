@@ -104,4 +104,4 @@ def test_commit_heartbeat_and_lock_are_signs_of_life(
         locked_until_ms=locked_until,
         beat_at_ms=beat,
     )
-    assert found.lives(NOW, IDLE) is lives
+    assert found.has_engine(NOW, IDLE) is lives
