@@ -39,9 +39,10 @@ def letters_before(moment_ms: int) -> Column:
 
 
 def log_starts_after(spark: SparkSession, table: Location, moment_ms: int) -> dict[str, dict[int, int]]:
-    """Per topic the partitions whose log start has to move so that nothing before ``moment_ms`` is left, and whereto.
+    """Per topic the partitions whose log start has to move so that no record before ``moment_ms`` is left, and the new
+    log starts.
 
-    As Kafka does it: up to the first record that is young enough, whatever its groups have done with those before.
+    As Kafka does it: up to the first record within the retention, whether or not groups have finished those before.
     """
     log = EmbeddedTopicLog(spark, table)
     starts = {}

@@ -1,7 +1,7 @@
 """Breadth: what do ten thousand idle share-partitions cost the hundred that are active?
 
 On the embedded topic log, so that what is compared is the engine: a broker with ten thousand partitions takes most
-of a second to tell its log ends.
+of a second to report its log ends.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Evidence(NamedTuple):
     """Everything there is to see once a run has ended well. ``windows``: SPSO and SPEO from the log, ``status``: the
     SPSO in the status table. ``announced``: dead letters that wait. ``kills``: faults that have come.
     ``refusals``: engines that have ended because the sink took no rows, and gave everything back uncharged.
-    ``slept_in_handler``: one has gone on with its handler after others had worked."""
+    ``paused_in_handler``: one has gone on with its handler after others had worked."""
 
     values: Mapping[Offset, str]
     ends: Mapping[int, int]
@@ -66,7 +66,7 @@ class Evidence(NamedTuple):
     kills: int
     refusals: int
     limit: int
-    slept_in_handler: bool
+    paused_in_handler: bool
 
 
 def faults_in(seen: Evidence) -> list[str]:
@@ -107,9 +107,9 @@ def _called(seen: Evidence, counts: Mapping[Offset, Sequence[int]]) -> Iterator[
         different = sorted(set(found))
         if different != list(range(1, len(different) + 1)):
             yield f"{at} ({seen.values.get(at)}) was handled with counts {found}: there is a gap"
-        if len(found) - len(different) > seen.refusals + seen.slept_in_handler:
+        if len(found) - len(different) > seen.refusals + seen.paused_in_handler:
             yield f"{at} ({seen.values.get(at)}) was handled with counts {found}: there is a repeat"
-        if list(found) != sorted(found) and not seen.slept_in_handler:
+        if list(found) != sorted(found) and not seen.paused_in_handler:
             yield f"{at} ({seen.values.get(at)}) was handled with counts {found}: they fall"
 
 

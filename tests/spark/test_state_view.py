@@ -1,4 +1,4 @@
-"""The state of a group as people see it: exact from the log, a little late from the table; and what is pruned."""
+"""The state of a group as users see it: exact from the log, a little late from the table; and what is pruned."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ group.share.max.record.lock.duration.ms=3600000
 group.share.min.session.timeout.ms=6000
 group.share.min.heartbeat.interval.ms=1000
 
-# Tests delete records and wait for it; nobody waits for the disk.
+# Tests delete records and wait for it; no test needs them on disk.
 log.retention.check.interval.ms=5000
 log.cleaner.backoff.ms=1000
 log.initial.task.delay.ms=1000

@@ -102,7 +102,7 @@ class InMemoryGroup:
         return self.handler(topic, partition, offset, count)
 
     def machine_is_lost(self) -> None:
-        """The engine died with its machine: nobody can say what has run."""
+        """The engine ended with its machine: which records were in a handler is not known."""
         self.ledgers.clear()
 
     def state(self, partition: int = 0) -> SharePartition:

@@ -62,7 +62,7 @@ class Coordinator:
         leader: int | None = None,
         epoch: int | None = None,
     ) -> ErrorCode:
-        """By the leader that is known, unless told otherwise."""
+        """By the leader that is known, unless given otherwise."""
         known = (self.state.leader_epoch, self.state.state_epoch) if self.state else (0, 0)
         return self(
             WriteState(
