@@ -58,7 +58,7 @@ _CHECKPOINT = "checkpointLocation"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """Where topics live: exactly one of Kafka and a topic table."""
+    """Where topics are: exactly one of Kafka and a topic table."""
 
     kafka: Mapping[str, str] | None = None
     table: Location | None = None
@@ -111,7 +111,7 @@ class ShareGroup:
 
     def to_delta(self, table: str) -> ShareGroup:
         """Where the handler's output rows go: a Delta table, a directory or a name, made if it is missing. Rows and the
-        acknowledgements they belong to are decided by one commit: exactly once, whatever dies when. Needs
+        acknowledgements they belong to are decided by one commit: exactly once, after any crash. Needs
         ``process(handler, output=...)``. What a handler does elsewhere happens at least once."""
         return replace(self, _sink=table)
 

@@ -72,7 +72,7 @@ RunColumn = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """Runs as columns of equal length. Topics and errors are ids in the vocabulary of whoever holds the runs."""
+    """Runs as columns of equal length. Topics and errors are ids in a ``Vocabulary`` of the owner of the runs."""
 
     topic: RunColumn
     partition: RunColumn

@@ -1,7 +1,7 @@
 """One Delta table kept small: OPTIMIZE, VACUUM, checkpoint and log clean-up, and what it measures.
 
 Works in a session of its own, cloned from the one that is passed in, so that no setting of the user's is changed.
-Nothing here may stop a writer: OPTIMIZE and deletions give way to whoever commits first, blind appends conflict with
+Nothing here may stop a writer: OPTIMIZE and deletions give way to the first committer, blind appends conflict with
 none of them, and VACUUM only removes what is older than any append in flight.
 """
 

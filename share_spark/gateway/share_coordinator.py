@@ -204,8 +204,8 @@ class _GroupLog(DeltaShareStateStore):
         age = age_ms(heartbeat)
         if age is not None and age < ALIVE_MS:
             raise FencedError(
-                f"group {self.group_id!r} is run by an engine ({heartbeat.read()}, heard of {age // 1_000} s ago); "
-                f"stop it, and {ALIVE_MS // 1_000} s later its state can be changed"
+                f"group {self.group_id!r} is run by an engine ({heartbeat.read()}, last heartbeat {age // 1_000} s "
+                f"ago); stop it, and {ALIVE_MS // 1_000} s later its state can be changed"
             )
         if has_journals(self.spark, self.location, self.group_id):
             raise StateError(

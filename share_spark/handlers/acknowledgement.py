@@ -187,7 +187,7 @@ def batch_answers(answer: Any, rows: int) -> Answers:
 
 
 def table_columns(answer: Any) -> list[str] | None:
-    """Column names of an Arrow table or batch or a pandas frame; None if it is no such thing."""
+    """Column names of an Arrow table or batch or a pandas frame; None if it is none of these."""
     if isinstance(answer, pa.Table | pa.RecordBatch):
         return list(answer.schema.names)
     if hasattr(answer, "columns") and hasattr(answer, "iloc"):

@@ -144,7 +144,7 @@ class BrokerAdmin:
 
     def _unreachable(self, reason: str) -> TopicUnreachableError:
         self._client.poll(0)
-        # The callback knows why (connection refused, authentication); the future only says that time is over.
+        # The callback knows why (connection refused, authentication); the future only says that it timed out.
         reason = _one_line(self._last_error or reason)
         return TopicUnreachableError(
             f"Kafka at {self._servers} gave no answer within {self._timeout_s:g} s{f' ({reason})' if reason else ''}"

@@ -216,8 +216,8 @@ class _Compaction:
         """A running engine that has been idle for long looks for claims from its own last commit on: that commit is
         kept."""
         now_ms, idle_ms = _now_ms(), self.order.idle_ms
-        alive = [found for found in self._found if found.has_engine(now_ms, idle_ms)]
-        return max([self.order.vacuum_retention_ms, *(now_ms - found.written_at_ms + idle_ms for found in alive)])
+        running = [found for found in self._found if found.has_engine(now_ms, idle_ms)]
+        return max([self.order.vacuum_retention_ms, *(now_ms - found.written_at_ms + idle_ms for found in running)])
 
     # ---------------------------------------------------------------------------------------------- tables
 

@@ -31,7 +31,7 @@ BEAT_MS = 10_000
 
 _SETTLE_S = 1.0
 """An object store (s3a) only looks whether there is a file, then writes: of those who have done so at once the last one
-has it, and whoever reads it so much later knows that."""
+has it, and a reader that waits so long sees that."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,6 +1,6 @@
 """Output rows into a Delta table, each exactly once: the sink's commit decides the acknowledgements as well.
 
-    claim(epoch)   older engines can no longer write; what the last of them wrote and did not live to absorb
+    claim(epoch)   older engines can no longer write; what the last of them wrote and has not absorbed
     commit(...)    journal the acknowledgements, append the rows under the micro-batch's number, read back
     forget()       a state row has absorbed the acknowledgements
 
@@ -9,7 +9,7 @@ next engine finds the number of the entry to be the last one written: its acknow
 are left, only that one can matter: an engine absorbs what its claim returned, and every delivery of its own, before it
 writes the next, so each lower number has been absorbed, or was never written.
 
-The engine before may be alive, and in the middle of ``commit`` or ``forget``, while the next one claims. So the sink is
+The engine before may still run, in the middle of ``commit`` or ``forget``, while the next one claims. So the sink is
 claimed first and the journal is read then: what is not written by now never will be. An entry that it removes meanwhile
 is absorbed by a state row that it wrote before the claim of the group, or it would have found that one.
 
@@ -205,7 +205,7 @@ class DeltaSink:
         return None
 
     def _read_back(self, stamp: BatchStamp, fault: Exception | None) -> None:
-        """Delta skips an append below the table's number without a word: believe what is in the log."""
+        """Delta skips an append below the table's number without an error: what counts is the table's log."""
         assert self._transactions is not None
         if self._is_in_log(self._note(stamp)):
             return

@@ -151,7 +151,7 @@ def _jars(name: str, wanted: Sequence[Coordinate], excluded: frozenset[str]) -> 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Holds an exclusive lock over processes; the system drops it when its holder dies."""
+    """Holds an exclusive lock over processes; the system drops it when its holder ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

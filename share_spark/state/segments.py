@@ -89,7 +89,7 @@ def tail_since(
 ) -> LogTail:
     """The tail as of ``version``, going forward: from that of an older version by all ``commits`` since, oldest first.
 
-    For whoever has claimed the group: on the way back its own claim, which has written nothing yet, would hide that
+    For an engine that has claimed the group: going back, its own claim, which has written nothing yet, would hide that
     the rows before it suffice. Of two runs that claim one epoch only the first ever appends.
     """
     valid, epoch, segment = None, before.epoch, before.last_segment

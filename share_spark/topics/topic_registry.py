@@ -27,7 +27,7 @@ COLUMNS = RECORD_COLUMNS
 TABLE_PROPERTIES = {
     "share_spark.table": TABLE_KIND,
     "share_spark.format.version": str(FORMAT_VERSION),
-    # Two appends to one partition must conflict, whoever makes them and wherever.
+    # Two appends to one partition must conflict, also those of different programs.
     "delta.isolationLevel": "Serializable",
     # Reads by offset or timestamp skip files by these; statistics of keys and values are never used.
     "delta.dataSkippingStatsColumns": "offset,timestamp",

@@ -1,7 +1,8 @@
-"""The promises, held against what was seen. Pure.
+"""The guarantees, checked against the evidence of a run. Pure.
 
-The judge is the file of calls: the delivery count of a record is the number of times that a handler was entered with
-it. So the counts with which a record was called are 1, 2, 3, ... without a gap and without a repeat, whatever died.
+The evidence is the file of calls: the delivery count of a record is the number of times that a handler was entered with
+it. So the counts with which a record was called are 1, 2, 3, ... without a gap and without a repeat, whatever process
+was killed.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ ARCHIVED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     STAY_IN_C: (_LIMIT_REACHED, (f"{_OVERRUN} and did not react: File ",)),
     NO_PRICE: (_LIMIT_REACHED, ("returned output column price that is no double: ",)),
 }
-"""Values of the records that must become dead letters, with the reason, and how the errors may begin that they have."""
+"""Values of the records that must become dead letters, with the reason, and the possible beginnings of their errors."""
 
 
 class Evidence(NamedTuple):
-    """Everything there is to see once a run has ended well. ``windows``: SPSO and SPEO from the log, ``status``: the
-    SPSO in the status table. ``announced``: dead letters that wait. ``kills``: faults that have come.
+    """All that can be observed once a run has ended well. ``windows``: SPSO and SPEO from the log, ``status``: the SPSO
+    in the status table. ``announced``: dead letters not yet written. ``kills``: faults that have happened.
     ``refusals``: engines that have ended because the sink took no rows, and gave everything back uncharged.
     ``paused_in_handler``: one has gone on with its handler after others had worked."""
 
@@ -100,7 +101,7 @@ def _terminal(seen: Evidence) -> Iterator[str]:
 
 def _called(seen: Evidence, counts: Mapping[Offset, Sequence[int]]) -> Iterator[str]:
     """Two things only may repeat a count, once each: a sink that refused, for its records were not charged, and an
-    engine that was replaced while it slept, which cannot be kept from going on in its handler."""
+    engine that was fenced while it was paused, which cannot be kept from going on in its handler."""
     for at in seen.values.keys() - counts.keys():
         yield f"{at} was never given to the handler"
     for at, found in counts.items():

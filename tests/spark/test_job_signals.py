@@ -1,7 +1,7 @@
 """SIGINT and SIGTERM by real processes: by Python and by spark-submit, to either process of the job, once and twice.
 
-spark-submit is the parent of Python, and Python the parent of the JVM where there is no spark-submit: so `launcher`
-is the one and `child` the other.
+spark-submit is the parent of Python, and Python the parent of the JVM where there is no spark-submit: so `launcher` is
+the one and `child` the other.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ def test_a_living_engine_is_not_claimed_away(
     engine.run()
     heartbeat_file(spark, world.location, GROUP).write("spark-run1")
     versions = world.versions()
-    with pytest.raises(FencedError, match=r"'billing' is run by an engine \(spark-run1, heard of \d s ago\)"):
+    with pytest.raises(FencedError, match=r"'billing' is run by an engine \(spark-run1, last heartbeat \d s ago\)"):
         ask(loaded, initialize(4, state_epoch=2))
     assert errors(loaded, READ, SUMMARY) == [ErrorCode.NONE] * 2
     raised = ReadState(topic_id=FIRST, partition=0, leader_epoch=7)

@@ -95,7 +95,7 @@ def test_a_second_engine_fences_the_first_and_the_rows_of_the_zombie_do_not_coun
 def test_the_rows_of_a_zombie_do_not_count_for_a_claimer_that_comes_after_them(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The first successor died before its first append, so the newest segment is still the zombie's own."""
+    """The first successor ended before its first append, so the newest segment is still the zombie's own."""
     world = DeltaWorld(spark, str(tmp_path / "state"))
     world.produce(3)
     zombie = world.engine()

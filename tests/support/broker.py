@@ -1,7 +1,7 @@
 """A real Kafka 4.2.0 of one node, for tests and benchmarks: `with running_broker() as broker: ...`.
 
-KRaft, share groups on, ports chosen by the system, data in a temporary directory that goes with it. The
-process is ended on leaving the block, and with this one should that be killed.
+KRaft, share groups on, ports chosen by the system, data in a temporary directory that goes with it. The process is
+ended on leaving the block, and with this one should that be killed.
 
     python -m tests.support.broker        in the foreground, until Ctrl-C
 """

@@ -95,8 +95,8 @@ def test_where_both_commits_are_gone_the_rows_are_asked() -> None:
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=25), st.integers(0, 25))
 def test_the_notes_that_are_left_judge_as_all_of_them_do(acts: list[tuple[int, bool]], cleaned: int) -> None:
-    """The twin judges each commit in order; an engine claims, appends, and stops once it sees a foreign claim. What
-    is gone altogether is left to the rows, which have no say here: they look innocent."""
+    """The twin judges each commit in order; an engine claims, appends, and stops once it sees a foreign claim. What is
+    gone altogether is left to the rows, which have no say here: they look innocent."""
     log = InMemoryStateLog()
     owned: dict[int, int] = {}
     for batch, (engine, claims) in enumerate(acts):
