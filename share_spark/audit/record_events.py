@@ -97,6 +97,7 @@ _ENDED = RecordState("ended")
 
 def _end(known: RecordState | None, attempt: Ended, written: Written) -> RecordEvent:
     held = known if known is not None and known.name == ACQUIRED else _ENDED
+    # An attempt that ends leaves its count behind, unless it is taken back.
     note = NOT_COUNTED if held.delivery_count == attempt.delivery_count + 1 else None
     return RecordEvent(attempt.outcome, attempt.delivery_count, held.member_id, None, note, written)
 

@@ -89,6 +89,7 @@ _TASKS_PER_SEGMENT = 16
 
 
 def _verdicts(rows: DataFrame, group_id: str, bucket: int | None) -> list[Verdict]:
+    # A segment can be the whole log: its share-partitions are spread over several tasks.
     share = F.expr(f"CAST({KEY_HASH_SQL} % {_TASKS_PER_SEGMENT} AS INT)")
     segments = rows.groupBy("segment", "writer_epoch", share)
     streams = segments.applyInArrow(_stream_function(group_id, bucket), _STREAM_COLUMNS)

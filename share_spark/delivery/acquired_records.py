@@ -56,6 +56,7 @@ def acquired_records(
     frame = log.read(spark, spans, tasks)
     if sum(offsets_in(one) for one in acquired) <= SMALL:
         frame = frame.coalesce(tasks)
+    # One range in each span and one value in all: every record that is read was acquired, so no filter is needed.
     ranges = sum(len(one.ranges) for one in acquired)
     if len(spans) == ranges == len(acquired) and len({int(one.ranges[0, 2]) for one in acquired}) == 1:
         return frame.selectExpr("*", f"CAST({acquired[0].ranges[0, 2]} AS INT) AS {third}")

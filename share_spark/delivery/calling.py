@@ -244,6 +244,7 @@ def _slice_size(left_s: float, calls: Calls) -> int:
 
 
 def _call_on_slice(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> CallOutcome:
+    # Converted before the status says "in the handler": what fails here is no call.
     argument = _argument(handler, batch)
     status = calls.begin(batch)
     status[:] = bytes([_IN_HANDLER]) * batch.num_rows

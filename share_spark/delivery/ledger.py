@@ -107,6 +107,7 @@ class CallLedger:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         _wait_for_lock(self._lock)
+        # Opened and read under the lock only: until then the attempt before may still write.
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self.entries = read_entries(path)
         self._end = _aligned(os.fstat(self._file).st_size)
@@ -147,6 +148,7 @@ class CallLedger:
         status[in_handler] = CallStatus.RELEASED if len(in_handler) == 1 else CallStatus.DIED_AMONG_OTHERS
         late = np.arange(len(status)) >= self.entries.rows_written
         status[late & (status == CallStatus.ACCEPTED_WITH_ROWS)] = CallStatus.ROWS_LOST
+        # Noted in the file before anything is reported, so that a third attempt reports the same.
         at = 0
         for begin, rows, _ in list(_blocks(self._path.read_bytes())):
             os.pwrite(self._file, status[at : at + rows].tobytes(), begin + rows * (_PER_RECORD - 1))

@@ -75,7 +75,7 @@ class LedgerPlace:
             own = Path(root) / self.group / self.member_id
             try:
                 ledger = CallLedger(own / delivery / str(task), topic)
-            except OSError:
+            except OSError:  # a shared file system may support neither locks nor mapped memory
                 if root == _local_root():
                     raise
                 continue

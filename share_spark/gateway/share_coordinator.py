@@ -222,6 +222,7 @@ class _GroupLog(DeltaShareStateStore):
         with self._as_state_error():
             rows = record_rows(self._snapshots(states), note, None) if states else claim_row(self.spark, note)
             log_table(self.location).append(rows, {"userMetadata": note.to_json()})
+            # Before anything is deleted: if an engine has claimed the group meanwhile, our append does not count.
             self._look_for_claims(note)
             if not states:
                 log_table(self.location).delta_table(self.spark).delete(segments_below(self.group_id, note.segment))

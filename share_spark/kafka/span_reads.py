@@ -64,6 +64,7 @@ def plan_reads(spans: Iterable[OffsetSpan], tasks: int) -> list[SpanRead]:
 
     One after another, the reads hold each partition's offsets in ascending order.
     """
+    # The n-th layer has the n-th span of each partition that has as many.
     by_partition: dict[TopicPartition, list[OffsetSpan]] = defaultdict(list)
     for span in merged(spans):
         by_partition[TopicPartition(span.topic, span.partition)].append(span)

@@ -136,6 +136,7 @@ class _Compaction:
         # After all snapshots: what is pruned or joined must lie below the newest valid segment of its group.
         for found in self._found:
             self._prune(log, found)
+        # The files that these steps replace are removed with the old versions, which therefore come last.
         self._optimize_closed(log)
         self._drop_old_versions(log, self._log_retention_ms())
         for table in others:

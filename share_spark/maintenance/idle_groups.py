@@ -107,6 +107,7 @@ def snapshot_group(spark: SparkSession, location: Location, commits: CommitListi
         limits=_limits(),
         updates_per_snapshot=1,
         buckets=bucket_numbers(max(1, spark.sparkContext.defaultParallelism)),
+        # As of the evidence: an engine that has claimed the group since has our claim's epoch, and came first.
         _commits=CommitsAsOf(commits.files, found.version),
     )
     try:

@@ -138,6 +138,7 @@ class Advance:
     def _split(
         self, batch: pa.RecordBatch, touched: Mapping[str, SharePartitionKey]
     ) -> tuple[pa.RecordBatch, Iterator[tuple[int, str, SharePartition]]]:
+        # Only states with an input are unpickled: an idle share-partition costs no Python.
         is_state = _rows_of_kind(batch, STATE)
         wanted = is_state
         if not self.snapshot_all:

@@ -8,7 +8,7 @@ rows of the newest valid segment, of that epoch, are the whole state, and no rea
        2      records, snapshots     1        0
        3      records, updates       1        0
        4      claim                  2        1       the next engine
-       5      records, updates       1        0       stale: after the claim of epoch 2, counts never
+       5      records, updates       1        0       stale: after the claim of epoch 2, never counts
        6      records, snapshots     2        1       *
        7      records, updates       2        1       *  the rows that count as of version 7 and of version 8
        8      claim                  3        2       has no snapshots yet: segment 1 is still the newest valid one

@@ -63,7 +63,9 @@ def _is_late(epoch: int, other: int, rows: Mapping[int, EpochRows], notes: Mappi
     if other <= epoch:
         return False
     if append is not None:
+        # Log clean-up removes the oldest commits first: a claim that is gone came before an append that is there.
         return claim is None or claim < append
+    # And an append that is gone came before a claim that is there.
     return claim is None and other in rows and _looks_late(rows[epoch], rows[other])
 
 
@@ -79,6 +81,7 @@ def late_appends_at(
     """By group, those of one group or of all, as of ``version`` of the log. Two Spark jobs, the second only if a group
     has had several engines."""
     rows = _rows_by_epoch(log_table(location).load(spark, version), group_id)
+    # An engine without a successor was never fenced.
     if all(len(epochs) == 1 for epochs in rows.values()):
         return {}
     notes = _notes_by_epoch(_commit_notes(spark, log_table(location).directory(spark), version))

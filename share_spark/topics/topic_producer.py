@@ -103,12 +103,14 @@ class TopicProducer:
         """Move log starts up to these offsets (-1: the log end) and delete what lies below."""
         state = self._known(topic, before)
         entry = state.entry.trimmed(before, _end_offsets(state))
+        # The log start first: rows below it are ignored by readers, missing rows above it would be gaps.
         self._put(topic, entry)
         self._delete(topic, {p: F.col("offset") < entry.starts[p] for p in before})
 
     def remove_offsets(self, topic: str, offsets: Mapping[int, Iterable[int]]) -> None:
         """Remove single records, as compaction does: gaps remain, the log ends do not move."""
         state = self._known(topic, offsets)
+        # The log ends first: they follow from the highest offsets in the table, which may be deleted now.
         self._put(topic, replace(state.entry, floors=_end_offsets(state)))
         chosen = {p: F.col("offset").isin(list(wanted)) for p, wanted in offsets.items()}
         self._delete(topic, chosen)
@@ -209,7 +211,7 @@ class TopicProducer:
                 if not _is_conflict(error):
                     raise
                 _LOG.debug("conflict on %s, try %d: %s", self._location, attempt, first_line(error))
-                time.sleep(0.02 * attempt)
+                time.sleep(0.02 * attempt)  # longer each time, so that many producers do not meet again
         raise TopicUnreachableError(f"{self._location}: too many writers, gave up after {_TRIES}")
 
 

@@ -75,6 +75,7 @@ class EmbeddedTopicLog:
         if not wanted:
             return spark.createDataFrame([], RECORD_COLUMNS)
         rows = self._table.location.load(spark).where(_inside(wanted)).select(*_COLUMNS)
+        # Many records are in many files, which Spark spreads over tasks without a shuffle.
         if records_in(wanted) < tasks * ROWS_PER_FILE:
             placed = spread(rows, wanted, tasks)
         else:

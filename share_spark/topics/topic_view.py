@@ -73,6 +73,7 @@ class TopicView:
         note = AppendNote.from_json(commit.note)
         if note is None:
             return not commit.adds_data
+        # Only an append that is not blind conflicts with others: see ``topic_producer``.
         if commit.blind:
             _LOG.warning("Delta took an append to %s for a blind one: producers may collide", note.topic)
         self.append_ids.append(note.append_id)
