@@ -51,8 +51,8 @@ def fold_rows(rows: pa.Table, group_id: str) -> FoldedStates:
 
 
 def _portions(rows: pa.Table) -> Iterator[pa.Table]:
-    """Slices of at most ``_RANGES_AT_ONCE`` ranges, or of one row that has more. Rows are never cut: a slice ends before
-    the row that would exceed the limit. With a limit of 50k:
+    """Slices of at most ``_RANGES_AT_ONCE`` ranges, or of one row that has more. Rows are never cut: a slice ends
+    before the row that would exceed the limit. With a limit of 50k:
 
         ranges per row      20k    20k    20k    70k    10k
         running total       20k    40k    60k   130k   140k

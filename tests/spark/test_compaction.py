@@ -96,7 +96,7 @@ def test_a_living_engine_is_left_alone(spark: SparkSession, world: DeltaWorld) -
     maintenance.close()
 
 
-def test_an_idle_engine_lives_as_long_as_its_heart_beats(spark: SparkSession, world: DeltaWorld) -> None:
+def test_an_idle_engine_counts_as_running_while_its_heartbeat_is_recent(spark: SparkSession, world: DeltaWorld) -> None:
     """It appends nothing, so by the log alone it would count as ended."""
     world.produce(1)
     engine = world.engine()

@@ -73,7 +73,7 @@ def test_a_file_that_does_not_fit(tmp_path: Path, text: str, message: str) -> No
     assert message in str(refused.value)
 
 
-def test_the_file_of_the_house_is_the_default() -> None:
+def test_the_file_of_the_project_is_the_default() -> None:
     file = Path(__file__).parents[2] / "conf" / "compact-share-state.toml"
     assert cli.parse_compaction([*STATE, "--config", str(file)]) == CompactionOrder.parse({"state": "/lake/queues"})
 
