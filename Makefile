@@ -31,7 +31,7 @@ test: $(STAMP) ## all tests, the real Kafka broker included
 test-fast: $(STAMP) ## the tests without Spark, Kafka and slow ones: seconds
 	$(BIN)/python -m pytest -m "not spark and not kafka and not slow"
 
-sim: $(STAMP) ## play seeds of engines that die, sleep and wake (SEEDS=10000, FIRST=0)
+sim: $(STAMP) ## simulate engines that crash, pause and resume (SEEDS=10000, FIRST=0)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST)
 
 chaos: $(STAMP) ## kill engines at every point, on the embedded log and on Kafka (KILLS=60, SEED=1)
@@ -62,7 +62,7 @@ clean: ## remove what was built here (the cache of jars stays)
 	  .import_linter_cache spark-warehouse metastore_db derby.log artifacts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamp is written last: an environment that broke half way is made anew the next time.
+# The stamp is written last: an environment that was not completed is made again the next time.
 $(STAMP): pyproject.toml | python java
 	@[ -f $@ ] || rm -rf $(VENV)
 	@rm -f $@
@@ -85,8 +85,8 @@ define FIND_JAVA
 import os, re, shutil, subprocess, sys
 home = os.environ.get("JAVA_HOME")
 java = shutil.which("java", path=os.path.join(home, "bin") if home else None)
-told = subprocess.run([java, "-version"], capture_output=True, text=True).stderr if java else ""
-found = re.search(r'version "(?:1\.)?(\d+)', told)
+printed = subprocess.run([java, "-version"], capture_output=True, text=True).stderr if java else ""
+found = re.search(r'version "(?:1\.)?(\d+)', printed)
 if not found or int(found[1]) not in (17, 21):
     sys.exit("Java 17 is needed, but " + (f"{java} is version {found[1]}" if found else "none was found")
              + ": install it (for example openjdk-17-jre-headless), or set JAVA_HOME")

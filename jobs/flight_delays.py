@@ -1,4 +1,4 @@
-"""The demo's handler: an ordinary function that knows nothing of Spark or of share groups' inner life.
+"""The demo's handler: an ordinary function, independent of Spark and of share groups.
 
 It gets one record and says how it went: returning accepts it, `Ack.reject` says that it can never succeed, and any
 exception gives it back, to be tried again until the delivery limit.
@@ -18,7 +18,7 @@ class ServiceBusyError(Exception):
 
 
 def report_delay(record: Record) -> object:
-    """Tell the service how late a flight arrived."""
+    """Report to the service how late a flight arrived."""
     flight = json.loads(record.value)
     if flight["dep_time"] is None:
         return Ack.reject("cancelled: never departed, so it can never arrive")
@@ -29,7 +29,7 @@ def report_delay(record: Record) -> object:
 def arrival_delay(flight: dict) -> int | None:
     """Minutes late (early if negative); None for a flight whose landing was not recorded.
 
-    The record has clock times only, so the delay is known but for whole days; the delay at departure tells which.
+    The record has clock times only, so the delay is known except for whole days; the delay at departure decides them.
     """
     if flight["arr_time"] is None:
         return None
@@ -43,7 +43,7 @@ def minutes(clock: int) -> int:
 
 
 def as_text(delay: int | None) -> str:
-    """The delay as the service wants it. It has a bug: nobody thought of flights that are a day late."""
+    """The delay as the service wants it. It has a bug: it cannot write delays of a day."""
     if delay is None:
         return "unknown"
     if delay >= 1_000:
@@ -52,7 +52,7 @@ def as_text(delay: int | None) -> str:
 
 
 def send(_text: str, record: Record) -> None:
-    """A stand-in for the service: fails now and then, by dice that fall alike in every run."""
-    thrown = f"{record.partition}/{record.offset}/{record.delivery_count}".encode()
-    if zlib.crc32(thrown) % 1_000 < FAILURES_PER_THOUSAND:
+    """A stand-in for the service: fails now and then, pseudo-randomly, but the same in every run."""
+    seed = f"{record.partition}/{record.offset}/{record.delivery_count}".encode()
+    if zlib.crc32(seed) % 1_000 < FAILURES_PER_THOUSAND:
         raise ServiceBusyError("503 service busy, try again")

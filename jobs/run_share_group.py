@@ -4,9 +4,9 @@
         --group billing --topic orders --handler my_project.billing:bill \
         --bootstrap-server broker:9092 --state /lake/queues --dead-letter orders-dead --starting earliest
 
-`--help` lists all options; `--config conf/share-spark.toml` takes them, and the group's settings, from a file.
-SIGINT or SIGTERM, to this process or to spark-submit's, stops after the current micro-batch (exit 0), a second one at
-once (exit 130).
+`--help` lists all options; `--config conf/share-spark.toml` takes them, and the group's settings, from a file. SIGINT
+or SIGTERM, to this process or to spark-submit's, stops after the current micro-batch (exit 0), a second one at once
+(exit 130).
 """
 
 import sys

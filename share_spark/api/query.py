@@ -1,7 +1,7 @@
 """The running query: Spark's micro-batch loop around the engine, and how it stops.
 
 The source only ticks: Spark numbers the micro-batches, keeps its checkpoint, paces them by the trigger, shows them
-in its UI. All inputs are read by the engine itself. ``rate-micro-batch`` serves as the tick because it lives in the
+in its UI. All inputs are read by the engine itself. ``rate-micro-batch`` serves as the tick because it runs in the
 JVM: a Python source would be one more process to start, to signal and to lose.
 
 Stopping never cuts a micro-batch in two. ``stop`` waits for the one that runs, commits its acknowledgements in a
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from share_spark.api.checkpoint import Checkpoint
 from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.engine.progress import MicroBatchProgress
-from share_spark.maintenance.upkeep import Upkeep
+from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.model.errors import EnvironmentFault, FencedError
 from share_spark.state.state_store import DeltaShareStateStore
 
@@ -53,7 +53,7 @@ class ShareGroupQuery:
     spark: SparkSession
     engine: ShareGroupEngine
     store: DeltaShareStateStore
-    upkeep: Upkeep
+    maintenance: BackgroundMaintenance
     trigger: Trigger
     name: str | None
     checkpoint: Checkpoint
@@ -68,11 +68,11 @@ class ShareGroupQuery:
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def start(self, handler: Handler) -> None:
-        """Claim, load, and hand the loop to Spark. Raises what ``ShareGroupEngine.start`` raises."""
+        """Claim, load, and start Spark's loop. Raises what ``ShareGroupEngine.start`` raises."""
         self.engine.start()
         epoch = self.store.writer_epoch
         self.checkpoint.sign(self.store.group_id, handler.name, epoch, has_state=self.engine.has_state)
-        self.upkeep.start()
+        self.maintenance.start()
         ticks = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
         writer = ticks.writeStream.foreachBatch(self._micro_batch)
         writer = writer.option("checkpointLocation", self.checkpoint.directory)
@@ -82,7 +82,7 @@ class ShareGroupQuery:
 
     @property
     def id(self) -> str:
-        """Spark's id of the query: lives as long as its checkpoint."""
+        """Spark's id of the query: valid as long as its checkpoint."""
         return str(self._query.id) if self._query else ""
 
     @property
@@ -142,7 +142,7 @@ class ShareGroupQuery:
         if progress.idle:
             return
         self._progress.append(progress)
-        self.upkeep.note(progress.touched, self.store.segment)
+        self.maintenance.note(progress.touched, self.store.segment)
         for listener in self.listeners:
             listener(progress)
 
@@ -158,7 +158,7 @@ class ShareGroupQuery:
             self._note(self.engine.run(self._batch_id + 1, stopping=True))
         except FencedError as fence:  # a fault before it came of that: the successor has taken what was worked with
             self._fault = self._fault and fence
-        except Exception:  # noqa: BLE001 - the first fault is the one to tell; locks end by themselves
+        except Exception:  # noqa: BLE001 - the first fault is the one to report; locks end by themselves
             _log.warning("what group %s held could not be given back; its locks will run out", self.store.group_id)
 
     def _watch(self) -> None:
@@ -172,7 +172,7 @@ class ShareGroupQuery:
                 self._close_engine()
             self._closed = True
         with ThreadPoolExecutor(1, thread_name_prefix="share-spark-close") as beside:
-            beside.submit(self.upkeep.close)
+            beside.submit(self.maintenance.close)
             self._end_query(self._query)
         self._ended.set()
 

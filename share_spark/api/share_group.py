@@ -39,7 +39,7 @@ from share_spark.handlers.handler import Handler, HandlerKind, as_handler
 from share_spark.kafka.dead_letters import KafkaDeadLetters
 from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.topic_log import KafkaTopicLog
-from share_spark.maintenance.upkeep import Upkeep
+from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.model.config import GroupConfig
 from share_spark.model.errors import ConfigError
 from share_spark.output.dead_letters import DeltaDeadLetters
@@ -58,7 +58,7 @@ _CHECKPOINT = "checkpointLocation"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """Where topics live: exactly one of Kafka and a topic table."""
+    """Where topics are: exactly one of Kafka and a topic table."""
 
     kafka: Mapping[str, str] | None = None
     table: Location | None = None
@@ -66,7 +66,7 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class ShareGroup:
-    """A share group to be: who it is, what it reads, how it handles, where its state lives.
+    """A share group to be started: its id, what it reads, how it handles, where its state is.
 
     ``group_id``: names the group; two groups on the same topic are independent of each other. ``spark``: used as it
     is, no setting of it is changed. ``state``: a directory or ``catalog.schema`` for the state tables; several
@@ -111,7 +111,7 @@ class ShareGroup:
 
     def to_delta(self, table: str) -> ShareGroup:
         """Where the handler's output rows go: a Delta table, a directory or a name, made if it is missing. Rows and the
-        acknowledgements they belong to are decided by one commit: exactly once, whatever dies when. Needs
+        acknowledgements they belong to are decided by one commit: exactly once, after any crash. Needs
         ``process(handler, output=...)``. What a handler does elsewhere happens at least once."""
         return replace(self, _sink=table)
 
@@ -157,7 +157,7 @@ class ShareGroup:
         checkpoint.check(self.group_id)
         log = self._topic_log(config)
         engine, store = self._engine(config, location, log, checkpoint.writer_epoch)
-        upkeep = Upkeep(
+        maintenance = BackgroundMaintenance(
             spark=self.spark,
             location=location,
             store=store,
@@ -169,7 +169,7 @@ class ShareGroup:
             spark=self.spark,
             engine=engine,
             store=store,
-            upkeep=upkeep,
+            maintenance=maintenance,
             trigger=self._trigger,
             name=self._name,
             checkpoint=checkpoint,

@@ -1,8 +1,8 @@
 """The audit: what happened to one record, and every attempt that ended, from the rows of the state log that are kept.
 
 How far back it goes is up to ``history.retention``: with the default of 0 older segments are dropped as soon as they
-are closed, and the rows of the others do not say why a record changed. Appends of engines that had been succeeded
-before are left out (``late_appends``). Runs in the reader's session and takes nothing from the engine.
+are closed, and the rows of the others do not say why a record changed. Stale appends of fenced engines are left out
+(``late_appends``). Runs in the reader's session and does not slow the engine down.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ EVENT_COLUMNS = (
 class RecordHistory:
     """``events`` of one record, in order. ``since_us``: when the oldest row of its share-partition that is kept was
     written, microseconds since the epoch; ``whole``: it is the group's first. ``finished``: the record lies below the
-    start offset, whether or not the log tells more of it."""
+    start offset, whether or not the log says more of it."""
 
     group_id: str
     topic: str
@@ -60,22 +60,22 @@ class RecordHistory:
 def history(
     spark: SparkSession, location: str | Location, *, group_id: str, topic: str, partition: int, offset: int
 ) -> DataFrame:
-    """What happened to one record, in order: EVENT_COLUMNS; empty if the log tells nothing of it.
+    """What happened to one record, in order: EVENT_COLUMNS; empty if the log says nothing of it.
 
     ``event``: ``acquired`` (by ``member_id``, until ``lock_deadline``), or how the attempt ended: ``accepted``,
     ``released``, ``lost`` (in a crash), ``rejected``, ``delivery limit reached``, or why it was archived otherwise.
     ``note`` says what is missing: ``reason not kept`` where only the state is known (``available``, ``acknowledged``,
     ``archived``, or ``finished``: one of the last two), as ``history.retention`` was 0 then; ``earlier than the log``
-    for a state that the log begins with (an acquisition that it begins with is told as of its first row); ``attempt
-    not counted`` for what a clean stop gave back. ``batch_id`` ... ``written_at`` say which micro-batch of which
-    engine wrote it, and when.
+    for a state that the log begins with (an acquisition that it begins with is reported as of its first row); ``attempt
+    not counted`` for what a clean stop gave back. ``batch_id`` ... ``written_at`` say which micro-batch of which engine
+    wrote it, and when.
 
     Raises ConfigError for a group, topic or partition that the log does not know, StateError if there is no state of
     ours at ``location``.
     """
     place = Location.parse(location) if isinstance(location, str) else location
     found = record_history(spark, place, group_id=group_id, topic=topic, partition=partition, offset=offset)
-    rows = [(*event[:3], event.lock_deadline_ms, event.note, *_stamp(event.written)) for event in found.events]
+    rows = [_event_row(event) for event in found.events]
     raw = EVENT_COLUMNS.replace("timestamp", "bigint")
     return spark.createDataFrame(rows, raw).withColumns(
         {
@@ -85,8 +85,20 @@ def history(
     )
 
 
-def _stamp(written: Written) -> tuple[int, int, str, int]:
-    return written.batch_id, written.writer_epoch, written.run_id, written.written_at_us
+def _event_row(event: RecordEvent) -> tuple[Any, ...]:
+    """EVENT_COLUMNS, times as numbers."""
+    written = event.written
+    return (
+        event.event,
+        event.delivery_count,
+        event.member_id,
+        event.lock_deadline_ms,
+        event.note,
+        written.batch_id,
+        written.writer_epoch,
+        written.run_id,
+        written.written_at_us,
+    )
 
 
 def record_history(
@@ -101,7 +113,7 @@ def record_history(
     extent = _extent(log, location, group_id, topic, partition)
     late = set(late_appends_at(spark, location, version, group_id).get(group_id, ()))
     own = log.where((F.col("topic") == topic) & (F.col("partition") == partition))
-    rows = [row for row in _rows_about(own, offset) if BatchStamp(*row.written[:2]) not in late]
+    rows = [row for row in _rows_about(own, offset) if row.written.stamp not in late]
     return RecordHistory(
         group_id=group_id,
         topic=topic,
@@ -138,7 +150,8 @@ def _extent(log: DataFrame, location: Location, group_id: str, topic: str, parti
 
 
 def _rows_about(log: DataFrame, offset: int) -> Iterator[RecordRow]:
-    """In order. Of the rows that only say that the start offset is past the record, the first of each engine."""
+    """In order. Of the rows that only say that the start offset is past the record, the first of each engine: every
+    later row of the share-partition says the same, and there can be thousands."""
     passed = F.col("start_offset") > offset
     found = log.select(
         "writer_epoch",
@@ -150,14 +163,14 @@ def _rows_about(log: DataFrame, offset: int) -> Iterator[RecordRow]:
         F.get(_containing("state_batches", offset), F.lit(0)).alias("settled"),
         passed.alias("passed"),
     )
-    told = (F.size("ended") > 0) | F.col("acquired").isNotNull() | F.col("settled").isNotNull()
+    names_it = (F.size("ended") > 0) | F.col("acquired").isNotNull() | F.col("settled").isNotNull()
     first_past = (
-        found.where(F.col("passed") & ~told)
+        found.where(F.col("passed") & ~names_it)
         .groupBy("writer_epoch")
         .agg(F.min_by(F.struct("*"), "batch_id").alias("row"))
         .select("row.*")
     )
-    rows = found.where(told).unionByName(first_past).collect()
+    rows = found.where(names_it).unionByName(first_past).collect()
     return map(_record_row, sorted(rows, key=lambda row: (row.writer_epoch, row.batch_id)))
 
 
@@ -185,9 +198,9 @@ def attempts(
     """Every attempt that ended while history was kept: one row per run of offsets that ended alike.
 
     ``group_id, topic, topic_id, partition, first_offset, last_offset`` (inclusive), ``delivery_count, outcome`` as in
-    ``history``, ``batch_id, writer_epoch, run_id, written_at`` of the micro-batch that decided it. Join it with
-    records by ``offset BETWEEN first_offset AND last_offset``. Lazy, as of now.
-    Raises StateError if there is no state of ours at ``location``.
+    ``history``, ``batch_id, writer_epoch, run_id, written_at`` of the micro-batch that decided it. Join it with records
+    by ``offset BETWEEN first_offset AND last_offset``. Lazy, as of now. Raises StateError if there is no state of ours
+    at ``location``.
     """
     place = Location.parse(location) if isinstance(location, str) else location
     check_location(spark, place)

@@ -1,4 +1,4 @@
-"""The history of a record, for people."""
+"""The history of a record, as readable lines."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What happened to one record, told from the rows of the state log that speak of it. Pure: values in, values out.
+"""What happened to one record, from the rows of the state log that contain it. Pure: values in, values out.
 
 A row says what became of a record (``acquired``, ``state_batches``, the start offset) and, where history is kept, why
-(``ended``). A snapshot says again what earlier rows have said, so an event is told when it is news. Where history is
-not kept, the state alone is told, and the note says that its reason is missing.
+(``ended``). A snapshot repeats what earlier rows have said, so only a change is an event. Where history is not kept,
+only the state is reported, with a note that its reason is missing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from share_spark.model.ids import BatchStamp
 from share_spark.model.records import DeliveryState
 
 ACQUIRED, AVAILABLE, FINISHED = "acquired", "available", "finished"
@@ -18,7 +19,7 @@ ACQUIRED, AVAILABLE, FINISHED = "acquired", "available", "finished"
 REASON_NOT_KEPT = "reason not kept"
 EARLIER = "earlier than the log"
 NOT_COUNTED = "attempt not counted"
-"""Notes. ``EARLIER``: it was so when the log begins. ``NOT_COUNTED``: a clean stop gave the record back unhandled."""
+"""Notes. ``EARLIER``: the state when the log begins. ``NOT_COUNTED``: a clean stop gave the record back unhandled."""
 
 
 class Ended(NamedTuple):
@@ -45,6 +46,11 @@ class Written(NamedTuple):
     batch_id: int
     run_id: str
     written_at_us: int
+
+    @property
+    def stamp(self) -> BatchStamp:
+        """Its micro-batch."""
+        return BatchStamp(self.writer_epoch, self.batch_id)
 
 
 class RecordRow(NamedTuple):
@@ -73,7 +79,7 @@ def settled_state(delivery_state: int, delivery_count: int) -> RecordState:
 
 
 def events_of(rows: Iterable[RecordRow]) -> Iterator[RecordEvent]:
-    """Everything that is news, in order. ``rows``: ascending, only those that count."""
+    """Every change, in order. ``rows``: ascending, only those that count."""
     known: RecordState | None = None
     for row in rows:
         for attempt in row.ended:
@@ -81,8 +87,8 @@ def events_of(rows: Iterable[RecordRow]) -> Iterator[RecordEvent]:
             known = _ENDED
         if row.state is None:
             continue
-        if row.state.name == ACQUIRED or not row.ended:  # else it is what the attempt has led to
-            yield from _news(known, row.state, row.written)
+        if row.state.name == ACQUIRED or not row.ended:  # else the state is the result of the attempt just reported
+            yield from _changes(known, row.state, row.written)
         known = row.state
 
 
@@ -91,21 +97,23 @@ _ENDED = RecordState("ended")
 
 def _end(known: RecordState | None, attempt: Ended, written: Written) -> RecordEvent:
     held = known if known is not None and known.name == ACQUIRED else _ENDED
+    # An attempt that ends leaves its count behind, unless it is taken back.
     note = NOT_COUNTED if held.delivery_count == attempt.delivery_count + 1 else None
     return RecordEvent(attempt.outcome, attempt.delivery_count, held.member_id, None, note, written)
 
 
-def _news(known: RecordState | None, now: RecordState, written: Written) -> Iterator[RecordEvent]:
+def _changes(known: RecordState | None, now: RecordState, written: Written) -> Iterator[RecordEvent]:
     if now.name == ACQUIRED:
         if known is not None and known.name == ACQUIRED:
-            if known[:3] == now[:3]:
+            # The lock deadline is left out: a renewed lock is the same acquisition.
+            if (known.delivery_count, known.member_id) == (now.delivery_count, now.member_id):
                 return
             yield _unexplained(AVAILABLE, known, known.delivery_count, written)
-        yield RecordEvent(ACQUIRED, *now[1:], None, written)
+        yield RecordEvent(ACQUIRED, now.delivery_count, now.member_id, now.lock_deadline_ms, None, written)
     elif known is None:
         if now.name != FINISHED:
             yield RecordEvent(now.name, now.delivery_count, None, None, EARLIER, written)
-    elif known.name in (ACQUIRED, AVAILABLE) and known[:2] != now[:2]:
+    elif known.name in (ACQUIRED, AVAILABLE) and (known.name, known.delivery_count) != (now.name, now.delivery_count):
         count = known.delivery_count if now.delivery_count is None else now.delivery_count
         yield _unexplained(now.name, known, count, written)
 

@@ -1,8 +1,8 @@
-"""Do the records of one share-partition in one segment hold together? Pure: records in, a sentence out.
+"""Are the records of one share-partition in one segment consistent? Pure: records in, a sentence out.
 
-What they must tell is told twice: our ``evolve`` with all that we know makes the live state, and the share
-coordinator's, which sees the KIP's form only (Acquired as Available, R8), what Kafka would hold of it. Both must come
-to the same (R66).
+The records are replayed twice: our ``evolve`` makes the live state of them, and the share coordinator's ``evolve``,
+which sees only the KIP's form (Acquired as Available, R8), makes the state that Kafka would hold. Both must agree
+(R66).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _seen(before: _Seen | None, batch_id: int, record: ShareRecord) -> _Seen:
 def _out_of_place(before: _Seen | None, batch_id: int, record: ShareRecord) -> str | None:
     """What a record may not do to those before it (R75, R76, R86).
 
-    The start offset goes back with a new state epoch (R101), and where the log was truncated, which a snapshot tells;
+    The start offset goes back with a new state epoch (R101), and where the log was truncated, which a snapshot records;
     an update never takes it back (R61).
     """
     if before is None:
@@ -111,33 +111,34 @@ def _out_of_place(before: _Seen | None, batch_id: int, record: ShareRecord) -> s
     if batch_id == before.batch_id:
         return "two records of one share-partition in one commit"
     now = _seen(before, batch_id, record)
-    told_anew = isinstance(record, ShareSnapshot)
+    is_snapshot = isinstance(record, ShareSnapshot)
     for name, was, became in (
         ("state epoch", before.state_epoch, now.state_epoch),
         ("leader epoch", before.leader_epoch, now.leader_epoch),
         ("start offset", before.start_offset, now.start_offset),
     ):
-        if became < was and not (name == "start offset" and told_anew):
+        if became < was and not (name == "start offset" and is_snapshot):
             return f"{name} falls from {was} to {became}"
-    expected = before.snapshot_epoch + int(told_anew)
+    expected = before.snapshot_epoch + int(is_snapshot)
     if record.snapshot_epoch != expected:
         return f"snapshot epoch is {record.snapshot_epoch} where it should be {expected}"
     return None
 
 
-# ----------------------------------------------------------------------------------------- both tellings
+# ----------------------------------------------------------------------------------------- both replays
 
 
 def _difference(stream: Sequence[LogRecord]) -> str | None:
-    """Whether the two tellings differ at the end, and if so since when: only then is each step compared."""
-    tellings = deque(_tellings(stream), maxlen=1)
-    if all(_disagreement(live, durable) is None for _, live, durable in tellings):
+    """Whether the two replays differ at the end, and if so since when. Only then is each step compared: a comparison
+    reads the whole state, a step only one record."""
+    last = deque(_replays(stream), maxlen=1)
+    if all(_disagreement(live, durable) is None for _, live, durable in last):
         return None
-    faults = ((batch_id, _disagreement(live, durable)) for batch_id, live, durable in _tellings(stream))
+    faults = ((batch_id, _disagreement(live, durable)) for batch_id, live, durable in _replays(stream))
     return next(f"micro-batch {batch_id}: {fault}" for batch_id, fault in faults if fault is not None)
 
 
-def _tellings(stream: Iterable[LogRecord]) -> Iterator[tuple[int, partition.SharePartition, ShareState]]:
+def _replays(stream: Iterable[LogRecord]) -> Iterator[tuple[int, partition.SharePartition, ShareState]]:
     live: partition.SharePartition | None = None
     durable: ShareState | None = None
     for batch_id, record in stream:
@@ -154,11 +155,11 @@ def _disagreement(live: partition.SharePartition, durable: ShareState) -> str | 
         return f"start offset is {ours} in the live state, {theirs} in the KIP's form"
     for one, other in zip_longest(our_batches, their_batches):
         if one != other:
-            return f"{_told(one)} in the live state, {_told(other)} in the KIP's form"
+            return f"{_batch_text(one)} in the live state, {_batch_text(other)} in the KIP's form"
     return None
 
 
-def _told(batch: StateBatch | None) -> str:
+def _batch_text(batch: StateBatch | None) -> str:
     if batch is None:
         return "nothing more"
     return f"{_text(batch)} {DeliveryState(batch.delivery_state).name.capitalize()} ({batch.delivery_count})"

@@ -1,9 +1,9 @@
-"""``share-spark verify``: replay a state log from its rows alone and see that it still tells one story.
+"""``share-spark verify``: replay a state log from its rows alone and check that it is self-consistent.
 
 Every segment that is kept is replayed, not only the newest: ours (``partition.evolve``) against the share coordinator's
 (``coordinator.evolve``) over the KIP's form of the same rows, share-partition by share-partition, on the executors
-(``stream_check``). Then the segments of each share-partition are held against each other. Only reads; an engine may run
-meanwhile.
+(``stream_check``). Then the segments of each share-partition are compared with each other. Only reads; an engine may
+run meanwhile.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _groups(spark: SparkSession, location: Location, version: int) -> list[str]:
 def _rows_that_count(
     spark: SparkSession, location: Location, group_id: str, commits: CommitListing, version: int
 ) -> DataFrame:
-    """All records of a group but those that its last but one engine wrote after it was succeeded."""
+    """All records of a group except a stale append of the newest segment's engine, made after it was fenced."""
     last = tail_of(spark, location, group_id, commits, version).last
     rows = log_table(location).load(spark, version).where(F.col("group_id") == group_id)
     late = (F.col("writer_epoch") == last.writer_epoch) & (F.col("batch_id") > last.batch_id)
@@ -89,6 +89,7 @@ _TASKS_PER_SEGMENT = 16
 
 
 def _verdicts(rows: DataFrame, group_id: str, bucket: int | None) -> list[Verdict]:
+    # A segment can be the whole log: its share-partitions are spread over several tasks.
     share = F.expr(f"CAST({KEY_HASH_SQL} % {_TASKS_PER_SEGMENT} AS INT)")
     segments = rows.groupBy("segment", "writer_epoch", share)
     streams = segments.applyInArrow(_stream_function(group_id, bucket), _STREAM_COLUMNS)
@@ -121,7 +122,7 @@ def _places(rows: DataFrame) -> DataFrame:
 
 def _fault_between_segments() -> Any:
     """Epochs never fall, and micro-batches of one engine only grow (R86). A share-partition that a segment misses was
-    deleted by it, and begins anew in a later one (R91)."""
+    deleted by it, and starts from the beginning in a later one (R91)."""
     history = Window.partitionBy("topic_id", "partition").orderBy("place")
     continued = F.lag("place").over(history) == F.col("place") - 1
     same_engine = F.col("writer_epoch") == F.lag("writer_epoch").over(history)

@@ -1,4 +1,4 @@
-"""What ``verify`` has found, as values and as lines for people."""
+"""What ``verify`` has found, as values and as readable lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import groupby
 from share_spark.model.ids import SharePartitionKey
 
 _MOST_FAULTS = 20
-"""Lines told of faulty share-partitions; how many there are is told as well."""
+"""Faulty share-partitions that are listed; how many there are is reported as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,4 +68,4 @@ def verify_lines(report: VerifyReport) -> Iterator[str]:
     if len(report.faulty) > _MOST_FAULTS:
         yield f"... and {len(report.faulty) - _MOST_FAULTS:,} share-partitions more"
     if report.agrees:
-        yield "the log tells one story: the live state and what Kafka's share coordinator would hold agree"
+        yield "the log is self-consistent: the live state and what Kafka's share coordinator would hold agree"

@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         format="%(asctime)s share-spark: %(message)s" if debug else "share-spark: %(message)s",
         level=logging.INFO if debug else logging.WARNING,
     )
+    # py4j logs each error of the JVM with its stack trace; ``guarded`` reports it in one line.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger(PROGRESS_LOGGER).setLevel(logging.INFO)
     return guarded(lambda: _command(given), debug=debug)

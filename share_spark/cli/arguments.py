@@ -76,14 +76,14 @@ def _parser() -> _Parser:
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="run, compact, history, verify or prepare", parser_class=_Parser
     )
-    for name, told, add_options in (
+    for name, help_text, add_options in (
         ("run", "run a share group", _add_run),
         ("compact", "keep the state tables small, by a schedule", _add_compact),
         ("history", "what happened to one record", _add_history),
         ("verify", "check the state log against itself", _add_verify),
         ("prepare", "once: fetch the jars, make the archive that halves the time of a start", lambda _: None),
     ):
-        command = commands.add_parser(name, help=told, allow_abbrev=False)
+        command = commands.add_parser(name, help=help_text, allow_abbrev=False)
         add_options(command)
         command.add_argument("--debug", "-v", action="store_true", help="tracebacks and more log lines")
     return parser

@@ -1,4 +1,4 @@
-"""The Spark session of one command. PySpark is imported when one is begun: bad input does not wait for it."""
+"""The Spark session of one command. PySpark is imported only then: bad input is reported without waiting for it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def command_session(name: str) -> Iterator[SparkSession]:
 
     from share_spark.spark.session import build_session
 
-    guest = SparkSession.getActiveSession() is not None
+    is_shared = SparkSession.getActiveSession() is not None
     spark = build_session(name)
     try:
         yield spark
     finally:
-        if not guest:
+        if not is_shared:
             spark.stop()

@@ -1,4 +1,4 @@
-"""A run of a share group as somebody ordered it: by a configuration file, a command line, or both.
+"""A run of a share group as the user configured it: by a configuration file, a command line, or both.
 
 Everything is judged here that can be judged without Spark, so that bad input costs no JVM and changes nothing. Kafka's
 settings may be secrets: they are in no message and in no ``repr``.
@@ -67,7 +67,7 @@ class Job:
 
     @property
     def source(self) -> str:
-        """Where the topics are, for people."""
+        """Where the topics are, as readable text."""
         return str(self.bootstrap_server or self.topic_table)
 
     def ask_broker(self) -> None:

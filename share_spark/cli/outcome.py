@@ -19,25 +19,25 @@ def guarded(command: Callable[[], int], *, debug: bool = False) -> int:
     try:
         return command()
     except RunError as fault:
-        return _tell(fault.cause, FAILED, debug)
+        return _report(fault.cause, FAILED, debug)
     except ShareError as fault:
-        return _tell(fault, FAILED if isinstance(fault, EnvironmentFault) else BAD_INPUT, debug)
+        return _report(fault, FAILED if isinstance(fault, EnvironmentFault) else BAD_INPUT, debug)
     except Exception as fault:  # noqa: BLE001 - the person at the terminal gets one line of that, too
-        return _tell(fault, FAILED, debug)
+        return _report(fault, FAILED, debug)
 
 
 class RunError(Exception):
-    """What ended a run that had begun well."""
+    """A run had started and then failed: ``cause``."""
 
     def __init__(self, cause: BaseException) -> None:
         self.cause = cause
 
 
-def _tell(fault: BaseException, code: int, debug: bool) -> int:
+def _report(fault: BaseException, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exception(fault)
     text = _one_line(fault)
-    named = text if isinstance(fault, ShareError) else f"{type(fault).__name__}: {text} (--debug tells more)"
+    named = text if isinstance(fault, ShareError) else f"{type(fault).__name__}: {text} (--debug shows more)"
     print(f"share-spark: {named}", file=sys.stderr, flush=True)
     return code
 

@@ -1,4 +1,4 @@
-"""A run in figures: micro-batches added up, and the lines that people read. Pure: prints nothing, asks nobody."""
+"""A run in figures: micro-batches added up, and the readable lines. Pure: prints nothing, reads nothing."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def run_job(job: Job) -> int:
 
 
 def run(job: Job, spark: SparkSession, signals: StopSignals) -> RunTotals:
-    """Wire the share group, start it, follow it to its end, print the summary. Raises ShareError: nothing was begun."""
+    """Wire the share group, start it, follow it to its end, print the summary. Raises ShareError: nothing started."""
     require_start(job, spark)
     live = _LiveProgress()
     group = job.share_group(spark).listen(live.note)
@@ -86,7 +86,7 @@ def follow(query: ShareGroupQuery, signals: StopSignals, live: _LiveProgress) ->
 
 
 def start_text(job: Job, query: ShareGroupQuery) -> str:
-    """Where this run begins, for people."""
+    """Where this run begins, as readable text."""
     chosen = job.starting or "latest (Kafka's default)"
     return f"the group's state ({chosen} for new topics)" if query.engine.has_state else chosen
 

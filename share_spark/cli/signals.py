@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a job between micro-batches, whoever gets them.
+"""SIGINT and SIGTERM end a job between micro-batches, whichever process gets them.
 
     with StopSignals() as signals:
         spark = build_session(...)
@@ -11,7 +11,7 @@
 A job is two processes, Python and the JVM, and which of them is signalled is chance: Ctrl-C and some schedulers reach
 both, `kill` one of them, and beneath `spark-submit` the JVM is the parent, the one that Kubernetes and YARN know.
 Left alone, a JVM that is signalled shuts Spark down in the middle of a micro-batch. So the JVM's handlers are
-replaced by one that only tells Python. A signal that both processes got is one request: requests are counted per way
+replaced by one that only notifies Python. A signal that both processes got is one request: they are counted per way
 they came.
 
 The first request is noted, no more; the second, by the same way, ends the process at once with exit code 130.
@@ -82,10 +82,10 @@ class StopSignals:
         gateway: Any = spark.sparkContext._gateway
         ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
         self._jvm = gateway.jvm
-        told = _ToldByJvm(self)
+        handler = _JvmSignalHandler(self)
         for name in ("INT", "TERM"):
             number = self._jvm.sun.misc.Signal(name)
-            self._jvm_before.append((number, self._jvm.sun.misc.Signal.handle(number, told)))
+            self._jvm_before.append((number, self._jvm.sun.misc.Signal.handle(number, handler)))
 
     def _release_jvm(self) -> None:
         try:
@@ -106,7 +106,7 @@ class StopSignals:
             _leave()
 
 
-class _ToldByJvm:
+class _JvmSignalHandler:
     """``sun.misc.SignalHandler``, in Python; called on a thread of py4j's."""
 
     def __init__(self, signals: StopSignals) -> None:

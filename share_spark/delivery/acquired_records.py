@@ -1,7 +1,26 @@
 """The records of acquired ranges as a frame: read in covering spans, filtered to exactly what was acquired in the JVM.
 
-Few ranges become one expression; many (scattered redeliveries) a broadcast join on pages of offsets. Either way
-nothing reaches Python that was not acquired, and every record comes with the value its range carries.
+Few ranges become one expression; many (scattered redeliveries) a broadcast join on pages of offsets. Either way only
+acquired records reach Python, each with the value of its range.
+
+The page join. A range condition alone would be a nested-loop join: each record against each range. So offsets are
+grouped into pages of 64, and a range has one row for each page that it touches. Then the join is a hash look-up of the
+record's page, and only the few ranges on that page are compared with its offset. Two ranges of one partition:
+
+    offsets      0              64              128             192             256
+    pages        |    page 0    |    page 1     |    page 2     |    page 3     |
+    range A            [40 ........... 90]
+    range B                                [110 .............. 200]
+
+    rows of the broadcast table    (page, first_offset, last_offset)
+      A    (0, 40, 90)     (1, 40, 90)
+      B    (1, 110, 200)   (2, 110, 200)   (3, 110, 200)
+
+    record at offset 100: page 1, candidates A and B, in neither of them: not acquired
+    record at offset 130: page 2, candidate B: acquired, with B's delivery count
+
+Each record joins at most once, because acquired ranges are disjoint. The page's number and the partition's low 16 bits
+make one 64-bit key (``page_key``), as Spark looks up a single number in half the time of a composite key.
 """
 
 from __future__ import annotations
@@ -21,6 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _MAX_EXPRESSION_RANGES = 64
+"""Ranges up to which a CASE expression is used: its cost grows with their number, the join's does not."""
+
 _PAGE_BITS = 6
 _PARTITION_BITS = 16
 SMALL = 20_000
@@ -35,6 +56,7 @@ def acquired_records(
     frame = log.read(spark, spans, tasks)
     if sum(offsets_in(one) for one in acquired) <= SMALL:
         frame = frame.coalesce(tasks)
+    # One range in each span and one value in all: every record that is read was acquired, so no filter is needed.
     ranges = sum(len(one.ranges) for one in acquired)
     if len(spans) == ranges == len(acquired) and len({int(one.ranges[0, 2]) for one in acquired}) == 1:
         return frame.selectExpr("*", f"CAST({acquired[0].ranges[0, 2]} AS INT) AS {third}")
@@ -61,15 +83,15 @@ def _case(acquired: Sequence[AcquiredSpan]) -> str:
 def _joined(spark: SparkSession, frame: DataFrame, acquired: Sequence[AcquiredSpan], third: str) -> DataFrame:
     pages = spark.createDataFrame(_pages(acquired, third))
     matches = F.col("page_key") == page_key(F.col("offset"), F.col("partition"))
-    if not _is_told_by_page(acquired):
+    if not _page_implies_partition(acquired):
         matches &= (F.col("of_partition") == F.col("partition")) & (F.col("of_topic") == F.col("topic"))
     matches &= F.col("offset").between(F.col("first_offset"), F.col("last_offset"))
     return frame.join(F.broadcast(pages), matches).select(*[frame[name] for name in frame.columns], third)
 
 
-def _is_told_by_page(acquired: Sequence[AcquiredSpan]) -> bool:
-    """Is a page's key of one partition only? Then it is the whole key of the join, a number, which Spark looks up in
-    half the time."""
+def _page_implies_partition(acquired: Sequence[AcquiredSpan]) -> bool:
+    """Does each page key belong to one partition only? Then it is the whole key of the join, a number, which Spark
+    looks up in half the time."""
     topics = {one.partition.topic for one in acquired}
     return len(topics) == 1 and all(one.partition.partition >> _PARTITION_BITS == 0 for one in acquired)
 
@@ -88,10 +110,11 @@ def _pages(acquired: Sequence[AcquiredSpan], third: str) -> pa.Table:
 
 
 def _pages_of(one: AcquiredSpan, third: str) -> pa.Table:
-    """A row per range and page that it touches."""
+    """A row per range and page that it touches. No loop over the ranges: there can be 100,000."""
     first, last, value = one.ranges.T
     low, high = first >> _PAGE_BITS, last >> _PAGE_BITS
     repeats = high - low + 1
+    # Row i of the range whose rows begin at row s is on page low + (i - s).
     starts = np.repeat(np.cumsum(repeats) - repeats, repeats)
     page = np.repeat(low, repeats) + np.arange(len(starts)) - starts
     partition = one.partition.partition

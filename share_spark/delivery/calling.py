@@ -1,11 +1,11 @@
-"""Calling a handler on one Arrow batch, inside a Python worker: kind by kind, and what its answers and faults become.
+"""Calling a handler on one Arrow batch, inside a Python worker: each kind, and what its answers and faults become.
 
 What a handler *raises* is an answer: the record (of a batch handler: the whole batch) is released and the message kept.
 So is what it *returns* wrongly for a record: an unknown acknowledgement, output that does not fit the schema. What
 breaks its contract as a whole (a wrong length, no acknowledgements at all) is a HandlerError, which ends the query.
 
-Each call is noted before and after it (``ledger``), and none is begun once the budget of time is used up: what is left
-is NOT_ENTERED. Nothing here knows of Spark.
+Each call is noted before and after it (``ledger``), and no call begins once the time budget is used up: the remaining
+records are NOT_ENTERED. No Spark here.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ FIRST_SLICE = 64
 """Records of the first call of a batch handler whose pace is not known."""
 
 _ALL_MISFIT = 20
-"""So many records, and each broke the contract: that is the handler, not its records."""
+"""Where so many records all break the contract, the handler is at fault, not its records."""
 
 _IN_HANDLER = int(CallStatus.IN_HANDLER)
 _ACCEPTED = int(CallStatus.ACCEPTED)
-"""A status is its acknowledgement plus one."""
+"""The status of an acknowledgement is its number plus one."""
 _WITH_ROWS = int(CallStatus.ACCEPTED_WITH_ROWS)
 
 
@@ -99,7 +99,7 @@ class Calls:
         return self.entered >= _ALL_MISFIT and self.misfits == self.entered
 
     def check(self, handler: Handler) -> None:
-        """Raises HandlerError if the handler, and no record, is to blame."""
+        """Raises HandlerError if the handler, and not a record, is at fault."""
         if self.all_misfit:
             raise HandlerError(f"handler {handler.name} broke its contract on each record: {self.misfit}")
 
@@ -131,9 +131,9 @@ def overrun_text(limit_ms: int, records: int = 1) -> str:
 
 
 def _call_per_record(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> CallOutcome:
-    """The one loop over records. Accepts are what is expected, so only the others leave an entry in ``errors``.
+    """The only loop over records. Accepts are the usual case, so only other answers leave an entry in ``errors``.
 
-    Names are bound before the loop, and time is read once a record: what is noted and watched here takes a sixth of a
+    Names are bound before the loop, and time is read once per record: noting and watching a call takes a sixth of a
     microsecond.
     """
     call, limit, until, clock = handler.call, calls.limit, calls.until, time.monotonic
@@ -149,6 +149,7 @@ def _call_per_record(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> C
                 break
             next_look = min(until, limit.begin(now))
             next_look = next_look if rows is None else min(next_look, rows.write(now, position))
+        # The status before the call: if the worker is lost in it, the ledger says which record was in the handler.
         limit.since = now
         status[position] = _IN_HANDLER
         error: str | None
@@ -170,6 +171,7 @@ def _call_per_record(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> C
                 has_rows = code == Ack.ACCEPT and type(answer) is tuple
                 status[position] = _WITH_ROWS if has_rows else code + 1
                 continue
+        # The error before the status: a status without its error would be read as an answer without a reason.
         codes[position], errors[position] = code, error
         calls.note_errors({position: error})
         status[position] = code + 1
@@ -183,7 +185,7 @@ def _call_per_record(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> C
 
 def _judged(answer: Any, rows: OutputRows | None, position: int, calls: Calls) -> tuple[int, str | None]:
     """(code, error) of a record's answer; its output rows are added to ``rows`` if it accepts. Raises HandlerError
-    where no record can be to blame."""
+    where the fault cannot be a record's."""
     if type(answer) is tuple and rows is None:
         raise HandlerError("returned (acknowledgement, rows) but no output schema is declared")
     try:
@@ -217,7 +219,8 @@ def _call_on_batch(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> Cal
 
 
 def _slices(batch: pa.RecordBatch, calls: Calls) -> Iterator[pa.RecordBatch]:
-    """Consecutive parts, each as large as is likely to be done in time; the first is small where nothing is known."""
+    """Consecutive parts, each as large as is likely to be finished in time; the first is small where no pace is
+    known."""
     at = 0
     while at < batch.num_rows:
         left_s = calls.until - time.monotonic()
@@ -241,6 +244,7 @@ def _slice_size(left_s: float, calls: Calls) -> int:
 
 
 def _call_on_slice(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> CallOutcome:
+    # Converted before the status says "in the handler": what fails here is no call.
     argument = _argument(handler, batch)
     status = calls.begin(batch)
     status[:] = bytes([_IN_HANDLER]) * batch.num_rows
@@ -265,7 +269,8 @@ def _all_released(handler: Handler, batch: pa.RecordBatch, error: str, status: m
 
 
 def _note(answers: Answers, outputs: pa.Table | None, status: memoryview, calls: Calls) -> None:
-    """An accept that has rows is complete once they are written."""
+    """An accept that has rows is complete once they are written: until then the repeat of the task treats them as lost.
+    So the status comes before the rows, and the rows say up to which record they are complete."""
     if answers.misfits:
         calls.note_misfit(answers.texts[-1], answers.misfits)
     calls.note_errors(answers.errors())

@@ -6,7 +6,7 @@ The records go through one Python stage (``worker.HandlerTask``); what comes bac
 records with the same answer, so that a quarter of a million accepted records are a handful of rows. A handler is
 entered at most once per record (``worker`` says how).
 
-A worker that dies: Spark runs its task again, which goes on where the dead one was. Where Spark would not (``local[2]``
+A worker that is lost: Spark runs its task again, which goes on from the ledger. Where Spark would not (``local[2]``
 runs a task once), or has done so too often, the job is run again here, with the same effect; in the end without
 entering the handler any more, for what is known.
 

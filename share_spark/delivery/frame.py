@@ -1,8 +1,7 @@
-"""Handlers of a whole Spark frame: the frame they return becomes runs, and what they left out is
-told.
+"""Handlers of a whole Spark frame: the frame they return becomes runs, and records that they left out are found.
 
-The answers and the records that exist leave together, in one action over the union of both; the
-records are cached for it, so that they are read once and both sides see the same.
+The answers and the records that exist leave together, in one action over the union of both; the records are cached for
+it, so that they are read once and both sides see the same.
 """
 
 from __future__ import annotations
@@ -28,11 +27,9 @@ RUN_TYPE = from_arrow_schema(RUN_SCHEMA)
 
 
 def frame_runs(records: DataFrame, handler: Handler) -> DataFrame:
-    """Runs of the records that exist and of the answers (RUN_SCHEMA); lazy. ``records`` is read by
-    both.
+    """Runs of the records that exist and of the answers (RUN_SCHEMA); lazy. ``records`` is read by both.
 
-    A handler that raises, now, releases them all. Raises HandlerError: it returned no frame or one
-    without the columns.
+    A handler that raises, now, releases them all. Raises HandlerError: it returned no frame or one without the columns.
     """
     keys = records.select(*KEY_COLUMNS)
     present = keys.mapInArrow(present_runs, RUN_TYPE)
@@ -48,8 +45,7 @@ def frame_runs(records: DataFrame, handler: Handler) -> DataFrame:
 
 
 def settled(handler_name: str) -> Settle:
-    """Settles the answers of a frame handler with the records that exist: what is missing is
-    released.
+    """Settles the answers of a frame handler with the records that exist: what is missing is released.
 
     Raises HandlerError for a record that is there twice, and for one that was not delivered.
     """
@@ -117,8 +113,7 @@ def _answer_frame(answer: Any, handler: Handler) -> DataFrame:
 
 
 def _first_unknown(answers: Runs, present: Runs) -> int | None:
-    """The first offset that was answered but does not exist. Both sorted and disjoint, ``present``
-    joined."""
+    """The first offset that was answered but does not exist. Both sorted and disjoint, ``present`` joined."""
     inside = np.searchsorted(present.first, answers.first, side="right") - 1
     ends = np.append(present.last, -1)[inside]
     unknown = np.flatnonzero((inside < 0) | (ends < answers.last))

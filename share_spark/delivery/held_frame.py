@@ -2,7 +2,7 @@
 sink afterwards. The handler runs once, whatever becomes of the executors.
 
 Spark's own ways of keeping a frame do not promise that. A cached frame, and a local checkpoint until its
-job has ended, compute a lost block anew, and that would call the handler again. So:
+job has ended, compute a lost block again, and that would call the handler again. So:
 - the frame is a local checkpoint that never checks: its blocks are kept, its lineage is not replaced by
   them, and nothing but the one action computes it (tasks know their delivery, see ``worker``); whoever
   reads a lost block later gets OutputLostError;

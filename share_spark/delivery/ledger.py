@@ -1,14 +1,14 @@
 """The ledger of a task's calls: what is in the handler now, and what is done, in a file that outlives the worker.
 
-Workers die in the middle of a call. Spark then runs the task again, and only this file tells the repeat, and the engine
-after this one, which record was in the handler, which ones were done with it, and which nobody has seen. It is written
-before and after each call and read only after a death, so writing is a store into mapped memory: the kernel keeps it
-when the process is gone. Three files, the last two only where there is something to write:
+A worker can end in the middle of a call. Spark then runs the task again, and only from this file do the repeat, and the
+next engine, know which record was in the handler, which ones were finished, and which had not been entered. It is
+written before and after each call and read only after a worker was lost, so writing is a store into mapped memory: the
+kernel keeps it when the process is gone. Up to four files, all but the first only where there is something to write:
 
     <task>          blocks, one a batch:  header | offset[n] | partition[n] | count[n] | topic[n] | status[n]
     <task>.notes    lines of JSON: names of topics, errors of records
     <task>.rows     output rows of accepted records, in chunks of Arrow
-    <task>.stuck    what the watchdog wrote before it ended a worker that did not react (``timelimit``)
+    <task>.stuck    what the watchdog wrote before it ended a worker that did not react (``time_limit``)
 
 One attempt of a task at a time has the files: it holds a lock that ends with its process. A second one, a repeat or a
 speculative copy, waits for that. (The lock is on a file of its own: locks of this kind, which children of the process
@@ -33,7 +33,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-Ints = npt.NDArray[Any]
+LedgerColumn = npt.NDArray[Any]
+"""A column of ``LedgerEntries``: integers."""
 
 _HEADER = struct.Struct("<QQQ")  # magic, records, bytes of the block
 _CHUNK = struct.Struct("<QQ")  # bytes of the chunk, records of the task that it is complete for
@@ -43,9 +44,9 @@ _LOCK_WAIT_S = 0.05
 
 
 class CallStatus(IntEnum):
-    """One byte a record. ``ACCEPTED_WITH_ROWS``: its rows are only in the worker until a chunk of them is written.
-    The last two are noted by a later attempt: its whole batch was in the handler when the worker died; it was accepted,
-    and its rows were lost with the worker."""
+    """One byte a record. ``ACCEPTED_WITH_ROWS``: its rows are only in the worker until a chunk of them is written. The
+    last two are noted by a later attempt: its whole batch was in the handler when the worker died; it was accepted, and
+    its rows were lost with the worker."""
 
     NOT_ENTERED = 0
     IN_HANDLER = 1
@@ -63,11 +64,11 @@ class LedgerEntries:
     row. ``rows_written``: of that many records the output rows are in ``chunks``."""
 
     topics: Sequence[str]
-    topic: Ints
-    partition: Ints
-    offset: Ints
-    count: Ints
-    status: Ints
+    topic: LedgerColumn
+    partition: LedgerColumn
+    offset: LedgerColumn
+    count: LedgerColumn
+    status: LedgerColumn
     errors: dict[int, str] = field(default_factory=dict)
     rows_written: int = 0
     chunks: Sequence[bytes] = ()
@@ -106,6 +107,7 @@ class CallLedger:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         _wait_for_lock(self._lock)
+        # Opened and read under the lock only: until then the attempt before may still write.
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self.entries = read_entries(path)
         self._end = _aligned(os.fstat(self._file).st_size)
@@ -117,11 +119,12 @@ class CallLedger:
         self._status: memoryview | None = None
 
     def begin(self, batch: pa.RecordBatch) -> memoryview:
-        """Room for the status of each record of ``batch`` (partition, offset, delivery_count): a byte each, 0."""
+        """A byte for the status of each record of ``batch`` (partition, offset, delivery_count), 0 at first."""
         rows = batch.num_rows
         size = _aligned(_HEADER.size + rows * _PER_RECORD)
         columns = [*(batch.column(name).to_numpy(zero_copy_only=False) for name in _COLUMNS), self._ids(batch)]
         os.ftruncate(self._file, self._end + size)
+        # The header last: a block whose header is zeros was not finished, and is skipped by ``_blocks``.
         os.pwrite(self._file, _as_bytes(columns), self._end + _HEADER.size)
         os.pwrite(self._file, _HEADER.pack(_MAGIC, rows, size), self._end)
         self._release_block()
@@ -133,8 +136,9 @@ class CallLedger:
         return self._status
 
     def settle(self, lost_error: str) -> LedgerEntries:
-        """For good: what was in the handler when the worker died has failed with ``lost_error``, or died among others
-        with its whole batch; rows that were not written are lost. Returns the entries as they are now."""
+        """Make final: a record that was in the handler when the worker was lost has failed with ``lost_error``, or, if
+        it was not alone there, was lost among others with its whole batch; rows that were not written are lost. Returns
+        the entries as they are now."""
         if not len(self.entries):
             return self.entries
         status = self.entries.status.copy()
@@ -144,6 +148,7 @@ class CallLedger:
         status[in_handler] = CallStatus.RELEASED if len(in_handler) == 1 else CallStatus.DIED_AMONG_OTHERS
         late = np.arange(len(status)) >= self.entries.rows_written
         status[late & (status == CallStatus.ACCEPTED_WITH_ROWS)] = CallStatus.ROWS_LOST
+        # Noted in the file before anything is reported, so that a third attempt reports the same.
         at = 0
         for begin, rows, _ in list(_blocks(self._path.read_bytes())):
             os.pwrite(self._file, status[at : at + rows].tobytes(), begin + rows * (_PER_RECORD - 1))
@@ -157,7 +162,8 @@ class CallLedger:
             self._note({"errors": [(self._first + position, text) for position, text in errors.items()]})
 
     def write_rows(self, rows: pa.Table, complete: int) -> None:
-        """Output rows of accepted records; with them those of the first ``complete`` records of the batch are there."""
+        """Output rows of accepted records: afterwards the file has those of the first ``complete`` records of the
+        batch."""
         content = _as_stream(rows) if rows.num_rows else b""
         if self._rows is None:
             self._rows = os.open(f"{self._path}.rows", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -168,18 +174,18 @@ class CallLedger:
         return Path(f"{self._path}.{purpose}")
 
     def close(self) -> None:
-        """Let others have the file."""
+        """Release the files and the lock."""
         self._release_block()
         for file in (self._notes, self._rows, self._file, self._lock):
             if file is not None:
                 os.close(file)
 
-    def _ids(self, batch: pa.RecordBatch) -> Ints:
+    def _ids(self, batch: pa.RecordBatch) -> LedgerColumn:
         if self._topic is not None:
             return np.full(batch.num_rows, self._id_of(self._topic), np.int32)
         encoded: Any = batch.column("topic").dictionary_encode()
         ids = np.array([self._id_of(name) for name in encoded.dictionary.to_pylist()], np.int32)
-        found: Ints = ids[encoded.indices.to_numpy()]
+        found: LedgerColumn = ids[encoded.indices.to_numpy()]
         return found
 
     def _id_of(self, topic: str) -> int:
@@ -206,13 +212,13 @@ _TYPES: tuple[np.dtype[Any], ...] = tuple(map(np.dtype, ("<i8", "<i4", "<i4", "<
 
 
 def _as_bytes(columns: Sequence[Any]) -> bytes:
-    """Written, not mapped: a page that is touched for the first time costs as much as a hundred records."""
+    """Written, not stored into mapped memory: the first access to a page costs as much as a hundred records."""
     return b"".join(np.ascontiguousarray(column, kind).data for column, kind in zip(columns, _TYPES, strict=False))
 
 
 def _blocks(content: bytes) -> Iterator[tuple[int, int, int]]:
-    """(position of the columns, records, bytes) of each whole block; what an attempt did not live to finish has a
-    header of zeros."""
+    """(position of the columns, records, bytes) of each whole block; one that an attempt did not finish has a header of
+    zeros."""
     at = 0
     while at + _HEADER.size <= len(content):
         magic, rows, size = _HEADER.unpack_from(content, at)
@@ -221,7 +227,7 @@ def _blocks(content: bytes) -> Iterator[tuple[int, int, int]]:
         at += size if magic == _MAGIC else mmap.ALLOCATIONGRANULARITY
 
 
-def _columns(content: bytes, at: int, rows: int) -> Iterator[Ints]:
+def _columns(content: bytes, at: int, rows: int) -> Iterator[LedgerColumn]:
     for kind in _TYPES:
         yield np.frombuffer(content, kind, rows, at)
         at += rows * kind.itemsize
@@ -234,7 +240,7 @@ def _notes(path: Path) -> tuple[list[str], dict[int, str]]:
     for line in file.read_bytes().splitlines() if file.exists() else ():
         try:
             note = json.loads(line)
-        except ValueError:  # the last one, cut by the death
+        except ValueError:  # the last line, which the worker did not finish
             continue
         topics += [note["topic"]] if "topic" in note else []
         errors.update((position, text) for position, text in note.get("errors", ()))
@@ -255,7 +261,7 @@ def _chunks(path: Path) -> tuple[list[bytes], int]:
     while at + _CHUNK.size <= len(content):
         size, records = _CHUNK.unpack_from(content, at)
         at += _CHUNK.size
-        if at + size > len(content):
+        if at + size > len(content):  # the last chunk, which the worker did not finish
             break
         if size:
             chunks.append(content[at : at + size])
@@ -264,7 +270,7 @@ def _chunks(path: Path) -> tuple[list[bytes], int]:
 
 
 def _aligned(size: int) -> int:
-    """Mapped memory begins at a page."""
+    """Mapped memory begins at a page boundary."""
     return -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
 
 

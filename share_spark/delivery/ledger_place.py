@@ -1,12 +1,12 @@
 """Where ledgers are: a directory for each member of a group, in it one for the delivery that runs, in it a file a task.
 
-    <state log>/_share_spark/ledgers/<group>/<member>/boot          which start of which machine wrote here
+    <state log>/_share_spark/ledgers/<group>/<member>/boot          boot id of the machine that wrote here
                                                      /<delivery>/<task>
 
-It is beside the state where that is on a file system that all machines of the job see as files, so that a repeat of a
-task finds the ledger on whatever machine it runs, and the next engine finds those of the one before. Else, and where
-such a file system has no mapped memory, it is in the machine's own directory for temporary files: then only a repeat on
-the same machine finds it, and the next engine only in local mode.
+They are beside the state where that is on a file system that all machines of the job see as files, so that a repeat of
+a task finds the ledger on whatever machine it runs, and the next engine finds those of the one before. Otherwise, and
+where such a file system does not support mapped memory, they are in the machine's own directory for temporary files:
+then only a repeat on the same machine finds them, and the next engine only in local mode.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from urllib.parse import quote
 from share_spark.delivery.ledger import CallLedger
 
 LEDGERS = "ledgers"
-"""The directory in which workers note their calls, beside the journals: what is left there is no unfinished work."""
+"""The directory of the ledgers, beside the journals; unlike a journal entry, a ledger left there is no unfinished
+work."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -55,7 +56,7 @@ class LedgerPlace:
         return self.shared is not None or self.one_machine
 
     def start(self) -> None:
-        """Say that whoever finds nothing here may believe it."""
+        """Write the boot id: where it is there, a missing ledger means that no record was entered."""
         if self.outlives_us:
             own = self._group_directory() / self.member_id
             own.mkdir(parents=True, exist_ok=True)
@@ -68,12 +69,13 @@ class LedgerPlace:
                 shutil.rmtree(found, ignore_errors=True)
 
     def open(self, delivery: str, task: int, topic: str | None) -> tuple[CallLedger, bool]:
-        """On a worker: the ledger of a task; would a ledger that an attempt on another machine left have been found?"""
+        """On a worker: the ledger of a task, and whether a ledger that an attempt on another machine left would have
+        been found."""
         for root, is_sure in self._roots():
             own = Path(root) / self.group / self.member_id
             try:
                 ledger = CallLedger(own / delivery / str(task), topic)
-            except OSError:
+            except OSError:  # a shared file system may support neither locks nor mapped memory
                 if root == _local_root():
                     raise
                 continue
@@ -83,7 +85,8 @@ class LedgerPlace:
         raise AssertionError("unreachable")
 
     def others(self) -> Iterator[str]:
-        """Members that have left something which can be believed: written since the machine was started."""
+        """Members whose ledgers can be trusted: written since the machine was started. Mapped memory that was not yet
+        on disk is lost when the machine itself stops."""
         directory = self._group_directory()
         if not self.outlives_us or not directory.is_dir():
             return
@@ -124,7 +127,7 @@ def task_files(delivery: Path) -> list[Path]:
 
 
 def _keep_only(own: Path, delivery: str) -> None:
-    """Where the driver does not come, workers remove what earlier deliveries have left."""
+    """In directories that the driver cannot reach, workers remove the ledgers of earlier deliveries."""
     for found in own.iterdir():
         if found.is_dir() and found.name != delivery:
             shutil.rmtree(found, ignore_errors=True)

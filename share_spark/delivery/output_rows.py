@@ -1,7 +1,7 @@
-"""Output rows of a record handler, gathered while it is called, and written to the ledger every so often.
+"""Output rows of a record handler, collected while it is called, and written to the ledger every 50 ms.
 
-Rows that are only in the worker are lost with it, and their records are delivered again. So they are written after a
-twentieth of a second: a slow handler loses none but the record that is in it, a fast one little work.
+Rows that are only in the worker's memory are lost with it, and their records are delivered again. With this interval a
+slow handler loses only the record that is in it, and a fast handler little work.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WRITE_EVERY_S = 0.05
 
 
 class RecordAnswers(NamedTuple):
-    """The answers of a batch as they are gathered: code, error and status by position."""
+    """The answers of a batch while they are collected: code, error and status by position."""
 
     codes: list[int]
     errors: dict[int, str]
@@ -53,7 +53,8 @@ class OutputRows:
         self._owners += [position] * len(rows)
 
     def write(self, now: float, complete: int) -> float:
-        """Write what has gathered if it is time; all records below ``complete`` are done. Returns when it is time."""
+        """Write the collected rows if it is time; all records below ``complete`` are finished. Returns the time of the
+        next write."""
         if now >= self._due:
             if self._due:
                 self._write(complete)
@@ -73,6 +74,7 @@ class OutputRows:
             self._answers.calls.ledger.write_rows(table, complete)
 
     def _fitting(self) -> pa.Table:
+        # One conversion for all rows; only if it fails, one for each record.
         try:
             return row_table(self._rows, self._schema)
         except HandlerError:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from share_spark.delivery.runs import FAULT, MEASURED, PRODUCED, SPECIAL, VIOLATION, Ints, Runs
+from share_spark.delivery.runs import FAULT, MEASURED, PRODUCED, SPECIAL, VIOLATION, RunColumn, Runs
 from share_spark.delivery.traces import WORKER_LOST
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.model.errors import HandlerError, ShareError
@@ -165,7 +165,7 @@ def _encoded(column: Any) -> tuple[list[str], npt.NDArray[Any]]:
     return encoded.dictionary.to_pylist(), encoded.indices.fill_null(-1).to_numpy()
 
 
-def _runs(acks: pa.Table, topic_ids: Ints, error_ids: Ints) -> Runs:
+def _runs(acks: pa.Table, topic_ids: RunColumn, error_ids: RunColumn) -> Runs:
     return Runs(
         topic=topic_ids,
         partition=acks.column("partition").to_numpy(),

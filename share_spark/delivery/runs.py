@@ -1,10 +1,17 @@
-"""Acknowledgements as runs: the few rows by which a million answers leave the workers.
+"""Acknowledgements as runs: a million answers leave the workers as a few rows.
 
-A run is a stretch of *consecutive* offsets of one topic-partition with one code and one error. An
-offset that was not delivered ends a run, so that gaps stay visible to whoever compares with what
-was acquired. Columns of RUN_SCHEMA are what a worker sends; besides acknowledgements (codes 1 to 3, see
-``Ack``) and losses (codes -1 to -6, see ``Loss``) there are rows of other kinds, with codes below those. Where a
-handler has an output schema, each of them has a column more, OUTPUT_COLUMN, which is null except in output rows.
+A run is a stretch of *consecutive* offsets of one topic-partition with one code and one error. An offset that was not
+delivered ends a run, so that the engine sees gaps when it compares the runs with the acquired ranges.
+
+    offset     7   8   9  10      12  13  14      (11 was not delivered)
+    code       1   1   1   2       1   1   1      (1 accept, 2 release)
+    error      -   -   -   x       -   -   -
+    new run    *           *       *              where offset, code or error does not continue
+    runs      [7 ..... 9] [10]    [12 .... 14]
+
+Columns of RUN_SCHEMA are what a worker sends; besides acknowledgements (codes 1 to 3, see ``Ack``) and losses (codes -1
+to -6, see ``Loss``) there are rows of other kinds, with codes below those. Where a handler has an output schema, each
+row has one more column, OUTPUT_COLUMN, which is null except in output rows.
 
 NumPy and Arrow only; no loop here is longer than the number of different topics and errors.
 """
@@ -23,23 +30,21 @@ from share_spark.delivery.ledger import LedgerEntries
 from share_spark.handlers.acknowledgement import Answers
 
 PRESENT = 0
-"""Code of a run of records that exist; sent beside the answers of a frame handler to tell what it
-left out."""
+"""Code of a run of records that exist; sent with the answers of a frame handler, so that the driver finds the records
+that it left out."""
 
 VIOLATION = -21
-"""Code of a row that says in ``error`` how the handler broke its contract. Its offsets mean
-nothing."""
+"""Code of a row that says in ``error`` how the handler broke its contract. Its offsets have no meaning."""
 
 FAULT = -22
-"""Code of a row that says in ``error`` what went wrong in a worker through no fault of the
-handler."""
+"""Code of a row that says in ``error`` what went wrong in a worker through no fault of the handler."""
 
 OUTPUT = -23
 """Code of a row that carries nothing but output."""
 
 PRODUCED = -24
-"""Code of a row that ends a task whose handler has an output schema: ``first_offset`` is Spark's id
-of the task's attempt, ``last_offset`` how many output rows it sent."""
+"""Code of a row that ends a task whose handler has an output schema: ``first_offset`` is Spark's id of the task's
+attempt, ``last_offset`` how many output rows it sent."""
 
 MEASURED = -25
 """Code of a row that ends a task: ``first_offset`` is how many records its handler was entered with, ``last_offset``
@@ -61,29 +66,30 @@ RUN_SCHEMA = pa.schema(_RUN_FIELDS)
 OUTPUT_COLUMN = "output"
 """A struct of the declared schema."""
 
-Ints = npt.NDArray[Any]
+RunColumn = npt.NDArray[Any]
+"""A column of ``Runs``: integers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """Runs as columns of equal length. Topics and errors are ids in the vocabulary of whoever holds
-    the runs."""
+    """Runs as columns of equal length. Topics and errors are ids in a ``Vocabulary`` of the owner of the runs."""
 
-    topic: Ints
-    partition: Ints
-    first: Ints
-    last: Ints
-    code: Ints
-    error: Ints
+    topic: RunColumn
+    partition: RunColumn
+    first: RunColumn
+    last: RunColumn
+    code: RunColumn
+    error: RunColumn
 
     def joined(self) -> Runs:
-        """Neighbours that continue each other become one run. Keeps the order."""
+        """Adjacent runs that continue each other become one run. Keeps the order."""
         if len(self.first) < 2:
             return self
         ends = self.first[1:] != self.last[:-1] + 1
         for column in (self.topic, self.partition, self.code, self.error):
             ends |= column[1:] != column[:-1]
         starts = np.concatenate(([0], np.flatnonzero(ends) + 1))
+        # A run's first offset is that of its first row, its last offset that of the row before the next run.
         return self._spans(starts, np.append(starts[1:] - 1, len(self.first) - 1))
 
     def ordered(self) -> Runs:
@@ -135,7 +141,7 @@ class Vocabulary:
         known = self._ids
         return np.array([known.setdefault(text, len(known)) for text in texts], np.int32)
 
-    def column(self, ids: Ints) -> pa.Array[Any]:
+    def column(self, ids: RunColumn) -> pa.Array[Any]:
         """A string column of the texts with these numbers; a number below 0 is null."""
         indices = pa.array(ids, pa.int32(), mask=ids < 0)
         texts = pa.array(list(self._ids), pa.string())
@@ -152,10 +158,11 @@ class RunLog:
         self._parts: list[Runs] = []
 
     def add(self, batch: pa.RecordBatch, answers: Answers) -> None:
-        """The answers to the records of ``batch``, which has the columns partition and offset, and topic unless
-        the log was made for one topic."""
+        """The answers to the records of ``batch``, which has the columns partition and offset, and topic unless the log
+        was made for one topic."""
         if not batch.num_rows:
             return
+        # ``answers`` counts texts from 1, and 0 is no error: minus one, 0 becomes the index of the last, which is -1.
         error_ids = np.append(self._errors.ids(answers.texts), np.int32(-1))
         offsets = batch.column("offset").to_numpy()
         runs = Runs(
@@ -189,11 +196,11 @@ class RunLog:
         )
         self._parts.append(runs)
 
-    def _topic_ids(self, batch: pa.RecordBatch) -> Ints:
+    def _topic_ids(self, batch: pa.RecordBatch) -> RunColumn:
         if self._only_topic is not None:
             return np.zeros(batch.num_rows, np.int32)
         topics: Any = batch.column("topic").dictionary_encode()
-        ids: Ints = self._topics.ids(topics.dictionary.to_pylist())[topics.indices.to_numpy()]
+        ids: RunColumn = self._topics.ids(topics.dictionary.to_pylist())[topics.indices.to_numpy()]
         return ids
 
     def batch(self) -> pa.RecordBatch:

@@ -78,7 +78,7 @@ class SparkDelivery:
         if result.entered and not in_turn:
             self._seconds_per_record = result.busy_s * tasks / result.entered
         if result.lost:
-            _log.warning("the handler's job died with its workers, and nobody knows what it did")
+            _log.warning("the handler's job died with its workers, and what it did is not known")
             return Delivered([_all_lost(one) for one in acquired])
         answers = [_acknowledged(partition, result) for partition in result.partitions]
         return Delivered(answers, result.fault, result.entered, result.busy_s, result.explains_deaths)
@@ -95,7 +95,7 @@ class SparkDelivery:
 
     @property
     def _leaves_traces(self) -> bool:
-        """A handler of frames runs where and when Spark likes: nobody knows which record it was with."""
+        """A handler of frames runs where and when Spark schedules it: which record it was with is not known."""
         return self.handler.kind is not HandlerKind.FRAME
 
 

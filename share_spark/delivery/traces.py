@@ -1,4 +1,4 @@
-"""What ledgers say: to the repeat of a task, and to the engine after the one that died."""
+"""What ledgers say to the repeat of a task, and to the next engine after one that ended without a clean stop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from share_spark.delivery.ledger import CallStatus, Ints, LedgerEntries, read_entries
+from share_spark.delivery.ledger import CallStatus, LedgerColumn, LedgerEntries, read_entries
 from share_spark.delivery.ledger_place import LedgerPlace, task_files
 from share_spark.engine.ports import MemberTrace
 from share_spark.handlers.acknowledgement import Ack
@@ -17,7 +17,7 @@ from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import Loss
 
 WORKER_LOST = "worker lost"
-"""Error of a record that was in the handler when its worker died."""
+"""Error of a record that was in the handler when its worker was lost."""
 
 
 def member_traces(place: LedgerPlace) -> list[MemberTrace]:
@@ -31,10 +31,11 @@ def member_traces(place: LedgerPlace) -> list[MemberTrace]:
 
 
 def _entered(tasks: Sequence[LedgerEntries]) -> Mapping[TopicPartition, npt.NDArray[np.int64]]:
-    """How the attempts of a dead engine ended: its tasks' ledgers together tell who was in a handler."""
+    """How the attempts of an engine that ended were left: its tasks' ledgers together say which records were in a
+    handler. If none was, the engine was lost outside of a call, and finished records are ``AFTER_HANDLER``."""
     in_handler = sum(int((task.status == CallStatus.IN_HANDLER).sum()) for task in tasks)
-    is_told = in_handler or any((task.status == CallStatus.DIED_AMONG_OTHERS).any() for task in tasks)
-    losses = np.full(len(CallStatus), Loss.FINISHED if is_told else Loss.AFTER_HANDLER, np.int64)
+    is_explained = in_handler or any((task.status == CallStatus.DIED_AMONG_OTHERS).any() for task in tasks)
+    losses = np.full(len(CallStatus), Loss.FINISHED if is_explained else Loss.AFTER_HANDLER, np.int64)
     losses[CallStatus.NOT_ENTERED] = Loss.NOT_ENTERED
     losses[CallStatus.IN_HANDLER] = Loss.IN_HANDLER if in_handler == 1 else Loss.AMONG_OTHERS
     losses[CallStatus.DIED_AMONG_OTHERS] = Loss.AMONG_OTHERS
@@ -46,7 +47,7 @@ def _entered(tasks: Sequence[LedgerEntries]) -> Mapping[TopicPartition, npt.NDAr
     return {at: _joined(np.concatenate(parts)) for at, parts in found.items()}
 
 
-def _by_partition(task: LedgerEntries) -> Iterator[tuple[TopicPartition, Ints]]:
+def _by_partition(task: LedgerEntries) -> Iterator[tuple[TopicPartition, LedgerColumn]]:
     """The rows of each topic-partition that were entered."""
     entered = np.flatnonzero(task.status != CallStatus.NOT_ENTERED)
     order = entered[np.lexsort((task.offset[entered], task.partition[entered], task.topic[entered]))]
@@ -81,8 +82,8 @@ _CODE_OF_STATUS = np.array([_CODES[status] for status in CallStatus], np.int8)
 
 
 def codes_of(entries: LedgerEntries) -> npt.NDArray[np.int8]:
-    """The answer for each record: an acknowledgement or a ``Loss``. What may still be in a handler, because the query
-    ends and nobody waits for it, is taken as not entered."""
+    """The answer for each record: an acknowledgement or a ``Loss``. A record that may still be in a handler, because
+    the query ends without waiting for it, counts as not entered."""
     found: npt.NDArray[np.int8] = _CODE_OF_STATUS[entries.status]
     return found
 

@@ -9,7 +9,7 @@ done keeps its answer and its output rows, what they had in the handler when the
 handled. Where the ledger may be on another machine (``ledger_place``), a run that is not the first and finds none
 reports its records as lost.
 
-Where output rows are kept on the executors until a sink has read them, Spark would compute lost ones anew, in a later
+Where output rows are kept on the executors until a sink has read them, Spark would compute lost ones again, in a later
 job. So a task runs only inside the delivery that it was made for, known by a local property of Spark's.
 """
 
@@ -256,7 +256,7 @@ def _unknown(
 
 
 def is_first_attempt(attempt_number: int, task_thread: str | None) -> bool:
-    """Whether nobody can have called the handler for this task's records before.
+    """Whether no earlier run can have called the handler for this task's records.
 
     ``attempt_number`` counts the runs of a task within its stage attempt, speculative copies included. The attempt of
     the stage Python is not given; ``task_thread`` holds it, as Spark names the thread of a task ``task 1.0 in stage 3.1

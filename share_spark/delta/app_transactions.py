@@ -71,7 +71,7 @@ class AppTransactions:
                 return delivered
             except Py4JError as error:
                 # An append of the engine before, or a change of the table, came in between; or the outcome is unknown.
-                # Looking again tells.
+                # The next look at the log shows which.
                 fault = error
         reason = first_line(fault) if fault is not None else ""
         raise SinkError(f"sink {self._directory} cannot be claimed: {reason}") from fault

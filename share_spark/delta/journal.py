@@ -1,8 +1,8 @@
-"""Small files that outlive an engine: what it was about to do, told before it does it.
+"""Small files that outlive an engine: what it is about to do, written before it does it.
 
 An entry is named by the micro-batch that it belongs to. It appears whole or not at all, and one that is replaced is
 there at every moment, as the old one or the new one. How depends on the storage (``put``). Through Hadoop's file
-system, so wherever the state is. What an entry says is its owner's business.
+system, so wherever the state is. The content of an entry is defined by its owner.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a table lives: a directory or a catalog name, one value for both.
+"""Where a table is: a directory or a catalog name, one value for both.
 
 Users write ``/data/state``, ``s3a://bucket/state`` or ``main.queues`` and mean the same kind of
 thing; this is the only place that knows the difference. Nothing about what is *in* a table may
@@ -33,14 +33,14 @@ _STAGED = "_staged_commits"
 
 _MAKE_ATTEMPTS = 5
 _MAKING_S = 10.0
-"""Whoever makes a table has committed it by then, or is dead."""
+"""A program that creates a table has committed it by then, or has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
     """A directory (``path``) or a name (``parts``: catalog, schema, table).
 
-    Also names the room for several tables: a directory or a schema; ``table`` goes one step down.
+    Also names a place for several tables: a directory or a schema; ``table`` goes one step down.
     """
 
     path: str | None = None
@@ -110,8 +110,8 @@ class Location:
         self.make(spark, lambda: spark.sql(statement))
 
     def make(self, spark: SparkSession, create: Callable[[], object]) -> None:
-        """Call ``create``, which makes a table here unless there is one, although somebody else may be making it at
-        this moment, or has died while he did: Delta takes what is left of that for something foreign, or for a table
+        """Call ``create``, which makes a table here unless there is one, although another program may be creating it
+        at this moment, or has ended while it did: Delta takes the rest of that for something foreign, or for a table
         that is there. Raises what ``create`` raised at last if there is no table then."""
         fault: Exception | None = None
         for _ in range(_MAKE_ATTEMPTS):

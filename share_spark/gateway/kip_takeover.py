@@ -1,6 +1,6 @@
 """A share-partition from our live form into the KIP's, and what was written in the KIP's form back into ours. Pure.
 
-What a write does not change stays as we know it, with the counts of attempts that the KIP's form does not tell (R8). A
+What a write does not change stays as we know it, with the counts of attempts that the KIP's form does not have (R8). A
 hole of the KIP's form is Available with count 0 (R22); log rows carry no ``read_gap``, so it is stated as such a run.
 """
 
@@ -35,8 +35,8 @@ def durable_state(live: SharePartition) -> ShareState:
     )
 
 
-def begun(state: ShareState, snapshot_epoch: int = -1) -> SharePartition:
-    """The live form of a share-partition of which nothing is known but ``state`` (R29).
+def new_live_form(state: ShareState, snapshot_epoch: int = -1) -> SharePartition:
+    """The live form of a share-partition of which only ``state`` is known (R29).
 
     ``snapshot_epoch``: of the last snapshot in our log, -1 if there is none. Raises StateError as ``from_kip`` does.
     """
@@ -51,10 +51,10 @@ def begun(state: ShareState, snapshot_epoch: int = -1) -> SharePartition:
     return _with_holes_stated(loaded)
 
 
-def written(live: SharePartition, after: ShareState) -> SharePartition:
+def after_write(live: SharePartition, after: ShareState) -> SharePartition:
     """``live`` after a Write, or a Read by a new leader, that made its durable state ``after``."""
     if live.start_offset == UNINITIALIZED_START_OFFSET:
-        return begun(after, live.snapshot_epoch)
+        return new_live_form(after, live.snapshot_epoch)
     changes = [_in_flight(batch) for batch in changed_batches(durable_state(live).state_batches, after.state_batches)]
     new_window = OffsetRange(
         max(live.end_offset, after.start_offset), max((batch.last_offset for batch in changes), default=-1)
@@ -71,7 +71,14 @@ def written(live: SharePartition, after: ShareState) -> SharePartition:
 
 
 def changed_batches(before: Sequence[StateBatch], after: Sequence[StateBatch]) -> Iterator[StateBatch]:
-    """What ``after`` says of an offset that ``before`` does not, ascending. Both sorted and disjoint."""
+    """Where ``after`` differs from ``before``, ascending. Both sorted and disjoint.
+
+        before     [0 ------ A ------ 9][10 --- B --- 14]
+        after             [5 ------ A ------ 12][13 B 14]
+        changed                         [10 A 12]
+
+    Offsets that only ``before`` has (0 to 4) are not reported: the start offset has passed them.
+    """
     index = 0
     for batch in after:
         at = batch.first_offset
@@ -80,7 +87,7 @@ def changed_batches(before: Sequence[StateBatch], after: Sequence[StateBatch]) -
         place = index
         while place < len(before) and before[place].first_offset <= batch.last_offset:
             known = before[place]
-            if known[2:] == batch[2:]:
+            if (known.delivery_state, known.delivery_count) == (batch.delivery_state, batch.delivery_count):
                 if at < known.first_offset:
                     yield batch._replace(first_offset=at, last_offset=known.first_offset - 1)
                 at = known.last_offset + 1
@@ -97,7 +104,7 @@ def _in_flight(batch: StateBatch) -> InFlightBatch:
 
 def _with_holes_stated(state: SharePartition) -> SharePartition:
     """Each hole of the read gap as an Available run of count 0, and nothing left that log rows do not carry."""
-    runs = {run[:2] for run in state.in_flight}
+    runs = {(run.first_offset, run.last_offset) for run in state.in_flight}
     gap = state.active_read_gap
     free = partition.available_ranges(state) if gap is not None else ()
     holes = [(first, last) for first, last, _ in free if (first, last) not in runs]
@@ -113,7 +120,8 @@ def _with_holes_stated(state: SharePartition) -> SharePartition:
 
 def _settled(state: SharePartition) -> SharePartition:
     """R15: the SPSO past final runs at the front."""
-    first_open = next((run[0] for run in state.in_flight if not run.delivery_state.is_final), state.end_offset)
+    open_runs = (run.first_offset for run in state.in_flight if not run.delivery_state.is_final)
+    first_open = next(open_runs, state.end_offset)
     if not state.in_flight or not state.in_flight[0].delivery_state.is_final:
         return state
     update = ShareUpdate(

@@ -1,13 +1,13 @@
 """The share coordinator on Delta: Initialize, Read, Write, Delete and ReadSummary on the state log of a location.
 
-What the answers are is the pure coordinator's business (``share_spark.coordinator``); here its state is read from the
-log and its records go into it. Nothing is remembered between requests: engines write the same log, so each request
-looks at it as of the last commit that counts.
+The answers are decided by the pure coordinator (``share_spark.coordinator``); here its state is read from the log, and
+its records are written to it. Nothing is kept between requests: engines write the same log, so each request reads it as
+of the last commit that counts.
 
-A request that changes nothing claims nothing. One that does claims the group as an engine would, reads the state
-again, and writes a snapshot of every share-partition in one append (R74); a deleted one is not among them, which is
-all the tombstone there is (R91, O5). A group whose engine lives is refused before that. If an append fails, nobody
-knows whether it happened; every request may be repeated (R84, R93, R101).
+A request that changes nothing claims nothing. One that does claims the group as an engine would, reads the state again,
+and writes a snapshot of every share-partition in one append (R74); a deleted one is not among them, and that is its
+tombstone (R91, O5). A group with a running engine is refused before that. If an append fails, it is not known whether
+it was committed; every request may be repeated (R84, R93, R101).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from share_spark import coordinator
 from share_spark.coordinator import STATE_PARTITIONS, CoordinatorShard, state_partition_of
 from share_spark.coordinator.messages import InitializeState, ShareGroupStateRequest, ShareState, StateResult
 from share_spark.delta.location import Location
-from share_spark.gateway.kip_takeover import begun, durable_state, written
+from share_spark.gateway.kip_takeover import after_write, durable_state, new_live_form
 from share_spark.maintenance.heartbeat import BEAT_MS, age_ms, has_journals, heartbeat_file
 from share_spark.maintenance.retention import segments_below
 from share_spark.model.errors import ConfigError, ErrorCode, FencedError, StateError
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ALIVE_MS = 6 * BEAT_MS
-"""An engine that was heard of within this time is taken for alive."""
+"""An engine with a heartbeat within this time counts as running."""
 
-States = dict[SharePartitionKey, tuple[str, SharePartition]]
+GroupStates = dict[SharePartitionKey, tuple[str, SharePartition]]
 """(topic name, live state) by key."""
 
 
@@ -55,8 +55,8 @@ class DeltaShareCoordinator:
     """Answers for the keys of some state partitions of one location, for groups that no engine runs.
 
     ``buckets``: the state partitions (0 to 49, R71) that it owns, None: all; others get NOT_COORDINATOR (R72).
-    ``topic_names``: topic id -> name, for topics that a group meets for the first time here; where it says nothing
-    the log shows the id in place of the name. Raises ConfigError for a bucket that does not exist.
+    ``topic_names``: topic id -> name, for topics that a group meets for the first time here; where it says nothing the
+    log shows the id in place of the name. Raises ConfigError for a bucket that does not exist.
     """
 
     def __init__(
@@ -101,18 +101,20 @@ class DeltaShareCoordinator:
             return found.results
         log.refuse_unless_idle()
         log.claim()
+        # Once more, and all of the group: an engine may have written until the claim, and the new segment must hold a
+        # snapshot of every share-partition.
         states = log.states()
         found = self._answered(request, states)
         if found.states != states:
             log.write(found.states, forgotten=states.keys() - found.states.keys())
         return found.results
 
-    def _answered(self, request: ShareGroupStateRequest, states: States) -> _Answered:
+    def _answered(self, request: ShareGroupStateRequest, states: GroupStates) -> _Answered:
         """What the pure coordinator says to each entry, one after the other, and the states then."""
         after = dict(states)
         results = []
         for key, entry in zip(_keys(request), request.entries, strict=True):
-            live = after[key][1] if key in after else None
+            _, live = after.get(key, ("", None))
             result, now = self._after_entry(key, live, replace(request, entries=(entry,)))
             results.append(result)
             if now is None:
@@ -136,8 +138,8 @@ class DeltaShareCoordinator:
             message = f"{key} has no start offset yet, so there is no place for state batches"
             return replace(result, error=ErrorCode.INVALID_REQUEST, message=message), live
         if live is None or isinstance(request.entries[0], InitializeState):
-            return result, begun(state, -1 if live is None else live.snapshot_epoch)
-        return result, written(live, state)
+            return result, new_live_form(state, -1 if live is None else live.snapshot_epoch)
+        return result, after_write(live, state)
 
     def _shard(self, key: SharePartitionKey, known: ShareState | None) -> CoordinatorShard:
         owner = state_partition_of(key)
@@ -147,14 +149,14 @@ class DeltaShareCoordinator:
             states={key: known} if known is not None else {},
         )
 
-    def _topic_name(self, topic_id: str, states: States) -> str:
+    def _topic_name(self, topic_id: str, states: GroupStates) -> str:
         named = (topic for key, (topic, _) in states.items() if key.topic_id == topic_id)
         return next(named, None) or self._topic_names.get(topic_id, topic_id)
 
 
 class _Answered(NamedTuple):
     results: tuple[StateResult, ...]
-    states: States
+    states: GroupStates
 
 
 def _keys(request: ShareGroupStateRequest) -> list[SharePartitionKey]:
@@ -174,13 +176,13 @@ class _GroupLog(DeltaShareStateStore):
             location=location,
             group_id=group_id,
             run_id=f"coordinator-{uuid.uuid4().hex[:12]}",
-            limits=PartitionLimits(),  # nothing is decided under them
+            limits=PartitionLimits(),  # no decision uses them
             updates_per_snapshot=1,
             _commits=CommitsAsOf(commits.files, version),
             _version=version,
         )
 
-    def states(self, keys: Collection[SharePartitionKey] | None = None) -> States:
+    def states(self, keys: Collection[SharePartitionKey] | None = None) -> GroupStates:
         """Of these keys or of all, as of the last look at the log. Raises StateError."""
         with self._as_state_error():
             tail = tail_of(self.spark, self.location, self.group_id, self._commits, self._version)
@@ -202,15 +204,15 @@ class _GroupLog(DeltaShareStateStore):
         age = age_ms(heartbeat)
         if age is not None and age < ALIVE_MS:
             raise FencedError(
-                f"group {self.group_id!r} is run by an engine ({heartbeat.read()}, heard of {age // 1_000} s ago); "
-                f"stop it, and {ALIVE_MS // 1_000} s later its state can be changed"
+                f"group {self.group_id!r} is run by an engine ({heartbeat.read()}, last heartbeat {age // 1_000} s "
+                f"ago); stop it, and {ALIVE_MS // 1_000} s later its state can be changed"
             )
         if has_journals(self.spark, self.location, self.group_id):
             raise StateError(
                 f"the last engine of group {self.group_id!r} has left work that the next one finishes first; start one"
             )
 
-    def write(self, states: States, forgotten: Collection[SharePartitionKey]) -> None:
+    def write(self, states: GroupStates, forgotten: Collection[SharePartitionKey]) -> None:
         """``states`` is all that the group has from here on (R74); after ``claim``. Raises FencedError, StateError.
 
         A group that has nothing left is a records commit without records, by a micro-batch before the first. The
@@ -220,19 +222,20 @@ class _GroupLog(DeltaShareStateStore):
         with self._as_state_error():
             rows = record_rows(self._snapshots(states), note, None) if states else claim_row(self.spark, note)
             log_table(self.location).append(rows, {"userMetadata": note.to_json()})
+            # Before anything is deleted: if an engine has claimed the group meanwhile, our append does not count.
             self._look_for_claims(note)
             if not states:
                 log_table(self.location).delta_table(self.spark).delete(segments_below(self.group_id, note.segment))
             for key in forgotten:
                 self._hide(key)
 
-    def _snapshots(self, states: States) -> DataFrame:
+    def _snapshots(self, states: GroupStates) -> DataFrame:
         records = record_array([(topic, take_snapshot(state)) for topic, state in states.values()])
         kinds = pa.array([RECORD] * len(records), pa.int8())
         return self.spark.createDataFrame(pa.table({"row": kinds, "record": records}))
 
     def _hide(self, key: SharePartitionKey) -> None:
-        """From the table for people, where an engine would rewrite only buckets that have a share-partition."""
+        """Delete its row from the status table: an engine rewrites only buckets that have a share-partition."""
         place = (F.col("group_id") == key.group_id) & (F.col("bucket") == state_bucket(key))
         row = (F.col("topic_id") == key.topic_id) & (F.col("partition") == key.partition)
         state_table(self.location).delta_table(self.spark).delete(place & row)

@@ -1,14 +1,12 @@
-"""What a handler says about a record, and how its many ways of saying so become two arrays of
-numbers.
+"""What a handler says about a record, and how its many ways of saying so become two arrays of numbers.
 
-A handler may answer with ``Ack`` members, their numbers, their names, a NumPy array, an Arrow
-array, a pandas Series, a table with a column ``ack``. All of them end here as ``Answers``: one code
-per record and, for those that were not accepted, the number of an error text. Columns are judged as
-columns; a Python loop over records runs only where the handler itself answered with a list of mixed
-things.
+A handler may answer with ``Ack`` members, their numbers, their names, a NumPy array, an Arrow array, a pandas Series, a
+table with a column ``ack``. All of them end here as ``Answers``: one code per record and, for those that were not
+accepted, the number of an error text. Columns are judged as columns; a Python loop over records runs only where the
+handler itself answered with a list of mixed things.
 
-Pure: no Spark, no handler is called here. pandas is never imported (a Series is known by its
-methods), so that a worker whose handler does not use it does not load it.
+Pure: no Spark, no handler is called here. pandas is never imported (a Series is known by its methods), so that a worker
+whose handler does not use it does not load it.
 """
 
 from __future__ import annotations
@@ -35,9 +33,8 @@ ERROR_TEXT_LIMIT = 1000
 class Ack(IntEnum):
     """How a handler is done with a record. The numbers are the protocol's (``AcknowledgeType``).
 
-    ``ACCEPT``: done. ``RELEASE``: try again later, up to the delivery limit. ``REJECT``: it can
-    never succeed; it goes to the dead letters if there are any. ``Ack.release("why")`` and
-    ``Ack.reject("why")`` keep a reason.
+    ``ACCEPT``: done. ``RELEASE``: try again later, up to the delivery limit. ``REJECT``: it can never succeed; it goes
+    to the dead letters if there are any. ``Ack.release("why")`` and ``Ack.reject("why")`` keep a reason.
     """
 
     ACCEPT = 1
@@ -64,8 +61,7 @@ class Acknowledgement(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """Acknowledgements of a batch: ``codes`` (1, 2 or 3) and ``error_ids`` have one element per
-    record.
+    """Acknowledgements of a batch: ``codes`` (1, 2 or 3) and ``error_ids`` have one element per record.
 
     An error id of 0 is no error, n is ``texts[n - 1]``. Accepted records have none. Codes below 0 are a ``Loss``.
     ``misfits``: how many are released because their answer broke the contract; the last text is of one of them.
@@ -146,8 +142,7 @@ _CHOICES = "Ack.ACCEPT, Ack.RELEASE or Ack.REJECT"
 def single_answer(value: object) -> tuple[int, str | None]:
     """(code, error) of one record's answer: an Ack, an Acknowledgement, its number or its name.
 
-    Raises HandlerError for anything else; a bool is something else, as True would pass for an
-    accept.
+    Raises HandlerError for anything else; a bool is something else, as True would pass for an accept.
     """
     if type(value) is Ack:
         return int(value), None
@@ -192,7 +187,7 @@ def batch_answers(answer: Any, rows: int) -> Answers:
 
 
 def table_columns(answer: Any) -> list[str] | None:
-    """Column names of an Arrow table or batch or a pandas frame; None if it is no such thing."""
+    """Column names of an Arrow table or batch or a pandas frame; None if it is none of these."""
     if isinstance(answer, pa.Table | pa.RecordBatch):
         return list(answer.schema.names)
     if hasattr(answer, "columns") and hasattr(answer, "iloc"):

@@ -1,7 +1,7 @@
-"""Handlers: the functions that users write, what they are given, and how the kind of each is told.
+"""Handlers: the functions that users write, what they are given, and how the kind of each is inferred.
 
-A handler is a plain function. What it takes is told by a decorator, or by the annotation of its
-first parameter, and without either it takes one record:
+A handler is a plain function. What it takes is declared by a decorator, or by the annotation of its first parameter;
+without either it takes one record:
 
     def bill(record): ...                   # one Record -> Ack, None (accept); an exception releases
     def score(batch: pa.RecordBatch): ...   # an Arrow batch -> one Ack per row (pa.Table likewise)
@@ -9,7 +9,7 @@ first parameter, and without either it takes one record:
     @frame_handler                          # a Spark frame -> a Spark frame with
     def join(records): ...                  #   topic, partition, offset, ack (and error)
 
-This room knows kinds, names and settings. It calls no handler and starts no Spark.
+This module is about kinds, names and settings. It calls no handler and starts no Spark.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from share_spark.handlers.output_schema import OutputSchema, arrow_output
 from share_spark.model.errors import HandlerError
 
 HANDLER_COLUMNS = (*("topic", "partition", "offset", "timestamp", "key", "value", "headers", "delivery_count"),)
-"""Columns that a batch handler sees, in this order. ``timestamp`` in the session's time zone,
-``headers`` a list of (key, value) structs, ``delivery_count`` 1 for the first delivery."""
+"""Columns that a batch handler sees, in this order. ``timestamp`` in the session's time zone, ``headers`` a list of
+(key, value) structs, ``delivery_count`` 1 for the first delivery."""
 
 KEY_COLUMNS = ("topic", "partition", "offset")
 """What names a record. Always read, whatever a handler asks for."""
@@ -54,8 +54,7 @@ class Record(NamedTuple):
 
 
 class HandlerKind(StrEnum):
-    """What a handler takes: one record, an Arrow record batch, an Arrow table, a pandas frame, a
-    Spark frame."""
+    """What a handler takes: one record, an Arrow record batch, an Arrow table, a pandas frame, a Spark frame."""
 
     RECORD = "record"
     ARROW = "arrow"
@@ -68,9 +67,8 @@ class HandlerKind(StrEnum):
 class Handler:
     """A handler with all that is declared about it.
 
-    ``columns``: those of HANDLER_COLUMNS it needs, None for all; others are not read or converted.
-    ``timeout_ms``: time limit of a call, None for none. ``output``: schema of its output
-    rows, None for none.
+    ``columns``: those of HANDLER_COLUMNS it needs, None for all; others are not read or converted. ``timeout_ms``: time
+    limit of a call, None for none. ``output``: schema of its output rows, None for none.
     """
 
     name: str
@@ -99,8 +97,7 @@ def record_handler(function: _F) -> _F: ...
 @overload
 def record_handler(*, columns: Sequence[str] | None = None, timeout_ms: int | None = None) -> _Decorator[_F]: ...
 def record_handler(function: Any = None, **declared: Any) -> Any:
-    """Marks a function of one Record. With or without options: ``columns``,
-    ``timeout_ms``."""
+    """Marks a function of one Record. With or without options: ``columns``, ``timeout_ms``."""
     return _decorated(HandlerKind.RECORD, function, declared)
 
 
@@ -109,8 +106,7 @@ def arrow_handler(function: _F) -> _F: ...
 @overload
 def arrow_handler(*, columns: Sequence[str] | None = None, timeout_ms: int | None = None) -> _Decorator[_F]: ...
 def arrow_handler(function: Any = None, **declared: Any) -> Any:
-    """Marks a function of a ``pyarrow.RecordBatch`` (of a ``pyarrow.Table`` if its parameter is
-    annotated so)."""
+    """Marks a function of a ``pyarrow.RecordBatch`` (of a ``pyarrow.Table`` if its parameter is annotated so)."""
     return _decorated(HandlerKind.ARROW, function, declared)
 
 
@@ -124,12 +120,10 @@ def pandas_handler(function: Any = None, **declared: Any) -> Any:
 
 
 def frame_handler(function: _F) -> _F:
-    """Marks a function of a Spark DataFrame that returns one with topic, partition, offset, ack and
-    perhaps error.
+    """Marks a function of a Spark DataFrame that returns one with topic, partition, offset, ack and perhaps error.
 
-    It is called on the driver. What it does to the frame runs in Spark's own tasks, which Spark
-    repeats when it sees fit: the promise of one call per record and delivery holds for the other
-    kinds only.
+    It is called on the driver. What it does to the frame runs in Spark's own tasks, which Spark repeats after a
+    failure: the guarantee of one call per record and delivery holds for the other kinds only.
     """
     return typing.cast(_F, _decorated(HandlerKind.FRAME, function, {}))
 
@@ -142,8 +136,7 @@ def _decorated(kind: HandlerKind, function: Any, declared: dict[str, Any]) -> An
 
 
 def _mark(function: Any, declared: _Declared) -> Any:
-    """The function itself with a note on it, so that it still pickles by its name; a method gets a
-    wrapper."""
+    """The function itself with a note on it, so that it still pickles by its name; a method gets a wrapper."""
     try:
         setattr(function, _DECLARED, declared)
     except (AttributeError, TypeError):
@@ -152,7 +145,7 @@ def _mark(function: Any, declared: _Declared) -> Any:
     return function
 
 
-# ------------------------------------------------------------------------------------- making sense
+# ----------------------------------------------------------------------- from a function to a Handler
 
 
 def as_handler(
@@ -162,12 +155,10 @@ def as_handler(
     columns: Sequence[str] | None = None,
     timeout_ms: int | None = None,
 ) -> Handler:
-    """The handler with its kind told and its settings checked; what is given here wins over the
-    decorator.
+    """The handler with its kind inferred and its settings checked; arguments win over the decorator.
 
-    ``handler``: a function, or ``"module:function"``. ``output``: a DDL string (which needs a
-    running session), a StructType or an Arrow schema. Raises HandlerError: cannot be imported, not
-    callable, unknown column, no limit.
+    ``handler``: a function, or ``"module:function"``. ``output``: a DDL string (which needs a running session), a
+    StructType or an Arrow schema. Raises HandlerError: cannot be imported, not callable, unknown column, no limit.
     """
     if isinstance(handler, Handler):
         made = handler if output is None else replace(handler, output=arrow_output(output, handler.name))
@@ -191,8 +182,7 @@ def as_handler(
 
 
 def load_handler(name: str) -> Callable[..., Any]:
-    """The function that ``module:function`` names. Raises HandlerError with what is wrong, on one
-    line."""
+    """The function that ``module:function`` names. Raises HandlerError with what is wrong, on one line."""
     module_name, _, path = name.partition(":")
     if not module_name or not path:
         raise HandlerError(f"handler {name!r} is not of the form module:function")
@@ -213,7 +203,7 @@ def load_handler(name: str) -> Callable[..., Any]:
 
 
 def handler_name(handler: object) -> str:
-    """``module:function`` as far as the object tells."""
+    """``module:function`` as far as the object has such names."""
     if isinstance(handler, str):
         return handler
     if isinstance(handler, functools.partial):
@@ -262,8 +252,7 @@ def _kind(function: Any, declared: _Declared | None, name: str) -> HandlerKind:
 
 
 def _first_annotation(function: Any) -> Any:
-    """Annotation of the first parameter, resolved if it can be, else as it is written; None if
-    there is none."""
+    """Annotation of the first parameter, resolved if it can be, else as it is written; None if there is none."""
     try:
         parameter = next(iter(inspect.signature(function).parameters.values()), None)
     except (TypeError, ValueError):

@@ -1,8 +1,8 @@
-"""Output rows of handlers: the schema that was declared, and whether what came back fits it.
+"""Output rows of handlers: the declared schema, and whether the returned rows fit it.
 
-Output is written for accepted records only, together with their acknowledgements. Rows that a handler
-returns for a record which it releases or rejects are dropped in the worker: a released record is
-delivered again and would give its rows twice.
+Output is written for accepted records only, together with their acknowledgements. Rows that a handler returns for a
+record which it releases or rejects are dropped in the worker: a released record is delivered again and would give its
+rows twice.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 OutputSchema: TypeAlias = "str | StructType | pa.Schema"
-"""A schema as users declare it: DDL (``"id bigint, delay double"``), a StructType, or an Arrow
-schema."""
+"""A schema as users declare it: DDL (``"id bigint, delay double"``), a StructType, or an Arrow schema."""
 
 Row: TypeAlias = Mapping[str, Any] | Sequence[Any]
 
 
 def arrow_output(schema: str | StructType | pa.Schema, handler_name: str) -> pa.Schema:
-    """The declared schema in Arrow's terms, in the types that Spark has. DDL is parsed by the session that runs.
-    Raises HandlerError."""
+    """The declared schema in Arrow's terms, in the types that Spark has. DDL is parsed by the session that runs. Raises
+    HandlerError."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
     from pyspark.sql.types import StructType
@@ -46,8 +45,7 @@ def arrow_output(schema: str | StructType | pa.Schema, handler_name: str) -> pa.
 
 
 def listed_rows(rows: Any) -> list[Row]:
-    """The rows a record handler returned: None, one dict or tuple, or a list of them. Raises
-    HandlerError."""
+    """The rows a record handler returned: None, one dict or tuple, or a list of them. Raises HandlerError."""
     if rows is None:
         return []
     if isinstance(rows, Mapping | tuple):
@@ -58,8 +56,8 @@ def listed_rows(rows: Any) -> list[Row]:
 
 
 def row_table(rows: list[Row], schema: pa.Schema) -> pa.Table:
-    """Rows of a record handler as a table of the schema. Raises HandlerError: a name, length or
-    type that is not its."""
+    """Rows of a record handler as a table of the schema. Raises HandlerError: a name, length or type that is not
+    its."""
     names = schema.names
     for row in rows:
         if isinstance(row, Mapping) and (unknown := sorted(set(row) - set(names))):
@@ -99,7 +97,7 @@ def _taken(values: Any, rows: npt.NDArray[np.int64]) -> Any:
 
 
 def _misfits(values: Any, field: pa.Field[Any]) -> dict[int, str]:
-    """Which values do not fit a column, one by one only if not all of them do."""
+    """Which values do not fit a column: one by one, but only if the column as a whole does not fit."""
     try:
         _cast(values, field)
         return {}

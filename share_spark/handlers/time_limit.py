@@ -1,12 +1,12 @@
 """A time limit on calls of the user's code, inside a Python worker.
 
-An alarm (SIGALRM) interrupts the call in the worker's main thread, which is where Spark runs it; whatever the process
-did with SIGALRM before is put back. Code that does not react (C that never returns to the interpreter, Python that
-catches BaseException) is ended with its worker by a watchdog: a thread of CPython's own (``faulthandler``) that needs
-no lock of the interpreter. It first writes where the code was stuck.
+A timer signal (SIGALRM) interrupts the call in the worker's main thread, which is where Spark runs it; the previous
+handler of SIGALRM is restored afterwards. Code that does not react (C that never returns to the interpreter, Python
+that catches BaseException) is ended with its worker by a watchdog: a thread of CPython's own (``faulthandler``) that
+does not need the GIL. It first writes where the code was stuck.
 
-Setting a timer costs as much as a call of a small handler, so it is not set for each: ``begin`` is, once in a tenth of
-the limit, and the alarm, when it comes too early for the call that runs, is set again for the rest.
+Setting a timer costs as much as a call of a small handler, so it is not set for each call: ``begin`` sets it, once in a
+tenth of the limit. When the signal comes too early for the call that runs, the timer is set again for the rest.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class TimeLimit:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._interrupts:
+            # Timer first: a signal that comes after the old handler is back would kill the worker.
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, self._before)
         if self._watched is not None:
@@ -67,6 +68,7 @@ class TimeLimit:
             return math.inf
         signal.setitimer(signal.ITIMER_REAL, self._limit_s)
         if self._watched is not None:
+            # Later than the signal: code that reacts to it must not lose its worker.
             grace_s = min(_MOST_GRACE_S, max(1.0, self._limit_s / 10))
             faulthandler.dump_traceback_later(1.1 * self._limit_s + grace_s, file=self._watched, exit=True)
         return now + self._limit_s / 10

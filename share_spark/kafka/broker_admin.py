@@ -1,8 +1,7 @@
-"""Questions to a Kafka broker, each answered in bounded time or with one clear error.
+"""Requests to a Kafka broker, each answered in bounded time or with one clear error.
 
-A thin layer over librdkafka's AdminClient: it knows which errors pass by themselves (a leader being
-elected, a topic just created) and which do not, and turns the latter into this project's errors. What
-the answers mean is not its business.
+A thin layer over librdkafka's AdminClient: it knows which errors are transient (a leader is being elected, a topic was
+just created) and which are not, and turns the latter into this project's errors. It does not interpret the answers.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 _CLIENT_LOG = logging.getLogger(f"{__name__}.librdkafka")
 _CLIENT_LOG.setLevel(logging.CRITICAL)
-"""librdkafka repeats itself at every attempt to connect; our error says it once. Lower it to see all."""
+"""librdkafka logs every failed attempt to connect; our error says it once. Lower the level to see all of them."""
 
 _RETRY_PAUSE_S = 0.1
 
 _CHUNK = 500
-"""Partitions per request: librdkafka's time for one grows with the square of their number (10,000
-partitions at once 1.0 s, in chunks 0.25 s)."""
+"""Partitions per request: librdkafka's time for one grows with the square of their number (10,000 partitions at once
+1.0 s, in chunks 0.25 s)."""
 
-_PASSING = frozenset(
+_TRANSIENT = frozenset(
     (
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -53,11 +52,11 @@ _PASSING = frozenset(
         KafkaError.UNKNOWN_LEADER_EPOCH,
     )
 )
-"""Answers of a living broker in the middle of a change of leaders."""
+"""Answers of a broker that runs, while a partition's leader changes."""
 
 _NOT_REACHED = frozenset(
     (
-        *_PASSING,
+        *_TRANSIENT,
         KafkaError._TIMED_OUT,
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
@@ -105,8 +104,8 @@ class BrokerAdmin:
     ) -> list[dict[int, int]]:
         """Offset per partition, for each of ``specs``; -1 where a timestamp matches none.
 
-        All questions are under way at once. ``committed``: the latest offset is the last stable
-        one. Raises TopicError, TopicUnreachableError.
+        All requests are in flight at once. ``committed``: the latest offset is the last stable one. Raises TopicError,
+        TopicUnreachableError.
         """
         places = [TopicPartition(topic, partition) for partition in partitions]
         chunks = [places[i : i + _CHUNK] for i in range(0, len(places), _CHUNK)]
@@ -123,17 +122,17 @@ class BrokerAdmin:
         return self._ask(topic, ask)
 
     def _ask(self, topic: str, ask: Callable[[float], _T]) -> _T:
-        """Repeat ``ask`` while the broker's answer is one that passes by itself, within the bound."""
+        """Repeat ``ask`` while the broker answers with a transient error, within the time limit."""
         deadline = time.monotonic() + self._timeout_s
         while True:
-            self._client.poll(0)
+            self._client.poll(0)  # runs the error callback: without a poll ``_last_error`` would stay empty
             try:
                 return ask(max(deadline - time.monotonic(), _RETRY_PAUSE_S))
             except FutureTimeoutError:
                 raise self._unreachable("") from None
             except KafkaException as exception:
                 error: KafkaError = exception.args[0]
-                if error.code() not in _PASSING or time.monotonic() + _RETRY_PAUSE_S > deadline:
+                if error.code() not in _TRANSIENT or time.monotonic() + _RETRY_PAUSE_S > deadline:
                     raise self._translated(topic, error) from None
             time.sleep(_RETRY_PAUSE_S)
 
@@ -145,12 +144,14 @@ class BrokerAdmin:
 
     def _unreachable(self, reason: str) -> TopicUnreachableError:
         self._client.poll(0)
+        # The callback knows why (connection refused, authentication); the future only says that it timed out.
         reason = _one_line(self._last_error or reason)
         return TopicUnreachableError(
             f"Kafka at {self._servers} gave no answer within {self._timeout_s:g} s{f' ({reason})' if reason else ''}"
         )
 
     def _note_error(self, error: KafkaError) -> None:
+        # Reported after the errors of the single brokers, and says less than they do.
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self._last_error = error.str()
 

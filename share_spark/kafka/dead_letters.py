@@ -1,9 +1,9 @@
 """Dead letters to a Kafka topic, with the headers of KIP-1191.
 
-The record's key, value and own headers stay as they are; where it came from and why it is here is in
-headers added behind them. Values of these headers are text. The topic must exist: whether and how it
-is made (partitions, retention) is for whoever runs the cluster to say. At least once: an engine that dies after
-writing and before noting so has its letters written again.
+The record's key, value and own headers stay as they are; where it came from and why it is here is in headers added
+behind them. Values of these headers are text. The topic must exist: how it is created (partitions, retention) is a
+decision of the cluster's administrator. At least once: if an engine ends after writing and before noting so, its
+letters are written again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class KafkaDeadLetters:
         return f"KafkaDeadLetters({self._topic}, {self._options.bootstrap_servers})"
 
     def check(self, spark: SparkSession) -> None:  # noqa: ARG002 - the Delta target needs it
-        """Is the topic there? At start, so that nobody learns it from the first dead letter.
+        """Does the topic exist? Checked at start, so that the first dead letter does not fail for that reason.
 
         Raises DeadLetterError.
         """
@@ -75,6 +75,7 @@ def _headers(group_id: str) -> Column:
         "delivery.count": F.col("delivery_count"),
         "message": F.coalesce("error", "reason"),
     }
+    # KIP-1191 asks for text: a consumer in any language reads the values without a schema.
     headers = [
         F.struct(
             F.lit(f"{HEADER_PREFIX}{name}").alias("key"),

@@ -1,10 +1,10 @@
 """The names of connection options in the two Kafka clients, as tables.
 
-Only facts about names and values: what Java and librdkafka call a thing, which role cares for it, and
-which values it may have. How they are combined is in ``options``.
+Only facts about names and values: what Java and librdkafka call an option, which client role uses it, and which values
+it may have. How they are combined is in ``options``.
 
-Sources: Kafka's consumer and producer configs, librdkafka's CONFIGURATION.md, KIP-651 (PEM stores),
-KIP-768 (OAuth client credentials).
+Sources: Kafka's consumer and producer configs, librdkafka's CONFIGURATION.md, KIP-651 (PEM stores), KIP-768 (OAuth
+client credentials).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BOTH = (
     "security.protocol",
     "socket.connection.setup.timeout.ms",
 )
-"""Named and meant alike in both clients, for every role."""
+"""Same name and same meaning in both clients, for every role."""
 
 RENAMED = {
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
@@ -40,7 +40,7 @@ CONSUMER = (
     "max.poll.records",
     "session.timeout.ms",
 )
-"""Only the reader of records cares, and that is the Java client."""
+"""Used only by the reader of records, which is the Java client."""
 
 PRODUCER = (
     "acks",
@@ -52,7 +52,7 @@ PRODUCER = (
     "max.block.ms",
     "max.request.size",
 )
-"""Only the dead-letter writer cares, and that is the Java client."""
+"""Used only by the dead-letter writer, which is the Java client."""
 
 SECURITY = (
     "sasl.jaas.config",

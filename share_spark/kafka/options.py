@@ -1,13 +1,12 @@
 """Connection options, given once and translated for two clients that name things differently.
 
-Administration goes through librdkafka, records go through the Java client inside Spark's Kafka
-source and sink. A user writes Java's names or librdkafka's, with or without Spark's ``kafka.``
-prefix, and both clients get what they need. What cannot be had for both is refused by name: an
-option that only one client honours would make half of a job connect. Secrets never reach ``repr``,
-errors or logs.
+Administration goes through librdkafka, records go through the Java client inside Spark's Kafka source and sink. A user
+writes Java's names or librdkafka's, with or without Spark's ``kafka.`` prefix, and both clients get what they need. An
+option that only one of them knows is refused by name: with it one half of a job would connect and the other would not.
+Secrets never reach ``repr``, errors or logs.
 
-Nothing here connects to anything; the only I/O is reading the PEM files of a client certificate,
-which the Java client wants as text (so that executors need no copy of the files).
+Nothing here connects to anything; the only I/O is reading the PEM files of a client certificate, which the Java client
+wants as text (so that executors need no copy of the files).
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ class KafkaOptions:
     def parse(cls, options: Mapping[str, str]) -> KafkaOptions:
         """Check and unify what the user wrote.
 
-        Raises ConfigError naming the key: unknown, given twice with different values, a value out
-        of its choices, a credential that is missing or that only one of the clients can use.
+        Raises ConfigError naming the key: unknown, given twice with different values, a value out of its choices, a
+        credential that is missing or that only one of the clients can use.
         """
         given = _canonical_names(options)
         _check_choices(given)

@@ -1,7 +1,16 @@
-"""How many reads, and in how many pieces: spans of offsets turned into what Spark's source takes.
+"""How many reads, and in how many pieces: spans of offsets turned into options of Spark's Kafka source.
 
-Spark's Kafka source takes one range per partition and read, and cuts a read into about
-``minPartitions`` pieces, or one per topic-partition if that is more. Pure arithmetic; no Spark here.
+Spark's Kafka source takes one range per partition and read, and cuts a read into about ``minPartitions`` pieces, or one
+per topic-partition if that is more. So several spans of one partition need several reads: the first spans of all
+partitions are the first read, their second spans the second, and so on.
+
+    orders-0   [10..19]   [40..49]   [90..99]
+    orders-1   [ 5..99]
+    orders-2   [ 0.. 3]   [ 7.. 9]
+                  |          |          |
+                read 1     read 2     read 3
+
+One after the other (a union) they hold each partition's offsets in ascending order. Pure arithmetic; no Spark here.
 """
 
 from __future__ import annotations
@@ -17,10 +26,10 @@ from share_spark.engine.spans import merged, records_in
 from share_spark.model.ids import TopicPartition
 
 _FINE = 4
-"""Pieces per task where pieces are packed into tasks by number, so that the loads come out even."""
+"""Pieces per task where ``coalesce`` packs pieces into tasks by their number: more pieces make even loads."""
 
 _WORTH_CUTTING = 10_000
-"""Records per task below which a finer cut costs more (a seek, a fetch) than an uneven load."""
+"""Records per task below which a finer cut costs more (a seek, a fetch) than uneven loads do."""
 
 _UNEVEN = 2
 """A span this many times larger than the average makes packing by number uneven."""
@@ -55,6 +64,7 @@ def plan_reads(spans: Iterable[OffsetSpan], tasks: int) -> list[SpanRead]:
 
     One after another, the reads hold each partition's offsets in ascending order.
     """
+    # The n-th layer has the n-th span of each partition that has as many.
     by_partition: dict[TopicPartition, list[OffsetSpan]] = defaultdict(list)
     for span in merged(spans):
         by_partition[TopicPartition(span.topic, span.partition)].append(span)
@@ -63,11 +73,13 @@ def plan_reads(spans: Iterable[OffsetSpan], tasks: int) -> list[SpanRead]:
 
 
 def _pieces(layer: Sequence[OffsetSpan], layers: Sequence[Sequence[OffsetSpan]], tasks: int) -> int:
-    """Pieces for one read. Cutting is avoided where it helps little: it costs look-ups and seeks."""
+    """Pieces for one read. It is cut only where that helps: each piece costs a look-up and a seek."""
+    # A single read: where there are fewer spans than tasks, Spark cuts the larger ones itself.
     if len(layers) == 1 and (len(layer) <= tasks or not _is_uneven(layer)):
         return max(tasks, len(layer))
     total = sum(records_in(spans) for spans in layers)
     fine = tasks * (_FINE if total >= tasks * _WORTH_CUTTING else 1)
+    # Of several reads each gets its part of the pieces, by its part of the records.
     uncut = len(layer) if len(layers) == 1 else 0
     return max(len(layer), uncut + round(fine * records_in(layer) / total))
 

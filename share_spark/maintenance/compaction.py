@@ -1,11 +1,12 @@
-"""The scheduled compaction of a state location, safe beside its engines.
+"""The scheduled compaction of a state location, safe while its engines run.
 
-Per group: a fresh snapshot where no engine runs, closed segments pruned and those kept joined into few files. Then
-each table: old versions and old commits go. It takes nothing that a restart needs: the newest valid segment of a
-group and whatever lies above it are never touched. What conflicts gives way and is tried again at the next run.
+For each group: a fresh snapshot where no engine runs, then closed segments are pruned, and those that are kept are
+compacted into few files. Then for each table: old versions and old commits are removed. Nothing that a restart needs is
+removed: the newest valid segment of a group and all segments above it are never touched. A step that conflicts with
+another writer is given up and tried again at the next run.
 
-One compaction at a time works on a location (``heartbeat``). A run that dies leaves a lock that the next one takes over
-after ``LOCK_STALE_MS``, and nothing half done: every step is a commit of its own.
+One compaction at a time works on a location (``heartbeat``). A run that ends early leaves a lock that the next one
+takes over after ``LOCK_STALE_MS``, and nothing half done: every step is a commit of its own.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from share_spark.delta.housekeeping import KeptTable, housekeeping_session
 from share_spark.delta.location import Location, sql_literal
+from share_spark.delta.table_maintenance import KeptTable, maintenance_session
 from share_spark.maintenance.compaction_order import CompactionOrder
 from share_spark.maintenance.compaction_report import CompactionReport, Step
 from share_spark.maintenance.heartbeat import Heartbeat, age_ms, lock_file
@@ -47,7 +48,7 @@ LOCK_STALE_MS = 300_000
 def compact(spark: SparkSession, order: CompactionOrder) -> CompactionReport:
     """Run it. Raises StateError, ConfigError (nothing was changed then): no state, not ours, no such group, another
     compaction at work."""
-    session = housekeeping_session(spark)
+    session = maintenance_session(spark)
     tables = _tables(session, order)
     groups = _groups(session, order)
     run = _Compaction(session, order, groups)
@@ -106,6 +107,7 @@ def _only_one(session: SparkSession, location: Location) -> Iterator[None]:
         if age is not None and age < LOCK_STALE_MS:
             raise StateError(f"another compaction of {location} is at work ({file.read()})")
         _log.warning("taking over from a compaction of %s that died (%s)", location, file.read())
+        # Two runs can take over at the same moment, and then both work: slower, but harmless (see ``heartbeat``).
         file.delete()
         if not file.create(text):
             raise StateError(f"another compaction of {location} has just begun ({file.read()})")
@@ -127,12 +129,14 @@ class _Compaction:
     _found: list[GroupEvidence] = field(default_factory=list)
 
     def work(self, tables: dict[str, KeptTable]) -> None:
-        """Groups first: what they free is then collected."""
+        """Groups first: files that they no longer need are then removed with the old versions."""
         log, *others = tables.values()
         for group_id in self.groups:
             self._found.append(self._snapshot(group_id))
+        # After all snapshots: what is pruned or joined must lie below the newest valid segment of its group.
         for found in self._found:
             self._prune(log, found)
+        # The files that these steps replace are removed with the old versions, which therefore come last.
         self._optimize_closed(log)
         self._drop_old_versions(log, self._log_retention_ms())
         for table in others:
@@ -153,7 +157,7 @@ class _Compaction:
     def _snapshot(self, group_id: str) -> GroupEvidence:
         found, commits = self._look(group_id)
         subject = f"group {group_id}"
-        if found.lives(_now_ms(), self.order.idle_ms):
+        if found.has_engine(_now_ms(), self.order.idle_ms):
             self._say(subject, "an engine runs it, or has until lately: snapshots are left to it")
         elif found.unfinished:
             self._say(subject, "its last engine has left work that the next one finishes first: no snapshot")
@@ -210,10 +214,11 @@ class _Compaction:
             )
 
     def _log_retention_ms(self) -> int:
-        """A living engine that has been idle for long looks for claims from its own last commit on: that stays."""
+        """A running engine that has been idle for long looks for claims from its own last commit on: that commit is
+        kept."""
         now_ms, idle_ms = _now_ms(), self.order.idle_ms
-        alive = [found for found in self._found if found.lives(now_ms, idle_ms)]
-        return max([self.order.vacuum_retention_ms, *(now_ms - found.written_at_ms + idle_ms for found in alive)])
+        running = [found for found in self._found if found.has_engine(now_ms, idle_ms)]
+        return max([self.order.vacuum_retention_ms, *(now_ms - found.written_at_ms + idle_ms for found in running)])
 
     # ---------------------------------------------------------------------------------------------- tables
 
@@ -230,11 +235,11 @@ class _Compaction:
         log = EmbeddedTopicLog(self.session, table.place)
         starts = log_starts_after(self.session, table.place, _now_ms() - self.order.topic_retention_ms)
         for topic, moved in starts.items():
-            told = ", ".join(f"{partition}: {offset}" for partition, offset in sorted(moved.items()))
+            offsets = ", ".join(f"{partition}: {offset}" for partition, offset in sorted(moved.items()))
             self._do(
                 _name(table),
-                f"move the log start of {topic} to (partition: offset) {told}",
-                partial(_moved, log, topic, moved),
+                f"move the log start of {topic} to (partition: offset) {offsets}",
+                partial(_move_log_start, log, topic, moved),
             )
 
     def _optimize(self, table: KeptTable) -> None:
@@ -261,10 +266,11 @@ class _Compaction:
 
 
 _PARTITIONS_AT_ONCE = 50
+"""Segments in one OPTIMIZE: a conflict with a writer undoes all of it, and the predicate grows with their number."""
 
 
-def _moved(log: EmbeddedTopicLog, topic: str, starts: Mapping[int, int]) -> bool:
-    """The log start first, so that readers see it before the records go."""
+def _move_log_start(log: EmbeddedTopicLog, topic: str, starts: Mapping[int, int]) -> bool:
+    """The new log start is committed before the records are deleted, so that no reader misses a record it expects."""
     log.delete_records(topic, starts)
     return True
 

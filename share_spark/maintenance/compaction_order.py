@@ -1,4 +1,4 @@
-"""What a compaction is asked to do, as somebody wrote it: judged here before a JVM is started."""
+"""What a compaction is to do, from the command line and the configuration file: checked before a JVM is started."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from share_spark.model.config import parse_duration_ms
 from share_spark.model.errors import ConfigError
 
 LONGEST_LOCK_MS = 3_600_000
-"""``share.record.lock.duration.ms`` cannot be more (R170), and no micro-batch should take longer."""
+"""The maximum of ``share.record.lock.duration.ms`` (R170); no micro-batch should take longer."""
 
 _LEAST_MS = {
     "idle": 60_000,
@@ -22,16 +22,15 @@ _LEAST_MS = {
     "topic-retention": LONGEST_LOCK_MS,
 }
 KEYS = ("state", "group", "dead-letter", "topic-table", "dry-run", *_LEAST_MS)
-"""Of the command line and of the table [compaction] of a configuration file."""
+"""The keys of the command line and of the table [compaction] of a configuration file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionOrder:
-    """One compaction. ``group_id`` None: all groups of the location. A table or a retention that is None is left
-    alone.
+    """One compaction. ``group_id`` None: all groups of the location. A table or a retention that is None is left alone.
 
-    ``idle_ms``: a group that nothing was heard of for so long has no engine. ``vacuum_retention_ms``: for how long
-    older versions of the tables stay readable; files of an append in flight are as young as it is.
+    ``idle_ms``: a group without heartbeat and commits for so long has no engine. ``vacuum_retention_ms``: for how long
+    older versions of the tables stay readable; files of an append in flight are younger than that.
     """
 
     state: Location

@@ -1,4 +1,4 @@
-"""What a compaction has done, for people."""
+"""What a compaction has done, as values and as readable lines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from share_spark.delta.housekeeping import TableSize
+from share_spark.delta.table_maintenance import TableSize
 from share_spark.maintenance.compaction_order import CompactionOrder
 
 
@@ -33,7 +33,10 @@ def report_lines(report: CompactionReport) -> list[str]:
     rows = [("table", "files", "bytes", "rows")]
     rows += [(name, *_changes(before, after)) for name, before, after in report.sizes]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    table = ["  " + "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+    name_width, *number_widths = widths
+    table = [
+        "  " + "  ".join([name.ljust(name_width), *map(str.rjust, numbers, number_widths)]) for name, *numbers in rows
+    ]
     return [f"compaction of {report.order.state}{dry}", *steps, "", *table]
 
 

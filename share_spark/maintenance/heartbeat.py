@@ -1,9 +1,9 @@
-"""Small files beside the state log that say who is at work: an engine's heartbeat, the lock of a compaction.
+"""Small files beside the state log that say who works on it: an engine's heartbeat, the lock of a compaction.
 
 They lie in ``_share_spark`` in the log's directory, beside the journals (Delta passes over names that begin with an
-underscore, VACUUM too), so a schema has a place for them as well as a directory. A file is kept young by a thread of
-its own; one that has grown old is that of a dead process. No promise rests on them, what decides is the log: they spare
-a living engine from being claimed away, and two compactions from getting in each other's way.
+underscore, VACUUM too), so a schema has a place for them as well as a directory. A thread writes a file again and
+again; a file that has not been written for long is that of a process that has ended. Correctness does not depend on
+them, but on the log: they keep a running engine from being fenced, and two compactions from conflicting.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 BEAT_MS = 10_000
-"""How often a file is made young again."""
+"""How often a heartbeat file is written."""
 
 _SETTLE_S = 1.0
 """An object store (s3a) only looks whether there is a file, then writes: of those who have done so at once the last one
-has it, and whoever reads it so much later knows that."""
+has it, and a reader that waits so long sees that."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +77,7 @@ class SmallFile:
                 return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
             finally:
                 stream.close()
-        except Exception:  # noqa: BLE001 - nobody's decision rests on the text
+        except Exception:  # noqa: BLE001 - the text is only shown, nothing is decided by it
             return ""
 
     def modified_at_ms(self) -> int | None:
@@ -100,8 +100,8 @@ class SmallFile:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Heartbeat:
-    """Keeps ``file`` young from ``start`` to ``close``, which leaves it to grow old: somebody else's heart may beat in
-    it by then. A beat that fails is only late."""
+    """Writes ``file`` again and again from ``start`` to ``close``. ``close`` does not delete it: a successor may own
+    the heartbeat by then. A write that fails is only late."""
 
     file: SmallFile
     text: str
@@ -110,13 +110,13 @@ class Heartbeat:
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """The first beat is over when this returns."""
+        """The first write is done when this returns."""
         self._beat()
         self._thread = threading.Thread(target=self._run, name="share-spark-heartbeat", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Once is enough, twice does no harm."""
+        """Safe to call twice."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -129,13 +129,13 @@ class Heartbeat:
     def _beat(self) -> None:
         try:
             self.file.write(self.text)
-        except Exception:  # noqa: BLE001 - a sign of life must not be what kills
+        except Exception:  # noqa: BLE001 - a failed heartbeat must not end the engine
             _log.warning("%s could not be written; it will be tried again", self.file.path, exc_info=True)
 
 
 def heartbeat_file(spark: SparkSession, location: Location, group_id: str) -> SmallFile:
-    """The heartbeat of a group's engine: there and young while one runs."""
-    return SmallFile.of(spark, f"{_room(spark, location)}/alive/{quote(group_id, safe='')}")
+    """The heartbeat of a group's engine: written within the last seconds while one runs."""
+    return SmallFile.of(spark, f"{_directory(spark, location)}/alive/{quote(group_id, safe='')}")
 
 
 _CLAIM = f"-{NO_STAMP.batch_id}"
@@ -146,12 +146,12 @@ _ASIDE = "."
 
 
 def has_journals(spark: SparkSession, location: Location, group_id: str) -> bool:
-    """Has an engine of the group left work in a journal, of whatever purpose? A claim that it noted is none, nor is
-    what it did not live to put in its place (``Journal.put``)."""
+    """Has an engine of the group left work in a journal, of whatever purpose? An entry of a claim is none, nor is a
+    temporary file that was not renamed (``Journal.put``)."""
     jvm: Any = spark._jvm
-    room = jvm.org.apache.hadoop.fs.Path(_room(spark, location))
-    files = room.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-    found = [status.getPath() for status in files.listStatus(room)] if files.exists(room) else []
+    directory = jvm.org.apache.hadoop.fs.Path(_directory(spark, location))
+    files = directory.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    found = [status.getPath() for status in files.listStatus(directory)] if files.exists(directory) else []
     purposes = [at for at in found if at.getName() != LEDGERS]
     journals = [jvm.org.apache.hadoop.fs.Path(purpose, quote(group_id, safe="")) for purpose in purposes]
     left = [status.getPath().getName() for at in journals if files.isDirectory(at) for status in files.listStatus(at)]
@@ -160,14 +160,14 @@ def has_journals(spark: SparkSession, location: Location, group_id: str) -> bool
 
 def lock_file(spark: SparkSession, location: Location) -> SmallFile:
     """The lock that one compaction at a time holds on a state location."""
-    return SmallFile.of(spark, f"{_room(spark, location)}/compaction")
+    return SmallFile.of(spark, f"{_directory(spark, location)}/compaction")
 
 
 def age_ms(file: SmallFile) -> int | None:
-    """Milliseconds since its last beat; None if there is no such file."""
+    """Milliseconds since it was last written; None if there is no such file."""
     at = file.modified_at_ms()
     return None if at is None else int(time.time() * 1_000) - at
 
 
-def _room(spark: SparkSession, location: Location) -> str:
+def _directory(spark: SparkSession, location: Location) -> str:
     return f"{log_table(location).directory(spark).rstrip('/')}/_share_spark"

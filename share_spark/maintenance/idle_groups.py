@@ -1,8 +1,8 @@
-"""Groups that no engine runs: how one can tell, and a fresh snapshot of their share-partitions.
+"""Groups that no engine runs: how they are recognized, and a fresh snapshot of their share-partitions.
 
-An engine that is claimed away stops, so a group is only claimed on evidence that nobody is there: no heartbeat, no
-commit and no lock for longer than any engine is silent. An engine that starts while the evidence is looked at wins:
-the claim goes to the epoch after the one that was judged, and of two claims of one epoch the first counts.
+A claim fences the group's engine, so a group is only claimed on evidence that it has none: no heartbeat, no commit and
+no lock for longer than any engine is silent. An engine that starts meanwhile wins: our claim takes the epoch after the
+one that was examined, and of two claims of one epoch the first counts.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 class GroupEvidence:
     """What the log and the heartbeat say of a group as of one version of the log. Times in ms since the epoch.
 
-    ``segment``: the newest valid one, -1 if there is none; all lower ones are closed. ``updates``: its rows that are
-    no snapshots. ``locked_until_ms``: no acquisition in it lasts longer, 0 if there is none. ``beat_at_ms``: the last
-    heartbeat, None if there is none. ``unfinished``: journals hold what the next engine has to judge by this segment.
+    ``segment``: the newest valid one, -1 if there is none; all lower ones are closed. ``updates``: its rows that are no
+    snapshots. ``locked_until_ms``: the latest lock deadline in it, 0 if there is none. ``beat_at_ms``: the last
+    heartbeat, None if there is none. ``unfinished``: journals hold work that the next engine finishes with the help of
+    this segment.
     """
 
     group_id: str
@@ -49,8 +50,8 @@ class GroupEvidence:
     beat_at_ms: int | None = None
     unfinished: bool = False
 
-    def lives(self, now_ms: int, idle_ms: int) -> bool:
-        """Does an engine run this group, for all that can be known?"""
+    def has_engine(self, now_ms: int, idle_ms: int) -> bool:
+        """May an engine run this group, as far as can be known?"""
         heard_at_ms = max(self.written_at_ms, self.beat_at_ms or 0)
         return now_ms - heard_at_ms < idle_ms or self.locked_until_ms > now_ms
 
@@ -96,7 +97,7 @@ def _evidence_in(tail: LogTail, group_id: str, version: int) -> GroupEvidence:
 def snapshot_group(spark: SparkSession, location: Location, commits: CommitListing, found: GroupEvidence) -> int | None:
     """Claim the group as an engine would and write a snapshot of each of its share-partitions (R74): their number.
 
-    None if an engine has claimed it since the evidence was taken: that one goes on.
+    None if an engine has claimed it since the evidence was collected: that engine goes on.
     """
     store = DeltaShareStateStore(
         spark=spark,
@@ -106,6 +107,7 @@ def snapshot_group(spark: SparkSession, location: Location, commits: CommitListi
         limits=_limits(),
         updates_per_snapshot=1,
         buckets=bucket_numbers(max(1, spark.sparkContext.defaultParallelism)),
+        # As of the evidence: an engine that has claimed the group since has our claim's epoch, and came first.
         _commits=CommitsAsOf(commits.files, found.version),
     )
     try:
@@ -123,7 +125,7 @@ def snapshot_group(spark: SparkSession, location: Location, commits: CommitListi
 
 
 def _limits() -> PartitionLimits:
-    """Nothing is decided under them: a snapshot only repeats."""
+    """No decision uses them: a snapshot only repeats the state."""
     config = GroupConfig.parse({})
     return PartitionLimits(
         max_delivery_count=config.max_delivery_count,

@@ -1,4 +1,4 @@
-"""What goes when its time is over: closed segments, dead letters, records of the embedded topic log."""
+"""What is deleted after its retention: closed segments, dead letters, records of the embedded topic log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def oldest_kept_segment(
 
 
 def segments_below(group_id: str, segment: int) -> Column:
-    """By partition only: the deletion is metadata, and in nobody's way."""
+    """By partition only: the deletion changes metadata only, and conflicts with no append."""
     return (F.col("group_id") == group_id) & (F.col("segment") < segment)
 
 
@@ -39,9 +39,10 @@ def letters_before(moment_ms: int) -> Column:
 
 
 def log_starts_after(spark: SparkSession, table: Location, moment_ms: int) -> dict[str, dict[int, int]]:
-    """Per topic the partitions whose log start has to move so that nothing before ``moment_ms`` is left, and whereto.
+    """Per topic the partitions whose log start has to move so that no record before ``moment_ms`` is left, and the new
+    log starts.
 
-    As Kafka does it: up to the first record that is young enough, whatever its groups have done with those before.
+    As Kafka does it: up to the first record within the retention, whether or not groups have finished those before.
     """
     log = EmbeddedTopicLog(spark, table)
     starts = {}

@@ -1,1 +1,1 @@
-"""What leaves a share group exactly once: output rows into a Delta table, and dead letters."""
+"""What a share group writes: output rows into a Delta table, exactly once, and dead letters."""

@@ -1,8 +1,8 @@
 """Dead letters to a Delta table, one row each, to be looked at with SQL.
 
-The table is made when it is missing. The letters of a micro-batch are one append, numbered by it
-(``txnAppId``, ``txnVersion``), so that one which is written again after a crash is there once. Micro-batches come in
-their order, since Delta takes no lower number after a higher one; the log is asked whether it has taken ours.
+The table is created when it is missing. The letters of a micro-batch are one append with the micro-batch's number
+(``txnAppId``, ``txnVersion``), so that an append which is repeated after a crash is in the table once. Micro-batches
+are written in order, since Delta skips a lower number after a higher one; the table's log says whether ours is in it.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class DeltaDeadLetters:
         return f"DeltaDeadLetters({self._location})"
 
     def check(self, spark: SparkSession) -> None:
-        """Make the table, or see that it is one of ours; at start, so that nobody learns it from
-        the first dead letter. Raises DeadLetterError, and then has changed nothing.
+        """Create the table, or check that it is one of ours. Done at start, so that the first dead letter does not fail
+        for that reason. Raises DeadLetterError, and then has changed nothing.
         """
         try:
             if self._location.is_free(spark):
@@ -71,7 +71,8 @@ class DeltaDeadLetters:
             self._location.append(rows.select(*_names()), {"txnAppId": app_id, "txnVersion": str(stamp.number)})
         except (PySparkException, Py4JError) as error:
             fault = error
-        # What was raised may have happened, and Delta skips a number below the table's without a word: believe the log.
+        # After an error the append may have been committed all the same, and Delta skips a number below the table's
+        # without an error. So what counts is the table's log.
         if self._latest(spark, app_id) < stamp.number:
             raise self._failed(fault or RuntimeError("the append is not in its log")) from fault
 

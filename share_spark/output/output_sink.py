@@ -1,7 +1,7 @@
 """The engine's output port, on Delta: the output rows of a delivery and its acknowledgements, decided by one commit.
 
-The rows come from the delivery, which keeps them on the executors; the acknowledgements travel as the payload of the
-sink's journal entry, in Arrow, so that the next engine can absorb them if this one does not live to.
+The rows come from the delivery, which keeps them on the executors; the acknowledgements are the payload of the sink's
+journal entry, in Arrow, so that the next engine can absorb them if this one ends before it has done so.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class DeltaOutput:
 
 
 def to_payload(output: CommittedOutput) -> bytes:
-    """``output`` as an Arrow stream; whose it is stands in the schema's metadata."""
+    """``output`` as an Arrow stream; its stamp and member are in the schema's metadata."""
     note = json.dumps([*output.stamp, output.member_id]).encode()
     table = pa.Table.from_batches(list(_batches(output.answers)), _ANSWERS).replace_schema_metadata({"output": note})
     stream = pa.BufferOutputStream()

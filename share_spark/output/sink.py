@@ -1,6 +1,6 @@
 """Output rows into a Delta table, each exactly once: the sink's commit decides the acknowledgements as well.
 
-    claim(epoch)   older engines can no longer write; what the last of them wrote and did not live to absorb
+    claim(epoch)   older engines can no longer write; what the last of them wrote and has not absorbed
     commit(...)    journal the acknowledgements, append the rows under the micro-batch's number, read back
     forget()       a state row has absorbed the acknowledgements
 
@@ -9,7 +9,7 @@ next engine finds the number of the entry to be the last one written: its acknow
 are left, only that one can matter: an engine absorbs what its claim returned, and every delivery of its own, before it
 writes the next, so each lower number has been absorbed, or was never written.
 
-The engine before may be alive, and in the middle of ``commit`` or ``forget``, while the next one claims. So the sink is
+The engine before may still run, in the middle of ``commit`` or ``forget``, while the next one claims. So the sink is
 claimed first and the journal is read then: what is not written by now never will be. An entry that it removes meanwhile
 is absorbed by a state row that it wrote before the claim of the group, or it would have found that one.
 
@@ -104,7 +104,7 @@ class DeltaSink:
 
         Raises FencedError (a later engine has claimed the sink), SinkError (it refused the rows), OutputLostError (the
         rows were lost before they could be written); in each case nothing was written. StateError: the journal cannot
-        be written, so nothing else was. OutputUnknownError: nobody can tell whether the rows were written.
+        be written, so nothing else was. OutputUnknownError: it cannot be known whether the rows were written.
         """
         if rows is None:
             return
@@ -117,7 +117,7 @@ class DeltaSink:
             self._read_back(stamp, fault)
         except (Py4JError, PySparkException) as unknown:
             raise OutputUnknownError(
-                f"sink {self.table} does not tell what is in it: {first_line(unknown)}"
+                f"sink {self.table} does not say what is in it: {first_line(unknown)}"
             ) from unknown
         self._unabsorbed.add(stamp)
         threading.Thread(target=self._warm, name="share-spark-sink-warm", daemon=True).start()
@@ -140,7 +140,7 @@ class DeltaSink:
         """The number of the last delivery to each target, and the entries of older engines.
 
         Listed after the claims: an older engine makes its entry before it appends, and appends before the claim or not
-        at all, so the entry of every delivery is in the list unless somebody has absorbed it and forgotten it.
+        at all, so the entry of every delivery is in the list unless an engine has absorbed it and removed it.
         """
         delivered = {self._target: self._claimed(self._target, writer_epoch)}
         while True:
@@ -192,8 +192,8 @@ class DeltaSink:
 
     def _note(self, stamp: BatchStamp) -> str:
         """``userMetadata`` of the append, by which it is found again."""
-        told = {"share_spark": 1, "kind": "output", "app_id": self.app_id(), "run_id": self.run_id}
-        return json.dumps({**told, **stamp._asdict()}, separators=(",", ":"))
+        note = {"share_spark": 1, "kind": "output", "app_id": self.app_id(), "run_id": self.run_id}
+        return json.dumps({**note, **stamp._asdict()}, separators=(",", ":"))
 
     def _append(self, rows: DataFrame, stamp: BatchStamp) -> Exception | None:
         """What was raised; the rows may be there all the same, and where nothing was raised they need not be."""
@@ -205,7 +205,7 @@ class DeltaSink:
         return None
 
     def _read_back(self, stamp: BatchStamp, fault: Exception | None) -> None:
-        """Delta skips an append below the table's number without a word: believe what is in the log."""
+        """Delta skips an append below the table's number without an error: what counts is the table's log."""
         assert self._transactions is not None
         if self._is_in_log(self._note(stamp)):
             return
@@ -223,7 +223,7 @@ class DeltaSink:
         raise SinkError(f"sink {self.table} refused the rows: {reason}") from fault
 
     def _check_there(self) -> None:
-        """Delta would make a table that is gone anew, where nobody is fenced."""
+        """Delta would create a table that is gone again, without the claims that fence older engines."""
         assert self._files is not None, "commit before claim"
         if self._files.exists(self._version):
             return

@@ -1,4 +1,4 @@
-"""What a sink notes in the journal: before a delivery is written, and when an engine claims a sink."""
+"""The journal entries of a sink: one before a delivery is written, one when an engine claims a sink."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The table that takes output rows: made if it is missing, else checked, so that a sink that cannot fit is told before
-anything starts, in one line that names table and column."""
+"""The table that takes output rows: created if it is missing, else checked, so that a sink that cannot fit is reported
+before anything starts, in one line that names table and column."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from share_spark.delta.location import Location
 
-_FORGETS = "delta.setTransactionRetentionDuration"
+_TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 
 
 def prepare_table(spark: SparkSession, table: Location, output: StructType) -> None:
@@ -36,7 +36,7 @@ def misfit(output: StructType, table: StructType) -> str | None:
     Columns that only the table has are left null. Names are compared as Delta does, whatever their case.
     """
     for column in table.fields:
-        if column.name.lower() not in _by_name(output) and not column.nullable and not _fills_itself(column.metadata):
+        if column.name.lower() not in _by_name(output) and not column.nullable and not _has_default(column.metadata):
             return f"column {column.name} must not be null, and the output schema does not have it"
     return _struct_misfit(output, table, "")
 
@@ -50,21 +50,22 @@ def _create(spark: SparkSession, table: Location, output: StructType) -> None:
 def _check_properties(table: Location, properties: dict[str, str]) -> None:
     if any(name.startswith("share_spark.") for name in properties):
         raise ConfigError(f"sink {table} is a table of share_spark itself")
-    if _FORGETS in properties:
+    if _TRANSACTION_RETENTION in properties:
         raise ConfigError(
-            f"sink {table} has {_FORGETS} set: Delta would forget which rows are written, and exactly-once with it; "
-            "unset the property"
+            f"sink {table} has {_TRANSACTION_RETENTION} set: Delta would forget which rows are written, and "
+            "exactly-once with it; unset the property"
         )
 
 
 def _unpartitioned(spark: SparkSession, table: Location, output: StructType) -> str | None:
     """Delta takes no rows without the columns it partitions by."""
     row = table.delta_table(spark).detail().select("partitionColumns").head()
-    missing = [name for name in (row[0] if row else ()) if name.lower() not in _by_name(output)]
+    columns = row.partitionColumns if row else ()
+    missing = [name for name in columns if name.lower() not in _by_name(output)]
     return f"it is partitioned by {', '.join(missing)}, which the output schema does not have" if missing else None
 
 
-def _fills_itself(metadata: dict[str, object]) -> bool:
+def _has_default(metadata: dict[str, object]) -> bool:
     """Delta's generated columns, identity columns and defaults."""
     return any(name.startswith(("delta.generation", "delta.identity", "CURRENT_DEFAULT")) for name in metadata)
 

@@ -1,4 +1,4 @@
-"""The engine's dead-letter port, on Spark: records are read from the topic log by range and go to the dead-letter
+"""The engine's dead-letter port, on Spark: records are read from the topic log by range and written to the dead-letter
 target. Nothing here decides anything about a record."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pyspark.sql import functions as F
@@ -34,9 +34,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkDeadLetters:
-    """Dead-letter port: reads the archived records once more, adds the reasons, hands them to the target.
+    """Dead-letter port: reads the archived records once more, adds the reasons, passes them to the target.
 
-    ``journal`` holds what is announced until it is written; an entry that is withdrawn begins with that word.
+    ``journal`` holds the announced letters until they are written; a withdrawn entry begins with the word "withdrawn".
     """
 
     spark: SparkSession
@@ -47,7 +47,7 @@ class SparkDeadLetters:
 
     def announce(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
         """One journal entry. Raises DeadLetterError."""
-        rows = [(*letter.partition, *letter[1:]) for letter in letters]
+        rows = [_to_row(letter) for letter in letters]
         with _as_dead_letter_error():
             self.journal().put(stamp, json.dumps(rows).encode())
 
@@ -66,7 +66,7 @@ class SparkDeadLetters:
             if announced is None:
                 return
             rows = json.loads(announced.removeprefix(_WITHDRAWN))
-            self._write(stamp, [DeadLetter(TopicPartition(*row[:2]), *row[2:]) for row in rows])
+            self._write(stamp, [_from_row(row) for row in rows])
             journal.remove(stamp)
 
     def recover(self, last_counted: BatchStamp) -> None:
@@ -89,6 +89,16 @@ class SparkDeadLetters:
         table = self.spark.createDataFrame(notes, "letter int, delivery_count int, reason string, error string")
         letters = records.join(F.broadcast(table), "letter").drop("letter")
         self.target.write(self.spark, self.group_id, stamp, letters)
+
+
+def _to_row(letter: DeadLetter) -> list[Any]:
+    partition, *rest = letter
+    return [partition.topic, partition.partition, *rest]
+
+
+def _from_row(row: list[Any]) -> DeadLetter:
+    topic, partition, *rest = row
+    return DeadLetter(TopicPartition(topic, partition), *rest)
 
 
 _WITHDRAWN = b"withdrawn\n"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def delta_log(spark: SparkSession, directory: str) -> Any:
     """The ``org.apache.spark.sql.delta.DeltaLog`` of a directory, for use in this thread. Delta keeps one for each
-    directory, so it is asked for anew by whoever needs it.
+    directory, so each caller asks for it again.
 
     Gives the thread a session if it has none, as threads of Python's have: where Delta reads a checkpoint it asks for
     the thread's, and is not content with the default one.
@@ -31,7 +31,7 @@ def newest(spark: SparkSession, directory: str) -> Any:
 
 
 def table_id(spark: SparkSession, directory: str) -> str:
-    """What Delta calls the table: one that was removed and made anew at the same place has another id."""
+    """What Delta calls the table: one that was removed and created again at the same place has another id."""
     return str(newest(spark, directory).metadata().id())
 
 

@@ -1,4 +1,4 @@
-"""What a failure inside Spark says in one line, for errors that people read."""
+"""What a failure inside Spark says in one line, for readable errors."""
 
 from __future__ import annotations
 

@@ -103,9 +103,9 @@ def _find_java() -> str | None:
 
 
 def _java_version(java: str) -> int | None:
-    """The feature release (8, 11, 17, ...) that `java -version` tells, or None."""
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    match = re.search(r'version "(?:1\.)?(\d+)', told)
+    """The feature release (8, 11, 17, ...) that `java -version` prints, or None."""
+    printed = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    match = re.search(r'version "(?:1\.)?(\d+)', printed)
     return int(match.group(1)) if match else None
 
 
@@ -152,7 +152,7 @@ def _jars(name: str, wanted: Sequence[Coordinate], excluded: frozenset[str]) -> 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Holds an exclusive lock over processes; the system drops it when its holder dies."""
+    """Holds an exclusive lock over processes; the system drops it when its holder ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -216,15 +216,15 @@ def _ivy_command(work: Path, found: Path) -> list[str]:
 def _reason(output: str) -> str:
     """The lines of Ivy's output that say what failed, as one line."""
     lines = [re.sub(r"^[\s:]+|[\s:]+$", "", line) for line in output.splitlines()]
-    telling = [line for line in lines if re.search(r"not found|failed|error|timed out", line, re.I)]
-    return "; ".join(dict.fromkeys(telling[:4])) or "no reason given"
+    failures = [line for line in lines if re.search(r"not found|failed|error|timed out", line, re.I)]
+    return "; ".join(dict.fromkeys(failures[:4])) or "no reason given"
 
 
 # ------------------------------------------------------------------------------------------------ main
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Fills the cache with the named sets (all of them if none is named) and tells where they are."""
+    """Fills the cache with the named sets (all of them if none is named) and prints where they are."""
     sets = {"engine": jar_paths, "broker": broker_jar_paths}
     if unknown := set(arguments) - {*sets, "java"}:
         print(f"share_spark.spark.jars: unknown: {', '.join(sorted(unknown))}", file=sys.stderr)

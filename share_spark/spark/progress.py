@@ -1,6 +1,6 @@
-"""Tells that long work goes on: which part of Spark's tasks is done, every few seconds, and nothing if it is quick.
+"""Log lines while long work goes on: which part of Spark's tasks is done, every few seconds; none if it is quick.
 
-Told to the logger ``share_spark.progress`` at INFO, which the command line shows.
+Written to the logger ``share_spark.progress`` at INFO, which the command line shows.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ EVERY_S = 3.0
 
 
 @contextmanager
-def told(spark: SparkSession, what: str) -> Iterator[None]:
-    """While the body runs, say every ``EVERY_S`` seconds how far the running stages are."""
+def log_progress(spark: SparkSession, what: str) -> Iterator[None]:
+    """While the body runs, log every ``EVERY_S`` seconds how far the running stages are."""
     over, since = threading.Event(), time.monotonic()
 
-    def tell() -> None:
+    def log_tasks() -> None:
         while not over.wait(EVERY_S):
             _log.info("%s: %s after %.0f s", what, _tasks(spark), time.monotonic() - since)
 
-    teller = threading.Thread(target=tell, name="share-spark-long-work", daemon=True)
-    teller.start()
+    logger_thread = threading.Thread(target=log_tasks, name="share-spark-long-work", daemon=True)
+    logger_thread.start()
     try:
         yield
     finally:
         over.set()
-        teller.join()
+        logger_thread.join()
     took = time.monotonic() - since
     if took >= EVERY_S:
         _log.info("%s: done in %.1f s", what, took)

@@ -1,12 +1,12 @@
 """The one SparkSession builder of the project: for our own jobs, tests and notebooks.
 
 The engine never calls it: a session that is passed in is the user's, and is not changed. For the same
-reason what `spark-submit` was told wins over the defaults here, and a session that is already there is
+reason settings given to `spark-submit` win over the defaults here, and a session that is already there is
 returned as it is.
 
 **Where the jars go, and why there is a daemon.** A micro-batch is a few short Python stages, and most of
 what a short stage costs is the import path of its workers: before every task they re-read the directory of
-each jar and zip on it (worker_daemon.py tells why). Measured with a trivial `mapInArrow` over 4 tasks on 2
+each jar and zip on it (worker_daemon.py says why). Measured with a trivial `mapInArrow` over 4 tasks on 2
 cores, warm medians of 15, three rounds in turn:
 
     jars by `spark.jars.packages`, as usual          1
@@ -136,7 +136,7 @@ def _with_retries(master: str) -> str:
 
 
 def _submitted() -> dict[str, str]:
-    """What spark-submit was told; nothing if this process is to start the JVM itself."""
+    """Settings given to spark-submit; nothing if this process is to start the JVM itself."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         require_java()
         return {}

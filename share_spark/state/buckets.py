@@ -100,7 +100,7 @@ class Advance:
     """One micro-batch over the buckets of one task, for ``mapInArrow``.
 
     ``partition_inputs``: bucket -> inputs by share-partition. ``snapshot_all``: a segment begins, so every live
-    share-partition writes a snapshot, idle ones included. ``audit``: rows tell which attempts ended, and how.
+    share-partition writes a snapshot, idle ones included. ``audit``: rows say which attempts ended, and how.
     """
 
     partition_inputs: Mapping[int, Mapping[SharePartitionKey, PartitionInput]]
@@ -123,11 +123,13 @@ class Advance:
             for bucket in _headers_in(batch):
                 waiting[bucket] = dict(self.partition_inputs.get(bucket, {}))
             touched = {key_text(key): key for bucket in waiting for key in waiting[bucket]}
+            # A bucket can come in several Arrow batches, so an input waits until its state has come, or the last batch.
             untouched, states = self._split(batch, touched)
             yield untouched
             for bucket, topic, state in states:
                 partition_input = waiting.get(bucket, {}).pop(state.key, None)
                 yield from self._advance(bucket, topic, state, partition_input, written)
+        # What still waits has no state yet: new share-partitions.
         for bucket, partition_inputs in waiting.items():
             for key, partition_input in partition_inputs.items():
                 yield from self._begin(bucket, key, partition_input, written)
@@ -136,6 +138,7 @@ class Advance:
     def _split(
         self, batch: pa.RecordBatch, touched: Mapping[str, SharePartitionKey]
     ) -> tuple[pa.RecordBatch, Iterator[tuple[int, str, SharePartition]]]:
+        # Only states with an input are unpickled: an idle share-partition costs no Python.
         is_state = _rows_of_kind(batch, STATE)
         wanted = is_state
         if not self.snapshot_all:
@@ -175,7 +178,7 @@ class Advance:
 
 @dataclass(slots=True)
 class _Written:
-    """Ranges in the records that a task gives."""
+    """Ranges in the records that a task returns."""
 
     ranges: int = 0
 
@@ -195,9 +198,8 @@ def summaries_in(payloads: Iterable[bytes]) -> tuple[dict[SharePartitionKey, Par
 def outcomes_in(payloads: Iterable[bytes]) -> tuple[list[PartitionOutcome], int]:
     """Outcomes that ``Advance`` left, and how many ranges its records have."""
     found = [pickle.loads(payload) for payload in payloads]
-    return [told for told in found if isinstance(told, PartitionOutcome)], sum(
-        told for told in found if isinstance(told, int)
-    )
+    outcomes = [value for value in found if isinstance(value, PartitionOutcome)]
+    return outcomes, sum(value for value in found if isinstance(value, int))
 
 
 def _result(

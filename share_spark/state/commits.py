@@ -1,6 +1,6 @@
 """The commits of a Delta table as its log directory lists them: a file name and a line of JSON each, no data read.
 
-The engine looks here after each append for a claim by somebody else (about a millisecond on a local disk), and on
+The engine looks here after each append for a claim of another engine (about a millisecond on a local disk), and on
 start for the newest commit that counts.
 """
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 _MARK = "share_spark"
 
 _AT_ONCE = 16
-"""Files that are read at a time on a long way back: each costs a round trip where the log is far away."""
+"""Commit files that are read in parallel on a long way back: on an object store each costs a round trip."""
 
 _MOST_KEPT = 100_000
-"""Some 50 MB. A way back that is longer than that is walked anew."""
+"""Some 50 MB. Commits beyond that are read again each time."""
 
 
 class CommitNote(NamedTuple):
@@ -44,7 +44,7 @@ class CommitNote(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str | None) -> CommitNote | None:
-        """None for commits of others (maintenance, somebody's SQL)."""
+        """None for other commits (maintenance, SQL of a user)."""
         if not text or not text.startswith("{"):
             return None
         fields = json.loads(text)
@@ -85,7 +85,7 @@ class CommitListing:
 
     def back_from(self, version: int) -> Iterator[NotedCommit]:
         """The commits from ``version`` down, newest first, as far as log clean-up has left them."""
-        step = 2
+        step = 2  # few at first: as a rule the answer is in the newest two commits
         with ThreadPoolExecutor(_AT_ONCE) as readers:
             while version >= 0:
                 wanted = range(version, max(-1, version - step), -1)
@@ -108,8 +108,8 @@ class CommitListing:
 
 @dataclass(frozen=True, slots=True)
 class CommitsAsOf(CommitListing):
-    """The commits as somebody saw them at ``version``, for a claim that is right only then: whoever has claimed since
-    is found after them, and came first."""
+    """The commits as of ``version``, for a claim that is right only if the group has not changed since: an engine that
+    has claimed it meanwhile is found after them, and counts as the first."""
 
     version: int
 
@@ -119,14 +119,14 @@ class CommitsAsOf(CommitListing):
 
 
 class GroupTail(NamedTuple):
-    """What the newest commits say of a group. ``valid``: the newest ``records`` commit that counts, None if there
-    is none or it cannot be told. ``epoch`` and ``segment``: the highest that anybody used, 0 and -1 if nobody did.
-    ``told``: False if log clean-up has taken commits that would have to be seen."""
+    """What the newest commits say of a group. ``valid``: the newest ``records`` commit that counts, None if there is
+    none or it cannot be known. ``epoch`` and ``segment``: the highest that any engine used, 0 and -1 if none did.
+    ``is_complete``: False if log clean-up has removed commits that would have to be seen."""
 
     valid: CommitNote | None
     epoch: int
     segment: int
-    told: bool
+    is_complete: bool
 
 
 def group_tail(commits: Iterator[NotedCommit], group_id: str) -> GroupTail:
@@ -134,6 +134,9 @@ def group_tail(commits: Iterator[NotedCommit], group_id: str) -> GroupTail:
 
     An engine looks for claims right after each append, so at most its last one can come after a foreign claim: a
     candidate counts if no higher claim stands between it and the commit of the same run before it.
+
+        newest first:   claim e3 | records e2 (candidate) | records e2 | ...            the candidate counts
+        newest first:   records e1 (candidate) | claim e2 | records e1 | ...            stale: claim e2 replaces it
     """
     candidate: CommitNote | None = None
     epoch, segment, version = 0, -1, -1

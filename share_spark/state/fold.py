@@ -24,7 +24,7 @@ from share_spark.state.record_rows import records_in
 _RANGES_AT_ONCE = 50_000
 """Ranges of rows that are Python objects at a time, beside the states: some 200 bytes each."""
 
-States = dict[SharePartitionKey, tuple[str, SharePartition]]
+FoldedStates = dict[SharePartitionKey, tuple[str, SharePartition]]
 """(topic name, state) per share-partition."""
 
 
@@ -33,17 +33,17 @@ class StateFold:
     """The states after all rows that were added, in the order in which they were written (R74, R85)."""
 
     group_id: str
-    states: States = field(default_factory=dict)
+    states: FoldedStates = field(default_factory=dict)
 
     def add(self, rows: pa.Table) -> None:
         """Rows of records, no claims."""
         for some in _portions(rows):
             for topic, record in records_in(some, self.group_id):
-                known = self.states.get(record.key)
-                self.states[record.key] = topic, evolve(known[1] if known else None, record)
+                _, known = self.states.get(record.key, ("", None))
+                self.states[record.key] = topic, evolve(known, record)
 
 
-def fold_rows(rows: pa.Table, group_id: str) -> States:
+def fold_rows(rows: pa.Table, group_id: str) -> FoldedStates:
     """(topic, state) per share-partition from rows of one segment, in any order."""
     folded = StateFold(group_id)
     folded.add(rows.sort_by("batch_id"))
@@ -51,7 +51,13 @@ def fold_rows(rows: pa.Table, group_id: str) -> States:
 
 
 def _portions(rows: pa.Table) -> Iterator[pa.Table]:
-    """Cut where ``_RANGES_AT_ONCE`` is reached; a row is never cut."""
+    """Slices of at most ``_RANGES_AT_ONCE`` ranges, or of one row that has more. Rows are never cut: a slice ends
+    before the row that would exceed the limit. With a limit of 50k:
+
+        ranges per row      20k    20k    20k    70k    10k
+        running total       20k    40k    60k   130k   140k
+        slices             [----------]  [---]  [----] [----]
+    """
     if rows.num_rows == 0:
         return
     ends = np.cumsum(_ranges_of_rows(rows))
@@ -111,7 +117,7 @@ def _by_bucket(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Tabl
             yield own.column("bucket")[0].as_py(), own.slice(headers)
 
 
-def _result(bucket: int, states: States, last_batch_id: int) -> Iterator[pa.RecordBatch]:
+def _result(bucket: int, states: FoldedStates, last_batch_id: int) -> Iterator[pa.RecordBatch]:
     yield frame_rows(bucket, HEADER, [""], [None])
     for some in _entries(states):
         keys = [key_text(state.key) for _, state in some]
@@ -121,13 +127,14 @@ def _result(bucket: int, states: States, last_batch_id: int) -> Iterator[pa.Reco
     yield frame_rows(bucket, OUTCOME, [""], [pickle.dumps((None, last_batch_id), protocol=5)])
 
 
-def _entries(states: States) -> Iterator[list[tuple[str, SharePartition]]]:
-    """Some at a time, and those that were given out are forgotten: pickled they take as much again."""
+def _entries(states: FoldedStates) -> Iterator[list[tuple[str, SharePartition]]]:
+    """Some at a time, and removed from ``states`` when they are given out: pickled they take as much memory again."""
     some: list[tuple[str, SharePartition]] = []
     size = 0
     for key in list(states):
-        some.append(states.pop(key))
-        size += 1 + len(some[-1][1].in_flight)
+        topic, state = states.pop(key)
+        some.append((topic, state))
+        size += 1 + len(state.in_flight)
         if size >= _RANGES_AT_ONCE:
             yield some
             some, size = [], 0

@@ -1,6 +1,6 @@
-"""Log rows for whoever wants to judge them: what can be read as a record, and why the rest cannot.
+"""Log rows for ``verify``: which can be read as a record, and why the others cannot.
 
-``record_rows.records_in`` is for readers that may trust the log; this is for those who ask whether they may.
+``record_rows.records_in`` is for readers that trust the log; this is for the check whether it can be trusted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _entries(rows: pa.Table, group_id: str) -> Iterator[LogEntry]:
     records = records_in(rows.filter(readable), group_id)
     columns = [rows.column(name).to_pylist() for name in ("topic", "topic_id", "partition", "batch_id")]
     for row, (topic, topic_id, partition, batch_id) in enumerate(zip(*columns, strict=True)):
-        record = None if row in faults else next(records)[1]
+        _, record = (None, None) if row in faults else next(records)
         yield LogEntry(SharePartitionKey(group_id, topic_id, partition), topic, batch_id, record, faults.get(row))
 
 

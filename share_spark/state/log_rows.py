@@ -36,6 +36,7 @@ def record_rows(frame: DataFrame, note: CommitNote, query_id: str | None) -> Dat
         "batch_id": note.batch_id,
         "at_ms": note.at_ms,
     }
+    # One file: readers open as many files as there are micro-batches in a segment, not times the number of tasks.
     columns = [*_typed(key), "record.*", *_typed(stamp), _WRITTEN_AT]
     return frame.where(f"row = {RECORD}").selectExpr(*columns).coalesce(1)
 

@@ -67,10 +67,9 @@ RECORD_TYPE = pa.struct(
 def record_array(
     records: Sequence[tuple[str, ShareRecord]], ended: Sequence[Sequence[EndedAttempt]] | None = None
 ) -> pa.StructArray:
-    """(topic name, record) pairs as RECORD_TYPE. An update has no state epoch of its own (O8): null. ``ended``: for
-    the audit, per record the attempts that ended with it."""
-    settled = [_split(record)[0] for _, record in records]
-    held = [_split(record)[1] for _, record in records]
+    """(topic name, record) pairs as RECORD_TYPE. An update has no state epoch of its own (O8): null. ``ended``: for the
+    audit, per record the attempts that ended with it."""
+    split = [_split(record) for _, record in records]
     doubted = [[batch for batch in record.batches if batch.doubt] for _, record in records]
     columns: list[Any] = [
         pa.array([SNAPSHOT if isinstance(record, ShareSnapshot) else UPDATE for _, record in records]),
@@ -81,10 +80,10 @@ def record_array(
         pa.array([getattr(record, "state_epoch", None) for _, record in records], pa.int32()),
         pa.array([record.leader_epoch for _, record in records], pa.int32()),
         pa.array([record.start_offset for _, record in records], pa.int64()),
-        _lists(settled, _STATE_BATCH, (0, 1, 2, 3)),
-        _lists(held, _ACQUIRED, (0, 1, 3, 4, 5)),
-        _lists(doubted, _DOUBTS, (0, 1, 6)),
-        _lists(ended or [()] * len(records), _ENDED, (0, 1, 2, 3)),
+        _lists([settled for settled, _ in split], _STATE_BATCH, InFlightBatch._fields),
+        _lists([held for _, held in split], _ACQUIRED, InFlightBatch._fields),
+        _lists(doubted, _DOUBTS, InFlightBatch._fields),
+        _lists(ended or [()] * len(records), _ENDED, EndedAttempt._fields),
     ]
     return pa.StructArray.from_arrays(columns, fields=list(RECORD_TYPE))
 
@@ -138,19 +137,23 @@ def _split(record: ShareRecord) -> tuple[list[InFlightBatch], list[InFlightBatch
     return settled, held
 
 
-def _lists(rows: Sequence[Sequence[tuple[Any, ...]]], item: pa.StructType, picks: Sequence[int]) -> Any:
-    """A list column of structs; ``picks`` says which tuple positions fill the struct's fields."""
+def _lists(rows: Sequence[Sequence[tuple[Any, ...]]], item: pa.StructType, names: Sequence[str]) -> Any:
+    """A list column of structs: the fields of ``item``, out of tuples with the fields ``names``.
+
+    The tuples of all rows are transposed at once, so that each field becomes one flat column; ``offsets`` then cuts the
+    columns into lists again.
+    """
     offsets = [0]
     for row in rows:
         offsets.append(offsets[-1] + len(row))
-    flat = list(zip(*chain.from_iterable(rows), strict=True)) or [()] * len(InFlightBatch._fields)
-    columns = [_column(flat[pick], field.type) for pick, field in zip(picks, item, strict=True)]
+    flat = list(zip(*chain.from_iterable(rows), strict=True)) or [()] * len(names)
+    columns = [_column(flat[names.index(field.name)], field.type) for field in item]
     values = pa.StructArray.from_arrays(columns, fields=list(item))
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
 
 
 def _column(values: Sequence[Any], kind: pa.DataType) -> Any:
-    """Numbers by way of NumPy: Arrow alone would look at each enum member and big int one by one."""
+    """Numbers by way of NumPy: Arrow alone would convert each enum member and each int one by one."""
     if pa.types.is_string(kind):
         return pa.array(values, kind)
     return pa.array(np.fromiter(values, np.int64, len(values))).cast(kind)

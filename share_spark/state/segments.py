@@ -2,6 +2,16 @@
 
 A segment belongs to one claim and begins with a snapshot of every live share-partition, all in one commit; so the
 rows of the newest valid segment, of that epoch, are the whole state, and no reader ever needs an older one.
+
+    version   commit               epoch   segment
+       1      claim                  1        0
+       2      records, snapshots     1        0
+       3      records, updates       1        0
+       4      claim                  2        1       the next engine
+       5      records, updates       1        0       stale: after the claim of epoch 2, never counts
+       6      records, snapshots     2        1       *
+       7      records, updates       2        1       *  the rows that count as of version 7 and of version 8
+       8      claim                  3        2       has no snapshots yet: segment 1 is still the newest valid one
 """
 
 from __future__ import annotations
@@ -52,8 +62,8 @@ class LogTail:
 def tail_of(spark: SparkSession, location: Location, group_id: str, commits: CommitListing, version: int) -> LogTail:
     """The tail of the log as of ``version``.
 
-    The newest commits tell it, as a rule. Where the group was idle for many commits of others, the rows' stamps do,
-    unless the highest epoch has claimed the group and written nothing: then only the order of commits tells which
+    The newest commits say it, as a rule. Where the group was idle for many commits of others, the rows' stamps do,
+    unless the highest epoch has claimed the group and written nothing: then only the order of commits says which
     append came before the claim. Where log clean-up has taken those commits, the stamps have to do.
     """
 
@@ -61,12 +71,12 @@ def tail_of(spark: SparkSession, location: Location, group_id: str, commits: Com
         return log_table(location).load(spark, version).where(F.col("group_id") == group_id)
 
     found = group_tail(islice(commits.back_from(version), _LOOK_BACK), group_id)
-    if found.told:
+    if found.is_complete:
         return _tail_by_notes(found, frame)
     stamps = _stamps_of(frame())
     if not stamps.decide:
         found = group_tail(commits.back_from(version), group_id)
-    return _tail_by_notes(found, frame) if found.told else _tail_by_stamps(stamps, frame)
+    return _tail_by_notes(found, frame) if found.is_complete else _tail_by_stamps(stamps, frame)
 
 
 def tail_since(
@@ -77,10 +87,10 @@ def tail_since(
     commits: Iterable[NotedCommit],
     version: int,
 ) -> LogTail:
-    """The tail as of ``version``, told forward: from that of an older version by all ``commits`` since, oldest first.
+    """The tail as of ``version``, going forward: from that of an older version by all ``commits`` since, oldest first.
 
-    For whoever has claimed the group: on the way back its own claim, which has written nothing yet, would hide that
-    the rows before it tell enough. Of two runs that claim one epoch only the first ever appends.
+    For an engine that has claimed the group: going back, its own claim, which has written nothing yet, would hide that
+    the rows before it suffice. Of two runs that claim one epoch only the first ever appends.
     """
     valid, epoch, segment = None, before.epoch, before.last_segment
     for _, note in commits:
@@ -102,7 +112,7 @@ def _tail_by_notes(found: GroupTail, frame: Callable[[], DataFrame]) -> LogTail:
     note = found.valid
     if note is None:
         return LogTail(read=lambda: frame().limit(0), epoch=found.epoch, last_segment=found.segment, empty=True)
-    # Micro-batches only grow within a segment; a later one than the last that counts is a zombie's.
+    # Micro-batches only grow within a segment; one after the last that counts is a stale append of a fenced writer.
     whole = (F.col("segment") == note.segment) & (F.col("writer_epoch") == note.writer_epoch)
     counts = whole & (F.col("batch_id") <= note.batch_id)
     return LogTail(
@@ -125,7 +135,7 @@ class _Whole(NamedTuple):
 
 class _Stamps(NamedTuple):
     """What the rows alone say. ``whole``: the newest segment that has its snapshot; ``epoch`` and ``segment``: the
-    highest that anybody used."""
+    highest that any engine used."""
 
     whole: _Whole | None
     epoch: int
@@ -133,7 +143,7 @@ class _Stamps(NamedTuple):
 
     @property
     def decide(self) -> bool:
-        """Nobody can have fenced the writer of the newest whole segment, so all that it has appended counts.
+        """No engine can have fenced the writer of the newest whole segment, so all that it has appended counts.
 
         Claims are rows too, and each lies above all segments that were closed before it (``claim``), so pruning takes
         none that is higher than the epochs it leaves. Of two runs that claim one epoch only the first ever appends.

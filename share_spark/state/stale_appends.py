@@ -1,11 +1,12 @@
-"""Appends that count for nobody: those of an engine that had been succeeded before, and did not know it yet.
+"""Stale appends of fenced writers: made by an engine after another one had claimed the group. They do not count.
 
 An append counts only if no higher epoch was claimed at a lower version of the table. An engine looks for claims right
-after each append and stops at one, so only the last append of an epoch can be late; it is judged by the versions of
-commits, which their notes tell. Log clean-up takes the oldest commits first, so a commit that is gone came before all
-that are there. Where both the append and the claim are gone, the rows have to do: an append is late if it is in the
-segment that the claim took for itself, which it then cannot have seen, or was written later by the writers' clocks.
-What escapes is an append that hung since before the claim, in a log as old as that.
+after each append and stops at one, so only the last append of an epoch can be late. Whether it is depends on the
+versions of two commits, which are found by the notes in them. Log clean-up removes the oldest commits first, so a
+commit that is gone came before all that are there. Where both the append and the claim are gone, the rows have to
+suffice: an append is late if it is in the segment that the claim took, which it then cannot have seen, or if it was
+written later by the writers' clocks. Not recognized is an append that was delayed since before the claim, in a log
+whose commits are gone that far.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 
 class EpochRows(NamedTuple):
-    """What the rows say of one writer epoch of a group. The first two of its first row, a claim if that is kept;
-    ``last_batch`` None: it has appended nothing but its claim. Times in microseconds since the epoch."""
+    """What the rows say of one writer epoch of a group. The first two are of its first row, a claim if that is kept;
+    ``last_batch`` None: it has appended only its claim. Times in microseconds since the epoch."""
 
     first_segment: int
     began_at_us: int
@@ -62,7 +63,9 @@ def _is_late(epoch: int, other: int, rows: Mapping[int, EpochRows], notes: Mappi
     if other <= epoch:
         return False
     if append is not None:
+        # Log clean-up removes the oldest commits first: a claim that is gone came before an append that is there.
         return claim is None or claim < append
+    # And an append that is gone came before a claim that is there.
     return claim is None and other in rows and _looks_late(rows[epoch], rows[other])
 
 
@@ -78,6 +81,7 @@ def late_appends_at(
     """By group, those of one group or of all, as of ``version`` of the log. Two Spark jobs, the second only if a group
     has had several engines."""
     rows = _rows_by_epoch(log_table(location).load(spark, version), group_id)
+    # An engine without a successor was never fenced.
     if all(len(epochs) == 1 for epochs in rows.values()):
         return {}
     notes = _notes_by_epoch(_commit_notes(spark, log_table(location).directory(spark), version))
@@ -89,9 +93,20 @@ def _rows_by_epoch(log: DataFrame, group_id: str | None) -> dict[str, dict[int, 
     at = F.unix_micros("written_at")
     order = F.when(F.col("kind") != CLAIM, F.col("batch_id"))
     spans = frame.groupBy("group_id", "writer_epoch").agg(
-        F.min("segment"), F.min(at), F.max(order), F.max_by("segment", order), F.max_by(at, order)
+        F.min("segment").alias("first_segment"),
+        F.min(at).alias("began_at_us"),
+        F.max(order).alias("last_batch"),
+        F.max_by("segment", order).alias("last_segment"),
+        F.max_by(at, order).alias("last_at_us"),
     )
-    return _by_group((row[0], row[1], EpochRows(*row[2:])) for row in spans.collect())
+    return _by_group(
+        (
+            row.group_id,
+            row.writer_epoch,
+            EpochRows(row.first_segment, row.began_at_us, row.last_batch, row.last_segment, row.last_at_us),
+        )
+        for row in spans.collect()
+    )
 
 
 _NOTE = "share_spark int, group_id string, kind string, writer_epoch bigint, batch_id bigint"
@@ -110,10 +125,12 @@ def _commit_notes(spark: SparkSession, directory: str, version: int) -> DataFram
 def _notes_by_epoch(notes: DataFrame) -> dict[str, dict[int, EpochNotes]]:
     is_claim = F.col("kind") == CLAIM
     found = notes.groupBy("group_id", "writer_epoch").agg(
-        F.min(F.when(is_claim, F.col("version"))),
-        F.max_by("version", F.when(~is_claim, F.col("batch_id"))),
+        F.min(F.when(is_claim, F.col("version"))).alias("claim"),
+        F.max_by("version", F.when(~is_claim, F.col("batch_id"))).alias("last_append"),
     )
-    return _by_group((row[0], row[1], EpochNotes(*row[2:])) for row in found.collect())
+    return _by_group(
+        (row.group_id, row.writer_epoch, EpochNotes(row.claim, row.last_append)) for row in found.collect()
+    )
 
 
 def _by_group(found: Iterable[tuple[str, int, Any]]) -> dict[str, dict[int, Any]]:

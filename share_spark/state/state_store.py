@@ -34,7 +34,7 @@ from share_spark.partition import PartitionLimits
 from share_spark.spark.checkpointed_frame import unpersist
 from share_spark.spark.delta_log import table_id
 from share_spark.spark.errors import first_line
-from share_spark.spark.progress import told
+from share_spark.spark.progress import log_progress
 from share_spark.state.buckets import (
     FRAME_COLUMNS,
     HEADER,
@@ -68,7 +68,7 @@ _REBUILD_ATTEMPTS = 3
 class DeltaShareStateStore:
     """ShareStateStore on Delta for one group and one run. See ``engine.ports`` for what each method promises.
 
-    ``audit``: rows also tell which attempts ended and how; worth its space where history is kept. ``least_epoch``: a
+    ``audit``: rows also say which attempts ended and how; worth its space where history is kept. ``least_epoch``: a
     writer epoch that is known to have been claimed; a log that knows less has been put back to an older state.
     """
 
@@ -178,7 +178,7 @@ class DeltaShareStateStore:
             self._known, self._last = set(), tail.last
             self._adopt(empty_frame(self.spark, self.buckets).localCheckpoint(eager=False))
             return {}
-        with self._as_state_error(), told(self.spark, f"loading the state of group {self.group_id}"):
+        with self._as_state_error(), log_progress(self.spark, f"loading the state of group {self.group_id}"):
             folded = folded_frame(self.spark, session, tail.rows, self.buckets, self.group_id)
             summaries, last_seen = summaries_in(payloads_in(folded, OUTCOME))
         if last_seen != tail.last.batch_id:
@@ -271,8 +271,8 @@ class DeltaShareStateStore:
 
     @property
     def log_id(self) -> str:
-        """Of the log table, in the names under which its groups write elsewhere: a state that was removed and begun
-        anew counts from one again. After ``claim``."""
+        """Of the log table, in the names under which its groups write elsewhere: a recreated log restarts its epochs
+        at 1. After ``claim``."""
         if self._log_id is None:
             self._log_id = table_id(self.spark, self.directory)
         return self._log_id

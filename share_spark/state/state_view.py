@@ -1,6 +1,7 @@
-"""The state of share-partitions as a DataFrame for people: exact, folded from the log when it is read.
+"""The state of share-partitions as a DataFrame for users: exact, folded from the log when it is read.
 
-The same rows fill the table ``share_partition_state``. Runs in the reader's session and takes nothing from the engine.
+The same rows fill the status table ``share_partition_state``. Runs in the reader's session and does not slow the engine
+down.
 """
 
 from __future__ import annotations
@@ -46,10 +47,9 @@ _PLACES = {
 def state(spark: SparkSession, location: str | Location, group_id: str | None = None) -> DataFrame:
     """The live state, one row per share-partition (``tables.STATE_COLUMNS``), exact as of the last commit.
 
-    ``start_offset`` is the SPSO, ``end_offset`` the SPEO (exclusive); ``available`` ... ``archived`` count the
-    offsets of the window in each state; ``in_flight`` lists its ranges; ``as_of_batch`` is the group's last
-    micro-batch.
-    Raises StateError if there is no state of ours at ``location``.
+    ``start_offset`` is the SPSO, ``end_offset`` the SPEO (exclusive); ``available`` ... ``archived`` count the offsets
+    of the window in each state; ``in_flight`` lists its ranges; ``as_of_batch`` is the group's last micro-batch. Raises
+    StateError if there is no state of ours at ``location``.
     """
     place = Location.parse(location) if isinstance(location, str) else location
     check_location(spark, place)
@@ -69,13 +69,13 @@ def state_with_buckets(spark: SparkSession, location: Location, group_id: str) -
 def state_of_group(tail: LogTail, group_id: str) -> DataFrame:
     """STATE_COLUMNS for one group, from its log."""
     rows = tail.rows.where(F.col("kind") != CLAIM).withColumn("bucket", F.expr(_BUCKET_SQL))
-    grouped = rows.groupBy("bucket").applyInArrow(_people_function(group_id), STATE_COLUMNS)
+    grouped = rows.groupBy("bucket").applyInArrow(_status_function(group_id), STATE_COLUMNS)
     return grouped.withColumn("as_of_batch", F.lit(tail.last.batch_id).cast("bigint"))
 
 
 def state_of_frame(live: LiveState, buckets: Collection[int] | None) -> DataFrame:
     """STATE_COLUMNS and ``bucket`` from the live frame of an engine, of the buckets named (None: all)."""
-    function = _LivePeople(buckets=None if buckets is None else frozenset(buckets), live=live._replace(frame=None))
+    function = _LiveStatus(buckets=None if buckets is None else frozenset(buckets), live=live._replace(frame=None))
     states = live.frame.where(f"row = {STATE}").selectExpr("payload")  # type: ignore[union-attr]
     return states.mapInArrow(function, f"{STATE_COLUMNS}, bucket int").coalesce(1)
 
@@ -95,7 +95,7 @@ class LiveState(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _LivePeople:
+class _LiveStatus:
     buckets: frozenset[int] | None
     live: LiveState
 
@@ -120,8 +120,8 @@ def _groups(spark: SparkSession, location: Location, version: int) -> list[str]:
     return sorted(row.group_id for row in rows)
 
 
-def _people_function(group_id: str) -> Callable[[pa.Table], pa.Table]:
-    def people(rows: pa.Table) -> pa.Table:
+def _status_function(group_id: str) -> Callable[[pa.Table], pa.Table]:
+    def status_rows(rows: pa.Table) -> pa.Table:
         drop_zip_importers()
         written = _last_written(rows)
         last_batch = pc.max(rows.column("batch_id")).as_py()
@@ -133,13 +133,13 @@ def _people_function(group_id: str) -> Callable[[pa.Table], pa.Table]:
         ]
         return pa.Table.from_pylist(entries, schema=_STATE_SCHEMA)
 
-    return people
+    return status_rows
 
 
 def _last_written(rows: pa.Table) -> dict[tuple[str, int], int]:
-    grouped = rows.group_by(list(_KEY_COLUMNS)).aggregate([("written_at", "max")])
-    columns: list[Any] = [grouped.column(name) for name in (*_KEY_COLUMNS, "written_at_max")]
-    topic_ids, partitions, times = (column.to_pylist() for column in (*columns[:2], columns[2].cast(pa.int64())))
+    grouped: Any = rows.group_by(list(_KEY_COLUMNS)).aggregate([("written_at", "max")])
+    topic_ids, partitions = (grouped.column(name).to_pylist() for name in _KEY_COLUMNS)
+    times = grouped.column("written_at_max").cast(pa.int64()).to_pylist()
     return dict(zip(zip(topic_ids, partitions, strict=True), times, strict=True))
 
 

@@ -3,7 +3,8 @@
 Two tables per location, shared by all groups that use it:
 - ``share_state_log``: the truth. Append-only rows (ShareSnapshot, ShareUpdate, claims) partitioned by group and
   segment.
-- ``share_partition_state``: for people. One row per share-partition, rewritten now and then; nothing here reads it.
+- ``share_partition_state``: the status table, for users. One row per share-partition, rewritten now and then; the
+  engine never reads it.
 
 Settings are table properties, so that a session passed in by the user is never changed.
 """
@@ -69,7 +70,7 @@ _LOG_PROPERTIES = {
     "share_spark.table": LOG_TABLE,
     # Ten commits a checkpoint, Delta's default, would cost a second every ten micro-batches.
     "delta.checkpointInterval": "200",
-    # Readers prune by partition; column statistics of a log row help nobody and cost time in each append.
+    # Readers prune by partition; column statistics of a log row are never used and cost time in each append.
     "delta.dataSkippingNumIndexedCols": "0",
 }
 _STATE_PROPERTIES = {
@@ -86,7 +87,7 @@ def log_table(location: Location) -> Location:
 
 
 def state_table(location: Location) -> Location:
-    """The table for people below a state location."""
+    """The status table below a state location."""
     return location.table(STATE_TABLE)
 
 
@@ -96,7 +97,7 @@ def ensure_tables(spark: SparkSession, location: Location) -> None:
     log, state = log_table(location), state_table(location)
     if log not in found:
         if state in found:
-            state.delta_table(spark).delete()  # rows without the log they were told from
+            state.delta_table(spark).delete()  # rows of a log that was removed
         log.create(spark, LOG_COLUMNS, partitioned_by=("group_id", "segment"), properties=_LOG_PROPERTIES)
     if state not in found:
         state.create(

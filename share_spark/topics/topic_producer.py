@@ -1,15 +1,14 @@
 """Writing to a topic table: topics, records, deletions.
 
-**Why two producers never assign the same offsets.** A blind append conflicts with nothing, so ours
-are not blind: each holds, as one more branch of the rows it writes, a read of its partitions from the
-first offset it assigns, and every row that this read finds raises an error. Rows that were there
-before the append began stop it by that error; rows committed while it runs stop it by Delta's conflict
-check (the table is Serializable and the read is part of the transaction). Either way nothing was
-written, and the append is tried again from the new ends. Should Delta ever take such an append for a
-blind one, the reader of its commit warns.
+**Why two producers never assign the same offsets.** A blind append conflicts with nothing, so ours are not blind: each
+holds, as one more branch of the rows it writes, a read of its partitions from the first offset it assigns, and every
+row that this read finds raises an error. Rows that were there before the append began stop it by that error; rows
+committed while it runs stop it by Delta's conflict check (the table is Serializable and the read is part of the
+transaction). Either way nothing was written, and the append is tried again from the new ends. If Delta should ever
+treat such an append as a blind one, the reader of its commit logs a warning.
 
-Administration (create, delete, trim) rewrites a property of the table; two administrators at the same
-moment are not kept apart, as they would be on a broker.
+Administration (create, delete, trim) rewrites a property of the table; two administrators at the same moment are not
+serialized, as they would be on a broker.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class Message(NamedTuple):
 
 
 class TopicProducer:
-    """Writes to one topic table; makes the table if there is none."""
+    """Writes to one topic table; creates the table if there is none."""
 
     def __init__(self, table: TopicTable) -> None:
         self._table = table
@@ -104,12 +103,14 @@ class TopicProducer:
         """Move log starts up to these offsets (-1: the log end) and delete what lies below."""
         state = self._known(topic, before)
         entry = state.entry.trimmed(before, _end_offsets(state))
+        # The log start first: rows below it are ignored by readers, missing rows above it would be gaps.
         self._put(topic, entry)
         self._delete(topic, {p: F.col("offset") < entry.starts[p] for p in before})
 
     def remove_offsets(self, topic: str, offsets: Mapping[int, Iterable[int]]) -> None:
         """Remove single records, as compaction does: gaps remain, the log ends do not move."""
         state = self._known(topic, offsets)
+        # The log ends first: they follow from the highest offsets in the table, which may be deleted now.
         self._put(topic, replace(state.entry, floors=_end_offsets(state)))
         chosen = {p: F.col("offset").isin(list(wanted)) for p, wanted in offsets.items()}
         self._delete(topic, chosen)
@@ -117,9 +118,9 @@ class TopicProducer:
     def append(self, topic: str, records: DataFrame | Iterable[Message]) -> dict[int, int]:
         """Append and return the new end offsets of the partitions that got records.
 
-        A DataFrame has ``value`` and may have ``key``, ``partition``, ``timestamp``, ``headers``;
-        a row without partition goes by its key's hash, without key in turn. One commit: all or
-        nothing. Raises TopicError (no such topic or partition, columns), TopicUnreachableError.
+        A DataFrame has ``value`` and may have ``key``, ``partition``, ``timestamp``, ``headers``; a row without
+        partition goes by its key's hash, without key in turn. One commit: all or nothing. Raises TopicError (no such
+        topic or partition, columns), TopicUnreachableError.
         """
         partitions = self._table.topic(topic).entry.partitions
         append = self._append_frame if isinstance(records, DataFrame) else self._append_messages
@@ -131,10 +132,10 @@ class TopicProducer:
     def _append_messages(self, topic: str, messages: Iterable[Message], partitions: int) -> dict[int, int]:
         rows = _numbered_messages(messages, partitions)
         frame = self._spark.createDataFrame(rows, _NUMBERED_COLUMNS).coalesce(1)
-        return self._append_numbered(topic, frame, Counter(row[0] for row in rows))
+        return self._append_numbered(topic, frame, Counter(row.partition for row in rows))
 
     def _append_frame(self, topic: str, frame: DataFrame, partitions: int) -> dict[int, int]:
-        """Kept while it is counted and written, so that both see the same rows."""
+        """Cached while it is counted and written, so that both see the same rows."""
         numbered = _numbered(frame, partitions).persist()
         try:
             counts = numbered.groupBy("partition").count().collect()
@@ -158,6 +159,7 @@ class TopicProducer:
             self._write(rows, note)
         except (PySparkException, Py4JError) as error:
             _LOG.debug("append to %s: %s", topic, first_line(error))
+            # The commit may have been made before the error was raised: repeating it would write the records twice.
             if not self._table.holds_append(note.append_id):
                 raise
         return ends
@@ -209,7 +211,7 @@ class TopicProducer:
                 if not _is_conflict(error):
                     raise
                 _LOG.debug("conflict on %s, try %d: %s", self._location, attempt, first_line(error))
-                time.sleep(0.02 * attempt)
+                time.sleep(0.02 * attempt)  # longer each time, so that many producers do not meet again
         raise TopicUnreachableError(f"{self._location}: too many writers, gave up after {_TRIES}")
 
 
@@ -259,7 +261,18 @@ def _looked_up(bases: Mapping[int, int]) -> Column:
     return F.element_at(F.create_map(*pairs), F.col("partition")).cast("bigint")
 
 
-def _numbered_messages(messages: Iterable[Message], partitions: int) -> list[tuple[Any, ...]]:
+class _NumberedMessage(NamedTuple):
+    """A row of _NUMBERED_COLUMNS."""
+
+    partition: int
+    number: int
+    timestamp: Any
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]] | None
+
+
+def _numbered_messages(messages: Iterable[Message], partitions: int) -> list[_NumberedMessage]:
     """As ``_numbered``, on the driver: a few records need no shuffle."""
     now = datetime.now(UTC)
     counts: Counter[int] = Counter()
@@ -268,13 +281,13 @@ def _numbered_messages(messages: Iterable[Message], partitions: int) -> list[tup
         turn = sequence if key is None else zlib.crc32(key)
         place = turn % partitions if partition is None else partition
         pairs = None if headers is None else list(headers)
-        rows.append((place, counts[place], timestamp or now, key, value, pairs))
+        rows.append(_NumberedMessage(place, counts[place], timestamp or now, key, value, pairs))
         counts[place] += 1
     return rows
 
 
 def _is_conflict(error: Exception) -> bool:
-    """Somebody else committed first: Delta's check (its Python class is not always raised) or ours."""
+    """Another writer committed first: Delta's check (its Python class is not always raised) or ours."""
     if isinstance(error, DeltaConcurrentModificationException):
         return True
     return bool(_CONFLICT.search(str(error)))

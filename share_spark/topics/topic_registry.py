@@ -1,10 +1,9 @@
 """What is known of the topics in a topic table, and where it is kept. Values and text, no I/O.
 
-Topics (id, number of partitions, log starts) are properties of the table, one per topic, because a
-commit that changes properties conflicts with every append beside it: nobody can append to a topic
-that is being deleted, and whoever reads the table at a version reads its topics at that version.
-Log ends change with every append and are not there: each append carries the new ends of the
-partitions it touched in its commit's ``userMetadata``.
+Topics (id, number of partitions, log starts) are properties of the table, one per topic, because a commit that changes
+properties conflicts with every concurrent append: no producer can append to a topic that is being deleted, and a reader
+of the table at a version reads its topics at that version. Log ends change with every append and are not there: each
+append carries the new ends of the partitions it touched in its commit's ``userMetadata``.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ COLUMNS = RECORD_COLUMNS
 TABLE_PROPERTIES = {
     "share_spark.table": TABLE_KIND,
     "share_spark.format.version": str(FORMAT_VERSION),
-    # Two appends to one partition must conflict, whoever makes them and wherever.
+    # Two appends to one partition must conflict, also those of different programs.
     "delta.isolationLevel": "Serializable",
-    # Ranges of offsets skip files by these; statistics of keys and values help nobody.
+    # Reads by offset or timestamp skip files by these; statistics of keys and values are never used.
     "delta.dataSkippingStatsColumns": "offset,timestamp",
     "delta.checkpointInterval": "100",
 }
@@ -42,8 +41,8 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicEntry:
-    """One topic. ``starts``: log start offsets that are not 0. ``floors``: the log ends when records
-    were last deleted, so that an end never falls when the newest records go.
+    """One topic. ``starts``: log start offsets that are not 0. ``floors``: the log ends when records were last deleted,
+    so that an end never falls when the newest records go.
     """
 
     topic_id: str
@@ -95,7 +94,7 @@ class AppendNote(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str | None) -> AppendNote | None:
-        """None if the text is somebody else's."""
+        """None if the text is not a note of ours."""
         if not text or not text.startswith(f'{{"{_NOTE}"'):
             return None
         fields = json.loads(text)[_NOTE]

@@ -1,8 +1,8 @@
 """The topic log without a broker: a Delta table in Kafka's shape, one row per record.
 
-Partitioned by topic and partition, so that a read of some offsets opens only files that can hold them.
-For demos, notebooks, tests, and for whoever has the records in the lakehouse already. What it does not
-have: transactions (every read is of committed rows), compaction, retention by time.
+Partitioned by topic and partition, so that a read of some offsets opens only files that can hold them. For demos,
+notebooks, tests, and for records that are in the lakehouse already. What it does not have: transactions (every read is
+of committed rows), compaction, retention by time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "header
 class EmbeddedTopicLog:
     """TopicLog on a Delta table, with what a producer and an administrator need.
 
-    Nothing is opened until it is asked for; ``create_topic`` makes the table if the place is free.
+    Nothing is opened before the first call; ``create_topic`` creates the table if the location is free.
     """
 
     def __init__(self, spark: SparkSession, location: Location | str) -> None:
@@ -75,6 +75,7 @@ class EmbeddedTopicLog:
         if not wanted:
             return spark.createDataFrame([], RECORD_COLUMNS)
         rows = self._table.location.load(spark).where(_inside(wanted)).select(*_COLUMNS)
+        # Many records are in many files, which Spark spreads over tasks without a shuffle.
         if records_in(wanted) < tasks * ROWS_PER_FILE:
             placed = spread(rows, wanted, tasks)
         else:

@@ -1,8 +1,7 @@
 """The topics of a topic table and their log ends, kept up to date commit by commit.
 
-Looking again when nothing was written is two questions to the file system. An append of ours tells
-the new ends in its commit. Only the first look, and rows that somebody else put there, need a query
-for the highest offsets.
+Looking again when nothing was written costs two requests to the file system. An append of ours carries the new log ends
+in its commit. Only the first look, and rows that another program has written, need a query for the highest offsets.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ class TopicState(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class TopicView:
-    """The table at ``version``: its topics, and one past the highest offset that was ever written,
-    per topic and partition (0 where there is none). ``append_ids``: of the latest appends.
+    """The table at ``version``: its topics, and one past the highest offset that was ever written, per topic and
+    partition (0 where there is none). ``append_ids``: of the latest appends.
     """
 
     version: int
@@ -67,13 +66,14 @@ class TopicView:
         return TopicState(self.version, entry, ends)
 
     def apply(self, commit: CommitFile) -> bool:
-        """Go on by one commit; False if the ends cannot be told from it."""
+        """Go on by one commit; False if the log ends cannot be inferred from it."""
         self.version += 1
         if commit.properties is not None:
             self._adopt(topic_registry.entries(commit.properties))
         note = AppendNote.from_json(commit.note)
         if note is None:
             return not commit.adds_data
+        # Only an append that is not blind conflicts with others: see ``topic_producer``.
         if commit.blind:
             _LOG.warning("Delta took an append to %s for a blind one: producers may collide", note.topic)
         self.append_ids.append(note.append_id)
@@ -82,6 +82,7 @@ class TopicView:
         return True
 
     def _adopt(self, topics: dict[str, TopicEntry]) -> None:
+        """A topic that was deleted and created again under the same name starts at offset 0."""
         for topic, before in self.topics.items():
             if topic not in topics or topics[topic].topic_id != before.topic_id:
                 self.written.pop(topic, None)
@@ -128,7 +129,7 @@ class TopicTable:
         return self._view
 
     def _catch_up(self, view: TopicView) -> bool:
-        """Apply the commits since; False if the view must be made anew."""
+        """Apply the commits since; False if the view must be loaded again."""
         if self._files is None or not self._files.exists(view.version):
             return False
         while (commit := self._files.read(view.version + 1)) is not None:
@@ -145,6 +146,7 @@ class TopicTable:
         topic_registry.check_properties(str(self.location), properties)
         topics = topic_registry.entries(properties)
         written = self._written(version) if topics else {}
+        # Properties are read as of now, offsets as of ``version``: only without a commit between them do they agree.
         if files.exists(version + 1):
             return self._load()
         self._files = files

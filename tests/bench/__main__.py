@@ -1,5 +1,5 @@
-"""``python -m tests.bench [NAME ...]``: run benchmarks, print their tables, exit 0 whether goals are met or not
-(they are shown)."""
+"""``python -m tests.bench [NAME ...]``: run benchmarks, print their tables, exit 0 whether goals are met or not (they
+are shown)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Breadth: what do ten thousand idle share-partitions cost the hundred that are active?
 
-On the embedded topic log, so that what is compared is the engine: a broker with ten thousand partitions takes most
-of a second to tell its log ends.
+On the embedded topic log, so that what is compared is the engine: a broker with ten thousand partitions takes most of a
+second to report its log ends.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ def _median(progress: Sequence[MicroBatchProgress], without: str) -> float:
 
 
 def _micro_batches(spark: SparkSession, scratch: Scratch, partitions: int) -> list[MicroBatchProgress]:
-    """The micro-batches of a run over ``partitions`` share-partitions, ACTIVE
-    of them with records."""
+    """The micro-batches of a run over ``partitions`` share-partitions, ACTIVE of them with records."""
     topics = scratch.fresh("topics")
     log = EmbeddedTopicLog(spark, topics)
     log.create_topic("wide", partitions)

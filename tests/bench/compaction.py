@@ -101,9 +101,9 @@ def compactions(state: str, seconds: list[float]) -> Iterator[None]:
         yield
     finally:
         process.stdin.close()
-        told = process.stdout.read()
+        output = process.stdout.read()
         process.wait(120)
-    say(f"    beside it: {told.count('compacted')} compactions")
+    say(f"    beside it: {output.count('compacted')} compactions")
 
 
 def keep_compacting(state: str) -> None:
@@ -160,7 +160,7 @@ def growth(spark: SparkSession, bootstrap: str, scratch: Scratch) -> list[Measur
 
 
 def _of_halves(name: str, sizes: Sequence[int]) -> Measure:
-    """Peaks: both curves are saws, as Delta's log goes back to a checkpoint every 200 commits."""
+    """Peaks: both curves are sawtooth, as Delta's log goes back to a checkpoint every 200 commits."""
     half = len(sizes) // 2
     return compare(f"most {name} in the second half / in the first", max(sizes[half:]), max(sizes[:half]), "<= 1.2")
 

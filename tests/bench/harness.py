@@ -47,8 +47,8 @@ def is_met(ratio: float, goal: str | None) -> bool | None:
 
 
 def seconds_in_turn(runs: Mapping[str, Callable[[], float | None]], rounds: int) -> dict[str, float]:
-    """Median seconds of each, run in turn ``rounds`` times: a drift of the machine meets all of them. A run may
-    return the seconds it counted itself."""
+    """Median seconds of each, run in turn ``rounds`` times: a drift of the machine meets all of them. A run may return
+    the seconds it counted itself."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds):
         for name, run in runs.items():

@@ -1,5 +1,5 @@
-"""History: does a micro-batch get slower the longer a group runs? Two thousand of them, segments rolling and pruned
-on the way."""
+"""History: does a micro-batch get slower the longer a group runs? Two thousand of them, segments rolling and pruned on
+the way."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Broad: 10,000 share-partitions with a snapshot and 100 updates each, in 101 commits, as an engine that accepts
 everything would have written them. Fragmented: 4 share-partitions, 50,000 ranges in each update; there also the peak
-memory of a worker. (An engine would have begun a new segment long before: this is the worst that can be met.)
+memory of a worker. (An engine would have started a new segment long before: this is the worst that can be met.)
 """
 
 from __future__ import annotations

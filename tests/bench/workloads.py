@@ -158,7 +158,7 @@ def run_plain(
 
 
 def share_group_from_earliest(bootstrap: str, group: str) -> None:
-    """Tell the broker that this share group begins at the log start."""
+    """Make this share group begin at the log start."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     entry = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[entry])

@@ -38,7 +38,7 @@ SOURCES = ("embedded", "kafka")
 RECORDS, IN_A_ROW, TRIES = 30, 3, 4
 LONGEST_DELAY_MS = 600
 HANDLER = "handler"
-"""Who does it, where nobody is hit from outside."""
+"""The actor of a fault where no process is killed from outside."""
 
 HALF_KILLS = [
     *(("after the append", who) for who in (JVM, DRIVER)),

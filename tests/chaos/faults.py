@@ -1,7 +1,7 @@
-"""Fault points: where an engine is hit, put in from outside by wrapping methods of the real classes in its process.
+"""Fault points: where an engine is killed or paused, by wrapping methods of the real classes in its process.
 
-A micro-batch has an effect between each two points. What is hit, and how, is a ``Fault``; a line in the file ``struck``
-says that it was.
+A micro-batch has an effect between each two points. What happens where is a ``Fault``; a line in the file ``struck``
+says that it has happened.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from share_spark.delivery.spark_delivery import SparkDelivery
 from share_spark.engine.micro_batch import ShareGroupEngine
-from share_spark.maintenance.upkeep import Upkeep
+from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.output.dead_letters import DeltaDeadLetters
 from share_spark.output.output_sink import DeltaOutput
 from share_spark.output.sink import DeltaSink
@@ -31,7 +31,7 @@ SESSION, JVM, DRIVER, WORKER, EXECUTOR, PAUSE = "session", "jvm", "driver", "wor
 """Who gets SIGKILL; PAUSE: the session gets SIGSTOP. WORKER and EXECUTOR: from inside a worker only."""
 
 IN_HANDLER, IN_OUTPUT = "in the handler", "inside the append of the output"
-"""Points in a worker: a record's handler; a task that has written output rows into a file which nobody committed."""
+"""Points in a worker: a record's handler; a task that has written output rows into a file which was never committed."""
 
 CLOSING = ("before closing", "while closing", "after closing")
 """Points that are reached only by a run that is stopped."""
@@ -110,9 +110,9 @@ POINTS = {
     "after the output is appended": Point(DeltaSink, "_append", after=True),
     "after the output is read back": Point(DeltaSink, "commit", after=True),
     "after the micro-batch": Point(ShareGroupEngine, "run", after=True, only=_working),
-    "before the state table": Point(Upkeep, "_rewrite"),
-    "during the state table": Point(Upkeep, "_rewrite"),
-    "after the state table": Point(Upkeep, "_rewrite", after=True),
+    "before the state table": Point(BackgroundMaintenance, "_rewrite"),
+    "during the state table": Point(BackgroundMaintenance, "_rewrite"),
+    "after the state table": Point(BackgroundMaintenance, "_rewrite", after=True),
     "before closing": Point(ShareGroupEngine, "run", only=_stopping, once=True),
     "while closing": Point(ShareGroupEngine, "run", only=_stopping, once=True),
     "after closing": Point(ShareGroupEngine, "run", after=True, only=_stopping, once=True),
@@ -187,7 +187,7 @@ def strike_once(fault: Fault, struck: Path) -> None:
 
 
 def strike(fault: Fault, struck: Path) -> None:
-    """Note it, then do it. Returns only after a pause, or if it is somebody else who dies."""
+    """Note it, then do it. Returns only after a pause, or if another process is the one that ends."""
     note(struck, str(fault))
     if fault.who == PAUSE:
         send_to_session(os.getsid(0), signal.SIGSTOP)
@@ -200,7 +200,7 @@ def strike(fault: Fault, struck: Path) -> None:
 
 
 def note(file: Path, line: str) -> None:
-    """One line, there for good when this returns, whoever else writes and whoever dies next."""
+    """One line, durable when this returns, whatever other processes write and whichever is killed next."""
     handle = os.open(file, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     try:
         os.write(handle, f"{line}\n".encode())

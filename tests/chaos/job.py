@@ -113,7 +113,7 @@ def session(order: Order) -> Any:
             "spark.sql.warehouse.dir": order.place("warehouse"),
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
-            # Who sleeps for a minute is not to be told by Spark that it is dead.
+            # A process that is paused for a minute must not be declared lost by Spark.
             "spark.network.timeout": "1200s",
         },
     )

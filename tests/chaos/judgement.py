@@ -1,7 +1,8 @@
-"""The promises, held against what was seen. Pure.
+"""The guarantees, checked against the evidence of a run. Pure.
 
-The judge is the file of calls: the delivery count of a record is the number of times that a handler was entered with
-it. So the counts with which a record was called are 1, 2, 3, ... without a gap and without a repeat, whatever died.
+The evidence is the file of calls: the delivery count of a record is the number of times that a handler was entered with
+it. So the counts with which a record was called are 1, 2, 3, ... without a gap and without a repeat, whatever process
+was killed.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ ARCHIVED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     STAY_IN_C: (_LIMIT_REACHED, (f"{_OVERRUN} and did not react: File ",)),
     NO_PRICE: (_LIMIT_REACHED, ("returned output column price that is no double: ",)),
 }
-"""Values of the records that must become dead letters, with the reason, and how the errors may begin that they have."""
+"""Values of the records that must become dead letters, with the reason, and the possible beginnings of their errors."""
 
 
 class Evidence(NamedTuple):
-    """Everything there is to see once a run has ended well. ``windows``: SPSO and SPEO from the log, ``status``: the
-    SPSO in the status table. ``announced``: dead letters that wait. ``kills``: faults that have come.
+    """All that can be observed once a run has ended well. ``windows``: SPSO and SPEO from the log, ``status``: the SPSO
+    in the status table. ``announced``: dead letters not yet written. ``kills``: faults that have happened.
     ``refusals``: engines that have ended because the sink took no rows, and gave everything back uncharged.
-    ``slept_in_handler``: one has gone on with its handler after others had worked."""
+    ``paused_in_handler``: one has gone on with its handler after others had worked."""
 
     values: Mapping[Offset, str]
     ends: Mapping[int, int]
@@ -66,7 +67,7 @@ class Evidence(NamedTuple):
     kills: int
     refusals: int
     limit: int
-    slept_in_handler: bool
+    paused_in_handler: bool
 
 
 def faults_in(seen: Evidence) -> list[str]:
@@ -100,16 +101,16 @@ def _terminal(seen: Evidence) -> Iterator[str]:
 
 def _called(seen: Evidence, counts: Mapping[Offset, Sequence[int]]) -> Iterator[str]:
     """Two things only may repeat a count, once each: a sink that refused, for its records were not charged, and an
-    engine that was replaced while it slept, which cannot be kept from going on in its handler."""
+    engine that was fenced while it was paused, which cannot be kept from going on in its handler."""
     for at in seen.values.keys() - counts.keys():
         yield f"{at} was never given to the handler"
     for at, found in counts.items():
         different = sorted(set(found))
         if different != list(range(1, len(different) + 1)):
             yield f"{at} ({seen.values.get(at)}) was handled with counts {found}: there is a gap"
-        if len(found) - len(different) > seen.refusals + seen.slept_in_handler:
+        if len(found) - len(different) > seen.refusals + seen.paused_in_handler:
             yield f"{at} ({seen.values.get(at)}) was handled with counts {found}: there is a repeat"
-        if list(found) != sorted(found) and not seen.slept_in_handler:
+        if list(found) != sorted(found) and not seen.paused_in_handler:
             yield f"{at} ({seen.values.get(at)}) was handled with counts {found}: they fall"
 
 

@@ -1,7 +1,8 @@
-"""Handlers that go wrong, and what must come of it: each in a world of its own, judged to the end.
+"""Handlers that fail, and what must follow: each with its own topic and tables, checked to the end.
 
 Poison is in one record, which does the same thing each time that a handler is entered with it: it alone is archived, at
-the limit, with its true error. A handler that is broken as a whole charges nobody, however often it is started again.
+the limit, with its true error. A handler that is broken as a whole charges no record, however often it is started
+again.
 """
 
 from __future__ import annotations

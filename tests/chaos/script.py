@@ -1,4 +1,4 @@
-"""What the handler does with a record: its value says so. Every call is noted outside Spark before anything else."""
+"""What the handler does with a record, as its value says. Every call is first noted in a file outside Spark."""
 
 from __future__ import annotations
 

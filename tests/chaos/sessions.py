@@ -1,4 +1,4 @@
-"""Process sessions, as /proc tells: an engine with its JVM, its workers and, on a local cluster, its executors."""
+"""Process sessions, as /proc lists them: an engine with its JVM, its workers and, on a local cluster, its executors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def living(session: int) -> list[Process]:
 
 
 def send_to_session(session: int, number: signal.Signals) -> None:
-    """To all of them, to the caller last if it is one of them. SIGKILL again until nobody new has turned up."""
+    """To all of them, to the caller last if it is one of them. SIGKILL again until no new process has appeared."""
     own = os.getpid()
     while others := [one for one in living(session) if one.pid != own and not _has_got(one, number)]:
         for one in others:

@@ -1,4 +1,4 @@
-"""Engines that sleep through their succession, and two that start at once: exactly one goes on.
+"""Engines that are paused while a successor claims their group, and two that start at once: exactly one goes on.
 
 An engine is stopped with all its processes, another one does its work meanwhile, then it is woken: it must end by
 itself and say why, and nothing that it still does may count.
@@ -48,7 +48,7 @@ def left_to_chaos(fault: Fault) -> tuple[pytest.MarkDecorator, ...]:
 
 @pytest.mark.parametrize("fault", [pytest.param(at, marks=left_to_chaos(at), id=str(at)) for at in PAUSES])
 def test_a_zombie_ends_and_has_changed_nothing(world: ChaosRun, fault: Fault) -> None:
-    """The successor works with a copy of the checkpoint, as of the moment when the zombie fell asleep."""
+    """The successor works with a copy of the checkpoint, as of the moment when the zombie was paused."""
     world.produce(mixed(2 * FEW))
     zombie = world.start(fault, max_records=FEW, checkpoint=str(world.directory / "checkpoint"))
     zombie.wait_until_paused()
@@ -58,14 +58,14 @@ def test_a_zombie_ends_and_has_changed_nothing(world: ChaosRun, fault: Fault) ->
     before = world.shares(), world.outputs(), commits(world.directory / "out")
     calls, appends = world.calls(), commits(world.directory / "state" / "share_state_log")
 
-    zombie.wake()
+    zombie.resume()
 
     assert is_fenced(zombie), zombie.text
     assert (world.shares(), world.outputs(), commits(world.directory / "out")) == before
     late = commits(world.directory / "state" / "share_state_log") - appends
     assert late == (1 if fault.point == "before the append" else 0)
-    world.slept_in_handler = fault.point == IN_HANDLER
-    if not world.slept_in_handler:
+    world.paused_in_handler = fault.point == IN_HANDLER
+    if not world.paused_in_handler:
         assert world.calls() == calls
     assert world.faults() == []
 
@@ -78,9 +78,9 @@ def test_a_zombie_spoils_the_status_table_no_more(world: ChaosRun) -> None:
     zombie.wait_until_paused()
     successor = world.run(max_records=FEW)
     assert successor.end() == 0, successor.text
-    zombie.wake()
+    zombie.resume()
     assert is_fenced(zombie), zombie.text
-    world.slept_in_handler = True
+    world.paused_in_handler = True
     assert world.faults() == []
 
 
@@ -90,7 +90,7 @@ def test_of_two_that_start_at_once_one_goes_on(world: ChaosRun) -> None:
     for engine in engines:
         engine.wait_until_paused()
     for engine in engines:
-        engine.wake()
+        engine.resume()
     assert sorted(engine.end() for engine in engines) == [0, 1]
     assert sum(is_fenced(engine) for engine in engines) == 1
     assert world.faults() == []

@@ -1,5 +1,5 @@
-"""A few kills of the many of ``make chaos``: an engine is killed where it hurts most, started again, and no record was
-lost, repeated or blamed. And handlers that go wrong by themselves."""
+"""A few of the kills of ``make chaos``: an engine is killed at critical points and started again, and no record is
+lost, repeated or charged. And handlers that fail by themselves."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The world of a group under attack, as its supervisor sees it: producing, starting engines, judging.
 
-What is judged is what anybody could see: the tables, the log's ends, the file of calls, exit codes.
+What is checked is what any user could see: the tables, the log's ends, the file of calls, exit codes.
 """
 
 from __future__ import annotations
@@ -121,11 +121,11 @@ class Engine:
             assert time.monotonic() < deadline, self.text
             time.sleep(0.05)
 
-    def wake(self) -> None:
+    def resume(self) -> None:
         send_to_session(self.process.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """Whatever is left of it, workers and executors included. Afterwards its pid may be somebody else's."""
+        """Whatever is left of it, workers and executors included. Afterwards its pid may belong to another process."""
         if self.process.returncode is None:
             send_to_session(self.process.pid, signal.SIGKILL)
             self.process.wait()
@@ -133,7 +133,7 @@ class Engine:
 
 @dataclass(slots=True)
 class ChaosRun:
-    """``values``: what every record says. ``slept_in_handler``: see ``Evidence``."""
+    """``values``: what every record says. ``paused_in_handler``: see ``Evidence``."""
 
     spark: SparkSession
     directory: Path
@@ -142,7 +142,7 @@ class ChaosRun:
     partitions: int = 2
     limit: int = 6
     values: dict[Offset, str] = field(default_factory=dict)
-    slept_in_handler: bool = False
+    paused_in_handler: bool = False
     engines: list[Engine] = field(default_factory=list)
 
     @classmethod
@@ -228,7 +228,7 @@ class ChaosRun:
             kills=sum(engine.struck and engine.order.fault != "" for engine in self.engines),
             refusals=sum(engine.last_line.startswith("SinkError") for engine in self.engines),
             limit=self.limit,
-            slept_in_handler=self.slept_in_handler,
+            paused_in_handler=self.paused_in_handler,
         )
         return faults_in(evidence)
 

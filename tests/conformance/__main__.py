@@ -17,9 +17,9 @@ map to ours so:
 * A write of a lock timeout that fails: Kafka releases the records anyway. Ours: not committed, so still Acquired
   past their deadline, and released by the next micro-batch that commits. The replay commits without writing.
 * A write that stays pending (``hold``): its records can meanwhile be neither acknowledged nor acquired. Ours: the
-  next micro-batch begins after the commit, so nobody meets a pending record, and a lock that ends meanwhile ends
+  next micro-batch begins after the commit, so no request meets a pending record, and a lock that ends meanwhile ends
   after it. Not replayed from there on.
-* After FENCED_*: Kafka drops the share-partition and loads it anew. Ours: the engine stops, its successor loads
+* After FENCED_*: Kafka drops the share-partition and loads it again. Ours: the engine stops, its successor loads
   the log.
 
 Not copied, on purpose: where Kafka throws (``kafka_internal_exception``), ours answers INVALID_RECORD_STATE to an

@@ -1,8 +1,7 @@
 """The persister of the replay: what a share coordinator holds after the writes a Kafka leader would have sent.
 
-A write carries the SPSO from before the change and only what this one request changed, Acquired never (surprises 3
-and 4).
-Acquisitions and moves of the log start write nothing.
+A write carries the SPSO from before the change and only what this one request changed, Acquired never (surprises 3 and
+4). Acquisitions and moves of the log start write nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Read golden files. Whatever is wrong with one is told in one line (``GoldenFileError``)."""
+"""Read golden files. Whatever is wrong with one is reported in one line (``GoldenFileError``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The golden facts of Kafka 4.2.0, as part of ``make test``; what is compared is told in ``__main__``."""
+"""The golden facts of Kafka 4.2.0, as part of ``make test``; what is compared is described in ``__main__``."""
 
 from __future__ import annotations
 

@@ -35,9 +35,9 @@ def test_a_run_with_a_dead_letter_topic(
     lab.create(dead, 1)
     lab.put(topic, {p: [Sent(value=b"%d" % (2 * n + p)) for n in range(10)] for p in range(2)})
     assert cli.main(order(broker, tmp_path / "state", topic, "--dead-letter", dead)) == 0
-    told = capsys.readouterr().out
-    assert "accepted                19" in told
-    assert "rejected                 1" in told
+    output = capsys.readouterr().out
+    assert "accepted                19" in output
+    assert "rejected                 1" in output
     (letter,) = lab.log.read(spark, [OffsetSpan(dead, 0, 0, 0)], 1).collect()
     headers = {key: bytes(value).decode() for key, value in letter.headers}
     assert bytes(letter.value) == b"7"
@@ -53,7 +53,7 @@ def test_a_topic_that_does_not_exist(
     KafkaLab(broker).create(there, 1)
     names = (gone, there) if missing == "topic" else (there, gone)
     assert cli.main(order(broker, tmp_path / "state", names[0], "--dead-letter", names[1])) == cli.BAD_INPUT
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert gone in told
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1
+    assert gone in output
     assert list(tmp_path.iterdir()) == []

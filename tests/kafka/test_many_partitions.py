@@ -43,7 +43,7 @@ def topic(broker: str) -> str:
     return name
 
 
-def told(progress: MicroBatchProgress) -> str:
+def progress_text(progress: MicroBatchProgress) -> str:
     steps = " ".join(f"{name} {seconds:.2f}" for name, seconds in progress.steps.items())
     return f"{progress.acquired} acquired, {sum(progress.steps.values()):.2f} s: {steps}"
 
@@ -56,7 +56,7 @@ def test_each_record_of_200_partitions_is_accepted_once(
     group = group.process(handle, output=OUTPUT).to_delta(str(tmp_path / "out")).listen(progress.append)
     group = group.option("share.auto.offset.reset", "earliest").trigger(availableNow=True)
     assert group.start().awaitTermination(WAIT_S)
-    print("", *map(told, progress), sep="\n")
+    print("", *map(progress_text, progress), sep="\n")
 
     each = RECORDS // PARTITIONS
     rows = spark.read.format("delta").load(str(tmp_path / "out")).collect()

@@ -1,4 +1,4 @@
-"""Broken storage: the engine refuses in one line or goes on from what is right; never from a wrong state in silence."""
+"""Broken storage: the engine refuses in one line or goes on from the right state; never silently from a wrong one."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def restore_table(world: DeltaWorld) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "message"),
     [
         (cut_commit, r"share_state_log cannot be used: "),
         (lose_data_file, r"share_state_log cannot be used: "),
@@ -78,10 +78,10 @@ def restore_table(world: DeltaWorld) -> None:
     ],
 )
 def test_a_damaged_log_is_refused_in_one_line(
-    world: DeltaWorld, damage: Callable[[DeltaWorld], None], told: str
+    world: DeltaWorld, damage: Callable[[DeltaWorld], None], message: str
 ) -> None:
     damage(world)
-    with pytest.raises(StateError, match=told) as caught:
+    with pytest.raises(StateError, match=message) as caught:
         world.engine()
     assert "\n" not in str(caught.value)
 
@@ -114,7 +114,7 @@ def full_disk(spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def unwritable(directory: Path) -> Iterator[None]:
-    """Nobody, root included, can put a file there."""
+    """No user, root included, can create a file there."""
     if subprocess.run(["chattr", "+i", str(directory)], capture_output=True, check=False).returncode:
         if os.geteuid() == 0:
             pytest.skip("root, on a file system without immutable directories")

@@ -72,7 +72,7 @@ def offsets(engine: EngineLife) -> list[int]:
 
 
 def test_a_late_append_does_not_count_however_much_others_have_committed_since(world: DeltaWorld) -> None:
-    """The claim that it came after is all that its claimer ever wrote, so only the order of commits tells."""
+    """The claim that it came after is all that its claimer ever wrote, so only the order of commits decides."""
     zombie = world.engine()
     zombie.run()
     decided_at = world.clock()
@@ -86,7 +86,7 @@ def test_a_late_append_does_not_count_however_much_others_have_committed_since(w
     assert world.windows() == ["0-3: 0-2 Q1"]
 
 
-def test_where_the_rows_tell_nobody_walks_far(world: DeltaWorld) -> None:
+def test_where_the_rows_suffice_few_commits_are_read(world: DeltaWorld) -> None:
     """The last claimer has written its snapshots: that is decided, whatever was before."""
     zombie = world.engine()
     zombie.run()

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from share_spark import EmbeddedTopicLog, cli
-from share_spark.delta.housekeeping import KeptTable, housekeeping_session
 from share_spark.delta.location import Location
+from share_spark.delta.table_maintenance import KeptTable, maintenance_session
 from share_spark.maintenance import compaction
+from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.maintenance.compaction import compact
 from share_spark.maintenance.compaction_order import CompactionOrder
 from share_spark.maintenance.compaction_report import CompactionReport, report_lines
 from share_spark.maintenance.heartbeat import Heartbeat, heartbeat_file, lock_file
 from share_spark.maintenance.idle_groups import evidence_of, snapshot_group
 from share_spark.maintenance.retention import log_starts_after
-from share_spark.maintenance.upkeep import Upkeep
 from share_spark.model.errors import ConfigError, FencedError, StateError
 from share_spark.model.offsets import LogEnds
 from share_spark.output.dead_letters import COLUMNS, TABLE_KIND
@@ -69,12 +69,12 @@ def test_a_group_without_engine_gets_a_snapshot_once(spark: SparkSession, world:
         engine.run()
     before = world.windows()
     assert segments(world) == {0: 4}
-    (told, *_) = texts(compact(spark, order(world)))
-    assert told == "group billing: snapshot of 2 share-partitions instead of 2 updates"
+    (step, *_) = texts(compact(spark, order(world)))
+    assert step == "group billing: snapshot of 2 share-partitions instead of 2 updates"
     assert segments(world) == {0: 4, 1: 2}
     assert world.windows() == before
-    (told, *_) = texts(compact(spark, order(world)))
-    assert told == "group billing: nothing since its last snapshot"
+    (step, *_) = texts(compact(spark, order(world)))
+    assert step == "group billing: nothing since its last snapshot"
     assert segments(world) == {0: 4, 1: 2}
     successor = world.engine()
     assert successor.store.writer_epoch == 3
@@ -86,16 +86,18 @@ def test_a_living_engine_is_left_alone(spark: SparkSession, world: DeltaWorld) -
     engine = world.engine()
     engine.run()
     engine.run()
-    upkeep = Upkeep(spark=spark, location=world.location, store=engine.store, refresh_ms=HOUR_MS, retention_ms=0)
-    upkeep.start()
-    (told, *_) = texts(compact(spark, order(world, idle_ms=60_000)))
-    assert "an engine runs it" in told
+    maintenance = BackgroundMaintenance(
+        spark=spark, location=world.location, store=engine.store, refresh_ms=HOUR_MS, retention_ms=0
+    )
+    maintenance.start()
+    (step, *_) = texts(compact(spark, order(world, idle_ms=60_000)))
+    assert "an engine runs it" in step
     engine.run()
-    upkeep.close()
+    maintenance.close()
 
 
-def test_an_idle_engine_lives_as_long_as_its_heart_beats(spark: SparkSession, world: DeltaWorld) -> None:
-    """It appends nothing, so the log alone would tell a dead one."""
+def test_an_idle_engine_counts_as_running_while_its_heartbeat_is_recent(spark: SparkSession, world: DeltaWorld) -> None:
+    """It appends nothing, so by the log alone it would count as ended."""
     world.produce(1)
     engine = world.engine()
     engine.run()
@@ -104,8 +106,8 @@ def test_an_idle_engine_lives_as_long_as_its_heart_beats(spark: SparkSession, wo
     heartbeat = Heartbeat(file=file, text="run1", every_ms=100)
     heartbeat.start()
     time.sleep(2.5)
-    (told, *_) = texts(compact(spark, order(world, idle_ms=2_000)))
-    assert "an engine runs it" in told
+    (step, *_) = texts(compact(spark, order(world, idle_ms=2_000)))
+    assert "an engine runs it" in step
     engine.run()
     heartbeat.close()
     time.sleep(2.5)
@@ -129,7 +131,7 @@ def test_an_engine_that_starts_while_the_evidence_is_looked_at_wins(spark: Spark
 def test_what_an_engine_left_in_its_journal_is_for_the_next_engine(
     spark: SparkSession, world: DeltaWorld, tmp_path: Path
 ) -> None:
-    """Whether it counts is told by the segment of the engine that wrote it."""
+    """Whether it counts depends on the segment of the engine that wrote it."""
     world.produce(3)
     engine = world.engine()
     engine.run()
@@ -214,7 +216,7 @@ def test_what_is_younger_than_the_retention_is_left_though_delta_rounds_it_to_ho
 ) -> None:
     """A file that no commit knows yet: that of an append in flight."""
     spark.range(1).write.format("delta").save(str(tmp_path / "table"))
-    table = KeptTable(housekeeping_session(spark), Location.parse(str(tmp_path / "table")))
+    table = KeptTable(maintenance_session(spark), Location.parse(str(tmp_path / "table")))
     file = tmp_path / "table" / "part-00000-in-flight.parquet"
     file.write_text("")
     table.vacuum(60_000)
@@ -294,9 +296,9 @@ def test_dead_letters_and_records_go_when_their_time_is_over(
     log.append("orders", [Message(b"3", partition=0, timestamp=new), Message(b"4", partition=1, timestamp=old)])
     wanted = {"dead_letter": letters, "dead_letter_retention_ms": 2 * HOUR_MS}
     wanted |= {"topic_table": topics, "topic_retention_ms": 2 * HOUR_MS}
-    told = texts(compact(spark, order(world, **wanted)))
-    assert "letters: delete 2 letters" in told
-    assert "topics: move the log start of orders to (partition: offset) 0: 2, 1: 1" in told
+    steps = texts(compact(spark, order(world, **wanted)))
+    assert "letters: delete 2 letters" in steps
+    assert "topics: move the log start of orders to (partition: offset) 0: 2, 1: 1" in steps
     assert [row.offset for row in letters.load(spark).collect()] == [0]
     assert dict(log.log_ends("orders")) == {0: LogEnds(2, 3), 1: LogEnds(1, 1)}
     assert [row.offset for row in topics.load(spark).collect()] == [2]
@@ -304,7 +306,7 @@ def test_dead_letters_and_records_go_when_their_time_is_over(
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         ({"group_id": "shipping"}, "no group 'shipping' in"),
         ({"dead_letter": "state/share_state_log"}, "is not a dead-letter table of share_spark"),
@@ -312,13 +314,13 @@ def test_dead_letters_and_records_go_when_their_time_is_over(
     ],
 )
 def test_what_is_not_there_is_refused_and_nothing_changed(
-    spark: SparkSession, world: DeltaWorld, tmp_path: Path, more: dict[str, str], told: str
+    spark: SparkSession, world: DeltaWorld, tmp_path: Path, more: dict[str, str], message: str
 ) -> None:
     world.produce(1)
     world.engine().run()
     before = contents(tmp_path)
     given = {key: value if key == "group_id" else Location.parse(str(tmp_path / value)) for key, value in more.items()}
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         compact(spark, order(world, **given))
     assert contents(tmp_path) == before
 
@@ -344,7 +346,7 @@ def test_a_location_that_is_not_ours_is_one_line(
 
 
 def test_beside_a_running_engine(spark: SparkSession, tmp_path: Path) -> None:
-    """Compactions in a loop: no micro-batch fails, nobody is fenced, and a restart finds what the engine had."""
+    """Compactions in a loop: no micro-batch fails, no engine is fenced, and a restart finds what the engine had."""
     world = DeltaWorld(
         spark,
         str(tmp_path / "state"),
@@ -353,8 +355,10 @@ def test_beside_a_running_engine(spark: SparkSession, tmp_path: Path) -> None:
         **{UPDATES: 3},
     )
     engine = world.engine()
-    upkeep = Upkeep(spark=spark, location=world.location, store=engine.store, refresh_ms=1_000, retention_ms=HOUR_MS)
-    upkeep.start()
+    maintenance = BackgroundMaintenance(
+        spark=spark, location=world.location, store=engine.store, refresh_ms=1_000, retention_ms=HOUR_MS
+    )
+    maintenance.start()
     over, reports, faults = threading.Event(), [], []
 
     def keep_compacting() -> None:
@@ -363,7 +367,7 @@ def test_beside_a_running_engine(spark: SparkSession, tmp_path: Path) -> None:
                 reports.append(
                     compact(spark, order(world, idle_ms=60_000, history_retention_ms=1, vacuum_retention_ms=600_000))
                 )
-            except Exception as fault:  # noqa: BLE001 - told below
+            except Exception as fault:  # noqa: BLE001 - reported below
                 faults.append(fault)
 
     thread = threading.Thread(target=keep_compacting)
@@ -372,7 +376,7 @@ def test_beside_a_running_engine(spark: SparkSession, tmp_path: Path) -> None:
     try:
         while len(reports) < 3 and not faults and batches < 300:
             world.produce(2, batches % 2)
-            upkeep.note(engine.run().touched, engine.store.segment)
+            maintenance.note(engine.run().touched, engine.store.segment)
             batches += 1
     finally:
         over.set()
@@ -381,19 +385,19 @@ def test_beside_a_running_engine(spark: SparkSession, tmp_path: Path) -> None:
     assert len(reports) >= 3
     assert any("prune" in line for report in reports for line in texts(report))
     engine.run(stopping=True)
-    upkeep.close()
+    maintenance.close()
     successor = world.engine()
     assert dict(successor.engine._summaries) == dict(engine.engine._summaries)
 
 
 def test_a_running_job_compacts_by_itself(spark: SparkSession, world: DeltaWorld) -> None:
-    """By ``compaction.interval``, in its upkeep's thread, its session's settings untouched."""
+    """By ``compaction.interval``, in its thread of background maintenance, its session's settings untouched."""
     world.produce(3)
     world.engine().run()
     engine = world.engine()
     engine.run()
     settings = dict(spark.conf.getAll)
-    upkeep = Upkeep(
+    maintenance = BackgroundMaintenance(
         spark=spark,
         location=world.location,
         store=engine.store,
@@ -401,9 +405,9 @@ def test_a_running_job_compacts_by_itself(spark: SparkSession, world: DeltaWorld
         retention_ms=HOUR_MS,
         compaction_interval_ms=100,
     )
-    upkeep.start()
+    maintenance.start()
     until(lambda: len(files_of(world, 0)) == 1)
-    upkeep.close()
+    maintenance.close()
     changed = {key: value for key, value in spark.conf.getAll.items() if settings.get(key) != value}
     assert [key for key in changed if "lastCommitVersionInSession" not in key] == []
     engine.run()

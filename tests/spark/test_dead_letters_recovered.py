@@ -1,4 +1,4 @@
-"""Dead letters that an engine announced and did not write: the next one judges them, and writes them once."""
+"""Dead letters that an engine announced and did not write: the next one decides which count, and writes them once."""
 
 from __future__ import annotations
 

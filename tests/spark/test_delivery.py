@@ -125,7 +125,7 @@ def test_a_broken_contract_comes_from_the_worker_as_one_line(records: DataFrame)
 
 
 def test_each_record_is_read_once_and_handled_once(records: DataFrame, tmp_path: Path) -> None:
-    """Each reading of a batch before the handler leaves a line in a file of its own."""
+    """Each reading of a batch before the handler writes a line to a separate file."""
     seen = str(tmp_path)
 
     def note(batches: Any) -> Any:
@@ -172,7 +172,7 @@ def test_a_handler_without_rows_has_no_outputs(records: DataFrame) -> None:
 
 
 def test_lost_output_never_calls_the_handler_again(records: DataFrame, tmp_path: Path) -> None:
-    """Blocks that are gone, all or some, are an error for the reader: no second call, no row missing unnoticed."""
+    """Lost blocks, all or some, are an error for the reader: no second call, and no row is left out silently."""
     seen = str(tmp_path / "calls")
 
     def note(record: Record) -> Any:
@@ -275,8 +275,8 @@ def test_output_schemas_that_cannot_be(records: DataFrame) -> None:
         as_handler(price, output=pa.schema([]))
 
 
-def test_the_first_record_of_each_task_tells_the_stage_attempt(records: DataFrame) -> None:
-    told = [row["__task"] for row in _with_task(records, ["offset"]).collect()]
-    threads = [thread for thread in told if thread is not None]
+def test_the_first_record_of_each_task_names_the_stage_attempt(records: DataFrame) -> None:
+    threads_or_none = [row["__task"] for row in _with_task(records, ["offset"]).collect()]
+    threads = [thread for thread in threads_or_none if thread is not None]
     assert len(threads) == 3
     assert all(re.search(r"in stage \d+\.0 \(TID \d+\)", thread) for thread in threads)

@@ -154,7 +154,7 @@ def test_workers_that_die_before_the_handler_is_called_are_a_fault_and_no_attemp
 
 @pytest.mark.slow
 def test_the_repeat_of_a_stage_calls_nothing_twice(tmp_path: Path) -> None:
-    """Tasks of the second stage attempt have attempt number 0 again; a record may be in two tasks' hands."""
+    """Tasks of the second stage attempt have attempt number 0 again; a record may have been in two tasks."""
     (result,), calls = run("local[1,4]", AFTER_A_SHUFFLE, tmp_path)
     assert result["accepted"] == len(calls) == 60
     assert set(calls.values()) == {1}

@@ -1,5 +1,5 @@
-"""Output rows into a Delta table, each once, whoever dies when: crashes are sinks that are thrown away, zombies are
-sinks that go on after another one's claim."""
+"""Output rows into a Delta table, each once, wherever an engine crashes: a crash is a sink that is not used any more, a
+zombie one that goes on after another sink's claim."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_first_claim_returns_nothing_and_rows_are_written(place: SinkPlace) ->
 def test_a_delivery_without_rows_leaves_no_trace(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
     before = place.versions()
-    sink.commit(BatchStamp(epoch, 0), None, b"nobody needs me")
+    sink.commit(BatchStamp(epoch, 0), None, b"not needed")
     assert place.versions() == before
     assert place.journal() == [(1, -1)]
 
@@ -72,7 +72,7 @@ def test_what_was_journaled_but_not_written_is_dropped(place: SinkPlace) -> None
 
 
 def test_only_the_last_delivery_can_be_unabsorbed(place: SinkPlace) -> None:
-    """An engine that dies after its state row and before it forgets leaves an entry that need not come back."""
+    """An engine that ends after its state row and before ``forget`` leaves an entry that is not needed any more."""
     sink, epoch, _ = place.claimed()
     sink.commit(BatchStamp(epoch, 0), place.rows(1), b"absorbed")
     sink.commit(BatchStamp(epoch, 1), place.rows(2), b"not absorbed")
@@ -186,7 +186,7 @@ def test_our_own_append_is_known_by_its_number_where_its_commit_file_is_gone(pla
 
 @dataclass(frozen=True, kw_only=True)
 class CleansLog(Location):
-    """Right after the append somebody else writes, and cleans up the log."""
+    """Right after the append another program writes, and cleans up the log."""
 
     place: SinkPlace
 
@@ -262,7 +262,7 @@ def test_a_table_whose_columns_changed_under_us(place: SinkPlace) -> None:
 
 
 def test_a_table_that_is_gone(place: SinkPlace, tmp_path: Path) -> None:
-    """Delta would make it anew, without what its transactions say."""
+    """Delta would create it again, without what its transactions say."""
     sink, epoch, _ = place.claimed()
     place.log().parent.rename(tmp_path / "elsewhere")
     with pytest.raises(SinkError, match="is gone"):
@@ -287,7 +287,7 @@ def test_an_append_that_happened_though_it_raised_is_believed(place: SinkPlace) 
     assert place.claimed()[2] is None
 
 
-def test_where_nobody_can_tell_whether_it_was_written_the_next_claim_does(
+def test_where_the_outcome_of_an_append_is_unknown_the_next_claim_finds_it(
     place: SinkPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The append has happened, its answer is lost, and then the storage does not answer at all."""
@@ -299,7 +299,7 @@ def test_where_nobody_can_tell_whether_it_was_written_the_next_claim_does(
 
     with monkeypatch.context() as patch:
         patch.setattr(CommitFiles, "read", unreachable)
-        with pytest.raises(OutputUnknownError, match="does not tell what is in it: no route to host"):
+        with pytest.raises(OutputUnknownError, match="does not say what is in it: no route to host"):
             sink.commit(BatchStamp(epoch, 0), place.rows(1), b"acks")
     assert place.claimed(counted=BatchStamp(epoch, 0))[2] == b"acks"
     assert place.written() == [1]
@@ -341,7 +341,7 @@ def test_a_catalog_table_works_as_well(place: SinkPlace) -> None:
         ("id bigint, what string, day date", "it is partitioned by day, which the output schema does not have"),
     ],
 )
-def test_a_table_that_does_not_fit_is_told_at_once(place: SinkPlace, columns: str, reason: str) -> None:
+def test_a_table_that_does_not_fit_is_reported_at_once(place: SinkPlace, columns: str, reason: str) -> None:
     place.table.create(place.spark, columns, partitioned_by=["day"] if "day" in columns else ())
     with pytest.raises(ConfigError, match=f"sink {place.table}: {reason}"):
         place.engine().prepare(SCHEMA)

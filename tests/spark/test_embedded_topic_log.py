@@ -148,7 +148,7 @@ def test_keys_decide_and_records_without_go_in_turn(spark: SparkSession, lab: Em
     assert in_turn == {25}
 
 
-def test_rows_that_somebody_else_appended_count(spark: SparkSession, lab: EmbeddedLab, table: str) -> None:
+def test_rows_that_another_program_appended_count(spark: SparkSession, lab: EmbeddedLab, table: str) -> None:
     topic = fresh_name()
     lab.create(topic, 1)
     lab.put(topic, {0: numbered(3)})

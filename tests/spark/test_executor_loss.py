@@ -1,4 +1,4 @@
-"""An executor is killed while a share group runs: the job goes on by itself, and every record comes to its end.
+"""An executor is killed while a share group runs: the job goes on by itself, and every record is finished.
 
 On a cluster of two executors in a process of its own. The live state is cached on the executors, so one of them takes
 half of it along; what its handler was doing is released and delivered again with a higher count.
@@ -32,8 +32,8 @@ spark = build_session("executor loss", "local-cluster[2,1,1024]", conf)
 def executors():
     driver = spark._jvm.java.lang.ProcessHandle.current().pid()
     command = ["pgrep", "-P", str(driver), "-f", "CoarseGrainedExecutorBackend"]
-    told = subprocess.run(command, capture_output=True, text=True)
-    return [int(pid) for pid in told.stdout.split()]
+    listing = subprocess.run(command, capture_output=True, text=True)
+    return [int(pid) for pid in listing.stdout.split()]
 
 def slow(record):
     with open(directory + "/calls", "a") as file:

@@ -1,4 +1,4 @@
-"""The audit on real tables: what the log tells of one record and of all attempts, and what it leaves out."""
+"""The audit on real tables: what the log says of one record and of all attempts, and what it leaves out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from share_spark import attempts, cli, history
-from share_spark.maintenance.upkeep import Upkeep
+from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.model.errors import ConfigError, FencedError, StateError
 from share_spark.state.tables import log_table, state_table
 from share_spark.testing.memory_delivery import Answer
@@ -37,7 +37,7 @@ def by_offset(_topic: str, _partition: int, offset: int, count: int) -> Answer:
     return {0: ACCEPT, 2: REJECT, 3: RELEASE}.get(offset, ACCEPT)
 
 
-def told(world: DeltaWorld, offset: int, partition: int = 0) -> list[str]:
+def event_texts(world: DeltaWorld, offset: int, partition: int = 0) -> list[str]:
     """``event count [note] batch.epoch`` of one record, each with its member if it is an acquisition."""
     frame = history(world.spark, str(world.location), group_id=GROUP, topic=TOPIC, partition=partition, offset=offset)
     return [
@@ -54,21 +54,21 @@ def run(engine: EngineLife, micro_batches: int) -> None:
         engine.run()
 
 
-def test_each_kind_of_end_is_told_in_order_over_several_segments(make_world: MakeWorld) -> None:
+def test_each_kind_of_end_is_reported_in_order_over_several_segments(make_world: MakeWorld) -> None:
     world = make_world(handler=by_offset, **{UPDATES: 2, LIMIT: 3})
     world.produce(4)
     run(world.engine(), 5)
     first = "acquired 1 by spark-run1 in 1.0"
-    assert told(world, 0) == [first, "accepted 1 in 1.1"]
-    assert told(world, 1) == [first, "released 1 in 1.1", "acquired 2 by spark-run1 in 1.1", "accepted 2 in 1.2"]
-    assert told(world, 2) == [first, "rejected 1 in 1.1"]
-    assert told(world, 3) == [
+    assert event_texts(world, 0) == [first, "accepted 1 in 1.1"]
+    assert event_texts(world, 1) == [first, "released 1 in 1.1", "acquired 2 by spark-run1 in 1.1", "accepted 2 in 1.2"]
+    assert event_texts(world, 2) == [first, "rejected 1 in 1.1"]
+    assert event_texts(world, 3) == [
         first,
         *("released 1 in 1.1", "acquired 2 by spark-run1 in 1.1"),
         *("released 2 in 1.2", "acquired 3 by spark-run1 in 1.2"),
         "delivery limit reached 3 in 1.3",
     ]
-    assert told(world, 4) == []
+    assert event_texts(world, 4) == []
     segments = log_table(world.location).load(world.spark).select("segment").distinct()
     assert segments.count() > 1
 
@@ -94,15 +94,15 @@ def test_what_a_crash_took_is_lost(make_world: MakeWorld) -> None:
     world.clock.advance(30_000)
     second = world.engine()
     run(second, 3)
-    assert told(world, 0) == [
+    assert event_texts(world, 0) == [
         *("acquired 1 by spark-run1 in 1.0", "lost 1 in 2.0"),
         *("acquired 2 by spark-run2 in 2.1", "accepted 2 in 2.2"),
     ]
 
 
 @pytest.mark.parametrize("notes_left", [True, False])
-def test_what_a_zombie_appended_is_not_told(make_world: MakeWorld, notes_left: bool) -> None:
-    """Its acknowledgements counted for nobody: the record was delivered again. With the commits gone as well."""
+def test_what_a_zombie_appended_is_not_reported(make_world: MakeWorld, notes_left: bool) -> None:
+    """Its acknowledgements did not count: the record was delivered again. With the commits gone as well."""
     world = make_world()
     world.produce(1)
     zombie = world.engine()
@@ -120,7 +120,7 @@ def test_what_a_zombie_appended_is_not_told(make_world: MakeWorld, notes_left: b
         *("acquired 1 by spark-run1 in 1.0", "lost 1 in 2.0"),
         *("acquired 2 by spark-run2 in 2.1", "accepted 2 in 2.2"),
     ]
-    assert told(world, 0) == expected
+    assert event_texts(world, 0) == expected
     found = attempts(world.spark, world.location, GROUP).orderBy("writer_epoch", "batch_id")
     assert [(row.delivery_count, row.outcome) for row in found.collect()] == [(1, "lost"), (2, "accepted")]
 
@@ -137,14 +137,14 @@ def clean_up(world: DeltaWorld) -> None:
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
-def test_without_history_the_states_are_told(make_world: MakeWorld) -> None:
+def test_without_history_the_states_are_reported(make_world: MakeWorld) -> None:
     world = make_world(handler=by_offset, history__retention="0")
     world.produce(4)
     run(world.engine(), 3)
     first, unknown = "acquired 1 by spark-run1 in 1.0", "[reason not kept]"
-    assert told(world, 0) == [first, f"finished 1 {unknown} in 1.1"]
-    assert told(world, 2) == [first, f"archived 1 {unknown} in 1.1"]
-    assert told(world, 3)[:3] == [first, f"available 1 {unknown} in 1.1", "acquired 2 by spark-run1 in 1.1"]
+    assert event_texts(world, 0) == [first, f"finished 1 {unknown} in 1.1"]
+    assert event_texts(world, 2) == [first, f"archived 1 {unknown} in 1.1"]
+    assert event_texts(world, 3)[:3] == [first, f"available 1 {unknown} in 1.1", "acquired 2 by spark-run1 in 1.1"]
     assert attempts(world.spark, world.location).isEmpty()
 
 
@@ -153,9 +153,9 @@ def test_what_was_pruned_is_earlier_than_the_log(make_world: MakeWorld, capsys: 
     world.produce(3)
     run(world.engine(), 3)
     log_table(world.location).delta_table(world.spark).delete("segment < 2")
-    assert told(world, 2) == ["acknowledged 1 [earlier than the log] in 1.2"]
-    assert told(world, 1)[-1] == "acquired 3 by spark-run1 in 1.2"
-    assert told(world, 0) == []
+    assert event_texts(world, 2) == ["acknowledged 1 [earlier than the log] in 1.2"]
+    assert event_texts(world, 1)[-1] == "acquired 3 by spark-run1 in 1.2"
+    assert event_texts(world, 0) == []
     code, lines = command(world, capsys, offset="0")
     assert code == 0
     assert lines[2] == (
@@ -249,7 +249,7 @@ def test_what_is_not_there_is_one_line(
         attempts(world.spark, nowhere)
 
 
-def test_the_state_table_tells_what_it_said_before(make_world: MakeWorld) -> None:
+def test_the_state_table_says_what_it_said_before(make_world: MakeWorld) -> None:
     """Delta's time travel, by version and by time: the answer to *what was in flight when*. Three runs, one after the
     other, each of which brings the table up to date as it ends."""
     world = make_world(handler=lambda *_: RELEASE)
@@ -269,9 +269,9 @@ def test_the_state_table_tells_what_it_said_before(make_world: MakeWorld) -> Non
 
 
 def refresh(world: DeltaWorld, engine: EngineLife) -> None:
-    """A round of upkeep, which rewrites the table."""
-    upkeep = Upkeep(
+    """A round of background maintenance, which rewrites the table."""
+    maintenance = BackgroundMaintenance(
         spark=world.spark, location=world.location, store=engine.store, refresh_ms=3_600_000, retention_ms=3_600_000
     )
-    upkeep.start()
-    upkeep.close()
+    maintenance.start()
+    maintenance.close()

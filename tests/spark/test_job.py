@@ -70,31 +70,33 @@ def refused(lake: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
     before = versions(lake)
     capsys.readouterr()
     assert cli.main(arguments) == cli.BAD_INPUT
-    told = capsys.readouterr()
-    assert told.err.count("\n") == 1, told.err
-    assert told.err.startswith("share-spark: ")
-    assert told.out == ""
+    output = capsys.readouterr()
+    assert output.err.count("\n") == 1, output.err
+    assert output.err.startswith("share-spark: ")
+    assert output.out == ""
     assert versions(lake) == before
-    return told.err
+    return output.err
 
 
-def test_a_run_tells_what_it_did(
+def test_a_run_reports_what_it_did(
     spark: SparkSession, lake: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     letters = str(tmp_path / "letters")
-    arguments = order(lake, "--starting", "earliest", "--dead-letter", letters, handler="odd_ones_out", group="told")
+    arguments = order(
+        lake, "--starting", "earliest", "--dead-letter", letters, handler="odd_ones_out", group="reported"
+    )
     assert cli.main(arguments) == 0
-    told = capsys.readouterr()
+    output = capsys.readouterr()
     summary = dict(
-        line.split()[:2] for line in told.out.splitlines() if line.startswith("  ") and len(line.split()) > 1
+        line.split()[:2] for line in output.out.splitlines() if line.startswith("  ") and len(line.split()) > 1
     )
     counts = {name: summary[name] for name in ("acquired", "accepted", "released", "rejected", "lag", "1st", "2nd")}
     expected = {"acquired": 25, "accepted": 17, "released": 5, "rejected": 2, "lag": 0, "1st": 20, "2nd": 2}
     assert counts == {name: str(count) for name, count in expected.items()}
-    assert "start: earliest" in told.err
+    assert "start: earliest" in output.err
     rows = spark.read.format("delta").load(letters).collect()
     assert sorted((int(row.value), row.delivery_count) for row in rows) == [(3, 1), (7, 5), (13, 1)]
-    sql = next(line.split(maxsplit=1)[1] for line in told.out.splitlines() if line.strip().startswith("SQL"))
+    sql = next(line.split(maxsplit=1)[1] for line in output.out.splitlines() if line.strip().startswith("SQL"))
     assert [(row.partition, row.start_offset, row.acquired) for row in spark.sql(sql).collect()] == [
         (0, 10, 0),
         (1, 10, 0),
@@ -104,9 +106,9 @@ def test_a_run_tells_what_it_did(
 def test_a_second_run_goes_on_from_the_state(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert cli.main(order(lake, group="living")) == 0
-    told = capsys.readouterr()
-    assert "start: the group's state" in told.err
-    assert "acquired                 0" in told.out
+    output = capsys.readouterr()
+    assert "start: the group's state" in output.err
+    assert "acquired                 0" in output.out
 
 
 def test_now_from_the_default_start_asks(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,47 +116,45 @@ def test_now_from_the_default_start_asks(lake: Path, capsys: pytest.CaptureFixtu
 
 
 def test_an_unknown_topic(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = refused(lake, capsys, order(lake, "--starting", "earliest", topic="ordres"))
-    assert "ordres" in told
+    output = refused(lake, capsys, order(lake, "--starting", "earliest", topic="ordres"))
+    assert "ordres" in output
 
 
 def test_no_topic_table(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = str(lake / "nowhere")
-    told = refused(lake, capsys, order(lake, "--starting", "earliest", "--topic-table", missing))
-    assert missing in told
+    output = refused(lake, capsys, order(lake, "--starting", "earliest", "--topic-table", missing))
+    assert missing in output
 
 
-def test_a_state_that_is_somebody_elses_table(
-    spark: SparkSession, lake: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_state_that_is_a_foreign_table(spark: SparkSession, lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     foreign = lake / "foreign"
     for place in (foreign, lake / "mixed" / "share_state_log"):
         spark.range(1).write.format("delta").save(str(place))
         state_dir = str(foreign if place is foreign else lake / "mixed")
-        told = refused(lake, capsys, order(lake, "--starting", "earliest", "--state", state_dir))
-        assert state_dir in told
+        output = refused(lake, capsys, order(lake, "--starting", "earliest", "--state", state_dir))
+        assert state_dir in output
 
 
 def test_a_state_of_a_newer_version(spark: SparkSession, lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     newer = lake / "newer"
     properties = "'share_spark.table' = 'share_state_log', 'share_spark.format.version' = '99'"
     spark.sql(f"CREATE TABLE delta.`{newer}/share_state_log` (a int) USING DELTA TBLPROPERTIES ({properties})")
-    told = refused(lake, capsys, order(lake, "--starting", "earliest", "--state", str(newer)))
-    assert "newer share_spark (format 99" in told
+    output = refused(lake, capsys, order(lake, "--starting", "earliest", "--state", str(newer)))
+    assert "newer share_spark (format 99" in output
 
 
 def test_a_checkpoint_of_another_group(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     theirs = str(lake / "state" / "_checkpoints" / "living")
-    told = refused(lake, capsys, order(lake, "--starting", "earliest", "--checkpoint", theirs))
-    assert "belongs to group 'living', not 'billing'" in told
+    output = refused(lake, capsys, order(lake, "--starting", "earliest", "--checkpoint", theirs))
+    assert "belongs to group 'living', not 'billing'" in output
 
 
 def test_a_dead_letter_table_of_another_kind(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = refused(lake, capsys, order(lake, "--starting", "earliest", "--dead-letter", str(lake / "topics")))
-    assert "is not a dead-letter table" in told
+    output = refused(lake, capsys, order(lake, "--starting", "earliest", "--dead-letter", str(lake / "topics")))
+    assert "is not a dead-letter table" in output
 
 
-def test_a_topic_that_was_created_anew(spark: SparkSession, lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_topic_that_was_created_again(spark: SparkSession, lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     topics = EmbeddedTopicLog(spark, str(lake / "topics"))
     topics.create_topic("fleeting", 1)
     assert cli.main(order(lake, "--starting", "earliest", topic="fleeting", group="loyal")) == 0
@@ -165,21 +165,21 @@ def test_a_topic_that_was_created_anew(spark: SparkSession, lake: Path, capsys: 
     topics.create_topic("fleeting", 1)
     capsys.readouterr()
     assert cli.main(order(lake, topic="fleeting", group="loyal")) == cli.BAD_INPUT
-    told = capsys.readouterr().err
-    assert "'fleeting' was deleted and created again" in told
-    assert told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert "'fleeting' was deleted and created again" in output
+    assert output.count("\n") == 1
     assert state(spark, str(lake / "state"), "loyal").collect() == before
 
 
-@pytest.mark.parametrize(("handler", "told"), [("too_few", "9 acknowledgement"), ("of_no_type", "of type double")])
+@pytest.mark.parametrize(("handler", "message"), [("too_few", "9 acknowledgement"), ("of_no_type", "of type double")])
 def test_a_handler_that_breaks_its_contract(
-    spark: SparkSession, lake: Path, capsys: pytest.CaptureFixture[str], handler: str, told: str
+    spark: SparkSession, lake: Path, capsys: pytest.CaptureFixture[str], handler: str, message: str
 ) -> None:
     """Known only when it is called: the run fails, in one line, and gives back what it held."""
     capsys.readouterr()
     assert cli.main(order(lake, "--starting", "earliest", group=handler, handler=handler)) == cli.FAILED
     lines = [line for line in capsys.readouterr().err.splitlines() if "records/s" not in line]
-    assert told in lines[-1]
+    assert message in lines[-1]
     assert handler in lines[-1]
     assert len([line for line in lines if line.startswith("share-spark: ")]) == 3
     held = state(spark, str(lake / "state"), handler).collect()

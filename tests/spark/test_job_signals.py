@@ -1,7 +1,7 @@
 """SIGINT and SIGTERM by real processes: by Python and by spark-submit, to either process of the job, once and twice.
 
-spark-submit is the parent of Python, and Python the parent of the JVM where there is no spark-submit: so `launcher`
-is the one and `child` the other.
+spark-submit is the parent of Python, and Python the parent of the JVM where there is no spark-submit: so `launcher` is
+the one and `child` the other.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def test_a_signal_stops_after_the_micro_batch(
     spark: SparkSession, started: JobProcess, tmp_path: Path, number: signal.Signals, to: str
 ) -> None:
     started.send(number, to)
-    assert started.end() == 0, started.told
-    assert f"stopped by {number.name}" in started.told
+    assert started.end() == 0, started.output
+    assert f"stopped by {number.name}" in started.output
     rows = state(spark, str(tmp_path / "state"), "g").collect()
     assert sum(row.start_offset for row in rows) > 0
     assert sum(row.acquired for row in rows) == 0
@@ -81,5 +81,5 @@ def test_a_second_signal_stops_at_once(started: JobProcess, to: str) -> None:
     started.send(TERM, to)
     started.wait_for("SIGTERM: stopping after the current micro-batch")
     started.send(TERM, to)
-    assert started.end() == 130, started.told
-    assert "stopped by" not in started.told
+    assert started.end() == 130, started.output
+    assert "stopped by" not in started.output

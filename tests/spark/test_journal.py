@@ -22,8 +22,8 @@ PURPOSE, GROUP = "output", "billing/eu"
 OLD, NEW = b"old" * 1_000, b"\x00new\n" * 2_000
 
 
-def entries(room: Path) -> Path:
-    return room / "_share_spark" / PURPOSE / "billing%2Feu"
+def entries(base: Path) -> Path:
+    return base / "_share_spark" / PURPOSE / "billing%2Feu"
 
 
 Mount = Callable[[str], str]
@@ -33,7 +33,7 @@ Mount = Callable[[str], str]
 def mounted(spark: SparkSession, tmp_path: Path) -> Iterator[Mount]:
     """A URL of a scheme, below which Hadoop finds ``tmp_path``."""
     name, local = f"t{uuid.uuid4().hex}", "org.apache.hadoop.fs.LocalFileSystem"
-    given = {f"fs.viewfs.mounttable.{name}.link./room": f"file://{tmp_path}"}
+    given = {f"fs.viewfs.mounttable.{name}.link./base": f"file://{tmp_path}"}
 
     def mount(scheme: str) -> str:
         if scheme != "viewfs":
@@ -42,7 +42,7 @@ def mounted(spark: SparkSession, tmp_path: Path) -> Iterator[Mount]:
             given["fs.viewfs.overload.scheme.target.file.impl"] = local
         for key, value in given.items():
             spark.conf.set(key, value)
-        return f"{scheme}://{name}/room"
+        return f"{scheme}://{name}/base"
 
     yield mount
     for key in given:
@@ -78,7 +78,7 @@ def test_an_entry_that_is_replaced_is_there_at_every_moment(spark: SparkSession,
 
 @contextmanager
 def watched(file: Path) -> Iterator[set[bytes | None]]:
-    """All contents that anybody can see, None where there is no such file."""
+    """All contents that a reader can see, None where there is no such file."""
     seen: set[bytes | None] = set()
     over = threading.Event()
 

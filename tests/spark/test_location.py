@@ -1,4 +1,4 @@
-"""Making a table although somebody else makes it, or has died while he did."""
+"""Creating a table while another program creates it, or after one ended while it did."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def begun(directory: Path) -> Location:
+def uncommitted(directory: Path) -> Location:
     """As a creator leaves it that was killed before its commit."""
     log = directory / "_delta_log"
     (log / "_staged_commits").mkdir(parents=True)
@@ -23,22 +23,22 @@ def begun(directory: Path) -> Location:
     return Location.parse(str(directory))
 
 
-def test_what_a_killed_creator_has_left_is_made_anew(
+def test_what_a_killed_creator_has_left_is_created_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(location, "_MAKING_S", 0.3)
-    table = begun(tmp_path / "orders")
+    table = uncommitted(tmp_path / "orders")
     assert table.is_free(spark)
     table.create(spark, "a int", properties={"share_spark.table": "orders"})
     assert table.properties(spark)["share_spark.table"] == "orders"
 
 
 def test_who_is_making_it_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:
-    """He has begun when we come, and commits while we wait."""
+    """It has begun before us, and commits while we wait."""
     made = tmp_path / "made"
     Location.parse(str(made)).create(spark, "a int", properties={"share_spark.table": "his"})
     commit = (made / "_delta_log" / "00000000000000000000.json").read_bytes()
-    table = begun(tmp_path / "orders")
+    table = uncommitted(tmp_path / "orders")
     with ThreadPoolExecutor() as pool:
         ours = pool.submit(table.create, spark, "b string", properties={"share_spark.table": "ours"})
         (tmp_path / "orders" / "_delta_log" / "00000000000000000000.json").write_bytes(commit)
@@ -48,7 +48,7 @@ def test_who_is_making_it_is_waited_for(spark: SparkSession, tmp_path: Path) -> 
 
 def test_what_another_process_has_made_is_seen_though_there_was_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """Delta remembers a log without commits."""
-    made, table = tmp_path / "made", begun(tmp_path / "orders")
+    made, table = tmp_path / "made", uncommitted(tmp_path / "orders")
     Location.parse(str(made)).create(spark, "a int")
     assert not table.exists(spark)
     log = tmp_path / "orders" / "_delta_log"
@@ -81,7 +81,7 @@ def test_many_make_it_at_once(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_log_with_a_commit_or_a_directory_with_anything_else_is_not_free(spark: SparkSession, tmp_path: Path) -> None:
-    table, foreign = begun(tmp_path / "orders"), begun(tmp_path / "foreign")
+    table, foreign = uncommitted(tmp_path / "orders"), uncommitted(tmp_path / "foreign")
     (tmp_path / "orders" / "_delta_log" / "00000000000000000000.json").write_text("{}")
     (tmp_path / "foreign" / "part-0.parquet").write_text("rows")
     assert not table.is_free(spark)

@@ -1,4 +1,4 @@
-"""Fifty groups in one state log, all at once: each finds what it committed, nothing of anybody else's."""
+"""Fifty groups in one state log, all at once: each finds what it committed, nothing of another group."""
 
 from __future__ import annotations
 
@@ -105,14 +105,14 @@ def test_fifty_groups_commit_to_one_log_at_once(spark: SparkSession, tmp_path: P
     # The rest in one read, since each claim and load of its own takes a second or two.
     expected = {key: summary[1:3] for winner in winners for key, summary in winner.summaries.items()}
     rows = state(spark, location).collect()
-    told = {SharePartitionKey(row.group_id, row.topic_id, row.partition): row for row in rows}
-    assert {key: (row.start_offset, row.end_offset) for key, row in told.items()} == expected
+    found_rows = {SharePartitionKey(row.group_id, row.topic_id, row.partition): row for row in rows}
+    assert {key: (row.start_offset, row.end_offset) for key, row in found_rows.items()} == expected
     alone = [row.acquired for row in rows if int(row.group_id[-2:]) not in TAKEN_OVER]
     assert alone == [10] * PARTITIONS * (GROUPS - len(TAKEN_OVER))
 
 
 def winner_of(first: Run, second: Run | None) -> Run:
-    """Of one group. Alone, nobody fences it; of two the higher epoch has got through all of its micro-batches."""
+    """Of one group. Alone, it is never fenced; of two the higher epoch has got through all of its micro-batches."""
     assert second is not None or not first.fenced
     runs = [run for run in (first, second) if run is not None and not run.fenced]
     winner = max(runs, key=lambda run: run.store.writer_epoch)

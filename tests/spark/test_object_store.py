@@ -1,8 +1,8 @@
 """The main path with everything in an object store: state, topics, checkpoint, output and dead letters on s3a.
 
 Nothing here has a rename that is atomic, or a create that fails for the second of two. What Delta makes of that is
-Delta's affair (its log store for s3a is made for one driver, and there is one here); what we write beside its tables
-is ours.
+Delta's affair (its log store for s3a is made for one driver, and there is one here); what we write beside its tables is
+ours.
 """
 
 from __future__ import annotations
@@ -156,8 +156,8 @@ def test_engines_leave_a_heartbeat_and_nothing_unfinished(place: BucketPlace) ->
 
 
 def test_compaction_twice_and_a_run_after_it(place: BucketPlace, capsys: pytest.CaptureFixture[str]) -> None:
-    """By its command, for which the group's engine has only just gone; and again, as if that were long ago, with
-    tables that have not changed since: Delta writes a checkpoint in place here, and never twice."""
+    """By its command, for which the group's engine has only just gone; and again, as if that were long ago, with tables
+    that have not changed since: Delta writes a checkpoint in place here, and never twice."""
     root, location = f"{place.root}/state", Location.parse(f"{place.root}/state")
     assert cli.main(["compact", "--state", root, "--dead-letter", f"{place.root}/dead"]) == 0
     assert "snapshots are left to it" in capsys.readouterr().out

@@ -25,7 +25,7 @@ from share_spark.coordinator.messages import (
     WriteState,
 )
 from share_spark.gateway import share_coordinator
-from share_spark.gateway.kip_takeover import begun, changed_batches, durable_state, written
+from share_spark.gateway.kip_takeover import after_write, changed_batches, durable_state, new_live_form
 from share_spark.gateway.share_coordinator import DeltaShareCoordinator
 from share_spark.maintenance.heartbeat import heartbeat_file
 from share_spark.model.errors import ConfigError, ErrorCode, FencedError
@@ -116,7 +116,7 @@ def test_an_engine_begins_where_initialize_said(
     assert verify(spark, world.location).agrees
 
 
-def test_an_engine_delivers_what_was_written_as_available_and_what_nobody_spoke_of(
+def test_an_engine_delivers_what_was_written_as_available_and_what_no_write_named(
     world: DeltaWorld, loaded: DeltaShareCoordinator
 ) -> None:
     """With the counts that were written; holes of the window are fetched again (R22)."""
@@ -133,7 +133,7 @@ def test_an_engine_delivers_what_was_written_as_available_and_what_nobody_spoke_
     assert world.windows() == ["10-10"]
 
 
-def test_what_a_write_does_not_speak_of_stays_as_the_dead_engine_left_it(
+def test_what_a_write_does_not_name_stays_as_the_last_engine_left_it(
     spark: SparkSession, world: DeltaWorld, loaded: DeltaShareCoordinator
 ) -> None:
     """Its running attempts, which the KIP's form does not count (R8), count for the next engine."""
@@ -155,10 +155,10 @@ def test_what_a_write_does_not_speak_of_stays_as_the_dead_engine_left_it(
     assert verify(spark, world.location).agrees
 
 
-def test_a_deleted_share_partition_is_begun_anew(
+def test_a_deleted_share_partition_starts_from_the_beginning(
     spark: SparkSession, world: DeltaWorld, loaded: DeltaShareCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R91-R93: the one beside it stays; with the last one the group is gone, by notes and by rows."""
+    """R91-R93: the other share-partition stays; with the last one the group is gone, by notes and by rows."""
     world.engine(available_now=True).run_until_done()
     assert errors(loaded, initialize(5, partition=1)) == [ErrorCode.NONE]
     assert world.windows() == ["10-10", "5-5"]
@@ -203,7 +203,7 @@ def test_a_living_engine_is_not_claimed_away(
     engine.run()
     heartbeat_file(spark, world.location, GROUP).write("spark-run1")
     versions = world.versions()
-    with pytest.raises(FencedError, match=r"'billing' is run by an engine \(spark-run1, heard of \d s ago\)"):
+    with pytest.raises(FencedError, match=r"'billing' is run by an engine \(spark-run1, last heartbeat \d s ago\)"):
         ask(loaded, initialize(4, state_epoch=2))
     assert errors(loaded, READ, SUMMARY) == [ErrorCode.NONE] * 2
     raised = ReadState(topic_id=FIRST, partition=0, leader_epoch=7)
@@ -246,10 +246,10 @@ BATCHES = st.lists(
 
 @settings(max_examples=400, deadline=None)
 @given(micro_batches=MICRO_BATCHES, batches=BATCHES, start_offset=st.integers(-1, 34))
-def test_what_was_written_is_what_the_live_form_tells(
+def test_what_was_written_is_what_the_live_form_says(
     micro_batches: list[tuple[list, int, bool]], batches: list[StateBatch], start_offset: int
 ) -> None:
-    """Whatever engines have left, and however often it goes from one form into the other (R66)."""
+    """For every state that an engine can leave, and after any number of conversions (R66)."""
     live = restore(log_of(micro_batches, 2))
     assert live is not None
     known = durable_state(live)
@@ -263,19 +263,19 @@ def test_what_was_written_is_what_the_live_form_tells(
     )
     (record, _) = coordinator.decide(live.key, known, request)
     after = coordinator.replay([record], {live.key: known})[live.key] if record else known
-    for found in (written(live, after), begun(after)):
+    for found in (after_write(live, after), new_live_form(after)):
         check_invariants(found)
-        told = coordinator.normal_form(after.start_offset, after.state_batches)
-        assert coordinator.normal_form(found.start_offset, durable_state(found).state_batches) == told
+        expected = coordinator.normal_form(after.start_offset, after.state_batches)
+        assert coordinator.normal_form(found.start_offset, durable_state(found).state_batches) == expected
         assert (found.read_gap, found.fetched) == (None, ())
         assert not found.in_flight or not found.in_flight[0].delivery_state.is_final, "R15"
         holes = set(range(found.start_offset, found.end_offset)) - by_offset(found.in_flight).keys()
         assert not holes, "a hole would never be delivered"
     said_before, said_now = by_offset(known.state_batches), by_offset(after.state_batches)
-    was, became = by_offset(live.in_flight), by_offset(written(live, after).in_flight)
+    was, became = by_offset(live.in_flight), by_offset(after_write(live, after).in_flight)
     for offset in was.keys() & became.keys():
         if said_before.get(offset) == said_now.get(offset):
-            assert became[offset] == was[offset], "attempts that the KIP's form does not tell"
+            assert became[offset] == was[offset], "attempts that the KIP's form does not have"
 
 
 @settings(max_examples=400, deadline=None)
@@ -285,7 +285,7 @@ def test_only_what_is_new_is_a_change(before: list[StateBatch], after: list[Stat
     changes = list(changed_batches(known, now))
     assert changes == sorted(changes)
     said = by_offset(known)
-    assert by_offset(changes) == {at: told for at, told in by_offset(now).items() if said.get(at) != told}
+    assert by_offset(changes) == {at: state for at, state in by_offset(now).items() if said.get(at) != state}
 
 
 def by_offset(runs: Iterable[tuple[Any, ...]]) -> dict[int, tuple[Any, ...]]:

@@ -51,7 +51,7 @@ class GroupPlace:
         assert query.awaitTermination(120)
 
     def calls(self) -> Counter[tuple[str, int]]:
-        """(value, delivery count) -> calls, as the handler wrote them down."""
+        """(value, delivery count) -> calls, as the handler noted them."""
         lines = (self.directory / "calls").read_text().split("\n")[:-1]
         return Counter((value, int(count)) for value, count in (line.split() for line in lines))
 
@@ -103,14 +103,14 @@ def test_what_cannot_succeed_is_kept_with_its_last_error(place: GroupPlace) -> N
 
 
 def test_progress_adds_up(place: GroupPlace) -> None:
-    told = place.progress
-    assert sum(p.acquired for p in told) == RECORDS + 2 + 2 + 1
-    assert sum(p.accepted for p in told) == RECORDS - 2
-    assert (sum(p.rejected for p in told), sum(p.limit_reached for p in told)) == (1, 1)
-    assert told[-1].lag == 0
+    batches = place.progress
+    assert sum(p.acquired for p in batches) == RECORDS + 2 + 2 + 1
+    assert sum(p.accepted for p in batches) == RECORDS - 2
+    assert (sum(p.rejected for p in batches), sum(p.limit_reached for p in batches)) == (1, 1)
+    assert batches[-1].lag == 0
 
 
-def test_the_table_for_people_is_up_to_date_at_the_end_of_a_run(place: GroupPlace) -> None:
+def test_the_status_table_is_up_to_date_at_the_end_of_a_run(place: GroupPlace) -> None:
     rows = place.spark.newSession().sql(f"SELECT * FROM delta.`{place.directory}/state/share_partition_state`")
     assert {(row.start_offset, row.end_offset, row.acquired) for row in rows.collect()} == {(20, 20, 0)}
 
@@ -146,7 +146,7 @@ class Unknown:
 
 
 @pytest.mark.parametrize("handler", [short, Unknown(), lambda _: (Ack.ACCEPT, {"id": 1})])
-def test_a_contract_broken_as_a_whole_ends_the_run_and_charges_nobody_however_often(
+def test_a_contract_broken_as_a_whole_ends_the_run_and_charges_no_record_however_often(
     place: GroupPlace, handler: Any
 ) -> None:
     place.put(range(200, 204))
@@ -165,7 +165,7 @@ def test_a_record_that_breaks_its_contract_fails_and_the_others_go_on(place: Gro
     assert sum(available + acquired for _, _, available, acquired in place.ends()) == 0
 
 
-def test_records_that_cannot_be_read_are_charged_to_nobody(place: GroupPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_cannot_be_read_are_not_charged(place: GroupPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     place.put(range(220, 224))
     with monkeypatch.context() as patch:
         read = EmbeddedTopicLog.read
@@ -187,9 +187,9 @@ def test_stop_leaves_nothing_acquired(place: GroupPlace) -> None:
     place.put(range(300, 308))
     query = place.group(lambda _: Ack.RELEASE, **{"share.delivery.count.limit": 25})
     running = query.trigger(processingTime="100 milliseconds").start()
-    told = len(place.progress)
+    before = len(place.progress)
     deadline = time.monotonic() + 60
-    while len(place.progress) < told + 2 and time.monotonic() < deadline:
+    while len(place.progress) < before + 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert running.isActive
     running.stop()
@@ -200,15 +200,15 @@ def test_stop_leaves_nothing_acquired(place: GroupPlace) -> None:
 
 
 def test_it_compacts_by_itself_if_wanted(place: GroupPlace) -> None:
-    """Nobody else writes a checkpoint of the log so soon."""
-    told = place.directory / "state" / "share_state_log" / "_delta_log" / "_last_checkpoint"
-    assert not told.exists()
+    """Only background maintenance writes a checkpoint of the log so soon."""
+    checkpoint = place.directory / "state" / "share_state_log" / "_delta_log" / "_last_checkpoint"
+    assert not checkpoint.exists()
     query = place.group(
         moody(place.directory / "calls"), **{"compaction.interval": "1s", "state.refresh": "1s"}
     ).start()
     deadline = time.monotonic() + 60
-    while not told.exists() and time.monotonic() < deadline:
+    while not checkpoint.exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     query.stop()
-    assert told.exists()
+    assert checkpoint.exists()
     assert query.exception() is None

@@ -100,7 +100,7 @@ def test_a_slow_successor_whose_own_successor_has_absorbed_everything_is_fenced(
         place.disturbed("stamps", third).claim(old + 1, BatchStamp(old, 0))
 
 
-def test_rows_that_neither_the_state_nor_the_journal_knows_are_told(place: SinkPlace) -> None:
+def test_rows_that_neither_the_state_nor_the_journal_knows_are_reported(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
     sink.commit(BatchStamp(epoch, 3), place.rows(1), b"lost")
     sink.journal().remove(BatchStamp(epoch, 3))

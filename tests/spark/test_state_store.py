@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 UPDATES = "share__coordinator__snapshot__update__records__per__snapshot"
 
 
-def test_the_log_tells_the_live_state_after_every_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_log_gives_the_live_state_after_every_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
     """And a successor loads exactly that. Segments are short, so that some begin and end on the way."""
     world = DeltaWorld(
         spark,
@@ -74,7 +74,7 @@ def test_a_segment_begins_with_every_share_partition_idle_ones_included(spark: S
     assert world.versions() == versions
 
 
-def test_a_second_engine_fences_the_first_and_the_rows_of_the_zombie_count_for_nobody(
+def test_a_second_engine_fences_the_first_and_the_rows_of_the_zombie_do_not_count(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     world = DeltaWorld(spark, str(tmp_path / "state"))
@@ -95,7 +95,7 @@ def test_a_second_engine_fences_the_first_and_the_rows_of_the_zombie_count_for_n
 def test_the_rows_of_a_zombie_do_not_count_for_a_claimer_that_comes_after_them(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The first successor died before its first append, so the newest segment is still the zombie's own."""
+    """The first successor ended before its first append, so the newest segment is still the zombie's own."""
     world = DeltaWorld(spark, str(tmp_path / "state"))
     world.produce(3)
     zombie = world.engine()

@@ -1,4 +1,4 @@
-"""The state of a group as people see it: exact from the log, a little late from the table; and what is pruned."""
+"""The state of a group as users see it: exact from the log, a little late from the table; and what is pruned."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from chispa import assert_df_equality
 
-from share_spark.delta.housekeeping import KeptTable, housekeeping_session
-from share_spark.maintenance.upkeep import Upkeep
+from share_spark.delta.table_maintenance import KeptTable, maintenance_session
+from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.model.errors import StateError
 from share_spark.state.state_view import state
 from share_spark.state.tables import log_table, state_table
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 UPDATES = "share__coordinator__snapshot__update__records__per__snapshot"
 
 
-def upkeep_of(world: DeltaWorld, engine: object, retention_ms: int = 0) -> Upkeep:
+def maintenance_of(world: DeltaWorld, engine: object, retention_ms: int = 0) -> BackgroundMaintenance:
     """Never runs by itself: a round is ``close``."""
-    return Upkeep(
+    return BackgroundMaintenance(
         spark=world.spark,
         location=world.location,
         store=engine.store,  # type: ignore[attr-defined]
@@ -47,10 +47,10 @@ def test_the_table_is_the_state_for_any_session_and_for_times_past(spark: SparkS
     engine = world.engine()
     engine.run()
     for _ in range(2):
-        upkeep = upkeep_of(world, engine)
-        upkeep.start()
-        upkeep.note(engine.run().touched, engine.store.segment)
-        upkeep.close()
+        maintenance = maintenance_of(world, engine)
+        maintenance.start()
+        maintenance.note(engine.run().touched, engine.store.segment)
+        maintenance.close()
     table = state_table(world.location).sql_name()
     reader = spark.newSession()
     late = ("updated_at", "bucket", "as_of_batch")
@@ -76,13 +76,13 @@ def test_it_is_refreshed_from_a_checkpoint_that_another_process_wrote(
     for records in (3, 5):
         world.produce(records)
         engine = world.engine()
-        upkeep = upkeep_of(world, engine)
+        maintenance = maintenance_of(world, engine)
         for _ in range(2):
             engine.run()
-        KeptTable(housekeeping_session(spark), table).checkpoint()
+        KeptTable(maintenance_session(spark), table).checkpoint()
         spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-        upkeep.start()
-        closing = threading.Thread(target=upkeep.close)
+        maintenance.start()
+        closing = threading.Thread(target=maintenance.close)
         closing.start()
         closing.join()
     assert caplog.messages == []
@@ -114,10 +114,10 @@ def test_closed_segments_go_unless_their_history_is_wanted(spark: SparkSession, 
         engine.run()
     before = world.windows()
     for retention_ms, kept in ((3_600_000, [0, 1, 2]), (0, [2])):
-        upkeep = upkeep_of(world, engine, retention_ms)
-        upkeep.start()
-        upkeep.note([], engine.store.segment)
-        upkeep.close()
+        maintenance = maintenance_of(world, engine, retention_ms)
+        maintenance.start()
+        maintenance.note([], engine.store.segment)
+        maintenance.close()
         assert segments(world) == kept
     assert world.windows() == before
     engine.run()

@@ -80,8 +80,8 @@ def test_rows_of_accepted_records_are_there_once(place: OutputPlace) -> None:
     assert place.bills() == expected(range(50))
 
 
-def test_a_state_that_is_removed_and_begun_anew_writes_from_one_again(place: OutputPlace) -> None:
-    """What went before, with its higher numbers, is another writer's, for output rows as for dead letters."""
+def test_a_state_that_is_removed_and_recreated_restarts_its_epochs(place: OutputPlace) -> None:
+    """Earlier transactions, with their higher numbers, belong to another writer, for output rows and dead letters."""
     place.put(range(20))
     dead = str(place.directory / "dead")
     for times in (1, 2):
@@ -95,7 +95,7 @@ def test_a_state_that_is_removed_and_begun_anew_writes_from_one_again(place: Out
 def test_a_delivery_that_was_written_but_not_absorbed_is_absorbed_by_the_next_engine(
     place: OutputPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The engine dies right after the sink's commit: what it wrote counts, and nobody sees these records again."""
+    """The engine ends right after the sink's commit: what it wrote counts, and its records are not delivered again."""
     place.put(range(20))
     with monkeypatch.context() as patch:
         commit = DeltaSink.commit
@@ -115,7 +115,7 @@ def test_a_delivery_that_was_written_but_not_absorbed_is_absorbed_by_the_next_en
     assert place.bills() == expected(range(20))
 
 
-def test_a_sink_that_refuses_rows_stops_the_engine_and_charges_nobody(place: OutputPlace) -> None:
+def test_a_sink_that_refuses_rows_stops_the_engine_and_charges_no_record(place: OutputPlace) -> None:
     place.put(range(10))
     table = place.directory / "bills"
     place.spark.sql(f"CREATE TABLE delta.`{table}` (number bigint, attempt int, CHECK_ME int) USING delta")
@@ -138,7 +138,7 @@ def test_a_sink_that_refuses_rows_stops_the_engine_and_charges_nobody(place: Out
         (OUTPUT, "number bigint", "column attempt"),
     ],
 )
-def test_what_cannot_fit_is_told_before_anything_starts(
+def test_what_cannot_fit_is_reported_before_anything_starts(
     place: OutputPlace, output: str | None, table: str | None, reason: str
 ) -> None:
     if table is not None:

@@ -1,4 +1,4 @@
-"""``verify`` on logs that real engines wrote, and on logs that somebody tampered with."""
+"""``verify`` on logs that real engines wrote, and on logs that were tampered with."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def test_one_group_or_one_bucket(worked: DeltaWorld) -> None:
     bucket = state_partition_of(first.key)
     expected = tuple(verdict for verdict in everything.verdicts if state_partition_of(verdict.key) == bucket)
     assert verify(worked.spark, worked.location, GROUP, bucket).verdicts == expected
-    nobody = ({*range(50)} - {state_partition_of(verdict.key) for verdict in everything.verdicts}).pop()
-    assert verify(worked.spark, worked.location, bucket=nobody) == VerifyReport(verdicts=())
+    empty_bucket = ({*range(50)} - {state_partition_of(verdict.key) for verdict in everything.verdicts}).pop()
+    assert verify(worked.spark, worked.location, bucket=empty_bucket) == VerifyReport(verdicts=())
 
 
 COUNTED = "array(named_struct('first_offset', 900L, 'last_offset', 909L, 'delivery_state', 0Y, 'delivery_count', {}S))"
@@ -82,7 +82,7 @@ TWO_AND_ONE = COUNTED.format(1)[:-1] + ", " + COUNTED.format(2).removeprefix("ar
 UNKNOWN = COUNTED.format(1).replace("0Y", "3Y")
 
 FORGERIES: dict[str, tuple[str, list[str]]] = {
-    # what is wrong: (the fault that is told, what is left of a good log and added to it)
+    # what is wrong: (the reported fault, what is left of a good log and added to it)
     "nothing": ("", ["SELECT * FROM theirs"]),
     "no snapshot": ("an update without a snapshot before it", ["SELECT * FROM theirs WHERE kind = 'ShareUpdate'"]),
     "an update of a snapshot that is not there": (
@@ -129,7 +129,7 @@ FORGERIES: dict[str, tuple[str, list[str]]] = {
 }
 
 
-def test_every_forgery_is_told_and_nothing_else(
+def test_every_forgery_is_reported_and_nothing_else(
     worked: DeltaWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The log of one share-partition under many keys, each with its own fault."""
@@ -152,20 +152,20 @@ def test_every_forgery_is_told_and_nothing_else(
     ]
     log_table(copy).append(reduce(lambda one, other: one.unionByName(other), forged).select(*log.columns))
     report = verify(spark, copy)
-    told = {name: verdict.fault or "" for name, verdict in zip(FORGERIES, report.verdicts, strict=True)}
+    faults = {name: verdict.fault or "" for name, verdict in zip(FORGERIES, report.verdicts, strict=True)}
     assert not report.agrees
     for name, (expected, _) in FORGERIES.items():
-        assert told[name].endswith(expected), name
-    assert told["nothing"] == ""
-    assert told["a count falls"].startswith("segment 1, micro-batch "), "the place is named"
+        assert faults[name].endswith(expected), name
+    assert faults["nothing"] == ""
+    assert faults["a count falls"].startswith("segment 1, micro-batch "), "the place is named"
     assert cli.main(["verify", "--state", str(copy), "--group", GROUP]) == cli.FAILED
-    assert f"{GROUP} orders-1: {told['no snapshot']}\n" in capsys.readouterr().out
+    assert f"{GROUP} orders-1: {faults['no snapshot']}\n" in capsys.readouterr().out
 
 
 def test_bad_input_is_one_line_and_changes_nothing(worked: DeltaWorld, tmp_path: Path) -> None:
     versions = worked.versions()
     for given, error, text in (
-        ({"group_id": "nobody"}, ConfigError, "unknown group 'nobody': it has no share-group state at"),
+        ({"group_id": "unknown"}, ConfigError, "unknown group 'unknown': it has no share-group state at"),
         ({"bucket": 50}, ConfigError, "unknown bucket 50: they are 0 to 49"),
         ({"bucket": -1}, ConfigError, "unknown bucket -1"),
     ):

@@ -1,7 +1,7 @@
 """A real Kafka 4.2.0 of one node, for tests and benchmarks: `with running_broker() as broker: ...`.
 
-KRaft, share groups on, ports chosen by the system, data in a temporary directory that goes with it. The
-process is ended on leaving the block, and with this one should that be killed.
+KRaft, share groups on, ports chosen by the system, data in a temporary directory that goes with it. The process is
+ended on leaving the block, and with this one should that be killed.
 
     python -m tests.support.broker        in the foreground, until Ctrl-C
 """
@@ -62,7 +62,7 @@ group.share.max.record.lock.duration.ms=3600000
 group.share.min.session.timeout.ms=6000
 group.share.min.heartbeat.interval.ms=1000
 
-# Tests delete records and wait for it; nobody waits for the disk.
+# Tests delete records and wait for it; no test needs them on disk.
 log.retention.check.interval.ms=5000
 log.cleaner.backoff.ms=1000
 log.initial.task.delay.ms=1000

@@ -23,7 +23,7 @@ def dies(engine: EngineLife) -> None:
 
 
 def recovers(world: InMemoryGroup) -> None:
-    """A new engine finishes everything, once the locks of the dead have ended."""
+    """A new engine finishes everything, once the locks of the ended engines are over."""
     world.clock.advance(LOCK_MS)
     world.engine(available_now=True).run_until_done()
 

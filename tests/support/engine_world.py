@@ -61,8 +61,8 @@ class InMemoryGroup:
         output: bool = False,
         **settings: object,
     ) -> None:
-        """``store``: makes the store of a run, if it is not to be the twin; then ``state_log`` stays empty.
-        ``output``: each accepted record puts out a row."""
+        """``store``: makes the store of a run, if it is not to be the twin; then ``state_log`` stays empty. ``output``:
+        each accepted record puts out a row."""
         given = {name.replace("__", "."): value for name, value in settings.items()}
         self.config = GroupConfig.parse({"share.auto.offset.reset": "earliest", **given})
         self.clock, self.state_log, self.dead_letters = ManualClock(), InMemoryStateLog(), InMemoryDeadLetters()
@@ -102,7 +102,7 @@ class InMemoryGroup:
         return self.handler(topic, partition, offset, count)
 
     def machine_is_lost(self) -> None:
-        """The engine died with its machine: nobody can say what has run."""
+        """The engine ended with its machine: which records were in a handler is not known."""
         self.ledgers.clear()
 
     def state(self, partition: int = 0) -> SharePartition:

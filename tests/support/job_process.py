@@ -26,7 +26,7 @@ def slow(batch: pa.RecordBatch):
 
 @dataclass(frozen=True, slots=True)
 class JobProcess:
-    """``launcher``: the process that was started. ``told``: what both processes have written."""
+    """``launcher``: the process that was started. ``output``: what both processes have written."""
 
     launcher: subprocess.Popen[bytes]
     output: Path
@@ -44,15 +44,15 @@ class JobProcess:
         return cls(launcher, output)
 
     @property
-    def told(self) -> str:
+    def output(self) -> str:
         return self.output.read_text(errors="replace")
 
     def wait_for(self, text: str) -> None:
         """Until it has written ``text``."""
         deadline = time.monotonic() + TIMEOUT_S
-        while text not in self.told:
-            assert self.launcher.poll() is None, self.told
-            assert time.monotonic() < deadline, self.told
+        while text not in self.output:
+            assert self.launcher.poll() is None, self.output
+            assert time.monotonic() < deadline, self.output
             time.sleep(0.05)
 
     def child(self) -> int:

@@ -1,4 +1,4 @@
-"""Dead letters as the engine hands them to a target."""
+"""Dead letters as the engine passes them to a target."""
 
 from __future__ import annotations
 

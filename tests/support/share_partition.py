@@ -87,11 +87,11 @@ class Partition:
     def answer(
         self, member: str, *batches: tuple[int, int, int | tuple[int, ...]], renew: bool = True
     ) -> PartitionResponse:
-        told = tuple(
+        acknowledged = tuple(
             AcknowledgementBatch(first, last, types if isinstance(types, tuple) else (types,))
             for first, last, types in batches
         )
-        return self.ask(Acknowledge(member_id=member, batches=told, is_renew_ack=renew))
+        return self.ask(Acknowledge(member_id=member, batches=acknowledged, is_renew_ack=renew))
 
     def release(self, member: str) -> PartitionResponse:
         return self.ask(ReleaseMember(member_id=member))

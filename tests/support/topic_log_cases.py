@@ -189,7 +189,7 @@ class TopicLogCases:
         span = OffsetSpan(topic, 2, 0, 2)
         assert offsets(lab.log.read(spark, [span], 2)) == spanned(span)
 
-    def test_a_topic_created_anew_is_another_topic(self, spark: SparkSession, lab: TopicLab) -> None:
+    def test_a_topic_created_again_is_another_topic(self, spark: SparkSession, lab: TopicLab) -> None:
         topic = fresh_name()
         lab.create(topic, 1)
         lab.put(topic, {0: [Sent(b"old")] * 5})

@@ -60,11 +60,11 @@ REFUSED = {
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     """Exit code and the one line on stderr."""
     code = cli.main(list(arguments))
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.count("\n") == 1
-    assert told.err.startswith("share-spark: ")
-    return code, told.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("share-spark: ")
+    return code, captured.err
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -72,10 +72,10 @@ def test_bad_input_is_one_line_and_code_2(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    arguments, told = REFUSED[case]
+    arguments, message = REFUSED[case]
     code, line = run(capsys, *arguments)
     assert code == cli.BAD_INPUT
-    assert told in line
+    assert message in line
     assert list(tmp_path.iterdir()) == []
 
 
@@ -92,16 +92,16 @@ FILES = {
 
 @pytest.mark.parametrize("case", FILES)
 def test_bad_files_are_named(capsys: pytest.CaptureFixture[str], tmp_path: Path, case: str) -> None:
-    text, told = FILES[case]
+    text, message = FILES[case]
     file = tmp_path / "job.toml"
     file.write_text(text)
     code, line = run(capsys, *ENOUGH, *TABLE, "--config", str(file))
     assert code == cli.BAD_INPUT
     assert f"--config {file}: " in line
-    assert told in line
+    assert message in line
 
 
-def test_secrets_are_not_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_secrets_are_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
     secret = "hunter2"
     sasl = ["security.protocol=SASL_SSL", "sasl.mechanism=PLAIN", "sasl.username=me", f"sasl.password={secret}"]
     given = [part for option in sasl for part in ("--kafka-option", option)]
@@ -139,7 +139,7 @@ def test_intervals(text: str, interval: int) -> None:
 
 
 def test_the_shipped_file_has_every_setting_at_its_default() -> None:
-    """Two starts are left to the user: Kafka's default is named in a comment, so that nobody chooses it by accident."""
+    """Two starts are left to the user: Kafka's default is named in a comment, so that it is not chosen by accident."""
     shipped = ROOT / "conf" / "share-spark.toml"
     defaults = {setting.key: setting.read(setting.default) for setting in SETTINGS.values()}
     found = read_config(str(shipped))["share_group"]
@@ -151,7 +151,7 @@ def test_the_shipped_file_has_every_setting_at_its_default() -> None:
 
 
 def test_help_needs_no_spark() -> None:
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "share_spark.cli", "run", "--help"], capture_output=True, text=True, check=True
     )
-    assert "--handler MODULE:FUNCTION" in told.stdout
+    assert "--handler MODULE:FUNCTION" in result.stdout

@@ -10,29 +10,27 @@ from hypothesis import strategies as st
 from share_spark.state.commits import CommitNote, GroupTail, NotedCommit, group_tail
 from share_spark.testing.memory import InMemoryStateLog, StateCommit
 
-Told = tuple[str, str, int, int]
+Noted = tuple[str, str, int, int]
 """Kind (``claim`` or ``records``), run, writer epoch, batch."""
 
 
-def tail(*told: Told | None, group_id: str = "g") -> GroupTail:
-    """Of a log written in this order; None: a commit of somebody else."""
-    notes = [
-        told_note and CommitNote("g", told_note[0], told_note[2], told_note[1], 7, told_note[3]) for told_note in told
-    ]
+def tail(*commits: Noted | None, group_id: str = "g") -> GroupTail:
+    """Of a log written in this order; None: a commit of another program."""
+    notes = [noted and CommitNote("g", noted[0], noted[2], noted[1], 7, noted[3]) for noted in commits]
     commits = [NotedCommit(version, note) for version, note in enumerate(notes)]
     return group_tail(reversed(commits), group_id)
 
 
-def claim(run: str, epoch: int) -> Told:
+def claim(run: str, epoch: int) -> Noted:
     return "claim", run, epoch, -1
 
 
-def records(run: str, epoch: int, batch: int) -> Told:
+def records(run: str, epoch: int, batch: int) -> Noted:
     return "records", run, epoch, batch
 
 
-def newest(*told: Told | None) -> tuple[str, int] | None:
-    valid = tail(*told).valid
+def newest(*commits: Noted | None) -> tuple[str, int] | None:
+    valid = tail(*commits).valid
     return valid and (valid.run_id, valid.batch_id)
 
 
@@ -63,13 +61,13 @@ def test_the_first_of_two_claims_of_one_epoch_wins() -> None:
 
 
 def test_a_successor_that_died_before_its_first_append_leaves_the_state_of_its_predecessor() -> None:
-    told = tail(claim("a", 1), records("a", 1, 0), claim("b", 2))
-    assert (told.valid and told.valid.run_id, told.epoch) == ("a", 2)
+    found = tail(claim("a", 1), records("a", 1, 0), claim("b", 2))
+    assert (found.valid and found.valid.run_id, found.epoch) == ("a", 2)
 
 
-def test_a_log_that_was_cleaned_up_too_far_cannot_tell() -> None:
+def test_a_log_that_was_cleaned_up_too_far_does_not_suffice() -> None:
     commits = [NotedCommit(version, CommitNote("g", "records", 1, "a", 0, version)) for version in (9, 8)]
-    assert group_tail(iter(commits[:1]), "g").told is False
+    assert group_tail(iter(commits[:1]), "g").is_complete is False
     assert group_tail(iter(commits), "g").valid == commits[0].note
 
 

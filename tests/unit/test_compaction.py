@@ -36,11 +36,11 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "told"), REFUSED.values(), ids=REFUSED)
-def test_bad_input_is_one_line(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("arguments", "message"), REFUSED.values(), ids=REFUSED)
+def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(arguments) == cli.BAD_INPUT
     err = capsys.readouterr().err
-    assert told in err
+    assert message in err
     assert err.count("\n") == 1
 
 
@@ -57,7 +57,7 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("[compact]\n", "unknown table or key 'compact'"),
         ("[compaction]\nidle = 5\n", "idle must be a text"),
@@ -65,15 +65,15 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
         ("[compaction", "not TOML"),
     ],
 )
-def test_a_file_that_does_not_fit(tmp_path: Path, text: str, told: str) -> None:
+def test_a_file_that_does_not_fit(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "compaction.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as refused:
         CompactionOrder.parse(read_order(str(file)))
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
-def test_the_file_of_the_house_is_the_default() -> None:
+def test_the_file_of_the_project_is_the_default() -> None:
     file = Path(__file__).parents[2] / "conf" / "compact-share-state.toml"
     assert cli.parse_compaction([*STATE, "--config", str(file)]) == CompactionOrder.parse({"state": "/lake/queues"})
 
@@ -104,4 +104,4 @@ def test_commit_heartbeat_and_lock_are_signs_of_life(
         locked_until_ms=locked_until,
         beat_at_ms=beat,
     )
-    assert found.lives(NOW, IDLE) is lives
+    assert found.has_engine(NOW, IDLE) is lives

@@ -16,7 +16,7 @@ from share_spark.model.requests import AcknowledgeType
 ACCEPT, RELEASE, REJECT = Ack
 
 
-def told(answers: Answers) -> list[Any]:
+def answered(answers: Answers) -> list[Any]:
     """Codes, or (code, error) where there is an error."""
     texts = [None, *answers.texts]
     pairs = zip(answers.codes.tolist(), answers.error_ids.tolist(), strict=True)
@@ -73,11 +73,11 @@ def test_what_is_no_answer(value: object) -> None:
     ids=lambda answer: type(answer).__name__,
 )
 def test_a_batch_may_answer_in_many_ways(answer: Any) -> None:
-    assert told(batch_answers(answer, 3)) == [1, 2, 3]
+    assert answered(batch_answers(answer, 3)) == [1, 2, 3]
 
 
 def test_one_answer_for_all() -> None:
-    assert told(batch_answers(Ack.release("database is down"), 2)) == [(2, "database is down")] * 2
+    assert answered(batch_answers(Ack.release("database is down"), 2)) == [(2, "database is down")] * 2
 
 
 @pytest.mark.parametrize(
@@ -91,14 +91,14 @@ def test_one_answer_for_all() -> None:
 )
 def test_errors_are_kept_once_and_never_for_accepted_records(answer: Any) -> None:
     answers = batch_answers(answer, 4)
-    assert told(answers) == [1, (2, "later"), (3, "bad"), (2, "later")]
+    assert answered(answers) == [1, (2, "later"), (3, "bad"), (2, "later")]
 
 
 def test_no_errors_at_all() -> None:
-    assert told(batch_answers(pa.table({"ack": [1, 3], "error": pa.nulls(2)}), 2)) == [1, 3]
-    assert told(batch_answers(pd.DataFrame({"ack": [1, 3], "error": [None, None]}), 2)) == [1, 3]
-    assert told(batch_answers([], 0)) == []
-    assert told(batch_answers(pd.Series([], dtype=float), 0)) == []
+    assert answered(batch_answers(pa.table({"ack": [1, 3], "error": pa.nulls(2)}), 2)) == [1, 3]
+    assert answered(batch_answers(pd.DataFrame({"ack": [1, 3], "error": [None, None]}), 2)) == [1, 3]
+    assert answered(batch_answers([], 0)) == []
+    assert answered(batch_answers(pd.Series([], dtype=float), 0)) == []
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from share_spark.handlers.records import records_of
 from share_spark.handlers.time_limit import TimeLimit
 from share_spark.model.errors import HandlerError
 from share_spark.model.requests import Loss
-from tests.unit.test_handlers_answers import told
+from tests.unit.test_handlers_answers import answered
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
@@ -102,7 +102,7 @@ def test_pandas() -> None:
         assert list(frame["value"]) == [b"v0", b"v1", b"v2"]
         return frame["offset"].map({0: "accept", 1: "release", 2: "reject"})
 
-    assert told(call(handle, batch_of(3)).answers) == [1, 2, 3]
+    assert answered(call(handle, batch_of(3)).answers) == [1, 2, 3]
 
 
 # ---------------------------------------------------------------------------------- exceptions and contract
@@ -117,21 +117,21 @@ def fail_on_odd(record: Record) -> Ack | None:
 
 
 def test_a_record_whose_handler_raises_is_released() -> None:
-    assert told(call(fail_on_odd, batch_of(4)).answers) == [1, (2, "ValueError: odd"), 1, (2, "SystemExit")]
+    assert answered(call(fail_on_odd, batch_of(4)).answers) == [1, (2, "ValueError: odd"), 1, (2, "SystemExit")]
 
 
 def test_a_batch_whose_handler_raises_is_released_whole() -> None:
     def handle(batch: pa.RecordBatch) -> Any:
         raise KeyError("amount")
 
-    assert told(call(handle, batch_of(2)).answers) == [(2, "KeyError: 'amount'")] * 2
+    assert answered(call(handle, batch_of(2)).answers) == [(2, "KeyError: 'amount'")] * 2
 
 
 def test_a_record_whose_handler_answers_nonsense_is_released() -> None:
     def handle(record: Record) -> Any:
         return 7 if record.offset == 1 else None
 
-    assert told(call(handle, batch_of(3)).answers) == [
+    assert answered(call(handle, batch_of(3)).answers) == [
         1,
         (2, "answered 7, which is not Ack.ACCEPT, Ack.RELEASE or Ack.REJECT"),
         1,
@@ -163,7 +163,7 @@ def test_output_rows_of_accepted_records() -> None:
         (Ack.ACCEPT, None),
     ]
     outcome = call(lambda record: answers[record.offset], batch_of(6), output=FEES)
-    assert told(outcome.answers) == [1, 1, (2, "later"), (3, "bad"), 1, 1]
+    assert answered(outcome.answers) == [1, 1, (2, "later"), (3, "bad"), 1, 1]
     assert outcome.outputs is not None
     assert outcome.outputs.to_pydict() == {"id": [1, 2, 3], "fee": [0.5, None, None]}
 
@@ -243,7 +243,7 @@ def sleepy(record: Record) -> None:
 def test_a_record_over_its_time_is_released_and_the_next_goes_on() -> None:
     started = time.monotonic()
     answers = call(sleepy, batch_of(3), timeout_ms=50).answers
-    assert told(answers) == [1, (2, "time limit of 50 ms exceeded"), 1]
+    assert answered(answers) == [1, (2, "time limit of 50 ms exceeded"), 1]
     assert time.monotonic() - started < 4
 
 
@@ -252,13 +252,13 @@ def test_a_batch_has_the_time_of_a_call() -> None:
         time.sleep(5)
 
     answers = call(handle, batch_of(3), timeout_ms=60).answers
-    assert told(answers) == [(2, "time limit of 60 ms exceeded by a batch of 3 records")] * 3
+    assert answered(answers) == [(2, "time limit of 60 ms exceeded by a batch of 3 records")] * 3
 
 
 def test_records_share_no_time() -> None:
     """Each is well within the limit, all together are not."""
     answers = call(lambda _: time.sleep(0.02), batch_of(10), timeout_ms=100).answers
-    assert told(answers) == [1] * 10
+    assert answered(answers) == [1] * 10
 
 
 def test_sigalrm_is_given_back() -> None:
@@ -277,7 +277,7 @@ def test_off_the_main_thread_nothing_is_interrupted() -> None:
     def handle(record: Record) -> None:
         time.sleep(0.05 if record.offset else 0)
 
-    thread = threading.Thread(target=lambda: results.append(told(call(handle, batch_of(2), timeout_ms=20).answers)))
+    thread = threading.Thread(target=lambda: results.append(answered(call(handle, batch_of(2), timeout_ms=20).answers)))
     thread.start()
     thread.join()
     assert results == [[1, 1]]

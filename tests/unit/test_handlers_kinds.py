@@ -1,4 +1,4 @@
-"""How the kind of a handler is told, what is declared about it, and how it is loaded by name. No JVM."""
+"""How the kind of a handler is inferred, what is declared about it, and how it is loaded by name. No JVM."""
 
 from __future__ import annotations
 

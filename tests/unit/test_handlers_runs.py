@@ -125,7 +125,7 @@ def table(*sent: Row | pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches(batches, RUN_SCHEMA)
 
 
-def told(result: DeliveryResult) -> dict[str, Any]:
+def acknowledgements(result: DeliveryResult) -> dict[str, Any]:
     return {
         str(key): [*zip(acks.first.tolist(), acks.last.tolist(), acks.ack.tolist(), strict=True)]
         for key, acks in result.partitions.items()
@@ -135,13 +135,13 @@ def told(result: DeliveryResult) -> dict[str, Any]:
 def test_runs_of_all_tasks_are_sorted_and_joined() -> None:
     sent = table(("a", 1, 10, 19, 1, None), ("a", 0, 5, 9, 2, "x"), ("a", 1, 0, 9, 1, None), ("a", 0, 10, 12, 2, "x"))
     result = decoded(sent, read_once)
-    assert told(result) == {"a-0": [(5, 12, 2)], "a-1": [(0, 19, 1)]}
+    assert acknowledgements(result) == {"a-0": [(5, 12, 2)], "a-1": [(0, 19, 1)]}
     assert result.partitions[TopicPartition("a", 0)].errors == ((5, 12, "x"),)
     assert (result.accepted, result.released, result.rejected, result.lost) == (20, 8, 0, False)
 
 
 def test_nothing_delivered() -> None:
-    assert told(decoded(RUN_SCHEMA.empty_table(), read_once)) == {}
+    assert acknowledgements(decoded(RUN_SCHEMA.empty_table(), read_once)) == {}
 
 
 def test_special_rows() -> None:
@@ -188,7 +188,7 @@ PRESENT_ROWS: tuple[Row, ...] = (
 )
 def test_what_a_frame_leaves_out_is_released(answers: list[tuple[int, int, int]], expected: Any) -> None:
     sent = [("a", 0, first, last, ack, None) for first, last, ack in answers]
-    assert told(decoded(table(*PRESENT_ROWS, *sent), settled("h")))["a-0"] == expected
+    assert acknowledgements(decoded(table(*PRESENT_ROWS, *sent), settled("h")))["a-0"] == expected
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_a_repeat_that_may_have_lost_the_ledger_calls_nothing() -> None:
     ]
 
 
-def test_a_repeat_that_would_have_found_a_ledger_handles_what_nobody_has() -> None:
+def test_a_repeat_that_would_have_found_a_ledger_handles_what_no_run_has() -> None:
     assert task(lambda batch: [1] * len(batch), batch_of(3), thread=REPEAT) == [("orders", 0, 0, 2, 1, None)]
 
 
@@ -284,9 +284,9 @@ def test_output_rows_of_accepted_records_leave_batch_by_batch_in_one_schema() ->
     handler = as_handler(arrow_handler(price), output=pa.schema([pa.field("id", pa.int32(), nullable=False)]))
     batches = list(sent(handler, batch_of(3), batch_of(2)))
     assert len({batch.schema for batch in batches}) == 1
-    told = [(row["ack"], row["output"]) for batch in batches for row in batch.to_pylist()]
-    assert told[:3] == [(OUTPUT, {"id": 0}), (OUTPUT, {"id": 2}), (OUTPUT, {"id": 0})]
-    assert [output for _, output in told[3:]] == [None] * len(told[3:])
+    rows = [(row["ack"], row["output"]) for batch in batches for row in batch.to_pylist()]
+    assert rows[:3] == [(OUTPUT, {"id": 0}), (OUTPUT, {"id": 2}), (OUTPUT, {"id": 0})]
+    assert [output for _, output in rows[3:]] == [None] * len(rows[3:])
     assert batches[-1].select(["ack", "last_offset"]).to_pylist() == [{"ack": PRODUCED, "last_offset": 3}]
 
 

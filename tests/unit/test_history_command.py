@@ -12,7 +12,7 @@ RECORD = {"--state": "./state", "--group": "billing", "--topic": "orders", "--pa
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [({name: None}, f"the following arguments are required: {name} (--help lists the options)") for name in RECORD]
     + [
         ({"--offset": "-1"}, "argument --offset: '-1' is not a number from 0 up (--help lists the options)"),
@@ -22,12 +22,12 @@ RECORD = {"--state": "./state", "--group": "billing", "--topic": "orders", "--pa
     ],
 )
 def test_bad_input_is_one_line_and_code_2(
-    capsys: pytest.CaptureFixture[str], changed: dict[str, str | None], told: str
+    capsys: pytest.CaptureFixture[str], changed: dict[str, str | None], message: str
 ) -> None:
     given = {**RECORD, **changed}
     arguments = [part for name, value in given.items() if value is not None for part in (name, value)]
     assert cli.main(["history", *arguments]) == cli.BAD_INPUT
-    assert capsys.readouterr() == ("", f"share-spark: {told}\n")
+    assert capsys.readouterr() == ("", f"share-spark: {message}\n")
 
 
 def test_times_are_utc() -> None:
@@ -35,18 +35,18 @@ def test_times_are_utc() -> None:
 
 
 @pytest.mark.parametrize(
-    ("whole", "finished", "told"),
+    ("whole", "finished", "message"),
     [
         (True, False, "it was not acquired yet"),
         (True, True, "it was never acquired, and lies below the start offset now"),
         (False, True, "it lies below the start offset since before the log begins, or was never acquired"),
     ],
 )
-def test_nothing_known_says_why(whole: bool, finished: bool, told: str) -> None:
+def test_nothing_known_says_why(whole: bool, finished: bool, message: str) -> None:
     found = RecordHistory(
         group_id="g", topic="t", partition=0, offset=7, events=(), since_us=0, whole=whole, finished=finished
     )
     title, _, line, _, reach = history_lines(found)
-    assert (title, line) == ("group g: t, partition 0, offset 7", f"  nothing known: {told}")
+    assert (title, line) == ("group g: t, partition 0, offset 7", f"  nothing known: {message}")
     assert reach.startswith("the log of this share-partition goes back to 1970-01-01T00:00:00.000Z")
     assert reach.endswith("its beginning" if whole else "older segments are gone (history.retention)")

@@ -1,4 +1,4 @@
-"""What happened to a record, told from rows; and which appends came too late to count."""
+"""What happened to a record, from rows; and which appends came too late to count."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def held(count: int = 1, member: str = "m") -> RecordState:
     return RecordState("acquired", count, member, 30_000)
 
 
-def told(*rows: RecordState | tuple[str, int, RecordState | None] | None) -> list[str]:
+def event_texts(*rows: RecordState | tuple[str, int, RecordState | None] | None) -> list[str]:
     """``event count (member) [note]`` of rows that are a state, or (outcome, count, state)."""
     events = events_of(
         RecordRow(Written(1, batch, "run", 0), [Ended(row[1], row[0])], row[2])
@@ -34,7 +34,7 @@ def told(*rows: RecordState | tuple[str, int, RecordState | None] | None) -> lis
 
 
 def test_the_end_of_an_attempt_comes_before_the_next_acquisition() -> None:
-    assert told(held(), ("released", 1, held(2)), ("accepted", 2, FINISHED), FINISHED) == [
+    assert event_texts(held(), ("released", 1, held(2)), ("accepted", 2, FINISHED), FINISHED) == [
         "acquired 1 (m)",
         "released 1 (m)",
         "acquired 2 (m)",
@@ -43,7 +43,7 @@ def test_the_end_of_an_attempt_comes_before_the_next_acquisition() -> None:
 
 
 def test_a_snapshot_that_repeats_is_no_news() -> None:
-    assert told(held(), held(), ("released", 1, AVAILABLE), AVAILABLE, AVAILABLE, held(2), held(2)) == [
+    assert event_texts(held(), held(), ("released", 1, AVAILABLE), AVAILABLE, AVAILABLE, held(2), held(2)) == [
         "acquired 1 (m)",
         "released 1 (m)",
         "acquired 2 (m)",
@@ -51,15 +51,15 @@ def test_a_snapshot_that_repeats_is_no_news() -> None:
 
 
 def test_an_attempt_that_a_clean_stop_gave_back_is_not_counted() -> None:
-    assert told(held(2), ("released", 1, AVAILABLE), held(2, "n")) == [
+    assert event_texts(held(2), ("released", 1, AVAILABLE), held(2, "n")) == [
         "acquired 2 (m)",
         "released 1 (m) [attempt not counted]",
         "acquired 2 (n)",
     ]
 
 
-def test_without_reasons_the_states_are_told() -> None:
-    assert told(held(), held(2), AVAILABLE, held(3), FINISHED, FINISHED) == [
+def test_without_reasons_the_states_are_reported() -> None:
+    assert event_texts(held(), held(2), AVAILABLE, held(3), FINISHED, FINISHED) == [
         "acquired 1 (m)",
         "available 1 (m) [reason not kept]",
         "acquired 2 (m)",
@@ -67,14 +67,14 @@ def test_without_reasons_the_states_are_told() -> None:
         "acquired 3 (m)",
         "finished 3 (m) [reason not kept]",
     ]
-    assert told(held(), ACKNOWLEDGED, ACKNOWLEDGED, FINISHED)[1:] == ["acknowledged 1 (m) [reason not kept]"]
-    assert told(held(), ("released", 1, AVAILABLE), FINISHED)[2:] == ["finished 1 [reason not kept]"]
+    assert event_texts(held(), ACKNOWLEDGED, ACKNOWLEDGED, FINISHED)[1:] == ["acknowledged 1 (m) [reason not kept]"]
+    assert event_texts(held(), ("released", 1, AVAILABLE), FINISHED)[2:] == ["finished 1 [reason not kept]"]
 
 
 def test_what_the_log_begins_with_is_earlier_than_it() -> None:
-    assert told(ACKNOWLEDGED, FINISHED) == ["acknowledged 1 [earlier than the log]"]
-    assert told(FINISHED, FINISHED) == []
-    assert told(("rejected", 1, None)) == ["rejected 1"]
+    assert event_texts(ACKNOWLEDGED, FINISHED) == ["acknowledged 1 [earlier than the log]"]
+    assert event_texts(FINISHED, FINISHED) == []
+    assert event_texts(("rejected", 1, None)) == ["rejected 1"]
 
 
 CLEANED = EpochNotes()
@@ -95,8 +95,8 @@ def test_where_both_commits_are_gone_the_rows_are_asked() -> None:
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=25), st.integers(0, 25))
 def test_the_notes_that_are_left_judge_as_all_of_them_do(acts: list[tuple[int, bool]], cleaned: int) -> None:
-    """The twin judges each commit in order; an engine claims, appends, and stops once it sees a foreign claim. What
-    is gone altogether is left to the rows, which have no say here: they look innocent."""
+    """The twin judges each commit in order; an engine claims, appends, and stops once it sees a foreign claim. What is
+    gone altogether is left to the rows, which have no say here: they look innocent."""
     log = InMemoryStateLog()
     owned: dict[int, int] = {}
     for batch, (engine, claims) in enumerate(acts):

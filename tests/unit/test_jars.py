@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from share_spark import jars
+from share_spark.spark import jars
 
 WANTED = [("org.example", "thing", "1.0")]
 
@@ -35,9 +35,9 @@ def pretend(java: Path, script: str) -> None:
     java.chmod(java.stat().st_mode | stat.S_IXUSR)
 
 
-@pytest.mark.parametrize("told", ['openjdk version "17.0.15" 2025-04-15', 'java version "21" 2023-09-19'])
-def test_java_that_spark_runs_on(java: Path, told: str) -> None:
-    pretend(java, f"echo '{told}' >&2")
+@pytest.mark.parametrize("printed", ['openjdk version "17.0.15" 2025-04-15', 'java version "21" 2023-09-19'])
+def test_java_that_spark_runs_on(java: Path, printed: str) -> None:
+    pretend(java, f"echo '{printed}' >&2")
     assert jars.require_java() == str(java)
 
 

@@ -34,7 +34,7 @@ def log_on(broker: AdminTwin, monkeypatch: pytest.MonkeyPatch, isolation: str) -
     return KafkaTopicLog(KafkaOptions.parse({"bootstrap.servers": "nowhere:1", "isolation.level": isolation}))
 
 
-def test_with_read_committed_the_end_of_the_log_itself_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_read_committed_the_end_of_the_log_itself_is_reported_too(monkeypatch: pytest.MonkeyPatch) -> None:
     found = log_on(AdminTwin(), monkeypatch, "read_committed").log_ends("t")[0]
     assert (found, found.log_end) == (LogEnds(0, 7, 10), 10)
     found = log_on(AdminTwin(), monkeypatch, "read_uncommitted").log_ends("t")[0]

@@ -41,7 +41,7 @@ def test_a_segment_ends_by_its_commits_and_by_the_ranges_after_its_snapshot(comm
     assert after(*commits).is_full(5, least_ranges=10) is full
 
 
-def test_the_first_commit_to_another_segment_counts_anew() -> None:
+def test_the_first_commit_to_another_segment_counts_from_zero() -> None:
     assert after(10, 30).after(4, 7) == OpenSegment(number=4, updates=1, snapshot_ranges=7)
 
 

@@ -89,7 +89,7 @@ def test_rows_are_folded_by_batch_whatever_their_order_in_the_files() -> None:
     assert (topic, state.start_offset, state.in_flight) == ("orders", 5, ())
 
 
-def test_the_audit_column_tells_how_attempts_ended() -> None:
+def test_the_audit_column_says_how_attempts_ended() -> None:
     """Empty unless asked for; the reason of what was archived comes with it."""
     state = evolve(
         None, ShareSnapshot(key=KEY, snapshot_epoch=0, state_epoch=0, leader_epoch=0, start_offset=0, batches=())

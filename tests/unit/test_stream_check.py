@@ -79,8 +79,8 @@ def test_where_the_log_was_truncated_the_start_offset_goes_back_with_a_snapshot(
     assert worked.window == "107-113: 107 V1, 108-112 Q1"
     assert fault(*worked.log) is None
     assert fault(snapshot(), update(110), snapshot(1, start_offset=105), update(106, epoch=1)) is None
-    told = fault(snapshot(), update(110), snapshot(1, start_offset=105), update(104, epoch=1))
-    assert told == "micro-batch 13: start offset falls from 105 to 104"
+    found = fault(snapshot(), update(110), snapshot(1, start_offset=105), update(104, epoch=1))
+    assert found == "micro-batch 13: start offset falls from 105 to 104"
 
 
 def test_two_records_in_one_commit() -> None:
@@ -88,7 +88,7 @@ def test_two_records_in_one_commit() -> None:
     assert first_fault(stream) == "micro-batch 11: two records of one share-partition in one commit"
 
 
-def test_with_a_new_state_epoch_the_start_offset_begins_anew() -> None:
+def test_with_a_new_state_epoch_the_start_offset_may_go_back() -> None:
     assert fault(snapshot(), update(110), snapshot(1, state_epoch=4, start_offset=5)) is None
 
 
@@ -101,10 +101,10 @@ def test_with_a_new_state_epoch_the_start_offset_begins_anew() -> None:
         ((105, 109, D, 1), "105-109 Acknowledged (1)", "105-109 Available (2)"),
     ],
 )
-def test_r81_a_count_that_falls_is_where_the_two_tellings_part(
+def test_r81_a_count_that_falls_is_where_the_two_replays_differ(
     then: tuple[int, int, DeliveryState, int], live: str, durable: str
 ) -> None:
-    """Kafka's coordinator keeps the greater count, so ours must never write a lower one. Told where it began."""
+    """Kafka's coordinator keeps the greater count, so ours must never write a lower one. Reported where it began."""
     counted, later = update(-1, (105, 109, V, 2)), update(-1, (120, 120, V, 1))
     expected = f"micro-batch 12: {live} in the live state, {durable} in the KIP's form"
     assert fault(snapshot(), counted, update(-1, then), later) == expected
@@ -112,23 +112,23 @@ def test_r81_a_count_that_falls_is_where_the_two_tellings_part(
 
 
 def test_r3_a_final_state_that_is_left() -> None:
-    told = fault(snapshot(), update(-1, (105, 109, D, 1)), update(-1, (105, 109, V, 1)))
-    assert told == (
+    found = fault(snapshot(), update(-1, (105, 109, D, 1)), update(-1, (105, 109, V, 1)))
+    assert found == (
         "micro-batch 12: 105-109 Available (1) in the live state, 105-109 Acknowledged (1) in the KIP's form"
     )
 
 
-def test_r8_a_running_attempt_is_not_told_in_the_kips_form() -> None:
-    told = kip_record(update(-1, (100, 104, Q, 1), (105, 109, Q, 3), (110, 110, D, 1)))
-    assert isinstance(told, StateUpdate)
-    assert told.state_batches == (StateBatch(105, 109, 0, 2), StateBatch(110, 110, 2, 1))
+def test_r8_a_running_attempt_is_not_in_the_kips_form() -> None:
+    found = kip_record(update(-1, (100, 104, Q, 1), (105, 109, Q, 3), (110, 110, D, 1)))
+    assert isinstance(found, StateUpdate)
+    assert found.state_batches == (StateBatch(105, 109, 0, 2), StateBatch(110, 110, 2, 1))
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(0, 0), (65_534, 65_534), (65_535, 0), (65_536, 1), (131_070, 0)])
 def test_o7_snapshot_epochs_of_a_long_log_in_the_kips_form(ours: int, theirs: int) -> None:
-    told = kip_record(snapshot(ours))
-    assert isinstance(told, StateSnapshot)
-    assert told.snapshot_epoch == theirs
+    found = kip_record(snapshot(ours))
+    assert isinstance(found, StateSnapshot)
+    assert found.snapshot_epoch == theirs
 
 
 def test_o7_a_long_log_counts_on() -> None:

@@ -1,4 +1,4 @@
-"""The style of the house, where no linter has a rule for it. Each message names file and line."""
+"""The style rules of the project that no linter has. Each message names file and line."""
 
 from __future__ import annotations
 

@@ -120,10 +120,10 @@ def test_a_view_follows_the_commits() -> None:
     assert view.state("t").ends == {0: LogEnds(0, 0), 1: LogEnds(7, 7)}
     assert view.apply(commit()), "optimize, vacuum and deletions change no end"
     assert view.version == 7
-    assert not view.apply(commit(adds_data=True)), "rows of somebody else: ask the table"
+    assert not view.apply(commit(adds_data=True)), "rows of another program: ask the table"
 
 
-def test_a_topic_created_anew_starts_empty() -> None:
+def test_a_topic_created_again_starts_empty() -> None:
     old = TopicEntry(topic_id="old", partitions=1)
     view = TopicView(version=0, topics={"t": old}, written={"t": {0: 9}})
     new = TopicEntry(topic_id="new", partitions=1)
@@ -144,7 +144,7 @@ def test_a_commit_file() -> None:
     assert parse_commit(text) == CommitFile(properties={"a": "1"}, note="note", adds_data=True, blind=False)
     moved = json.dumps({"add": {"path": "p", "dataChange": False}})
     assert parse_commit(moved) == CommitFile(properties=None, note=None, adds_data=False, blind=False)
-    assert AppendNote.from_json("somebody else's") is None
+    assert AppendNote.from_json("not a note of ours") is None
 
 
 def test_topic_names_and_ids() -> None:

@@ -28,7 +28,7 @@ def test_a_line_per_group_and_a_verdict() -> None:
     assert (report.agrees, report.rows) == (True, 30)
 
 
-def test_faults_are_told_up_to_a_screenful() -> None:
+def test_faults_are_listed_up_to_a_screenful() -> None:
     report = VerifyReport(verdicts=(verdict(0), *(verdict(n, "segment 0, micro-batch 3: x") for n in range(1, 23))))
     lines = list(verify_lines(report))
     assert lines[2] == "billing orders-1: segment 0, micro-batch 3: x"

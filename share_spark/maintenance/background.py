@@ -1,7 +1,7 @@
-"""Work beside the hot path, in one thread of its own: the table for people, pruning of closed segments, compaction.
+"""Background maintenance of a running engine, in one thread: the status table, pruning of closed segments, compaction.
 
-All of it only ever reads what is committed and writes what the engine never reads, so it may fail, be late or be missed
-without harm: a fault is logged and the next round tries again. The table is filled from the live frame, borrowed
+All of it only reads what is committed and writes what the engine never reads, so it may fail, be late or be left out
+without harm: a fault is logged and the next round tries again. The status table is filled from the live frame, borrowed
 from the store so that the engine does not free it meanwhile: no log is read.
 """
 
@@ -34,9 +34,9 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class Upkeep:
-    """Refreshes ``share_partition_state`` at most every ``refresh_ms``, prunes segments closed for ``retention_ms``
-    and compacts every ``compaction_interval_ms`` (0: never). Its heartbeat says that the engine lives."""
+class BackgroundMaintenance:
+    """Refreshes ``share_partition_state`` at most every ``refresh_ms``, prunes segments closed for ``retention_ms`` and
+    compacts every ``compaction_interval_ms`` (0: never). Its heartbeat says that the engine runs."""
 
     spark: SparkSession
     location: Location
@@ -62,7 +62,9 @@ class Upkeep:
         self._heartbeat = Heartbeat(file=heartbeat, text=self.store.member_id)
         self._heartbeat.start()
         self._compact_at_s = time.monotonic() + self.compaction_interval_ms / 1_000
-        self._thread = threading.Thread(target=self._run, name=f"share-spark-upkeep-{self.store.group_id}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"share-spark-maintenance-{self.store.group_id}", daemon=True
+        )
         self._thread.start()
 
     def note(self, keys: Iterable[SharePartitionKey], segment: int) -> None:
@@ -79,12 +81,14 @@ class Upkeep:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+            # After the thread has ended, so that the status table shows the last micro-batch of the run.
             self._round(self._refresh, self._prune)
         if self._heartbeat is not None:
+            # Last: while the round writes, other programs must see that the group still has an engine.
             self._heartbeat.close()
 
     def _run(self) -> None:
-        # A run may be over soon; what Delta has to work out for the first refresh it does meanwhile.
+        # Only to warm Delta's cache: a short run has its first refresh at its end, where the user waits for it.
         self._round(self._written)
         while not self._stop.wait(self.refresh_ms / 1_000):
             self._round(self._refresh, self._prune, self._compact)
@@ -106,6 +110,7 @@ class Upkeep:
         try:
             self._rewrite(buckets)
         except BaseException:
+            # Which rows were written is not known: the next round rewrites all of them.
             with self._lock:
                 self._changed = None
             raise
@@ -134,7 +139,7 @@ class Upkeep:
         return f"share_spark/state/{self.store.group_id}@{self.store.log_id}"
 
     def _numbered(self, live: LiveState) -> dict[str, str]:
-        """Delta takes no rows of a lower number: an engine that has a successor cannot put its own over theirs."""
+        """Delta skips an append with a lower number: a fenced engine cannot overwrite the rows of its successor."""
         return {"txnAppId": self._app_id, "txnVersion": str(BatchStamp(live.writer_epoch, live.batch_id).number)}
 
     def _written(self) -> int:
@@ -144,7 +149,7 @@ class Upkeep:
         return self._transactions.latest(self._app_id)
 
     def _prune(self) -> None:
-        """Drop whole closed segments by partition predicate: metadata only, so never in the way of an append."""
+        """Drop whole closed segments by partition predicate: metadata only, so it never conflicts with an append."""
         current = self._segment
         if current <= self._pruned:
             return
@@ -154,6 +159,7 @@ class Upkeep:
         )
         if oldest_kept > 0:
             log_table(self.location).delta_table(self.spark).delete(segments_below(group_id, oldest_kept))
+        # Otherwise some closed segments are still within the retention: they are looked at again in the next round.
         if oldest_kept == current:
             self._pruned = current
 

@@ -1,7 +1,7 @@
 """One Delta table kept small: OPTIMIZE, VACUUM, checkpoint and log clean-up, and what it measures.
 
 Works in a session of its own, cloned from the one that is passed in, so that no setting of the user's is changed.
-Nothing here may stop a writer: OPTIMIZE and deletions give way to whoever commits first, blind appends conflict with
+Nothing here may stop a writer: OPTIMIZE and deletions give way to the first committer, blind appends conflict with
 none of them, and VACUUM only removes what is older than any append in flight.
 """
 
@@ -60,14 +60,14 @@ class FilesOf(NamedTuple):
     bytes: int
 
 
-def housekeeping_session(spark: SparkSession) -> SparkSession:
+def maintenance_session(spark: SparkSession) -> SparkSession:
     """A session of its own, with the settings of this work."""
     return cloned_session(spark, _SETTINGS)
 
 
 @dataclass(frozen=True, slots=True)
 class KeptTable:
-    """A table to be kept small. ``session``: see ``housekeeping_session``."""
+    """A table to be kept small. ``session``: see ``maintenance_session``."""
 
     session: SparkSession
     place: Location
@@ -157,5 +157,5 @@ def giving_way(change: Callable[[], object]) -> bool:
 
 
 def is_conflict(error: Exception) -> bool:
-    """Did somebody else commit first? (Delta's Python class is not always raised.)"""
+    """Did another writer commit first? (Delta's Python class is not always raised.)"""
     return isinstance(error, DeltaConcurrentModificationException) or bool(_CONFLICT.search(str(error)))

@@ -1,4 +1,4 @@
-"""The small files beside the state log: who is told by them that an engine has left work."""
+"""The small files beside the state log: how they show that an engine has left work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUP = "billing"
 
 
 def test_an_entry_is_unfinished_work_but_what_was_never_an_entry_is_none(spark: SparkSession, tmp_path: Path) -> None:
-    """An engine that dies between writing aside and renaming leaves a file that nobody ever removes."""
+    """An engine that dies between writing aside and renaming leaves a file that is never removed."""
     location = Location.parse(str(tmp_path / "state"))
     directory = log_table(location).directory(spark)
     journal = Journal(spark, directory, "output", GROUP)
