@@ -42,7 +42,7 @@ _PLACES = {
 }
 
 
-def state(spark: SparkSession, location: str | Location, group_id: str | None = None) -> DataFrame:
+def read_state(spark: SparkSession, location: str | Location, group_id: str | None = None) -> DataFrame:
     """The live state, one row per share-partition (``tables.STATE_COLUMNS``), exact as of the last commit.
 
     ``start_offset`` is the SPSO, ``end_offset`` the SPEO (exclusive); ``available`` ... ``archived`` count the

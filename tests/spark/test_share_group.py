@@ -18,7 +18,7 @@ from share_spark.engine.progress import MicroBatchProgress
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record
 from share_spark.model.errors import ConfigError, HandlerError, TopicError
-from share_spark.state.state_view import state
+from share_spark.state.state_view import read_state
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_table import EmbeddedTopicLog
 
@@ -60,7 +60,7 @@ class GroupPlace:
         return {(bytes(row.value).decode(), row.delivery_count, row.reason, row.error) for row in rows}
 
     def ends(self) -> list[tuple[int, int, int, int]]:
-        rows = state(self.spark, str(self.directory / "state"), "billing").orderBy("partition").collect()
+        rows = read_state(self.spark, str(self.directory / "state"), "billing").orderBy("partition").collect()
         return [(row.start_offset, row.end_offset, row.available, row.acquired) for row in rows]
 
 

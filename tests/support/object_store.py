@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from moto.server import ThreadedMotoServer
 
-from share_spark import jars
+from share_spark.spark import jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
