@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from share_spark.cli.config_files import read_config, read_order
-from share_spark.cli.job import START, Job
+from share_spark.cli.config_files import START, ConfigFile, read_config, read_order
+from share_spark.cli.job import Job
 from share_spark.coordinator import STATE_PARTITIONS
 from share_spark.maintenance.compaction_order import KEYS as COMPACTION_KEYS
 from share_spark.maintenance.compaction_order import CompactionOrder
@@ -19,17 +19,17 @@ from share_spark.model.errors import ConfigError
 def parse_job(arguments: Sequence[str]) -> Job:
     """Command line over configuration file over defaults. Raises ConfigError, HandlerError; starts nothing."""
     given = parsed(arguments)
-    file = read_config(given.config) if given.config else {"job": {}, "kafka": {}, "share_group": {}}
+    file = read_config(given.config) if given.config else ConfigFile()
     said = {name: value for name, value in vars(given).items() if name not in _NOT_JOB and value not in (None, False)}
-    chosen = {**file["job"], **said}
-    settings = {**file["share_group"], **_pairs("--option", given.option)}
+    settings: dict[str, str] = _pairs("--option", given.option)
     if given.starting is not None:
         settings[START] = given.starting
-    kafka = {**file["kafka"], **_pairs("--kafka-option", given.kafka_option)}
+    chosen = {**file.job, **said, "starting": settings.get(START, file.starting)}
+    kafka = {**file.kafka, **_pairs("--kafka-option", given.kafka_option)}
     here = str(Path.cwd())
     if here not in sys.path:  # as `python -m` has it, and as Spark's local workers have it
         sys.path.insert(0, here)
-    return Job.of(chosen, settings, kafka)
+    return Job.of(chosen, file.config.changed(settings), kafka)
 
 
 _NOT_JOB = ("command", "config", "option", "kafka_option", "starting", "debug")

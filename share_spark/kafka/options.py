@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -65,6 +65,13 @@ class KafkaOptions:
     def __repr__(self) -> str:
         shown = (f"{key}={value if key in PLAIN_TEXT else '(hidden)'}" for key, value in self.values.items())
         return f"KafkaOptions({', '.join(shown)})"
+
+    def with_isolation_level(self, level: str) -> KafkaOptions:
+        """Raises ConfigError if another one was given."""
+        if self.values.get("isolation.level", level) != level:
+            raise ConfigError(f"Kafka option 'isolation.level' is not {level}: set share.isolation.level instead")
+        values = {**self.values, "isolation.level": level}
+        return replace(self, values=MappingProxyType(dict(sorted(values.items()))))
 
     @property
     def bootstrap_servers(self) -> str:
