@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -32,12 +33,13 @@ def parse_job(arguments: Sequence[str]) -> Job:
     return Job.of(chosen, file.config.changed(settings), kafka)
 
 
+_KEY = re.compile(r"[\w.-]+")
 _NOT_JOB = ("command", "config", "option", "kafka_option", "starting", "debug")
 
 
 def _pairs(option: str, given: Iterable[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in given]
-    if any(not (key and equals) for key, equals, _ in pairs):
+    if any(not (_KEY.fullmatch(key.strip()) and equals) for key, equals, _ in pairs):
         raise ConfigError(f"{option} takes key=value")
     return {key.strip(): value for key, _, value in pairs}
 
@@ -58,17 +60,25 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     return given
 
 
+_OPTION_NAME = re.compile(r"--[A-Za-z-]+|-[A-Za-z]")
+
+
 def _unknown(rest: Sequence[str]) -> str:
     """Names only: what follows a name may be a secret."""
-    names = [argument.partition("=")[0] for argument in rest if argument.startswith("-")]
+    names = [found[0] for found in map(_OPTION_NAME.match, rest) if found]
     return names[0] if names else "without an option's name before it"
+
+
+_INVALID_CHOICE = re.compile(r"invalid choice: .*? \((?=choose from)", re.DOTALL)
+"""argparse quotes what it was given; in the place of a command that may be the value of an option before it."""
 
 
 class _Parser(argparse.ArgumentParser):
     """Errors are raised, not printed with a screen of usage."""
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message} (--help lists the options)")
+        shown = _INVALID_CHOICE.sub("invalid choice (", message)
+        raise ConfigError(f"{shown} (--help lists the options)") from None
 
 
 def _parser() -> _Parser:

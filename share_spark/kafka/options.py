@@ -30,10 +30,18 @@ from share_spark.kafka.option_names import (
     PLAIN_TEXT,
     PRODUCER,
     RENAMED,
+    SECRETS,
 )
 from share_spark.model.errors import ConfigError
 
 _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s;"']+))""")
+
+
+MATCHES_REDACTION = "secret key\n"
+"""Text before a PEM block, which Java's parser passes over (RFC 7468 calls it explanatory). In plans, its UI and its
+event log Spark hides an option if its name or its value matches ``spark.redaction.regex``, by default secret, password,
+token. Login texts and passwords do; the option ``ssl.keystore.key`` does not, and would be shown by every write to
+Kafka."""
 
 
 def _read_file(path: str) -> str:
@@ -65,6 +73,13 @@ class KafkaOptions:
     def __repr__(self) -> str:
         shown = (f"{key}={value if key in PLAIN_TEXT else '(hidden)'}" for key, value in self.values.items())
         return f"KafkaOptions({', '.join(shown)})"
+
+    def without_secrets(self, text: str) -> str:
+        """``text`` of a client, with every secret that is in it replaced."""
+        for key in SECRETS:
+            if secret := self.values.get(key):
+                text = text.replace(secret, "(hidden)")
+        return text
 
     def with_isolation_level(self, level: str) -> KafkaOptions:
         """Raises ConfigError if another one was given."""
@@ -138,7 +153,8 @@ class KafkaOptions:
             return {}
         return {
             "ssl.keystore.certificate.chain": _blocks(chain, "CERTIFICATE", "ssl.certificate"),
-            "ssl.keystore.key": _blocks(self._pem("ssl.key", read_file) or "", "PRIVATE KEY", "ssl.key"),
+            "ssl.keystore.key": MATCHES_REDACTION
+            + _blocks(self._pem("ssl.key", read_file) or "", "PRIVATE KEY", "ssl.key"),
             "ssl.keystore.type": "PEM",
         }
 

@@ -212,3 +212,32 @@ def test_it_compacts_by_itself_if_wanted(place: GroupPlace) -> None:
     query.stop()
     assert told.exists()
     assert query.exception() is None
+
+
+def test_the_query_speaks_as_sparks_own(place: GroupPlace) -> None:
+    place.put(range(400, 408))
+    query = place.group(lambda _: None).queryName("billing").start()
+    query.processAllAvailable()
+    assert [(start == end, available) for start, end, available, _ in place.ends()] == [(True, 0)] * 2
+    assert query.isActive
+    assert query.status["isDataAvailable"] is False
+    assert query.sparkQuery is not None
+    assert (query.name, query.id, query.runId) == ("billing", query.sparkQuery.id, query.sparkQuery.runId)
+    assert query.lastProgress == query.recentProgress[-1]
+    assert "billing" in repr(query)
+    query.stop()
+    query.processAllAvailable()
+    assert query.status == {"message": "Stopped", "isDataAvailable": False, "isTriggerActive": False}
+
+
+def test_waiting_for_all_raises_what_ended_the_query(place: GroupPlace) -> None:
+    place.put(range(500, 502))
+    query = place.group(wrong_length).start()
+    with pytest.raises(HandlerError):
+        query.processAllAvailable()
+    assert query.status["message"].startswith("Failed: ")
+    place.work_off(lambda _: None)
+
+
+def wrong_length(batch: pa.RecordBatch) -> list[int]:
+    return [1] * (batch.num_rows + 1)
