@@ -23,7 +23,7 @@ from pyarrow import csv
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from share_spark import EmbeddedTopicLog, build_session, cli, state  # noqa: E402
+from share_spark import EmbeddedTopicLog, build_session, cli, read_state  # noqa: E402
 from share_spark.cli.run_report import RunTotals, table_lines  # noqa: E402
 from share_spark.cli.signals import StopSignals  # noqa: E402
 from share_spark.model.errors import ConfigError  # noqa: E402
@@ -176,7 +176,7 @@ def show_state(spark: SparkSession) -> int:
     rows = spark.sql(query).collect()
     show(columns.split(", "), rows)
     print("\n  start_offset: all records before it are finished. It is the end of each partition now.")
-    finished = sum(row.start_offset for row in state(spark, STATE, GROUP).collect())
+    finished = sum(row.start_offset for row in read_state(spark, STATE, GROUP).collect())
     return log_size(spark) - finished
 
 

@@ -1,5 +1,15 @@
 """share_spark: Kafka's share groups (KIP-932) as an engine on PySpark Structured Streaming, its state in Delta tables.
 
+What to import, by task:
+
+    run a share group     ShareGroup, ShareGroupQuery, MicroBatchProgress, build_session
+    write a handler       Record, Ack, record_handler, arrow_handler, pandas_handler, frame_handler
+    topics without Kafka  EmbeddedTopicLog, Message
+    read the state        read_state, record_history, record_attempts
+    keep it in order      verify, compact, CompactionOrder, VerifyReport, CompactionReport
+    catch errors          ShareError, and below it ConfigError, HandlerError, TopicError, TopicUnreachableError,
+                          StateError, FencedError, SinkError, DeadLetterError, EnvironmentFault
+
 The packages, from the ground up (imports go one way, a linter checks it):
 
     model        values: keys, offset ranges, requests, records, errors, settings
@@ -33,7 +43,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from share_spark.api.query import ShareGroupQuery
     from share_spark.api.share_group import ShareGroup
-    from share_spark.audit.history import attempts, history
+    from share_spark.audit.history import record_attempts, record_history
+    from share_spark.audit.verify import verify
+    from share_spark.audit.verify_report import VerifyReport
+    from share_spark.engine.progress import MicroBatchProgress
     from share_spark.handlers.acknowledgement import Ack
     from share_spark.handlers.handler import (
         Record,
@@ -42,47 +55,89 @@ if TYPE_CHECKING:
         pandas_handler,
         record_handler,
     )
-    from share_spark.model.errors import ShareError
+    from share_spark.maintenance.compaction import compact
+    from share_spark.maintenance.compaction_order import CompactionOrder
+    from share_spark.maintenance.compaction_report import CompactionReport
+    from share_spark.model.errors import (
+        ConfigError,
+        DeadLetterError,
+        EnvironmentFault,
+        FencedError,
+        HandlerError,
+        ShareError,
+        SinkError,
+        StateError,
+        TopicError,
+        TopicUnreachableError,
+    )
     from share_spark.spark.session import build_session
-    from share_spark.state.state_view import state
+    from share_spark.state.state_view import read_state
+    from share_spark.topics.topic_producer import Message
     from share_spark.topics.topic_table import EmbeddedTopicLog
 
-_HOME = {
-    "Ack": "share_spark.handlers.acknowledgement",
-    "EmbeddedTopicLog": "share_spark.topics.topic_table",
-    "Record": "share_spark.handlers.handler",
-    "ShareError": "share_spark.model.errors",
-    "ShareGroup": "share_spark.api.share_group",
-    "ShareGroupQuery": "share_spark.api.query",
-    "arrow_handler": "share_spark.handlers.handler",
-    "attempts": "share_spark.audit.history",
-    "build_session": "share_spark.spark.session",
-    "frame_handler": "share_spark.handlers.handler",
-    "history": "share_spark.audit.history",
-    "pandas_handler": "share_spark.handlers.handler",
-    "record_handler": "share_spark.handlers.handler",
-    "state": "share_spark.state.state_view",
+_MODULES = {
+    "api.query": ("ShareGroupQuery",),
+    "api.share_group": ("ShareGroup",),
+    "audit.history": ("record_attempts", "record_history"),
+    "audit.verify": ("verify",),
+    "audit.verify_report": ("VerifyReport",),
+    "engine.progress": ("MicroBatchProgress",),
+    "handlers.acknowledgement": ("Ack",),
+    "handlers.handler": ("Record", "arrow_handler", "frame_handler", "pandas_handler", "record_handler"),
+    "maintenance.compaction": ("compact",),
+    "maintenance.compaction_order": ("CompactionOrder",),
+    "maintenance.compaction_report": ("CompactionReport",),
+    "model.errors": (
+        *("ConfigError", "DeadLetterError", "EnvironmentFault", "FencedError", "HandlerError", "ShareError"),
+        *("SinkError", "StateError", "TopicError", "TopicUnreachableError"),
+    ),
+    "spark.session": ("build_session",),
+    "state.state_view": ("read_state",),
+    "topics.topic_producer": ("Message",),
+    "topics.topic_table": ("EmbeddedTopicLog",),
 }
+_MODULE_OF = {name: f"share_spark.{module}" for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "Ack",
+    "CompactionOrder",
+    "CompactionReport",
+    "ConfigError",
+    "DeadLetterError",
     "EmbeddedTopicLog",
+    "EnvironmentFault",
+    "FencedError",
+    "HandlerError",
+    "Message",
+    "MicroBatchProgress",
     "Record",
     "ShareError",
     "ShareGroup",
     "ShareGroupQuery",
+    "SinkError",
+    "StateError",
+    "TopicError",
+    "TopicUnreachableError",
+    "VerifyReport",
     "arrow_handler",
-    "attempts",
     "build_session",
+    "compact",
     "frame_handler",
-    "history",
     "pandas_handler",
+    "read_state",
+    "record_attempts",
     "record_handler",
-    "state",
+    "record_history",
+    "verify",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+    if name in _MODULE_OF:
+        return getattr(import_module(_MODULE_OF[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names too, although they are not imported yet."""
+    return sorted({*globals(), *__all__})

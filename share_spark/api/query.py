@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from share_spark.api.checkpoint import Checkpoint
 from share_spark.engine.micro_batch import ShareGroupEngine
@@ -46,9 +46,12 @@ class Trigger:
     available_now: bool = False
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupQuery:
-    """A running share group; ``ShareGroup.start`` makes it. The methods are those of Spark's ``StreamingQuery``."""
+    """A running share group; ``ShareGroup.start`` makes it. The methods are those of Spark's ``StreamingQuery``.
+
+    ``name``: what ``ShareGroup.queryName`` was given, None if nothing.
+    """
 
     spark: SparkSession
     engine: ShareGroupEngine
@@ -66,6 +69,15 @@ class ShareGroupQuery:
     _turn: threading.RLock = field(default_factory=threading.RLock)
     _over: threading.Event = field(default_factory=threading.Event)
     _ended: threading.Event = field(default_factory=threading.Event)
+    _news: threading.Condition = field(default_factory=threading.Condition)
+    _begun: int = 0
+    _caught_up: int = 0
+    _lag: int = 0
+    _in_micro_batch: bool = False
+
+    def __repr__(self) -> str:
+        state = "active" if self.isActive else "ended"
+        return f"ShareGroupQuery(group={self.store.group_id!r}, name={self.name!r}, {state})"
 
     def start(self, handler: Handler) -> None:
         """Claim, load, and start Spark's loop. Raises what ``ShareGroupEngine.start`` raises."""
@@ -84,6 +96,20 @@ class ShareGroupQuery:
     def id(self) -> str:
         """Spark's id of the query: valid as long as its checkpoint."""
         return str(self._query.id) if self._query else ""
+
+    @property
+    def runId(self) -> str:  # noqa: N802
+        """Spark's id of this start of the query."""
+        return str(self._query.runId) if self._query else ""
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """``message``; ``isDataAvailable``: some offsets were not finished at the end of the last micro-batch;
+        ``isTriggerActive``: a micro-batch is running."""
+        active = self._in_micro_batch
+        running = f"Running micro-batch {self._batch_id}" if active else "Waiting for the next micro-batch"
+        message = running if self.isActive else "Stopped" if self._fault is None else f"Failed: {self._fault}"
+        return {"message": message, "isDataAvailable": self._lag > 0, "isTriggerActive": active}
 
     @property
     def sparkQuery(self) -> StreamingQuery | None:  # noqa: N802
@@ -116,6 +142,16 @@ class ShareGroupQuery:
             raise self._fault
         return ended
 
+    def processAllAvailable(self) -> None:  # noqa: N802
+        """Wait until every record that is in the topics now is finished (accepted or archived), retries and locks of
+        dead engines included, or the query has ended. While records keep coming it may wait for long. Raises what
+        ended the query (a ShareError)."""
+        with self._news:
+            begun = self._begun
+            self._news.wait_for(lambda: self._caught_up > begun or self._ended.is_set())
+        if self._ended.is_set() and self._fault is not None:
+            raise self._fault
+
     def stop(self) -> None:
         """Stop after the micro-batch that is running; what was not handled is given back. Safe to call twice."""
         self._over.set()
@@ -127,12 +163,17 @@ class ShareGroupQuery:
             if self._closed or self._over.is_set():
                 return
             self._batch_id = batch_id
+            self._begun += 1
+            self._in_micro_batch = True
             try:
                 progress = self.engine.run(batch_id)
             except BaseException as fault:
                 self._fail(fault)
                 raise
+            finally:
+                self._in_micro_batch = False
             self._note(progress)
+            self._note_lag(progress.lag)
             if self.engine.done:
                 self._over.set()
         if progress.idle and not self._over.is_set():
@@ -145,6 +186,13 @@ class ShareGroupQuery:
         self.maintenance.note(progress.touched, self.store.segment)
         for listener in self.listeners:
             listener(progress)
+
+    def _note_lag(self, lag: int) -> None:
+        with self._news:
+            self._lag = lag
+            if lag == 0:
+                self._caught_up = self._begun
+            self._news.notify_all()
 
     def _fail(self, fault: BaseException) -> None:
         self._fault = fault
@@ -174,7 +222,9 @@ class ShareGroupQuery:
         with ThreadPoolExecutor(1, thread_name_prefix="share-spark-close") as beside:
             beside.submit(self.maintenance.close)
             self._end_query(self._query)
-        self._ended.set()
+        with self._news:
+            self._ended.set()
+            self._news.notify_all()
 
     def _is_running(self, query: StreamingQuery) -> bool:
         try:

@@ -57,7 +57,7 @@ class RecordHistory:
     finished: bool
 
 
-def history(
+def record_history(
     spark: SparkSession, location: str | Location, *, group_id: str, topic: str, partition: int, offset: int
 ) -> DataFrame:
     """What happened to one record, in order: EVENT_COLUMNS; empty if the log says nothing of it.
@@ -74,7 +74,7 @@ def history(
     ours at ``location``.
     """
     place = Location.parse(location) if isinstance(location, str) else location
-    found = record_history(spark, place, group_id=group_id, topic=topic, partition=partition, offset=offset)
+    found = collect_record_history(spark, place, group_id=group_id, topic=topic, partition=partition, offset=offset)
     rows = [_event_row(event) for event in found.events]
     raw = EVENT_COLUMNS.replace("timestamp", "bigint")
     return spark.createDataFrame(rows, raw).withColumns(
@@ -101,10 +101,10 @@ def _event_row(event: RecordEvent) -> tuple[Any, ...]:
     )
 
 
-def record_history(
+def collect_record_history(
     spark: SparkSession, location: Location, *, group_id: str, topic: str, partition: int, offset: int
 ) -> RecordHistory:
-    """See ``history``. Only rows that speak of the record come to the driver."""
+    """See ``record_history``. Only rows that speak of the record come to the driver."""
     if offset < 0:
         raise ConfigError(f"offset {offset} is below 0")
     check_location(spark, location)
@@ -192,14 +192,14 @@ def _state(row: Any) -> RecordState | None:
     return RecordState(FINISHED) if row.passed else None
 
 
-def attempts(
+def record_attempts(
     spark: SparkSession, location: str | Location, group_id: str | None = None, topic: str | None = None
 ) -> DataFrame:
     """Every attempt that ended while history was kept: one row per run of offsets that ended alike.
 
     ``group_id, topic, topic_id, partition, first_offset, last_offset`` (inclusive), ``delivery_count, outcome`` as in
-    ``history``, ``batch_id, writer_epoch, run_id, written_at`` of the micro-batch that decided it. Join it with records
-    by ``offset BETWEEN first_offset AND last_offset``. Lazy, as of now. Raises StateError if there is no state of ours
+    ``record_history``, ``batch_id, writer_epoch, run_id, written_at`` of the micro-batch that decided it. Join it with
+    records by ``offset BETWEEN first_offset AND last_offset``. Lazy, as of now. Raises StateError if there is no state of ours
     at ``location``.
     """
     place = Location.parse(location) if isinstance(location, str) else location

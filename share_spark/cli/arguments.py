@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from share_spark.cli.config_files import read_config, read_order
-from share_spark.cli.job import START, Job
+from share_spark.cli.config_files import START, ConfigFile, read_config, read_order
+from share_spark.cli.job import Job
 from share_spark.coordinator import STATE_PARTITIONS
 from share_spark.maintenance.compaction_order import KEYS as COMPACTION_KEYS
 from share_spark.maintenance.compaction_order import CompactionOrder
@@ -19,25 +20,26 @@ from share_spark.model.errors import ConfigError
 def parse_job(arguments: Sequence[str]) -> Job:
     """Command line over configuration file over defaults. Raises ConfigError, HandlerError; starts nothing."""
     given = parsed(arguments)
-    file = read_config(given.config) if given.config else {"job": {}, "kafka": {}, "share_group": {}}
+    file = read_config(given.config) if given.config else ConfigFile()
     said = {name: value for name, value in vars(given).items() if name not in _NOT_JOB and value not in (None, False)}
-    chosen = {**file["job"], **said}
-    settings = {**file["share_group"], **_pairs("--option", given.option)}
+    settings: dict[str, str] = _pairs("--option", given.option)
     if given.starting is not None:
         settings[START] = given.starting
-    kafka = {**file["kafka"], **_pairs("--kafka-option", given.kafka_option)}
+    chosen = {**file.job, **said, "starting": settings.get(START, file.starting)}
+    kafka = {**file.kafka, **_pairs("--kafka-option", given.kafka_option)}
     here = str(Path.cwd())
     if here not in sys.path:  # as `python -m` has it, and as Spark's local workers have it
         sys.path.insert(0, here)
-    return Job.of(chosen, settings, kafka)
+    return Job.of(chosen, file.config.changed(settings), kafka)
 
 
+_KEY = re.compile(r"[\w.-]+")
 _NOT_JOB = ("command", "config", "option", "kafka_option", "starting", "debug")
 
 
 def _pairs(option: str, given: Iterable[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in given]
-    if any(not (key and equals) for key, equals, _ in pairs):
+    if any(not (_KEY.fullmatch(key.strip()) and equals) for key, equals, _ in pairs):
         raise ConfigError(f"{option} takes key=value")
     return {key.strip(): value for key, _, value in pairs}
 
@@ -58,17 +60,25 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     return given
 
 
+_OPTION_NAME = re.compile(r"--[A-Za-z-]+|-[A-Za-z]")
+
+
 def _unknown(rest: Sequence[str]) -> str:
     """Names only: what follows a name may be a secret."""
-    names = [argument.partition("=")[0] for argument in rest if argument.startswith("-")]
+    names = [found[0] for found in map(_OPTION_NAME.match, rest) if found]
     return names[0] if names else "without an option's name before it"
+
+
+_INVALID_CHOICE = re.compile(r"invalid choice: .*? \((?=choose from)", re.DOTALL)
+"""argparse quotes what it was given; in the place of a command that may be the value of an option before it."""
 
 
 class _Parser(argparse.ArgumentParser):
     """Errors are raised, not printed with a screen of usage."""
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message} (--help lists the options)")
+        shown = _INVALID_CHOICE.sub("invalid choice (", message)
+        raise ConfigError(f"{shown} (--help lists the options)") from None
 
 
 def _parser() -> _Parser:

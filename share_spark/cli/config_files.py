@@ -6,12 +6,14 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from share_spark.cli.job import START
-from share_spark.model.config import GroupConfig
+from share_spark.model.config import DEFAULT_CONFIG, GroupConfig
 from share_spark.model.errors import ConfigError
+
+START = "share.auto.offset.reset"
 
 _TEXTS = ("group", "handler", "bootstrap-server", "topic-table", "state", "dead-letter", "to-delta", "output-schema")
 _KEYS: Mapping[str, type] = {
@@ -21,12 +23,19 @@ _KEYS: Mapping[str, type] = {
 }
 
 
-def read_config(path: str) -> dict[str, dict[str, Any]]:
-    """``{"job": ..., "kafka": ..., "share_group": ...}`` of a TOML file, job keys with ``_``, and its start among the
-    settings.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigFile:
+    """A file's [job] with ``_`` in its keys and without its start, its [kafka], its [share_group] parsed. ``starting``:
+    where it says to start, in whichever table; None if it says nothing."""
 
-    Raises ConfigError naming the file and the key.
-    """
+    job: Mapping[str, Any] = field(default_factory=dict)
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    config: GroupConfig = DEFAULT_CONFIG
+    starting: str | None = None
+
+
+def read_config(path: str) -> ConfigFile:
+    """A TOML file. Raises ConfigError naming the file and the key."""
     tables = _parsed(path)
     try:
         return _tables(tables)
@@ -34,16 +43,15 @@ def read_config(path: str) -> dict[str, dict[str, Any]]:
         raise ConfigError(f"--config {path}: {fault}") from None
 
 
-def _tables(tables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    read = {"job": _job_table, "kafka": _flat_texts, "share_group": _flat}
+def _tables(tables: Mapping[str, Any]) -> ConfigFile:
     for name, table in tables.items():
-        if name not in read or not isinstance(table, dict):
+        if name not in ("job", "kafka", "share_group") or not isinstance(table, dict):
             raise ConfigError(f"unknown table or key {name!r} (there are [job], [kafka], [share_group])")
-    found = {name: reader(tables.get(name, {})) for name, reader in read.items()}
-    GroupConfig.parse(found["share_group"])
-    if "starting" in found["job"]:
-        found["share_group"][START] = found["job"].pop("starting")
-    return found
+    job, settings = _job_table(tables.get("job", {})), _flat(tables.get("share_group", {}))
+    if "starting" in job:
+        settings[START] = job.pop("starting")
+    config = GroupConfig.parse(settings)
+    return ConfigFile(job=job, kafka=_flat_texts(tables.get("kafka", {})), config=config, starting=settings.get(START))
 
 
 def _job_table(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from share_spark.api.share_group import ShareGroup
+from share_spark.api.query import Trigger
+from share_spark.api.share_group import ShareGroup, share_group_of
+from share_spark.api.spec import ShareGroupSpec
 from share_spark.delta.location import Location
 from share_spark.handlers.handler import Handler, as_handler
 from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.topic_log import KafkaTopicLog
-from share_spark.model.config import GroupConfig, parse_duration_ms
+from share_spark.model.config import DEFAULT_CONFIG, GroupConfig, parse_duration_ms
 from share_spark.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-START = "share.auto.offset.reset"
 
 _TRIGGER = re.compile(r"(\d+)\s*(millisecond|second|minute|hour|day)s?")
 _UNIT = {"millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "day": "d"}
@@ -36,7 +36,7 @@ class Job:
     topics: tuple[str, ...]
     handler: Handler
     state: str
-    bootstrap_server: str | None = None
+    kafka: KafkaOptions | None = None
     topic_table: str | None = None
     dead_letter: str | None = None
     to_delta: str | None = None
@@ -46,57 +46,55 @@ class Job:
     checkpoint: str | None = None
     query_name: str | None = None
     starting: str | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    config: GroupConfig = DEFAULT_CONFIG
 
     @classmethod
-    def of(cls, chosen: Mapping[str, Any], settings: Mapping[str, Any], kafka: Mapping[str, str]) -> Job:
+    def of(cls, chosen: Mapping[str, Any], config: GroupConfig, kafka: Mapping[str, str]) -> Job:
         """``chosen`` has the keys of [job], with ``_``. Raises ConfigError, HandlerError (it does not import)."""
         _require(chosen)
-        GroupConfig.parse(settings)
         for key in ("state", "topic_table"):
             if key in chosen:
                 Location.parse(chosen[key])
-        _check_source(chosen, kafka)
+        source = _kafka_options(chosen, kafka)
         _check_output(chosen)
-        names = {name: value for name, value in chosen.items() if name != "topic"}
-        names |= {"handler": as_handler(chosen["handler"]), "starting": settings.get(START)}
+        names = {name: value for name, value in chosen.items() if name not in ("topic", "bootstrap_server")}
+        names["handler"] = as_handler(chosen["handler"])
         if "trigger" in chosen:
             names["trigger"] = _interval(chosen["trigger"])
-        return cls(**names, topics=tuple(chosen["topic"]), settings=settings, kafka=kafka)
+        return cls(**names, topics=tuple(chosen["topic"]), config=config, kafka=source)
 
     @property
     def source(self) -> str:
         """Where the topics are, as readable text."""
-        return str(self.bootstrap_server or self.topic_table)
+        return str(self.kafka.bootstrap_servers if self.kafka else self.topic_table)
 
     def ask_broker(self) -> None:
         """Do the topics exist? A cluster can be asked without Spark. Raises TopicError (TopicUnreachableError in
         bounded time)."""
-        if self.bootstrap_server is None:
+        if self.kafka is None:
             return
-        options = KafkaOptions.parse({"bootstrap.servers": self.bootstrap_server, **self.kafka})
-        log = KafkaTopicLog(options, request_timeout_ms=GroupConfig.parse(self.settings).request_timeout_ms)
+        log = KafkaTopicLog(self.kafka, request_timeout_ms=self.config.request_timeout_ms)
         for topic in self.topics:
             log.describe(topic)
 
     def share_group(self, spark: SparkSession) -> ShareGroup:
         """The public API's value for this job; nothing happens before its ``start``."""
-        group = ShareGroup(self.group, spark=spark, state=self.state).subscribe(*self.topics)
-        group = group.process(self.handler, output=self.output_schema)
-        if self.bootstrap_server is not None:
-            group = group.kafka(self.bootstrap_server, **self.kafka)
-        if self.topic_table is not None:
-            group = group.table(self.topic_table)
-        if self.dead_letter is not None:
-            group = group.dead_letter(self.dead_letter)
-        if self.to_delta is not None:
-            group = group.to_delta(self.to_delta)
-        if self.checkpoint is not None:
-            group = group.option("checkpointLocation", self.checkpoint)
-        if self.query_name is not None:
-            group = group.queryName(self.query_name)
-        return group.options(**self.settings).trigger(processingTime=self.trigger, availableNow=self.available_now)
+        spec = ShareGroupSpec(
+            group_id=self.group,
+            spark=spark,
+            state=self.state,
+            kafka=self.kafka,
+            table=None if self.topic_table is None else Location.parse(self.topic_table),
+            topics=self.topics,
+            handler=as_handler(self.handler, output=self.output_schema),
+            sink=self.to_delta,
+            dead_letter=self.dead_letter,
+            config=self.config,
+            checkpoint=self.checkpoint,
+            name=self.query_name,
+            trigger=Trigger(processing_time=self.trigger, available_now=self.available_now),
+        )
+        return share_group_of(spec)
 
 
 def _require(chosen: Mapping[str, Any]) -> None:
@@ -111,13 +109,14 @@ def _require(chosen: Mapping[str, Any]) -> None:
         raise ConfigError("--trigger and --available-now exclude each other")
 
 
-def _check_source(chosen: Mapping[str, Any], kafka: Mapping[str, str]) -> None:
+def _kafka_options(chosen: Mapping[str, Any], kafka: Mapping[str, str]) -> KafkaOptions | None:
     if ("bootstrap_server" in chosen) == ("topic_table" in chosen):
         raise ConfigError("choose one source: --bootstrap-server or --topic-table")
     if "bootstrap_server" in chosen:
-        KafkaOptions.parse({"bootstrap.servers": chosen["bootstrap_server"], **kafka})
-    elif kafka:
+        return KafkaOptions.parse({"bootstrap.servers": chosen["bootstrap_server"], **kafka})
+    if kafka:
         raise ConfigError("--kafka-option needs --bootstrap-server")
+    return None
 
 
 def _check_output(chosen: Mapping[str, Any]) -> None:

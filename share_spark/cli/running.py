@@ -65,12 +65,12 @@ def require_start(job: Job, spark: SparkSession) -> None:
 
 
 def _has_state(spark: SparkSession, job: Job) -> bool:
-    from share_spark.state.state_view import state
+    from share_spark.state.state_view import read_state
 
     location = Location.parse(job.state)
     if log_table(location).is_free(spark):
         return False
-    return not state(spark, location, job.group).isEmpty()
+    return not read_state(spark, location, job.group).isEmpty()
 
 
 def follow(query: ShareGroupQuery, signals: StopSignals, live: _LiveProgress) -> None:

@@ -19,7 +19,7 @@ import importlib
 import inspect
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar, overload
@@ -73,7 +73,7 @@ class Handler:
 
     name: str
     kind: HandlerKind
-    call: Callable[[Any], Any]
+    call: Callable[[Any], Any] = field(repr=False)
     columns: tuple[str, ...] | None = None
     timeout_ms: int | None = None
     output: pa.Schema | None = None

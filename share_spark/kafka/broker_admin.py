@@ -26,7 +26,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._topic import TopicDescription as KafkaTopicDescription
 
 from share_spark.kafka.options import KafkaOptions
-from share_spark.model.errors import TopicError, TopicUnreachableError
+from share_spark.model.errors import ConfigError, TopicError, TopicUnreachableError
 
 EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -82,11 +82,15 @@ class BrokerAdmin:
     """One long-lived admin client. Safe to use from several threads, as librdkafka is."""
 
     def __init__(self, options: KafkaOptions, request_timeout_ms: int) -> None:
+        self._options = options
         self._servers = options.bootstrap_servers
         self._timeout_s = request_timeout_ms / 1000
         self._last_error = ""
         config: dict[str, Any] = {**options.librdkafka(), "error_cb": self._note_error}
-        self._client = AdminClient(config, logger=_CLIENT_LOG)
+        try:
+            self._client = AdminClient(config, logger=_CLIENT_LOG)
+        except KafkaException as exception:
+            raise ConfigError(f"Kafka options: {self._reason(exception.args[0].str())}") from None
 
     def describe(self, topic: str) -> KafkaTopicDescription:
         """The topic with its id and partitions. Raises TopicError, TopicUnreachableError."""
@@ -139,16 +143,19 @@ class BrokerAdmin:
     def _translated(self, topic: str, error: KafkaError) -> TopicError:
         if error.code() in _NOT_REACHED:
             return self._unreachable(error.str())
-        reason = _REASONS.get(error.code(), f"cannot be read: {_one_line(error.str())}")
+        reason = _REASONS.get(error.code(), f"cannot be read: {self._reason(error.str())}")
         return TopicError(f"topic {topic!r} {reason} (Kafka at {self._servers})")
 
     def _unreachable(self, reason: str) -> TopicUnreachableError:
         self._client.poll(0)
         # The callback knows why (connection refused, authentication); the future only says that it timed out.
-        reason = _one_line(self._last_error or reason)
+        reason = self._reason(self._last_error or reason)
         return TopicUnreachableError(
             f"Kafka at {self._servers} gave no answer within {self._timeout_s:g} s{f' ({reason})' if reason else ''}"
         )
+
+    def _reason(self, text: str) -> str:
+        return _one_line(self._options.without_secrets(text))
 
     def _note_error(self, error: KafkaError) -> None:
         # Reported after the errors of the single brokers, and says less than they do.

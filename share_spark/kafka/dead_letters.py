@@ -62,7 +62,8 @@ class KafkaDeadLetters:
         try:
             writer.option("topic", self._topic).save()
         except (PySparkException, Py4JError) as error:
-            raise DeadLetterError(f"dead-letter topic {self._topic!r}: {first_line(error)}") from error
+            reason = self._options.without_secrets(first_line(error))
+            raise DeadLetterError(f"dead-letter topic {self._topic!r}: {reason}") from error
 
 
 def _headers(group_id: str) -> Column:

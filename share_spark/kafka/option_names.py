@@ -96,6 +96,16 @@ KNOWN = frozenset((*BOTH, *RENAMED, *CONSUMER, *PRODUCER, *SECURITY))
 PLAIN_TEXT = frozenset(KNOWN - set(SECURITY)) | {"sasl.mechanism", "ssl.keystore.type"}
 """Options whose value may be shown; everything else is taken for a secret."""
 
+SECRETS = (
+    "sasl.jaas.config",
+    "sasl.oauthbearer.client.secret",
+    "sasl.password",
+    "ssl.key.password",
+    "ssl.key.pem",
+    "ssl.keystore.password",
+)
+"""What must not be in any text, not even in a client's own error."""
+
 CHOICES = {
     "isolation.level": ("read_uncommitted", "read_committed"),
     "sasl.mechanism": ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),

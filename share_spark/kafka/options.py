@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -29,10 +29,18 @@ from share_spark.kafka.option_names import (
     PLAIN_TEXT,
     PRODUCER,
     RENAMED,
+    SECRETS,
 )
 from share_spark.model.errors import ConfigError
 
 _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s;"']+))""")
+
+
+MATCHES_REDACTION = "secret key\n"
+"""Text before a PEM block, which Java's parser passes over (RFC 7468 calls it explanatory). In plans, its UI and its
+event log Spark hides an option if its name or its value matches ``spark.redaction.regex``, by default secret, password,
+token. Login texts and passwords do; the option ``ssl.keystore.key`` does not, and would be shown by every write to
+Kafka."""
 
 
 def _read_file(path: str) -> str:
@@ -64,6 +72,20 @@ class KafkaOptions:
     def __repr__(self) -> str:
         shown = (f"{key}={value if key in PLAIN_TEXT else '(hidden)'}" for key, value in self.values.items())
         return f"KafkaOptions({', '.join(shown)})"
+
+    def without_secrets(self, text: str) -> str:
+        """``text`` of a client, with every secret that is in it replaced."""
+        for key in SECRETS:
+            if secret := self.values.get(key):
+                text = text.replace(secret, "(hidden)")
+        return text
+
+    def with_isolation_level(self, level: str) -> KafkaOptions:
+        """Raises ConfigError if another one was given."""
+        if self.values.get("isolation.level", level) != level:
+            raise ConfigError(f"Kafka option 'isolation.level' is not {level}: set share.isolation.level instead")
+        values = {**self.values, "isolation.level": level}
+        return replace(self, values=MappingProxyType(dict(sorted(values.items()))))
 
     @property
     def bootstrap_servers(self) -> str:
@@ -130,7 +152,8 @@ class KafkaOptions:
             return {}
         return {
             "ssl.keystore.certificate.chain": _blocks(chain, "CERTIFICATE", "ssl.certificate"),
-            "ssl.keystore.key": _blocks(self._pem("ssl.key", read_file) or "", "PRIVATE KEY", "ssl.key"),
+            "ssl.keystore.key": MATCHES_REDACTION
+            + _blocks(self._pem("ssl.key", read_file) or "", "PRIVATE KEY", "ssl.key"),
             "ssl.keystore.type": "PEM",
         }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from share_spark.model.errors import ConfigError
@@ -138,17 +138,24 @@ class GroupConfig:
     compaction_interval_ms: int
     request_timeout_ms: int
 
-    @classmethod
-    def parse(cls, given: Mapping[str, Any]) -> GroupConfig:
-        """Read ``{key: value}``. Raises ConfigError with one line: an unknown key, or a value that does not fit."""
+    @staticmethod
+    def parse(given: Mapping[str, Any]) -> GroupConfig:
+        """Read ``{key: value}``; what is not given has its default. Raises ConfigError as ``changed`` does."""
+        return DEFAULT_CONFIG.changed(given)
+
+    def changed(self, given: Mapping[str, Any]) -> GroupConfig:
+        """With the settings of ``{key: value}``, the others as they are.
+
+        Raises ConfigError with one line: an unknown key, or a value that does not fit.
+        """
         by_key = {setting.key: name for name, setting in SETTINGS.items()}
-        chosen = {name: setting.default for name, setting in SETTINGS.items()}
+        chosen = {}
         for raw_key, value in given.items():
             key = ALIASES.get(raw_key, raw_key)
             if key not in by_key:
                 raise ConfigError(f"unknown setting {raw_key!r}{_nearest(key, by_key)}")
-            chosen[by_key[key]] = value
-        return cls(**{name: _read(name, value) for name, value in chosen.items()})
+            chosen[by_key[key]] = _read(by_key[key], value)
+        return replace(self, **chosen)
 
 
 def _read(name: str, value: Any) -> Any:
@@ -164,3 +171,5 @@ def _nearest(key: str, known: Mapping[str, str]) -> str:
 
 
 assert {field.name for field in fields(GroupConfig)} == set(SETTINGS)
+
+DEFAULT_CONFIG = GroupConfig(**{name: _read(name, setting.default) for name, setting in SETTINGS.items()})

@@ -86,9 +86,16 @@ def require_java() -> str:
 
 
 def cache_dir() -> Path:
-    """Where jars are kept: $SHARE_SPARK_CACHE, or ~/.cache/share_spark."""
-    configured = os.environ.get("SHARE_SPARK_CACHE")
-    return Path(configured).expanduser() if configured else Path.home() / ".cache" / "share_spark"
+    """Where jars are kept: $SHARE_SPARK_CACHE, else $XDG_CACHE_HOME/share_spark, else ~/.cache/share_spark."""
+    if configured := os.environ.get("SHARE_SPARK_CACHE"):
+        return Path(configured).expanduser()
+    return _xdg_cache_home() / "share_spark"
+
+
+def _xdg_cache_home() -> Path:
+    """A relative path there is invalid and ignored, as the XDG Base Directory Specification asks."""
+    configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return configured if configured.is_absolute() else Path.home() / ".cache"
 
 
 # ------------------------------------------------------------------------------------------------ Java

@@ -45,6 +45,8 @@ DEFAULTS: Mapping[str, str] = {
     # records stays.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     "spark.sql.session.timeZone": "UTC",
+    # Spark's own pattern, and options of Kafka that it does not know for secrets. Names and values are matched.
+    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|sasl[.]jaas|keystore[.]key|private.key",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",

@@ -44,7 +44,7 @@ _PLACES = {
 }
 
 
-def state(spark: SparkSession, location: str | Location, group_id: str | None = None) -> DataFrame:
+def read_state(spark: SparkSession, location: str | Location, group_id: str | None = None) -> DataFrame:
     """The live state, one row per share-partition (``tables.STATE_COLUMNS``), exact as of the last commit.
 
     ``start_offset`` is the SPSO, ``end_offset`` the SPEO (exclusive); ``available`` ... ``archived`` count the offsets
@@ -63,7 +63,7 @@ def state(spark: SparkSession, location: str | Location, group_id: str | None = 
 
 def state_with_buckets(spark: SparkSession, location: Location, group_id: str) -> DataFrame:
     """STATE_COLUMNS and ``bucket`` of one group, from its log."""
-    return state(spark, location, group_id).withColumn("bucket", F.expr(_BUCKET_SQL))
+    return read_state(spark, location, group_id).withColumn("bucket", F.expr(_BUCKET_SQL))
 
 
 def state_of_group(tail: LogTail, group_id: str) -> DataFrame:

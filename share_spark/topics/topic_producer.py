@@ -116,12 +116,7 @@ class TopicProducer:
         self._delete(topic, chosen)
 
     def append(self, topic: str, records: DataFrame | Iterable[Message]) -> dict[int, int]:
-        """Append and return the new end offsets of the partitions that got records.
-
-        A DataFrame has ``value`` and may have ``key``, ``partition``, ``timestamp``, ``headers``; a row without
-        partition goes by its key's hash, without key in turn. One commit: all or nothing. Raises TopicError (no such
-        topic or partition, columns), TopicUnreachableError.
-        """
+        """See ``EmbeddedTopicLog.append``."""
         partitions = self._table.topic(topic).entry.partitions
         append = self._append_frame if isinstance(records, DataFrame) else self._append_messages
         try:

@@ -19,7 +19,7 @@ from share_spark.engine.ports import RECORD_COLUMNS, OffsetSpan, TopicDescriptio
 from share_spark.engine.spans import merged, records_in
 from share_spark.model.offsets import LogEnds
 from share_spark.topics.even_tasks import spread
-from share_spark.topics.topic_producer import ROWS_PER_FILE, TopicProducer
+from share_spark.topics.topic_producer import ROWS_PER_FILE, Message, TopicProducer
 from share_spark.topics.topic_view import TopicTable
 
 if TYPE_CHECKING:
@@ -37,16 +37,39 @@ class EmbeddedTopicLog:
     def __init__(self, spark: SparkSession, location: Location | str) -> None:
         place = Location.parse(location) if isinstance(location, str) else location
         self._table = TopicTable(spark, place)
-        producer = TopicProducer(self._table)
-        self.create_topic = producer.create_topic
-        self.add_partitions = producer.add_partitions
-        self.delete_topic = producer.delete_topic
-        self.append = producer.append
-        self.delete_records = producer.delete_records
-        self.remove_offsets = producer.remove_offsets
+        self._producer = TopicProducer(self._table)
 
     def __repr__(self) -> str:
         return f"EmbeddedTopicLog({self._table.location})"
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        """Raises TopicError: exists already, a bad name, something else is in this place."""
+        self._producer.create_topic(topic, partitions)
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """Grow to ``partitions``. Raises TopicError: no such topic, or not more than it has."""
+        self._producer.add_partitions(topic, partitions)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete the topic with its records. Raises TopicError: no such topic."""
+        self._producer.delete_topic(topic)
+
+    def append(self, topic: str, records: DataFrame | Iterable[Message]) -> dict[int, int]:
+        """Append and return the new end offsets of the partitions that got records.
+
+        A DataFrame has ``value`` and may have ``key``, ``partition``, ``timestamp``, ``headers``;
+        a row without partition goes by its key's hash, without key in turn. One commit: all or
+        nothing. Raises TopicError (no such topic or partition, columns), TopicUnreachableError.
+        """
+        return self._producer.append(topic, records)
+
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
+        """Move log starts up to these offsets (-1: the log end) and delete what lies below."""
+        self._producer.delete_records(topic, before)
+
+    def remove_offsets(self, topic: str, offsets: Mapping[int, Iterable[int]]) -> None:
+        """Remove single records, as compaction does: gaps remain, the log ends do not move."""
+        self._producer.remove_offsets(topic, offsets)
 
     def describe(self, topic: str) -> TopicDescription:
         """The topic now; its id is minted when it is created."""

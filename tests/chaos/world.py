@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from share_spark import EmbeddedTopicLog, state
+from share_spark import EmbeddedTopicLog, read_state
 from share_spark.topics.topic_producer import Message
 from tests.chaos.faults import Fault
 from tests.chaos.job import GROUP, Order
@@ -199,7 +199,7 @@ class ChaosRun:
 
     def shares(self) -> list[Any]:
         """The state, exact, from the log."""
-        return sorted(state(self.spark, str(self.directory / "state"), GROUP).drop("updated_at").collect())
+        return sorted(read_state(self.spark, str(self.directory / "state"), GROUP).drop("updated_at").collect())
 
     def outputs(self) -> list[tuple[int, int, int]]:
         """partition, offset, delivery count of each row of the sink."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from share_spark import Ack, Record, ShareGroup, state
+from share_spark import Ack, Record, ShareGroup, read_state
 from share_spark.engine.progress import MicroBatchProgress
 from tests.kafka.test_kafka_topic_log import KafkaLab
 from tests.support.topic_log_cases import Sent, fresh_name
@@ -66,5 +66,7 @@ def test_each_record_of_200_partitions_is_accepted_once(
     assert sum(batch.acquired for batch in progress) == RECORDS + again
     assert sum(batch.accepted for batch in progress) == RECORDS
     assert sum(batch.archived for batch in progress) == 0
-    ends = state(spark, str(tmp_path / "state"), "broad").select("start_offset", "end_offset", "available", "acquired")
+    ends = read_state(spark, str(tmp_path / "state"), "broad").select(
+        "start_offset", "end_offset", "available", "acquired"
+    )
     assert [tuple(row) for row in ends.collect()] == [(each, each, 0, 0)] * PARTITIONS

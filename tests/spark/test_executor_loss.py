@@ -19,7 +19,7 @@ RECORDS = 200
 PROGRAM = """
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
-from share_spark.state.state_view import state
+from share_spark.state.state_view import read_state
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_table import EmbeddedTopicLog
 from share_spark.api.share_group import ShareGroup
@@ -53,7 +53,7 @@ group = ShareGroup("billing", spark=spark, state=directory + "/state").table(dir
 options = {"share.auto.offset.reset": "earliest", "max.records.per.trigger": records // 4}
 query = group.process(slow).options(**options).listen(kill_one).trigger(availableNow=True).start()
 ended = query.awaitTermination(150)
-row = state(spark, directory + "/state", "billing").collect()[0]
+row = read_state(spark, directory + "/state", "billing").collect()[0]
 print("RESULT", json.dumps([ended, len(killed), row.start_offset, row.end_offset, row.acquired]))
 spark.stop()
 """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from share_spark import attempts, cli, history
+from share_spark import cli, record_attempts, record_history
 from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.model.errors import ConfigError, FencedError, StateError
 from share_spark.state.tables import log_table, state_table
@@ -39,7 +39,9 @@ def by_offset(_topic: str, _partition: int, offset: int, count: int) -> Answer:
 
 def event_texts(world: DeltaWorld, offset: int, partition: int = 0) -> list[str]:
     """``event count [note] batch.epoch`` of one record, each with its member if it is an acquisition."""
-    frame = history(world.spark, str(world.location), group_id=GROUP, topic=TOPIC, partition=partition, offset=offset)
+    frame = record_history(
+        world.spark, str(world.location), group_id=GROUP, topic=TOPIC, partition=partition, offset=offset
+    )
     return [
         f"{row.event} {row.delivery_count}"
         + (f" by {row.member_id}" if row.event == "acquired" else "")
@@ -77,7 +79,7 @@ def test_a_row_has_its_deadline_and_its_writer(make_world: MakeWorld) -> None:
     world = make_world()
     world.produce(1)
     run(world.engine(), 2)
-    acquired, accepted = history(
+    acquired, accepted = record_history(
         world.spark, world.location, group_id=GROUP, topic=TOPIC, partition=0, offset=0
     ).collect()
     assert acquired.lock_deadline.timestamp() * 1_000 == world.clock() + 30_000
@@ -121,7 +123,7 @@ def test_what_a_zombie_appended_is_not_reported(make_world: MakeWorld, notes_lef
         *("acquired 2 by spark-run2 in 2.1", "accepted 2 in 2.2"),
     ]
     assert event_texts(world, 0) == expected
-    found = attempts(world.spark, world.location, GROUP).orderBy("writer_epoch", "batch_id")
+    found = record_attempts(world.spark, world.location, GROUP).orderBy("writer_epoch", "batch_id")
     assert [(row.delivery_count, row.outcome) for row in found.collect()] == [(1, "lost"), (2, "accepted")]
 
 
@@ -145,7 +147,7 @@ def test_without_history_the_states_are_reported(make_world: MakeWorld) -> None:
     assert event_texts(world, 0) == [first, f"finished 1 {unknown} in 1.1"]
     assert event_texts(world, 2) == [first, f"archived 1 {unknown} in 1.1"]
     assert event_texts(world, 3)[:3] == [first, f"available 1 {unknown} in 1.1", "acquired 2 by spark-run1 in 1.1"]
-    assert attempts(world.spark, world.location).isEmpty()
+    assert record_attempts(world.spark, world.location).isEmpty()
 
 
 def test_what_was_pruned_is_earlier_than_the_log(make_world: MakeWorld, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,7 +172,7 @@ def test_all_attempts_join_with_records(make_world: MakeWorld) -> None:
     world.produce(1, 1)
     run(world.engine(), 3)
     records = world.spark.range(4)
-    ended = attempts(world.spark, str(world.location), topic=TOPIC).where("partition = 0")
+    ended = record_attempts(world.spark, str(world.location), topic=TOPIC).where("partition = 0")
     joined = ended.join(records, records.id.between(ended.first_offset, ended.last_offset))
     rows = joined.orderBy("id", "delivery_count").select("id", "delivery_count", "outcome")
     assert [tuple(row) for row in rows.collect()] == [
@@ -181,8 +183,8 @@ def test_all_attempts_join_with_records(make_world: MakeWorld) -> None:
         (3, 1, "released"),
         (3, 2, "delivery limit reached"),
     ]
-    assert attempts(world.spark, world.location, GROUP, "payments").isEmpty()
-    assert attempts(world.spark, world.location, "shipping").isEmpty()
+    assert record_attempts(world.spark, world.location, GROUP, "payments").isEmpty()
+    assert record_attempts(world.spark, world.location, "shipping").isEmpty()
 
 
 def command(world: DeltaWorld, capsys: pytest.CaptureFixture[str], **changed: str) -> tuple[int, list[str]]:
@@ -242,11 +244,11 @@ def test_what_is_not_there_is_one_line(
     ):
         assert command(world, capsys, **changed) == (cli.BAD_INPUT, [f"share-spark: {line}"])
     with pytest.raises(ConfigError, match="offset -1 is below 0"):
-        history(world.spark, world.location, group_id=GROUP, topic=TOPIC, partition=0, offset=-1)
+        record_history(world.spark, world.location, group_id=GROUP, topic=TOPIC, partition=0, offset=-1)
     with pytest.raises(ConfigError, match="unknown group"):
-        history(world.spark, world.location, group_id="shipping", topic=TOPIC, partition=0, offset=0)
+        record_history(world.spark, world.location, group_id="shipping", topic=TOPIC, partition=0, offset=0)
     with pytest.raises(StateError, match="no share-group state at"):
-        attempts(world.spark, nowhere)
+        record_attempts(world.spark, nowhere)
 
 
 def test_the_state_table_says_what_it_said_before(make_world: MakeWorld) -> None:

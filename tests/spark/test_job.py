@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from share_spark import Ack, EmbeddedTopicLog, Record, cli, state
+from share_spark import Ack, EmbeddedTopicLog, Record, cli, read_state
 from share_spark.topics.topic_producer import Message
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def test_a_topic_that_was_created_again(spark: SparkSession, lake: Path, capsys:
     assert cli.main(order(lake, "--starting", "earliest", topic="fleeting", group="loyal")) == 0
     topics.append("fleeting", [Message(b"1")])
     assert cli.main(order(lake, topic="fleeting", group="loyal")) == 0
-    before = state(spark, str(lake / "state"), "loyal").collect()
+    before = read_state(spark, str(lake / "state"), "loyal").collect()
     topics.delete_topic("fleeting")
     topics.create_topic("fleeting", 1)
     capsys.readouterr()
@@ -168,7 +168,7 @@ def test_a_topic_that_was_created_again(spark: SparkSession, lake: Path, capsys:
     output = capsys.readouterr().err
     assert "'fleeting' was deleted and created again" in output
     assert output.count("\n") == 1
-    assert state(spark, str(lake / "state"), "loyal").collect() == before
+    assert read_state(spark, str(lake / "state"), "loyal").collect() == before
 
 
 @pytest.mark.parametrize(("handler", "message"), [("too_few", "9 acknowledgement"), ("of_no_type", "of type double")])
@@ -182,7 +182,7 @@ def test_a_handler_that_breaks_its_contract(
     assert message in lines[-1]
     assert handler in lines[-1]
     assert len([line for line in lines if line.startswith("share-spark: ")]) == 3
-    held = state(spark, str(lake / "state"), handler).collect()
+    held = read_state(spark, str(lake / "state"), handler).collect()
     assert [(row.start_offset, row.acquired) for row in held] == [(0, 0), (0, 0)]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from share_spark import EmbeddedTopicLog, state
+from share_spark import EmbeddedTopicLog, read_state
 from share_spark.topics.topic_producer import Message
 from tests.support.job_process import BIN, ROOT, JobProcess
 
@@ -69,7 +69,7 @@ def test_a_signal_stops_after_the_micro_batch(
     started.send(number, to)
     assert started.end() == 0, started.output
     assert f"stopped by {number.name}" in started.output
-    rows = state(spark, str(tmp_path / "state"), "g").collect()
+    rows = read_state(spark, str(tmp_path / "state"), "g").collect()
     assert sum(row.start_offset for row in rows) > 0
     assert sum(row.acquired for row in rows) == 0
 

@@ -18,7 +18,7 @@ from share_spark.model.ids import NO_STAMP, BatchStamp, SharePartitionKey
 from share_spark.model.requests import AcknowledgeType
 from share_spark.partition import PartitionLimits
 from share_spark.state.state_store import DeltaShareStateStore
-from share_spark.state.state_view import state
+from share_spark.state.state_view import read_state
 from share_spark.state.tables import ensure_tables
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def test_fifty_groups_commit_to_one_log_at_once(spark: SparkSession, tmp_path: P
         assert (fresh.last_counted, fresh.last_time_ms) == (winner.last, 1_000 + MICRO_BATCHES - 1)
     # The rest in one read, since each claim and load of its own takes a second or two.
     expected = {key: summary[1:3] for winner in winners for key, summary in winner.summaries.items()}
-    rows = state(spark, location).collect()
+    rows = read_state(spark, location).collect()
     found_rows = {SharePartitionKey(row.group_id, row.topic_id, row.partition): row for row in rows}
     assert {key: (row.start_offset, row.end_offset) for key, row in found_rows.items()} == expected
     alone = [row.acquired for row in rows if int(row.group_id[-2:]) not in TAKEN_OVER]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from share_spark import Ack, EmbeddedTopicLog, Record, ShareGroup, cli, state
+from share_spark import Ack, EmbeddedTopicLog, Record, ShareGroup, cli, read_state
 from share_spark.delta.journal import Journal
 from share_spark.delta.location import Location
 from share_spark.engine.progress import MicroBatchProgress
@@ -91,7 +91,7 @@ class BucketPlace:
 
     def held(self) -> int:
         """Records that are not at their end."""
-        rows = state(self.spark, f"{self.root}/state", GROUP).collect()
+        rows = read_state(self.spark, f"{self.root}/state", GROUP).collect()
         return sum(row.available + row.acquired for row in rows)
 
     def assert_all_is_done_once(self) -> None:

@@ -18,7 +18,7 @@ from share_spark.engine.progress import MicroBatchProgress
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record
 from share_spark.model.errors import ConfigError, HandlerError, TopicError
-from share_spark.state.state_view import state
+from share_spark.state.state_view import read_state
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_table import EmbeddedTopicLog
 
@@ -60,7 +60,7 @@ class GroupPlace:
         return {(bytes(row.value).decode(), row.delivery_count, row.reason, row.error) for row in rows}
 
     def ends(self) -> list[tuple[int, int, int, int]]:
-        rows = state(self.spark, str(self.directory / "state"), "billing").orderBy("partition").collect()
+        rows = read_state(self.spark, str(self.directory / "state"), "billing").orderBy("partition").collect()
         return [(row.start_offset, row.end_offset, row.available, row.acquired) for row in rows]
 
 
@@ -212,3 +212,32 @@ def test_it_compacts_by_itself_if_wanted(place: GroupPlace) -> None:
     query.stop()
     assert checkpoint.exists()
     assert query.exception() is None
+
+
+def test_the_query_speaks_as_sparks_own(place: GroupPlace) -> None:
+    place.put(range(400, 408))
+    query = place.group(lambda _: None).queryName("billing").start()
+    query.processAllAvailable()
+    assert [(start == end, available) for start, end, available, _ in place.ends()] == [(True, 0)] * 2
+    assert query.isActive
+    assert query.status["isDataAvailable"] is False
+    assert query.sparkQuery is not None
+    assert (query.name, query.id, query.runId) == ("billing", query.sparkQuery.id, query.sparkQuery.runId)
+    assert query.lastProgress == query.recentProgress[-1]
+    assert "billing" in repr(query)
+    query.stop()
+    query.processAllAvailable()
+    assert query.status == {"message": "Stopped", "isDataAvailable": False, "isTriggerActive": False}
+
+
+def test_waiting_for_all_raises_what_ended_the_query(place: GroupPlace) -> None:
+    place.put(range(500, 502))
+    query = place.group(wrong_length).start()
+    with pytest.raises(HandlerError):
+        query.processAllAvailable()
+    assert query.status["message"].startswith("Failed: ")
+    place.work_off(lambda _: None)
+
+
+def wrong_length(batch: pa.RecordBatch) -> list[int]:
+    return [1] * (batch.num_rows + 1)

@@ -12,7 +12,7 @@ from chispa import assert_df_equality
 from share_spark.delta.table_maintenance import KeptTable, maintenance_session
 from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.model.errors import StateError
-from share_spark.state.state_view import state
+from share_spark.state.state_view import read_state
 from share_spark.state.tables import log_table, state_table
 from tests.support.engine_on_delta import DeltaWorld
 from tests.support.engine_world import ACCEPT, RELEASE
@@ -127,5 +127,5 @@ def test_closed_segments_go_unless_their_history_is_wanted(spark: SparkSession, 
 
 def test_no_state_is_an_error_and_creates_nothing(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(StateError, match="no share-group state at"):
-        state(spark, str(tmp_path / "nothing"))
+        read_state(spark, str(tmp_path / "nothing"))
     assert list(tmp_path.iterdir()) == []

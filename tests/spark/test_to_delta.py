@@ -13,7 +13,7 @@ from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record
 from share_spark.model.errors import ConfigError, SinkError
 from share_spark.output.sink import DeltaSink
-from share_spark.state.state_view import state
+from share_spark.state.state_view import read_state
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_table import EmbeddedTopicLog
 
@@ -57,7 +57,7 @@ class OutputPlace:
         return sorted((row.number, row.attempt) for row in rows)
 
     def counts(self) -> list[int]:
-        rows = state(self.spark, str(self.directory / "state"), "billing").collect()
+        rows = read_state(self.spark, str(self.directory / "state"), "billing").collect()
         return sorted({run.delivery_count for row in rows for run in row.in_flight})
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from share_spark.delta.location import Location
 from share_spark.state.state_store import DeltaShareStateStore
-from share_spark.state.state_view import state
+from share_spark.state.state_view import read_state
 from share_spark.testing.memory_delivery import RecordHandler
 from tests.support.engine_world import GROUP, LETTERS, InMemoryGroup
 
@@ -43,7 +43,7 @@ class DeltaWorld(InMemoryGroup):
         )
 
     def frame(self) -> DataFrame:
-        return state(self.spark, self.location, GROUP)
+        return read_state(self.spark, self.location, GROUP)
 
     def windows(self) -> list[str]:
         """``window`` of every share-partition, from the log."""

@@ -92,3 +92,16 @@ def test_shipped_names_have_no_version() -> None:
 def test_an_unknown_set_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert jars.main(["engin"]) == 2
     assert "unknown: engin" in capsys.readouterr().err
+
+
+def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SHARE_SPARK_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert jars.cache_dir() == tmp_path / ".cache" / "share_spark"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert jars.cache_dir() == tmp_path / ".cache" / "share_spark"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert jars.cache_dir() == tmp_path / "xdg" / "share_spark"
+    monkeypatch.setenv("SHARE_SPARK_CACHE", str(tmp_path / "own"))
+    assert jars.cache_dir() == tmp_path / "own"

@@ -104,7 +104,7 @@ def test_a_client_certificate_in_files(tmp_path: Path) -> None:
     assert without_base(options.librdkafka()) == given
     assert without_base(options.spark_source()) == {
         "kafka.ssl.keystore.certificate.chain": CERTIFICATE,
-        "kafka.ssl.keystore.key": KEY,
+        "kafka.ssl.keystore.key": f"secret key\n{KEY}",
         "kafka.ssl.keystore.type": "PEM",
         "kafka.ssl.key.password": "pw",
     }

@@ -1,0 +1,81 @@
+"""What a user has said of a share group, as one value: ``ShareGroup`` builds it, ``wiring`` starts what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from share_spark.api.query import Trigger
+from share_spark.model.config import DEFAULT_CONFIG, SETTINGS, GroupConfig
+from share_spark.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from share_spark.delta.location import Location
+    from share_spark.engine.progress import MicroBatchProgress
+    from share_spark.handlers.handler import Handler
+    from share_spark.kafka.options import KafkaOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ShareGroupSpec:
+    """The fields are what ``ShareGroup``'s methods of like names are given, parsed where they have a form. Topics are
+    in exactly one of ``kafka`` and ``table``. ``repr`` holds no secret."""
+
+    group_id: str
+    spark: SparkSession
+    state: str
+    kafka: KafkaOptions | None = None
+    table: Location | None = None
+    topics: tuple[str, ...] = ()
+    handler: Handler | None = None
+    sink: str | None = None
+    dead_letter: str | None = None
+    config: GroupConfig = DEFAULT_CONFIG
+    checkpoint: str | None = None
+    name: str | None = None
+    trigger: Trigger = field(default_factory=Trigger)
+    listeners: tuple[Callable[[MicroBatchProgress], None], ...] = ()
+
+    def __repr__(self) -> str:
+        return ", ".join([repr(self.group_id), *(f"{name}={value}" for name, value in self._said())])
+
+    def _said(self) -> Iterator[tuple[str, Any]]:
+        """What differs from the default, by the name of the method that says it."""
+        yield "state", repr(self.state)
+        values = {
+            "kafka": self.kafka,
+            "table": self.table and repr(str(self.table)),
+            "subscribe": list(self.topics),
+            "process": self.handler and self.handler.name,
+            "to_delta": self.sink and repr(self.sink),
+            "dead_letter": self.dead_letter and repr(self.dead_letter),
+            "options": self._changed_settings(),
+            "checkpointLocation": self.checkpoint and repr(self.checkpoint),
+            "queryName": self.name and repr(self.name),
+            "trigger": None if self.trigger == Trigger() else self.trigger,
+        }
+        yield from ((name, value) for name, value in values.items() if value)
+
+    def _changed_settings(self) -> dict[str, str]:
+        now = {name: getattr(self.config, name) for name in SETTINGS}
+        return {SETTINGS[name].key: str(value) for name, value in now.items() if value != getattr(DEFAULT_CONFIG, name)}
+
+    def check(self) -> None:
+        """Is everything said that a start needs? Raises ConfigError."""
+        if not self.group_id.strip():
+            raise ConfigError("group id is empty")
+        if not self.topics or not all(self.topics):
+            raise ConfigError("no topic: call subscribe(topic)")
+        handler = self.required_handler
+        if self.sink is not None and handler.output is None:
+            raise ConfigError(f"to_delta: handler {handler.name} declares no output: call process(handler, output=...)")
+
+    @property
+    def required_handler(self) -> Handler:
+        """Raises ConfigError if there is none."""
+        if self.handler is None:
+            raise ConfigError("no handler: call process(handler)")
+        return self.handler

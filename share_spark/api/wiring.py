@@ -1,0 +1,165 @@
+"""The wiring of a share group: from what was said (``ShareGroupSpec``) to a query that runs."""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from dataclasses import replace
+
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from share_spark.api.checkpoint import Checkpoint
+from share_spark.api.clock import wall_clock_ms
+from share_spark.api.query import ShareGroupQuery
+from share_spark.api.spec import ShareGroupSpec
+from share_spark.delivery.ledger_place import LedgerPlace
+from share_spark.delivery.spark_delivery import SparkDelivery, is_one_machine
+from share_spark.delta.location import Location
+from share_spark.engine.micro_batch import Ports, ShareGroupEngine
+from share_spark.engine.ports import DeadLetterTarget, TopicLog
+from share_spark.engine.topics import SubscribedTopics
+from share_spark.handlers.handler import Handler, HandlerKind
+from share_spark.kafka.dead_letters import KafkaDeadLetters
+from share_spark.kafka.topic_log import KafkaTopicLog
+from share_spark.maintenance.background import BackgroundMaintenance
+from share_spark.model.errors import ConfigError
+from share_spark.output.dead_letters import DeltaDeadLetters
+from share_spark.output.output_sink import DeltaOutput
+from share_spark.output.sink import DeltaSink, sink_app_id
+from share_spark.output.spark_dead_letters import SparkDeadLetters
+from share_spark.partition import PartitionLimits
+from share_spark.state.state_store import DeltaShareStateStore
+from share_spark.topics.topic_table import EmbeddedTopicLog
+
+
+def start_query(spec: ShareGroupSpec) -> ShareGroupQuery:
+    """See ``ShareGroup.start``."""
+    spec.check()
+    config = spec.config
+    location = Location.parse(spec.state)
+    checkpoint = Checkpoint.at(spec.spark, spec.checkpoint, location, spec.group_id)
+    checkpoint.check(spec.group_id)
+    log = _topic_log(spec)
+    engine, store = _engine(spec, location, log, checkpoint.writer_epoch)
+    maintenance = BackgroundMaintenance(
+        spark=spec.spark,
+        location=location,
+        store=store,
+        refresh_ms=config.state_refresh_ms,
+        retention_ms=config.history_retention_ms,
+        compaction_interval_ms=config.compaction_interval_ms,
+    )
+    query = ShareGroupQuery(
+        spark=spec.spark,
+        engine=engine,
+        store=store,
+        maintenance=maintenance,
+        trigger=spec.trigger,
+        name=spec.name,
+        checkpoint=checkpoint,
+        listeners=spec.listeners,
+    )
+    query.start(spec.required_handler)
+    return query
+
+
+def _topic_log(spec: ShareGroupSpec) -> TopicLog:
+    if spec.kafka is not None:
+        options = spec.kafka.with_isolation_level(spec.config.isolation_level)
+        return KafkaTopicLog(options, request_timeout_ms=spec.config.request_timeout_ms)
+    if spec.table is not None:
+        return EmbeddedTopicLog(spec.spark, spec.table)
+    raise ConfigError("no source: call kafka(bootstrap_servers) or table(location)")
+
+
+def _dead_letters(spec: ShareGroupSpec, store: DeltaShareStateStore) -> DeadLetterTarget | None:
+    if spec.dead_letter is None:
+        return None
+    if spec.kafka is not None and "/" not in spec.dead_letter:
+        target: KafkaDeadLetters | DeltaDeadLetters = KafkaDeadLetters(
+            spec.dead_letter, spec.kafka, request_timeout_ms=spec.config.request_timeout_ms
+        )
+    else:
+        target = DeltaDeadLetters(Location.parse(spec.dead_letter), lambda: store.log_id)
+    target.check(spec.spark)
+    return target
+
+
+def _engine(
+    spec: ShareGroupSpec, location: Location, log: TopicLog, least_epoch: int
+) -> tuple[ShareGroupEngine, DeltaShareStateStore]:
+    config = spec.config
+    store = _store(spec, location, least_epoch)
+    topics = SubscribedTopics(
+        group_id=spec.group_id, topics=spec.topics, log=log, reset=config.offset_reset, clock=wall_clock_ms
+    )
+    target = _dead_letters(spec, store)
+    letters = target and SparkDeadLetters(
+        spark=spec.spark,
+        log=log,
+        group_id=spec.group_id,
+        target=target,
+        journal=functools.cache(functools.partial(store.journal, "dead letters")),
+    )
+    handler = spec.required_handler
+    if handler.timeout_ms is None and handler.kind is not HandlerKind.FRAME:
+        handler = replace(handler, timeout_ms=config.delivery_timeout_ms)
+    delivery = SparkDelivery(
+        spark=spec.spark,
+        log=log,
+        handler=handler,
+        place=functools.cache(
+            lambda: LedgerPlace.beside(
+                store.directory,
+                store.log_id,
+                spec.group_id,
+                store.member_id,
+                one_machine=is_one_machine(spec.spark),
+            )
+        ),
+        budget_ms=config.delivery_budget_ms,
+    )
+    ports = Ports(
+        topics=topics,
+        store=store,
+        delivery=delivery,
+        dead_letters=letters or None,
+        sink=_output(spec, handler, store, delivery),
+        clock=wall_clock_ms,
+    )
+    return ShareGroupEngine(config=config, ports=ports, available_now=spec.trigger.available_now), store
+
+
+def _store(spec: ShareGroupSpec, location: Location, least_epoch: int) -> DeltaShareStateStore:
+    config = spec.config
+    limits = PartitionLimits(
+        max_delivery_count=config.max_delivery_count,
+        max_record_locks=config.max_record_locks,
+        lock_duration_ms=config.lock_duration_ms,
+    )
+    return DeltaShareStateStore(
+        spark=spec.spark,
+        location=location,
+        group_id=spec.group_id,
+        run_id=uuid.uuid4().hex[:12],
+        limits=limits,
+        updates_per_snapshot=config.updates_per_snapshot,
+        audit=config.history_retention_ms > 0,
+        least_epoch=least_epoch,
+    )
+
+
+def _output(
+    spec: ShareGroupSpec, handler: Handler, store: DeltaShareStateStore, delivery: SparkDelivery
+) -> DeltaOutput | None:
+    if spec.sink is None or handler.output is None:
+        return None
+    sink = DeltaSink(
+        spark=spec.spark,
+        table=Location.parse(spec.sink),
+        journal=functools.cache(functools.partial(store.journal, "output")),
+        app_id=lambda: sink_app_id(spec.group_id, store.log_id),
+        run_id=store.run_id,
+    )
+    sink.prepare(from_arrow_schema(handler.output))
+    return DeltaOutput(sink=sink, delivery=delivery, group_id=spec.group_id)

@@ -1,0 +1,161 @@
+"""README.md is run: its Python, its SQL, its `share-spark` commands. What stands for a place or a broker there is
+replaced by ``SUBSTITUTIONS``; what cannot run is in ``NOT_RUN``, with the reason."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+import share_spark
+from share_spark import Ack, EmbeddedTopicLog, Message, Record, cli
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+HERE = __name__
+
+SUBSTITUTIONS = {
+    # A topic table in the place of the broker: both are one line of the README.
+    '.kafka("broker:9092")': '.table("/lake/topics")',
+    "--bootstrap-server broker:9092": "--topic-table /lake/topics",
+    # A dead-letter table, as there is no cluster to have the topic.
+    '"orders-dead"': '"/lake/letters"',
+    "--dead-letter orders-dead": "--dead-letter /lake/letters",
+    # What is in the topic now, then the end.
+    ".start()": '.option("share.auto.offset.reset", "earliest").trigger(availableNow=True).start()',
+    "--starting earliest": "--starting earliest --available-now",
+    "my_project.billing:bill": f"{HERE}:bill",
+    "--offset 4711": "--offset 1",
+}
+"""And ``/lake``, which becomes a temporary directory."""
+
+NOT_RUN = {
+    "make": "each is a test run, a benchmark or a demo of its own, and takes minutes",
+    "spark-submit": "starts a JVM of its own; tests/spark/test_job_signals.py does it",
+}
+RUN = ("share-spark", "SELECT")
+
+
+class Order(NamedTuple):
+    """What ``parse`` of the README makes of a record."""
+
+    id: int
+    cancelled: bool
+
+
+def parse(value: bytes) -> Order:
+    return Order(**json.loads(value))
+
+
+def charge(order: Order) -> float:
+    return 2.0 * order.id
+
+
+def bill(record: Record) -> Ack:
+    """For the command line, where the README names a handler of a project."""
+    return Ack.REJECT if parse(record.value or b"").cancelled else Ack.ACCEPT
+
+
+class Lake(NamedTuple):
+    """A directory with ten orders in the topic ``orders``, of which order 3 is cancelled."""
+
+    spark: SparkSession
+    directory: Path
+
+    def put(self) -> None:
+        orders = [Order(number, number == 3) for number in range(10)]
+        messages = [Message(json.dumps(order._asdict()).encode(), partition=0) for order in orders]
+        EmbeddedTopicLog(self.spark, f"{self.directory}/topics").append("orders", messages)
+
+    def substituted(self, text: str) -> str:
+        for written, meant in SUBSTITUTIONS.items():
+            text = text.replace(written, meant)
+        return text.replace("/lake", str(self.directory))
+
+
+@pytest.fixture(scope="module")
+def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """After the quick start, which must be the first fenced block."""
+    place = Lake(spark, tmp_path_factory.mktemp("lake"))
+    EmbeddedTopicLog(spark, f"{place.directory}/topics").create_topic("orders", 1)
+    place.put()
+    run_python(place, python_blocks()[0])
+    return place
+
+
+def python_blocks() -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[str]:
+    """Lines of indented blocks, continued ones joined, and commands with options in the running text."""
+    blocks = re.findall(r"(?:^    .*\n)+", README, re.MULTILINE)
+    lines = [line.strip() for block in blocks for line in joined(block).splitlines()]
+    told = re.findall(r"`((?:share-spark|spark-submit) [^`]*--[^`]*)`", README)
+    found = [" ".join(text.split()) for text in [*lines, *told]]
+    return [text for text in found if text.startswith((*RUN, *NOT_RUN))]
+
+
+def joined(block: str) -> str:
+    """A command with a backslash, or a SELECT, as one line."""
+    return re.sub(r"\\\n\s*|\n\s+(?=FROM )", " ", block)
+
+
+def run_python(lake: Lake, block: str) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": "readme", "parse": parse, "charge": charge, "spark": lake.spark}
+    exec(compile(lake.substituted(block), "README.md", "exec", dont_inherit=True), names)  # noqa: S102 - the README is ours
+    return names
+
+
+def test_the_quick_start_does_what_it_says(lake: Lake) -> None:
+    bills = lake.spark.read.format("delta").load(f"{lake.directory}/bills").orderBy("order").collect()
+    assert [(row.order, row.price) for row in bills] == [(n, 2.0 * n) for n in range(10) if n != 3]
+    (letter,) = lake.spark.read.format("delta").load(f"{lake.directory}/letters").collect()
+    assert (letter.offset, letter.error) == (3, "cancelled")
+
+
+@pytest.mark.parametrize("block", python_blocks()[1:])
+def test_python_blocks_run(lake: Lake, block: str) -> None:
+    run_python(lake, block)
+
+
+@pytest.mark.parametrize("command", [text for text in commands() if text.startswith("share-spark")])
+def test_commands_run(lake: Lake, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    lake.put()
+    words = shlex.split(lake.substituted(command).removesuffix("..."))
+    code = cli.main(words[1:])
+    told = capsys.readouterr()
+    assert (code, told.out == "") == (0, False), told.err
+
+
+@pytest.mark.parametrize("query", [text for text in commands() if text.startswith("SELECT")])
+def test_queries_run(lake: Lake, query: str) -> None:
+    rows = lake.spark.sql(lake.substituted(query).rstrip(";")).collect()
+    assert [row.topic for row in rows] == ["orders"]
+
+
+def test_the_readme_is_read() -> None:
+    """Else nothing above would run."""
+    kinds = {text.split()[0] for text in commands()}
+    assert {"share-spark", "SELECT", "make"} <= kinds
+    assert {text.split()[1] for text in commands() if text.startswith("share-spark")} >= {"run", "history", "verify"}
+
+
+def test_functions_that_it_names_are_public() -> None:
+    named = set(called())
+    assert named
+    assert named <= set(share_spark.__all__)
+
+
+def called() -> Iterator[str]:
+    yield from re.findall(r"`share_spark\.(\w+)\(", README)
+    for block in python_blocks():
+        for names in re.findall(r"^from share_spark import (.*)$", block, re.MULTILINE):
+            yield from (name.strip() for name in names.split(","))
