@@ -69,10 +69,9 @@ class ShareGroupQuery:
 
     def start(self, handler: Handler) -> None:
         """Claim, load, and hand the loop to Spark. Raises what ``ShareGroupEngine.start`` raises."""
-        self.engine.start()
-        epoch = self.store.writer_epoch
-        self.checkpoint.sign(self.store.group_id, handler.name, epoch, has_state=self.engine.has_state)
-        self.upkeep.start()
+        claim = self.engine.start()
+        self.checkpoint.sign(claim.group_id, handler.name, claim.writer_epoch, has_state=self.engine.has_state)
+        self.upkeep.start(claim)
         ticks = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
         writer = ticks.writeStream.foreachBatch(self._micro_batch)
         writer = writer.option("checkpointLocation", self.checkpoint.directory)

@@ -17,7 +17,6 @@ A ``ShareGroup`` is a value: each call returns a new one, nothing happens before
 
 from __future__ import annotations
 
-import functools
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,8 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from share_spark.api.checkpoint import Checkpoint
 from share_spark.api.clock import wall_clock_ms
 from share_spark.api.query import ShareGroupQuery, Trigger
-from share_spark.delivery.ledger_place import LedgerPlace
-from share_spark.delivery.spark_delivery import SparkDelivery, is_one_machine
+from share_spark.delivery.spark_delivery import SparkDelivery
 from share_spark.delta.location import Location
 from share_spark.engine.micro_batch import Ports, ShareGroupEngine
 from share_spark.engine.ports import DeadLetterTarget, TopicLog
@@ -44,7 +42,7 @@ from share_spark.model.config import GroupConfig
 from share_spark.model.errors import ConfigError
 from share_spark.output.dead_letters import DeltaDeadLetters
 from share_spark.output.output_sink import DeltaOutput
-from share_spark.output.sink import DeltaSink, sink_app_id
+from share_spark.output.sink import DeltaSink
 from share_spark.output.spark_dead_letters import SparkDeadLetters
 from share_spark.partition import PartitionLimits
 from share_spark.state.state_store import DeltaShareStateStore
@@ -203,7 +201,7 @@ class ShareGroup:
     def _kafka_options(self, config: GroupConfig) -> KafkaOptions:
         return KafkaOptions.parse({**(self._source.kafka or {}), "isolation.level": config.isolation_level})
 
-    def _dead_letters(self, config: GroupConfig, store: DeltaShareStateStore) -> DeadLetterTarget | None:
+    def _dead_letters(self, config: GroupConfig) -> DeadLetterTarget | None:
         if self._dead_letter is None:
             return None
         if self._source.kafka is not None and "/" not in self._dead_letter:
@@ -211,7 +209,7 @@ class ShareGroup:
                 self._dead_letter, self._kafka_options(config), request_timeout_ms=config.request_timeout_ms
             )
         else:
-            target = DeltaDeadLetters(Location.parse(self._dead_letter), lambda: store.log_id)
+            target = DeltaDeadLetters(Location.parse(self._dead_letter))
         target.check(self.spark)
         return target
 
@@ -222,38 +220,18 @@ class ShareGroup:
         topics = SubscribedTopics(
             group_id=self.group_id, topics=self._topics, log=log, reset=config.offset_reset, clock=wall_clock_ms
         )
-        target = self._dead_letters(config, store)
-        letters = target and SparkDeadLetters(
-            spark=self.spark,
-            log=log,
-            group_id=self.group_id,
-            target=target,
-            journal=functools.cache(functools.partial(store.journal, "dead letters")),
-        )
+        target = self._dead_letters(config)
+        letters = target and SparkDeadLetters(spark=self.spark, log=log, target=target)
         handler = self._required_handler()
         if handler.timeout_ms is None and handler.kind is not HandlerKind.FRAME:
             handler = replace(handler, timeout_ms=config.delivery_timeout_ms)
-        delivery = SparkDelivery(
-            spark=self.spark,
-            log=log,
-            handler=handler,
-            place=functools.cache(
-                lambda: LedgerPlace.beside(
-                    store.directory,
-                    store.log_id,
-                    self.group_id,
-                    store.member_id,
-                    one_machine=is_one_machine(self.spark),
-                )
-            ),
-            budget_ms=config.delivery_budget_ms,
-        )
+        delivery = SparkDelivery(spark=self.spark, log=log, handler=handler, budget_ms=config.delivery_budget_ms)
         ports = Ports(
             topics=topics,
             store=store,
             delivery=delivery,
             dead_letters=letters or None,
-            sink=self._output(handler, store, delivery),
+            sink=self._output(handler, delivery),
             clock=wall_clock_ms,
         )
         return ShareGroupEngine(config=config, ports=ports, available_now=self._trigger.available_now), store
@@ -275,15 +253,9 @@ class ShareGroup:
             least_epoch=least_epoch,
         )
 
-    def _output(self, handler: Handler, store: DeltaShareStateStore, delivery: SparkDelivery) -> DeltaOutput | None:
+    def _output(self, handler: Handler, delivery: SparkDelivery) -> DeltaOutput | None:
         if self._sink is None or handler.output is None:
             return None
-        sink = DeltaSink(
-            spark=self.spark,
-            table=Location.parse(self._sink),
-            journal=functools.cache(functools.partial(store.journal, "output")),
-            app_id=lambda: sink_app_id(self.group_id, store.log_id),
-            run_id=store.run_id,
-        )
+        sink = DeltaSink(spark=self.spark, table=Location.parse(self._sink))
         sink.prepare(from_arrow_schema(handler.output))
-        return DeltaOutput(sink=sink, delivery=delivery, group_id=self.group_id)
+        return DeltaOutput(sink=sink, delivery=delivery)

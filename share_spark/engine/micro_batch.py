@@ -28,6 +28,7 @@ from share_spark.engine.planning import Inputs, is_done, plan, targets_of, targe
 from share_spark.engine.ports import (
     AcknowledgedSpans,
     AcquiredSpan,
+    Claim,
     Clock,
     DeadLetter,
     DeadLetterSink,
@@ -79,7 +80,7 @@ class ShareGroupEngine:
     _summaries: dict[SharePartitionKey, PartitionSummary] = field(default_factory=dict)
     _pending: AcknowledgedSpans = field(default_factory=dict)
     _pending_of: str | None = None
-    _epoch: int = 0
+    _claim: Claim | None = None
     _search: Search = field(default_factory=Search)
     _suspects_next: bool = True
     _pace: Pace = field(default_factory=Pace)
@@ -94,7 +95,7 @@ class ShareGroupEngine:
     _others_hold_until_ms: int | None = None
     _first: bool = True
 
-    def start(self) -> None:
+    def start(self) -> Claim:
         """Claim the group, rebuild its state, take over what the engine before left unfinished, note the targets of an
         available-now run.
 
@@ -102,21 +103,22 @@ class ShareGroupEngine:
         """
         self.ports.topics.refresh()
         self.ports.topics.check_identity(self.ports.store.known_topics())
-        self._epoch = self.ports.store.claim()
+        self._claim = claim = self.ports.store.claim()
         self._summaries = dict(self.ports.store.load())
         self._time.start(self.ports.clock(), self.ports.store.last_time_ms)
         deadlines = [summary.last_deadline_ms for summary in self._summaries.values() if summary.last_deadline_ms]
         self._others_hold_until_ms = max(deadlines, default=0)
-        self._take_over()
+        self._take_over(claim)
         if self.available_now:
             self._targets = targets_of(self.ports.topics.log_ends())
+        return claim
 
-    def _take_over(self) -> None:
-        self.ports.delivery.start()
-        if self.ports.dead_letters is not None:
-            self.ports.dead_letters.recover(self.ports.store.last_counted)
+    def _take_over(self, claim: Claim) -> None:
         counted = self.ports.store.last_counted
-        left = self.ports.sink.claim(self._epoch, counted) if self.ports.sink is not None else None
+        self.ports.delivery.start(claim)
+        if self.ports.dead_letters is not None:
+            self.ports.dead_letters.recover(claim, counted)
+        left = self.ports.sink.claim(claim, counted) if self.ports.sink is not None else None
         if left is not None and left.stamp >= counted:
             _log.info("output of the engine before is committed; its acknowledgements count")
             self._pending, self._pending_of = left.answers, left.member_id
@@ -157,7 +159,8 @@ class ShareGroupEngine:
         )
         warn_of_truncations(partition_inputs, self._summaries)
         timer.mark("plan")
-        stamp = BatchStamp(self._epoch, batch_id)
+        assert self._claim is not None, "run before start"
+        stamp = BatchStamp(self._claim.writer_epoch, batch_id)
         outcomes = self._decide_and_commit(stamp, partition_inputs, timer) if partition_inputs or self._first else ()
         self._first = False
         self._forget_traces()
@@ -320,7 +323,7 @@ class ShareGroupEngine:
             return answers
         self._output_in_doubt = True
         try:
-            self.ports.sink.commit(stamp, self.ports.store.member_id, answers)
+            self.ports.sink.commit(stamp, answers)
         except OutputUnknownError:
             raise
         except (SinkError, StateError):

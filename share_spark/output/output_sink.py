@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from share_spark.delivery.spark_delivery import SparkDelivery
-from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, CommittedOutput
+from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, Claim, CommittedOutput
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
-from share_spark.output.sink import DeltaSink
+from share_spark.output.sink import DeltaSink, SinkWriter
 
 _ANSWER_FIELDS: list[pa.Field[pa.DataType]] = [
     pa.field("topic", pa.string()),
@@ -37,18 +37,17 @@ class DeltaOutput:
 
     sink: DeltaSink
     delivery: SparkDelivery
-    group_id: str
 
-    def claim(self, writer_epoch: int, last_counted: BatchStamp) -> CommittedOutput | None:
+    def claim(self, claim: Claim, last_counted: BatchStamp) -> CommittedOutput | None:
         """Raises FencedError, SinkError, StateError."""
-        payload = self.sink.claim(writer_epoch, last_counted)
-        return None if payload is None else from_payload(self.group_id, payload)
+        payload = self.sink.claim(SinkWriter.of(self.sink.spark, claim), last_counted)
+        return None if payload is None else from_payload(claim.group_id, payload)
 
-    def commit(self, stamp: BatchStamp, member_id: str, answers: AcknowledgedSpans) -> None:
+    def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans) -> None:
         """Raises FencedError, SinkError, OutputLostError, StateError."""
         rows = self.delivery.outputs
         if rows is not None:
-            self.sink.commit(stamp, rows, to_payload(CommittedOutput(stamp, member_id, answers)))
+            self.sink.commit(stamp, rows, to_payload(CommittedOutput(stamp, self.sink.writer.member_id, answers)))
         self.delivery.close()
 
     def forget(self) -> None:

@@ -24,9 +24,9 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from share_spark.delta.journal import Journal
 from share_spark.delta.location import Location
 from share_spark.engine.open_segment import LEAST_RANGES, OpenSegment
+from share_spark.engine.ports import Claim
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.model.errors import FencedError, StateError
 from share_spark.model.ids import NO_STAMP, BatchStamp, SharePartitionKey
@@ -83,7 +83,6 @@ class DeltaShareStateStore:
     least_ranges: int = LEAST_RANGES
     buckets: tuple[int, ...] = ()
     _commits: Any = None
-    _log_id: str | None = None
     _version: int = -1
     _claimed_on: tuple[int, LogTail] | None = None
     _epoch: int = 0
@@ -104,7 +103,7 @@ class DeltaShareStateStore:
 
     @property
     def member_id(self) -> str:
-        """The engine is one member of its group; a new run is a new member."""
+        """The engine as a member of its group."""
         return f"spark-{self.run_id}"
 
     @property
@@ -127,7 +126,7 @@ class DeltaShareStateStore:
             rows = tail.rows.where(F.col("kind") == SNAPSHOT).select("topic", "topic_id").distinct()
             return [(row.topic, row.topic_id) for row in rows.collect()]
 
-    def claim(self) -> int:
+    def claim(self) -> Claim:
         """Append a claim of the next epoch; the lowest version wins a tie."""
         commits = self._open()
         with self._as_state_error():
@@ -142,8 +141,17 @@ class DeltaShareStateStore:
             self._epoch, self._time_ms, self._version = tail.epoch + 1, tail.at_ms, before
             self._claimed_on = before, tail
             self._append_claim(tail.last_segment + 1)
+            directory = log_table(self.location).directory(self.spark)
+            log_id = table_id(self.spark, directory)
         _log.info("group %s claimed with writer epoch %s", self.group_id, self._epoch)
-        return self._epoch
+        return Claim(
+            group_id=self.group_id,
+            writer_epoch=self._epoch,
+            run_id=self.run_id,
+            member_id=self.member_id,
+            directory=directory,
+            log_id=log_id,
+        )
 
     def _append_claim(self, segment: int) -> None:
         """In a segment above all that the engine before has closed: it may prune those, with all that is in them.
@@ -259,23 +267,6 @@ class DeltaShareStateStore:
     def last_time_ms(self) -> int:
         """When that micro-batch was decided, 0 if there is none."""
         return self._last_time_ms
-
-    def journal(self, purpose: str) -> Journal:
-        """Notes that belong to this group's micro-batches; after ``claim``."""
-        return Journal(self.spark, self.directory, purpose, self.group_id)
-
-    @property
-    def directory(self) -> str:
-        """Of the log table; after ``claim``."""
-        return log_table(self.location).directory(self.spark)
-
-    @property
-    def log_id(self) -> str:
-        """Of the log table, in the names under which its groups write elsewhere: a state that was removed and begun
-        anew counts from one again. After ``claim``."""
-        if self._log_id is None:
-            self._log_id = table_id(self.spark, self.directory)
-        return self._log_id
 
     @contextmanager
     def borrow(self) -> Iterator[LiveState]:

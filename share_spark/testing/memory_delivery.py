@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Delivered, MemberTrace
+from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, MemberTrace
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss
 from share_spark.testing.memory import InMemoryTopicLog
@@ -29,7 +29,7 @@ class LedgerLostError(Exception):
     """What a handler raises that takes its machine down, and the ledger with it: nobody knows what has run."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InMemoryDelivery:
     """Calls ``handler`` for each acquired record that the log has. An Exception of it is a release with its text.
 
@@ -38,25 +38,28 @@ class InMemoryDelivery:
 
     log: InMemoryTopicLog
     handler: RecordHandler
-    member_id: str = ""
     ledgers: dict[str, dict[tuple[TopicPartition, int, int], bool]] = field(default_factory=dict)
+    _member_id: str = ""
     _others: set[str] = field(default_factory=set)
 
-    def start(self) -> None:
-        self._others.update(self.ledgers.keys() - {self.member_id})
-        self.ledgers[self.member_id] = {}
+    def start(self, claim: Claim) -> None:
+        self._member_id = claim.member_id
+        self._others = self.ledgers.keys() - {claim.member_id}
+        self.ledgers[self._member_id] = {}
 
     def deliver(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool = False) -> Delivered:  # noqa: ARG002
-        self.ledgers[self.member_id] = {}
+        self.ledgers[self._member_id] = {}
         try:
             answers = [self._deliver(one) for one in acquired]
         except LedgerLostError:
             answers = [_all_lost(one) for one in acquired]
-        return Delivered(answers, entered=len(self.ledgers[self.member_id]))
+        return Delivered(answers, entered=len(self.ledgers[self._member_id]))
 
     def traces(self) -> Sequence[MemberTrace]:
         return [
-            MemberTrace(member, _entered(ledger)) for member, ledger in self.ledgers.items() if member != self.member_id
+            MemberTrace(member, _entered(ledger))
+            for member, ledger in self.ledgers.items()
+            if member != self._member_id
         ]
 
     def forget_traces(self) -> None:
@@ -76,7 +79,7 @@ class InMemoryDelivery:
         return AcknowledgedSpan(at, ranges.reshape(-1, 3), errors)
 
     def _answer(self, at: TopicPartition, offset: int, count: int) -> tuple[AcknowledgeType, str]:
-        ledger = self.ledgers.setdefault(self.member_id, {})
+        ledger = self.ledgers.setdefault(self._member_id, {})
         ledger[at, offset, count] = False
         try:
             answer = self.handler(at.topic, at.partition, offset, count)

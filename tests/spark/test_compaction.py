@@ -77,7 +77,7 @@ def test_a_group_without_engine_gets_a_snapshot_once(spark: SparkSession, world:
     assert told == "group billing: nothing since its last snapshot"
     assert segments(world) == {0: 4, 1: 2}
     successor = world.engine()
-    assert successor.store.writer_epoch == 3
+    assert successor.claim.writer_epoch == 3
     assert dict(successor.engine._summaries) == dict(engine.engine._summaries)
 
 
@@ -87,7 +87,7 @@ def test_a_living_engine_is_left_alone(spark: SparkSession, world: DeltaWorld) -
     engine.run()
     engine.run()
     upkeep = Upkeep(spark=spark, location=world.location, store=engine.store, refresh_ms=HOUR_MS, retention_ms=0)
-    upkeep.start()
+    upkeep.start(engine.claim)
     (told, *_) = texts(compact(spark, order(world, idle_ms=60_000)))
     assert "an engine runs it" in told
     engine.run()
@@ -354,7 +354,7 @@ def test_beside_a_running_engine(spark: SparkSession, tmp_path: Path) -> None:
     )
     engine = world.engine()
     upkeep = Upkeep(spark=spark, location=world.location, store=engine.store, refresh_ms=1_000, retention_ms=HOUR_MS)
-    upkeep.start()
+    upkeep.start(engine.claim)
     over, reports, faults = threading.Event(), [], []
 
     def keep_compacting() -> None:
@@ -401,7 +401,7 @@ def test_a_running_job_compacts_by_itself(spark: SparkSession, world: DeltaWorld
         retention_ms=HOUR_MS,
         compaction_interval_ms=100,
     )
-    upkeep.start()
+    upkeep.start(engine.claim)
     until(lambda: len(files_of(world, 0)) == 1)
     upkeep.close()
     changed = {key: value for key, value in spark.conf.getAll.items() if settings.get(key) != value}

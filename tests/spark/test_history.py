@@ -273,5 +273,5 @@ def refresh(world: DeltaWorld, engine: EngineLife) -> None:
     upkeep = Upkeep(
         spark=world.spark, location=world.location, store=engine.store, refresh_ms=3_600_000, retention_ms=3_600_000
     )
-    upkeep.start()
+    upkeep.start(engine.claim)
     upkeep.close()
