@@ -156,7 +156,7 @@ class ShareGroupQuery:
         try:
             self._note(self.engine.run(self._batch_id + 1, stopping=True))
         except Exception:  # noqa: BLE001 - the first fault is the one to tell; locks end by themselves
-            _log.warning("what group %s held could not be given back; its locks will run out", self.store.group_id)
+            _log.warning("what group %s held could not be given back; its locks will run out", self.store.log.group_id)
 
     def _watch(self) -> None:
         """Ends the query between micro-batches: when the work is done, on ``stop``, after a fault of Spark itself."""

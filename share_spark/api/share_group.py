@@ -45,6 +45,7 @@ from share_spark.output.output_sink import DeltaOutput
 from share_spark.output.sink import DeltaSink
 from share_spark.output.spark_dead_letters import SparkDeadLetters
 from share_spark.partition import PartitionLimits
+from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
 from share_spark.topics.topic_table import EmbeddedTopicLog
 
@@ -242,15 +243,18 @@ class ShareGroup:
             max_record_locks=config.max_record_locks,
             lock_duration_ms=config.lock_duration_ms,
         )
-        return DeltaShareStateStore(
+        log = GroupLog(
             spark=self.spark,
             location=location,
             group_id=self.group_id,
             run_id=uuid.uuid4().hex[:12],
+            least_epoch=least_epoch,
+        )
+        return DeltaShareStateStore(
+            log=log,
             limits=limits,
             updates_per_snapshot=config.updates_per_snapshot,
             audit=config.history_retention_ms > 0,
-            least_epoch=least_epoch,
         )
 
     def _output(self, handler: Handler, delivery: SparkDelivery) -> DeltaOutput | None:

@@ -98,10 +98,10 @@ def test_where_the_rows_tell_nobody_walks_far(world: DeltaWorld) -> None:
     third = world.engine()
     assert (third.claim.writer_epoch, third.store.last_counted, third.store.last_time_ms) == (
         3,
-        successor.store._note("records", 0)[2:6:3],
+        (2, 0),
         world.clock(),
     )
-    walked = third.store._commits._walked
+    walked = third.store.log.opened()._walked
     assert min(walked) >= newest_version(world) - MANY
 
 
@@ -110,9 +110,9 @@ def test_a_group_that_is_new_in_a_long_log_walks_not_at_all_far(world: DeltaWorl
     others_commit(world)
     world.clock.advance(5)
     other = world.delta_store(world, "new")
-    other.group_id = "new"
+    other.log.group_id = "new"
     assert (other.claim().writer_epoch, dict(other.load()), other.last_time_ms) == (1, {}, 0)
-    assert min(other._commits._walked) >= newest_version(world) - MANY
+    assert min(other.log.opened()._walked) >= newest_version(world) - MANY
 
 
 def test_two_claims_of_one_epoch_and_nothing_after(world: DeltaWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_two_claims_of_one_epoch_and_nothing_after(world: DeltaWorld, monkeypatc
     engine.engine.start()
     engine.run()
     others_commit(world)
-    tail = tail_of(world.spark, world.location, GROUP, early._commits, newest_version(world))
+    tail = tail_of(world.spark, world.location, GROUP, early.log.opened(), newest_version(world))
     assert (tail.epoch, tail.last) == (1, (1, 0))
     assert {row.run_id for row in tail.rows.where("kind <> 'claim'").collect()} == {"early"}
 
