@@ -219,7 +219,7 @@ class GroupRanges:
     def _run(self, engine: ShareGroupEngine, batch_id: int) -> None:
         self.before_micro_batch(self)
         engine.run(batch_id)
-        self.searches.append(not engine._suspects_next)
+        self.searches.append(not engine._search.comes_next)
 
     def _engine(self) -> ShareGroupEngine:
         """It is fast, and takes all that there is."""
