@@ -20,11 +20,11 @@ from share_spark.engine.ports import (
     AcquiredSpan,
     Claim,
     Delivered,
+    ErrorRun,
     MemberTrace,
     TopicLog,
 )
 from share_spark.handlers.handler import HandlerKind
-from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import Loss
 
 if TYPE_CHECKING:
@@ -82,8 +82,9 @@ class SparkDelivery:
         if result.lost:
             _log.warning("the handler's job died with its workers, and nobody knows what it did")
             return Delivered([_all_lost(one) for one in acquired])
-        answers = [_acknowledged(partition, result) for partition in result.partitions]
-        return Delivered(answers, result.fault, result.entered, result.busy_s, result.explains_deaths)
+        return Delivered(
+            [*result.partitions.values()], result.fault, result.entered, result.busy_s, result.explains_deaths
+        )
 
     @property
     def outputs(self) -> DataFrame | None:
@@ -112,14 +113,8 @@ def ledger_place(spark: SparkSession, claim: Claim) -> LedgerPlace:
     return LedgerPlace.beside(claim.directory, claim.log_id, claim.group_id, claim.member_id, one_machine=one_machine)
 
 
-def _acknowledged(partition: TopicPartition, result: DeliveryResult) -> AcknowledgedSpan:
-    acks = result.partitions[partition]
-    ranges = np.column_stack([acks.first, acks.last, acks.ack.astype(np.int64)])
-    return AcknowledgedSpan(partition, ranges, acks.errors)
-
-
 def _all_lost(acquired: AcquiredSpan) -> AcknowledgedSpan:
     ranges = acquired.ranges[np.argsort(acquired.ranges[:, 0], kind="stable")].copy()
     ranges[:, 2] = Loss.UNKNOWN
-    whole = (int(ranges[0, 0]), int(ranges[-1, 1]), WORKER_LOST)
+    whole = ErrorRun(int(ranges[0, 0]), int(ranges[-1, 1]), WORKER_LOST)
     return AcknowledgedSpan(acquired.partition, ranges, [whole])

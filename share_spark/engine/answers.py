@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, Delivered
+from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, Delivered, ErrorRun
 from share_spark.engine.step import NO_RANGES, PartitionOutcome, Ranges
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss
@@ -30,7 +30,7 @@ def output_lost(span: AcknowledgedSpan, error: str, *, is_explained: bool) -> Ac
     accepted = span.ranges[:, 2] == AcknowledgeType.ACCEPT
     ranges = span.ranges.copy()
     ranges[accepted, 2] = Loss.FINISHED if is_explained else Loss.AFTER_HANDLER
-    lost = [(int(first), int(last), error) for first, last, _ in ranges[accepted].tolist()]
+    lost = [ErrorRun(first, last, error) for first, last, _ in ranges[accepted].tolist()]
     return span._replace(ranges=ranges, errors=sorted([*span.errors, *lost]))
 
 
@@ -66,7 +66,7 @@ def is_inside(ranges: Ranges, offset: int) -> bool:
     return at < len(ranges) and bool(ranges[at, 0] <= offset)
 
 
-def cut_by_error(first: int, last: int, errors: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str | None]]:
+def cut_by_error(first: int, last: int, errors: Sequence[ErrorRun]) -> list[tuple[int, int, str | None]]:
     """Cut ``first..last`` where the error text changes. ``errors`` ascend and are disjoint."""
     pieces: list[tuple[int, int, str | None]] = []
     at = first

@@ -133,13 +133,21 @@ class AcquiredSpan(NamedTuple):
     ranges: NDArray[np.int64]
 
 
+class ErrorRun(NamedTuple):
+    """The error of the records ``first`` to ``last``, both included."""
+
+    first: int
+    last: int
+    error: str
+
+
 class AcknowledgedSpan(NamedTuple):
     """What handlers said of one topic-partition. ``ranges``: int64 (n, 3) of first, last, acknowledge type or ``Loss``,
-    ascending and disjoint. ``errors``: (first, last, text), ascending."""
+    ascending and disjoint. ``errors``: ascending; only what has a text."""
 
     partition: TopicPartition
     ranges: NDArray[np.int64]
-    errors: Sequence[tuple[int, int, str]]
+    errors: Sequence[ErrorRun]
 
 
 class Delivered(NamedTuple):

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from share_spark.delivery.spark_delivery import SparkDelivery
-from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, Claim, CommittedOutput
+from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, Claim, CommittedOutput, ErrorRun
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
 from share_spark.output.sink import DeltaSink, SinkWriter
 
@@ -71,11 +71,11 @@ def from_payload(group_id: str, payload: bytes) -> CommittedOutput:
     epoch, batch_id, member_id = json.loads((table.schema.metadata or {})[b"output"])
     columns = [table.column(name).to_pylist() for name in _ANSWERS.names]
     ranges: dict[tuple[str, str, int], list[tuple[int, int, int]]] = {}
-    errors: dict[tuple[str, str, int], list[tuple[int, int, str]]] = {}
+    errors: dict[tuple[str, str, int], list[ErrorRun]] = {}
     for topic, topic_id, partition, first, last, answer, error in zip(*columns, strict=True):
         at = (topic, topic_id, partition)
         if answer is None:
-            errors.setdefault(at, []).append((first, last, error))
+            errors.setdefault(at, []).append(ErrorRun(first, last, error))
         else:
             ranges.setdefault(at, []).append((first, last, answer))
     answers = {

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, MemberTrace
+from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, ErrorRun, MemberTrace
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss
 from share_spark.testing.memory import InMemoryTopicLog
@@ -75,7 +75,7 @@ class InMemoryDelivery:
             if self.log.record(at, offset) is not None
         ]
         ranges = np.array(_runs((offset, int(kind)) for offset, kind, _ in said), dtype=np.int64)
-        errors = [run for run in _runs((offset, error) for offset, _, error in said) if run[2]]
+        errors = [ErrorRun(*run) for run in _runs((offset, error) for offset, _, error in said) if run[2]]
         return AcknowledgedSpan(at, ranges.reshape(-1, 3), errors)
 
     def _answer(self, at: TopicPartition, offset: int, count: int) -> tuple[AcknowledgeType, str]:
@@ -109,7 +109,9 @@ def _entered(ledger: Mapping[tuple[TopicPartition, int, int], bool]) -> dict[Top
 def _all_lost(acquired: AcquiredSpan) -> AcknowledgedSpan:
     ranges = acquired.ranges[np.argsort(acquired.ranges[:, 0], kind="stable")].copy()
     ranges[:, 2] = Loss.UNKNOWN
-    return AcknowledgedSpan(acquired.partition, ranges, [(int(ranges[0, 0]), int(ranges[-1, 1]), "worker lost")])
+    return AcknowledgedSpan(
+        acquired.partition, ranges, [ErrorRun(int(ranges[0, 0]), int(ranges[-1, 1]), "worker lost")]
+    )
 
 
 def _runs(said: Iterable[tuple[int, _T]]) -> list[tuple[int, int, _T]]:
