@@ -15,6 +15,7 @@ import pyarrow as pa
 from share_spark.delivery.runs import FAULT, MEASURED, PRODUCED, SPECIAL, VIOLATION, Ints, Runs
 from share_spark.delivery.traces import WORKER_LOST
 from share_spark.engine.ports import AcknowledgedSpan, ErrorRun
+from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, offsets_in
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.model.errors import HandlerError, ShareError
 from share_spark.model.ids import TopicPartition
@@ -82,8 +83,7 @@ class DeliveryResult:
 
     def _count(self, answer: int) -> int:
         """Records with this acknowledgement, or Loss."""
-        chosen = (span.ranges[span.ranges[:, 2] == answer] for span in self.partitions.values())
-        return sum(int((ranges[:, 1] - ranges[:, 0] + 1).sum()) for ranges in chosen)
+        return sum(offsets_in(one.ranges[one.ranges[:, ANSWER] == answer]) for one in self.partitions.values())
 
 
 Settle = Callable[[TopicPartition, Runs], Runs]
@@ -165,4 +165,5 @@ def _span(key: TopicPartition, runs: Runs, texts: list[str]) -> AcknowledgedSpan
     noted = runs.picked(runs.error >= 0)
     rows = zip(noted.first.tolist(), noted.last.tolist(), noted.error.tolist(), strict=True)
     errors = tuple(ErrorRun(first, last, texts[error]) for first, last, error in rows)
-    return AcknowledgedSpan(key, np.column_stack([runs.first, runs.last, runs.code.astype(np.int64)]), errors)
+    ranges = np.column_stack([runs.first, runs.last, runs.code.astype(np.int64)])
+    return AcknowledgedSpan(key, AcknowledgedRanges(ranges), errors)

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from share_spark.delivery.acquired_records import acquired_records
 from share_spark.delivery.deliver import WORKER_LOST, DeliveryResult, deliver
 from share_spark.delivery.ledger_place import LedgerPlace
@@ -24,13 +22,15 @@ from share_spark.engine.ports import (
     MemberTrace,
     TopicLog,
 )
+from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, ascending
 from share_spark.handlers.handler import HandlerKind
 from share_spark.model.requests import Loss
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from share_spark.handlers.handler import Handler
+    from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, ascending
+from share_spark.handlers.handler import Handler
 
 _log = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ def ledger_place(spark: SparkSession, claim: Claim) -> LedgerPlace:
 
 
 def _all_lost(acquired: AcquiredSpan) -> AcknowledgedSpan:
-    ranges = acquired.ranges[np.argsort(acquired.ranges[:, 0], kind="stable")].copy()
-    ranges[:, 2] = Loss.UNKNOWN
+    ranges = AcknowledgedRanges(ascending(acquired.ranges))
+    ranges[:, ANSWER] = Loss.UNKNOWN
     whole = ErrorRun(int(ranges[0, 0]), int(ranges[-1, 1]), WORKER_LOST)
     return AcknowledgedSpan(acquired.partition, ranges, [whole])

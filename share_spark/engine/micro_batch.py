@@ -39,6 +39,7 @@ from share_spark.engine.ports import (
     ShareStateStore,
 )
 from share_spark.engine.progress import MicroBatchProgress, StepTimer
+from share_spark.engine.ranges import ANSWER
 from share_spark.engine.search import Search
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.engine.topics import SubscribedTopics, warn_of_truncations
@@ -273,7 +274,7 @@ class ShareGroupEngine:
             self._pending = PendingAcknowledgements(spans=answers) if self.ports.sink is None else NOTHING_PENDING
             raise delivered.fault
         self._pace = self._pace if in_turn else self._pace.after(delivered.entered, delivered.busy_s)
-        self._search.one_by_one |= any((span.ranges[:, 2] == Loss.UNKNOWN).any() for span in answers.values())
+        self._search.one_by_one |= any((span.ranges[:, ANSWER] == Loss.UNKNOWN).any() for span in answers.values())
         counted = self._commit_output(stamp, answers, delivered.is_explained)
         self._pending = PendingAcknowledgements(spans=counted)
         timer.mark("output")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from share_spark.engine.answers import cut_by_error, is_inside
 from share_spark.engine.ports import AcknowledgedSpans, DeadLetter
-from share_spark.engine.step import PartitionOutcome, Ranges
+from share_spark.engine.ranges import AcknowledgedRanges
+from share_spark.engine.step import PartitionOutcome
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
 from share_spark.model.requests import ArchivedRange, ArchiveReason
 
@@ -32,7 +33,7 @@ class PendingAcknowledgements:
         return bool(self.spans)
 
     @property
-    def ranges(self) -> Mapping[SharePartitionKey, Ranges]:
+    def ranges(self) -> Mapping[SharePartitionKey, AcknowledgedRanges]:
         """As an input of the next micro-batch."""
         return {key: span.ranges for key, span in self.spans.items()}
 

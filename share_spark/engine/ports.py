@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from share_spark.engine.ranges import AcknowledgedRanges, AcquiredRanges, NumberedRanges
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.model.errors import ShareError
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
@@ -127,10 +128,17 @@ class ShareStateStore(Protocol):
 
 
 class AcquiredSpan(NamedTuple):
-    """What a micro-batch acquired of one topic-partition. ``ranges``: int64 (n, 3) of first, last, delivery count."""
+    """What a micro-batch acquired of one topic-partition."""
 
     partition: TopicPartition
-    ranges: NDArray[np.int64]
+    ranges: AcquiredRanges
+
+
+class NumberedSpan(NamedTuple):
+    """Archived offsets of one topic-partition, with the numbers of their dead letters."""
+
+    partition: TopicPartition
+    ranges: NumberedRanges
 
 
 class ErrorRun(NamedTuple):
@@ -142,11 +150,10 @@ class ErrorRun(NamedTuple):
 
 
 class AcknowledgedSpan(NamedTuple):
-    """What handlers said of one topic-partition. ``ranges``: int64 (n, 3) of first, last, acknowledge type or ``Loss``,
-    ascending and disjoint. ``errors``: ascending; only what has a text."""
+    """What handlers said of one topic-partition. ``errors``: ascending; only what has a text."""
 
     partition: TopicPartition
-    ranges: NDArray[np.int64]
+    ranges: AcknowledgedRanges
     errors: Sequence[ErrorRun]
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from share_spark.delivery.spark_delivery import SparkDelivery
 from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, Claim, CommittedOutput, ErrorRun
+from share_spark.engine.ranges import AcknowledgedRanges
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
 from share_spark.output.sink import DeltaSink, SinkWriter
 
@@ -81,7 +82,7 @@ def from_payload(group_id: str, payload: bytes) -> CommittedOutput:
     answers = {
         SharePartitionKey(group_id, topic_id, partition): AcknowledgedSpan(
             TopicPartition(topic, partition),
-            np.array(found, np.int64).reshape(-1, 3),
+            AcknowledgedRanges(np.array(found, np.int64)),
             errors.get((topic, topic_id, partition), ()),
         )
         for (topic, topic_id, partition), found in ranges.items()

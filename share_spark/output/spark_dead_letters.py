@@ -16,13 +16,14 @@ from pyspark.sql import functions as F
 from share_spark.delivery.acquired_records import acquired_records
 from share_spark.delta.journal import Journal
 from share_spark.engine.ports import (
-    AcquiredSpan,
     Claim,
     DeadLetter,
     DeadLetterTarget,
+    NumberedSpan,
     TopicLog,
     is_committed,
 )
+from share_spark.engine.ranges import NumberedRanges
 from share_spark.model.errors import DeadLetterError, ShareError
 from share_spark.model.ids import BatchStamp, TopicPartition
 
@@ -87,7 +88,7 @@ class SparkDeadLetters:
                     journal.remove(stamp)
 
     def _write(self, stamp: BatchStamp, reasons: Sequence[DeadLetter]) -> None:
-        spans = [AcquiredSpan(at, ranges) for at, ranges in _numbered(reasons).items()]
+        spans = [NumberedSpan(at, ranges) for at, ranges in _numbered(reasons).items()]
         records = acquired_records(
             self.spark, self.log, spans, tasks=self.spark.sparkContext.defaultParallelism, third="letter"
         )
@@ -123,10 +124,8 @@ def _as_dead_letter_error() -> Iterator[None]:
         raise DeadLetterError(f"dead letters could not be written: {str(fault).splitlines()[0]}") from fault
 
 
-def _numbered(
-    letters: Sequence[DeadLetter],
-) -> Mapping[TopicPartition, np.ndarray[tuple[int, int], np.dtype[np.int64]]]:
+def _numbered(letters: Sequence[DeadLetter]) -> Mapping[TopicPartition, NumberedRanges]:
     rows: dict[TopicPartition, list[tuple[int, int, int]]] = {}
     for number, letter in enumerate(letters):
         rows.setdefault(letter.partition, []).append((letter.first_offset, letter.last_offset, number))
-    return {at: np.array(sorted(found), dtype=np.int64).reshape(-1, 3) for at, found in rows.items()}
+    return {at: NumberedRanges(np.array(sorted(found), dtype=np.int64)) for at, found in rows.items()}

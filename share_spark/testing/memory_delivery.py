@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, ErrorRun, MemberTrace
+from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, ascending
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss
 from share_spark.testing.memory import InMemoryTopicLog
@@ -76,7 +77,7 @@ class InMemoryDelivery:
         ]
         ranges = np.array(_runs((offset, int(kind)) for offset, kind, _ in said), dtype=np.int64)
         errors = [ErrorRun(*run) for run in _runs((offset, error) for offset, _, error in said) if run[2]]
-        return AcknowledgedSpan(at, ranges.reshape(-1, 3), errors)
+        return AcknowledgedSpan(at, AcknowledgedRanges(ranges.reshape(-1, 3)), errors)
 
     def _answer(self, at: TopicPartition, offset: int, count: int) -> tuple[AcknowledgeType, str]:
         ledger = self.ledgers.setdefault(self._member_id, {})
@@ -107,8 +108,8 @@ def _entered(ledger: Mapping[tuple[TopicPartition, int, int], bool]) -> dict[Top
 
 
 def _all_lost(acquired: AcquiredSpan) -> AcknowledgedSpan:
-    ranges = acquired.ranges[np.argsort(acquired.ranges[:, 0], kind="stable")].copy()
-    ranges[:, 2] = Loss.UNKNOWN
+    ranges = AcknowledgedRanges(ascending(acquired.ranges))
+    ranges[:, ANSWER] = Loss.UNKNOWN
     return AcknowledgedSpan(
         acquired.partition, ranges, [ErrorRun(int(ranges[0, 0]), int(ranges[-1, 1]), "worker lost")]
     )
