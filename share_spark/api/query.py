@@ -77,14 +77,13 @@ class ShareGroupQuery:
 
     def __repr__(self) -> str:
         state = "active" if self.isActive else "ended"
-        return f"ShareGroupQuery(group={self.store.group_id!r}, name={self.name!r}, {state})"
+        return f"ShareGroupQuery(group={self.store.log.group_id!r}, name={self.name!r}, {state})"
 
     def start(self, handler: Handler) -> None:
-        """Claim, load, and start Spark's loop. Raises what ``ShareGroupEngine.start`` raises."""
-        self.engine.start()
-        epoch = self.store.writer_epoch
-        self.checkpoint.sign(self.store.group_id, handler.name, epoch, has_state=self.engine.has_state)
-        self.maintenance.start()
+        """Claim, load, and hand the loop to Spark. Raises what ``ShareGroupEngine.start`` raises."""
+        claim = self.engine.start()
+        self.checkpoint.sign(claim.group_id, handler.name, claim.writer_epoch, has_state=self.engine.has_state)
+        self.maintenance.start(claim)
         ticks = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
         writer = ticks.writeStream.foreachBatch(self._micro_batch)
         writer = writer.option("checkpointLocation", self.checkpoint.directory)
@@ -207,7 +206,7 @@ class ShareGroupQuery:
         except FencedError as fence:  # a fault before it came of that: the successor has taken what was worked with
             self._fault = self._fault and fence
         except Exception:  # noqa: BLE001 - the first fault is the one to report; locks end by themselves
-            _log.warning("what group %s held could not be given back; its locks will run out", self.store.group_id)
+            _log.warning("what group %s held could not be given back; its locks will run out", self.store.log.group_id)
 
     def _watch(self) -> None:
         """Ends the query between micro-batches: when the work is done, on ``stop``, after a fault of Spark itself."""

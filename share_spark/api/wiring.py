@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import uuid
 from dataclasses import replace
 
@@ -12,8 +11,7 @@ from share_spark.api.checkpoint import Checkpoint
 from share_spark.api.clock import wall_clock_ms
 from share_spark.api.query import ShareGroupQuery
 from share_spark.api.spec import ShareGroupSpec
-from share_spark.delivery.ledger_place import LedgerPlace
-from share_spark.delivery.spark_delivery import SparkDelivery, is_one_machine
+from share_spark.delivery.spark_delivery import SparkDelivery
 from share_spark.delta.location import Location
 from share_spark.engine.micro_batch import Ports, ShareGroupEngine
 from share_spark.engine.ports import DeadLetterTarget, TopicLog
@@ -25,9 +23,10 @@ from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.model.errors import ConfigError
 from share_spark.output.dead_letters import DeltaDeadLetters
 from share_spark.output.output_sink import DeltaOutput
-from share_spark.output.sink import DeltaSink, sink_app_id
+from share_spark.output.sink import DeltaSink
 from share_spark.output.spark_dead_letters import SparkDeadLetters
 from share_spark.partition import PartitionLimits
+from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
 from share_spark.topics.topic_table import EmbeddedTopicLog
 
@@ -72,7 +71,7 @@ def _topic_log(spec: ShareGroupSpec) -> TopicLog:
     raise ConfigError("no source: call kafka(bootstrap_servers) or table(location)")
 
 
-def _dead_letters(spec: ShareGroupSpec, store: DeltaShareStateStore) -> DeadLetterTarget | None:
+def _dead_letters(spec: ShareGroupSpec) -> DeadLetterTarget | None:
     if spec.dead_letter is None:
         return None
     if spec.kafka is not None and "/" not in spec.dead_letter:
@@ -80,7 +79,7 @@ def _dead_letters(spec: ShareGroupSpec, store: DeltaShareStateStore) -> DeadLett
             spec.dead_letter, spec.kafka, request_timeout_ms=spec.config.request_timeout_ms
         )
     else:
-        target = DeltaDeadLetters(Location.parse(spec.dead_letter), lambda: store.log_id)
+        target = DeltaDeadLetters(Location.parse(spec.dead_letter))
     target.check(spec.spark)
     return target
 
@@ -93,38 +92,18 @@ def _engine(
     topics = SubscribedTopics(
         group_id=spec.group_id, topics=spec.topics, log=log, reset=config.offset_reset, clock=wall_clock_ms
     )
-    target = _dead_letters(spec, store)
-    letters = target and SparkDeadLetters(
-        spark=spec.spark,
-        log=log,
-        group_id=spec.group_id,
-        target=target,
-        journal=functools.cache(functools.partial(store.journal, "dead letters")),
-    )
+    target = _dead_letters(spec)
+    letters = target and SparkDeadLetters(spark=spec.spark, log=log, target=target)
     handler = spec.required_handler
     if handler.timeout_ms is None and handler.kind is not HandlerKind.FRAME:
         handler = replace(handler, timeout_ms=config.delivery_timeout_ms)
-    delivery = SparkDelivery(
-        spark=spec.spark,
-        log=log,
-        handler=handler,
-        place=functools.cache(
-            lambda: LedgerPlace.beside(
-                store.directory,
-                store.log_id,
-                spec.group_id,
-                store.member_id,
-                one_machine=is_one_machine(spec.spark),
-            )
-        ),
-        budget_ms=config.delivery_budget_ms,
-    )
+    delivery = SparkDelivery(spark=spec.spark, log=log, handler=handler, budget_ms=config.delivery_budget_ms)
     ports = Ports(
         topics=topics,
         store=store,
         delivery=delivery,
         dead_letters=letters or None,
-        sink=_output(spec, handler, store, delivery),
+        sink=_output(spec, handler, delivery),
         clock=wall_clock_ms,
     )
     return ShareGroupEngine(config=config, ports=ports, available_now=spec.trigger.available_now), store
@@ -137,29 +116,24 @@ def _store(spec: ShareGroupSpec, location: Location, least_epoch: int) -> DeltaS
         max_record_locks=config.max_record_locks,
         lock_duration_ms=config.lock_duration_ms,
     )
-    return DeltaShareStateStore(
+    log = GroupLog(
         spark=spec.spark,
         location=location,
         group_id=spec.group_id,
         run_id=uuid.uuid4().hex[:12],
+        least_epoch=least_epoch,
+    )
+    return DeltaShareStateStore(
+        log=log,
         limits=limits,
         updates_per_snapshot=config.updates_per_snapshot,
         audit=config.history_retention_ms > 0,
-        least_epoch=least_epoch,
     )
 
 
-def _output(
-    spec: ShareGroupSpec, handler: Handler, store: DeltaShareStateStore, delivery: SparkDelivery
-) -> DeltaOutput | None:
+def _output(spec: ShareGroupSpec, handler: Handler, delivery: SparkDelivery) -> DeltaOutput | None:
     if spec.sink is None or handler.output is None:
         return None
-    sink = DeltaSink(
-        spark=spec.spark,
-        table=Location.parse(spec.sink),
-        journal=functools.cache(functools.partial(store.journal, "output")),
-        app_id=lambda: sink_app_id(spec.group_id, store.log_id),
-        run_id=store.run_id,
-    )
+    sink = DeltaSink(spark=spec.spark, table=Location.parse(spec.sink))
     sink.prepare(from_arrow_schema(handler.output))
-    return DeltaOutput(sink=sink, delivery=delivery, group_id=spec.group_id)
+    return DeltaOutput(sink=sink, delivery=delivery)

@@ -199,8 +199,8 @@ def record_attempts(
 
     ``group_id, topic, topic_id, partition, first_offset, last_offset`` (inclusive), ``delivery_count, outcome`` as in
     ``record_history``, ``batch_id, writer_epoch, run_id, written_at`` of the micro-batch that decided it. Join it with
-    records by ``offset BETWEEN first_offset AND last_offset``. Lazy, as of now. Raises StateError if there is no state of ours
-    at ``location``.
+    records by ``offset BETWEEN first_offset AND last_offset``. Lazy, as of now.
+    Raises StateError if there is no state of ours at ``location``.
     """
     place = Location.parse(location) if isinstance(location, str) else location
     check_location(spark, place)

@@ -34,7 +34,8 @@ from pyspark.sql import functions as F
 
 from share_spark.delta.location import sql_literal
 from share_spark.engine.cover import covering_spans
-from share_spark.engine.ports import AcquiredSpan, TopicLog
+from share_spark.engine.ports import AcquiredSpan, NumberedSpan, TopicLog
+from share_spark.engine.ranges import offsets_in
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -49,12 +50,12 @@ SMALL = 20_000
 
 
 def acquired_records(
-    spark: SparkSession, log: TopicLog, acquired: Sequence[AcquiredSpan], *, tasks: int, third: str
+    spark: SparkSession, log: TopicLog, acquired: Sequence[AcquiredSpan | NumberedSpan], *, tasks: int, third: str
 ) -> DataFrame:
-    """RECORD_COLUMNS and an int column named ``third`` with the third column of the ranges (the delivery count)."""
+    """RECORD_COLUMNS and an int column named ``third``: the delivery count, or the number, of the ranges."""
     spans = covering_spans(acquired)
     frame = log.read(spark, spans, tasks)
-    if sum(offsets_in(one) for one in acquired) <= SMALL:
+    if sum(offsets_in(one.ranges) for one in acquired) <= SMALL:
         frame = frame.coalesce(tasks)
     # One range in each span and one value in all: every record that is read was acquired, so no filter is needed.
     ranges = sum(len(one.ranges) for one in acquired)
@@ -65,12 +66,7 @@ def acquired_records(
     return _joined(spark, frame, acquired, third)
 
 
-def offsets_in(acquired: AcquiredSpan) -> int:
-    """How many offsets the ranges hold."""
-    return int((acquired.ranges[:, 1] - acquired.ranges[:, 0] + 1).sum())
-
-
-def _case(acquired: Sequence[AcquiredSpan]) -> str:
+def _case(acquired: Sequence[AcquiredSpan | NumberedSpan]) -> str:
     arms = (
         f"WHEN topic = {sql_literal(one.partition.topic)} AND partition = {one.partition.partition} "
         f"AND offset BETWEEN {first} AND {last} THEN {value}"
@@ -80,7 +76,9 @@ def _case(acquired: Sequence[AcquiredSpan]) -> str:
     return f"CAST(CASE {' '.join(arms)} END AS INT)"
 
 
-def _joined(spark: SparkSession, frame: DataFrame, acquired: Sequence[AcquiredSpan], third: str) -> DataFrame:
+def _joined(
+    spark: SparkSession, frame: DataFrame, acquired: Sequence[AcquiredSpan | NumberedSpan], third: str
+) -> DataFrame:
     pages = spark.createDataFrame(_pages(acquired, third))
     matches = F.col("page_key") == page_key(F.col("offset"), F.col("partition"))
     if not _page_implies_partition(acquired):
@@ -89,9 +87,9 @@ def _joined(spark: SparkSession, frame: DataFrame, acquired: Sequence[AcquiredSp
     return frame.join(F.broadcast(pages), matches).select(*[frame[name] for name in frame.columns], third)
 
 
-def _page_implies_partition(acquired: Sequence[AcquiredSpan]) -> bool:
-    """Does each page key belong to one partition only? Then it is the whole key of the join, a number, which Spark
-    looks up in half the time."""
+def _page_implies_partition(acquired: Sequence[AcquiredSpan | NumberedSpan]) -> bool:
+    """Is a page's key of one partition only? Then it is the whole key of the join, a number, which Spark looks up in
+    half the time."""
     topics = {one.partition.topic for one in acquired}
     return len(topics) == 1 and all(one.partition.partition >> _PARTITION_BITS == 0 for one in acquired)
 
@@ -104,13 +102,13 @@ def page_key(offset: Column, partition: Column) -> Column:
     return F.shiftleft(page, _PARTITION_BITS).bitwiseOR(partition_bits)
 
 
-def _pages(acquired: Sequence[AcquiredSpan], third: str) -> pa.Table:
+def _pages(acquired: Sequence[AcquiredSpan | NumberedSpan], third: str) -> pa.Table:
     tables = [_pages_of(one, third) for one in acquired]
     return pa.concat_tables(tables)
 
 
-def _pages_of(one: AcquiredSpan, third: str) -> pa.Table:
-    """A row per range and page that it touches. No loop over the ranges: there can be 100,000."""
+def _pages_of(one: AcquiredSpan | NumberedSpan, third: str) -> pa.Table:
+    """A row per range and page that it touches."""
     first, last, value = one.ranges.T
     low, high = first >> _PAGE_BITS, last >> _PAGE_BITS
     repeats = high - low + 1

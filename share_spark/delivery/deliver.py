@@ -32,7 +32,7 @@ from pyspark.sql.types import StructField, StructType
 from share_spark.delivery.frame import RUN_TYPE, frame_runs, settled
 from share_spark.delivery.held_frame import HeldFrame
 from share_spark.delivery.ledger_place import LedgerPlace
-from share_spark.delivery.result import DeliveryResult, ErrorRun, PartitionAcks, decoded, read_once
+from share_spark.delivery.result import DeliveryResult, decoded, read_once
 from share_spark.delivery.runs import OUTPUT_COLUMN, RUN_SCHEMA, RunLog
 from share_spark.delivery.traces import WORKER_LOST, codes_of, read_delivery
 from share_spark.delivery.worker import DELIVERY_PROPERTY, TASK_COLUMN, DeliveryRun, HandlerTask, Terms, packed
@@ -40,7 +40,7 @@ from share_spark.handlers.handler import HANDLER_COLUMNS, KEY_COLUMNS, Handler, 
 from share_spark.model.errors import HandlerError, ShareError, TopicError
 from share_spark.spark.errors import first_line
 
-__all__ = ["WORKER_LOST", "DeliveryResult", "ErrorRun", "PartitionAcks", "deliver"]
+__all__ = ["WORKER_LOST", "DeliveryResult", "deliver"]
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,8 @@ import pyarrow as pa
 
 from share_spark.delivery.runs import FAULT, MEASURED, PRODUCED, SPECIAL, VIOLATION, RunColumn, Runs
 from share_spark.delivery.traces import WORKER_LOST
+from share_spark.engine.ports import AcknowledgedSpan, ErrorRun
+from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, offsets_in
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.model.errors import HandlerError, ShareError
 from share_spark.model.ids import TopicPartition
@@ -21,34 +23,6 @@ from share_spark.model.requests import Loss
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-
-class ErrorRun(NamedTuple):
-    """The error of the records ``first`` to ``last``, both included."""
-
-    first: int
-    last: int
-    error: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionAcks:
-    """Acknowledgements of one topic-partition: runs ``first..last`` (inclusive, int64) with ``ack``
-    (int8, see Ack, or a Loss).
-
-    Sorted and disjoint. Offsets in no run held no record. ``errors`` are sorted; only runs with a
-    text are there.
-    """
-
-    first: npt.NDArray[np.int64]
-    last: npt.NDArray[np.int64]
-    ack: npt.NDArray[np.int8]
-    errors: tuple[ErrorRun, ...] = ()
-
-    def count(self, ack: int) -> int:
-        """Records with this acknowledgement, or Loss."""
-        chosen = self.ack == ack
-        return int((self.last[chosen] - self.first[chosen] + 1).sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +36,7 @@ class DeliveryResult:
     of them, reading raises OutputLostError inside Spark.
     """
 
-    partitions: Mapping[TopicPartition, PartitionAcks] = field(default_factory=dict)
+    partitions: Mapping[TopicPartition, AcknowledgedSpan] = field(default_factory=dict)
     fault: ShareError | None = None
     lost: bool = False
     entered: int = 0
@@ -99,7 +73,7 @@ class DeliveryResult:
     @property
     def explains_deaths(self) -> bool:
         """Have workers died whose ledgers say which records they were with?"""
-        texts = (run.error for acks in self.partitions.values() for run in acks.errors)
+        texts = (run.error for span in self.partitions.values() for run in span.errors)
         return self._count(Loss.AMONG_OTHERS) > 0 or WORKER_LOST in texts
 
     @property
@@ -107,8 +81,9 @@ class DeliveryResult:
         """Records that the handler was not entered with, as far as they were read."""
         return self._count(Loss.NOT_ENTERED)
 
-    def _count(self, ack: int) -> int:
-        return sum(acks.count(ack) for acks in self.partitions.values())
+    def _count(self, answer: int) -> int:
+        """Records with this acknowledgement, or Loss."""
+        return sum(offsets_in(one.ranges[one.ranges[:, ANSWER] == answer]) for one in self.partitions.values())
 
 
 Settle = Callable[[TopicPartition, Runs], Runs]
@@ -124,7 +99,7 @@ def decoded(table: pa.Table, settle: Settle) -> DeliveryResult:
     partitions = {}
     for runs in _per_partition(_runs(acks, topic_ids, error_ids).ordered()):
         key = TopicPartition(names[runs.topic[0]], int(runs.partition[0]))
-        partitions[key] = _acks(settle(key, runs), texts)
+        partitions[key] = _span(key, settle(key, runs), texts)
     rows = special.select(["ack", "first_offset", "last_offset", "error"]).to_pylist()
     measured = [(row["first_offset"], row["last_offset"]) for row in rows if row["ack"] == MEASURED]
     return DeliveryResult(
@@ -186,8 +161,9 @@ def _per_partition(runs: Runs) -> Iterator[Runs]:
         yield runs.picked(slice(start, end))
 
 
-def _acks(runs: Runs, texts: list[str]) -> PartitionAcks:
+def _span(key: TopicPartition, runs: Runs, texts: list[str]) -> AcknowledgedSpan:
     noted = runs.picked(runs.error >= 0)
     rows = zip(noted.first.tolist(), noted.last.tolist(), noted.error.tolist(), strict=True)
     errors = tuple(ErrorRun(first, last, texts[error]) for first, last, error in rows)
-    return PartitionAcks(first=runs.first, last=runs.last, ack=runs.code, errors=errors)
+    ranges = np.column_stack([runs.first, runs.last, runs.code.astype(np.int64)])
+    return AcknowledgedSpan(key, AcknowledgedRanges(ranges), errors)

@@ -4,11 +4,9 @@ here decides anything about a record."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from share_spark.delivery.acquired_records import acquired_records
 from share_spark.delivery.deliver import WORKER_LOST, DeliveryResult, deliver
@@ -18,18 +16,21 @@ from share_spark.delivery.worker import Terms
 from share_spark.engine.ports import (
     AcknowledgedSpan,
     AcquiredSpan,
+    Claim,
     Delivered,
+    ErrorRun,
     MemberTrace,
     TopicLog,
 )
+from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, ascending
 from share_spark.handlers.handler import HandlerKind
-from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import Loss
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from share_spark.handlers.handler import Handler
+    from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, ascending
+from share_spark.handlers.handler import Handler
 
 _log = logging.getLogger(__name__)
 
@@ -38,29 +39,30 @@ _log = logging.getLogger(__name__)
 class SparkDelivery:
     """Delivery port: one Spark job per micro-batch, with as many tasks as there are cores.
 
-    ``place``: where workers keep their ledgers, asked once the group is claimed. Output rows of a delivery are kept
-    until the next one.
+    Output rows of a delivery are kept until the next one.
     """
 
     spark: SparkSession
     log: TopicLog
     handler: Handler
-    place: Callable[[], LedgerPlace]
     budget_ms: int = 10_000
+    _place: LedgerPlace | None = None
     _result: DeliveryResult = field(default_factory=DeliveryResult)
     _seconds_per_record: float | None = None
     _others: Sequence[str] = ()
 
-    def start(self) -> None:
-        self._others = self.place().all_others()
+    def start(self, claim: Claim) -> None:
+        """Workers keep their ledgers beside the state log."""
+        self._place = place = ledger_place(self.spark, claim)
+        self._others = place.all_others()
         if self._leaves_traces:
-            self.place().start()
+            place.start()
 
     def traces(self) -> Sequence[MemberTrace]:
-        return member_traces(self.place()) if self._leaves_traces else ()
+        return member_traces(self._started) if self._leaves_traces else ()
 
     def forget_traces(self) -> None:
-        self.place().forget(self._others)
+        self._started.forget(self._others)
 
     def deliver(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool = False) -> Delivered:
         """Raises ShareError."""
@@ -72,7 +74,7 @@ class SparkDelivery:
             records.coalesce(1) if in_turn else records,
             self.handler,
             topic=topics.pop() if len(topics) == 1 else None,
-            place=self.place(),
+            place=self._started,
             terms=Terms(self.budget_ms / 1_000, self._seconds_per_record, in_turn),
         )
         if result.entered and not in_turn:
@@ -80,8 +82,9 @@ class SparkDelivery:
         if result.lost:
             _log.warning("the handler's job died with its workers, and what it did is not known")
             return Delivered([_all_lost(one) for one in acquired])
-        answers = [_acknowledged(partition, result) for partition in result.partitions]
-        return Delivered(answers, result.fault, result.entered, result.busy_s, result.explains_deaths)
+        return Delivered(
+            [*result.partitions.values()], result.fault, result.entered, result.busy_s, result.explains_deaths
+        )
 
     @property
     def outputs(self) -> DataFrame | None:
@@ -94,24 +97,24 @@ class SparkDelivery:
         self._result = DeliveryResult()
 
     @property
+    def _started(self) -> LedgerPlace:
+        assert self._place is not None, "asked before start"
+        return self._place
+
+    @property
     def _leaves_traces(self) -> bool:
         """A handler of frames runs where and when Spark schedules it: which record it was with is not known."""
         return self.handler.kind is not HandlerKind.FRAME
 
 
-def is_one_machine(spark: SparkSession) -> bool:
-    """Do all workers run where the driver does?"""
-    return str(spark.sparkContext.master).startswith("local")
-
-
-def _acknowledged(partition: TopicPartition, result: DeliveryResult) -> AcknowledgedSpan:
-    acks = result.partitions[partition]
-    ranges = np.column_stack([acks.first, acks.last, acks.ack.astype(np.int64)])
-    return AcknowledgedSpan(partition, ranges, acks.errors)
+def ledger_place(spark: SparkSession, claim: Claim) -> LedgerPlace:
+    """Where the workers of this engine keep their ledgers. In local mode they all run where the driver does."""
+    one_machine = str(spark.sparkContext.master).startswith("local")
+    return LedgerPlace.beside(claim.directory, claim.log_id, claim.group_id, claim.member_id, one_machine=one_machine)
 
 
 def _all_lost(acquired: AcquiredSpan) -> AcknowledgedSpan:
-    ranges = acquired.ranges[np.argsort(acquired.ranges[:, 0], kind="stable")].copy()
-    ranges[:, 2] = Loss.UNKNOWN
-    whole = (int(ranges[0, 0]), int(ranges[-1, 1]), WORKER_LOST)
+    ranges = AcknowledgedRanges(ascending(acquired.ranges))
+    ranges[:, ANSWER] = Loss.UNKNOWN
+    whole = ErrorRun(int(ranges[0, 0]), int(ranges[-1, 1]), WORKER_LOST)
     return AcknowledgedSpan(acquired.partition, ranges, [whole])

@@ -7,8 +7,16 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, Delivered
-from share_spark.engine.step import NO_RANGES, PartitionOutcome, Ranges
+from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, Delivered, ErrorRun
+from share_spark.engine.ranges import (
+    ANSWER,
+    NOT_ACKNOWLEDGED,
+    AcknowledgedRanges,
+    AcquiredRanges,
+    ascending,
+    offsets_in,
+)
+from share_spark.engine.step import PartitionOutcome
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss
 
@@ -20,40 +28,35 @@ def answers_for(acquired: Mapping[TopicPartition, PartitionOutcome], delivered: 
     by_partition = {answer.partition: answer for answer in delivered.answers}
     answers = {}
     for at, outcome in acquired.items():
-        answer = by_partition.get(at) or AcknowledgedSpan(at, NO_RANGES, ())
+        answer = by_partition.get(at) or AcknowledgedSpan(at, NOT_ACKNOWLEDGED, ())
         answers[outcome.key] = answer._replace(ranges=filled(outcome.acquired, answer.ranges, missing))
     return answers
 
 
 def output_lost(span: AcknowledgedSpan, error: str, *, is_explained: bool) -> AcknowledgedSpan:
-    """The accepted records were handled, and are lost with their output rows. Unless another record is known to have
-    brought the worker down, one of these may have, by the size of its output."""
-    accepted = span.ranges[:, 2] == AcknowledgeType.ACCEPT
-    ranges = span.ranges.copy()
-    ranges[accepted, 2] = Loss.FINISHED if is_explained else Loss.AFTER_HANDLER
-    lost = [(int(first), int(last), error) for first, last, _ in ranges[accepted].tolist()]
+    """What was accepted was done with, and is lost with its output. Unless a record is known to have brought the worker
+    down, it may be one of these that did, by the size of its output."""
+    accepted = span.ranges[:, ANSWER] == AcknowledgeType.ACCEPT
+    ranges = AcknowledgedRanges(span.ranges.copy())
+    ranges[accepted, ANSWER] = Loss.FINISHED if is_explained else Loss.AFTER_HANDLER
+    lost = [ErrorRun(first, last, error) for first, last, _ in ranges[accepted].tolist()]
     return span._replace(ranges=ranges, errors=sorted([*span.errors, *lost]))
 
 
-def filled(acquired: Ranges, acknowledged: Ranges, missing: AcknowledgeType | Loss) -> Ranges:
-    """``acknowledged``, and ``missing`` for each acquired offset without an answer. GAP: it holds no record (R19, R21).
+def filled(
+    acquired: AcquiredRanges, acknowledged: AcknowledgedRanges, missing: AcknowledgeType | Loss
+) -> AcknowledgedRanges:
+    """Answer ``missing`` for every acquired offset that nobody reported. GAP: there is no record at it (R19, R21).
 
-        acquired       [----------------]     [--------]
-        acknowledged   [2--][1-----]          [1-]  [1-]
-        returned       [2--][1-----][ 0 ]     [1-][0[1-]     0: ``missing``
-
-    ``acquired`` (first, last, count) and ``acknowledged`` (first, last, type) ascend and are disjoint; the second lies
-    within the first. Returns ranges that cover ``acquired`` exactly.
+    ``acquired`` is disjoint, and ``acknowledged`` lies within it. Returns ranges that cover ``acquired`` exactly.
     """
-    acquired = acquired[np.argsort(acquired[:, 0], kind="stable")]
-    # The second lies within the first, so equal sizes mean that no offset is missing: the frequent case.
-    if _offsets_in(acquired) == _offsets_in(acknowledged):
+    if offsets_in(acquired) == offsets_in(acknowledged):
         return acknowledged
     holes: list[tuple[int, int, int]] = []
     reported = acknowledged[:, :2].tolist()
     position = 0
     at = -1
-    for first, last in acquired[:, :2].tolist():
+    for first, last in ascending(acquired)[:, :2].tolist():
         at = max(at, first)
         while position < len(reported) and reported[position][0] <= last:
             if reported[position][0] > at:
@@ -62,23 +65,18 @@ def filled(acquired: Ranges, acknowledged: Ranges, missing: AcknowledgeType | Lo
             position += 1
         if at <= last:
             holes.append((at, last, missing))
-    filled = np.concatenate([acknowledged, np.array(holes, dtype=np.int64).reshape(-1, 3)])
-    return filled[np.argsort(filled[:, 0], kind="stable")]
+    everything = np.concatenate([acknowledged, np.array(holes, dtype=np.int64).reshape(-1, 3)])
+    return AcknowledgedRanges(ascending(everything))
 
 
-def is_inside(ranges: Ranges, offset: int) -> bool:
+def is_inside(ranges: AcknowledgedRanges, offset: int) -> bool:
     """Is ``offset`` in one of ``ranges`` (ascending, disjoint)?"""
     at = int(np.searchsorted(ranges[:, 1], offset))
     return at < len(ranges) and bool(ranges[at, 0] <= offset)
 
 
-def cut_by_error(first: int, last: int, errors: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str | None]]:
-    """Cut ``first..last`` where the error text changes. ``errors`` ascend and are disjoint.
-
-    first..last   [--------------------]
-    errors      [ e1 ]      [ e2 ]
-    returned      [e1][none][ e2 ][none]
-    """
+def cut_by_error(first: int, last: int, errors: Sequence[ErrorRun]) -> list[tuple[int, int, str | None]]:
+    """Cut ``first..last`` where the error text changes. ``errors`` ascend and are disjoint."""
     pieces: list[tuple[int, int, str | None]] = []
     at = first
     start = bisect.bisect_left(errors, first, key=lambda entry: entry[1])
@@ -92,7 +90,3 @@ def cut_by_error(first: int, last: int, errors: Sequence[tuple[int, int, str]]) 
     if at <= last:
         pieces.append((at, last, None))
     return pieces
-
-
-def _offsets_in(ranges: Ranges) -> int:
-    return int((ranges[:, 1] - ranges[:, 0] + 1).sum())

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from share_spark.engine.ports import AcquiredSpan, OffsetSpan
+from share_spark.engine.ports import AcquiredSpan, NumberedSpan, OffsetSpan
+from share_spark.engine.ranges import FIRST, LAST, ascending
 
 READ_COST_OFFSETS = 50_000
 """A gap of so many offsets is worth a further read."""
@@ -20,22 +21,19 @@ MAX_READS = 8
 """Stretches per partition and micro-batch; beyond that the widest gaps are cut and the rest is read through."""
 
 
-def covering_spans(acquired: Sequence[AcquiredSpan]) -> list[OffsetSpan]:
+def covering_spans(acquired: Sequence[AcquiredSpan | NumberedSpan]) -> list[OffsetSpan]:
     """Spans that cover everything acquired, at most MAX_READS per partition, ascending within a partition."""
     return [span for one in acquired for span in _cover(one)]
 
 
-def _cover(acquired: AcquiredSpan) -> list[OffsetSpan]:
-    ranges = acquired.ranges[np.argsort(acquired.ranges[:, 0], kind="stable")]
+def _cover(acquired: AcquiredSpan | NumberedSpan) -> list[OffsetSpan]:
+    ranges = ascending(acquired.ranges)
     if not len(ranges):
         return []
-    # acquired   [---]   [--]                         [----]  [-]
-    # gaps            ^^^    ^^^^^^^^^^^^^^^^^^^^^^^^^      ^^          between neighbours
-    # read       [----------]                         [---------]       cut where the gap is worth a further read
-    gaps = ranges[1:, 0] - ranges[:-1, 1] - 1
+    gaps = ranges[1:, FIRST] - ranges[:-1, LAST] - 1
     widest = np.argsort(gaps, kind="stable")[::-1][: MAX_READS - 1]
     cuts = np.sort(widest[gaps[widest] >= READ_COST_OFFSETS])
-    firsts = np.concatenate([ranges[:1, 0], ranges[cuts + 1, 0]])
-    lasts = np.concatenate([ranges[cuts, 1], ranges[-1:, 1]])
+    firsts = np.concatenate([ranges[:1, FIRST], ranges[cuts + 1, FIRST]])
+    lasts = np.concatenate([ranges[cuts, LAST], ranges[-1:, LAST]])
     topic, partition = acquired.partition
     return [OffsetSpan(topic, partition, int(first), int(last)) for first, last in zip(firsts, lasts, strict=True)]

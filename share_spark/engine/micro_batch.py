@@ -19,17 +19,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from share_spark.engine.answers import answers_for, cut_by_error, is_inside, output_lost
+from share_spark.engine.answers import answers_for, output_lost
+from share_spark.engine.dead_letter_order import DeadLetterOrder
 from share_spark.engine.engine_time import EngineTime
 from share_spark.engine.pace import Pace
+from share_spark.engine.pending import NOTHING_PENDING, PendingAcknowledgements, UnresolvedAppend
 from share_spark.engine.planning import Inputs, is_done, plan, targets_of, targets_within
 from share_spark.engine.ports import (
     AcknowledgedSpans,
     AcquiredSpan,
+    Claim,
     Clock,
-    DeadLetter,
     DeadLetterSink,
     Delivery,
     MemberTrace,
@@ -37,21 +39,18 @@ from share_spark.engine.ports import (
     ShareStateStore,
 )
 from share_spark.engine.progress import MicroBatchProgress, StepTimer
+from share_spark.engine.ranges import ANSWER
 from share_spark.engine.search import Search
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.engine.topics import SubscribedTopics, warn_of_truncations
 from share_spark.model.config import GroupConfig
 from share_spark.model.errors import ErrorCode, FencedError, OutputLostError, OutputUnknownError, SinkError, StateError
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
-from share_spark.model.requests import ArchivedRange, ArchiveReason, Loss
+from share_spark.model.requests import Loss
 
 _log = logging.getLogger(__name__)
 
 _COMMIT_ATTEMPTS = 3
-ENGINE_LOST = "the engine died while its handler had this record"
-"""Error of a record whose last attempt, alone, ended with the engine."""
-
-_DEAD_LETTER_REASONS = (ArchiveReason.REJECTED, ArchiveReason.DELIVERY_LIMIT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,30 +70,29 @@ class ShareGroupEngine:
     """The engine of one share group: call ``start`` once, then ``run`` per micro-batch, never two at a time.
 
     Mutable by nature: it remembers the summaries of its share-partitions and the acknowledgements not committed yet.
+    ``_others_hold_until_ms``: when the last lock ends of those that were there at the start, None once all have ended.
     """
 
     config: GroupConfig
     ports: Ports
     available_now: bool = False
+    _claim: Claim | None = None
     _summaries: dict[SharePartitionKey, PartitionSummary] = field(default_factory=dict)
-    _pending: AcknowledgedSpans = field(default_factory=dict)
-    _pending_of: str | None = None
-    _epoch: int = 0
-    _search: Search = field(default_factory=Search)
-    _suspects_next: bool = True
-    _pace: Pace = field(default_factory=Pace)
-    _unresolved: BatchStamp | None = None
-    _happened: bool | None = None
-    _refusal: str = ""
-    _announced: BatchStamp | None = None
-    _unwritten: list[BatchStamp] = field(default_factory=list)
+    _pending: PendingAcknowledgements = NOTHING_PENDING
+    _unresolved: UnresolvedAppend | None = None
+    _letters: DeadLetterOrder = field(init=False)
     _output_in_doubt: bool = False
+    _search: Search = field(default_factory=Search)
+    _pace: Pace = field(default_factory=Pace)
     _targets: Mapping[SharePartitionKey, int] | None = None
     _time: EngineTime = field(default_factory=EngineTime)
     _others_hold_until_ms: int | None = None
     _first: bool = True
 
-    def start(self) -> None:
+    def __post_init__(self) -> None:
+        self._letters = DeadLetterOrder(sink=self.ports.dead_letters)
+
+    def start(self) -> Claim:
         """Claim the group, rebuild its state, take over what the engine before left unfinished, note the targets of an
         available-now run.
 
@@ -102,24 +100,25 @@ class ShareGroupEngine:
         """
         self.ports.topics.refresh()
         self.ports.topics.check_identity(self.ports.store.known_topics())
-        self._epoch = self.ports.store.claim()
+        self._claim = claim = self.ports.store.claim()
         self._summaries = dict(self.ports.store.load())
         self._time.start(self.ports.clock(), self.ports.store.last_time_ms)
         deadlines = [summary.last_deadline_ms for summary in self._summaries.values() if summary.last_deadline_ms]
         self._others_hold_until_ms = max(deadlines, default=0)
-        self._take_over()
+        self._take_over(claim)
         if self.available_now:
             self._targets = targets_of(self.ports.topics.log_ends())
+        return claim
 
-    def _take_over(self) -> None:
-        self.ports.delivery.start()
-        if self.ports.dead_letters is not None:
-            self.ports.dead_letters.recover(self.ports.store.last_counted)
+    def _take_over(self, claim: Claim) -> None:
         counted = self.ports.store.last_counted
-        left = self.ports.sink.claim(self._epoch, counted) if self.ports.sink is not None else None
+        self.ports.delivery.start(claim)
+        if self.ports.dead_letters is not None:
+            self.ports.dead_letters.recover(claim, counted)
+        left = self.ports.sink.claim(claim, counted) if self.ports.sink is not None else None
         if left is not None and left.stamp >= counted:
             _log.info("output of the engine before is committed; its acknowledgements count")
-            self._pending, self._pending_of = left.answers, left.member_id
+            self._pending = PendingAcknowledgements(spans=left.answers, member_id=left.member_id)
 
     @property
     def has_state(self) -> bool:
@@ -159,12 +158,13 @@ class ShareGroupEngine:
         )
         warn_of_truncations(partition_inputs, self._summaries)
         timer.mark("plan")
-        stamp = BatchStamp(self._epoch, batch_id)
+        assert self._claim is not None, "run before start"
+        stamp = BatchStamp(self._claim.writer_epoch, batch_id)
         outcomes = self._decide_and_commit(stamp, partition_inputs, timer) if partition_inputs or self._first else ()
         self._first = False
         self._forget_traces()
-        self._suspects_next = not any(partition_input.suspects for partition_input in partition_inputs.values())
-        in_turn = not self._suspects_next and inputs.suspects is not None and inputs.suspects.in_turn
+        self._search.comes_next = not any(partition_input.suspects for partition_input in partition_inputs.values())
+        in_turn = not self._search.comes_next and inputs.suspects is not None and inputs.suspects.in_turn
         self._deliver(stamp, outcomes, timer, in_turn=in_turn)
         return MicroBatchProgress.of(batch_id, inputs.now_ms, outcomes, self._lag(inputs), timer.steps)
 
@@ -179,12 +179,12 @@ class ShareGroupEngine:
             topics=topics.names(),
             ends=ends,
             initial_offsets=topics.initial_offsets(self._summaries, ends, self.ports.clock()),
-            acknowledged={key: span.ranges for key, span in self._pending.items()},
+            acknowledged=self._pending.ranges,
             targets=self._targets,
             stopping=stopping,
-            acknowledged_by=self._pending_of,
+            acknowledged_by=self._pending.member_id,
             suspects=self._search.next_piece(self._summaries, ends),
-            suspects_next=self._suspects_next,
+            suspects_next=self._search.comes_next,
             traces=traces,
         )
 
@@ -209,88 +209,53 @@ class ShareGroupEngine:
     def _decide_and_commit(
         self, stamp: BatchStamp, partition_inputs: Mapping[SharePartitionKey, PartitionInput], timer: StepTimer
     ) -> Sequence[PartitionOutcome]:
-        self._withdraw_dead_letters()
+        self._letters.withdraw()
+        refusal = ""
         for _ in range(_COMMIT_ATTEMPTS):
             outcomes = self.ports.store.advance(partition_inputs, batch_id=stamp.batch_id, now_ms=self._time.now_ms)
             timer.mark("decide")
             _check(outcomes)
-            self._announce_dead_letters(stamp, outcomes)
-            if self._commit(stamp):
+            self._letters.announce(stamp, [letter for one in outcomes for letter in self._pending.dead_letters(one)])
+            refusal = self._commit(stamp)
+            if not refusal:
                 timer.mark("append")
                 self._absorbed(outcomes)
-                self._write_dead_letters(stamp)
+                self._letters.write(stamp)
                 timer.mark("dead letters")
                 return outcomes
-        raise StateError(
-            f"the state log refused micro-batch {stamp.batch_id} {_COMMIT_ATTEMPTS} times: {self._refusal}"
-        )
+        raise StateError(f"the state log refused micro-batch {stamp.batch_id} {_COMMIT_ATTEMPTS} times: {refusal}")
 
     def _absorbed(self, outcomes: Sequence[PartitionOutcome]) -> None:
         """The acknowledgements that waited are in the state."""
-        if self._announced is not None:
-            self._unwritten.append(self._announced)
-            self._announced = None
+        self._letters.committed()
         had_output = bool(self._pending) and self.ports.sink is not None
-        self._pending, self._pending_of = {}, None
+        self._pending = NOTHING_PENDING
         self._summaries.update({outcome.key: outcome.summary for outcome in outcomes})
         if had_output and self.ports.sink is not None:
             self.ports.sink.forget()
 
-    def _commit(self, stamp: BatchStamp) -> bool:
+    def _commit(self, stamp: BatchStamp) -> str:
+        """Why it has not happened, "" if it has."""
         try:
             self.ports.store.commit()
-            return True
+            return ""
         except FencedError:
             raise
         except Exception as fault:  # noqa: BLE001 - the outcome is unknown: only the log can say
-            self._refusal = str(fault).partition("\n")[0] or type(fault).__name__
-            _log.warning("append of micro-batch %s failed (%s); asking the log", stamp.batch_id, self._refusal)
-            self._unresolved = stamp
-            return self._resolve(stamp)
+            refusal = str(fault).partition("\n")[0] or type(fault).__name__
+            _log.warning("append of micro-batch %s failed (%s); asking the log", stamp.batch_id, refusal)
+            self._unresolved = UnresolvedAppend(stamp=stamp)
+            return "" if self._resolve(self._unresolved) else refusal
 
-    def _resolve(self, stamp: BatchStamp) -> bool:
-        """Did the append happen? As long as that is not known, nothing may be decided on the state before it."""
-        if self._happened is None:
-            self._happened = self.ports.store.was_committed(stamp.batch_id)
+    def _resolve(self, append: UnresolvedAppend) -> bool:
+        """Did it happen? As long as that cannot be told, nothing may be decided on the state before it."""
+        happened = append.happened
+        if happened is None:
+            happened = self.ports.store.was_committed(append.stamp.batch_id)
+            self._unresolved = replace(append, happened=happened)
         self._summaries = dict(self.ports.store.load())
-        happened, self._happened, self._unresolved = self._happened, None, None
+        self._unresolved = None
         return happened
-
-    def _withdraw_dead_letters(self) -> None:
-        """What was announced for a commit that has not happened must not be taken for committed once a later one is."""
-        if self._announced is not None and self.ports.dead_letters is not None:
-            self.ports.dead_letters.withdraw(self._announced)
-            self._announced = None
-
-    def _announce_dead_letters(self, stamp: BatchStamp, outcomes: Sequence[PartitionOutcome]) -> None:
-        letters = [letter for outcome in outcomes for letter in self._letters_of(outcome)]
-        if letters and self.ports.dead_letters is not None:
-            self._announced = stamp
-            self.ports.dead_letters.announce(stamp, letters)
-
-    def _write_dead_letters(self, stamp: BatchStamp) -> None:
-        """Those of ``stamp``, if it has any; before them those that could not be written before, as a table takes no
-        lower number after a higher one. By themselves they wait for the next engine."""
-        if self.ports.dead_letters is None or stamp not in self._unwritten:
-            return
-        while self._unwritten:
-            self.ports.dead_letters.write(self._unwritten[0])
-            del self._unwritten[0]
-
-    def _letters_of(self, outcome: PartitionOutcome) -> list[DeadLetter]:
-        partition = TopicPartition(outcome.summary.topic, outcome.key.partition)
-        return [
-            DeadLetter(partition, first, last, run.delivery_count, run.reason.value, error)
-            for run in outcome.archived
-            if run.reason in _DEAD_LETTER_REASONS
-            for first, last, error in self._errors_of(outcome.key, run)
-        ]
-
-    def _errors_of(self, key: SharePartitionKey, run: ArchivedRange) -> list[tuple[int, int, str | None]]:
-        span = self._pending.get(key)
-        if span is None or not is_inside(span.ranges, run.first_offset):
-            return [(run.first_offset, run.last_offset, ENGINE_LOST)]
-        return cut_by_error(run.first_offset, run.last_offset, span.errors)
 
     def _deliver(
         self, stamp: BatchStamp, outcomes: Sequence[PartitionOutcome], timer: StepTimer, *, in_turn: bool
@@ -308,11 +273,12 @@ class ShareGroupEngine:
         timer.mark("deliver")
         answers = answers_for(acquired, delivered)
         if delivered.fault is not None:
-            self._pending = answers if self.ports.sink is None else {}
+            self._pending = PendingAcknowledgements(spans=answers) if self.ports.sink is None else NOTHING_PENDING
             raise delivered.fault
         self._pace = self._pace if in_turn else self._pace.after(delivered.entered, delivered.busy_s)
-        self._search.one_by_one |= any((span.ranges[:, 2] == Loss.UNKNOWN).any() for span in answers.values())
-        self._pending = self._commit_output(stamp, answers, delivered.is_explained)
+        self._search.one_by_one |= any((span.ranges[:, ANSWER] == Loss.UNKNOWN).any() for span in answers.values())
+        counted = self._commit_output(stamp, answers, delivered.is_explained)
+        self._pending = PendingAcknowledgements(spans=counted)
         timer.mark("output")
 
     def _commit_output(self, stamp: BatchStamp, answers: AcknowledgedSpans, is_explained: bool) -> AcknowledgedSpans:
@@ -322,7 +288,7 @@ class ShareGroupEngine:
             return answers
         self._output_in_doubt = True
         try:
-            self.ports.sink.commit(stamp, self.ports.store.member_id, answers)
+            self.ports.sink.commit(stamp, answers)
         except OutputUnknownError:
             raise
         except (SinkError, StateError):

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from share_spark.engine.ports import NO_TRACE, MemberTrace
+from share_spark.engine.ranges import ANSWER, NOT_ACKNOWLEDGED, AcknowledgedRanges, offsets_in
 from share_spark.engine.search import Piece
-from share_spark.engine.step import NO_RANGES, MemberTraces, PartitionInput, PartitionSummary, Ranges
+from share_spark.engine.step import MemberTraces, PartitionInput, PartitionSummary
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.offsets import LogEnds
 from share_spark.model.records import Doubt
@@ -27,17 +28,17 @@ class Inputs:
     """Everything a micro-batch reads before it decides; each read once.
 
     ``topics``: topic id -> name. ``ends``: log ends per key. ``initial_offsets``: for keys without state.
-    ``targets``: exclusive end offsets of an available-now run, None when the run is endless. ``acknowledged``:
-    third column acknowledge type or ``Loss``; ``acknowledged_by`` as in ``PartitionInput``.
-    ``suspects``: which suspects are next, None if there are none; ``suspects_next``: it is their turn.
-    ``traces``: what members that have ended left, by topic-partition.
+    ``targets``: exclusive end offsets of an available-now run, None when the run is endless. ``acknowledged_by`` as in
+    ``PartitionInput``.
+    ``suspects``: what of the suspects is next, None if there are none; ``suspects_next``: it is their turn.
+    ``traces``: what dead members have left, by topic-partition.
     """
 
     now_ms: int
     topics: Mapping[str, str]
     ends: Mapping[SharePartitionKey, LogEnds]
     initial_offsets: Mapping[SharePartitionKey, int]
-    acknowledged: Mapping[SharePartitionKey, Ranges]
+    acknowledged: Mapping[SharePartitionKey, AcknowledgedRanges]
     targets: Mapping[SharePartitionKey, int] | None = None
     stopping: bool = False
     acknowledged_by: str | None = None
@@ -148,8 +149,7 @@ def _demand(
     end = end_for(key, inputs)
     if summary is None or summary.start_offset < 0:
         return min(max(0, end - inputs.initial_offsets.get(key, 0)), max_record_locks)
-    # Released records become Available in the same decision, before it acquires.
-    released = _released(inputs.acknowledged.get(key, NO_RANGES))
+    released = _released(inputs.acknowledged.get(key, NOT_ACKNOWLEDGED))
     new = max(0, end - max(summary.end_offset, inputs.ends[key].log_start_offset))
     # Acknowledgements may empty the window, so a share-partition that has some may be able to use all of it.
     window = 0 if key in inputs.acknowledged else summary.end_offset - summary.start_offset
@@ -158,12 +158,12 @@ def _demand(
     return summary.available + not_searched + released + min(new, max(0, max_record_locks - window))
 
 
-def _released(acknowledged: Ranges) -> int:
+def _released(acknowledged: AcknowledgedRanges) -> int:
     """What may be acquired at once."""
     if not len(acknowledged):
         return 0
-    rows = acknowledged[(acknowledged[:, 2] == AcknowledgeType.RELEASE) | (acknowledged[:, 2] < 0)]
-    return int((rows[:, 1] - rows[:, 0] + 1).sum())
+    answers = acknowledged[:, ANSWER]
+    return offsets_in(acknowledged[(answers == AcknowledgeType.RELEASE) | (answers < 0)])
 
 
 def _must_settle(
@@ -194,7 +194,7 @@ def _input_of(
         log_start_offset=inputs.ends[key].log_start_offset,
         end_offset=end_for(key, inputs),
         initial_offset=inputs.initial_offsets.get(key),
-        acknowledged=inputs.acknowledged.get(key, NO_RANGES),
+        acknowledged=inputs.acknowledged.get(key, NOT_ACKNOWLEDGED),
         acknowledged_by=inputs.acknowledged_by,
         release_member=inputs.stopping,
         max_records=share,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from share_spark.engine.ranges import AcknowledgedRanges, AcquiredRanges, NumberedRanges
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.model.errors import ShareError
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
@@ -64,6 +65,23 @@ class TopicLog(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A group that an engine has claimed, and all that its ports need to know of that.
+
+    ``member_id``: the engine as a member of its group; a new run is a new member. ``directory``: of the state log;
+    what ports keep of their own is beside it. ``log_id``: of the state log, in the names under which its groups write
+    elsewhere: a state that was removed and made again counts from one again.
+    """
+
+    group_id: str
+    writer_epoch: int
+    run_id: str
+    member_id: str
+    directory: str
+    log_id: str
+
+
 class ShareStateStore(Protocol):
     """Durable share-partition state of one group: a log of records, and the live state folded from it.
 
@@ -74,8 +92,8 @@ class ShareStateStore(Protocol):
         """(topic name, topic id) of every topic in the group's state; asked before the claim. Raises StateError."""
         ...
 
-    def claim(self) -> int:
-        """Claim the group for this engine; returns the writer epoch. Raises FencedError, StateError."""
+    def claim(self) -> Claim:
+        """Claim the group for this engine. Raises FencedError, StateError."""
         ...
 
     def load(self) -> Mapping[SharePartitionKey, PartitionSummary]:
@@ -108,26 +126,35 @@ class ShareStateStore(Protocol):
         Time must not go back behind it, whatever the clock of the next engine says."""
         ...
 
-    @property
-    def member_id(self) -> str:
-        """The engine as a member of its group; a new run is a new member."""
-        ...
-
 
 class AcquiredSpan(NamedTuple):
-    """What a micro-batch acquired of one topic-partition. ``ranges``: int64 (n, 3) of first, last, delivery count."""
+    """What a micro-batch acquired of one topic-partition."""
 
     partition: TopicPartition
-    ranges: NDArray[np.int64]
+    ranges: AcquiredRanges
+
+
+class NumberedSpan(NamedTuple):
+    """Archived offsets of one topic-partition, with the numbers of their dead letters."""
+
+    partition: TopicPartition
+    ranges: NumberedRanges
+
+
+class ErrorRun(NamedTuple):
+    """The error of the records ``first`` to ``last``, both included."""
+
+    first: int
+    last: int
+    error: str
 
 
 class AcknowledgedSpan(NamedTuple):
-    """What handlers said of one topic-partition. ``ranges``: int64 (n, 3) of first, last, acknowledge type or ``Loss``,
-    ascending and disjoint. ``errors``: (first, last, text), ascending."""
+    """What handlers said of one topic-partition. ``errors``: ascending; only what has a text."""
 
     partition: TopicPartition
-    ranges: NDArray[np.int64]
-    errors: Sequence[tuple[int, int, str]]
+    ranges: AcknowledgedRanges
+    errors: Sequence[ErrorRun]
 
 
 class Delivered(NamedTuple):
@@ -162,7 +189,7 @@ class Delivery(Protocol):
     """Brings acquired records to the handler and its acknowledgements back; enters it at most once per record and
     delivery count, and leaves a trace of it that outlives the process where that can be."""
 
-    def start(self) -> None:
+    def start(self, claim: Claim) -> None:
         """The group is claimed: from now on a trace that is missing says that nothing was entered."""
         ...
 
@@ -201,13 +228,13 @@ class OutputSink(Protocol):
     An answer is final once ``commit`` has returned; the next state row absorbs it, then it may be forgotten.
     """
 
-    def claim(self, writer_epoch: int, last_counted: BatchStamp) -> CommittedOutput | None:
-        """From now on older engines cannot write here. Returns what the last of them committed here and did not live to
-        absorb; of what it does not return, a micro-batch up to ``last_counted`` has absorbed it. Raises FencedError,
-        SinkError, and StateError if there are rows of which neither is known."""
+    def claim(self, claim: Claim, last_counted: BatchStamp) -> CommittedOutput | None:
+        """Before all else. From now on older engines cannot write here. Returns what the last of them committed here
+        and did not live to absorb; of what it does not return, a micro-batch up to ``last_counted`` has absorbed it.
+        Raises FencedError, SinkError, and StateError if there are rows of which neither is known."""
         ...
 
-    def commit(self, stamp: BatchStamp, member_id: str, answers: AcknowledgedSpans) -> None:
+    def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans) -> None:
         """Write the rows that the last delivery put out. Nothing to do if there are none. Raises FencedError, and
         SinkError if the sink refused them, OutputLostError if they died with an executor, StateError if they cannot be
         journaled: then nothing was written. OutputUnknownError, and any other exception, leave that to the next
@@ -251,10 +278,10 @@ class DeadLetterSink(Protocol):
         """The commit has happened: write what was announced for it, unless a successor has. Raises DeadLetterError."""
         ...
 
-    def recover(self, last_counted: BatchStamp) -> None:
-        """On start: write what the engine before announced, committed, and did not live to write, in the order of the
-        stamps; drop the rest (``is_committed``). Raises DeadLetterError, and then nothing of a higher stamp than the
-        one that failed is written."""
+    def recover(self, claim: Claim, last_counted: BatchStamp) -> None:
+        """Before all else: write what the engine before announced, committed, and did not live to write, in the order
+        of the stamps; drop the rest (``is_committed``). Raises DeadLetterError, and then nothing of a higher stamp than
+        the one that failed is written."""
         ...
 
 
@@ -274,7 +301,7 @@ def is_committed(announced: BatchStamp, last_counted: BatchStamp, *, withdrawn: 
 class DeadLetterTarget(Protocol):
     """A topic or table that takes dead letters with their content."""
 
-    def write(self, spark: SparkSession, group_id: str, stamp: BatchStamp, letters: DataFrame) -> None:
+    def write(self, spark: SparkSession, claim: Claim, stamp: BatchStamp, letters: DataFrame) -> None:
         """Write one dead letter per row of ``letters`` (RECORD_COLUMNS, delivery_count int, reason string,
         error string). A table takes those of one stamp once. Raises DeadLetterError."""
         ...

@@ -40,10 +40,11 @@ class Piece:
 
 @dataclass(slots=True, kw_only=True)
 class Search:
-    """Remembers how many there were when a search began, so that its pieces keep their size. ``one_by_one``:
-    engines that ended have left no traces here."""
+    """Remembers how many there were when a search began, so that its pieces keep their size. ``one_by_one``: the dead
+    leave no traces here. ``comes_next``: the next micro-batch is for suspects, whatever else there is to do."""
 
     one_by_one: bool = False
+    comes_next: bool = True
     _sizes: dict[Doubt, int] = field(default_factory=dict)
 
     def next_piece(

@@ -15,6 +15,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from share_spark.engine.ranges import (
+    ANSWER,
+    DELIVERY_COUNT,
+    FIRST,
+    LAST,
+    NOT_ACKNOWLEDGED,
+    AcknowledgedRanges,
+    AcquiredRanges,
+    offsets_in,
+)
 from share_spark.model.errors import ErrorCode
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import UNINITIALIZED_START_OFFSET, DeliveryState, Doubt, InFlightBatch, ShareRecord
@@ -47,14 +57,9 @@ from share_spark.partition import (
     take_snapshot,
 )
 
-Ranges = NDArray[np.int64]
-"""Shape (n, 3), int64: first offset, last offset, and a third column that the field's docstring names."""
-
-NO_RANGES: Ranges = np.empty((0, 3), dtype=np.int64)
-
-MemberTraces = tuple[tuple[str, Ranges], ...]
-"""(member id, entered ranges) of members that have ended, in one share-partition. Four columns: first offset, last
-offset, delivery count, ``Loss``."""
+MemberTraces = tuple[tuple[str, NDArray[np.int64]], ...]
+"""(member id, entered ranges) of dead members, in one share-partition. Four columns: first offset, last offset,
+delivery count, ``Loss``."""
 
 
 class PartitionSummary(NamedTuple):
@@ -77,10 +82,10 @@ class PartitionSummary(NamedTuple):
 class PartitionInput(NamedTuple):
     """Everything a share-partition needs to know in one micro-batch. Sent from the driver to its bucket.
 
-    ``end_offset`` (exclusive) bounds new records: the log end, or the target of an available-now run. ``acknowledged``:
-    third column is the acknowledge type, or a ``Loss``. ``acknowledged_by``: the member that they belong to, if not
-    this engine: its output is committed, and it ended before its acknowledgements came here; of these, only what it
-    still holds is valid. ``release_member``: the engine is stopping, what it still holds was never entered.
+    ``end_offset`` (exclusive) bounds new records: the log end, or the target of an available-now run.
+    ``acknowledged_by``: the member whose acknowledgements they are, if not the engine itself: one whose output is
+    committed and who died before it could say so here; of these, only what it still holds counts. ``release_member``:
+    the engine is stopping, what it still holds was never entered.
     ``initial_offset``: SPSO of a share-partition that has none. ``searched``, ``suspects``, ``alone`` as in
     ``Acquire``. ``traces``: of members that have ended and whose locks may end now. ``truncated_to`` (exclusive): the
     log was found to end there, below the SPEO.
@@ -90,7 +95,7 @@ class PartitionInput(NamedTuple):
     log_start_offset: int
     end_offset: int
     initial_offset: int | None = None
-    acknowledged: Ranges = NO_RANGES
+    acknowledged: AcknowledgedRanges = NOT_ACKNOWLEDGED
     acknowledged_by: str | None = None
     release_member: bool = False
     max_records: int = 0
@@ -104,14 +109,14 @@ class PartitionInput(NamedTuple):
 class PartitionOutcome(NamedTuple):
     """What a micro-batch did to one share-partition. Record counts are offsets.
 
-    ``acquired``: third column is the delivery count. ``archived``: with reasons, only those that make dead letters
+    ``archived``: with reasons, only those that make dead letters
     or not alike; the engine filters.
     """
 
     key: SharePartitionKey
     summary: PartitionSummary
     changed: bool
-    acquired: Ranges
+    acquired: AcquiredRanges
     archived: tuple[ArchivedRange, ...]
     accepted: int
     released: int
@@ -228,7 +233,7 @@ def settling_requests(
     return tuple(requests)
 
 
-def _trace(member_id: str, entered: Ranges) -> Trace:
+def _trace(member_id: str, entered: NDArray[np.int64]) -> Trace:
     rows = (TracedRange(first, last, count, LOSSES[loss]) for first, last, count, loss in entered.tolist())
     return Trace(member_id, tuple(rows))
 
@@ -237,7 +242,7 @@ LOSSES = {int(loss): loss for loss in Loss}
 
 
 def answers_of(
-    state: SharePartition, acknowledged: Ranges, member_id: str, acknowledged_by: str | None
+    state: SharePartition, acknowledged: AcknowledgedRanges, member_id: str, acknowledged_by: str | None
 ) -> list[PartitionRequest]:
     """Acknowledgements, and attempts that ended without one."""
     # These come from the sink's journal. The state may have absorbed them already: the engine before appended them,
@@ -245,10 +250,10 @@ def answers_of(
     if acknowledged_by is not None:
         acknowledged = still_held(state, acknowledged, acknowledged_by)
         member_id = acknowledged_by
-    is_lost = acknowledged[:, 2] < 0
+    is_lost = acknowledged[:, ANSWER] < 0
     requests: list[PartitionRequest] = []
     if not is_lost.all():
-        batches = acknowledgement_batches(acknowledged[~is_lost])
+        batches = acknowledgement_batches(AcknowledgedRanges(acknowledged[~is_lost]))
         requests.append(Acknowledge(member_id=member_id, batches=batches))
     if is_lost.any():
         ranges = tuple((first, last, LOSSES[loss]) for first, last, loss in acknowledged[is_lost].tolist())
@@ -256,26 +261,21 @@ def answers_of(
     return requests
 
 
-def still_held(state: SharePartition, acknowledged: Ranges, member_id: str) -> Ranges:
-    """What of ``acknowledged`` (ascending, disjoint) the member holds now; the rest has been absorbed before.
-
-    acknowledged   [------------]   [------]
-    held              [----]  [-------]
-    result            [----]  [-]   [-]
-    """
+def still_held(state: SharePartition, acknowledged: AcknowledgedRanges, member_id: str) -> AcknowledgedRanges:
+    """What of ``acknowledged`` (ascending, disjoint) the member holds now; the rest has been absorbed before."""
     held = np.array([run[:2] for run in state.in_flight if run.member_id == member_id], np.int64).reshape(-1, 2)
-    begin = np.searchsorted(held[:, 1], acknowledged[:, 0])
-    end = np.searchsorted(held[:, 0], acknowledged[:, 1], side="right")
+    begin = np.searchsorted(held[:, LAST], acknowledged[:, FIRST])
+    end = np.searchsorted(held[:, FIRST], acknowledged[:, LAST], side="right")
     cut = [
         (max(first, low), min(last, high), kind)
         for (first, last, kind), low_at, high_at in zip(acknowledged.tolist(), begin, end, strict=True)
         for low, high in held[low_at:high_at].tolist()
     ]
-    return np.array(cut, dtype=np.int64).reshape(-1, 3)
+    return AcknowledgedRanges(np.array(cut, dtype=np.int64).reshape(-1, 3))
 
 
-def acknowledgement_batches(ranges: Ranges) -> tuple[AcknowledgementBatch, ...]:
-    """Rows (first, last, type) as acknowledgement batches of one type each (R47)."""
+def acknowledgement_batches(ranges: AcknowledgedRanges) -> tuple[AcknowledgementBatch, ...]:
+    """``ranges`` without a ``Loss`` as acknowledgement batches of one type each (R47)."""
     types = {kind: (kind,) for kind in range(5)}
     return tuple(AcknowledgementBatch(first, last, types[kind]) for first, last, kind in ranges.tolist())
 
@@ -315,8 +315,7 @@ def outcome_of(
 ) -> PartitionOutcome:
     """Sum up the responses of one share-partition."""
     acquired = [run for response in responses for run in response.acquired]
-    ranges = np.array(acquired, dtype=np.int64).reshape(-1, 3)
-    again = ranges[ranges[:, 2] > 1]
+    ranges = AcquiredRanges(np.array(acquired, dtype=np.int64).reshape(-1, 3))
     return PartitionOutcome(
         key=key,
         summary=front_of(partition_input.topic, state),
@@ -328,7 +327,7 @@ def outcome_of(
         accepted=sum(response.accepted for response in responses),
         released=sum(response.released for response in responses),
         not_entered=sum(last - first + 1 for response in responses for first, last, _ in response.not_entered),
-        redelivered=int((again[:, 1] - again[:, 0] + 1).sum()),
+        redelivered=offsets_in(ranges[ranges[:, DELIVERY_COUNT] > 1]),
         error=next((response.error for response in responses if response.error), ErrorCode.NONE),
     )
 

@@ -30,14 +30,13 @@ from share_spark.maintenance.retention import segments_below
 from share_spark.model.errors import ConfigError, ErrorCode, FencedError, StateError
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import UNINITIALIZED_START_OFFSET
-from share_spark.partition import PartitionLimits, SharePartition, take_snapshot
+from share_spark.partition import SharePartition, take_snapshot
 from share_spark.state.buckets import RECORD
-from share_spark.state.commits import CommitListing, CommitsAsOf
+from share_spark.state.commits import CommitListing, CommitNote, CommitsAsOf
 from share_spark.state.fold import fold_rows
+from share_spark.state.group_log import GroupLog
 from share_spark.state.log_rows import claim_row, record_rows
 from share_spark.state.record_rows import CLAIM, RECORD_TYPE, record_array
-from share_spark.state.segments import tail_of
-from share_spark.state.state_store import DeltaShareStateStore
 from share_spark.state.state_view import state_bucket
 from share_spark.state.tables import ensure_tables, log_table, state_table
 
@@ -100,13 +99,11 @@ class DeltaShareCoordinator:
         if found.states == states:
             return found.results
         log.refuse_unless_idle()
-        log.claim()
-        # Once more, and all of the group: an engine may have written until the claim, and the new segment must hold a
-        # snapshot of every share-partition.
+        claim = log.claim()
         states = log.states()
         found = self._answered(request, states)
         if found.states != states:
-            log.write(found.states, forgotten=states.keys() - found.states.keys())
+            log.write(claim, found.states, forgotten=states.keys() - found.states.keys())
         return found.results
 
     def _answered(self, request: ShareGroupStateRequest, states: GroupStates) -> _Answered:
@@ -164,8 +161,8 @@ def _keys(request: ShareGroupStateRequest) -> list[SharePartitionKey]:
 
 
 @dataclass(slots=True, kw_only=True)
-class _GroupLog(DeltaShareStateStore):
-    """One group's part of the log for one request: the claim and the row form of the engine's store, no live frame."""
+class _GroupLog(GroupLog):
+    """One group's part of the log for one request: states as they were written, no live frame."""
 
     @classmethod
     def of(cls, spark: SparkSession, location: Location, group_id: str, commits: CommitListing) -> _GroupLog:
@@ -176,22 +173,20 @@ class _GroupLog(DeltaShareStateStore):
             location=location,
             group_id=group_id,
             run_id=f"coordinator-{uuid.uuid4().hex[:12]}",
-            limits=PartitionLimits(),  # no decision uses them
-            updates_per_snapshot=1,
-            _commits=CommitsAsOf(commits.files, version),
-            _version=version,
+            commits=CommitsAsOf(commits.files, version),
+            version=version,
         )
 
     def states(self, keys: Collection[SharePartitionKey] | None = None) -> GroupStates:
         """Of these keys or of all, as of the last look at the log. Raises StateError."""
-        with self._as_state_error():
-            tail = tail_of(self.spark, self.location, self.group_id, self._commits, self._version)
-            if tail.empty:
-                return {}
+        tail = self.tail(self.spark)
+        if tail.empty:
+            return {}
+        with self.as_state_error():
             rows = tail.rows.where(F.col("kind") != CLAIM)
             (last,) = rows.agg(F.max("batch_id").alias("seen")).collect()
             if (-1 if last.seen is None else last.seen) != tail.last.batch_id:
-                raise StateError(f"{log_table(self.location)} is damaged: rows of group {self.group_id!r} are gone")
+                raise StateError(f"{self.table} is damaged: rows of group {self.group_id!r} are gone")
             if keys is not None:
                 rows = rows.where(F.col("topic_id").isin(list({key.topic_id for key in keys})))
                 rows = rows.where(F.col("partition").isin(list({key.partition for key in keys})))
@@ -212,20 +207,18 @@ class _GroupLog(DeltaShareStateStore):
                 f"the last engine of group {self.group_id!r} has left work that the next one finishes first; start one"
             )
 
-    def write(self, states: GroupStates, forgotten: Collection[SharePartitionKey]) -> None:
+    def write(self, claim: CommitNote, states: GroupStates, forgotten: Collection[SharePartitionKey]) -> None:
         """``states`` is all that the group has from here on (R74); after ``claim``. Raises FencedError, StateError.
 
         A group that has nothing left is a records commit without records, by a micro-batch before the first. The
         segments before it go (R92): where log clean-up takes the note of that commit, they would be the newest again.
         """
-        note = self._note("records", 0 if states else -1)
-        with self._as_state_error():
+        note = claim._replace(kind="records", batch_id=0 if states else -1)
+        with self.as_state_error():
             rows = record_rows(self._snapshots(states), note, None) if states else claim_row(self.spark, note)
-            log_table(self.location).append(rows, {"userMetadata": note.to_json()})
-            # Before anything is deleted: if an engine has claimed the group meanwhile, our append does not count.
-            self._look_for_claims(note)
+            self.append(rows, note)
             if not states:
-                log_table(self.location).delta_table(self.spark).delete(segments_below(self.group_id, note.segment))
+                self.table.delta_table(self.spark).delete(segments_below(self.group_id, note.segment))
             for key in forgotten:
                 self._hide(key)
 

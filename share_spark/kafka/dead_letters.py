@@ -21,6 +21,7 @@ from share_spark.spark.errors import first_line
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from share_spark.engine.ports import Claim
     from share_spark.kafka.options import KafkaOptions
     from share_spark.model.ids import BatchStamp
 
@@ -53,11 +54,11 @@ class KafkaDeadLetters:
             raise DeadLetterError(f"dead-letter {error}") from None
         self._checked = True
 
-    def write(self, spark: SparkSession, group_id: str, stamp: BatchStamp, letters: DataFrame) -> None:  # noqa: ARG002
+    def write(self, spark: SparkSession, claim: Claim, stamp: BatchStamp, letters: DataFrame) -> None:  # noqa: ARG002
         """One record per row of ``letters``; see DeadLetterTarget. Raises DeadLetterError."""
         if not self._checked:
             self.check(spark)
-        records = letters.select("key", "value", _headers(group_id).alias("headers"))
+        records = letters.select("key", "value", _headers(claim.group_id).alias("headers"))
         writer = records.write.format("kafka").mode("append").options(**self._options.spark_sink())
         try:
             writer.option("topic", self._topic).save()

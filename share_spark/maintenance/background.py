@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from share_spark.delta.app_transactions import NONE, AppTransactions
 from share_spark.delta.location import Location
+from share_spark.engine.ports import Claim
 from share_spark.maintenance.compaction import compact
 from share_spark.maintenance.compaction_order import CompactionOrder
 from share_spark.maintenance.heartbeat import Heartbeat, heartbeat_file
@@ -44,6 +45,7 @@ class BackgroundMaintenance:
     refresh_ms: int
     retention_ms: int
     compaction_interval_ms: int = 0
+    _claim: Claim | None = None
     _changed: set[int] | None = None
     _segment: int = -1
     _pruned: int = -1
@@ -54,17 +56,16 @@ class BackgroundMaintenance:
     _compact_at_s: float = 0.0
     _transactions: AppTransactions | None = None
 
-    def start(self) -> None:
+    def start(self, claim: Claim) -> None:
         """Begin; the first round rewrites every share-partition of the group."""
+        self._claim = claim
         with self._lock:
             self._changed = None
-        heartbeat = heartbeat_file(self.spark, self.location, self.store.group_id)
-        self._heartbeat = Heartbeat(file=heartbeat, text=self.store.member_id)
+        heartbeat = heartbeat_file(self.spark, self.location, claim.group_id)
+        self._heartbeat = Heartbeat(file=heartbeat, text=claim.member_id)
         self._heartbeat.start()
         self._compact_at_s = time.monotonic() + self.compaction_interval_ms / 1_000
-        self._thread = threading.Thread(
-            target=self._run, name=f"share-spark-maintenance-{self.store.group_id}", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name=f"share-spark-maintenance-{claim.group_id}", daemon=True)
         self._thread.start()
 
     def note(self, keys: Iterable[SharePartitionKey], segment: int) -> None:
@@ -99,7 +100,10 @@ class BackgroundMaintenance:
                 work()
             except Exception:  # noqa: BLE001 - late is allowed, stopping the engine is not
                 _log.warning(
-                    "%s of group %s failed; it will be tried again", work.__name__, self.store.group_id, exc_info=True
+                    "%s of group %s failed; it will be tried again",
+                    work.__name__,
+                    self._claimed.group_id,
+                    exc_info=True,
                 )
 
     def _refresh(self) -> None:
@@ -124,7 +128,7 @@ class BackgroundMaintenance:
             except Exception as fault:  # noqa: BLE001 - whatever Spark makes of an executor that is gone
                 # An executor that dies takes its part of the live frame with it; the log has it all.
                 _log.info("the status table is filled from the log: %s", first_line(fault))
-                self._write_rows(state_with_buckets(self.spark, self.location, self.store.group_id), live)
+                self._write_rows(state_with_buckets(self.spark, self.location, self.store.log.group_id), live)
 
     def _write_rows(self, rows: DataFrame, live: LiveState) -> None:
         table = state_table(self.location)
@@ -135,8 +139,13 @@ class BackgroundMaintenance:
             overwrite(table, rows, self._numbered(live))
 
     @property
+    def _claimed(self) -> Claim:
+        assert self._claim is not None, "a round before start"
+        return self._claim
+
+    @property
     def _app_id(self) -> str:
-        return f"share_spark/state/{self.store.group_id}@{self.store.log_id}"
+        return f"share_spark/state/{self._claimed.group_id}@{self._claimed.log_id}"
 
     def _numbered(self, live: LiveState) -> dict[str, str]:
         """Delta skips an append with a lower number: a fenced engine cannot overwrite the rows of its successor."""
@@ -153,7 +162,7 @@ class BackgroundMaintenance:
         current = self._segment
         if current <= self._pruned:
             return
-        group_id, now_ms = self.store.group_id, int(time.time() * 1_000)
+        group_id, now_ms = self._claimed.group_id, int(time.time() * 1_000)
         oldest_kept = oldest_kept_segment(
             self.spark, self.location, group_id, current, retention_ms=self.retention_ms, now_ms=now_ms
         )
@@ -169,7 +178,7 @@ class BackgroundMaintenance:
             return
         self._compact_at_s = time.monotonic() + self.compaction_interval_ms / 1_000
         try:
-            compact(self.spark, CompactionOrder(state=self.location, group_id=self.store.group_id))
+            compact(self.spark, CompactionOrder(state=self.location, group_id=self._claimed.group_id))
         except StateError as fault:
             _log.info("%s; the next one is due in %s ms", fault, self.compaction_interval_ms)
 

@@ -19,8 +19,8 @@ from share_spark.model.config import GroupConfig
 from share_spark.model.errors import FencedError
 from share_spark.partition import PartitionLimits
 from share_spark.spark.checkpointed_frame import unpersist
-from share_spark.state.buckets import bucket_numbers
 from share_spark.state.commits import CommitListing, CommitsAsOf
+from share_spark.state.group_log import GroupLog
 from share_spark.state.record_rows import SNAPSHOT, UPDATE
 from share_spark.state.segments import LogTail, tail_of
 from share_spark.state.state_store import DeltaShareStateStore
@@ -99,17 +99,14 @@ def snapshot_group(spark: SparkSession, location: Location, commits: CommitListi
 
     None if an engine has claimed it since the evidence was collected: that engine goes on.
     """
-    store = DeltaShareStateStore(
+    log = GroupLog(
         spark=spark,
         location=location,
         group_id=found.group_id,
         run_id=f"compaction-{uuid.uuid4().hex[:12]}",
-        limits=_limits(),
-        updates_per_snapshot=1,
-        buckets=bucket_numbers(max(1, spark.sparkContext.defaultParallelism)),
-        # As of the evidence: an engine that has claimed the group since has our claim's epoch, and came first.
-        _commits=CommitsAsOf(commits.files, found.version),
+        commits=CommitsAsOf(commits.files, found.version),
     )
+    store = DeltaShareStateStore(log=log, limits=_limits(), updates_per_snapshot=1)
     try:
         store.claim()
         summaries = store.load()

@@ -7,7 +7,6 @@ are written in order, since Delta skips a lower number after a higher one; the t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -16,7 +15,7 @@ from pyspark.sql import functions as F
 
 from share_spark.delta.app_transactions import AppTransactions
 from share_spark.delta.location import Location
-from share_spark.engine.ports import RECORD_COLUMNS
+from share_spark.engine.ports import RECORD_COLUMNS, Claim
 from share_spark.model.errors import DeadLetterError
 from share_spark.model.ids import BatchStamp
 from share_spark.spark.errors import first_line
@@ -37,12 +36,10 @@ _PROPERTIES = {
 
 
 class DeltaDeadLetters:
-    """DeadLetterTarget on a Delta table. ``log_id``: of the state log, asked for after the group's claim; with the
-    group it names the writer in the table's transactions."""
+    """DeadLetterTarget on a Delta table. Group and state log together name the writer in the table's transactions."""
 
-    def __init__(self, location: Location | str, log_id: Callable[[], str]) -> None:
+    def __init__(self, location: Location | str) -> None:
         self._location = Location.parse(location) if isinstance(location, str) else location
-        self._log_id = log_id
         self._checked = False
 
     def __repr__(self) -> str:
@@ -60,12 +57,12 @@ class DeltaDeadLetters:
             raise self._failed(error) from error
         self._checked = True
 
-    def write(self, spark: SparkSession, group_id: str, stamp: BatchStamp, letters: DataFrame) -> None:
+    def write(self, spark: SparkSession, claim: Claim, stamp: BatchStamp, letters: DataFrame) -> None:
         """One row per row of ``letters``, in one append; see DeadLetterTarget. DeadLetterError."""
         if not self._checked:
             self.check(spark)
-        rows = letters.withColumns({"group_id": F.lit(group_id), "archived_at": F.current_timestamp()})
-        app_id = f"share_spark/dead letters/{group_id}@{self._log_id()}"
+        rows = letters.withColumns({"group_id": F.lit(claim.group_id), "archived_at": F.current_timestamp()})
+        app_id = f"share_spark/dead letters/{claim.group_id}@{claim.log_id}"
         fault: Exception | None = None
         try:
             self._location.append(rows.select(*_names()), {"txnAppId": app_id, "txnVersion": str(stamp.number)})

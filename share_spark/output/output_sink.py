@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from share_spark.delivery.spark_delivery import SparkDelivery
-from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, CommittedOutput
+from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, Claim, CommittedOutput, ErrorRun
+from share_spark.engine.ranges import AcknowledgedRanges
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
-from share_spark.output.sink import DeltaSink
+from share_spark.output.sink import DeltaSink, SinkWriter
 
 _ANSWER_FIELDS: list[pa.Field[pa.DataType]] = [
     pa.field("topic", pa.string()),
@@ -37,18 +38,17 @@ class DeltaOutput:
 
     sink: DeltaSink
     delivery: SparkDelivery
-    group_id: str
 
-    def claim(self, writer_epoch: int, last_counted: BatchStamp) -> CommittedOutput | None:
+    def claim(self, claim: Claim, last_counted: BatchStamp) -> CommittedOutput | None:
         """Raises FencedError, SinkError, StateError."""
-        payload = self.sink.claim(writer_epoch, last_counted)
-        return None if payload is None else from_payload(self.group_id, payload)
+        payload = self.sink.claim(SinkWriter.of(self.sink.spark, claim), last_counted)
+        return None if payload is None else from_payload(claim.group_id, payload)
 
-    def commit(self, stamp: BatchStamp, member_id: str, answers: AcknowledgedSpans) -> None:
+    def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans) -> None:
         """Raises FencedError, SinkError, OutputLostError, StateError."""
         rows = self.delivery.outputs
         if rows is not None:
-            self.sink.commit(stamp, rows, to_payload(CommittedOutput(stamp, member_id, answers)))
+            self.sink.commit(stamp, rows, to_payload(CommittedOutput(stamp, self.sink.writer.member_id, answers)))
         self.delivery.close()
 
     def forget(self) -> None:
@@ -72,17 +72,17 @@ def from_payload(group_id: str, payload: bytes) -> CommittedOutput:
     epoch, batch_id, member_id = json.loads((table.schema.metadata or {})[b"output"])
     columns = [table.column(name).to_pylist() for name in _ANSWERS.names]
     ranges: dict[tuple[str, str, int], list[tuple[int, int, int]]] = {}
-    errors: dict[tuple[str, str, int], list[tuple[int, int, str]]] = {}
+    errors: dict[tuple[str, str, int], list[ErrorRun]] = {}
     for topic, topic_id, partition, first, last, answer, error in zip(*columns, strict=True):
         at = (topic, topic_id, partition)
         if answer is None:
-            errors.setdefault(at, []).append((first, last, error))
+            errors.setdefault(at, []).append(ErrorRun(first, last, error))
         else:
             ranges.setdefault(at, []).append((first, last, answer))
     answers = {
         SharePartitionKey(group_id, topic_id, partition): AcknowledgedSpan(
             TopicPartition(topic, partition),
-            np.array(found, np.int64).reshape(-1, 3),
+            AcknowledgedRanges(np.array(found, np.int64)),
             errors.get((topic, topic_id, partition), ()),
         )
         for (topic, topic_id, partition), found in ranges.items()

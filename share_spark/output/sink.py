@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -34,6 +34,7 @@ from share_spark.delta.app_transactions import NONE, AppTransactions
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.journal import Journal
 from share_spark.delta.location import Location
+from share_spark.engine.ports import Claim
 from share_spark.model.errors import FencedError, OutputLostError, OutputUnknownError, SinkError, StateError
 from share_spark.model.ids import BatchStamp
 from share_spark.output.sink_entry import SinkEntry, SinkTarget
@@ -50,21 +51,39 @@ _BATCH_BITS = 2**32 - 1
 """The part of ``BatchStamp.number`` that is the batch id, and one."""
 
 
-def sink_app_id(group_id: str, log_id: str) -> str:
-    """The name under which a group writes: it and its state, as two states may know a group of the same name."""
-    return f"share_spark/{group_id}@{log_id}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkWriter:
+    """The engine that writes here, once it has claimed its group. ``app_id``: the name under which the group writes: it
+    and its state, as two states may know a group of the same name. ``journal``: of the group, for this purpose alone.
+    """
+
+    writer_epoch: int
+    run_id: str
+    member_id: str
+    app_id: str
+    journal: Journal
+
+    @classmethod
+    def of(cls, spark: SparkSession, claim: Claim) -> SinkWriter:
+        """With its journal beside the state. Raises StateError."""
+        with _as_state_error():
+            journal = Journal(spark, claim.directory, "output", claim.group_id)
+        return cls(
+            writer_epoch=claim.writer_epoch,
+            run_id=claim.run_id,
+            member_id=claim.member_id,
+            app_id=f"share_spark/{claim.group_id}@{claim.log_id}",
+            journal=journal,
+        )
 
 
 @dataclass(slots=True, kw_only=True)
 class DeltaSink:
-    """The sink of one run. ``journal``: of the group, for this purpose alone. It and ``app_id`` are asked for when they
-    are first needed, after the group's claim."""
+    """The sink of one run: ``prepare``, then ``claim``, then the rest."""
 
     spark: SparkSession
     table: Location
-    journal: Callable[[], Journal]
-    app_id: Callable[[], str]
-    run_id: str
+    _writer: SinkWriter | None = None
     _transactions: AppTransactions | None = None
     _files: CommitFiles | None = None
     _version: int = -1
@@ -78,22 +97,29 @@ class DeltaSink:
         with _as_sink_error(self.table):
             prepare_table(self.spark, self.table, output)
 
-    def claim(self, writer_epoch: int, last_counted: BatchStamp) -> bytes | None:
+    @property
+    def writer(self) -> SinkWriter:
+        """Who has claimed it."""
+        assert self._writer is not None, "used before claim"
+        return self._writer
+
+    def claim(self, writer: SinkWriter, last_counted: BatchStamp) -> bytes | None:
         """From now on engines of lower epochs cannot write, here or to whatever sink they were given. Returns the
         payload of the last delivery that was written, if its entry is there still; else a state row up to
         ``last_counted``, the last micro-batch that counts, has absorbed it.
 
         Raises FencedError, SinkError, StateError.
         """
+        self._writer = writer
         with _as_state_error():
-            self.journal().put(BatchStamp(writer_epoch, -1), self._entry().to_bytes())
-        delivered, left = self._claim_all(writer_epoch)
+            writer.journal.put(BatchStamp(writer.writer_epoch, -1), self._entry().to_bytes())
+        delivered, left = self._claim_all()
         written = [stamp for stamp, entry in left.items() if delivered[entry.target] == stamp.number]
         last = max(written, default=None)
-        self._check_explained(delivered, set(written), writer_epoch, last_counted)
+        self._check_explained(delivered, set(written), last_counted)
         with _as_state_error():
             for stamp in left.keys() - {last}:
-                self.journal().remove(stamp)
+                writer.journal.remove(stamp)
         if last is None:
             return None
         self._unabsorbed.add(last)
@@ -111,7 +137,7 @@ class DeltaSink:
         with _as_sink_error(self.table):
             self._check_there()
         with _as_state_error():
-            self.journal().put(stamp, self._entry(payload).to_bytes())
+            self.writer.journal.put(stamp, self._entry(payload).to_bytes())
         fault = self._append(rows, stamp)
         try:
             self._read_back(stamp, fault)
@@ -126,37 +152,33 @@ class DeltaSink:
         """A state row that counts has absorbed all that ``claim`` returned and ``commit`` wrote. Raises StateError."""
         with _as_state_error():
             for stamp in sorted(self._unabsorbed):
-                self.journal().remove(stamp)
+                self.writer.journal.remove(stamp)
         self._unabsorbed.clear()
 
     @property
     def _target(self) -> SinkTarget:
-        return SinkTarget(self.table, self.app_id())
+        return SinkTarget(self.table, self.writer.app_id)
 
     def _entry(self, payload: bytes = b"") -> SinkEntry:
-        return SinkEntry(self._target, self.run_id, payload)
+        return SinkEntry(self._target, self.writer.run_id, payload)
 
-    def _claim_all(self, writer_epoch: int) -> tuple[dict[SinkTarget, int], dict[BatchStamp, SinkEntry]]:
+    def _claim_all(self) -> tuple[dict[SinkTarget, int], dict[BatchStamp, SinkEntry]]:
         """The number of the last delivery to each target, and the entries of older engines.
 
         Listed after the claims: an older engine makes its entry before it appends, and appends before the claim or not
         at all, so the entry of every delivery is in the list unless an engine has absorbed it and removed it.
         """
-        delivered = {self._target: self._claimed(self._target, writer_epoch)}
+        delivered = {self._target: self._claimed(self._target)}
         while True:
             with _as_state_error():
-                left = self._left(writer_epoch)
+                left = self._left()
             unclaimed = {entry.target for entry in left.values()} - delivered.keys()
             if not unclaimed:
                 return delivered, left
-            delivered |= {target: self._claimed(target, writer_epoch) for target in unclaimed}
+            delivered |= {target: self._claimed(target) for target in unclaimed}
 
     def _check_explained(
-        self,
-        delivered: Mapping[SinkTarget, int],
-        written: Collection[BatchStamp],
-        writer_epoch: int,
-        last_counted: BatchStamp,
+        self, delivered: Mapping[SinkTarget, int], written: Collection[BatchStamp], last_counted: BatchStamp
     ) -> None:
         """Each delivery has its entry or is absorbed, and what absorbs it is a later micro-batch that counts. Where
         neither is so, a later engine may be at work here already; if not, the journal is damaged."""
@@ -164,20 +186,20 @@ class DeltaSink:
         for target, number in delivered.items():
             if number in numbers or number < last_counted.number:
                 continue
-            self._claimed(target, writer_epoch)
+            self._claimed(target)
             raise StateError(
                 f"sink {target.table} holds rows of micro-batch {(number & _BATCH_BITS) - 1} of writer epoch "
                 f"{number >> 32}, whose acknowledgements are neither in the state nor in the journal beside it"
             )
 
-    def _left(self, writer_epoch: int) -> dict[BatchStamp, SinkEntry]:
+    def _left(self) -> dict[BatchStamp, SinkEntry]:
         """Entries of older engines. One that is removed meanwhile, by an engine before, has been absorbed."""
-        journal = self.journal()
-        stamps = [stamp for stamp in journal.stamps() if stamp.writer_epoch < writer_epoch]
+        journal = self.writer.journal
+        stamps = [stamp for stamp in journal.stamps() if stamp.writer_epoch < self.writer.writer_epoch]
         contents = {stamp: journal.read(stamp) for stamp in stamps}
         return {stamp: SinkEntry.from_bytes(text) for stamp, text in contents.items() if text is not None}
 
-    def _claimed(self, target: SinkTarget, writer_epoch: int) -> int:
+    def _claimed(self, target: SinkTarget) -> int:
         """The number of the last delivery there."""
         with _as_sink_error(target.table):
             if target != self._target and not target.table.exists(self.spark):
@@ -188,16 +210,16 @@ class DeltaSink:
             if target == self._target:
                 self._transactions, self._files = transactions, CommitFiles(self.spark, directory)
                 self._version = self._files.latest_version()
-            return transactions.claim(target.app_id, writer_epoch)
+            return transactions.claim(target.app_id, self.writer.writer_epoch)
 
     def _note(self, stamp: BatchStamp) -> str:
         """``userMetadata`` of the append, by which it is found again."""
-        note = {"share_spark": 1, "kind": "output", "app_id": self.app_id(), "run_id": self.run_id}
-        return json.dumps({**note, **stamp._asdict()}, separators=(",", ":"))
+        told = {"share_spark": 1, "kind": "output", "app_id": self.writer.app_id, "run_id": self.writer.run_id}
+        return json.dumps({**told, **stamp._asdict()}, separators=(",", ":"))
 
     def _append(self, rows: DataFrame, stamp: BatchStamp) -> Exception | None:
         """What was raised; the rows may be there all the same, and where nothing was raised they need not be."""
-        options = {"txnAppId": self.app_id(), "txnVersion": str(stamp.number), "userMetadata": self._note(stamp)}
+        options = {"txnAppId": self.writer.app_id, "txnVersion": str(stamp.number), "userMetadata": self._note(stamp)}
         try:
             self.table.append(rows, options)
         except (Py4JError, PySparkException) as fault:
@@ -209,7 +231,7 @@ class DeltaSink:
         assert self._transactions is not None
         if self._is_in_log(self._note(stamp)):
             return
-        number = self._transactions.latest(self.app_id())
+        number = self._transactions.latest(self.writer.app_id)
         if number == stamp.number:
             return
         if number > stamp.number:

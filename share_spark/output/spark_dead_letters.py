@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from pyspark.sql import functions as F
@@ -16,12 +16,14 @@ from pyspark.sql import functions as F
 from share_spark.delivery.acquired_records import acquired_records
 from share_spark.delta.journal import Journal
 from share_spark.engine.ports import (
-    AcquiredSpan,
+    Claim,
     DeadLetter,
     DeadLetterTarget,
+    NumberedSpan,
     TopicLog,
     is_committed,
 )
+from share_spark.engine.ranges import NumberedRanges
 from share_spark.model.errors import DeadLetterError, ShareError
 from share_spark.model.ids import BatchStamp, TopicPartition
 
@@ -32,36 +34,40 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class _LetterWriter(NamedTuple):
+    claim: Claim
+    journal: Journal
+
+
+@dataclass(slots=True, kw_only=True)
 class SparkDeadLetters:
     """Dead-letter port: reads the archived records once more, adds the reasons, passes them to the target.
 
-    ``journal`` holds the announced letters until they are written; a withdrawn entry begins with the word "withdrawn".
+    The journal holds what is announced until it is written; an entry that is withdrawn begins with that word.
     """
 
     spark: SparkSession
     log: TopicLog
-    group_id: str
     target: DeadLetterTarget
-    journal: Callable[[], Journal]
+    _writer: _LetterWriter | None = None
 
     def announce(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
         """One journal entry. Raises DeadLetterError."""
         rows = [_to_row(letter) for letter in letters]
         with _as_dead_letter_error():
-            self.journal().put(stamp, json.dumps(rows).encode())
+            self._journal.put(stamp, json.dumps(rows).encode())
 
     def withdraw(self, stamp: BatchStamp) -> None:
         """The same entry, marked. Raises DeadLetterError."""
         with _as_dead_letter_error():
-            announced = self.journal().read(stamp)
+            announced = self._journal.read(stamp)
             if announced is not None and not _is_withdrawn(announced):
-                self.journal().put(stamp, _WITHDRAWN + announced)
+                self._journal.put(stamp, _WITHDRAWN + announced)
 
     def write(self, stamp: BatchStamp) -> None:
         """Raises DeadLetterError. Records that are gone from the log have nothing to write and are left out."""
         with _as_dead_letter_error():
-            journal = self.journal()
+            journal = self._journal
             announced = journal.read(stamp)
             if announced is None:
                 return
@@ -69,10 +75,11 @@ class SparkDeadLetters:
             self._write(stamp, [_from_row(row) for row in rows])
             journal.remove(stamp)
 
-    def recover(self, last_counted: BatchStamp) -> None:
+    def recover(self, claim: Claim, last_counted: BatchStamp) -> None:
         """Raises DeadLetterError."""
         with _as_dead_letter_error():
-            journal = self.journal()
+            journal = Journal(self.spark, claim.directory, "dead letters", claim.group_id)
+            self._writer = _LetterWriter(claim, journal)
             for stamp in journal.stamps():
                 if is_committed(stamp, last_counted, withdrawn=_is_withdrawn(journal.read(stamp))):
                     _log.info("writing the dead letters of micro-batch %s, which the engine before left", stamp)
@@ -81,14 +88,23 @@ class SparkDeadLetters:
                     journal.remove(stamp)
 
     def _write(self, stamp: BatchStamp, reasons: Sequence[DeadLetter]) -> None:
-        spans = [AcquiredSpan(at, ranges) for at, ranges in _numbered(reasons).items()]
+        spans = [NumberedSpan(at, ranges) for at, ranges in _numbered(reasons).items()]
         records = acquired_records(
             self.spark, self.log, spans, tasks=self.spark.sparkContext.defaultParallelism, third="letter"
         )
         notes = [(n, at.delivery_count, at.reason, at.error) for n, at in enumerate(reasons)]
         table = self.spark.createDataFrame(notes, "letter int, delivery_count int, reason string, error string")
         letters = records.join(F.broadcast(table), "letter").drop("letter")
-        self.target.write(self.spark, self.group_id, stamp, letters)
+        self.target.write(self.spark, self._claimed.claim, stamp, letters)
+
+    @property
+    def _journal(self) -> Journal:
+        return self._claimed.journal
+
+    @property
+    def _claimed(self) -> _LetterWriter:
+        assert self._writer is not None, "used before recover"
+        return self._writer
 
 
 def _to_row(letter: DeadLetter) -> list[Any]:
@@ -118,10 +134,8 @@ def _as_dead_letter_error() -> Iterator[None]:
         raise DeadLetterError(f"dead letters could not be written: {str(fault).splitlines()[0]}") from fault
 
 
-def _numbered(
-    letters: Sequence[DeadLetter],
-) -> Mapping[TopicPartition, np.ndarray[tuple[int, int], np.dtype[np.int64]]]:
+def _numbered(letters: Sequence[DeadLetter]) -> Mapping[TopicPartition, NumberedRanges]:
     rows: dict[TopicPartition, list[tuple[int, int, int]]] = {}
     for number, letter in enumerate(letters):
         rows.setdefault(letter.partition, []).append((letter.first_offset, letter.last_offset, number))
-    return {at: np.array(sorted(found), dtype=np.int64).reshape(-1, 3) for at, found in rows.items()}
+    return {at: NumberedRanges(np.array(sorted(found), dtype=np.int64)) for at, found in rows.items()}

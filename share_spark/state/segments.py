@@ -19,13 +19,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from share_spark.delta.location import Location
 from share_spark.model.ids import NO_STAMP, BatchStamp
-from share_spark.state.commits import CommitListing, GroupTail, NotedCommit, group_tail
+from share_spark.state.commits import CommitListing, CommitNote, GroupTail, NotedCommit, group_tail
 from share_spark.state.record_rows import SNAPSHOT
 from share_spark.state.tables import log_table
 
@@ -71,12 +71,11 @@ def tail_of(spark: SparkSession, location: Location, group_id: str, commits: Com
         return log_table(location).load(spark, version).where(F.col("group_id") == group_id)
 
     found = group_tail(islice(commits.back_from(version), _LOOK_BACK), group_id)
-    if found.is_complete:
-        return _tail_by_notes(found, frame)
-    stamps = _stamps_of(frame())
-    if not stamps.decide:
-        found = group_tail(commits.back_from(version), group_id)
-    return _tail_by_notes(found, frame) if found.is_complete else _tail_by_stamps(stamps, frame)
+    if not found.is_complete:
+        stamps = _tail_by_stamps(frame(), group_id)
+        found = stamps if stamps.is_complete else group_tail(commits.back_from(version), group_id)
+        found = found if found.is_complete else stamps
+    return _log_tail(found, frame)
 
 
 def tail_since(
@@ -105,10 +104,31 @@ def tail_since(
     def frame() -> DataFrame:
         return log_table(location).load(spark, version).where(F.col("group_id") == group_id)
 
-    return _tail_by_notes(GroupTail(valid, epoch, segment, True), frame)
+    return _log_tail(GroupTail(valid, epoch, segment, True), frame)
 
 
-def _tail_by_notes(found: GroupTail, frame: Callable[[], DataFrame]) -> LogTail:
+def _tail_by_stamps(frame: DataFrame, group_id: str) -> GroupTail:
+    """What the rows alone say. ``valid``: the end of the newest segment that has its snapshot.
+
+    It is ``told`` if nobody can have fenced the writer of that segment, so that all that it has appended counts. Claims
+    are rows too, and each lies above all segments that were closed before it (``claim``), so pruning takes none that is
+    higher than the epochs it leaves. Of two runs that claim one epoch only the first ever appends.
+    """
+    segments = frame.groupBy("segment", "writer_epoch").agg(
+        F.max((F.col("kind") == SNAPSHOT).cast("int")).alias("whole"), F.max("batch_id"), F.max("at_ms")
+    )
+    found = segments.collect()
+    whole = max(((row.writer_epoch, row.segment, *row[3:]) for row in found if row.whole), default=None)
+    valid = None
+    if whole is not None:
+        writer_epoch, segment, batch_id, at_ms = whole
+        valid = CommitNote(group_id, "records", writer_epoch, "", segment, batch_id, at_ms)
+    epoch = max((row.writer_epoch for row in found), default=0)
+    told = epoch == (valid.writer_epoch if valid else 0)
+    return GroupTail(valid, epoch, max((row.segment for row in found), default=-1), told)
+
+
+def _log_tail(found: GroupTail, frame: Callable[[], DataFrame]) -> LogTail:
     note = found.valid
     if note is None:
         return LogTail(read=lambda: frame().limit(0), epoch=found.epoch, last_segment=found.segment, empty=True)
@@ -121,57 +141,4 @@ def _tail_by_notes(found: GroupTail, frame: Callable[[], DataFrame]) -> LogTail:
         last_segment=found.segment,
         last=BatchStamp(note.writer_epoch, note.batch_id),
         at_ms=note.at_ms,
-    )
-
-
-class _Whole(NamedTuple):
-    """A segment that begins with a snapshot, what came last in it, and when."""
-
-    epoch: int
-    segment: int
-    batch_id: int
-    at_ms: int
-
-
-class _Stamps(NamedTuple):
-    """What the rows alone say. ``whole``: the newest segment that has its snapshot; ``epoch`` and ``segment``: the
-    highest that any engine used."""
-
-    whole: _Whole | None
-    epoch: int
-    segment: int
-
-    @property
-    def decide(self) -> bool:
-        """No engine can have fenced the writer of the newest whole segment, so all that it has appended counts.
-
-        Claims are rows too, and each lies above all segments that were closed before it (``claim``), so pruning takes
-        none that is higher than the epochs it leaves. Of two runs that claim one epoch only the first ever appends.
-        """
-        return self.epoch == (self.whole.epoch if self.whole else 0)
-
-
-def _stamps_of(frame: DataFrame) -> _Stamps:
-    claimed = frame.groupBy("segment", "writer_epoch").agg(
-        F.max((F.col("kind") == SNAPSHOT).cast("int")).alias("whole"), F.max("batch_id"), F.max("at_ms")
-    )
-    found = [(bool(row.whole), _Whole(row.writer_epoch, row.segment, *row[3:])) for row in claimed.collect()]
-    return _Stamps(
-        whole=max((segment for is_whole, segment in found if is_whole), default=None),
-        epoch=max((segment.epoch for _, segment in found), default=0),
-        segment=max((segment.segment for _, segment in found), default=-1),
-    )
-
-
-def _tail_by_stamps(stamps: _Stamps, frame: Callable[[], DataFrame]) -> LogTail:
-    whole = stamps.whole
-    if whole is None:
-        return LogTail(read=lambda: frame().limit(0), epoch=stamps.epoch, last_segment=stamps.segment, empty=True)
-    rows = (F.col("writer_epoch") == whole.epoch) & (F.col("segment") == whole.segment)
-    return LogTail(
-        read=lambda: frame().where(rows),
-        epoch=stamps.epoch,
-        last_segment=stamps.segment,
-        last=BatchStamp(whole.epoch, whole.batch_id),
-        at_ms=whole.at_ms,
     )

@@ -86,12 +86,16 @@ def state_bucket(key: SharePartitionKey) -> int:
 
 
 class LiveState(NamedTuple):
-    """The live frame of an engine, with what its rows do not say."""
+    """The live frame of an engine, with what its rows do not say: the last micro-batch, -1 before the first."""
 
-    frame: DataFrame | None
-    writer_epoch: int
-    batch_id: int
-    at_ms: int
+    frame: DataFrame | None = None
+    writer_epoch: int = 0
+    batch_id: int = -1
+    at_ms: int = 0
+
+
+NOT_LOADED = LiveState()
+"""Of an engine that has not loaded its state yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from share_spark.engine.open_segment import LEAST_RANGES, OpenSegment
-from share_spark.engine.ports import OffsetSpan, TopicDescription
+from share_spark.engine.ports import Claim, OffsetSpan, TopicDescription
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary, front_of, step, with_snapshot
 from share_spark.model.errors import FencedError, StateError, TopicError
 from share_spark.model.ids import NO_STAMP, BatchStamp, SharePartitionKey, TopicPartition
@@ -247,14 +247,14 @@ class InMemoryShareStateStore:
 
     @property
     def member_id(self) -> str:
-        """The engine is one member of its group; a new run is a new member."""
+        """The engine as a member of its group."""
         return f"memory-{self.run_id}"
 
     def known_topics(self) -> Iterable[tuple[str, str]]:
         live = self.log.state(self.group_id, self.log.version)
         return {(topic, key.topic_id) for key, (topic, _) in live.items()}
 
-    def claim(self) -> int:
+    def claim(self) -> Claim:
         before = self.log.version
         epoch, segment = self.log.highest(self.group_id)
         self._epoch, self._open = epoch + 1, OpenSegment(number=segment + 1)
@@ -264,7 +264,14 @@ class InMemoryShareStateStore:
             self._refuse(commit, ties=True)
         self._version = own
         self._look_on()
-        return self._epoch
+        return Claim(
+            group_id=self.group_id,
+            writer_epoch=self._epoch,
+            run_id=self.run_id,
+            member_id=self.member_id,
+            directory="memory",
+            log_id="memory",
+        )
 
     def load(self) -> Mapping[SharePartitionKey, PartitionSummary]:
         self._live = self.log.state(self.group_id, self._version)

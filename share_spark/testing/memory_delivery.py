@@ -9,7 +9,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Delivered, MemberTrace
+from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, ErrorRun, MemberTrace
+from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, ascending
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss
 from share_spark.testing.memory import InMemoryTopicLog
@@ -29,7 +30,7 @@ class LedgerLostError(Exception):
     """What a handler raises that takes its machine down, and the ledger with it: it is not known what has run."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InMemoryDelivery:
     """Calls ``handler`` for each acquired record that the log has. An Exception of it is a release with its text.
 
@@ -38,25 +39,28 @@ class InMemoryDelivery:
 
     log: InMemoryTopicLog
     handler: RecordHandler
-    member_id: str = ""
     ledgers: dict[str, dict[tuple[TopicPartition, int, int], bool]] = field(default_factory=dict)
+    _member_id: str = ""
     _others: set[str] = field(default_factory=set)
 
-    def start(self) -> None:
-        self._others.update(self.ledgers.keys() - {self.member_id})
-        self.ledgers[self.member_id] = {}
+    def start(self, claim: Claim) -> None:
+        self._member_id = claim.member_id
+        self._others = self.ledgers.keys() - {claim.member_id}
+        self.ledgers[self._member_id] = {}
 
     def deliver(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool = False) -> Delivered:  # noqa: ARG002
-        self.ledgers[self.member_id] = {}
+        self.ledgers[self._member_id] = {}
         try:
             answers = [self._deliver(one) for one in acquired]
         except LedgerLostError:
             answers = [_all_lost(one) for one in acquired]
-        return Delivered(answers, entered=len(self.ledgers[self.member_id]))
+        return Delivered(answers, entered=len(self.ledgers[self._member_id]))
 
     def traces(self) -> Sequence[MemberTrace]:
         return [
-            MemberTrace(member, _entered(ledger)) for member, ledger in self.ledgers.items() if member != self.member_id
+            MemberTrace(member, _entered(ledger))
+            for member, ledger in self.ledgers.items()
+            if member != self._member_id
         ]
 
     def forget_traces(self) -> None:
@@ -72,11 +76,11 @@ class InMemoryDelivery:
             if self.log.record(at, offset) is not None
         ]
         ranges = np.array(_runs((offset, int(kind)) for offset, kind, _ in said), dtype=np.int64)
-        errors = [run for run in _runs((offset, error) for offset, _, error in said) if run[2]]
-        return AcknowledgedSpan(at, ranges.reshape(-1, 3), errors)
+        errors = [ErrorRun(*run) for run in _runs((offset, error) for offset, _, error in said) if run[2]]
+        return AcknowledgedSpan(at, AcknowledgedRanges(ranges.reshape(-1, 3)), errors)
 
     def _answer(self, at: TopicPartition, offset: int, count: int) -> tuple[AcknowledgeType, str]:
-        ledger = self.ledgers.setdefault(self.member_id, {})
+        ledger = self.ledgers.setdefault(self._member_id, {})
         ledger[at, offset, count] = False
         try:
             answer = self.handler(at.topic, at.partition, offset, count)
@@ -104,9 +108,11 @@ def _entered(ledger: Mapping[tuple[TopicPartition, int, int], bool]) -> dict[Top
 
 
 def _all_lost(acquired: AcquiredSpan) -> AcknowledgedSpan:
-    ranges = acquired.ranges[np.argsort(acquired.ranges[:, 0], kind="stable")].copy()
-    ranges[:, 2] = Loss.UNKNOWN
-    return AcknowledgedSpan(acquired.partition, ranges, [(int(ranges[0, 0]), int(ranges[-1, 1]), "worker lost")])
+    ranges = AcknowledgedRanges(ascending(acquired.ranges))
+    ranges[:, ANSWER] = Loss.UNKNOWN
+    return AcknowledgedSpan(
+        acquired.partition, ranges, [ErrorRun(int(ranges[0, 0]), int(ranges[-1, 1]), "worker lost")]
+    )
 
 
 def _runs(said: Iterable[tuple[int, _T]]) -> list[tuple[int, int, _T]]:

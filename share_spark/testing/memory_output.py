@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from share_spark.engine.ports import AcknowledgedSpans, CommittedOutput, DeadLetter, is_committed
+from share_spark.engine.ports import AcknowledgedSpans, Claim, CommittedOutput, DeadLetter, is_committed
 from share_spark.model.errors import FencedError, StateError
 from share_spark.model.ids import BatchStamp, TopicPartition
 from share_spark.model.requests import AcknowledgeType
@@ -49,10 +49,11 @@ class InMemoryOutputSink:
     hook: Hook = _undisturbed
     refuse: Exception | None = None
     _own: int = -1
+    _member_id: str = ""
     _unabsorbed: set[int] = field(default_factory=set)
 
-    def claim(self, writer_epoch: int, last_counted: BatchStamp) -> CommittedOutput | None:
-        self._own = BatchStamp(writer_epoch, -1).number
+    def claim(self, claim: Claim, last_counted: BatchStamp) -> CommittedOutput | None:
+        self._own, self._member_id = BatchStamp(claim.writer_epoch, -1).number, claim.member_id
         delivered = self._claimed()
         left = self._left()
         if delivered not in left and delivered >= last_counted.number:
@@ -80,7 +81,7 @@ class InMemoryOutputSink:
         self.hook("after listing of output")
         return {number: self.table.journal[number] for number in numbers if number in self.table.journal}
 
-    def commit(self, stamp: BatchStamp, member_id: str, answers: AcknowledgedSpans) -> None:
+    def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans) -> None:
         rows = [
             OutputRow(span.partition, offset, stamp)
             for span in answers.values()
@@ -91,7 +92,7 @@ class InMemoryOutputSink:
         if not rows:
             return
         self.hook("before journal")
-        self.table.journal[stamp.number] = CommittedOutput(stamp, member_id, answers)
+        self.table.journal[stamp.number] = CommittedOutput(stamp, self._member_id, answers)
         self.hook("before output")
         if self.refuse is not None:
             raise self.refuse
@@ -172,7 +173,7 @@ class InMemoryDeadLetters:
         self.hook("after dead letters")
         self.table.drop(stamp)
 
-    def recover(self, last_counted: BatchStamp) -> None:
+    def recover(self, _claim: Claim, last_counted: BatchStamp) -> None:
         for stamp in sorted(self.table.announced):
             if is_committed(stamp, last_counted, withdrawn=stamp in self.table.withdrawn):
                 self.write(stamp)

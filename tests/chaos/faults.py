@@ -24,6 +24,7 @@ from share_spark.output.dead_letters import DeltaDeadLetters
 from share_spark.output.output_sink import DeltaOutput
 from share_spark.output.sink import DeltaSink
 from share_spark.output.spark_dead_letters import SparkDeadLetters
+from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
 from tests.chaos.sessions import process, send, send_to_session
 
@@ -93,8 +94,8 @@ POINTS = {
     "after dead letters are announced": Point(SparkDeadLetters, "announce", after=True),
     "before the append": Point(_STORE, "commit"),
     "during the append": Point(_STORE, "commit"),
-    "after the append": Point(_STORE, "_look_for_claims", only=_of_records),
-    "after the look": Point(_STORE, "_look_for_claims", after=True, only=_of_records),
+    "after the append": Point(GroupLog, "look_for_claims", only=_of_records),
+    "after the look": Point(GroupLog, "look_for_claims", after=True, only=_of_records),
     "before forgetting": Point(DeltaSink, "forget"),
     "after forgetting": Point(DeltaSink, "forget", after=True),
     "before dead letters are written": Point(SparkDeadLetters, "write"),

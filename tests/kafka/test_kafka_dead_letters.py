@@ -12,6 +12,7 @@ from share_spark.kafka.options import KafkaOptions
 from share_spark.model.errors import DeadLetterError
 from share_spark.model.ids import BatchStamp
 from tests.kafka.test_kafka_topic_log import KafkaLab
+from tests.support.claims import claim_of
 from tests.support.letters import letters
 from tests.support.topic_log_cases import fresh_name
 
@@ -24,7 +25,7 @@ def test_letters_carry_the_headers_of_the_kip(spark: SparkSession, broker: str) 
     topic = fresh_name("dead")
     lab.create(topic, 1)
     target = KafkaDeadLetters(topic, KafkaOptions.parse({"bootstrap.servers": broker}))
-    target.write(spark, "billing", BatchStamp(1, 0), letters(spark))
+    target.write(spark, claim_of("billing"), BatchStamp(1, 0), letters(spark))
     rows = lab.log.read(spark, [OffsetSpan(topic, 0, 0, 1)], 1).collect()
     found = {bytes(row.value or b"-"): row for row in rows}
     full, empty = found[b"value"], found[b"-"]
@@ -47,7 +48,7 @@ def test_a_missing_topic_is_said_at_the_start(spark: SparkSession, broker: str) 
     with pytest.raises(DeadLetterError, match=r"^dead-letter topic 'no-such' does not exist"):
         target.check(spark)
     with pytest.raises(DeadLetterError):
-        target.write(spark, "billing", BatchStamp(1, 0), letters(spark))
+        target.write(spark, claim_of("billing"), BatchStamp(1, 0), letters(spark))
 
 
 def test_a_broker_out_of_reach(spark: SparkSession) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Delivered, MemberTrace
+from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, MemberTrace
 from share_spark.model.errors import HandlerError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.records import Doubt
@@ -54,10 +54,10 @@ class SimulatedDelivery:
     def _files(self) -> Files:
         return self.of.world.files
 
-    def start(self) -> None:
+    def start(self, claim: Claim) -> None:
         self.of.point("start of delivery", OSError)
         self.of.others = set(self._files)
-        self._files[self.of.store.member_id] = {}
+        self._files[claim.member_id] = {}
         self.of.point("after start of delivery", OSError)
 
     def traces(self) -> Sequence[MemberTrace]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from share_spark.engine.ports import TopicDescription
+from share_spark.engine.ports import Claim, TopicDescription
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.model.errors import StateError, TopicUnreachableError
 from share_spark.model.ids import SharePartitionKey, TopicPartition
@@ -70,7 +70,7 @@ class Store(InMemoryShareStateStore):
         self.interrupt = self._around_append
         return self
 
-    def claim(self) -> int:
+    def claim(self) -> Claim:
         self.of.point("claim", StateError)
         return super().claim()
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from share_spark.engine.micro_batch import Ports, ShareGroupEngine
 from share_spark.engine.pace import Pace
-from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Delivered, MemberTrace
+from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, MemberTrace
 from share_spark.engine.topics import SubscribedTopics
 from share_spark.model.config import GroupConfig
 from share_spark.model.errors import HandlerError
@@ -107,9 +107,10 @@ class RangeDelivery:
     """Of one engine; what outlives it is the group's."""
 
     group: GroupRanges
-    member_id: str
+    member_id: str = ""
 
-    def start(self) -> None:
+    def start(self, claim: Claim) -> None:
+        self.member_id = claim.member_id
         self._note({})
 
     def traces(self) -> Sequence[MemberTrace]:
@@ -218,7 +219,7 @@ class GroupRanges:
     def _run(self, engine: ShareGroupEngine, batch_id: int) -> None:
         self.before_micro_batch(self)
         engine.run(batch_id)
-        self.searches.append(not engine._suspects_next)
+        self.searches.append(not engine._search.comes_next)
 
     def _engine(self) -> ShareGroupEngine:
         """It is fast, and takes all that there is."""
@@ -241,7 +242,7 @@ class GroupRanges:
         topics = SubscribedTopics(
             group_id="group", topics=[TOPIC], log=self.topics, reset=config.offset_reset, clock=self._clock
         )
-        delivery = RangeDelivery(self, store.member_id)
+        delivery = RangeDelivery(self)
         ports = Ports(topics=topics, store=store, delivery=delivery, dead_letters=self.letters, clock=self._clock)
         return ShareGroupEngine(config=config, ports=ports, _pace=Pace(records_per_s=10.0 * _NO_LIMIT))
 

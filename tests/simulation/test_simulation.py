@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from share_spark.engine.engine_time import EngineTime
-from share_spark.engine.ports import CommittedOutput
+from share_spark.engine.ports import Claim, CommittedOutput
 from share_spark.engine.search import Search
 from share_spark.model.errors import FencedError
 from share_spark.model.ids import BatchStamp
@@ -201,8 +201,8 @@ def what_may_be_in_the_sink_is_given_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_journal_is_listed_before_the_sink_is_claimed(patch: pytest.MonkeyPatch) -> None:
-    def hasty(sink: InMemoryOutputSink, writer_epoch: int, _last_counted: BatchStamp) -> CommittedOutput | None:
-        sink._own = BatchStamp(writer_epoch, -1).number
+    def hasty(sink: InMemoryOutputSink, claim: Claim, _last_counted: BatchStamp) -> CommittedOutput | None:
+        sink._own, sink._member_id = BatchStamp(claim.writer_epoch, -1).number, claim.member_id
         left = sink._left()
         delivered = sink._claimed()
         sink._unabsorbed |= left.keys() & {delivered}

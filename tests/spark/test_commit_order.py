@@ -81,7 +81,7 @@ def test_a_late_append_does_not_count_however_much_others_have_committed_since(w
     is_fenced(zombie)
     others_commit(world)
     third = world.engine()
-    assert (offsets(third), third.store.writer_epoch, third.store.last_time_ms) == ([0], 3, decided_at)
+    assert (offsets(third), third.claim.writer_epoch, third.store.last_time_ms) == ([0], 3, decided_at)
     third.run()
     assert world.windows() == ["0-3: 0-2 Q1"]
 
@@ -96,12 +96,12 @@ def test_where_the_rows_suffice_few_commits_are_read(world: DeltaWorld) -> None:
     successor.run()
     others_commit(world)
     third = world.engine()
-    assert (third.store.writer_epoch, third.store.last_counted, third.store.last_time_ms) == (
+    assert (third.claim.writer_epoch, third.store.last_counted, third.store.last_time_ms) == (
         3,
-        successor.store._note("records", 0)[2:6:3],
+        (2, 0),
         world.clock(),
     )
-    walked = third.store._commits._walked
+    walked = third.store.log.opened()._walked
     assert min(walked) >= newest_version(world) - MANY
 
 
@@ -110,15 +110,15 @@ def test_a_group_that_is_new_in_a_long_log_walks_not_at_all_far(world: DeltaWorl
     others_commit(world)
     world.clock.advance(5)
     other = world.delta_store(world, "new")
-    other.group_id = "new"
-    assert (other.claim(), dict(other.load()), other.last_time_ms) == (1, {}, 0)
-    assert min(other._commits._walked) >= newest_version(world) - MANY
+    other.log.group_id = "new"
+    assert (other.claim().writer_epoch, dict(other.load()), other.last_time_ms) == (1, {}, 0)
+    assert min(other.log.opened()._walked) >= newest_version(world) - MANY
 
 
 def test_two_claims_of_one_epoch_and_nothing_after(world: DeltaWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second is refused; the rows then name the epoch twice, and the first one's appends count."""
     early, late = (world.delta_store(world, name) for name in ("early", "late"))
-    early.claim()
+    claim = early.claim()
     with monkeypatch.context() as patch:
         patch.setattr("share_spark.state.commits.CommitListing.latest_version", lambda _self: 0)
         with pytest.raises(FencedError):
@@ -127,11 +127,11 @@ def test_two_claims_of_one_epoch_and_nothing_after(world: DeltaWorld, monkeypatc
     world.make_store = lambda _world, _run_id: early
     engine = EngineLife(world, "early", available_now=False)
     early.load()
-    monkeypatch.setattr(type(early), "claim", lambda self: self.writer_epoch)
+    monkeypatch.setattr(type(early), "claim", lambda _self: claim)
     engine.engine.start()
     engine.run()
     others_commit(world)
-    tail = tail_of(world.spark, world.location, GROUP, early._commits, newest_version(world))
+    tail = tail_of(world.spark, world.location, GROUP, early.log.opened(), newest_version(world))
     assert (tail.epoch, tail.last) == (1, (1, 0))
     assert {row.run_id for row in tail.rows.where("kind <> 'claim'").collect()} == {"early"}
 
@@ -152,7 +152,7 @@ def test_the_time_of_the_last_micro_batch_that_counts(world: DeltaWorld, cleaned
         others_commit(world, 1)
         commits_are_cleaned_up(world)
     third = world.engine()
-    assert (third.store.writer_epoch, third.store.last_time_ms) == (3, decided_at)
+    assert (third.claim.writer_epoch, third.store.last_time_ms) == (3, decided_at)
     assert world.windows() == ["0-3: 0-2 Q1"]
 
 
@@ -174,7 +174,7 @@ def test_a_claim_lies_above_all_that_its_predecessor_may_prune(
     with monkeypatch.context() as patch:
         patch.setattr(Location, "append", overtaken)
         new = busy.delta_store(busy, "new")
-        assert new.claim() == 2
+        assert new.claim().writer_epoch == 2
     assert new.segment > old.store.segment
     log_table(busy.location).delta_table(busy.spark).delete(segments_below(GROUP, old.store.segment))
     claims = log_table(busy.location).load(busy.spark).where("kind = 'claim'").groupBy().agg(F.max("writer_epoch"))

@@ -77,7 +77,7 @@ def test_a_group_without_engine_gets_a_snapshot_once(spark: SparkSession, world:
     assert step == "group billing: nothing since its last snapshot"
     assert segments(world) == {0: 4, 1: 2}
     successor = world.engine()
-    assert successor.store.writer_epoch == 3
+    assert successor.claim.writer_epoch == 3
     assert dict(successor.engine._summaries) == dict(engine.engine._summaries)
 
 
@@ -89,7 +89,7 @@ def test_a_living_engine_is_left_alone(spark: SparkSession, world: DeltaWorld) -
     maintenance = BackgroundMaintenance(
         spark=spark, location=world.location, store=engine.store, refresh_ms=HOUR_MS, retention_ms=0
     )
-    maintenance.start()
+    maintenance.start(engine.claim)
     (step, *_) = texts(compact(spark, order(world, idle_ms=60_000)))
     assert "an engine runs it" in step
     engine.run()
@@ -120,7 +120,7 @@ def test_an_engine_that_starts_while_the_evidence_is_looked_at_wins(spark: Spark
     world.produce(3)
     world.engine().run()
     store = world.delta_store(world, "looks")
-    commits = store._open()
+    commits = store.log.opened()
     found = evidence_of(spark, world.location, GROUP, commits, commits.latest_version())
     engine = world.engine()
     assert snapshot_group(spark, world.location, commits, found) is None
@@ -358,7 +358,7 @@ def test_beside_a_running_engine(spark: SparkSession, tmp_path: Path) -> None:
     maintenance = BackgroundMaintenance(
         spark=spark, location=world.location, store=engine.store, refresh_ms=1_000, retention_ms=HOUR_MS
     )
-    maintenance.start()
+    maintenance.start(engine.claim)
     over, reports, faults = threading.Event(), [], []
 
     def keep_compacting() -> None:
@@ -405,7 +405,7 @@ def test_a_running_job_compacts_by_itself(spark: SparkSession, world: DeltaWorld
         retention_ms=HOUR_MS,
         compaction_interval_ms=100,
     )
-    maintenance.start()
+    maintenance.start(engine.claim)
     until(lambda: len(files_of(world, 0)) == 1)
     maintenance.close()
     changed = {key: value for key, value in spark.conf.getAll.items() if settings.get(key) != value}

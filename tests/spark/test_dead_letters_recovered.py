@@ -14,12 +14,13 @@ from share_spark.engine.ports import DeadLetter
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record
 from share_spark.model.errors import DeadLetterError
-from share_spark.model.ids import BatchStamp, TopicPartition
+from share_spark.model.ids import NO_STAMP, BatchStamp, TopicPartition
 from share_spark.output.dead_letters import DeltaDeadLetters
 from share_spark.output.spark_dead_letters import SparkDeadLetters
 from share_spark.state.tables import log_table
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_table import EmbeddedTopicLog
+from tests.support.claims import claim_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,13 +48,13 @@ class DeadLetterPlace:
         }
         return group.options(**options).trigger(availableNow=True)
 
-    def port(self) -> SparkDeadLetters:
-        """Of a new run."""
-        target = DeltaDeadLetters(self.dead, lambda: "of the state log")
+    def port(self, last_counted: BatchStamp = NO_STAMP) -> SparkDeadLetters:
+        """Of a new run, which has recovered."""
+        target = DeltaDeadLetters(self.dead)
         target.check(self.spark)
-        return SparkDeadLetters(
-            spark=self.spark, log=self.log, group_id=GROUP, target=target, journal=lambda: self.journal
-        )
+        port = SparkDeadLetters(spark=self.spark, log=self.log, target=target)
+        port.recover(claim_of(GROUP, str(self.directory / "state" / "share_state_log")), last_counted)
+        return port
 
     @property
     def journal(self) -> Journal:
@@ -89,7 +90,7 @@ def letter(offset: int) -> list[DeadLetter]:
 
 def test_letters_outlive_the_rows_of_their_micro_batch(place: DeadLetterPlace) -> None:
     """The closing micro-batch begins a segment, and the one that archived is pruned with its own."""
-    DeltaDeadLetters(place.dead, lambda: "").check(place.spark)
+    DeltaDeadLetters(place.dead).check(place.spark)
     place.refuse("offset < 0")
     query = place.group().start()
     with pytest.raises(DeadLetterError):
@@ -115,7 +116,7 @@ def test_what_was_announced_counts_up_to_the_last_micro_batch_of_its_engine(
     place: DeadLetterPlace, last_counted: BatchStamp, written: list[int]
 ) -> None:
     place.port().announce(BatchStamp(1, 5), letter(0))
-    place.port().recover(last_counted)
+    place.port(last_counted)
     assert (place.letters(), place.journal.stamps()) == (written, [])
 
 
@@ -128,7 +129,7 @@ def test_what_was_withdrawn_counts_only_as_the_last(
     port.withdraw(BatchStamp(1, 5))
     port.withdraw(BatchStamp(1, 5))
     port.withdraw(BatchStamp(1, 4))
-    place.port().recover(last_counted)
+    place.port(last_counted)
     assert (place.letters(), place.journal.stamps()) == (written, [])
 
 
@@ -139,8 +140,8 @@ def test_where_letters_are_refused_no_later_ones_are_written(place: DeadLetterPl
     port.announce(BatchStamp(1, 11), letter(1))
     place.refuse("offset <> 0")
     with pytest.raises(DeadLetterError):
-        place.port().recover(BatchStamp(1, 11))
+        place.port(BatchStamp(1, 11))
     assert (place.letters(), place.journal.stamps()) == ([], [BatchStamp(1, 10), BatchStamp(1, 11)])
     place.relent()
-    place.port().recover(BatchStamp(1, 11))
+    place.port(BatchStamp(1, 11))
     assert (place.letters(), place.journal.stamps()) == ([0, 1], [])

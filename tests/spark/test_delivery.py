@@ -16,8 +16,9 @@ from pyspark.sql import functions as F
 from share_spark.delivery.deliver import _handled, _marked, _with_task, deliver
 from share_spark.delivery.held_frame import HeldFrame
 from share_spark.delivery.ledger_place import LedgerPlace
-from share_spark.delivery.result import DeliveryResult, ErrorRun, decoded, read_once
+from share_spark.delivery.result import DeliveryResult, decoded, read_once
 from share_spark.delivery.worker import DeliveryRun, HandlerTask, Terms, packed
+from share_spark.engine.ports import ErrorRun
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, arrow_handler, as_handler, frame_handler, pandas_handler
 from share_spark.model.errors import HandlerError, TopicError
@@ -43,8 +44,7 @@ def records(spark: SparkSession) -> DataFrame:
 
 
 def runs(result: DeliveryResult, partition: int = 0) -> list[tuple[int, int, int]]:
-    acks = result.partitions[TopicPartition("orders", partition)]
-    return list(zip(acks.first.tolist(), acks.last.tolist(), acks.ack.tolist(), strict=True))
+    return [(*run,) for run in result.partitions[TopicPartition("orders", partition)].ranges.tolist()]
 
 
 def bill(record: Record) -> Any:

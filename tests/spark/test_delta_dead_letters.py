@@ -13,23 +13,20 @@ from share_spark.delta.location import Location
 from share_spark.model.errors import DeadLetterError
 from share_spark.model.ids import BatchStamp
 from share_spark.output.dead_letters import DeltaDeadLetters
+from tests.support.claims import claim_of
 from tests.support.letters import letters
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def log_id() -> str:
-    return "of the state log"
-
-
 def test_a_letter_is_a_row(spark: SparkSession, tmp_path: Path) -> None:
     place = str(tmp_path / "dead")
-    target = DeltaDeadLetters(place, log_id)
+    target = DeltaDeadLetters(place)
     target.check(spark)
     assert spark.read.format("delta").load(place).count() == 0
-    target.write(spark, "billing", BatchStamp(1, 0), letters(spark))
-    DeltaDeadLetters(place, log_id).write(spark, "shipping", BatchStamp(1, 0), letters(spark).limit(1))
+    target.write(spark, claim_of("billing"), BatchStamp(1, 0), letters(spark))
+    DeltaDeadLetters(place).write(spark, claim_of("shipping"), BatchStamp(1, 0), letters(spark).limit(1))
     rows = spark.read.format("delta").load(place).where("group_id = 'billing'")
     bare, full = rows.orderBy("offset").collect()
     assert (full.topic, full.partition, full.offset) == ("orders", 3, 42)
@@ -45,42 +42,42 @@ def test_a_foreign_table_is_refused_and_left_alone(spark: SparkSession, tmp_path
     place = str(tmp_path / "foreign")
     spark.range(3).write.format("delta").save(place)
     with pytest.raises(DeadLetterError, match="is not a dead-letter table of share_spark"):
-        DeltaDeadLetters(place, log_id).check(spark)
+        DeltaDeadLetters(place).check(spark)
     with pytest.raises(DeadLetterError):
-        DeltaDeadLetters(place, log_id).write(spark, "billing", BatchStamp(1, 0), letters(spark))
+        DeltaDeadLetters(place).write(spark, claim_of("billing"), BatchStamp(1, 0), letters(spark))
     assert spark.read.format("delta").load(place).count() == 3
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "notes.txt").write_text("mine")
     with pytest.raises(DeadLetterError, match="is not a dead-letter table"):
-        DeltaDeadLetters(str(tmp_path / "files"), log_id).check(spark)
+        DeltaDeadLetters(str(tmp_path / "files")).check(spark)
 
 
 def test_a_table_of_the_catalog(spark: SparkSession) -> None:
-    target = DeltaDeadLetters("default.dead_letters_by_name", log_id)
-    target.write(spark, "billing", BatchStamp(1, 0), letters(spark))
+    target = DeltaDeadLetters("default.dead_letters_by_name")
+    target.write(spark, claim_of("billing"), BatchStamp(1, 0), letters(spark))
     assert spark.table("default.dead_letters_by_name").count() == 2
 
 
 def test_a_missing_schema_is_one_line(spark: SparkSession) -> None:
     with pytest.raises(DeadLetterError) as caught:
-        DeltaDeadLetters("no_such_schema.dead", log_id).check(spark)
+        DeltaDeadLetters("no_such_schema.dead").check(spark)
     assert "\n" not in str(caught.value)
 
 
 def test_the_letters_of_a_micro_batch_are_there_once(spark: SparkSession, tmp_path: Path) -> None:
     """An engine that died after writing has its letters written again by the next; another group's are its own."""
-    target = DeltaDeadLetters(str(tmp_path / "dead"), log_id)
+    target = DeltaDeadLetters(str(tmp_path / "dead"))
     for stamp in (BatchStamp(1, 7), BatchStamp(1, 7), BatchStamp(2, 0)):
         target.write(spark, "billing", stamp, letters(spark))
-    target.write(spark, "shipping", BatchStamp(1, 7), letters(spark))
+    target.write(spark, claim_of("shipping"), BatchStamp(1, 7), letters(spark))
     found = spark.read.format("delta").load(str(tmp_path / "dead")).groupBy("group_id").count().collect()
     assert {row.group_id: row["count"] for row in found} == {"billing": 4, "shipping": 2}
 
 
 def test_an_append_that_happened_though_it_raised_is_believed(spark: SparkSession, tmp_path: Path) -> None:
     place = str(tmp_path / "dead")
-    DeltaDeadLetters(place, log_id).check(spark)
-    DeltaDeadLetters(RaisesAfter(path=place), log_id).write(spark, "billing", BatchStamp(1, 7), letters(spark))
+    DeltaDeadLetters(place).check(spark)
+    DeltaDeadLetters(RaisesAfter(path=place)).write(spark, claim_of("billing"), BatchStamp(1, 7), letters(spark))
     assert spark.read.format("delta").load(place).count() == 2
 
 
@@ -88,13 +85,13 @@ def test_an_append_that_did_not_happen_though_nothing_was_raised_is_a_fault(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     place = str(tmp_path / "dead")
-    DeltaDeadLetters(place, log_id).check(spark)
+    DeltaDeadLetters(place).check(spark)
     with pytest.raises(DeadLetterError, match=f"dead-letter table {place}: the append is not in its log"):
-        DeltaDeadLetters(DoesNothing(path=place), log_id).write(spark, "billing", BatchStamp(1, 7), letters(spark))
+        DeltaDeadLetters(DoesNothing(path=place)).write(spark, claim_of("billing"), BatchStamp(1, 7), letters(spark))
 
 
 def test_letters_that_a_successor_has_written_are_not_written_again(spark: SparkSession, tmp_path: Path) -> None:
-    target = DeltaDeadLetters(str(tmp_path / "dead"), log_id)
+    target = DeltaDeadLetters(str(tmp_path / "dead"))
     for stamp in (BatchStamp(1, 7), BatchStamp(2, 0), BatchStamp(1, 7)):
         target.write(spark, "billing", stamp, letters(spark))
     assert spark.read.format("delta").load(str(tmp_path / "dead")).count() == 4

@@ -66,7 +66,7 @@ def test_what_was_journaled_but_not_written_is_dropped(place: SinkPlace) -> None
     sink, epoch, _ = place.claimed()
     sink.commit(BatchStamp(epoch, 0), place.rows(1), b"absorbed")
     sink.forget()
-    sink.journal().put(BatchStamp(epoch, 1), sink._entry(b"never written").to_bytes())
+    sink.writer.journal.put(BatchStamp(epoch, 1), sink._entry(b"never written").to_bytes())
     assert place.claimed()[2] is None
     assert place.journal() == [(2, -1)]
 
@@ -119,7 +119,7 @@ def test_a_claim_below_anothers_is_fenced(place: SinkPlace) -> None:
     place.claimed()
     slow.prepare(SCHEMA)
     with pytest.raises(FencedError, match="another engine has claimed"):
-        slow.claim(1, NO_STAMP)
+        slow.claim(place.writer(1), NO_STAMP)
 
 
 def test_a_claim_that_comes_in_while_an_append_is_under_way(place: SinkPlace, tmp_path: Path) -> None:
@@ -224,8 +224,8 @@ def test_a_sink_that_is_gone_takes_its_rows_along(place: SinkPlace, tmp_path: Pa
 
 def test_groups_do_not_fence_each_other(place: SinkPlace) -> None:
     ours, epoch, _ = place.claimed()
-    theirs = place.engine(group_id="billing/us")
-    assert theirs.claim(9, NO_STAMP) is None
+    theirs = place.engine()
+    assert theirs.claim(place.writer(9, "billing/us"), NO_STAMP) is None
     theirs.commit(BatchStamp(9, 0), place.rows(9), b"")
     ours.commit(BatchStamp(epoch, 0), place.rows(1), b"")
     assert place.written() == [1, 9]

@@ -10,6 +10,7 @@ import pytest
 from share_spark.delta.location import Location
 from share_spark.model.records import DeliveryState, InFlightBatch
 from share_spark.partition import PartitionLimits
+from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
 from tests.support.engine_on_delta import DeltaWorld
 from tests.support.engine_world import ACCEPT, RELEASE
@@ -46,10 +47,9 @@ def test_a_long_fragmented_segment_is_restored_in_little_memory(spark: SparkSess
     location = Location.parse(str(tmp_path / "state"))
     write_segment(spark, location, partitions=PARTITIONS, ranges=RANGES, updates=UPDATES)
     settings = spark.conf.getAll
-    store = DeltaShareStateStore(
-        spark=spark, location=location, group_id=GROUP, run_id="new", limits=PartitionLimits(), updates_per_snapshot=500
-    )
-    assert store.claim() == 2
+    log = GroupLog(spark=spark, location=location, group_id=GROUP, run_id="new")
+    store = DeltaShareStateStore(log=log, limits=PartitionLimits(), updates_per_snapshot=500)
+    assert store.claim().writer_epoch == 2
     with measured(tmp_path / "peaks") as peaks:
         summaries = store.load()
     assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == settings.get(
@@ -81,7 +81,7 @@ def test_the_frame_goes_on_under_the_settings_of_the_user(
     world.produce(2)
     world.engine().run()
     store = world.engine().store
-    assert store._frame is not None
-    assert store._frame.sparkSession is spark
-    plan = store._frame._jdf.sparkSession()
+    assert store.live.state.frame is not None
+    assert store.live.state.frame.sparkSession is spark
+    plan = store.live.state.frame._jdf.sparkSession()
     assert plan.equals(spark._jsparkSession)

@@ -275,5 +275,5 @@ def refresh(world: DeltaWorld, engine: EngineLife) -> None:
     maintenance = BackgroundMaintenance(
         spark=world.spark, location=world.location, store=engine.store, refresh_ms=3_600_000, retention_ms=3_600_000
     )
-    maintenance.start()
+    maintenance.start(engine.claim)
     maintenance.close()

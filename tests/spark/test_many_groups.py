@@ -17,6 +17,7 @@ from share_spark.model.errors import FencedError
 from share_spark.model.ids import NO_STAMP, BatchStamp, SharePartitionKey
 from share_spark.model.requests import AcknowledgeType
 from share_spark.partition import PartitionLimits
+from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
 from share_spark.state.state_view import read_state
 from share_spark.state.tables import ensure_tables
@@ -54,12 +55,12 @@ class Run:
         outcomes = self.store.advance(self._controls(batch_id), batch_id=batch_id, now_ms=1_000 + batch_id)
         self.store.commit()
         self.summaries |= {outcome.key: outcome.summary for outcome in outcomes}
-        self.last = BatchStamp(self.store.writer_epoch, batch_id)
+        self.last = BatchStamp(self.store.log.writer_epoch, batch_id)
 
     def _controls(self, batch_id: int) -> Mapping[SharePartitionKey, PartitionInput]:
         partition_inputs = {}
         for partition in range(PARTITIONS):
-            key = SharePartitionKey(self.store.group_id, TOPIC_ID, partition)
+            key = SharePartitionKey(self.store.log.group_id, TOPIC_ID, partition)
             end = self.summaries[key].end_offset if key in self.summaries else 0
             ranges = [[end - 10, end - 1, AcknowledgeType.ACCEPT]] if batch_id else []
             partition_inputs[key] = PartitionInput(
@@ -74,11 +75,9 @@ class Run:
 
 
 def run_of(spark: SparkSession, location: Location, group: int, name: str) -> Run:
+    log = GroupLog(spark=spark, location=location, group_id=f"group-{group:02}", run_id=f"{name}-{group:02}")
     store = DeltaShareStateStore(
-        spark=spark,
-        location=location,
-        group_id=f"group-{group:02}",
-        run_id=f"{name}-{group:02}",
+        log=log,
         limits=PartitionLimits(lock_duration_ms=30_000),
         updates_per_snapshot=2,
         buckets=(0,),
@@ -98,7 +97,7 @@ def test_fifty_groups_commit_to_one_log_at_once(spark: SparkSession, tmp_path: P
     winners = [winner_of(first, seconds.get(group)) for group, first in enumerate(firsts)]
     for group, winner in list(enumerate(winners))[:: GROUPS // 10]:
         fresh = run_of(spark, location, group, "fresh").store
-        assert fresh.claim() == winner.store.writer_epoch + 1
+        assert fresh.claim().writer_epoch == winner.store.log.writer_epoch + 1
         assert dict(fresh.load()) == winner.summaries
         assert len(winner.summaries) == PARTITIONS
         assert (fresh.last_counted, fresh.last_time_ms) == (winner.last, 1_000 + MICRO_BATCHES - 1)
@@ -115,6 +114,6 @@ def winner_of(first: Run, second: Run | None) -> Run:
     """Of one group. Alone, it is never fenced; of two the higher epoch has got through all of its micro-batches."""
     assert second is not None or not first.fenced
     runs = [run for run in (first, second) if run is not None and not run.fenced]
-    winner = max(runs, key=lambda run: run.store.writer_epoch)
-    assert winner.last == (winner.store.writer_epoch, MICRO_BATCHES - 1)
+    winner = max(runs, key=lambda run: run.store.log.writer_epoch)
+    assert winner.last == (winner.store.log.writer_epoch, MICRO_BATCHES - 1)
     return winner

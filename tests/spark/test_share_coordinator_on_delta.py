@@ -108,7 +108,7 @@ def test_an_engine_begins_where_initialize_said(
     assert errors(loaded, initialize(4, state_epoch=3)) == [ErrorCode.NONE]
     assert world.versions() == versions
     engine = world.engine(available_now=True)
-    assert engine.store.writer_epoch == 2
+    assert engine.claim.writer_epoch == 2
     engine.run_until_done()
     assert world.calls == [(0, offset, 1) for offset in range(4, 10)]
     (summary,) = ask(loaded, SUMMARY)
@@ -177,7 +177,7 @@ def test_a_deleted_share_partition_starts_from_the_beginning(
     assert log_table(world.location).load(spark).agg({"writer_epoch": "max"}).first()[0] == 4
     world.calls.clear()
     engine = world.engine(available_now=True)
-    assert engine.store.writer_epoch == 5
+    assert engine.claim.writer_epoch == 5
     engine.run_until_done()
     assert world.calls == [(0, offset, 1) for offset in range(10)]
     assert verify(spark, world.location).agrees

@@ -36,7 +36,7 @@ def test_a_delivery_that_is_written_while_another_claims_comes_back_or_is_refuse
         except FencedError as fault:
             refused.append(fault)
 
-    left = place.disturbed(at, meanwhile).claim(old + 1, BatchStamp(old, 0))
+    left = place.claims_disturbed(at, meanwhile, old + 1, BatchStamp(old, 0))
     assert (place.written(), left) == (([], None) if refused else ([1], b"meanwhile"))
     assert bool(refused) == (at != "put")
 
@@ -51,8 +51,7 @@ def test_a_delivery_that_is_written_to_the_sink_before_while_another_one_is_clai
     def meanwhile() -> None:
         predecessor.commit(BatchStamp(old, 0), place.rows(1), b"meanwhile")
 
-    successor = place.disturbed("stamps", meanwhile, other)
-    assert successor.claim(old + 1, BatchStamp(old, 0)) == b"meanwhile"
+    assert place.claims_disturbed("stamps", meanwhile, old + 1, BatchStamp(old, 0), other) == b"meanwhile"
     assert place.written() == [1]
     with pytest.raises(FencedError):
         predecessor.commit(BatchStamp(old, 1), place.rows(2), b"")
@@ -62,7 +61,7 @@ def test_a_delivery_that_is_written_to_the_sink_before_while_another_one_is_clai
 def test_a_delivery_that_is_forgotten_while_another_claims_was_absorbed(place: SinkPlace, at: str) -> None:
     predecessor, old, _ = place.claimed()
     predecessor.commit(BatchStamp(old, 0), place.rows(1), b"absorbed by micro-batch 1")
-    left = place.disturbed(at, predecessor.forget).claim(old + 1, BatchStamp(old, 1))
+    left = place.claims_disturbed(at, predecessor.forget, old + 1, BatchStamp(old, 1))
     assert left is None
     assert place.claimed(counted=BatchStamp(old, 1))[2] is None
 
@@ -80,7 +79,7 @@ def test_a_successor_that_dies_inside_its_claim_leaves_everything_to_the_next(
         raise Death
 
     with pytest.raises(Death):
-        place.disturbed(at, dies, other).claim(place.epochs, BatchStamp(old, 0))
+        place.claims_disturbed(at, dies, place.epochs, BatchStamp(old, 0), other)
     assert place.claimed(counted=BatchStamp(old, 0))[2] == b"not absorbed"
     with pytest.raises(FencedError):
         predecessor.commit(BatchStamp(old, 1), place.rows(2), b"")
@@ -97,13 +96,13 @@ def test_a_slow_successor_whose_own_successor_has_absorbed_everything_is_fenced(
         sink.forget()
 
     with pytest.raises(FencedError):
-        place.disturbed("stamps", third).claim(old + 1, BatchStamp(old, 0))
+        place.claims_disturbed("stamps", third, old + 1, BatchStamp(old, 0))
 
 
 def test_rows_that_neither_the_state_nor_the_journal_knows_are_reported(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
     sink.commit(BatchStamp(epoch, 3), place.rows(1), b"lost")
-    sink.journal().remove(BatchStamp(epoch, 3))
+    sink.writer.journal.remove(BatchStamp(epoch, 3))
     with pytest.raises(StateError, match=r"holds rows of micro-batch 3 of writer epoch 1, whose acknowledgements are"):
         place.claimed(counted=BatchStamp(epoch, 3))
     assert place.claimed(counted=BatchStamp(epoch, 4))[2] is None

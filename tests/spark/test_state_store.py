@@ -12,7 +12,8 @@ from pyspark.sql import functions as F
 
 from share_spark.delta.location import Location
 from share_spark.model.errors import FencedError, StateError
-from share_spark.state import state_store
+from share_spark.spark.checkpointed_frame import unpersist
+from share_spark.state import group_log
 from share_spark.state.buckets import bucket_numbers
 from share_spark.state.commits import NotedCommit
 from share_spark.state.tables import log_table
@@ -49,7 +50,7 @@ def test_the_log_gives_the_live_state_after_every_micro_batch(spark: SparkSessio
     assert engine.store.segment == 1
     successor = world.engine()
     assert dict(successor.engine._summaries) == dict(engine.engine._summaries)
-    assert [successor.store.writer_epoch, successor.store.segment] == [2, 2]
+    assert [successor.claim.writer_epoch, successor.store.segment] == [2, 2]
 
 
 def test_a_segment_begins_with_every_share_partition_idle_ones_included(spark: SparkSession, tmp_path: Path) -> None:
@@ -115,9 +116,9 @@ def test_of_two_claims_of_one_epoch_the_first_wins(
     world = DeltaWorld(spark, str(tmp_path / "state"))
     early, late = (world.delta_store(world, name) for name in ("early", "late"))
     early.claim()
-    behind = state_store.tail_of(spark, world.location, GROUP, early._commits, 0)
-    monkeypatch.setattr(state_store, "tail_of", lambda *_: behind)
-    monkeypatch.setattr(state_store.CommitListing, "latest_version", lambda _self: 0)
+    behind = group_log.tail_of(spark, world.location, GROUP, early.log.opened(), 0)
+    monkeypatch.setattr(group_log, "tail_of", lambda *_: behind)
+    monkeypatch.setattr(group_log.CommitListing, "latest_version", lambda _self: 0)
     with pytest.raises(FencedError, match="writer epoch 1, run early"):
         late.claim()
 
@@ -177,7 +178,7 @@ def test_a_look_at_the_log_that_breaks_half_way_forgets_nothing(spark: SparkSess
     world = DeltaWorld(spark, str(tmp_path / "state"))
     world.produce(3)
     engine = world.engine(available_now=True)
-    engine.store._commits = FailingListing(engine.store._commits)
+    engine.store.log.commits = FailingListing(engine.store.log.commits)
     engine.run_until_done(most=5)
     assert world.calls == [(0, offset, 1) for offset in range(3)]
     assert world.windows() == ["3-3"]
@@ -189,7 +190,7 @@ def test_a_frame_that_was_lost_is_rebuilt_from_the_log(spark: SparkSession, tmp_
     world.produce(2, 1)
     engine = world.engine(available_now=True)
     engine.run()
-    state_store.unpersist(engine.store._frame)
+    unpersist(engine.store.live.state.frame)
     engine.run_until_done(most=3)
     assert world.windows() == ["2-2", "2-2"]
     assert set(world.deliveries.values()) == {1}
@@ -201,8 +202,8 @@ def test_groups_share_a_location_and_do_not_meet(spark: SparkSession, tmp_path: 
     engine = first.engine()
     engine.run()
     other = first.delta_store(first, "other-run")
-    other.group_id = "shipping"
-    assert other.claim() == 1
+    other.log.group_id = "shipping"
+    assert other.claim().writer_epoch == 1
     assert other.load() == {}
     engine.run()
     assert first.windows() == ["3-3"]

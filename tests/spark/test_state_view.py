@@ -48,7 +48,7 @@ def test_the_table_is_the_state_for_any_session_and_for_times_past(spark: SparkS
     engine.run()
     for _ in range(2):
         maintenance = maintenance_of(world, engine)
-        maintenance.start()
+        maintenance.start(engine.claim)
         maintenance.note(engine.run().touched, engine.store.segment)
         maintenance.close()
     table = state_table(world.location).sql_name()
@@ -81,7 +81,7 @@ def test_it_is_refreshed_from_a_checkpoint_that_another_process_wrote(
             engine.run()
         KeptTable(maintenance_session(spark), table).checkpoint()
         spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-        maintenance.start()
+        maintenance.start(engine.claim)
         closing = threading.Thread(target=maintenance.close)
         closing.start()
         closing.join()
@@ -115,7 +115,7 @@ def test_closed_segments_go_unless_their_history_is_wanted(spark: SparkSession, 
     before = world.windows()
     for retention_ms, kept in ((3_600_000, [0, 1, 2]), (0, [2])):
         maintenance = maintenance_of(world, engine, retention_ms)
-        maintenance.start()
+        maintenance.start(engine.claim)
         maintenance.note([], engine.store.segment)
         maintenance.close()
         assert segments(world) == kept

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from share_spark.delta.location import Location
+from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
 from share_spark.state.state_view import read_state
 from share_spark.testing.memory_delivery import RecordHandler
@@ -32,11 +33,9 @@ class DeltaWorld(InMemoryGroup):
         self.spark, self.location = spark, Location.parse(directory)
 
     def delta_store(self, _world: InMemoryGroup, run_id: str) -> DeltaShareStateStore:
+        log = GroupLog(spark=self.spark, location=self.location, group_id=GROUP, run_id=run_id)
         return DeltaShareStateStore(
-            spark=self.spark,
-            location=self.location,
-            group_id=GROUP,
-            run_id=run_id,
+            log=log,
             limits=self.limits,
             updates_per_snapshot=self.config.updates_per_snapshot,
             audit=self.config.history_retention_ms > 0,

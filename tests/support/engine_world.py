@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from share_spark.engine.micro_batch import Ports, ShareGroupEngine
+from share_spark.engine.ports import Claim
 from share_spark.engine.progress import MicroBatchProgress
 from share_spark.engine.topics import SubscribedTopics
 from share_spark.model.config import GroupConfig
@@ -92,7 +93,7 @@ class InMemoryGroup:
         """A new process: claims the group and loads its state."""
         self.runs += 1
         found = EngineLife(self, f"run{self.runs}", available_now)
-        found.engine.start()
+        found.claim = found.engine.start()
         if interrupt is not None:
             found.store.interrupt = interrupt
         return found
@@ -136,6 +137,8 @@ def memory_store(world: InMemoryGroup, run_id: str) -> InMemoryShareStateStore:
 class EngineLife:
     """One process of an engine. Drop it to kill it."""
 
+    claim: Claim
+
     def __init__(self, world: InMemoryGroup, run_id: str, available_now: bool) -> None:
         self.store = world.make_store(world, run_id)
         self.sink = InMemoryOutputSink(world.output) if world.output is not None else None
@@ -145,7 +148,7 @@ class EngineLife:
         ports = Ports(
             topics=topics,
             store=self.store,
-            delivery=InMemoryDelivery(world.topics, world.handle, self.store.member_id, world.ledgers),
+            delivery=InMemoryDelivery(world.topics, world.handle, world.ledgers),
             dead_letters=world.dead_letters,
             clock=world.clock,
             sink=self.sink,

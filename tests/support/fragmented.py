@@ -117,5 +117,5 @@ def _count_objects(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 def states_of(store: DeltaShareStateStore) -> list[SharePartition]:
     """The live states, as the frame holds them."""
-    assert store._frame is not None
-    return [pickle.loads(payload)[1] for payload in payloads_in(store._frame, STATE)]
+    assert store.live.state.frame is not None
+    return [pickle.loads(payload)[1] for payload in payloads_in(store.live.state.frame, STATE)]

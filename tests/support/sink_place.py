@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,8 @@ from pyspark.sql.types import StructType
 from share_spark.delta.journal import Journal
 from share_spark.delta.location import Location
 from share_spark.model.ids import BatchStamp
-from share_spark.output.sink import DeltaSink, sink_app_id
+from share_spark.output.sink import DeltaSink, SinkWriter
+from tests.support.claims import claim_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,15 +39,12 @@ class SinkPlace:
     group_id: str = "billing/eu"
     epochs: int = 0
 
-    def engine(self, table: Location | None = None, group_id: str | None = None) -> DeltaSink:
-        group = group_id or self.group_id
-        return DeltaSink(
-            spark=self.spark,
-            table=table or self.table,
-            journal=lambda: Journal(self.spark, str(self.state), "output", group),
-            app_id=lambda: sink_app_id(group, str(self.state)),
-            run_id=uuid.uuid4().hex[:12],
-        )
+    def engine(self, table: Location | None = None) -> DeltaSink:
+        return DeltaSink(spark=self.spark, table=table or self.table)
+
+    def writer(self, epoch: int, group_id: str | None = None) -> SinkWriter:
+        """A new run of the group, which it has claimed with ``epoch``."""
+        return SinkWriter.of(self.spark, claim_of(group_id or self.group_id, str(self.state), epoch=epoch))
 
     def claimed(
         self, table: Location | None = None, counted: BatchStamp | None = None
@@ -57,16 +54,22 @@ class SinkPlace:
         self.epochs += 1
         sink = self.engine(table)
         sink.prepare(SCHEMA)
-        return sink, self.epochs, sink.claim(self.epochs, counted or BatchStamp(self.epochs, -1))
+        return sink, self.epochs, sink.claim(self.writer(self.epochs), counted or BatchStamp(self.epochs, -1))
 
-    def disturbed(self, at: str, disturb: Callable[[], None], table: Location | None = None) -> DeltaSink:
-        """A new run, to which ``disturb`` happens once, right after its journal has done ``at``."""
+    def claims_disturbed(
+        self,
+        at: str,
+        disturb: Callable[[], None],
+        epoch: int,
+        counted: BatchStamp,
+        table: Location | None = None,
+    ) -> bytes | None:
+        """A new run claims, to which ``disturb`` happens once, right after its journal has done ``at``."""
         sink = self.engine(table)
         journal = Disturbed(self.spark, str(self.state), "output", self.group_id)
         journal.at, journal.disturb = at, disturb
-        sink.journal = lambda: journal
         sink.prepare(SCHEMA)
-        return sink
+        return sink.claim(replace(self.writer(epoch), journal=journal), counted)
 
     def rows(self, *ids: int) -> DataFrame:
         """As a delivery gives them: every column may be null."""
@@ -76,7 +79,7 @@ class SinkPlace:
         return sorted(row.id for row in (table or self.table).load(self.spark).select("id").collect())
 
     def journal(self) -> list[tuple[int, int]]:
-        return [tuple(stamp) for stamp in self.engine().journal().stamps()]
+        return [tuple(stamp) for stamp in self.writer(0).journal.stamps()]
 
     def versions(self) -> list[int]:
         return sorted(int(path.stem) for path in self.log().glob("*.json"))

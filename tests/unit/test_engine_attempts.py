@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from share_spark.engine.micro_batch import ENGINE_LOST
+from share_spark.engine.pending import ENGINE_LOST
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Delivered, MemberTrace
 from share_spark.model.errors import HandlerError
 from share_spark.model.requests import Loss

@@ -126,10 +126,7 @@ def table(*sent: Row | pa.RecordBatch) -> pa.Table:
 
 
 def acknowledgements(result: DeliveryResult) -> dict[str, Any]:
-    return {
-        str(key): [*zip(acks.first.tolist(), acks.last.tolist(), acks.ack.tolist(), strict=True)]
-        for key, acks in result.partitions.items()
-    }
+    return {str(key): [(*run,) for run in span.ranges.tolist()] for key, span in result.partitions.items()}
 
 
 def test_runs_of_all_tasks_are_sorted_and_joined() -> None:

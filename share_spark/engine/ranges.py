@@ -1,0 +1,39 @@
+"""Runs of offsets of one topic-partition as an array, so that a million of them cost no objects.
+
+Shape (n, 3), int64: first offset, last offset (inclusive), and what is said of all between them. What that is makes
+three types, which are one and the same at run time.
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ranges = NDArray[np.int64]
+
+AcquiredRanges = NewType("AcquiredRanges", Ranges)
+"""With the delivery count, which includes the delivery that begins."""
+
+AcknowledgedRanges = NewType("AcknowledgedRanges", Ranges)
+"""With the acknowledge type, or a ``Loss``, which is below 0. Ascending and disjoint."""
+
+NumberedRanges = NewType("NumberedRanges", Ranges)
+"""With the number of the dead letter that they are for."""
+
+FIRST, LAST = 0, 1
+DELIVERY_COUNT = ANSWER = NUMBER = 2
+
+NOT_ACKNOWLEDGED = AcknowledgedRanges(np.empty((0, 3), dtype=np.int64))
+
+
+def offsets_in(ranges: Ranges) -> int:
+    """How many offsets the ranges hold."""
+    return int((ranges[:, LAST] - ranges[:, FIRST] + 1).sum())
+
+
+def ascending(ranges: Ranges) -> Ranges:
+    """A copy in the order of the offsets."""
+    sorted_ranges: Ranges = ranges[np.argsort(ranges[:, FIRST], kind="stable")]
+    return sorted_ranges

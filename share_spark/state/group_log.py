@@ -1,0 +1,171 @@
+"""One group's part of the state log, as one run sees it: who may write, and which commits count.
+
+A run claims the group with an append of the next writer epoch, and looks after each of its appends whether another run
+has claimed it since. ``version`` is how far it has looked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from share_spark.delta.location import Location
+from share_spark.model.errors import FencedError, StateError
+from share_spark.spark.errors import first_line
+from share_spark.state.commits import CommitListing, CommitNote
+from share_spark.state.loading import loading_session
+from share_spark.state.log_rows import claim_row
+from share_spark.state.record_rows import SNAPSHOT
+from share_spark.state.segments import LogTail, tail_of, tail_since
+from share_spark.state.tables import ensure_tables, log_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupLog:
+    """``least_epoch``: a writer epoch that is known to have been claimed; a log that knows less has been put back to an
+    older state. ``commits``: of the log table; the first use finds them where they are left out."""
+
+    spark: SparkSession
+    location: Location
+    group_id: str
+    run_id: str
+    least_epoch: int = 0
+    commits: CommitListing | None = None
+    version: int = -1
+    writer_epoch: int = 0
+    _before_claim: tuple[int, LogTail] | None = None
+
+    @property
+    def table(self) -> Location:
+        """The log table, of all groups."""
+        return log_table(self.location)
+
+    def opened(self) -> CommitListing:
+        """The commits of the log table, which is made if it is missing. Raises StateError."""
+        if self.commits is None:
+            with self.as_state_error():
+                ensure_tables(self.spark, self.location)
+            self.commits = CommitListing.of(self.spark, self.table.directory(self.spark))
+        return self.commits
+
+    def known_topics(self) -> Iterable[tuple[str, str]]:
+        """From the snapshots of the newest valid segment; no job at all for a group without state."""
+        commits = self.opened()
+        with self.as_state_error():
+            tail = tail_of(self.spark, self.location, self.group_id, commits, commits.latest_version())
+            if tail.empty:
+                return ()
+            rows = tail.rows.where(F.col("kind") == SNAPSHOT).select("topic", "topic_id").distinct()
+            return [(row.topic, row.topic_id) for row in rows.collect()]
+
+    def claim(self) -> CommitNote:
+        """Append a claim of the next epoch; the lowest version wins a tie. Its segment is the one to write to."""
+        commits = self.opened()
+        with self.as_state_error():
+            before = commits.latest_version()
+            tail = tail_of(loading_session(self.spark), self.location, self.group_id, commits, before)
+            if tail.epoch < self.least_epoch:
+                raise StateError(
+                    f"{self.table} is older than the checkpoint of group {self.group_id!r}: it knows "
+                    f"writer epoch {tail.epoch}, the checkpoint {self.least_epoch}; if the state was restored on "
+                    "purpose, delete the checkpoint"
+                )
+            self.writer_epoch, self.version = tail.epoch + 1, before
+            self._before_claim = before, tail
+            note = self._append_claim(tail)
+        _log.info("group %s claimed with writer epoch %s", self.group_id, self.writer_epoch)
+        return note
+
+    def _append_claim(self, tail: LogTail) -> CommitNote:
+        """In a segment above all that the engine before has closed: it may prune those, with all that is in them.
+
+        It may have closed some since we looked; then the claim is said again, higher up.
+        """
+        segment, highest, is_first = tail.last_segment, tail.last_segment, True
+        while is_first or highest > segment:
+            segment = highest + 1
+            note = self.note("claim", segment, -1, tail.at_ms)
+            self.table.append(claim_row(self.spark, note), {"userMetadata": note.to_json()})
+            highest, is_first = self.look_for_claims(note, ties=is_first), False
+        return note
+
+    def note(self, kind: str, segment: int, batch_id: int, at_ms: int) -> CommitNote:
+        """What a commit of this run says of itself."""
+        return CommitNote(self.group_id, kind, self.writer_epoch, self.run_id, segment, batch_id, at_ms)
+
+    def append(self, rows: DataFrame, note: CommitNote) -> None:
+        """One blind append, then a look at what others have committed since our own last one. Raises FencedError,
+        StateError."""
+        with self.as_state_error():
+            self.table.append(rows, {"userMetadata": note.to_json()})
+        self.look_for_claims(note)
+        self._before_claim = None
+
+    def find(self, batch_id: int) -> CommitNote | None:
+        """The commit of our micro-batch, if it is among those since our own last one. Raises FencedError."""
+        found, looked_to = None, self.version
+        for version, note in self.opened().after(self.version):
+            self._refuse_foreign(note)
+            if note is not None and (note.run_id, note.batch_id) == (self.run_id, batch_id):
+                found = note
+            looked_to = version
+        self.version = looked_to
+        if found is not None:
+            self._before_claim = None
+        return found
+
+    def tail(self, session: SparkSession) -> LogTail:
+        """What counts, as of the last look. A run that has claimed and written nothing goes on from before its claim.
+        Raises StateError."""
+        commits = self.opened()
+        with self.as_state_error():
+            if self._before_claim is None:
+                return tail_of(session, self.location, self.group_id, commits, self.version)
+            version, before = self._before_claim
+            since = takewhile(lambda commit: commit.version <= self.version, commits.after(version))
+            return tail_since(session, self.location, self.group_id, before, since, self.version)
+
+    def look_for_claims(self, own: CommitNote, *, ties: bool = False) -> int:
+        """Returns the highest segment that the group's commits before ``own`` wrote to, -1 if there are none."""
+        seen, looked_to, highest = False, self.version, -1
+        for version, note in self.opened().after(self.version):
+            self._refuse_foreign(note, ties=ties and not seen)
+            seen = seen or note == own
+            if note is not None and note.group_id == self.group_id and not seen:
+                highest = max(highest, note.segment)
+            looked_to = version
+        self.version = looked_to
+        if not seen:
+            raise StateError(f"the append of {own.kind} is not in the log of {self.location}")
+        return highest
+
+    def _refuse_foreign(self, note: CommitNote | None, *, ties: bool = False) -> None:
+        """A claim above ours ends this engine; one of the same epoch only if it came first (``ties``)."""
+        if note is None or note.group_id != self.group_id or note.run_id == self.run_id:
+            return
+        if note.kind == "claim" and note.writer_epoch + int(ties) > self.writer_epoch:
+            raise FencedError(
+                f"another engine has claimed group {self.group_id!r} (writer epoch {note.writer_epoch}, "
+                f"run {note.run_id}); this one (epoch {self.writer_epoch}) stops"
+            )
+
+    @contextmanager
+    def as_state_error(self) -> Iterator[None]:
+        """Whatever Spark or the storage raises is a StateError."""
+        try:
+            yield
+        except (Py4JError, PySparkException, ValueError, OSError) as fault:
+            raise StateError(f"{self.table} cannot be used: {first_line(fault)}") from fault
