@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from share_spark.delta.app_transactions import AppTransactions
@@ -19,7 +17,7 @@ from share_spark.delta.location import Location
 from share_spark.engine.ports import RECORD_COLUMNS
 from share_spark.model.errors import DeadLetterError
 from share_spark.model.ids import BatchStamp
-from share_spark.spark.errors import first_line
+from share_spark.spark.errors import JVM_ERRORS, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,7 +54,7 @@ class DeltaDeadLetters:
             if self._location.is_free(spark):
                 self._location.create(spark, COLUMNS, properties=_PROPERTIES)
             self._refuse_foreign(spark)
-        except (PySparkException, Py4JError) as error:
+        except JVM_ERRORS as error:
             raise self._failed(error) from error
         self._checked = True
 
@@ -69,7 +67,7 @@ class DeltaDeadLetters:
         fault: Exception | None = None
         try:
             self._location.append(rows.select(*_names()), {"txnAppId": app_id, "txnVersion": str(stamp.number)})
-        except (PySparkException, Py4JError) as error:
+        except JVM_ERRORS as error:
             fault = error
         # What was raised may have happened, and Delta skips a number below the table's without a word: believe the log.
         if self._latest(spark, app_id) < stamp.number:
@@ -80,7 +78,7 @@ class DeltaDeadLetters:
         it recovers before it commits."""
         try:
             return AppTransactions(spark, self._location.directory(spark)).latest(app_id)
-        except (PySparkException, Py4JError) as error:
+        except JVM_ERRORS as error:
             raise self._failed(error) from error
 
     def _refuse_foreign(self, spark: SparkSession) -> None:

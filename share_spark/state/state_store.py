@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from share_spark.delta.journal import Journal
@@ -33,7 +31,7 @@ from share_spark.model.ids import NO_STAMP, BatchStamp, SharePartitionKey
 from share_spark.partition import PartitionLimits
 from share_spark.spark.checkpointed_frame import unpersist
 from share_spark.spark.delta_log import table_id
-from share_spark.spark.errors import first_line
+from share_spark.spark.errors import JVM_ERRORS, first_line, is_lost_block
 from share_spark.spark.progress import told
 from share_spark.state.buckets import (
     FRAME_COLUMNS,
@@ -60,7 +58,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_LOST_BLOCK = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
+_STATE_ERRORS: tuple[type[Exception], ...] = (*JVM_ERRORS, ValueError)
 _REBUILD_ATTEMPTS = 3
 
 
@@ -295,7 +293,7 @@ class DeltaShareStateStore:
     def _as_state_error(self) -> Iterator[None]:
         try:
             yield
-        except (Py4JError, PySparkException, ValueError, OSError) as fault:
+        except _STATE_ERRORS as fault:
             raise StateError(f"{log_table(self.location)} cannot be used: {first_line(fault)}") from fault
 
     def _note(self, kind: str, batch_id: int) -> CommitNote:
@@ -338,7 +336,7 @@ class DeltaShareStateStore:
             try:
                 payloads = payloads_in(tentative, OUTCOME)
             except Exception as fault:
-                if _LOST_BLOCK not in str(fault) or attempt == _REBUILD_ATTEMPTS:
+                if not is_lost_block(fault) or attempt == _REBUILD_ATTEMPTS:
                     raise
                 _log.warning("an executor took part of the live state with it; rebuilding it from the log")
                 self._frame = None
