@@ -47,6 +47,7 @@ from share_spark.output.output_sink import DeltaOutput
 from share_spark.output.sink import DeltaSink, sink_app_id
 from share_spark.output.spark_dead_letters import SparkDeadLetters
 from share_spark.partition import PartitionLimits
+from share_spark.spark.capabilities import warn_of_all
 from share_spark.state.state_store import DeltaShareStateStore
 from share_spark.topics.topic_table import EmbeddedTopicLog
 
@@ -152,6 +153,7 @@ class ShareGroup:
         Raises ConfigError, TopicError, HandlerError, StateError, FencedError; then nothing has been changed.
         """
         config = self._checked()
+        warn_of_all()
         location = Location.parse(self.state)
         checkpoint = Checkpoint.at(self.spark, self._checkpoint, location, self.group_id)
         checkpoint.check(self.group_id)

@@ -127,7 +127,7 @@ LOST_BLOCK_TEXT = Capability(
 LOST_WORKER_TEXT = Capability(
     name="Spark's text for a lost worker",
     purpose="run a delivery again when its job died with a worker",
-    fallback="every failed delivery job is run again, up to ten times, by the ledgers of its tasks",
+    fallback="a failed delivery job is run again as long as the ledgers of its tasks show that it got on",
 )
 QUERY_ID = Capability(
     name="the running query's id",

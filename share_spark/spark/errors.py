@@ -29,8 +29,13 @@ def is_lost_block(error: BaseException) -> bool:
 
 
 def is_lost_worker(error: BaseException) -> bool:
-    """May a worker or an executor have died? Where Spark's text is not to be relied on, every failure may be that."""
-    return not is_allowed(LOST_WORKER_TEXT) or any(sign in str(error) for sign in _LOST_WORKER)
+    """Does it say that a job has failed because a worker or an executor died?"""
+    return tells_lost_workers() and any(sign in str(error) for sign in _LOST_WORKER)
+
+
+def tells_lost_workers() -> bool:
+    """Are Spark's texts to be relied on? If not, any failure may be a lost worker's."""
+    return is_allowed(LOST_WORKER_TEXT)
 
 
 def first_line(error: BaseException) -> str:

@@ -33,6 +33,7 @@ from share_spark.spark.checkpointed_frame import unpersist
 from share_spark.spark.delta_log import table_id
 from share_spark.spark.errors import JVM_ERRORS, first_line, is_lost_block
 from share_spark.spark.progress import told
+from share_spark.spark.running_query import running_query_id
 from share_spark.state.buckets import (
     FRAME_COLUMNS,
     HEADER,
@@ -355,9 +356,7 @@ class DeltaShareStateStore:
 
     @property
     def _query_id(self) -> str | None:
-        """Spark sets it on the thread that runs the micro-batch."""
-        found: str | None = self.spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-        return found
+        return running_query_id(self.spark)
 
     def _adopt(self, frame: DataFrame) -> None:
         with self._lending:
