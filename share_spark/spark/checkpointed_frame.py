@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def unpersist(frame: DataFrame) -> None:
     """Free the blocks of a locally checkpointed frame now; the garbage collector would, much later."""
-    use(FREED_FRAMES, lambda: _checkpointed_rdd(frame).unpersist(False), lambda: None)
+    use(FREED_FRAMES, lambda: checkpointed_rdd(frame).unpersist(False), lambda: None)
 
 
 def checkpoint_without_check(frame: DataFrame) -> DataFrame:
@@ -22,7 +22,7 @@ def checkpoint_without_check(frame: DataFrame) -> DataFrame:
     would compute those that are missing again as soon as that job has ended."""
     checkpointed = frame.localCheckpoint(eager=False)
     jvm: Any = frame.sparkSession._jvm
-    getattr(_checkpointed_rdd(checkpointed), "checkpointData_$eq")(jvm.scala.Option.empty())
+    getattr(checkpointed_rdd(checkpointed), "checkpointData_$eq")(jvm.scala.Option.empty())
     return checkpointed
 
 
@@ -34,15 +34,21 @@ def has_own_session() -> bool:
 def in_session(frame: DataFrame, spark: SparkSession) -> DataFrame:
     """The frame as one of ``spark``: what is computed from it is computed under the settings of that session. As it is
     if it is one already."""
-    return frame if frame.sparkSession is spark else use(FRAME_OF_SESSION, lambda: _moved(frame, spark), lambda: frame)
+    return (
+        frame
+        if frame.sparkSession is spark
+        else use(FRAME_OF_SESSION, lambda: move_to_session(frame, spark), lambda: frame)
+    )
 
 
-def _moved(frame: DataFrame, spark: SparkSession) -> DataFrame:
+def move_to_session(frame: DataFrame, spark: SparkSession) -> DataFrame:
+    """By Spark's own means."""
     jvm: Any = spark._jvm
     plan = frame._jdf.queryExecution().logical()
     return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
 
 
-def _checkpointed_rdd(frame: DataFrame) -> Any:
+def checkpointed_rdd(frame: DataFrame) -> Any:
+    """The JVM's RDD that holds the blocks."""
     plan: Any = frame._jdf.queryExecution().logical()
     return plan.rdd()

@@ -13,13 +13,14 @@ from share_spark.spark.capabilities import CLONED_SESSION, use
 
 def cloned_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
     """``spark`` as it is now, with ``settings``. Takes some 0.02 s."""
-    session = use(CLONED_SESSION, lambda: _cloned(spark), lambda: _copied(spark))
+    session = use(CLONED_SESSION, lambda: clone(spark), lambda: _copied(spark))
     for key, value in settings.items():
         session.conf.set(key, value)
     return session
 
 
-def _cloned(spark: SparkSession) -> SparkSession:
+def clone(spark: SparkSession) -> SparkSession:
+    """By Spark's own means."""
     jvm_session: Any = spark._jsparkSession
     return SparkSession(spark.sparkContext, jvm_session.cloneSession())
 

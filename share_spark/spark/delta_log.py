@@ -102,10 +102,15 @@ def clean_log(spark: SparkSession, directory: str, *, has_checkpoint: bool, rete
     """Write a checkpoint unless the newest version has one; Delta then removes commits older than
     ``delta.logRetentionDuration``, and those older than ``retention_ms`` that no later checkpoint needs. Without the
     private API nothing happens: Delta does it, later, with its own checkpoints."""
-    use(LOG_CLEANUP, lambda: _clean_log(spark, directory, has_checkpoint, retention_ms), lambda: None)
+    use(
+        LOG_CLEANUP,
+        lambda: clean_log_privately(spark, directory, has_checkpoint=has_checkpoint, retention_ms=retention_ms),
+        lambda: None,
+    )
 
 
-def _clean_log(spark: SparkSession, directory: str, has_checkpoint: bool, retention_ms: int | None) -> None:
+def clean_log_privately(spark: SparkSession, directory: str, *, has_checkpoint: bool, retention_ms: int | None) -> None:
+    """As ``clean_log``, by Delta's own classes."""
     jvm: Any = spark._jvm
     log, snapshot = delta_log(spark, directory), newest(spark, directory)
     if has_checkpoint:

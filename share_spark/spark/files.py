@@ -194,11 +194,12 @@ class HadoopFiles(StorageFiles):
         """Delta knows, by the scheme: its own log depends on it. Asked once."""
         if self._shows_partial_writes is None:
             self._shows_partial_writes = use(
-                PARTIAL_WRITES, lambda: self._asked(path), lambda: shows_partial_writes_by(self.scheme)
+                PARTIAL_WRITES, lambda: self.ask_delta(path), lambda: shows_partial_writes_by(self.scheme)
             )
         return self._shows_partial_writes
 
-    def _asked(self, path: str) -> bool:
+    def ask_delta(self, path: str) -> bool:
+        """What its log store says."""
         provider = getattr(getattr(self._jvm.org.apache.spark.sql.delta.storage, "LogStore$"), "MODULE$")
         store = provider.apply(self._spark._jsparkSession)
         return bool(store.isPartialWriteVisible(self._path_class(path), self._configuration))

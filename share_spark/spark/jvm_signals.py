@@ -22,7 +22,7 @@ class JvmSignals:
     def take(self, spark: SparkSession, names: Sequence[str]) -> None:
         """Signals by name (``INT``); once. Without the private API the JVM keeps its own handlers."""
         if not self._before:
-            use(JVM_SIGNALS, lambda: self._take(spark, names), lambda: None)
+            use(JVM_SIGNALS, lambda: self.take_privately(spark, names), lambda: None)
 
     def release(self) -> None:
         """The JVM's own handlers again."""
@@ -33,7 +33,8 @@ class JvmSignals:
             pass
         self._before.clear()
 
-    def _take(self, spark: SparkSession, names: Sequence[str]) -> None:
+    def take_privately(self, spark: SparkSession, names: Sequence[str]) -> None:
+        """As ``take``, by the JVM's classes."""
         from pyspark.java_gateway import ensure_callback_server_started
 
         gateway: Any = spark.sparkContext._gateway

@@ -26,13 +26,18 @@ def with_task_thread(rows: DataFrame, columns: Sequence[str], name: str) -> Data
     ``reflect``."""
     if is_allowed(TASK_THREAD):
         try:
-            return rows.selectExpr(*columns, f"{_THREAD} AS {name}")
+            return named_thread(rows, columns, name)
         except AnalysisException as fault:
             frame = rows.selectExpr(*columns, f"{_NO_THREAD} AS {name}")
             give_up(TASK_THREAD, str(fault).splitlines()[0])
             return frame
     warn_once(TASK_THREAD)
     return rows.selectExpr(*columns, f"{_NO_THREAD} AS {name}")
+
+
+def named_thread(rows: DataFrame, columns: Sequence[str], name: str) -> DataFrame:
+    """With the thread's name. Raises AnalysisException where ``reflect`` is forbidden."""
+    return rows.selectExpr(*columns, f"{_THREAD} AS {name}")
 
 
 def stage_attempt(task_thread: str | None) -> int | None:
