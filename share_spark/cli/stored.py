@@ -1,5 +1,5 @@
-"""Commands beside a run: compact, history, verify on state that is stored, doctor on the installation. Each in a session
-of its own."""
+"""Commands beside a run: compact, history, verify on state that is stored, doctor on the installation. Each in a
+session of its own."""
 
 from __future__ import annotations
 

@@ -134,9 +134,10 @@ def _worked_off(spark: SparkSession, task: HandlerTask, action: Callable[[], pa.
         except ShareError:
             raise
         except Exception as fault:  # noqa: BLE001 - whatever Spark, or the source of the records, makes of it
-            before, entered = entered, _entered(task)
-            if not is_lost_worker(fault) and (tells_lost_workers() or entered == before or run.reports_only):
-                return _broken_off(task, fault)
+            if not is_lost_worker(fault):
+                before, entered = entered, -1 if tells_lost_workers() else _entered(task)
+                if entered == before or run.reports_only:
+                    return _broken_off(task, fault)
             log.warning("handler %s: a worker was lost and with it the job; it goes on", task.name)
     return DeliveryResult(lost=True)
 

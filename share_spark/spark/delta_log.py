@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from delta.tables import DeltaTable
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -50,8 +51,16 @@ def has_version(spark: SparkSession, directory: str) -> bool:
     return use(
         DELTA_SNAPSHOT,
         lambda: int(newest(spark, directory).version()) >= 0,
-        lambda: bool(DeltaTable.forPath(spark, directory).history(1).collect()),
+        lambda: _can_be_loaded(spark, directory),
     )
+
+
+def _can_be_loaded(spark: SparkSession, directory: str) -> bool:
+    """Reading looks at the log again."""
+    try:
+        return bool(spark.read.format("delta").load(directory).schema.fields)
+    except PySparkException:
+        return False
 
 
 def table_id(spark: SparkSession, directory: str) -> str:

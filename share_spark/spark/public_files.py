@@ -7,7 +7,6 @@ import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from pyarrow import fs
 
@@ -186,10 +185,11 @@ class ArrowFiles(StorageFiles):
 
 
 def _local(path: str) -> Path:
-    """Of a plain path or a ``file:`` URI (Spark writes both ``file:/`` and ``file:///``)."""
+    """Of a plain path, or one with the scheme ``file`` (Spark writes both ``file:/`` and ``file:///``); as Hadoop's ``Path``,
+    it takes nothing in it for an escape."""
     if scheme_of(path) != "file":
         return Path(path)
-    return Path("/" + unquote(path.partition(":")[2]).lstrip("/"))
+    return Path("/" + path.partition(":")[2].lstrip("/"))
 
 
 def _is_checksum(name: str) -> bool:
