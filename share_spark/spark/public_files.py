@@ -185,8 +185,8 @@ class ArrowFiles(StorageFiles):
 
 
 def _local(path: str) -> Path:
-    """Of a plain path, or one with the scheme ``file`` (Spark writes both ``file:/`` and ``file:///``); as Hadoop's ``Path``,
-    it takes nothing in it for an escape."""
+    """Of a plain path, or one with the scheme ``file``, which Spark writes as ``file:/`` and as ``file:///``. As in
+    Hadoop's ``Path``, nothing in it is an escape."""
     if scheme_of(path) != "file":
         return Path(path)
     return Path("/" + path.partition(":")[2].lstrip("/"))
