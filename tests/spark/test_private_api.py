@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from share_spark import cli
 from share_spark.spark.capabilities import ALL, Capability
 from share_spark.spark.probes import Place, prepared, probe
 
@@ -23,3 +24,11 @@ def place(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Plac
 @pytest.mark.parametrize("capability", ALL, ids=lambda one: one.name.replace(" ", "_"))
 def test_it_is_there_and_does_what_it_did(place: Place, capability: Capability) -> None:
     probe(capability, place)
+
+
+@pytest.mark.slow
+def test_the_doctor_finds_all_of_it(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(ALL)
+    assert [line for line in lines if " available  " not in line] == []
