@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from share_spark.delta.location import Location
 from share_spark.model.errors import ConfigError
+from share_spark.spark.files import StorageFiles, files_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +26,7 @@ _NOTE = "share_group.json"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint directory, reached through Hadoop's file system."""
+    """A checkpoint directory, on whatever storage Spark can reach."""
 
     spark: SparkSession
     directory: str
@@ -64,34 +65,22 @@ class Checkpoint:
         self._write(json.dumps({"group_id": group_id, "handler": handler, "writer_epoch": writer_epoch}))
 
     def _note(self) -> dict[str, Any] | None:
-        if not self._exists(_NOTE):
+        text = self._files().read(self._path(_NOTE))
+        if text is None:
             return None
-        stream = self._files().open(self._path(_NOTE))
-        try:
-            text: str = self._jvm().org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-        finally:
-            stream.close()
         try:
             return dict(json.loads(text))
         except ValueError:
             raise ConfigError(f"checkpoint {self.directory}: {_NOTE} is damaged") from None
 
     def _write(self, text: str) -> None:
-        stream = self._files().create(self._path(_NOTE), True)
-        try:
-            stream.write(bytearray(text.encode()))
-        finally:
-            stream.close()
+        self._files().write(self._path(_NOTE), text.encode())
 
     def _exists(self, name: str) -> bool:
-        return bool(self._files().exists(self._path(name)))
+        return self._files().exists(self._path(name))
 
-    def _files(self) -> Any:
-        configuration = self.spark._jsparkSession.sessionState().newHadoopConf()
-        return self._path("").getFileSystem(configuration)
+    def _files(self) -> StorageFiles:
+        return files_at(self.spark, self.directory)
 
-    def _path(self, name: str) -> Any:
-        return self._jvm().org.apache.hadoop.fs.Path(f"{self.directory}/{name}" if name else self.directory)
-
-    def _jvm(self) -> Any:
-        return self.spark._jvm
+    def _path(self, name: str) -> str:
+        return f"{self.directory.rstrip('/')}/{name}"

@@ -228,7 +228,7 @@ class ShareGroupQuery:
     def _is_running(self, query: StreamingQuery) -> bool:
         try:
             return query.isActive
-        except Exception as fault:  # noqa: BLE001 - whatever py4j makes of a JVM that is gone
+        except Exception as fault:  # noqa: BLE001 - whatever PySpark makes of a JVM that is gone
             self._fault = self._fault or EnvironmentFault(f"Spark's JVM does not answer any more: {fault}")
             return False
 

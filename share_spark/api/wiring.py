@@ -26,6 +26,7 @@ from share_spark.output.output_sink import DeltaOutput
 from share_spark.output.sink import DeltaSink
 from share_spark.output.spark_dead_letters import SparkDeadLetters
 from share_spark.partition import PartitionLimits
+from share_spark.spark.capabilities import warn_of_all
 from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
 from share_spark.topics.topic_table import EmbeddedTopicLog
@@ -34,6 +35,7 @@ from share_spark.topics.topic_table import EmbeddedTopicLog
 def start_query(spec: ShareGroupSpec) -> ShareGroupQuery:
     """See ``ShareGroup.start``."""
     spec.check()
+    warn_of_all()
     config = spec.config
     location = Location.parse(spec.state)
     checkpoint = Checkpoint.at(spec.spark, spec.checkpoint, location, spec.group_id)

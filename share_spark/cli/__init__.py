@@ -15,13 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from share_spark.cli.arguments import parse_compaction, parse_job
 from share_spark.cli.outcome import BAD_INPUT, FAILED, guarded
 from share_spark.cli.running import run, run_job, state_sql
-from share_spark.cli.stored import run_compact, run_history, run_prepare, run_verify
+from share_spark.cli.stored import run_compact, run_doctor, run_history, run_prepare, run_verify
 from share_spark.spark.progress import PROGRESS_LOGGER
 
 __all__ = ["BAD_INPUT", "FAILED", "guarded", "main", "parse_compaction", "parse_job", "run", "state_sql"]
 
 _STORED: Mapping[str, Callable[[Sequence[str]], int]] = {
     "compact": run_compact,
+    "doctor": run_doctor,
     "history": run_history,
     "prepare": run_prepare,
     "verify": run_verify,

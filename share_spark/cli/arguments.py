@@ -84,7 +84,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> _Parser:
     parser = _Parser(prog="share-spark", description="Kafka share groups on Spark and Delta.", allow_abbrev=False)
     commands = parser.add_subparsers(
-        dest="command", required=True, metavar="run, compact, history, verify or prepare", parser_class=_Parser
+        dest="command", required=True, metavar="run, compact, history, verify, doctor or prepare", parser_class=_Parser
     )
     for name, help_text, add_options in (
         ("run", "run a share group", _add_run),
@@ -92,6 +92,7 @@ def _parser() -> _Parser:
         ("history", "what happened to one record", _add_history),
         ("verify", "check the state log against itself", _add_verify),
         ("prepare", "once: fetch the jars, make the archive that halves the time of a start", lambda _: None),
+        ("doctor", "what of Spark's and Delta's private API is to be had here", _add_doctor),
     ):
         command = commands.add_parser(name, help=help_text, allow_abbrev=False)
         add_options(command)
@@ -118,6 +119,10 @@ def _add_run(command: argparse.ArgumentParser) -> None:
     add("--kafka-option", action="append", default=[], metavar="KEY=VALUE", help="a Kafka client setting; repeatable")
     add("--checkpoint", metavar="PATH", help="Spark's checkpoint; default: below the state directory")
     add("--query-name", metavar="NAME", help="name of the streaming query in Spark's UI")
+
+
+def _add_doctor(_command: argparse.ArgumentParser) -> None:
+    """No options of its own."""
 
 
 def _add_verify(command: argparse.ArgumentParser) -> None:

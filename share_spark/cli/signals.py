@@ -26,6 +26,8 @@ import threading
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from share_spark.spark.jvm_signals import JvmSignals
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -40,8 +42,7 @@ class StopSignals:
         self._counts = {"python": 0, "jvm": 0}
         self._name: str | None = None
         self._before: dict[signal.Signals, Any] = {}
-        self._jvm_before: list[tuple[Any, Any]] = []
-        self._jvm: Any = None
+        self._jvm_signals = JvmSignals(lambda number: self._note("jvm", number))
 
     @property
     def requested(self) -> str | None:
@@ -57,7 +58,7 @@ class StopSignals:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        self._release_jvm()
+        self._jvm_signals.release()
 
     def adopt(self, spark: SparkSession) -> None:
         """Listen to the session's JVM as well.
@@ -66,8 +67,7 @@ class StopSignals:
         that cancels every job.
         """
         self._listen()
-        if not self._jvm_before:
-            self._take_jvm(spark)
+        self._jvm_signals.take(spark, ("INT", "TERM"))
 
     def _listen(self) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -75,25 +75,6 @@ class StopSignals:
         for number in _SIGNALS:
             before = signal.signal(number, self._on_python)
             self._before.setdefault(number, before)
-
-    def _take_jvm(self, spark: SparkSession) -> None:
-        from pyspark.java_gateway import ensure_callback_server_started
-
-        gateway: Any = spark.sparkContext._gateway
-        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
-        self._jvm = gateway.jvm
-        handler = _JvmSignalHandler(self)
-        for name in ("INT", "TERM"):
-            number = self._jvm.sun.misc.Signal(name)
-            self._jvm_before.append((number, self._jvm.sun.misc.Signal.handle(number, handler)))
-
-    def _release_jvm(self) -> None:
-        try:
-            for number, handler in self._jvm_before:
-                self._jvm.sun.misc.Signal.handle(number, handler)
-        except Exception:  # noqa: BLE001 - the JVM has gone, with its handlers
-            pass
-        self._jvm_before.clear()
 
     def _on_python(self, number: int, _frame: FrameType | None) -> None:
         self._note("python", number)
@@ -104,19 +85,6 @@ class StopSignals:
         self._name = signal.Signals(number).name
         if self._counts[way] > 1:
             _leave()
-
-
-class _JvmSignalHandler:
-    """``sun.misc.SignalHandler``, in Python; called on a thread of py4j's."""
-
-    def __init__(self, signals: StopSignals) -> None:
-        self._signals = signals
-
-    def handle(self, number: Any) -> None:
-        self._signals._note("jvm", int(number.getNumber()))
-
-    class Java:
-        implements = ("sun.misc.SignalHandler",)
 
 
 def _leave() -> None:

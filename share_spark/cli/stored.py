@@ -1,4 +1,5 @@
-"""Commands on state that is stored: compact, history, verify. Each in a session of its own. And `prepare`, once."""
+"""Commands beside a run: compact, history, verify on state that is stored, doctor on the installation. Each in a
+session of its own."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from share_spark.cli.arguments import parse_compaction, parsed
 from share_spark.cli.command_session import command_session
 from share_spark.cli.outcome import FAILED
 from share_spark.delta.location import Location
+from share_spark.spark.capabilities import Verdict
 
 
 def run_prepare(arguments: Sequence[str]) -> int:
@@ -56,3 +58,27 @@ def run_verify(arguments: Sequence[str]) -> int:
         report = verify(spark, place, given.group, given.bucket)
     print("\n".join(verify_lines(report)), flush=True)
     return 0 if report.agrees else FAILED
+
+
+def run_doctor(arguments: Sequence[str]) -> int:
+    """`share-spark doctor`: a line for each use of private API, with what the fallback means where it is taken."""
+    from share_spark.spark.probes import verdicts
+
+    parsed(arguments)
+    with command_session("share-spark doctor") as spark:
+        found = verdicts(spark)
+    print("\n".join(doctor_lines(found)), flush=True)
+    return 0
+
+
+def doctor_lines(verdicts: Sequence[Verdict]) -> list[str]:
+    """For people."""
+    width = max(len(one.capability.name) for one in verdicts)
+    return [f"  {one.capability.name:<{width}}  {_meaning(one)}" for one in verdicts]
+
+
+def _meaning(found: Verdict) -> str:
+    if found.available:
+        return f"available  {found.capability.purpose}"
+    weaker = f"; weaker: {found.capability.weakens}" if found.capability.weakens else ""
+    return f"fallback   {found.capability.fallback}{weaker} ({found.reason})"

@@ -10,27 +10,27 @@ A worker that is lost: Spark runs its task again, which goes on from the ledger.
 runs a task once), or has done so too often, the job is run again here, with the same effect; in the end without
 entering the handler any more, for what is known.
 
-Output rows of accepted records leave the workers in the same frame and stay on the executors (``held``) until a sink
-has read them; without a declared output schema there are none, and nothing is kept.
+Output rows of accepted records leave the workers in the same frame and stay on the executors (``held_frame``) until a
+sink has read them; without a declared output schema there are none, and nothing is kept.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from share_spark.delivery.frame import RUN_TYPE, frame_runs, settled
-from share_spark.delivery.held_frame import HeldFrame
+from share_spark.delivery.held_frame import held
+from share_spark.delivery.ledger import CallStatus
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.result import DeliveryResult, decoded, read_once
 from share_spark.delivery.runs import OUTPUT_COLUMN, RUN_SCHEMA, RunLog
@@ -38,16 +38,12 @@ from share_spark.delivery.traces import WORKER_LOST, codes_of, read_delivery
 from share_spark.delivery.worker import DELIVERY_PROPERTY, TASK_COLUMN, DeliveryRun, HandlerTask, Terms, packed
 from share_spark.handlers.handler import HANDLER_COLUMNS, KEY_COLUMNS, Handler, HandlerKind
 from share_spark.model.errors import HandlerError, ShareError, TopicError
-from share_spark.spark.errors import first_line
+from share_spark.spark.errors import first_line, is_lost_worker, tells_lost_workers
+from share_spark.spark.task_thread import give_up_task_thread, with_task_thread
 
 __all__ = ["WORKER_LOST", "DeliveryResult", "deliver"]
 
 log = logging.getLogger(__name__)
-
-_FIRST_OF_TASK = "(monotonically_increasing_id() & 8589934591L) = 0"
-_THREAD = f"CASE WHEN {_FIRST_OF_TASK} THEN reflect('java.lang.Thread', 'currentThread') END"
-"""The thread's name, which holds the stage attempt (see ``worker.is_first_attempt``), on each
-task's first row only."""
 
 _MOST_RUNS = 10
 """Jobs that may die with their workers before one only reports."""
@@ -55,9 +51,6 @@ _MOST_RUNS = 10
 _HEADERS = "coalesce(headers, cast(array() AS array<struct<key:string,value:binary>>)) AS headers"
 """No list is null: Spark 4.0 adds up the size of an Arrow batch after every row, which for null
 lists is a loop over all rows so far (10,000 a batch: three times the time of the whole stage)."""
-
-_LOST = ("Python worker exited unexpectedly", "ExecutorLostFailure")
-"""What Spark says when a job has failed because a worker or an executor died."""
 
 
 def deliver(
@@ -106,7 +99,7 @@ def _of_frame(records: DataFrame, handler: Handler) -> DeliveryResult:
     except HandlerError as fault:
         return DeliveryResult(fault=fault)
     except Exception as fault:
-        if not _is_lost(fault):
+        if not is_lost_worker(fault):
             raise
         return DeliveryResult(lost=True)
     finally:
@@ -118,20 +111,21 @@ def _plain(frame: DataFrame, task: HandlerTask) -> DeliveryResult:
 
 
 def _with_output(frame: DataFrame, task: HandlerTask) -> DeliveryResult:
-    held = HeldFrame(frame)
+    sent = held(frame)
     try:
-        result = _worked_off(frame.sparkSession, task, held.runs)
+        result = _worked_off(frame.sparkSession, task, sent.runs)
     except BaseException:
-        held.free()
+        sent.free()
         raise
     if result.fault is None and any(result.produced.values()):
-        return replace(result, outputs=held.outputs(result.produced), free=held.free)
-    held.free()
+        return replace(result, outputs=sent.outputs(result.produced), free=sent.free)
+    sent.free()
     return result
 
 
 def _worked_off(spark: SparkSession, task: HandlerTask, action: Callable[[], pa.Table]) -> DeliveryResult:
     """The same frame each time: its tasks must find the ledgers of the records that they read before."""
+    entered = -1
     for number in range(_MOST_RUNS + 1):
         run = DeliveryRun(task.delivery, number, reports_only=number == _MOST_RUNS)
         try:
@@ -140,14 +134,25 @@ def _worked_off(spark: SparkSession, task: HandlerTask, action: Callable[[], pa.
         except ShareError:
             raise
         except Exception as fault:  # noqa: BLE001 - whatever Spark, or the source of the records, makes of it
-            if not _is_lost(fault):
-                return _broken_off(task, fault)
+            if not is_lost_worker(fault):
+                before, entered = entered, -1 if tells_lost_workers() else _entered(task)
+                if entered == before or run.reports_only:
+                    return _broken_off(task, fault)
             log.warning("handler %s: a worker was lost and with it the job; it goes on", task.name)
     return DeliveryResult(lost=True)
 
 
+def _entered(task: HandlerTask) -> int:
+    """How many records the ledgers know, as far as the driver sees them. A job that dies with its workers gets on from
+    run to run; one whose records cannot be read does not."""
+    at = task.place.deliveries(task.place.member_id)
+    return sum(int((entries.status != CallStatus.NOT_ENTERED).sum()) for one in at for entries in read_delivery(one))
+
+
 def _checked(result: DeliveryResult, task: HandlerTask, run: DeliveryRun) -> DeliveryResult:
     """Workers that die before they can call the handler are no record's fault, and would do so for ever."""
+    if result.unknown_thread is not None:
+        give_up_task_thread(result.unknown_thread)
     if run.reports_only and not result.entered and result.fault is None:
         return replace(result, fault=HandlerError(f"handler {task.name}: its workers die before it is called"))
     return result
@@ -181,7 +186,7 @@ def _handled(records: DataFrame, handler: Handler, task: HandlerTask) -> DataFra
     keys = (*(KEY_COLUMNS if task.topic is None else KEY_COLUMNS[1:]), "delivery_count")
     columns = [*wanted, *(name for name in keys if name not in wanted)]
     chosen = [_HEADERS if name == "headers" else name for name in columns]
-    return _with_task(records, chosen).mapInArrow(task, _sent_type(handler))
+    return with_task_thread(records, chosen, TASK_COLUMN).mapInArrow(task, _sent_type(handler))
 
 
 def _sent_type(handler: Handler) -> StructType:
@@ -190,22 +195,3 @@ def _sent_type(handler: Handler) -> StructType:
         return RUN_TYPE
     output = from_arrow_schema(pa.schema([field.with_nullable(True) for field in handler.output]))
     return StructType([*RUN_TYPE.fields, StructField(OUTPUT_COLUMN, output)])
-
-
-def _with_task(records: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """The columns (SQL) and TASK_COLUMN, in one step, as each costs some milliseconds of a micro-batch.
-
-    Without ``reflect`` (some shared clusters forbid it) a stage's repeat is not seen; a stage is repeated only when it
-    reads a shuffle that was lost.
-    """
-    try:
-        return records.selectExpr(*columns, f"{_THREAD} AS {TASK_COLUMN}")
-    except AnalysisException as fault:
-        frame = records.selectExpr(*columns, f"CAST(NULL AS string) AS {TASK_COLUMN}")
-        log.warning("the repeat of a whole stage would call handlers again: %s", str(fault).splitlines()[0])
-        return frame
-
-
-def _is_lost(fault: Exception) -> bool:
-    text = str(fault)
-    return any(sign in text for sign in _LOST)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from share_spark.delivery.runs import FAULT, MEASURED, PRODUCED, SPECIAL, VIOLATION, RunColumn, Runs
+from share_spark.delivery.runs import FAULT, MEASURED, PRODUCED, SPECIAL, UNKNOWN_THREAD, VIOLATION, RunColumn, Runs
 from share_spark.delivery.traces import WORKER_LOST
 from share_spark.engine.ports import AcknowledgedSpan, ErrorRun
 from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, offsets_in
@@ -44,6 +44,7 @@ class DeliveryResult:
     produced: Mapping[int, int] = field(default_factory=dict)
     outputs: DataFrame | None = None
     free: Callable[[], None] | None = None
+    unknown_thread: str | None = None
 
     def close(self) -> None:
         """Free the output rows. Safe to call twice."""
@@ -108,6 +109,7 @@ def decoded(table: pa.Table, settle: Settle) -> DeliveryResult:
         entered=sum(entered for entered, _ in measured),
         busy_s=max((busy for _, busy in measured), default=0) / 1e6,
         produced={row["first_offset"]: row["last_offset"] for row in rows if row["ack"] == PRODUCED},
+        unknown_thread=next((row["error"] for row in rows if row["ack"] == UNKNOWN_THREAD), None),
     )
 
 

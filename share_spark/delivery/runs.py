@@ -50,6 +50,10 @@ MEASURED = -25
 """Code of a row that ends a task: ``first_offset`` is how many records its handler was entered with, ``last_offset``
 how many microseconds that took."""
 
+UNKNOWN_THREAD = -26
+"""Code of a row that says in ``error`` how Spark calls a task's thread, where that does not tell the attempt of the
+stage."""
+
 SPECIAL = -20
 """All lower codes are of rows of other kinds."""
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import functools
 import io
-import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -34,6 +33,7 @@ from share_spark.delivery.ledger import CallLedger, CallStatus, LedgerEntries
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.runs import (
     FAULT,
+    UNKNOWN_THREAD,
     VIOLATION,
     RunLog,
     measured_row,
@@ -49,6 +49,7 @@ from share_spark.handlers.time_limit import TimeLimit, stuck_at
 from share_spark.model.errors import HandlerError, OutputLostError, ShareError
 from share_spark.model.requests import Loss
 from share_spark.spark.python_worker import drop_zip_importers
+from share_spark.spark.task_thread import stage_attempt
 
 TASK_COLUMN = "__task"
 """Name of the column whose first value in each task is the JVM's thread, which is named after the task."""
@@ -169,6 +170,7 @@ class _TaskRun:
             for index, batch in enumerate(batches):
                 if not index:
                     loss = self._loss_of_all(batch, has_entries)
+                    yield from self._unknown_thread(batch)
                 outcome = self._outcome(handler, batch, calls, loss)
                 log.add(batch, outcome.answers)
                 if outcome.outputs is not None:
@@ -189,6 +191,11 @@ class _TaskRun:
         """What becomes of the records without a call; None: they are to be handled."""
         first = self.run.number == 0 and is_first_attempt(_attempt_number(), batch.column(TASK_COLUMN)[0].as_py())
         return None if first or has_entries or self.is_sure else Loss.UNKNOWN
+
+    def _unknown_thread(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        thread = batch.column(TASK_COLUMN)[0].as_py()
+        if thread is not None and stage_attempt(thread) is None:
+            yield self._row(special_row(UNKNOWN_THREAD, thread))
 
     def _outcome(self, handler: Handler, batch: pa.RecordBatch, calls: Calls, loss: Loss | None) -> CallOutcome:
         """Raises HandlerError, and ShareError for a fault of our own."""
@@ -259,11 +266,10 @@ def is_first_attempt(attempt_number: int, task_thread: str | None) -> bool:
     """Whether no earlier run can have called the handler for this task's records.
 
     ``attempt_number`` counts the runs of a task within its stage attempt, speculative copies included. The attempt of
-    the stage Python is not given; ``task_thread`` holds it, as Spark names the thread of a task ``task 1.0 in stage 3.1
-    (TID 45)``: attempt 1 of stage 3. None where Spark would not say.
+    the stage Python is not given; ``task_thread`` holds it (``spark.task_thread``). None where Spark would not say;
+    where it says something else, the task's rows say so to the driver, which warns.
     """
-    stage = re.search(r"in stage \d+\.(\d+)\b", task_thread or "")
-    return attempt_number == 0 and (stage is None or stage.group(1) == "0")
+    return attempt_number == 0 and not stage_attempt(task_thread)
 
 
 @functools.lru_cache(maxsize=4)

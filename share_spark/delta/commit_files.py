@@ -1,18 +1,26 @@
 """The newest commits of a Delta table, as the files of its log say them: no snapshot, no data read.
 
 To learn that nothing has changed is one question to the file system; to learn what has, one small
-file per commit. Delta's own snapshot of the same costs a Spark job. Through Hadoop's file system, so
-on any storage that Spark can reach.
+file per commit. Delta's own snapshot of the same costs a Spark job.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from share_spark.spark.files import files_at
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_CHECKPOINT = re.compile(
+    r"(?P<version>\d{20})\.checkpoint(?:\.\d{10}\.(?P<of>\d{10})|\.(?P<uuid>[0-9a-f-]{36}))?\.(?:parquet|json)"
+)
+"""One file, one of several, or Delta's second form, which may be JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,38 +42,42 @@ class CommitFiles:
     """The ``_delta_log`` of the table in ``directory``."""
 
     def __init__(self, spark: SparkSession, directory: str) -> None:
-        self._jvm: Any = spark._jvm
         self._directory = f"{directory.rstrip('/')}/_delta_log"
-        configuration = spark._jsparkSession.sessionState().newHadoopConf()
-        self._files = self._path(self._directory).getFileSystem(configuration)
+        self._files = files_at(spark, self._directory)
 
     def latest_version(self) -> int:
         """The newest version, -1 if there is none. Lists the directory."""
-        names = (status.getPath().getName() for status in self._files.listStatus(self._path(self._directory)))
-        versions = (int(name[:20]) for name in names if name[20:] == ".json")
+        versions = (int(name[:20]) for name in self._files.names(self._directory) if name[20:] == ".json")
         return max(versions, default=-1)
 
     def exists(self, version: int) -> bool:
         """Is the file of this commit there? Not after the table was removed, or much later."""
-        return bool(self._files.exists(self._file(version)))
+        return self._files.exists(self._file(version))
 
     def read(self, version: int) -> CommitFile | None:
         """The commit, None if there is no such version yet."""
+        text = self.text(version)
+        return None if text is None else parse_commit(text)
+
+    def text(self, version: int) -> str | None:
+        """All of the file."""
         path = self._file(version)
-        if not self._files.exists(path):
-            return None
-        stream = self._files.open(path)
-        try:
-            text = str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
-        return parse_commit(text)
+        content = self._files.read(path) if self._files.exists(path) else None
+        return None if content is None else content.decode()
 
-    def _file(self, version: int) -> Any:
-        return self._path(f"{self._directory}/{version:020d}.json")
+    def checkpoint(self) -> tuple[int, list[str]]:
+        """The newest complete checkpoint as its version and its files; -1 and none if there is none."""
+        parts: dict[tuple[int, str], list[str]] = {}
+        for name in self._files.names(self._directory):
+            if found := _CHECKPOINT.fullmatch(name):
+                kind = found["of"] or found["uuid"] or ""
+                parts.setdefault((int(found["version"]), kind), []).append(f"{self._directory}/{name}")
+        whole = {key: paths for key, paths in parts.items() if not key[1].isdecimal() or len(paths) == int(key[1])}
+        newest = max(whole, default=None)
+        return (-1, []) if newest is None else (newest[0], whole[newest])
 
-    def _path(self, text: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(text)
+    def _file(self, version: int) -> str:
+        return f"{self._directory}/{version:020d}.json"
 
 
 def parse_commit(text: str) -> CommitFile:

@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from delta.tables import DeltaTable
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 
 from share_spark.model.errors import ConfigError
-from share_spark.spark.delta_log import newest, properties_of
+from share_spark.spark.delta_log import has_version, properties_of
+from share_spark.spark.errors import JVM_ERRORS
+from share_spark.spark.files import files_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -118,7 +118,7 @@ class Location:
             self._clear_beginning(spark)
             try:
                 create()
-            except (PySparkException, Py4JError) as error:
+            except JVM_ERRORS as error:
                 fault = error
             if not self.is_free(spark) and self.exists(spark):
                 return
@@ -131,13 +131,13 @@ class Location:
             time.sleep(0.1)
         if self._is_begun(spark):
             log = f"{self.path}/{_LOG}"
-            _filesystem(spark, log).delete(_hadoop_path(spark, log), True)
+            files_at(spark, log).delete(log, recursive=True)
 
     def _exists_by_now(self, spark: SparkSession, path: str) -> bool:
         """Delta remembers that there was no table, and does not look again."""
         if not any(name.endswith((".json", ".parquet")) for name in _names_in(spark, f"{path}/{_LOG}")):
             return False
-        return int(newest(spark, path).version()) >= 0
+        return has_version(spark, path)
 
     def _is_begun(self, spark: SparkSession) -> bool:
         """Is there a log without a commit, and nothing else?"""
@@ -195,16 +195,7 @@ def properties_clause(properties: Mapping[str, str]) -> str:
 
 def _names_in(spark: SparkSession, directory: str) -> list[str]:
     """Empty if it is not there."""
-    files, path = _filesystem(spark, directory), _hadoop_path(spark, directory)
-    return [status.getPath().getName() for status in files.listStatus(path)] if files.exists(path) else []
-
-
-def _filesystem(spark: SparkSession, directory: str) -> Any:
-    return _hadoop_path(spark, directory).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-
-
-def _hadoop_path(spark: SparkSession, text: str) -> Any:
-    return spark._jvm.org.apache.hadoop.fs.Path(text)  # type: ignore[union-attr]
+    return files_at(spark, directory).names(directory)
 
 
 def _absolute(text: str) -> str:

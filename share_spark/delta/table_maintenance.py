@@ -11,17 +11,18 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from delta.exceptions import DeltaConcurrentModificationException
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.location import Location
 from share_spark.spark.cloned_session import cloned_session
-from share_spark.spark.delta_log import delta_log, newest
+from share_spark.spark.delta_log import clean_log, files_of
+from share_spark.spark.errors import JVM_ERRORS
+from share_spark.spark.files import files_at
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -74,10 +75,9 @@ class KeptTable:
 
     def size(self) -> TableSize:
         """A recursive listing, and a count that Delta answers from its statistics."""
-        jvm: Any = self.session._jvm
-        path = jvm.org.apache.hadoop.fs.Path(self.place.directory(self.session))
-        summary = path.getFileSystem(self.session._jsparkSession.sessionState().newHadoopConf()).getContentSummary(path)
-        return TableSize(summary.getFileCount(), summary.getLength(), self.place.load(self.session).count())
+        directory = self.place.directory(self.session)
+        found = files_at(self.session, directory).total_size(directory)
+        return TableSize(found.files, found.bytes, self.place.load(self.session).count())
 
     def files_where(self, where: Column) -> FilesOf:
         """Of the newest version; columns ``partitionValues`` (map of text) and ``size``."""
@@ -118,29 +118,15 @@ class KeptTable:
     def checkpoint(self, log_retention_ms: int | None = None) -> None:
         """Write a checkpoint; Delta then removes commits older than ``delta.logRetentionDuration``, and those older
         than ``log_retention_ms`` that no later checkpoint needs."""
-        jvm: Any = self.session._jvm
         directory = self.place.directory(self.session)
-        log, snapshot = delta_log(self.session, directory), newest(self.session, directory)
-        if self._has_checkpoint(directory, snapshot.version()):
-            log.doLogCleanup(snapshot)
-        else:
-            log.checkpointAndCleanUpDeltaLog(snapshot, jvm.scala.Option.empty())
-        if log_retention_ms is not None:
-            boxed = jvm.java.util.stream.LongStream.of(log_retention_ms).boxed().findFirst()
-            retention = jvm.scala.jdk.javaapi.OptionConverters.toScala(boxed)
-            log.cleanUpExpiredLogs(snapshot, retention, jvm.org.apache.spark.sql.delta.TruncationGranularity.MINUTE())
-
-    def _has_checkpoint(self, directory: str, version: int) -> bool:
-        """Delta cannot write one again where it writes in place (S3, GCS): it takes the file that is there for its own
-        and then finds that it has written nothing."""
-        jvm: Any = self.session._jvm
-        pattern = jvm.org.apache.hadoop.fs.Path(f"{directory}/_delta_log/{version:020d}.checkpoint*.parquet")
-        files = pattern.getFileSystem(self.session._jsparkSession.sessionState().newHadoopConf())
-        return bool(files.globStatus(pattern))
+        files = CommitFiles(self.session, directory)
+        # Delta cannot write one again where it writes in place (S3, GCS): it takes the file that is there for its own
+        # and then finds that it has written nothing.
+        has_checkpoint = files.checkpoint()[0] == files.latest_version()
+        clean_log(self.session, directory, has_checkpoint=has_checkpoint, retention_ms=log_retention_ms)
 
     def _files(self) -> DataFrame:
-        snapshot = newest(self.session, self.place.directory(self.session))
-        return DataFrame(snapshot.allFiles().toDF(), self.session)
+        return files_of(self.session, self.place.directory(self.session))
 
 
 def giving_way(change: Callable[[], object]) -> bool:
@@ -149,7 +135,7 @@ def giving_way(change: Callable[[], object]) -> bool:
         try:
             change()
             return True
-        except (PySparkException, Py4JError) as error:
+        except JVM_ERRORS as error:
             if not is_conflict(error):
                 raise
             time.sleep(0.2 * attempt)

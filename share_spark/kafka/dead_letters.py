@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from share_spark.kafka.broker_admin import BrokerAdmin
 from share_spark.model.errors import DeadLetterError, TopicError, TopicUnreachableError
-from share_spark.spark.errors import first_line
+from share_spark.spark.errors import JVM_ERRORS, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -62,7 +60,7 @@ class KafkaDeadLetters:
         writer = records.write.format("kafka").mode("append").options(**self._options.spark_sink())
         try:
             writer.option("topic", self._topic).save()
-        except (PySparkException, Py4JError) as error:
+        except JVM_ERRORS as error:
             reason = self._options.without_secrets(first_line(error))
             raise DeadLetterError(f"dead-letter topic {self._topic!r}: {reason}") from error
 

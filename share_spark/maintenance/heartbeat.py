@@ -12,13 +12,13 @@ import logging
 import threading
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from share_spark.delivery.ledger_place import LEDGERS
 from share_spark.delta.location import Location
 from share_spark.model.ids import NO_STAMP
+from share_spark.spark.files import StorageFiles, files_at
 from share_spark.state.tables import log_table
 
 if TYPE_CHECKING:
@@ -29,73 +29,41 @@ _log = logging.getLogger(__name__)
 BEAT_MS = 10_000
 """How often a heartbeat file is written."""
 
-_SETTLE_S = 1.0
-"""An object store (s3a) only looks whether there is a file, then writes: of those who have done so at once the last one
-has it, and a reader that waits so long sees that."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SmallFile:
-    """A file with a line of text, through Hadoop's file system, so on any storage that Spark can reach."""
+    """A file with a line of text."""
 
-    path: Any
-    _files: Any
-    _jvm: Any
+    path: str
+    _files: StorageFiles
 
     @classmethod
     def of(cls, spark: SparkSession, path: str) -> SmallFile:
         """Nothing is opened or made."""
-        jvm: Any = spark._jvm
-        place = jvm.org.apache.hadoop.fs.Path(path)
-        return cls(place, place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), jvm)
+        return cls(path, files_at(spark, path))
 
     def write(self, text: str) -> None:
         """Over whatever is there."""
-        self._write(text, True)
+        self._files.write(self.path, text.encode())
 
     def create(self, text: str) -> bool:
         """Only if there is none; did it? Two at once: one does, if they say different things."""
-        self._files.mkdirs(self.path.getParent())
-        try:
-            if self._files.getUri().getScheme() == "file":  # Hadoop's own create is not atomic here
-                with Path(self.path.toUri().getPath()).open("x", encoding="utf-8") as file:
-                    file.write(text)
-                return True
-            self._write(text, False)
-        except Exception:
-            if self.modified_at_ms() is None:
-                raise
-            return False
-        time.sleep(_SETTLE_S)
-        return self.read() == text
+        return self._files.create(self.path, text.encode())
 
     def read(self) -> str:
         """The text; empty if there is none, or if it is being written just now."""
         try:
-            stream = self._files.open(self.path)
-            try:
-                return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-            finally:
-                stream.close()
-        except Exception:  # noqa: BLE001 - the text is only shown, nothing is decided by it
+            return (self._files.read(self.path) or b"").decode()
+        except Exception:  # noqa: BLE001 - nobody's decision rests on the text
             return ""
 
     def modified_at_ms(self) -> int | None:
         """When it was written last; None if there is none."""
-        if not self._files.exists(self.path):
-            return None
-        return int(self._files.getFileStatus(self.path).getModificationTime())
+        return self._files.modified_at_ms(self.path)
 
     def delete(self) -> None:
         """If it is there."""
-        self._files.delete(self.path, False)
-
-    def _write(self, text: str, overwrite: bool) -> None:
-        stream = self._files.create(self.path, overwrite)
-        try:
-            stream.write(bytearray(text, "utf-8"))
-        finally:
-            stream.close()
+        self._files.delete(self.path)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -134,8 +102,8 @@ class Heartbeat:
 
 
 def heartbeat_file(spark: SparkSession, location: Location, group_id: str) -> SmallFile:
-    """The heartbeat of a group's engine: written within the last seconds while one runs."""
-    return SmallFile.of(spark, f"{_directory(spark, location)}/alive/{quote(group_id, safe='')}")
+    """The heartbeat of a group's engine: there and young while one runs."""
+    return SmallFile.of(spark, f"{_beside_log(spark, location)}/alive/{quote(group_id, safe='')}")
 
 
 _CLAIM = f"-{NO_STAMP.batch_id}"
@@ -146,21 +114,18 @@ _ASIDE = "."
 
 
 def has_journals(spark: SparkSession, location: Location, group_id: str) -> bool:
-    """Has an engine of the group left work in a journal, of whatever purpose? An entry of a claim is none, nor is a
-    temporary file that was not renamed (``Journal.put``)."""
-    jvm: Any = spark._jvm
-    directory = jvm.org.apache.hadoop.fs.Path(_directory(spark, location))
-    files = directory.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-    found = [status.getPath() for status in files.listStatus(directory)] if files.exists(directory) else []
-    purposes = [at for at in found if at.getName() != LEDGERS]
-    journals = [jvm.org.apache.hadoop.fs.Path(purpose, quote(group_id, safe="")) for purpose in purposes]
-    left = [status.getPath().getName() for at in journals if files.isDirectory(at) for status in files.listStatus(at)]
+    """Has an engine of the group left work in a journal, of whatever purpose? A claim that it noted is none, nor is
+    what it did not live to put in its place (``Journal.put``)."""
+    top = _beside_log(spark, location)
+    files = files_at(spark, top)
+    journals = [f"{top}/{purpose}/{quote(group_id, safe='')}" for purpose in files.names(top) if purpose != LEDGERS]
+    left = [name for at in journals if files.is_directory(at) for name in files.names(at)]
     return any(not name.startswith(_ASIDE) and not name.endswith(_CLAIM) for name in left)
 
 
 def lock_file(spark: SparkSession, location: Location) -> SmallFile:
     """The lock that one compaction at a time holds on a state location."""
-    return SmallFile.of(spark, f"{_directory(spark, location)}/compaction")
+    return SmallFile.of(spark, f"{_beside_log(spark, location)}/compaction")
 
 
 def age_ms(file: SmallFile) -> int | None:
@@ -169,5 +134,5 @@ def age_ms(file: SmallFile) -> int | None:
     return None if at is None else int(time.time() * 1_000) - at
 
 
-def _directory(spark: SparkSession, location: Location) -> str:
+def _beside_log(spark: SparkSession, location: Location) -> str:
     return f"{log_table(location).directory(spark).rstrip('/')}/_share_spark"

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from share_spark.delta.app_transactions import AppTransactions
@@ -18,7 +16,7 @@ from share_spark.delta.location import Location
 from share_spark.engine.ports import RECORD_COLUMNS, Claim
 from share_spark.model.errors import DeadLetterError
 from share_spark.model.ids import BatchStamp
-from share_spark.spark.errors import first_line
+from share_spark.spark.errors import JVM_ERRORS, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,7 +51,7 @@ class DeltaDeadLetters:
             if self._location.is_free(spark):
                 self._location.create(spark, COLUMNS, properties=_PROPERTIES)
             self._refuse_foreign(spark)
-        except (PySparkException, Py4JError) as error:
+        except JVM_ERRORS as error:
             raise self._failed(error) from error
         self._checked = True
 
@@ -66,7 +64,7 @@ class DeltaDeadLetters:
         fault: Exception | None = None
         try:
             self._location.append(rows.select(*_names()), {"txnAppId": app_id, "txnVersion": str(stamp.number)})
-        except (PySparkException, Py4JError) as error:
+        except JVM_ERRORS as error:
             fault = error
         # After an error the append may have been committed all the same, and Delta skips a number below the table's
         # without an error. So what counts is the table's log.
@@ -78,7 +76,7 @@ class DeltaDeadLetters:
         it recovers before it commits."""
         try:
             return AppTransactions(spark, self._location.directory(spark)).latest(app_id)
-        except (PySparkException, Py4JError) as error:
+        except JVM_ERRORS as error:
             raise self._failed(error) from error
 
     def _refuse_foreign(self, spark: SparkSession) -> None:

@@ -27,9 +27,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
-
 from share_spark.delta.app_transactions import NONE, AppTransactions
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.journal import Journal
@@ -39,7 +36,7 @@ from share_spark.model.errors import FencedError, OutputLostError, OutputUnknown
 from share_spark.model.ids import BatchStamp
 from share_spark.output.sink_entry import SinkEntry, SinkTarget
 from share_spark.output.sink_table import prepare_table
-from share_spark.spark.errors import first_line
+from share_spark.spark.errors import JVM_ERRORS, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -141,7 +138,7 @@ class DeltaSink:
         fault = self._append(rows, stamp)
         try:
             self._read_back(stamp, fault)
-        except (Py4JError, PySparkException) as unknown:
+        except JVM_ERRORS as unknown:
             raise OutputUnknownError(
                 f"sink {self.table} does not say what is in it: {first_line(unknown)}"
             ) from unknown
@@ -222,7 +219,7 @@ class DeltaSink:
         options = {"txnAppId": self.writer.app_id, "txnVersion": str(stamp.number), "userMetadata": self._note(stamp)}
         try:
             self.table.append(rows, options)
-        except (Py4JError, PySparkException) as fault:
+        except JVM_ERRORS as fault:
             return fault
         return None
 
@@ -273,7 +270,7 @@ class DeltaSink:
 def _as_sink_error(table: Location) -> Iterator[None]:
     try:
         yield
-    except (Py4JError, PySparkException) as fault:
+    except JVM_ERRORS as fault:
         raise SinkError(f"sink {table}: {first_line(fault)}") from fault
 
 
@@ -281,5 +278,5 @@ def _as_sink_error(table: Location) -> Iterator[None]:
 def _as_state_error() -> Iterator[None]:
     try:
         yield
-    except (Py4JError, OSError) as fault:
+    except JVM_ERRORS as fault:
         raise StateError(f"the journal of the sink cannot be used: {first_line(fault)}") from fault

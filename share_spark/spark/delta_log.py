@@ -1,12 +1,28 @@
 """Delta's own view of a table's log, through the gateway into the JVM: what its Python API does not have, or only as a
-query that takes ten times as long. Paths only."""
+query that takes ten times as long. Paths only.
+
+The functions with a public fallback take it by themselves (``capabilities.use``); ``delta_log``, ``newest`` and
+``DeltaTransaction`` are the private API itself.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from delta.tables import DeltaTable
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from share_spark.spark.capabilities import DELTA_FILES, DELTA_SNAPSHOT, LOG_CLEANUP, use
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+NONE = -1
+"""Delta's number of a writer that has no entry."""
 
 
 def delta_log(spark: SparkSession, directory: str) -> Any:
@@ -30,13 +46,127 @@ def newest(spark: SparkSession, directory: str) -> Any:
     return delta_log(spark, directory).update(False, nothing, nothing)
 
 
+def has_version(spark: SparkSession, directory: str) -> bool:
+    """Is there a table with a commit, although Delta may remember that there was none?"""
+    return use(
+        DELTA_SNAPSHOT,
+        lambda: int(newest(spark, directory).version()) >= 0,
+        lambda: _can_be_loaded(spark, directory),
+    )
+
+
+def _can_be_loaded(spark: SparkSession, directory: str) -> bool:
+    """Reading looks at the log again."""
+    try:
+        return bool(spark.read.format("delta").load(directory).schema.fields)
+    except PySparkException:
+        return False
+
+
 def table_id(spark: SparkSession, directory: str) -> str:
-    """What Delta calls the table: one that was removed and created again at the same place has another id."""
-    return str(newest(spark, directory).metadata().id())
+    """What Delta calls the table: one that was removed and made again at the same place has another id."""
+    return use(
+        DELTA_SNAPSHOT,
+        lambda: str(newest(spark, directory).metadata().id()),
+        lambda: str(DeltaTable.forPath(spark, directory).detail().select("id").collect()[0][0]),
+    )
 
 
 def properties_of(spark: SparkSession, directory: str) -> dict[str, str]:
     """The table's properties, now."""
+    return use(
+        DELTA_SNAPSHOT,
+        lambda: _properties(spark, directory),
+        lambda: dict(DeltaTable.forPath(spark, directory).detail().select("properties").collect()[0][0]),
+    )
+
+
+def _properties(spark: SparkSession, directory: str) -> dict[str, str]:
     jvm: Any = spark._jvm
     found = newest(spark, directory).metadata().configuration()
     return dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(found))
+
+
+def files_of(spark: SparkSession, directory: str) -> DataFrame:
+    """The files of the newest version: ``partitionValues`` (map of text) and ``size``, perhaps more columns."""
+    return use(
+        DELTA_FILES,
+        lambda: DataFrame(newest(spark, directory).allFiles().toDF(), spark),
+        lambda: _scanned_files(spark, directory),
+    )
+
+
+def _scanned_files(spark: SparkSession, directory: str) -> DataFrame:
+    """From the table itself. Reads no column but those it is partitioned by."""
+    columns = DeltaTable.forPath(spark, directory).detail().select("partitionColumns").collect()[0][0]
+    pairs = [part for name in columns for part in (F.lit(name), F.col(name).cast("string"))]
+    values = F.create_map(*pairs) if pairs else F.create_map().cast("map<string,string>")
+    file = F.col("_metadata")
+    rows = spark.read.format("delta").load(directory)
+    found = rows.select(file["file_path"].alias("path"), file["file_size"].alias("size"), values.alias("values"))
+    return found.groupBy("path").agg(F.first("size").alias("size"), F.first("values").alias("partitionValues"))
+
+
+def clean_log(spark: SparkSession, directory: str, *, has_checkpoint: bool, retention_ms: int | None) -> None:
+    """Write a checkpoint unless the newest version has one; Delta then removes commits older than
+    ``delta.logRetentionDuration``, and those older than ``retention_ms`` that no later checkpoint needs. Without the
+    private API nothing happens: Delta does it, later, with its own checkpoints."""
+    use(
+        LOG_CLEANUP,
+        lambda: clean_log_privately(spark, directory, has_checkpoint=has_checkpoint, retention_ms=retention_ms),
+        lambda: None,
+    )
+
+
+def clean_log_privately(spark: SparkSession, directory: str, *, has_checkpoint: bool, retention_ms: int | None) -> None:
+    """As ``clean_log``, by Delta's own classes."""
+    jvm: Any = spark._jvm
+    log, snapshot = delta_log(spark, directory), newest(spark, directory)
+    if has_checkpoint:
+        log.doLogCleanup(snapshot)
+    else:
+        log.checkpointAndCleanUpDeltaLog(snapshot, jvm.scala.Option.empty())
+    if retention_ms is not None:
+        boxed = jvm.java.util.stream.LongStream.of(retention_ms).boxed().findFirst()
+        retention = jvm.scala.jdk.javaapi.OptionConverters.toScala(boxed)
+        log.cleanUpExpiredLogs(snapshot, retention, jvm.org.apache.spark.sql.delta.TruncationGranularity.MINUTE())
+
+
+# ------------------------------------------------------------------------------------ application transactions
+
+
+def transaction_number(spark: SparkSession, directory: str, app_id: str) -> int:
+    """A writer's number in the newest version, NONE if it has none. A job unless this version was asked before."""
+    found = newest(spark, directory).transactions().get(app_id)
+    return int(found.get()) if found.isDefined() else NONE
+
+
+def warm_transactions(spark: SparkSession, directory: str) -> None:
+    """Have Delta work out the transactions of the newest version that it knows, and keep them."""
+    delta_log(spark, directory).unsafeVolatileSnapshot().transactions()
+
+
+class DeltaTransaction:
+    """One of Delta's optimistic transactions: what it has read must not have moved when it commits."""
+
+    def __init__(self, spark: SparkSession, directory: str) -> None:
+        jvm: Any = spark._jvm
+        nothing = jvm.scala.Option.empty()
+        self._jvm = jvm
+        self._transaction = delta_log(spark, directory).startTransaction(nothing, nothing)
+
+    def number(self, app_id: str) -> int:
+        """A writer's number, NONE if it has none."""
+        return int(self._transaction.txnVersion(app_id))
+
+    def commit(self, numbers: Mapping[str, int]) -> None:
+        """Set these numbers; NONE is left out."""
+        delta = self._jvm.org.apache.spark.sql.delta
+        now = self._jvm.scala.Some(int(time.time() * 1_000))
+        actions = self._jvm.java.util.ArrayList()
+        for app_id, number in numbers.items():
+            if number != NONE:
+                actions.add(delta.actions.SetTransaction(app_id, number, now))
+        operation = getattr(getattr(delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
+        as_scala = self._jvm.scala.jdk.javaapi.CollectionConverters.asScala
+        self._transaction.commit(as_scala(actions).toList(), operation)

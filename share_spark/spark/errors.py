@@ -1,19 +1,56 @@
-"""What a failure inside Spark says in one line, for readable errors."""
+"""What Spark, Delta and the JVM raise, and what a failure says in one line, for errors that people read."""
 
 from __future__ import annotations
+
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from share_spark.spark.capabilities import (
+    ERROR_CAUSES,
+    LOST_BLOCK_TEXT,
+    LOST_WORKER_TEXT,
+    is_allowed,
+)
+
+JVM_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError, OSError)
+"""What work on a table or on a file may raise: Spark, py4j for what Spark has no class for, and the storage."""
+
+LOST_BLOCK = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
+"""Spark's class of the error when a block of a local checkpoint is gone."""
+
+LOST_WORKER = ("Python worker exited unexpectedly", "ExecutorLostFailure")
+"""What Spark says when a job has failed because a worker or an executor died."""
+
+
+def is_lost_block(error: BaseException) -> bool:
+    """May an executor have taken blocks of a checkpointed frame along? Where Spark's text is not to be relied on,
+    every failure may be that."""
+    return not is_allowed(LOST_BLOCK_TEXT) or LOST_BLOCK in str(error)
+
+
+def is_lost_worker(error: BaseException) -> bool:
+    """Does it say that a job has failed because a worker or an executor died?"""
+    return tells_lost_workers() and any(sign in str(error) for sign in LOST_WORKER)
+
+
+def tells_lost_workers() -> bool:
+    """Are Spark's texts to be relied on? If not, any failure may be a lost worker's."""
+    return is_allowed(LOST_WORKER_TEXT)
 
 
 def first_line(error: BaseException) -> str:
     """The message without the stack, and without py4j's own line before it; with what it all began with, where that is
     something else ("Task failed while writing rows" began with "No space left on device")."""
     said = _own_line(error)
-    began = _root_cause(error)
+    began = root_cause(error) if is_allowed(ERROR_CAUSES) else ""
     return said if not began or began in said else f"{said} ({began})"
 
 
-def _root_cause(error: BaseException) -> str:
+def root_cause(error: BaseException) -> str:
     """The innermost Java exception of a chain, in one line; empty for a chain of one."""
-    at = getattr(error, "java_exception", None)
+    at: Any = getattr(error, "java_exception", None)
     if at is None or at.getCause() is None:
         return ""
     while at.getCause() is not None:

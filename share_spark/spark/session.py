@@ -23,11 +23,13 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from share_spark.spark.capabilities import SUBMITTED_SETTINGS, WORKER_DAEMON, is_allowed, use
 from share_spark.spark.class_archive import archive_options
-from share_spark.spark.jars import jar_paths, require_java
+from share_spark.spark.jars import JarsError, jar_paths, require_java
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties").resolve()
 
@@ -80,6 +82,8 @@ def build_session(
     """
     if existing := SparkSession.getActiveSession():
         return existing
+    if _is_submitted() and not is_allowed(SUBMITTED_SETTINGS):
+        return _as_submitted(app_name, extra_conf or {})
     submitted = _submitted()
     master = master or _with_retries(submitted.get("spark.master", LOCAL_MASTER))
     settings = {**_defaults(master), **submitted, **_jars(submitted, master), **(extra_conf or {})}
@@ -111,7 +115,7 @@ def _defaults(master: str) -> dict[str, str]:
         return dict(DEFAULTS)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    daemon = {"spark.python.daemon.module": "share_spark.spark.worker_daemon"} if _is_installed() else {}
+    daemon = {"spark.python.daemon.module": "share_spark.spark.worker_daemon"} if _uses_daemon() else {}
     return {**DEFAULTS, **LOCAL_DEFAULTS, "spark.driver.extraJavaOptions": java_options(), **daemon}
 
 
@@ -119,6 +123,10 @@ def java_options(*more: str) -> str:
     """Options of a local session's JVM: log settings, class-data archive, what the environment adds, ``more``."""
     logs = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
     return " ".join(filter(None, (logs, archive_options(), os.environ.get(JAVA_OPTIONS, ""), *more)))
+
+
+def _uses_daemon() -> bool:
+    return is_allowed(WORKER_DAEMON) and _is_installed()
 
 
 def _is_installed() -> bool:
@@ -137,9 +145,24 @@ def _with_retries(master: str) -> str:
 # ------------------------------------------------------------------------------- beneath spark-submit
 
 
+def _is_submitted() -> bool:
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _as_submitted(app_name: str, extra_conf: Mapping[str, str]) -> SparkSession:
+    """What was submitted and nothing else, as nobody can see it beforehand. Raises JarsError if Delta is not in it."""
+    builder = SparkSession.builder.appName(app_name)
+    for key, value in extra_conf.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    if ENGINE_CLASSES[0] not in (spark.conf.get("spark.sql.extensions", "") or ""):
+        raise JarsError(f"submit with --packages for Delta and Kafka and spark.sql.extensions={ENGINE_CLASSES[0]}")
+    return spark
+
+
 def _submitted() -> dict[str, str]:
     """Settings given to spark-submit; nothing if this process is to start the JVM itself."""
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+    if not _is_submitted():
         require_java()
         return {}
     SparkContext._ensure_initialized()
@@ -151,7 +174,7 @@ def _jars(submitted: Mapping[str, str], master: str) -> dict[str, str]:
     are the JVM that we start, the class path: only what is there comes from the class-data archive."""
     if not submitted and master.startswith("local") and not master.startswith("local-cluster"):
         return {"spark.driver.extraClassPath": os.pathsep.join(jar_paths())}
-    if submitted and all(_is_loadable(name) for name in ENGINE_CLASSES):
+    if submitted and _brings_engine(submitted):
         return {}
     ours = jar_paths()
     if submitted:
@@ -160,12 +183,27 @@ def _jars(submitted: Mapping[str, str], master: str) -> dict[str, str]:
     return {"spark.jars": ",".join([*theirs, *ours])}
 
 
-def _is_loadable(class_name: str) -> bool:
+def _brings_engine(submitted: Mapping[str, str]) -> bool:
+    return use(
+        SUBMITTED_SETTINGS,
+        lambda: all(is_loadable(name) for name in ENGINE_CLASSES),
+        lambda: _names_engine(submitted),
+    )
+
+
+def is_loadable(class_name: str) -> bool:
+    """Can the JVM find the class?"""
     try:
         _jvm().org.apache.spark.util.Utils.classForName(class_name, False, False)
-    except Exception:  # noqa: BLE001 (py4j wraps ClassNotFoundException and LinkageError alike)
+    except Py4JJavaError:  # wraps ClassNotFoundException and LinkageError alike
         return False
     return True
+
+
+def _names_engine(submitted: Mapping[str, str]) -> bool:
+    """Do the settings name Delta's and Kafka's jars?"""
+    named = submitted.get("spark.jars", "") + submitted.get("spark.jars.packages", "")
+    return "delta-spark" in named and "spark-sql-kafka" in named
 
 
 def _add_to_driver(paths: list[str]) -> None:

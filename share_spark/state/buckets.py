@@ -29,6 +29,7 @@ from share_spark.engine.step import (
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import ShareRecord
 from share_spark.partition import PartitionLimits, SharePartition
+from share_spark.spark.hash_partitioning import keys_of_tasks
 from share_spark.spark.python_worker import cycles_ignored, drop_zip_importers
 from share_spark.state.record_rows import RECORD_TYPE, record_array
 from share_spark.state.tables import RECORD_COLUMNS
@@ -74,25 +75,7 @@ def bucket_numbers(count: int) -> tuple[int, ...]:
 
     Numbered 0, 1, 2 … several buckets would share a task and other tasks would have none.
     """
-    found: dict[int, int] = {}
-    number = 0
-    while len(found) < count:
-        found.setdefault(_murmur3(number) % count, number)
-        number += 1
-    return tuple(found[task] for task in range(count))
-
-
-def _murmur3(value: int, seed: int = 42) -> int:
-    """Spark's hash of an int (Murmur3_x86_32.hashInt), as a signed number."""
-    k1 = (value * 0xCC9E2D51) & 0xFFFFFFFF
-    k1 = (((k1 << 15) | (k1 >> 17)) * 0x1B873593) & 0xFFFFFFFF
-    h1 = seed ^ k1
-    h1 = (((h1 << 13) | (h1 >> 19)) * 5 + 0xE6546B64) & 0xFFFFFFFF
-    h1 ^= 4
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        h1 = ((h1 ^ (h1 >> shift)) * factor) & 0xFFFFFFFF
-    h1 ^= h1 >> 16
-    return h1 - (1 << 32) if h1 & 0x80000000 else h1
+    return tuple(keys_of_tasks(count))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from share_spark.delta.location import Location
 from share_spark.model.errors import FencedError, StateError
-from share_spark.spark.errors import first_line
+from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.state.commits import CommitListing, CommitNote
 from share_spark.state.loading import loading_session
 from share_spark.state.log_rows import claim_row
@@ -31,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger(__name__)
+
+_STATE_ERRORS: tuple[type[Exception], ...] = (*JVM_ERRORS, ValueError, OSError)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -167,5 +167,5 @@ class GroupLog:
         """Whatever Spark or the storage raises is a StateError."""
         try:
             yield
-        except (Py4JError, PySparkException, ValueError, OSError) as fault:
+        except _STATE_ERRORS as fault:
             raise StateError(f"{self.table} cannot be used: {first_line(fault)}") from fault

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from share_spark.spark.checkpointed_frame import unpersist
+from share_spark.spark.errors import is_lost_block
 from share_spark.state.buckets import FRAME_COLUMNS, HEADER, LIVE_COLUMNS, OUTCOME, STATE, Advance
 from share_spark.state.loading import payloads_in
 from share_spark.state.state_view import NOT_LOADED, LiveState
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_LOST_BLOCK = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 _REBUILD_ATTEMPTS = 3
 
 
@@ -47,14 +47,14 @@ class LiveFrame:
             try:
                 return tentative, payloads_in(tentative, OUTCOME)
             except Exception as fault:
-                if _LOST_BLOCK not in str(fault) or attempt == _REBUILD_ATTEMPTS:
+                if not is_lost_block(fault) or attempt == _REBUILD_ATTEMPTS:
                     raise
                 _log.warning("an executor took part of the live state with it; rebuilding it from the log")
                 self.state = self.state._replace(frame=None)
         raise AssertionError("unreachable")
 
     def adopt(self, state: LiveState) -> None:
-        """From now on this is the live state; the frame before is freed unless somebody reads it."""
+        """From now on this is the live state; the frame before is freed unless another thread reads it."""
         with self._lending:
             previous, self.state = self.state.frame, state
             stale = previous is not None and previous is not state.frame and previous is not self._lent

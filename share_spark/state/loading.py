@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from share_spark.spark.checkpointed_frame import has_own_session, in_session
 from share_spark.spark.cloned_session import cloned_session
 from share_spark.state.buckets import FRAME_COLUMNS, HEADER, KEY_HASH_SQL
 from share_spark.state.fold import Fold
 from share_spark.state.record_rows import CLAIM
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _BATCHES = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "128",
@@ -27,8 +27,8 @@ _RECORD = FRAME_COLUMNS.split("record ", 1)[1]
 
 
 def loading_session(spark: SparkSession) -> SparkSession:
-    """A session in which rows come to Python few at a time."""
-    return cloned_session(spark, _BATCHES)
+    """A session in which rows come to Python few at a time; ``spark`` itself where a frame cannot leave it again."""
+    return cloned_session(spark, _BATCHES) if has_own_session() else spark
 
 
 def empty_frame(spark: SparkSession, buckets: Sequence[int]) -> DataFrame:
@@ -51,9 +51,7 @@ def folded_frame(
     everything = _headers(loading, buckets).unionByName(records, allowMissingColumns=True)
     sorted_rows = everything.repartition(len(buckets), "bucket").sortWithinPartitions("bucket", "batch_id")
     folded = sorted_rows.mapInArrow(Fold(group_id), FRAME_COLUMNS).localCheckpoint(eager=False)
-    jvm: Any = spark._jvm
-    plan = folded._jdf.queryExecution().logical()
-    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
+    return in_session(folded, spark)
 
 
 def payloads_in(frame: DataFrame, row: int) -> list[bytes]:

@@ -23,6 +23,7 @@ from share_spark.model.ids import NO_STAMP, BatchStamp, SharePartitionKey
 from share_spark.partition import PartitionLimits
 from share_spark.spark.delta_log import table_id
 from share_spark.spark.progress import log_progress
+from share_spark.spark.running_query import running_query_id
 from share_spark.state.buckets import OUTCOME, Advance, bucket_numbers, bucket_of, outcomes_in, summaries_in
 from share_spark.state.commits import CommitNote
 from share_spark.state.group_log import GroupLog
@@ -189,5 +190,4 @@ class DeltaShareStateStore:
     @property
     def _query_id(self) -> str | None:
         """Spark sets it on the thread that runs the micro-batch."""
-        found: str | None = self.log.spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-        return found
+        return running_query_id(self.log.spark)

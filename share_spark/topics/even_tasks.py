@@ -19,21 +19,16 @@ the task get that key.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
 
 from share_spark.engine.ports import OffsetSpan
 from share_spark.engine.spans import records_in
+from share_spark.spark.hash_partitioning import keys_of_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-_SEED = 42
-"""The seed of Spark's hash partitioning."""
-
-_MASK = 0xFFFFFFFF
 
 
 def spread(rows: DataFrame, spans: Sequence[OffsetSpan], tasks: int) -> DataFrame:
@@ -73,28 +68,3 @@ def cuts(spans: Sequence[OffsetSpan], tasks: int) -> list[Cut]:
             result.append(Cut(span.topic, span.partition, span.first_offset + target - passed))
         passed += size
     return result
-
-
-def keys_of_tasks(tasks: int) -> list[int]:
-    """For each task an integer that Spark's hash partitioning sends to it."""
-    keys: dict[int, int] = {}
-    for value in count():
-        keys.setdefault(murmur3(value) % tasks, value)
-        if len(keys) == tasks:
-            return [keys[task] for task in range(tasks)]
-    raise AssertionError("unreachable")
-
-
-def murmur3(value: int) -> int:
-    """Spark's ``hash`` of one int: Murmur3, 32 bits, signed."""
-    mixed = _rotate((value & _MASK) * 0xCC9E2D51 & _MASK, 15) * 0x1B873593 & _MASK
-    state = (_rotate(_SEED ^ mixed, 13) * 5 + 0xE6546B64) & _MASK
-    state ^= 4
-    state = (state ^ state >> 16) * 0x85EBCA6B & _MASK
-    state = (state ^ state >> 13) * 0xC2B2AE35 & _MASK
-    state ^= state >> 16
-    return state - (1 << 32) if state >> 31 else state
-
-
-def _rotate(value: int, bits: int) -> int:
-    return (value << bits | value >> (32 - bits)) & _MASK

@@ -25,14 +25,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from delta.exceptions import DeltaConcurrentModificationException
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from share_spark.delta.location import properties_clause
 from share_spark.model.errors import TopicError, TopicUnreachableError
-from share_spark.spark.errors import first_line
+from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.topics import topic_registry
 from share_spark.topics.topic_registry import AppendNote, TopicEntry
 from share_spark.topics.topic_view import TopicState, TopicTable
@@ -121,7 +119,7 @@ class TopicProducer:
         append = self._append_frame if isinstance(records, DataFrame) else self._append_messages
         try:
             return append(topic, records, partitions)  # type: ignore[arg-type]
-        except (PySparkException, Py4JError) as error:
+        except JVM_ERRORS as error:
             raise TopicError(f"append to {topic!r} failed: {first_line(error)}") from error
 
     def _append_messages(self, topic: str, messages: Iterable[Message], partitions: int) -> dict[int, int]:
@@ -152,7 +150,7 @@ class TopicProducer:
         rows = _with_offsets(topic, numbered, bases).unionByName(self._guard(topic, bases))
         try:
             self._write(rows, note)
-        except (PySparkException, Py4JError) as error:
+        except JVM_ERRORS as error:
             _LOG.debug("append to %s: %s", topic, first_line(error))
             # The commit may have been made before the error was raised: repeating it would write the records twice.
             if not self._table.holds_append(note.append_id):
@@ -202,7 +200,7 @@ class TopicProducer:
         for attempt in range(_TRIES):
             try:
                 return change()
-            except (PySparkException, Py4JError) as error:
+            except JVM_ERRORS as error:
                 if not _is_conflict(error):
                     raise
                 _LOG.debug("conflict on %s, try %d: %s", self._location, attempt, first_line(error))

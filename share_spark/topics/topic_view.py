@@ -13,14 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from share_spark.delta.commit_files import CommitFile, CommitFiles
 from share_spark.model.errors import TopicError, TopicUnreachableError
 from share_spark.model.offsets import LogEnds
-from share_spark.spark.errors import first_line
+from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.topics import topic_registry
 from share_spark.topics.topic_registry import AppendNote, TopicEntry
 
@@ -122,7 +120,7 @@ class TopicTable:
         try:
             if self._view is None or not self._catch_up(self._view):
                 self._view = self._load()
-        except (Py4JError, PySparkException) as error:
+        except JVM_ERRORS as error:
             self._view = None
             message = f"topic table {self.location} cannot be read: {first_line(error)}"
             raise TopicUnreachableError(message) from error

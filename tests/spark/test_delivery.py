@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import PythonException, SparkRuntimeException
 from pyspark.sql import functions as F
 
-from share_spark.delivery.deliver import _handled, _marked, _with_task, deliver
+from share_spark.delivery.deliver import _handled, _marked, deliver
 from share_spark.delivery.held_frame import HeldFrame
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.result import DeliveryResult, decoded, read_once
@@ -23,6 +23,7 @@ from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, arrow_handler, as_handler, frame_handler, pandas_handler
 from share_spark.model.errors import HandlerError, TopicError
 from share_spark.model.ids import TopicPartition
+from share_spark.spark.task_thread import with_task_thread
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -276,7 +277,7 @@ def test_output_schemas_that_cannot_be(records: DataFrame) -> None:
 
 
 def test_the_first_record_of_each_task_names_the_stage_attempt(records: DataFrame) -> None:
-    threads_or_none = [row["__task"] for row in _with_task(records, ["offset"]).collect()]
-    threads = [thread for thread in threads_or_none if thread is not None]
+    found = [row["__task"] for row in with_task_thread(records, ["offset"], "__task").collect()]
+    threads = [thread for thread in found if thread is not None]
     assert len(threads) == 3
     assert all(re.search(r"in stage \d+\.0 \(TID \d+\)", thread) for thread in threads)

@@ -15,7 +15,7 @@ from share_spark.delta.location import Location
 from share_spark.engine.ports import OffsetSpan
 from share_spark.model.errors import TopicError
 from share_spark.model.offsets import LogEnds
-from share_spark.topics.even_tasks import murmur3
+from share_spark.spark.hash_partitioning import murmur3
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_table import EmbeddedTopicLog
 from tests.support.topic_log_cases import (

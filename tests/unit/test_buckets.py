@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from share_spark.model.ids import SharePartitionKey
+from share_spark.spark.hash_partitioning import murmur3
 from share_spark.state.buckets import bucket_numbers, bucket_of
-from share_spark.topics.even_tasks import murmur3
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 64])

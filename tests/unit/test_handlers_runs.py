@@ -265,6 +265,12 @@ def test_a_repeat_that_would_have_found_a_ledger_handles_what_no_run_has() -> No
     assert task(lambda batch: [1] * len(batch), batch_of(3), thread=REPEAT) == [("orders", 0, 0, 2, 1, None)]
 
 
+def test_a_thread_with_a_name_of_another_form_is_said_to_the_driver() -> None:
+    handler = as_handler(arrow_handler(lambda batch: [1] * len(batch)))
+    result = decoded(pa.Table.from_batches(sent(handler, batch_of(3), thread="Worker-7")), read_once)
+    assert (result.unknown_thread, result.accepted) == ("Worker-7", 3)
+
+
 def test_a_task_that_is_run_again_calls_nothing_twice() -> None:
     place = LedgerPlace(group="test", member_id=uuid.uuid4().hex)
     first = task(lambda _: [1, 2, 3], batch_of(3), place=place)

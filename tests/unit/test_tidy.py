@@ -27,6 +27,9 @@ IMPURE_MODULES = {
 }
 Node = TypeVar("Node", bound=ast.AST)
 
+PRIVATE_API = {"_jvm", "_jsparkSession", "_jdf", "_jsc", "_jconf", "_gateway", "py4j"}
+PRIVATE_API_PLACE = PACKAGE / "spark"
+
 MAY_PRINT = {*(PACKAGE / "cli").glob("*.py"), PACKAGE / "spark" / "jars.py"}
 LEFT_BEHIND = "FIX" + "ME"
 
@@ -87,6 +90,18 @@ def test_the_core_touches_nothing_outside_itself() -> None:
         if name in IMPURE_MODULES or name not in {*sys.stdlib_module_names, "share_spark"}
     ]
     assert impure == []
+
+
+def test_private_api_is_used_in_one_package() -> None:
+    """Of Spark, Delta, Hadoop and the JVM. The logger of py4j is no use of it."""
+    used = [
+        f"{path.relative_to(ROOT)}:{token.start[0]} {token.string}"
+        for path in modules("share_spark", "jobs")
+        if PRIVATE_API_PLACE not in path.parents
+        for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
+        if token.type == tokenize.NAME and token.string in PRIVATE_API
+    ]
+    assert used == []
 
 
 def test_only_commands_print() -> None:

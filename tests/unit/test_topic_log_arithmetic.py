@@ -16,7 +16,8 @@ from share_spark.engine.spans import merged, records_in
 from share_spark.kafka.span_reads import plan_reads
 from share_spark.model.errors import ConfigError, TopicError
 from share_spark.model.offsets import LogEnds
-from share_spark.topics.even_tasks import cuts, keys_of_tasks, murmur3
+from share_spark.spark.hash_partitioning import keys_of_tasks, murmur3
+from share_spark.topics.even_tasks import cuts
 from share_spark.topics.topic_registry import (
     AppendNote,
     TopicEntry,

@@ -1,0 +1,197 @@
+"""Small files without Hadoop: local paths by Python, others by pyarrow."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyarrow import fs
+
+from share_spark.model.errors import ConfigError
+from share_spark.spark.files import StorageFiles, TotalSize, shows_partial_writes_by
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+_OF_PYARROW = {"s3a": "s3", "s3n": "s3"}
+"""Hadoop's names of schemes that pyarrow knows by another."""
+
+
+def public_files(spark: SparkSession, path: str) -> StorageFiles:
+    """The files of the storage that ``path`` is on. Raises ConfigError where nobody can say: on a cluster a path
+    without a scheme is on Hadoop's default file system, which only Hadoop knows."""
+    scheme = scheme_of(path)
+    if scheme is None and not str(spark.sparkContext.master).startswith("local"):
+        raise ConfigError(f"{path}: without Hadoop's file system a path needs its scheme (file:/, s3a:/, ...)")
+    return LocalFiles() if scheme in (None, "file") else ArrowFiles(path)
+
+
+def scheme_of(path: str) -> str | None:
+    """None for a path without one."""
+    found = _SCHEME.match(path)
+    return found[1].lower() if found else None
+
+
+def create_local(path: str, content: bytes) -> bool:
+    """A local file, if there is none; did it? Its directory is there."""
+    try:
+        with Path(path).open("xb") as file:
+            file.write(content)
+    except FileExistsError:
+        return False
+    return True
+
+
+class LocalFiles(StorageFiles):
+    """Files on the disks of this machine."""
+
+    def exists(self, path: str) -> bool:
+        return _local(path).exists()
+
+    def is_directory(self, path: str) -> bool:
+        return _local(path).is_dir()
+
+    def names(self, directory: str) -> list[str]:
+        at = _local(directory)
+        if not at.is_dir():
+            return [at.name] if at.exists() else []
+        return [child.name for child in at.iterdir() if not _is_checksum(child.name)]
+
+    def read(self, path: str) -> bytes | None:
+        try:
+            return _local(path).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def write(self, path: str, content: bytes) -> None:
+        at = _local(path)
+        at.parent.mkdir(parents=True, exist_ok=True)
+        at.write_bytes(content)
+
+    def create(self, path: str, content: bytes) -> bool:
+        at = _local(path)
+        at.parent.mkdir(parents=True, exist_ok=True)
+        return create_local(str(at), content)
+
+    def rename(self, source: str, target: str) -> None:
+        _local(source).replace(_local(target))
+
+    def delete(self, path: str, *, recursive: bool = False) -> None:
+        at = _local(path)
+        if at.is_dir() and recursive:
+            shutil.rmtree(at, ignore_errors=True)
+        elif at.is_dir():
+            at.rmdir()
+        else:
+            at.unlink(missing_ok=True)
+
+    def modified_at_ms(self, path: str) -> int | None:
+        try:
+            return _local(path).stat().st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            return None
+
+    def total_size(self, directory: str) -> TotalSize:
+        sizes = [
+            (Path(at) / name).stat().st_size
+            for at, _, names in os.walk(_local(directory))
+            for name in names
+            if not _is_checksum(name)
+        ]
+        return TotalSize(len(sizes), sum(sizes))
+
+    def shows_partial_writes(self, path: str) -> bool:  # noqa: ARG002 - of any
+        return True
+
+
+class ArrowFiles(StorageFiles):
+    """Files of a storage that pyarrow knows, found by ``path``."""
+
+    def __init__(self, path: str) -> None:
+        scheme, _, rest = path.partition(":")
+        self._scheme = scheme.lower()
+        uri = f"{_OF_PYARROW.get(self._scheme, self._scheme)}:{rest}"
+        self._files, inside = fs.FileSystem.from_uri(uri)
+        self._before = path[: len(path) - len(inside)] if path.endswith(inside) else ""
+
+    def exists(self, path: str) -> bool:
+        return self._info(path).type != fs.FileType.NotFound
+
+    def is_directory(self, path: str) -> bool:
+        return self._info(path).type == fs.FileType.Directory
+
+    def names(self, directory: str) -> list[str]:
+        found = self._files.get_file_info(fs.FileSelector(self._inside(directory), allow_not_found=True))
+        return [info.base_name for info in found]
+
+    def read(self, path: str) -> bytes | None:
+        try:
+            with self._files.open_input_stream(self._inside(path)) as stream:
+                return bytes(stream.read())
+        except FileNotFoundError:
+            return None
+
+    def write(self, path: str, content: bytes) -> None:
+        inside = self._inside(path)
+        if shows_partial_writes_by(self._scheme):  # an object store has no directories
+            self._files.create_dir(inside.rpartition("/")[0], recursive=True)
+        with self._files.open_output_stream(inside) as stream:
+            stream.write(content)
+
+    def create(self, path: str, content: bytes) -> bool:
+        """Nothing here creates and looks in one step: of two who write at once, the last one has it."""
+        if self.exists(path):
+            return False
+        self.write(path, content)
+        return self._settled(path, content)
+
+    def rename(self, source: str, target: str) -> None:
+        """HDFS and Azure do not move over a file: it is deleted first."""
+        try:
+            self._files.move(self._inside(source), self._inside(target))
+        except OSError:
+            self.delete(target)
+            self._files.move(self._inside(source), self._inside(target))
+
+    def delete(self, path: str, *, recursive: bool = False) -> None:
+        info = self._info(path)
+        if info.type == fs.FileType.Directory and recursive:
+            self._files.delete_dir(self._inside(path))
+        elif info.type != fs.FileType.NotFound:
+            self._files.delete_file(self._inside(path))
+
+    def modified_at_ms(self, path: str) -> int | None:
+        info = self._info(path)
+        return None if info.type == fs.FileType.NotFound else (info.mtime_ns or 0) // 1_000_000
+
+    def total_size(self, directory: str) -> TotalSize:
+        selector = fs.FileSelector(self._inside(directory), allow_not_found=True, recursive=True)
+        sizes = [info.size or 0 for info in self._files.get_file_info(selector) if info.is_file]
+        return TotalSize(len(sizes), sum(sizes))
+
+    def shows_partial_writes(self, path: str) -> bool:  # noqa: ARG002 - of any
+        return shows_partial_writes_by(self._scheme)
+
+    def _info(self, path: str) -> fs.FileInfo:
+        return self._files.get_file_info(self._inside(path))
+
+    def _inside(self, path: str) -> str:
+        """As the file system names it."""
+        return path.removeprefix(self._before).rstrip("/")
+
+
+def _local(path: str) -> Path:
+    """Of a plain path, or one with the scheme ``file``, which Spark writes as ``file:/`` and as ``file:///``. As in
+    Hadoop's ``Path``, nothing in it is an escape."""
+    if scheme_of(path) != "file":
+        return Path(path)
+    return Path("/" + path.partition(":")[2].lstrip("/"))
+
+
+def _is_checksum(name: str) -> bool:
+    """Hadoop's, beside each local file."""
+    return name.startswith(".") and name.endswith(".crc")
