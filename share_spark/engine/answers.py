@@ -46,10 +46,15 @@ def output_lost(span: AcknowledgedSpan, error: str, *, is_explained: bool) -> Ac
 def filled(
     acquired: AcquiredRanges, acknowledged: AcknowledgedRanges, missing: AcknowledgeType | Loss
 ) -> AcknowledgedRanges:
-    """Answer ``missing`` for every acquired offset that nobody reported. GAP: there is no record at it (R19, R21).
+    """``acknowledged``, and ``missing`` for each acquired offset without an answer. GAP: it holds no record (R19, R21).
+
+        acquired       [----------------]     [--------]
+        acknowledged   [2--][1-----]          [1-]  [1-]
+        returned       [2--][1-----][ 0 ]     [1-][0[1-]     0: ``missing``
 
     ``acquired`` is disjoint, and ``acknowledged`` lies within it. Returns ranges that cover ``acquired`` exactly.
     """
+    # The second lies within the first, so equal sizes mean that no offset is missing: the frequent case.
     if offsets_in(acquired) == offsets_in(acknowledged):
         return acknowledged
     holes: list[tuple[int, int, int]] = []
@@ -76,7 +81,12 @@ def is_inside(ranges: AcknowledgedRanges, offset: int) -> bool:
 
 
 def cut_by_error(first: int, last: int, errors: Sequence[ErrorRun]) -> list[tuple[int, int, str | None]]:
-    """Cut ``first..last`` where the error text changes. ``errors`` ascend and are disjoint."""
+    """Cut ``first..last`` where the error text changes. ``errors`` ascend and are disjoint.
+
+    first..last   [--------------------]
+    errors      [ e1 ]      [ e2 ]
+    returned      [e1][none][ e2 ][none]
+    """
     pieces: list[tuple[int, int, str | None]] = []
     at = first
     start = bisect.bisect_left(errors, first, key=lambda entry: entry[1])

@@ -30,6 +30,9 @@ def _cover(acquired: AcquiredSpan | NumberedSpan) -> list[OffsetSpan]:
     ranges = ascending(acquired.ranges)
     if not len(ranges):
         return []
+    # acquired   [---]   [--]                         [----]  [-]
+    # gaps            ^^^    ^^^^^^^^^^^^^^^^^^^^^^^^^      ^^          between neighbours
+    # read       [----------]                         [---------]       cut where the gap is worth a further read
     gaps = ranges[1:, FIRST] - ranges[:-1, LAST] - 1
     widest = np.argsort(gaps, kind="stable")[::-1][: MAX_READS - 1]
     cuts = np.sort(widest[gaps[widest] >= READ_COST_OFFSETS])

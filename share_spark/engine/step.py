@@ -262,7 +262,12 @@ def answers_of(
 
 
 def still_held(state: SharePartition, acknowledged: AcknowledgedRanges, member_id: str) -> AcknowledgedRanges:
-    """What of ``acknowledged`` (ascending, disjoint) the member holds now; the rest has been absorbed before."""
+    """What of ``acknowledged`` (ascending, disjoint) the member holds now; the rest has been absorbed before.
+
+    acknowledged   [------------]   [------]
+    held              [----]  [-------]
+    result            [----]  [-]   [-]
+    """
     held = np.array([run[:2] for run in state.in_flight if run.member_id == member_id], np.int64).reshape(-1, 2)
     begin = np.searchsorted(held[:, LAST], acknowledged[:, FIRST])
     end = np.searchsorted(held[:, FIRST], acknowledged[:, LAST], side="right")

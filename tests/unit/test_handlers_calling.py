@@ -237,14 +237,14 @@ def test_rows_without_a_declared_schema() -> None:
 
 
 def sleepy(record: Record) -> None:
-    time.sleep(5 if record.offset == 1 else 0)
+    time.sleep(60 if record.offset == 1 else 0)
 
 
 def test_a_record_over_its_time_is_released_and_the_next_goes_on() -> None:
     started = time.monotonic()
     answers = call(sleepy, batch_of(3), timeout_ms=50).answers
     assert answered(answers) == [1, (2, "time limit of 50 ms exceeded"), 1]
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 30
 
 
 def test_a_batch_has_the_time_of_a_call() -> None:
