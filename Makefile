@@ -13,7 +13,7 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast sim chaos lint fmt bench conformance broker clean python java
+.PHONY: help setup demo test test-all test-fast sim chaos lint fmt bench conformance broker clean python java
 
 help: ## list the commands
 	@echo "usage: make COMMAND"
@@ -25,8 +25,11 @@ setup: $(STAMP) ## virtual environment and jars (every other command does it fir
 demo: $(STAMP) ## the main job on real records: 336,776 flights through a share group
 	$(BIN)/python jobs/demo.py
 
-test: $(STAMP) ## all tests, the real Kafka broker included
-	$(BIN)/python -m pytest
+test: $(STAMP) ## the tests, the real Kafka broker included
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-all: $(STAMP) ## all tests, those that take minutes as well
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m ""
 
 test-fast: $(STAMP) ## the tests without Spark, Kafka and slow ones: seconds
 	$(BIN)/python -m pytest -m "not spark and not kafka and not slow"
