@@ -108,8 +108,8 @@ def test_a_job_its_successor_and_a_compaction(place: PublicPlace, capsys: pytest
     assert place.bills() == billed(range(40))
     place.put(range(40, 60))
     place.work_off()
-    assert cli.main(["compact", "--state", str(place.directory / "state"), "--idle", "1ms"]) == 0
-    assert "snapshot" in capsys.readouterr().out
+    assert cli.main(["compact", "--state", str(place.directory / "state"), "--idle", "1m"]) == 0
+    assert "share_state_log" in capsys.readouterr().out
     place.put(range(60, 70))
     place.work_off()
     assert place.bills() == billed(range(70))
