@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from share_spark import EmbeddedTopicLog, cli, state
+from share_spark import EmbeddedTopicLog, cli
 from share_spark.delta.app_transactions import AppTransactions
 from share_spark.delta.location import Location
 from share_spark.delta.public_claim import PublicClaim, progress_id
@@ -22,6 +22,7 @@ from share_spark.handlers.handler import Record
 from share_spark.model.errors import FencedError
 from share_spark.model.ids import BatchStamp
 from share_spark.spark import capabilities
+from share_spark.state.state_view import state
 from share_spark.topics.topic_producer import Message
 from tests.support.job_process import JobProcess
 from tests.support.sink_place import SinkPlace
