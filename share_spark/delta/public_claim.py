@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -215,8 +215,8 @@ def _numbers(text: str) -> dict[str, int]:
 
 def _entries_in_checkpoint(spark: SparkSession, paths: Sequence[str], app_ids: Iterable[str]) -> dict[str, int]:
     """Of one that is in one file or in several."""
-    source: Any = spark.read.json if paths[0].endswith(".json") else spark.read.parquet
-    rows = source(list(paths))
+    is_json = paths[0].endswith(".json")
+    rows = spark.read.json(list(paths)) if is_json else spark.read.parquet(*paths)
     if "txn" not in rows.columns:
         return {}
     txn = F.col("txn")

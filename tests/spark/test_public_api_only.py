@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from share_spark import EmbeddedTopicLog, cli, state
+from share_spark import EmbeddedTopicLog, cli
 from share_spark.delta.app_transactions import AppTransactions
 from share_spark.delta.location import Location
 from share_spark.delta.public_claim import PublicClaim, progress_id
@@ -22,6 +22,7 @@ from share_spark.handlers.handler import Record
 from share_spark.model.errors import FencedError
 from share_spark.model.ids import BatchStamp
 from share_spark.spark import capabilities
+from share_spark.state.state_view import state
 from share_spark.topics.topic_producer import Message
 from tests.support.job_process import JobProcess
 from tests.support.sink_place import SinkPlace
@@ -79,8 +80,8 @@ class PublicPlace:
         options = ["--option", "share.record.lock.duration.ms=1000", "--starting", "earliest"]
         return ["run", *where, *what, *options, *more]
 
-    def work_off(self, handler: str = f"{__name__}:bill") -> None:
-        assert cli.main(self.order(handler, "--available-now")) == 0
+    def work_off(self) -> None:
+        assert cli.main(self.order(f"{__name__}:bill", "--available-now")) == 0
 
     def rows(self, table: str) -> list[Any]:
         return self.spark.read.format("delta").load(str(self.directory / table)).collect()
@@ -108,8 +109,8 @@ def test_a_job_its_successor_and_a_compaction(place: PublicPlace, capsys: pytest
     assert place.bills() == billed(range(40))
     place.put(range(40, 60))
     place.work_off()
-    assert cli.main(["compact", "--state", str(place.directory / "state"), "--idle", "1ms"]) == 0
-    assert "snapshot" in capsys.readouterr().out
+    assert cli.main(["compact", "--state", str(place.directory / "state"), "--idle", "1m"]) == 0
+    assert "share_state_log" in capsys.readouterr().out
     place.put(range(60, 70))
     place.work_off()
     assert place.bills() == billed(range(70))
@@ -128,11 +129,11 @@ def test_a_job_that_is_killed_and_its_successor(place: PublicPlace, tmp_path: Pa
     finally:
         job.send(signal.SIGKILL, "group")
         job.kill()
-    sys.path.insert(0, str(tmp_path))
+    successor = JobProcess.start([*command, "--available-now"], tmp_path)
     try:
-        place.work_off("slow_bill:bill")
+        assert successor.end() == 0, successor.told
     finally:
-        sys.path.remove(str(tmp_path))
+        successor.kill()
     assert [number for number, _ in place.bills()] == list(range(400))
     assert place.open_records() == 0
 
