@@ -91,7 +91,8 @@ class ShareGroup:
 
     def dead_letter(self, target: str) -> ShareGroup:
         """Where rejected records, and those over the delivery limit, are kept: a topic of the same Kafka cluster,
-        or, with a slash or a dot-separated name and no Kafka, a Delta table. Without it they are archived only."""
+        or, with a slash or a dot-separated name and no Kafka, a Delta table. Without it they are archived only, and
+        letters that a run before has not lived to write wait for a run that has a target."""
         return self._with(dead_letter=target)
 
     def option(self, key: str, value: Any) -> ShareGroup:

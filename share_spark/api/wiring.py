@@ -24,7 +24,7 @@ from share_spark.model.errors import ConfigError
 from share_spark.output.dead_letters import DeltaDeadLetters
 from share_spark.output.output_sink import DeltaOutput
 from share_spark.output.sink import DeltaSink
-from share_spark.output.spark_dead_letters import SparkDeadLetters
+from share_spark.output.spark_dead_letters import NoDeadLetters, SparkDeadLetters
 from share_spark.partition import PartitionLimits
 from share_spark.spark.capabilities import warn_of_all
 from share_spark.state.group_log import GroupLog
@@ -95,7 +95,7 @@ def _engine(
         group_id=spec.group_id, topics=spec.topics, log=log, reset=config.offset_reset, clock=wall_clock_ms
     )
     target = _dead_letters(spec)
-    letters = target and SparkDeadLetters(spark=spec.spark, log=log, target=target)
+    letters = SparkDeadLetters(spark=spec.spark, log=log, target=target) if target else NoDeadLetters(spark=spec.spark)
     handler = spec.required_handler
     if handler.timeout_ms is None and handler.kind is not HandlerKind.FRAME:
         handler = replace(handler, timeout_ms=config.delivery_timeout_ms)
@@ -104,7 +104,7 @@ def _engine(
         topics=topics,
         store=store,
         delivery=delivery,
-        dead_letters=letters or None,
+        dead_letters=letters,
         sink=_output(spec, handler, delivery),
         clock=wall_clock_ms,
     )

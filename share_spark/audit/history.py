@@ -7,16 +7,19 @@ are closed, and the rows of the others do not say why a record changed. Stale ap
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from share_spark.audit.record_events import (
     ACQUIRED,
     FINISHED,
+    GONE,
     Ended,
+    Life,
     RecordEvent,
     RecordRow,
     RecordState,
@@ -28,7 +31,7 @@ from share_spark.delta.location import Location
 from share_spark.model.errors import ConfigError
 from share_spark.model.ids import BatchStamp
 from share_spark.state.commits import CommitListing
-from share_spark.state.record_rows import CLAIM
+from share_spark.state.record_rows import CLAIM, SNAPSHOT
 from share_spark.state.stale_appends import late_appends_at
 from share_spark.state.tables import check_location, log_table
 
@@ -67,7 +70,8 @@ def record_history(
     ``note`` says what is missing: ``reason not kept`` where only the state is known (``available``, ``acknowledged``,
     ``archived``, or ``finished``: one of the last two), as ``history.retention`` was 0 then; ``earlier than the log``
     for a state that the log begins with (an acquisition that it begins with is reported as of its first row); ``attempt
-    not counted`` for what a clean stop gave back. ``batch_id`` ... ``written_at`` say which micro-batch of which engine
+    not counted`` for what a clean stop gave back. ``truncated``: the log has lost the record, and what follows is about
+    another one that was written at its offset. ``batch_id`` ... ``written_at`` say which micro-batch of which engine
     wrote it, and when.
 
     Raises ConfigError for a group, topic or partition that the log does not know, StateError if there is no state of
@@ -122,8 +126,14 @@ def collect_record_history(
         events=tuple(events_of(rows)),
         since_us=extent.since_us,
         whole=extent.first_segment == 0,
-        finished=any(row.state is not None and row.state.name == FINISHED for row in rows),
+        finished=_is_finished(rows),
     )
+
+
+def _is_finished(rows: Sequence[RecordRow]) -> bool:
+    """As of the last row that says where the record lies."""
+    places = (row.state.name for row in reversed(rows) if row.state is not None)
+    return next((place == FINISHED for place in places if place in (FINISHED, GONE)), False)
 
 
 def _version(spark: SparkSession, location: Location) -> int:
@@ -150,28 +160,35 @@ def _extent(log: DataFrame, location: Location, group_id: str, topic: str, parti
 
 
 def _rows_about(log: DataFrame, offset: int) -> Iterator[RecordRow]:
-    """In order. Of the rows that only say that the start offset is past the record, the first of each engine: every
-    later row of the share-partition says the same, and there can be thousands."""
-    passed = F.col("start_offset") > offset
+    """In order. Of the rows that only say where the record lies, below the start offset or in no window, the first of
+    each engine after others: a snapshot repeats it, every later update too, and there can be thousands."""
+    by_engine = Window.partitionBy("writer_epoch").orderBy("batch_id")
     found = log.select(
         "writer_epoch",
         "batch_id",
         "run_id",
         F.unix_micros("written_at").alias("written_at_us"),
+        *("topic_id", "snapshot_epoch"),
+        F.last("state_epoch", ignorenulls=True).over(by_engine).alias("state_epoch"),
         _containing("ended", offset).alias("ended"),
         F.get(_containing("acquired", offset), F.lit(0)).alias("acquired"),
         F.get(_containing("state_batches", offset), F.lit(0)).alias("settled"),
-        passed.alias("passed"),
+        _place(offset).alias("place"),
     )
     names_it = (F.size("ended") > 0) | F.col("acquired").isNotNull() | F.col("settled").isNotNull()
-    first_past = (
-        found.where(F.col("passed") & ~names_it)
-        .groupBy("writer_epoch")
-        .agg(F.min_by(F.struct("*"), "batch_id").alias("row"))
-        .select("row.*")
-    )
-    rows = found.where(names_it).unionByName(first_past).collect()
+    about_it = found.withColumn("names_it", names_it).where("names_it OR place IS NOT NULL")
+    says = F.when(F.col("names_it"), F.lit("names it")).otherwise(F.col("place"))
+    changes = about_it.withColumn("changes", F.col("names_it") | ~says.eqNullSafe(F.lag(says).over(by_engine)))
+    rows = changes.where("changes").collect()
     return map(_record_row, sorted(rows, key=lambda row: (row.writer_epoch, row.batch_id)))
+
+
+def _place(offset: int) -> Column:
+    """Where a row that may say nothing else has the record: ``finished``, ``gone``, or null. An update says what has
+    changed, so only a snapshot can say that a record is gone."""
+    start = F.col("start_offset")
+    in_no_window = (F.col("kind") == SNAPSHOT) & (start >= 0) & (start <= offset)
+    return F.when(start > offset, F.lit(FINISHED)).when(in_no_window, F.lit(GONE))
 
 
 def _containing(ranges: str, offset: int) -> Column:
@@ -181,7 +198,7 @@ def _containing(ranges: str, offset: int) -> Column:
 def _record_row(row: Any) -> RecordRow:
     written = Written(row.writer_epoch, row.batch_id, row.run_id, row.written_at_us)
     ended = [Ended(attempt.delivery_count, attempt.outcome) for attempt in row.ended]
-    return RecordRow(written, ended, _state(row))
+    return RecordRow(written, ended, _state(row), Life(row.topic_id, row.state_epoch or 0, row.snapshot_epoch))
 
 
 def _state(row: Any) -> RecordState | None:
@@ -189,7 +206,7 @@ def _state(row: Any) -> RecordState | None:
         return RecordState(ACQUIRED, row.acquired.delivery_count, row.acquired.member_id, row.acquired.lock_deadline_ms)
     if row.settled is not None:
         return settled_state(row.settled.delivery_state, row.settled.delivery_count)
-    return RecordState(FINISHED) if row.passed else None
+    return None if row.place is None else RecordState(row.place)
 
 
 def record_attempts(

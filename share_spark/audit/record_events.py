@@ -3,6 +3,9 @@
 A row says what became of a record (``acquired``, ``state_batches``, the start offset) and, where history is kept, why
 (``ended``). A snapshot repeats what earlier rows have said, so only a change is an event. Where history is not kept,
 only the state is reported, with a note that its reason is missing.
+
+A snapshot whose window has come to the record's offset, and that does not say anything of it, says that the log was
+truncated: the record is gone, and what is acquired at its offset later is another one, whose count begins again.
 """
 
 from __future__ import annotations
@@ -16,10 +19,27 @@ from share_spark.model.records import DeliveryState
 ACQUIRED, AVAILABLE, FINISHED = "acquired", "available", "finished"
 """Events besides the outcomes of attempts. ``finished``: acknowledged or archived, the log does not say which."""
 
+TRUNCATED = "truncated"
+GONE = "gone"
+"""``TRUNCATED``: event and outcome, the log has lost the record. ``GONE``: the state that says so."""
+
 REASON_NOT_KEPT = "reason not kept"
 EARLIER = "earlier than the log"
 NOT_COUNTED = "attempt not counted"
+LOST_BY_LOG = "the log has lost this record; what follows is another one at the same offset"
 """Notes. ``EARLIER``: the state when the log begins. ``NOT_COUNTED``: a clean stop gave the record back unhandled."""
+
+
+class Life(NamedTuple):
+    """What distinguishes the states of one key, if it was deleted or initialized again. Within one, snapshot epochs
+    only grow."""
+
+    topic_id: str
+    state_epoch: int
+    snapshot_epoch: int
+
+    def goes_on_in(self, other: Life) -> bool:
+        return self[:2] == other[:2] and self.snapshot_epoch < other.snapshot_epoch
 
 
 class Ended(NamedTuple):
@@ -31,7 +51,8 @@ class Ended(NamedTuple):
 
 class RecordState(NamedTuple):
     """What a row says of the record. ``name``: ``acquired``, ``available``, ``acknowledged``, ``archived``;
-    ``finished``: it lies below the start offset. The last two only while acquired."""
+    ``finished``: it lies below the start offset; ``gone``: a snapshot does not know it, though it lies at or above the
+    start offset. The last two only while acquired."""
 
     name: str
     delivery_count: int | None = None
@@ -54,11 +75,13 @@ class Written(NamedTuple):
 
 
 class RecordRow(NamedTuple):
-    """A log row as far as it concerns one record. ``state`` None: it says nothing of it but what has ``ended``."""
+    """A log row as far as it concerns one record. ``state`` None: it says nothing of it but what has ``ended``.
+    ``life``: of the share-partition's state."""
 
     written: Written
     ended: Sequence[Ended]
     state: RecordState | None
+    life: Life
 
 
 class RecordEvent(NamedTuple):
@@ -81,10 +104,17 @@ def settled_state(delivery_state: int, delivery_count: int) -> RecordState:
 def events_of(rows: Iterable[RecordRow]) -> Iterator[RecordEvent]:
     """Every change, in order. ``rows``: ascending, only those that count."""
     known: RecordState | None = None
+    life: Life | None = None
     for row in rows:
         for attempt in row.ended:
             yield _end(known, attempt, row.written)
-            known = _ENDED
+            known = None if attempt.outcome == TRUNCATED else _ENDED
+        if row.state is not None and row.state.name == GONE:
+            if known is not None and life is not None and life.goes_on_in(row.life):
+                yield _truncated(known, row.written)
+            known, life = None, row.life
+            continue
+        life = row.life
         if row.state is None:
             continue
         if row.state.name == ACQUIRED or not row.ended:  # else the state is the result of the attempt just reported
@@ -99,7 +129,12 @@ def _end(known: RecordState | None, attempt: Ended, written: Written) -> RecordE
     held = known if known is not None and known.name == ACQUIRED else _ENDED
     # An attempt that ends leaves its count behind, unless it is taken back.
     note = NOT_COUNTED if held.delivery_count == attempt.delivery_count + 1 else None
+    note = LOST_BY_LOG if attempt.outcome == TRUNCATED else note
     return RecordEvent(attempt.outcome, attempt.delivery_count, held.member_id, None, note, written)
+
+
+def _truncated(known: RecordState, written: Written) -> RecordEvent:
+    return RecordEvent(TRUNCATED, known.delivery_count, known.member_id, None, LOST_BY_LOG, written)
 
 
 def _changes(known: RecordState | None, now: RecordState, written: Written) -> Iterator[RecordEvent]:

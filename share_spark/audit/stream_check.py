@@ -13,6 +13,7 @@ from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 from share_spark import coordinator, partition
+from share_spark.audit.truncation_check import cut_fault
 from share_spark.coordinator.messages import (
     DELETED_SNAPSHOT_EPOCHS,
     ShareState,
@@ -40,7 +41,7 @@ def first_fault(stream: Sequence[LogRecord]) -> str | None:
     """
     seen: _Seen | None = None
     for place, (batch_id, record) in enumerate(stream):
-        fault = _malformed(record) or _out_of_place(seen, batch_id, record)
+        fault = _malformed(record) or _out_of_place(seen, batch_id, record) or _badly_cut(stream[:place], record)
         if fault is not None:
             return _difference(stream[:place]) or f"micro-batch {batch_id}: {fault}"
         seen = _seen(seen, batch_id, record)
@@ -81,6 +82,14 @@ def _malformed(record: ShareRecord) -> str | None:
     return None
 
 
+def _badly_cut(earlier: Sequence[LogRecord], record: ShareRecord) -> str | None:
+    """A snapshot with a new state epoch owes nothing to what was before it (R101)."""
+    if not earlier or not isinstance(record, ShareSnapshot):
+        return None
+    before = partition.restore(one for _, one in earlier)
+    return cut_fault(before, record) if before is not None and before.state_epoch == record.state_epoch else None
+
+
 class _Seen(NamedTuple):
     """Where a stream has come to."""
 
@@ -103,8 +112,8 @@ def _seen(before: _Seen | None, batch_id: int, record: ShareRecord) -> _Seen:
 def _out_of_place(before: _Seen | None, batch_id: int, record: ShareRecord) -> str | None:
     """What a record may not do to those before it (R75, R76, R86).
 
-    The start offset goes back with a new state epoch (R101), and where the log was truncated, which a snapshot records;
-    an update never takes it back (R61).
+    The start offset goes back with a new state epoch (R101), and where the log was truncated, which a snapshot records
+    (``truncation_check``); an update never takes it back (R61).
     """
     if before is None:
         return None if isinstance(record, ShareSnapshot) else "an update without a snapshot before it"

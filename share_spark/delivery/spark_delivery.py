@@ -64,6 +64,9 @@ class SparkDelivery:
     def forget_traces(self) -> None:
         self._started.forget(self._others)
 
+    def forget_last(self) -> None:
+        self._started.clear()
+
     def deliver(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool = False) -> Delivered:
         """Raises ShareError."""
         self.close()

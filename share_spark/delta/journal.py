@@ -17,6 +17,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+OUTPUT = "output"
+"""Purpose of the entries about sinks."""
+
+DEAD_LETTERS = "dead letters"
+"""Purpose of the entries about dead letters, until the commit they belong to is known to have happened."""
+
+WAITING_LETTERS = "waiting dead letters"
+"""Purpose of those of dead engines of which that is known: no later commit changes it."""
+
+
 class Journal:
     """The entries of one group for one purpose, below the directory of a Delta table.
 

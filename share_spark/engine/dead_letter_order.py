@@ -12,22 +12,22 @@ from share_spark.model.ids import BatchStamp
 
 @dataclass(slots=True, kw_only=True)
 class DeadLetterOrder:
-    """``sink`` None: archived records are kept nowhere else."""
+    """What is announced and what is still to be written."""
 
-    sink: DeadLetterSink | None
+    sink: DeadLetterSink
     _announced: BatchStamp | None = None
     _unwritten: list[BatchStamp] = field(default_factory=list)
 
     def announce(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
         """What the commit of ``stamp`` is about to archive. Raises DeadLetterError."""
-        if letters and self.sink is not None:
+        if letters:
             self._announced = stamp
             self.sink.announce(stamp, letters)
 
     def withdraw(self) -> None:
         """What was announced for a commit that has not happened must not be taken for committed once a later one is.
         Raises DeadLetterError."""
-        if self._announced is not None and self.sink is not None:
+        if self._announced is not None:
             self.sink.withdraw(self._announced)
             self._announced = None
 
@@ -40,7 +40,7 @@ class DeadLetterOrder:
     def write(self, stamp: BatchStamp) -> None:
         """Those of ``stamp``, if it has any; before them those that could not be written before, as a table takes no
         lower number after a higher one. By themselves they wait for the next engine. Raises DeadLetterError."""
-        if self.sink is None or stamp not in self._unwritten:
+        if stamp not in self._unwritten:
             return
         while self._unwritten:
             self.sink.write(self._unwritten[0])

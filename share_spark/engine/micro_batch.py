@@ -8,7 +8,8 @@ What if the process dies ...
 - before the append: nothing was visible; the acknowledgements that were not committed are lost with their handlers'
   run, the records stay Acquired until their lock ends, and are delivered again with a higher count; unless they had
   output: then the sink's commit has decided, and the next engine finds it there and absorbs it;
-- after the append, before dead letters are written: the next engine finds them announced, and writes them;
+- after the append, before dead letters are written: the next engine finds them announced, and writes them, or keeps
+  them for the next that has a target;
 - before or during delivery: the same as the first; what workers have left of it shows what was entered;
 - inside the commit of the output: it is there or it is not, and the acknowledgements with it. An engine that lives and
   cannot tell which does nothing more: what it gave back might have been decided.
@@ -60,7 +61,7 @@ class Ports:
     topics: SubscribedTopics
     store: ShareStateStore
     delivery: Delivery
-    dead_letters: DeadLetterSink | None
+    dead_letters: DeadLetterSink
     clock: Clock
     sink: OutputSink | None = None
 
@@ -87,6 +88,7 @@ class ShareGroupEngine:
     _targets: Mapping[SharePartitionKey, int] | None = None
     _time: EngineTime = field(default_factory=EngineTime)
     _others_hold_until_ms: int | None = None
+    _truncates: bool = False
     _first: bool = True
 
     def __post_init__(self) -> None:
@@ -113,8 +115,7 @@ class ShareGroupEngine:
     def _take_over(self, claim: Claim) -> None:
         counted = self.ports.store.last_counted
         self.ports.delivery.start(claim)
-        if self.ports.dead_letters is not None:
-            self.ports.dead_letters.recover(claim, counted)
+        self.ports.dead_letters.recover(claim, counted)
         left = self.ports.sink.claim(claim, counted) if self.ports.sink is not None else None
         if left is not None and left.stamp >= counted:
             _log.info("output of the engine before is committed; its acknowledgements count")
@@ -157,6 +158,7 @@ class ShareGroupEngine:
             max_record_locks=self.config.max_record_locks,
         )
         warn_of_truncations(partition_inputs, self._summaries)
+        self._truncates = any(partition_input.truncated_to is not None for partition_input in partition_inputs.values())
         timer.mark("plan")
         assert self._claim is not None, "run before start"
         stamp = BatchStamp(self._claim.writer_epoch, batch_id)
@@ -233,6 +235,9 @@ class ShareGroupEngine:
         self._summaries.update({outcome.key: outcome.summary for outcome in outcomes})
         if had_output and self.ports.sink is not None:
             self.ports.sink.forget()
+        if self._truncates:  # before anything is acquired at the offsets of what is gone
+            self.ports.delivery.forget_last()
+            self._truncates = False
 
     def _commit(self, stamp: BatchStamp) -> str:
         """Why it has not happened, "" if it has."""

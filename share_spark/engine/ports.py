@@ -206,6 +206,11 @@ class Delivery(Protocol):
         """No lock is left of the members that were there at the start. A successor is none of them."""
         ...
 
+    def forget_last(self) -> None:
+        """The state has absorbed what the last delivery has left as a trace, and a log was truncated: the next records
+        may have the same offsets and delivery counts, and are others."""
+        ...
+
 
 AcknowledgedSpans = Mapping[SharePartitionKey, AcknowledgedSpan]
 """The acknowledgements of one micro-batch's delivery."""
@@ -263,6 +268,9 @@ class DeadLetterSink(Protocol):
 
     Stamps are announced, and written, in their order, and each is settled before a later one is committed: it is
     written; or it is committed and stays announced, to be written first; or it is withdrawn.
+
+    A run without a target has a sink as well, that announces and writes nothing: what runs before have left has to be
+    judged by this run's claim, as its commits hide the ones to judge by.
     """
 
     def announce(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
@@ -279,9 +287,10 @@ class DeadLetterSink(Protocol):
         ...
 
     def recover(self, claim: Claim, last_counted: BatchStamp) -> None:
-        """Before all else: write what the engine before announced, committed, and did not live to write, in the order
-        of the stamps; drop the rest (``is_committed``). Raises DeadLetterError, and then nothing of a higher stamp than
-        the one that failed is written."""
+        """Before all else: judge what engines before announced (``is_committed``). Write what they committed and did
+        not live to write, in the order of the stamps, or without a target keep it for a run that has one; drop the
+        rest. What engines of higher epochs than ours announce meanwhile is not ours to judge. Raises DeadLetterError,
+        and then nothing of a higher stamp than the one that failed is written."""
         ...
 
 

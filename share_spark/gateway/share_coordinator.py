@@ -24,8 +24,10 @@ from share_spark import coordinator
 from share_spark.coordinator import STATE_PARTITIONS, CoordinatorShard, state_partition_of
 from share_spark.coordinator.messages import InitializeState, ShareGroupStateRequest, ShareState, StateResult
 from share_spark.delta.location import Location
+from share_spark.engine.idle_group import claim_idle_sinks
 from share_spark.gateway.kip_takeover import after_write, durable_state, new_live_form
 from share_spark.maintenance.heartbeat import BEAT_MS, age_ms, has_journals, heartbeat_file
+from share_spark.maintenance.idle_groups import LeftInJournals
 from share_spark.maintenance.retention import segments_below
 from share_spark.model.errors import ConfigError, ErrorCode, FencedError, StateError
 from share_spark.model.ids import SharePartitionKey
@@ -87,7 +89,8 @@ class DeltaShareCoordinator:
         """One result per entry, in their order (R98); none without a group id (R97). What it changed is committed.
 
         Raises FencedError if an engine runs the group or begins to, StateError if the log is damaged, cannot be
-        written, or is needed as it is by the group's next engine. After either the request may be repeated.
+        written, or is needed as it is by the group's next engine, SinkError if a sink of the group cannot be claimed.
+        After each of them the request may be repeated.
         """
         if not request.group_id:
             return ()
@@ -99,7 +102,7 @@ class DeltaShareCoordinator:
         if found.states == states:
             return found.results
         log.refuse_unless_idle()
-        claim = log.claim()
+        claim = log.claim_idle()
         states = log.states()
         found = self._answered(request, states)
         if found.states != states:
@@ -203,9 +206,20 @@ class _GroupLog(GroupLog):
                 f"ago); stop it, and {ALIVE_MS // 1_000} s later its state can be changed"
             )
         if has_journals(self.spark, self.location, self.group_id):
-            raise StateError(
-                f"the last engine of group {self.group_id!r} has left work that the next one finishes first; start one"
-            )
+            raise self._unfinished()
+
+    def claim_idle(self) -> CommitNote:
+        """The group, and the sinks to which a frozen engine might still write. Raises FencedError, SinkError, and
+        StateError if an engine has left work since the group was judged to be idle."""
+        note = self.claim()
+        if not claim_idle_sinks(LeftInJournals(self), note.writer_epoch):
+            raise self._unfinished()
+        return note
+
+    def _unfinished(self) -> StateError:
+        return StateError(
+            f"the last engine of group {self.group_id!r} has left work that the next one finishes first; start one"
+        )
 
     def write(self, claim: CommitNote, states: GroupStates, forgotten: Collection[SharePartitionKey]) -> None:
         """``states`` is all that the group has from here on (R74); after ``claim``. Raises FencedError, StateError.

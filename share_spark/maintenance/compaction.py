@@ -30,7 +30,7 @@ from share_spark.maintenance.compaction_report import CompactionReport, Step
 from share_spark.maintenance.heartbeat import Heartbeat, age_ms, lock_file
 from share_spark.maintenance.idle_groups import GroupEvidence, evidence_of, snapshot_group
 from share_spark.maintenance.retention import letters_before, log_starts_after, oldest_kept_segment, segments_below
-from share_spark.model.errors import ConfigError, StateError
+from share_spark.model.errors import ConfigError, SinkError, StateError
 from share_spark.output import dead_letters
 from share_spark.state.commits import CommitListing
 from share_spark.state.tables import check_location, log_table, state_table
@@ -165,12 +165,23 @@ class _Compaction:
             self._say(subject, "nothing since its last snapshot")
         elif self.order.dry_run:
             self._say(subject, f"would snapshot it: {found.updates} updates since the last one")
-        elif (size := snapshot_group(self.session, self.order.state, commits, found)) is None:
-            self._say(subject, "an engine has started meanwhile: snapshots are left to it")
-        else:
-            self._say(subject, f"snapshot of {size} share-partitions instead of {found.updates} updates")
+        elif self._snapshot_idle(found, commits):
             return self._look(group_id)[0]
         return found
+
+    def _snapshot_idle(self, found: GroupEvidence, commits: CommitListing) -> bool:
+        """A sink that cannot be claimed is no reason to leave other groups alone."""
+        subject = f"group {found.group_id}"
+        try:
+            size = snapshot_group(self.session, self.order.state, commits, found)
+        except SinkError as fault:
+            self._say(subject, f"{fault}; a frozen engine might still write there: no snapshot")
+            return False
+        if size is None:
+            self._say(subject, "an engine was at work meanwhile: snapshots are left to it, or to the next one")
+            return False
+        self._say(subject, f"snapshot of {size} share-partitions instead of {found.updates} updates")
+        return True
 
     def _look(self, group_id: str) -> tuple[GroupEvidence, CommitListing]:
         commits = CommitListing.of(self.session, log_table(self.order.state).directory(self.session))

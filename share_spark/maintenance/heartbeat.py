@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from share_spark.delivery.ledger_place import LEDGERS
+from share_spark.delta.journal import WAITING_LETTERS
 from share_spark.delta.location import Location
 from share_spark.model.ids import NO_STAMP
 from share_spark.spark.files import StorageFiles, files_at
@@ -114,11 +115,13 @@ _ASIDE = "."
 
 
 def has_journals(spark: SparkSession, location: Location, group_id: str) -> bool:
-    """Has an engine of the group left work in a journal, of whatever purpose? A claim that it noted is none, nor is
-    what it did not live to put in its place (``Journal.put``)."""
+    """Has an engine of the group left in a journal what the next one has to judge by the log? A claim that it noted is
+    none of that, nor are dead letters that have been judged and wait, nor what it did not live to put in its place
+    (``Journal.put``)."""
     top = _beside_log(spark, location)
     files = files_at(spark, top)
-    journals = [f"{top}/{purpose}/{quote(group_id, safe='')}" for purpose in files.names(top) if purpose != LEDGERS]
+    purposes = [name for name in files.names(top) if name not in (LEDGERS, WAITING_LETTERS)]
+    journals = [f"{top}/{purpose}/{quote(group_id, safe='')}" for purpose in purposes]
     left = [name for at in journals if files.is_directory(at) for name in files.names(at)]
     return any(not name.startswith(_ASIDE) and not name.endswith(_CLAIM) for name in left)
 

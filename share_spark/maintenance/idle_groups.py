@@ -2,7 +2,8 @@
 
 A claim fences the group's engine, so a group is only claimed on evidence that it has none: no heartbeat, no commit and
 no lock for longer than any engine is silent. An engine that starts meanwhile wins: our claim takes the epoch after the
-one that was examined, and of two claims of one epoch the first counts.
+one that was examined, and of two claims of one epoch the first counts. An engine that was frozen for as long, and wakes
+up, finds the group claimed, and its sinks (``engine.idle_group``).
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from share_spark.delta.journal import OUTPUT, Journal
 from share_spark.delta.location import Location
+from share_spark.engine.idle_group import snapshot_idle
 from share_spark.maintenance.heartbeat import has_journals, heartbeat_file
 from share_spark.model.config import GroupConfig
 from share_spark.model.errors import FencedError
+from share_spark.output.sink_claims import as_state_error, claim_sinks_before
 from share_spark.partition import PartitionLimits
 from share_spark.spark.checkpointed_frame import unpersist
 from share_spark.state.commits import CommitListing, CommitsAsOf
@@ -97,7 +101,8 @@ def _evidence_in(tail: LogTail, group_id: str, version: int) -> GroupEvidence:
 def snapshot_group(spark: SparkSession, location: Location, commits: CommitListing, found: GroupEvidence) -> int | None:
     """Claim the group as an engine would and write a snapshot of each of its share-partitions (R74): their number.
 
-    None if an engine has claimed it since the evidence was collected: that engine goes on.
+    None if an engine was at work since the evidence was collected: it has claimed the group, and goes on, or it has
+    left something to the next one. Raises SinkError if a sink cannot be claimed; then there is no snapshot either.
     """
     log = GroupLog(
         spark=spark,
@@ -108,17 +113,32 @@ def snapshot_group(spark: SparkSession, location: Location, commits: CommitListi
     )
     store = DeltaShareStateStore(log=log, limits=_limits(), updates_per_snapshot=1)
     try:
-        store.claim()
-        summaries = store.load()
-        store.advance({}, batch_id=found.batch_id, now_ms=store.last_time_ms)  # nothing is decided, no time passes
-        store.commit()
+        return snapshot_idle(store, LeftInJournals(log), found.batch_id)
     except FencedError:
         return None
     finally:
         with store.borrow() as live:
             if live.frame is not None:
                 unpersist(live.frame)
-    return len(summaries)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftInJournals:
+    """LeftBehind by the engines of a group, beside the log that has been opened."""
+
+    log: GroupLog
+
+    def claim_sinks(self, writer_epoch: int) -> None:
+        """Of all entries in the group's journal."""
+        spark = self.log.spark
+        with as_state_error():
+            journal = Journal(spark, self.log.table.directory(spark), OUTPUT, self.log.group_id)
+        claim_sinks_before(spark, journal, writer_epoch)
+
+    def is_unfinished(self) -> bool:
+        """Whatever a journal's purpose."""
+        with as_state_error():
+            return has_journals(self.log.spark, self.log.location, self.log.group_id)
 
 
 def _limits() -> PartitionLimits:

@@ -22,18 +22,18 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from share_spark.delta.app_transactions import NONE, AppTransactions
+from share_spark.delta.app_transactions import AppTransactions
 from share_spark.delta.commit_files import CommitFiles
-from share_spark.delta.journal import Journal
+from share_spark.delta.journal import OUTPUT, Journal
 from share_spark.delta.location import Location
 from share_spark.engine.ports import Claim
 from share_spark.model.errors import FencedError, OutputLostError, OutputUnknownError, SinkError, StateError
 from share_spark.model.ids import BatchStamp
+from share_spark.output.sink_claims import as_sink_error, as_state_error, claim_sink, entries_before
 from share_spark.output.sink_entry import SinkEntry, SinkTarget
 from share_spark.output.sink_table import prepare_table
 from share_spark.spark.errors import JVM_ERRORS, first_line
@@ -63,8 +63,8 @@ class SinkWriter:
     @classmethod
     def of(cls, spark: SparkSession, claim: Claim) -> SinkWriter:
         """With its journal beside the state. Raises StateError."""
-        with _as_state_error():
-            journal = Journal(spark, claim.directory, "output", claim.group_id)
+        with as_state_error():
+            journal = Journal(spark, claim.directory, OUTPUT, claim.group_id)
         return cls(
             writer_epoch=claim.writer_epoch,
             run_id=claim.run_id,
@@ -91,7 +91,7 @@ class DeltaSink:
 
         Raises ConfigError (no Delta table, columns that do not fit), SinkError (it cannot be made or read).
         """
-        with _as_sink_error(self.table):
+        with as_sink_error(self.table):
             prepare_table(self.spark, self.table, output)
 
     @property
@@ -108,13 +108,13 @@ class DeltaSink:
         Raises FencedError, SinkError, StateError.
         """
         self._writer = writer
-        with _as_state_error():
+        with as_state_error():
             writer.journal.put(BatchStamp(writer.writer_epoch, -1), self._entry().to_bytes())
         delivered, left = self._claim_all()
         written = [stamp for stamp, entry in left.items() if delivered[entry.target] == stamp.number]
         last = max(written, default=None)
         self._check_explained(delivered, set(written), last_counted)
-        with _as_state_error():
+        with as_state_error():
             for stamp in left.keys() - {last}:
                 writer.journal.remove(stamp)
         if last is None:
@@ -131,9 +131,9 @@ class DeltaSink:
         """
         if rows is None:
             return
-        with _as_sink_error(self.table):
+        with as_sink_error(self.table):
             self._check_there()
-        with _as_state_error():
+        with as_state_error():
             self.writer.journal.put(stamp, self._entry(payload).to_bytes())
         fault = self._append(rows, stamp)
         try:
@@ -147,7 +147,7 @@ class DeltaSink:
 
     def forget(self) -> None:
         """A state row that counts has absorbed all that ``claim`` returned and ``commit`` wrote. Raises StateError."""
-        with _as_state_error():
+        with as_state_error():
             for stamp in sorted(self._unabsorbed):
                 self.writer.journal.remove(stamp)
         self._unabsorbed.clear()
@@ -167,8 +167,8 @@ class DeltaSink:
         """
         delivered = {self._target: self._claimed(self._target)}
         while True:
-            with _as_state_error():
-                left = self._left()
+            with as_state_error():
+                left = entries_before(self.writer.journal, self.writer.writer_epoch)
             unclaimed = {entry.target for entry in left.values()} - delivered.keys()
             if not unclaimed:
                 return delivered, left
@@ -189,25 +189,15 @@ class DeltaSink:
                 f"{number >> 32}, whose acknowledgements are neither in the state nor in the journal beside it"
             )
 
-    def _left(self) -> dict[BatchStamp, SinkEntry]:
-        """Entries of older engines. One that is removed meanwhile, by an engine before, has been absorbed."""
-        journal = self.writer.journal
-        stamps = [stamp for stamp in journal.stamps() if stamp.writer_epoch < self.writer.writer_epoch]
-        contents = {stamp: journal.read(stamp) for stamp in stamps}
-        return {stamp: SinkEntry.from_bytes(text) for stamp, text in contents.items() if text is not None}
-
     def _claimed(self, target: SinkTarget) -> int:
         """The number of the last delivery there."""
-        with _as_sink_error(target.table):
-            if target != self._target and not target.table.exists(self.spark):
-                _log.warning("sink %s is gone, and with it what was written there", target.table)
-                return NONE
+        if target != self._target:
+            return claim_sink(self.spark, target, self.writer.writer_epoch)
+        with as_sink_error(target.table):
             directory = target.table.directory(self.spark)
-            transactions = AppTransactions(self.spark, directory)
-            if target == self._target:
-                self._transactions, self._files = transactions, CommitFiles(self.spark, directory)
-                self._version = self._files.latest_version()
-            return transactions.claim(target.app_id, self.writer.writer_epoch)
+            self._transactions, self._files = AppTransactions(self.spark, directory), CommitFiles(self.spark, directory)
+            self._version = self._files.latest_version()
+            return self._transactions.claim(target.app_id, self.writer.writer_epoch)
 
     def _note(self, stamp: BatchStamp) -> str:
         """``userMetadata`` of the append, by which it is found again."""
@@ -264,19 +254,3 @@ class DeltaSink:
                 self._transactions.warm()
         except Exception:  # noqa: BLE001 - the next append does it itself
             _log.debug("warming sink %s", self.table, exc_info=True)
-
-
-@contextmanager
-def _as_sink_error(table: Location) -> Iterator[None]:
-    try:
-        yield
-    except JVM_ERRORS as fault:
-        raise SinkError(f"sink {table}: {first_line(fault)}") from fault
-
-
-@contextmanager
-def _as_state_error() -> Iterator[None]:
-    try:
-        yield
-    except JVM_ERRORS as fault:
-        raise StateError(f"the journal of the sink cannot be used: {first_line(fault)}") from fault

@@ -14,7 +14,7 @@ import numpy as np
 from pyspark.sql import functions as F
 
 from share_spark.delivery.acquired_records import acquired_records
-from share_spark.delta.journal import Journal
+from share_spark.delta.journal import DEAD_LETTERS, WAITING_LETTERS, Journal
 from share_spark.engine.ports import (
     Claim,
     DeadLetter,
@@ -34,16 +34,73 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class LetterJournals:
+    """``announced``: by engines that may still write it; an entry that is withdrawn begins with that word. ``waiting``:
+    of dead engines, committed and not written yet. Apart from each other, since a frozen engine that wakes up may still
+    change what it has announced."""
+
+    announced: Journal
+    waiting: Journal
+
+    @classmethod
+    def of(cls, spark: SparkSession, claim: Claim) -> LetterJournals:
+        """Beside the state."""
+        purposes = (DEAD_LETTERS, WAITING_LETTERS)
+        return cls(*(Journal(spark, claim.directory, purpose, claim.group_id) for purpose in purposes))
+
+    def settle(self, writer_epoch: int, last_counted: BatchStamp) -> list[BatchStamp]:
+        """Judge what engines below ``writer_epoch`` have announced. Returns what waits of them, oldest first."""
+        for stamp in self.announced.stamps():
+            if stamp.writer_epoch < writer_epoch:
+                self._settle(stamp, last_counted)
+        return [stamp for stamp in self.waiting.stamps() if stamp.writer_epoch < writer_epoch]
+
+    def _settle(self, stamp: BatchStamp, last_counted: BatchStamp) -> None:
+        """Kept before it is removed: if we die in between, the next engine judges it again, and alike."""
+        announced = self.announced.read(stamp)
+        if announced is not None and is_committed(stamp, last_counted, withdrawn=_is_withdrawn(announced)):
+            self.waiting.put(stamp, announced.removeprefix(_WITHDRAWN))
+        self.announced.remove(stamp)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoDeadLetters:
+    """Dead-letter port of a run without a target: what it archives is archived only."""
+
+    spark: SparkSession
+
+    def announce(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
+        """Nothing to do."""
+
+    def withdraw(self, stamp: BatchStamp) -> None:
+        """Nothing to do."""
+
+    def write(self, stamp: BatchStamp) -> None:
+        """Nothing to do."""
+
+    def recover(self, claim: Claim, last_counted: BatchStamp) -> None:
+        """Raises DeadLetterError."""
+        with _as_dead_letter_error():
+            waiting = LetterJournals.of(self.spark, claim).settle(claim.writer_epoch, last_counted)
+        if waiting:
+            _log.warning(
+                "the dead letters of %s micro-batch(es) wait to be written: this run has no dead-letter target, the "
+                "next one that has writes them",
+                len(waiting),
+            )
+
+
 class _LetterWriter(NamedTuple):
     claim: Claim
-    journal: Journal
+    journals: LetterJournals
 
 
 @dataclass(slots=True, kw_only=True)
 class SparkDeadLetters:
     """Dead-letter port: reads the archived records once more, adds the reasons, passes them to the target.
 
-    The journal holds what is announced until it is written; an entry that is withdrawn begins with that word.
+    ``LetterJournals`` hold what is announced until it is written.
     """
 
     spark: SparkSession
@@ -55,37 +112,37 @@ class SparkDeadLetters:
         """One journal entry. Raises DeadLetterError."""
         rows = [_to_row(letter) for letter in letters]
         with _as_dead_letter_error():
-            self._journal.put(stamp, json.dumps(rows).encode())
+            self._claimed.journals.announced.put(stamp, json.dumps(rows).encode())
 
     def withdraw(self, stamp: BatchStamp) -> None:
         """The same entry, marked. Raises DeadLetterError."""
         with _as_dead_letter_error():
-            announced = self._journal.read(stamp)
+            journal = self._claimed.journals.announced
+            announced = journal.read(stamp)
             if announced is not None and not _is_withdrawn(announced):
-                self._journal.put(stamp, _WITHDRAWN + announced)
+                journal.put(stamp, _WITHDRAWN + announced)
 
     def write(self, stamp: BatchStamp) -> None:
         """Raises DeadLetterError. Records that are gone from the log have nothing to write and are left out."""
         with _as_dead_letter_error():
-            journal = self._journal
-            announced = journal.read(stamp)
-            if announced is None:
-                return
-            rows = json.loads(announced.removeprefix(_WITHDRAWN))
-            self._write(stamp, [_from_row(row) for row in rows])
-            journal.remove(stamp)
+            self._write_from(self._claimed.journals.announced, stamp)
 
     def recover(self, claim: Claim, last_counted: BatchStamp) -> None:
         """Raises DeadLetterError."""
         with _as_dead_letter_error():
-            journal = Journal(self.spark, claim.directory, "dead letters", claim.group_id)
-            self._writer = _LetterWriter(claim, journal)
-            for stamp in journal.stamps():
-                if is_committed(stamp, last_counted, withdrawn=_is_withdrawn(journal.read(stamp))):
-                    _log.info("writing the dead letters of micro-batch %s, which the engine before left", stamp)
-                    self.write(stamp)
-                else:
-                    journal.remove(stamp)
+            journals = LetterJournals.of(self.spark, claim)
+            self._writer = _LetterWriter(claim, journals)
+            for stamp in journals.settle(claim.writer_epoch, last_counted):
+                _log.info("writing the dead letters of micro-batch %s, which an engine before left", stamp)
+                self._write_from(journals.waiting, stamp)
+
+    def _write_from(self, journal: Journal, stamp: BatchStamp) -> None:
+        entry = journal.read(stamp)
+        if entry is None:
+            return
+        rows = json.loads(entry.removeprefix(_WITHDRAWN))
+        self._write(stamp, [_from_row(row) for row in rows])
+        journal.remove(stamp)
 
     def _write(self, stamp: BatchStamp, reasons: Sequence[DeadLetter]) -> None:
         spans = [NumberedSpan(at, ranges) for at, ranges in _numbered(reasons).items()]
@@ -96,10 +153,6 @@ class SparkDeadLetters:
         table = self.spark.createDataFrame(notes, "letter int, delivery_count int, reason string, error string")
         letters = records.join(F.broadcast(table), "letter").drop("letter")
         self.target.write(self.spark, self._claimed.claim, stamp, letters)
-
-    @property
-    def _journal(self) -> Journal:
-        return self._claimed.journal
 
     @property
     def _claimed(self) -> _LetterWriter:
@@ -120,8 +173,8 @@ def _from_row(row: list[Any]) -> DeadLetter:
 _WITHDRAWN = b"withdrawn\n"
 
 
-def _is_withdrawn(announced: bytes | None) -> bool:
-    return announced is not None and announced.startswith(_WITHDRAWN)
+def _is_withdrawn(announced: bytes) -> bool:
+    return announced.startswith(_WITHDRAWN)
 
 
 @contextmanager

@@ -8,6 +8,12 @@ then on. If an engine dies then as well, and it was the only one in a handler, i
 before it was accused: its earlier attempts may have been used up by other records, which brought down engines that had
 finished with this one.
 
+One count says both how often a handler was entered and how many attempts are used up. So an attempt that FINISHED, and
+was lost with its engine or worker, is used up as well. It archives nothing itself: at the limit the record gets
+another. But a record that has FINISHED ``n`` attempts so has ``limit - n`` left to fail. It is archived by the first
+failure that its handler answers with, or by the second death that it is known for, once the count is at the limit,
+however few of its own attempts have failed. To distinguish the two would take a second count in the state log.
+
 Where nothing is known (the machine is gone, and with it the trace that its workers kept) all that was in flight comes
 back together, once. Only if the next engine dies with it too does a search begin, over the suspects of all
 share-partitions (``engine.search``). Each arrow is one more lost attempt of which no trace is left:

@@ -67,6 +67,9 @@ class InMemoryDelivery:
         for member in self._others:
             self.ledgers.pop(member, None)
 
+    def forget_last(self) -> None:
+        self.ledgers[self._member_id] = {}
+
     def _deliver(self, acquired: AcquiredSpan) -> AcknowledgedSpan:
         at = acquired.partition
         said = [

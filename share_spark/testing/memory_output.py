@@ -40,6 +40,13 @@ class InMemoryOutputTable:
     delivered: int = -1
     journal: dict[int, CommittedOutput] = field(default_factory=dict)
 
+    def claim(self, number: int) -> int:
+        """Nothing lower is taken from now on. Returns the number of the last delivery."""
+        if self.transaction > number:
+            raise FencedError("another engine has claimed the sink")
+        self.transaction = number
+        return self.delivered
+
 
 @dataclass(slots=True)
 class InMemoryOutputSink:
@@ -68,10 +75,7 @@ class InMemoryOutputSink:
     def _claimed(self) -> int:
         """The number of the last delivery."""
         self.hook("before claim of output")
-        if self.table.transaction > self._own:
-            raise FencedError("another engine has claimed the sink")
-        self.table.transaction = self._own
-        delivered = self.table.delivered
+        delivered = self.table.claim(self._own)
         self.hook("after claim of output")
         return delivered
 
@@ -113,12 +117,14 @@ class InMemoryOutputSink:
 
 @dataclass(slots=True)
 class InMemoryDeadLetterTable:
-    """Letters that are written, by micro-batch, the highest number among them, and those announced."""
+    """Letters that are written, by micro-batch, the highest number among them, those announced, and those of dead
+    engines that are committed and wait."""
 
     by_stamp: dict[BatchStamp, Sequence[DeadLetter]] = field(default_factory=dict)
     transaction: int = -1
     announced: dict[BatchStamp, Sequence[DeadLetter]] = field(default_factory=dict)
     withdrawn: set[BatchStamp] = field(default_factory=set)
+    waiting: dict[BatchStamp, Sequence[DeadLetter]] = field(default_factory=dict)
 
     @property
     def letters(self) -> list[DeadLetter]:
@@ -163,20 +169,67 @@ class InMemoryDeadLetters:
         self.hook("after withdrawal")
 
     def write(self, stamp: BatchStamp) -> None:
-        announced = self.table.announced.get(stamp)
-        if announced is None:
-            return
+        if (announced := self.table.announced.get(stamp)) is not None:
+            self._write(stamp, announced)
+            self.table.drop(stamp)
+
+    def recover(self, claim: Claim, last_counted: BatchStamp) -> None:
+        for stamp in self._settle(claim.writer_epoch, last_counted):
+            if (waiting := self.table.waiting.get(stamp)) is not None:
+                self._write(stamp, waiting)
+                self.table.waiting.pop(stamp, None)
+
+    def _settle(self, writer_epoch: int, last_counted: BatchStamp) -> list[BatchStamp]:
+        """What waits."""
+        table = self.table
+        for stamp in sorted(stamp for stamp in table.announced if stamp.writer_epoch < writer_epoch):
+            announced, withdrawn = table.announced.get(stamp), stamp in table.withdrawn
+            if announced is not None and is_committed(stamp, last_counted, withdrawn=withdrawn):
+                self.hook("before keeping letters")
+                table.waiting[stamp] = announced
+            self.hook("before dropping an announcement")
+            table.drop(stamp)
+        return sorted(stamp for stamp in table.waiting if stamp.writer_epoch < writer_epoch)
+
+    def _write(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
         self.hook("before dead letters")
         if self.refuse is not None:
             raise self.refuse
-        self.table.append(stamp, announced)
+        self.table.append(stamp, letters)
         self.hook("after dead letters")
-        self.table.drop(stamp)
 
-    def recover(self, _claim: Claim, last_counted: BatchStamp) -> None:
-        for stamp in sorted(self.table.announced):
-            if is_committed(stamp, last_counted, withdrawn=stamp in self.table.withdrawn):
-                self.write(stamp)
-            else:
-                self.hook("before dropping an announcement")
-                self.table.drop(stamp)
+
+@dataclass(slots=True)
+class InMemoryNoDeadLetters(InMemoryDeadLetters):
+    """DeadLetterSink of a run without a target."""
+
+    def announce(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
+        """Nothing to do."""
+
+    def withdraw(self, stamp: BatchStamp) -> None:
+        """Nothing to do."""
+
+    def write(self, stamp: BatchStamp) -> None:
+        """Nothing to do."""
+
+    def recover(self, claim: Claim, last_counted: BatchStamp) -> None:
+        self._settle(claim.writer_epoch, last_counted)
+
+
+@dataclass(frozen=True, slots=True)
+class InMemoryLeftBehind:
+    """LeftBehind of engines that write to these tables."""
+
+    output: InMemoryOutputTable
+    letters: InMemoryDeadLetterTable
+    hook: Hook = _undisturbed
+
+    def claim_sinks(self, writer_epoch: int) -> None:
+        self.hook("before claim of sinks")
+        self.output.claim(BatchStamp(writer_epoch, -1).number)
+        self.hook("after claim of sinks")
+
+    def is_unfinished(self) -> bool:
+        found = bool(self.output.journal or self.letters.announced)
+        self.hook("after a look at the journals")
+        return found

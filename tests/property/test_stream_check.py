@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from share_spark.audit.stream_check import LogRecord, first_fault
-from share_spark.model.records import UNCHANGED, DeliveryState, Doubt, ShareRecord, ShareUpdate
+from share_spark.model.records import UNCHANGED, DeliveryState, Doubt, ShareRecord, ShareSnapshot, ShareUpdate
 from share_spark.model.requests import (
     Acknowledge,
     AcknowledgementBatch,
@@ -21,7 +23,7 @@ from share_spark.model.requests import (
     ReleaseMember,
     TruncateLog,
 )
-from share_spark.partition import PartitionLimits, evolve, restore, take_snapshot
+from share_spark.partition import PartitionLimits, decide, evolve, restore, take_snapshot
 from tests.support.share_partition import Partition
 
 MEMBERS = st.sampled_from(["a", "b"])
@@ -76,11 +78,21 @@ def log_of(micro_batches: list[tuple[list[PartitionRequest], int, bool]], limit:
     leader = Partition(start=3, limits=PartitionLimits(max_delivery_count=limit, lock_duration_ms=10))
     for requests, ms, snapshot in micro_batches:
         leader.now_ms += ms
-        leader.ask(*requests)
+        leader.ask(*in_order(requests))
         if snapshot:
             leader.log.append(take_snapshot(leader.state))
             leader.state = evolve(leader.state, leader.log[-1])
     return leader.log
+
+
+ENGINE_ORDER = (Acknowledge, LoseAttempts, ReleaseMember, TruncateLog, ExpireLocks, MoveLogStart, Acquire)
+
+
+def in_order(requests: list[PartitionRequest]) -> list[PartitionRequest]:
+    """Where the log is truncated, in the order of a micro-batch: what comes after it is acquired last of all."""
+    if not any(isinstance(request, TruncateLog) for request in requests):
+        return requests
+    return sorted(requests, key=lambda request: ENGINE_ORDER.index(type(request)))
 
 
 def stream(records: list[ShareRecord]) -> list[LogRecord]:
@@ -126,3 +138,22 @@ def test_a_forgotten_attempt_is_found(
     )
     assert first_fault(stream([*log, stated])) is None
     assert first_fault(stream([*log, forged])) is not None
+
+
+@settings(max_examples=200, deadline=None)
+@given(micro_batches=MICRO_BATCHES, end=st.integers(0, 50), data=st.data())
+def test_a_truncation_that_takes_back_more_than_the_end_is_found(
+    micro_batches: list[tuple[list[PartitionRequest], int, bool]], end: int, data: st.DataObject
+) -> None:
+    """The snapshot of a truncation, as it is, and with a run of the window whose count is another."""
+    log = log_of([*micro_batches, TRIED], 3)
+    state = restore(log)
+    assert state is not None
+    cut_off = decide(state, [TruncateLog(end_offset=end)], PartitionLimits(), 0).record
+    assume(isinstance(cut_off, ShareSnapshot) and cut_off.batches)
+    assert isinstance(cut_off, ShareSnapshot)
+    assert first_fault(stream([*log, cut_off])) is None
+    at = data.draw(st.integers(0, len(cut_off.batches) - 1))
+    batches = list(cut_off.batches)
+    batches[at] = batches[at]._replace(delivery_count=batches[at].delivery_count + 2)
+    assert first_fault(stream([*log, replace(cut_off, batches=tuple(batches))])) is not None

@@ -10,7 +10,9 @@ order things happen. So a seed that fails is its own reproduction.
 - ``delivery``: its tasks, workers and machines, and the ledgers that outlive them;
 - ``ledger``: an independent record of all that happened, record by record, which judges every commit and every call; in
   the words of ``facts``, by the rules of ``settled``;
+- ``at_the_end``: what must hold once everything is finished;
 - ``engine``: the real engine in such a process;
+- ``compaction``: a compaction that takes the group for idle;
 - ``play``: the scheduler: who goes on, who dies, what producers do meanwhile; the quiet end in which all must finish;
 - ``ranges``: lives of groups of millions of records, without a judge.
 """

@@ -72,6 +72,11 @@ class SimulatedDelivery:
             self.of.note("forgets the traces of", member)
             del self._files[member]
 
+    def forget_last(self) -> None:
+        self.of.point("forget the last delivery", OSError)
+        if self.of.store.member_id in self._files:
+            self._files[self.of.store.member_id] = {}
+
     def deliver(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool = False) -> Delivered:
         of = self.of
         of.must_own("deliver")

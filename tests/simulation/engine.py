@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from share_spark.engine.micro_batch import Ports, ShareGroupEngine
 from share_spark.engine.step import PartitionInput
-from share_spark.engine.topics import SubscribedTopics
 from share_spark.model.errors import (
     DeadLetterError,
     FencedError,
@@ -20,10 +19,10 @@ from share_spark.model.errors import (
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.offsets import LogEnds
 from share_spark.model.requests import AcknowledgeType, Loss
-from share_spark.testing.memory_output import InMemoryDeadLetters, InMemoryOutputSink
+from share_spark.testing.memory_output import InMemoryDeadLetters, InMemoryNoDeadLetters, InMemoryOutputSink
 from tests.simulation.delivery import SimulatedDelivery
 from tests.simulation.facts import Acquisition, At, Courses, Decided, Said, demand
-from tests.simulation.ports import Clock, Store, Topics
+from tests.simulation.ports import Clock, Store, Subscribed, Topics
 from tests.simulation.processes import Death, SimulatedProcess
 
 if TYPE_CHECKING:
@@ -37,7 +36,8 @@ _OFTEN = {"before journal": 0.3, "after claim of output": 0.5, "after listing of
 
 class SimulatedEngine:
     """``held``: what its counted commits have acquired. ``answers``: what its handlers said of the last delivery;
-    ``said``: the same once the engine goes on with it. ``ends``: all that the topic log has answered. ``looked_at``:
+    ``said``: the same once the engine goes on with it. ``ends``: all that the topic log has answered;
+    ``looked``: what it goes by of that. ``looked_at``:
     the version up to which it has seen the state log. ``forgives``: there is nowhere to put the output of its last
     delivery, which is given back as if it had not been tried. ``learned``: how far others had come when it asked.
     ``others``: whose ledgers were there when it started."""
@@ -47,7 +47,9 @@ class SimulatedEngine:
         self.now_ms, self.clock_ms, self.looked_at = -1, 0, -1
         self.stopping = self.closing = self.faulted = self.has_asked = self.reads_time = False
         self.forgives = False
+        self.has_target = world.is_calm or world.rng.random() >= world.scenario.targetless_rate
         self.ends: dict[TopicPartition, set[LogEnds]] = {}
+        self.looked: Mapping[TopicPartition, LogEnds] = {}
         self.held: dict[At, Acquisition] = {}
         self.answers: Mapping[At, tuple[Acquisition, Said]] = {}
         self.said: Mapping[At, tuple[Acquisition, Said]] = {}
@@ -68,13 +70,14 @@ class SimulatedEngine:
     def _ports(self) -> Ports:
         log = Topics(self, self.world.topics)
         config, has_sink = self.world.scenario.config, self.world.scenario.has_sink
+        letters = InMemoryDeadLetters if self.has_target else InMemoryNoDeadLetters
         return Ports(
-            topics=SubscribedTopics(
+            topics=Subscribed(
                 group_id=GROUP, topics=self.world.topic_names, log=log, reset=config.offset_reset, clock=Clock(self)
-            ),
+            ).of_engine(self),
             store=self.store,
             delivery=SimulatedDelivery(self),
-            dead_letters=InMemoryDeadLetters(self.world.letters, hook=self._letters_hook),
+            dead_letters=letters(self.world.letters, hook=self._letters_hook),
             clock=Clock(self, decides=True),
             sink=InMemoryOutputSink(self.world.output, hook=self._output_hook) if has_sink else None,
         )
@@ -149,8 +152,10 @@ class SimulatedEngine:
             said=self.said,
             stopping=self.closing,
             forgives=self.forgives,
+            has_target=self.has_target,
             courses=courses,
             lost=lost,
+            looked=self.looked,
         )
 
     def enters(self, one: At, count: int) -> None:

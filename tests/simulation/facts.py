@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from share_spark.model.ids import TopicPartition
 from share_spark.model.offsets import LogEnds
@@ -96,7 +96,8 @@ Courses = Mapping[str, Mapping[At, Course]]
 class Decided:
     """What an engine knew when it decided: the reasons that its commit may have. ``courses``: how far the attempts of
     others had come, as ledgers show it except for ``lost`` members. ``forgives``: this engine's last delivery
-    is given back as if it had not been tried, as there was nowhere to put its output."""
+    is given back as if it had not been tried, as there was nowhere to put its output. ``has_target``: it writes letters
+    of what it archives. ``looked``: the log ends that it has gone by, of every partition."""
 
     run_id: str
     member_id: str
@@ -105,8 +106,10 @@ class Decided:
     said: Mapping[At, tuple[Acquisition, Said]]
     stopping: bool
     forgives: bool
+    has_target: bool
     courses: Courses
     lost: frozenset[str]
+    looked: Mapping[TopicPartition, LogEnds]
 
     def log_start(self, at: TopicPartition) -> int:
         """0 where nothing was to be decided."""
@@ -121,7 +124,12 @@ class Books:
     a handler was entered with a record. ``overcharged``: how often a lost machine has cost it an attempt that was not
     made. ``fates``: of every record that is finished. ``in_sink``: answers that a commit of the sink has decided, with
     the version that acquired. ``suspicions``: how many deaths a record may have caused, for all that is known.
-    ``alone_in_crash``: records that were archived for one.
+    ``alone_in_crash``: records that were archived for one. ``unlettered``: finished by a commit of an engine without a
+    dead-letter target.
+
+    All of them are of the records that the offsets have now. ``unseen``: offsets that the log has lost, and no commit
+    says so: whether another record is there now cannot be known. ``rows_of_the_gone``, ``fates_of_the_gone``: what has
+    become of records before they were lost; the latter without those that were ``unlettered``.
     """
 
     limit: int
@@ -133,3 +141,25 @@ class Books:
     in_sink: dict[At, tuple[int, Said]] = field(default_factory=dict)
     suspicions: Counter[At] = field(default_factory=Counter)
     alone_in_crash: list[At] = field(default_factory=list)
+    unlettered: set[At] = field(default_factory=set)
+    unseen: set[At] = field(default_factory=set)
+    rows_of_the_gone: Counter[At] = field(default_factory=Counter)
+    fates_of_the_gone: dict[At, list[Fate]] = field(default_factory=dict)
+
+    def forget(self, at: TopicPartition, end: int) -> None:
+        """The log has lost what was at ``end`` and above; what is there from now on are other records."""
+        accepted = (one for one, (_, said) in self.in_sink.items() if said.kind == ACCEPT)
+        self.rows_of_the_gone.update([one for one in accepted if _is_cut(one, at, end)])
+        for one, fate in self.fates.items():
+            if _is_cut(one, at, end) and one not in self.unlettered:
+                self.fates_of_the_gone.setdefault(one, []).append(fate)
+        for marked in (self.unseen, self.unlettered):
+            marked.difference_update([one for one in marked if _is_cut(one, at, end)])
+        books: list[dict[At, Any]] = [self.acquisitions, self.fates, self.in_sink]
+        for book in [*books, self.entered, self.overcharged, self.suspicions]:
+            for one in [one for one in book if _is_cut(one, at, end)]:
+                del book[one]
+
+
+def _is_cut(one: At, at: TopicPartition, end: int) -> bool:
+    return one[0] == at and one[1] >= end

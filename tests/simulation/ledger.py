@@ -57,6 +57,16 @@ class Window:
         return Window(start, cells, self.snapshot_epoch)
 
     @property
+    def end(self) -> int:
+        """The SPEO, exclusive."""
+        return max(self.start, max(self.cells, default=-1) + 1)
+
+    def below(self, end: int) -> Window:
+        """As it is once the log has lost what was at ``end`` and above."""
+        cells = {offset: cell for offset, cell in self.cells.items() if offset < end}
+        return Window(min(self.start, end), cells, self.snapshot_epoch)
+
+    @property
     def deepest_doubt(self) -> Doubt:
         """Of what waits."""
         return max((cell.doubt for cell in self.cells.values() if cell.state is AVAILABLE), default=Doubt.NONE)
@@ -81,7 +91,8 @@ class Taken(NamedTuple):
 @dataclass(slots=True, kw_only=True)
 class Ledger(Books):
     """``counted``: by run and batch id. By version: ``owners``, the run that owned the group, and ``times``, when the
-    last micro-batch that counts was decided. ``lost``: members whose own ledgers are gone with their machine."""
+    last micro-batch that counts was decided. ``lost``: members whose own ledgers are gone with their machine.
+    ``first``: from where on a partition's records are the group's."""
 
     group_id: str
     lock_ms: int
@@ -89,6 +100,7 @@ class Ledger(Books):
     max_records: int
     windows: dict[TopicPartition, Window] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
+    first: dict[TopicPartition, int] = field(default_factory=dict)
     owner: tuple[int, str] = (0, "")
     owners: list[str] = field(default_factory=list)
     counted: dict[tuple[str, int], StateCommit] = field(default_factory=dict)
@@ -126,12 +138,18 @@ class Ledger(Books):
         self.times[-1] = now_ms
         searched = max((window.deepest_doubt for window in self.windows.values()), default=Doubt.NONE)
         taken: list[Taken] = []
+        finished = set(self.fates)
         for topic, record in commit.records:
             at = TopicPartition(topic, record.key.partition)
             before = self.windows.get(at, Window())
             after = before.after(record)
+            before = self._cut(at, before, isinstance(record, ShareSnapshot), decided)
             taken += self._judge_partition(at, before, after, decided)
             self.windows[at] = after
+            self.first[at] = min(after.start, self.first.get(at, after.start))
+        self._check_none_is_past_the_end(decided)
+        if not decided.has_target:
+            self.unlettered |= self.fates.keys() - finished
         self._judge_suspects(taken, searched if searched >= Doubt.LOST_TWICE else Doubt.NONE)
         for one, cell, _ in taken:
             self.acquisitions[one] = Acquisition(version, decided.member_id, cell.count, cell.doubt)
@@ -139,6 +157,20 @@ class Ledger(Books):
             demand(cell.count == attempts + 1, one, "has count", cell.count, "after", attempts, "attempts")
         if taken:
             self.deliveries[decided.member_id] = {one: self.acquisitions[one] for one, _, _ in taken}
+
+    def _cut(self, at: TopicPartition, before: Window, is_whole: bool, decided: Decided) -> Window:
+        """``before`` without what the engine has seen to be gone. Only a snapshot can say that (R61)."""
+        ends = decided.looked.get(at)
+        if ends is None or before.start == -1 or ends.log_end >= before.end:
+            return before
+        demand(is_whole, at, "was truncated to", ends.log_end, "which no update can say; it was", before)
+        self.forget(at, ends.log_end)
+        return before.below(ends.log_end)
+
+    def _check_none_is_past_the_end(self, decided: Decided) -> None:
+        for at, ends in decided.looked.items():
+            end = self.windows[at].end if at in self.windows else 0
+            demand(end <= ends.log_end, at, "is known up to", end, "though its log ends at", ends.log_end)
 
     def _judge_partition(self, at: TopicPartition, before: Window, after: Window, decided: Decided) -> list[Taken]:
         """Returns what was acquired."""
@@ -164,7 +196,8 @@ class Ledger(Books):
         expected = (ACQUIRED, count, decided.member_id, decided.now_ms + self.lock_ms)
         demand(cell[:4] == expected, one, "acquired as", cell, "not", expected, "from", was)
         ends = decided.ends[one[0]]
-        demand(ends.log_start_offset <= one[1] < ends.end_offset, one, "acquired outside of the log", ends)
+        end = ends.end_offset if settled is None else decided.looked[one[0]].log_end
+        demand(ends.log_start_offset <= one[1] < end, one, "acquired outside of the log", ends, "up to", end)
         demand(not decided.stopping, one, "acquired by an engine that stops")
         return Taken(one, cell, settled.doubt if settled else Doubt.NONE)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from random import Random
 
@@ -11,15 +10,20 @@ from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.partition import PartitionLimits, check_invariants
 from share_spark.testing.memory import InMemoryStateLog, InMemoryTopicLog, MemoryRecord, StateCommit
 from share_spark.testing.memory_output import InMemoryDeadLetterTable, InMemoryOutputTable
+from tests.simulation.at_the_end import check_end
+from tests.simulation.compaction import SimulatedCompaction
 from tests.simulation.delivery import Files
-from tests.simulation.describe import brief, difference, needs_letter
+from tests.simulation.describe import brief
 from tests.simulation.engine import GROUP, SimulatedEngine
-from tests.simulation.facts import At, Cell, Decided, Fate, Violation, demand
+from tests.simulation.facts import At, Cell, Decided, Violation, demand
 from tests.simulation.ledger import Ledger
 from tests.simulation.scenario import Behaviour, Scenario, draw
 
 _MOST_TURNS = 4_000
 """Of the quiet end. A record that kills its engine costs a few for each time that it is narrowed down."""
+
+_MOSTLY = 0.7
+"""Chance that a producer waits until a truncation was seen."""
 
 
 class SimulatedWorld:
@@ -134,11 +138,27 @@ class SimulatedWorld:
 
     def _produce_to(self, at: TopicPartition, records: int) -> None:
         end = self.topics.log_ends(at.topic)[at.partition].end_offset
+        if self._waits_to_be_seen(at, end) and self.rng.random() < _MOSTLY:
+            return
         for offset in range(end, end + records):
             self.behaviours[at, offset] = self.scenario.behaviour(self.rng)
         self.topics.append(at, [MemoryRecord(self.time_ms)] * records)
         odd = [(offset, *self.behaviours[at, offset]) for offset in range(end, end + records)]
         self.note("produce", at, f"{end}..{end + records - 1}", [one for one in odd if one[1] != "accept"])
+
+    def _waits_to_be_seen(self, at: TopicPartition, end: int) -> bool:
+        """Does no commit that counts say yet that the log was truncated? What is written now may never be
+        distinguished from what was there before."""
+        return at in self.ledger.windows and self.ledger.windows[at].end > end
+
+    def _truncate(self) -> None:
+        """An unclean leader election."""
+        at = self._somewhere()
+        start, end = self.topics.log_ends(at.topic)[at.partition][:2]
+        to = max(0, self.rng.choice([self.rng.randint(start, end), end - 1, start - self.rng.randint(0, 3)]))
+        self.topics.truncate(at, to)
+        self.ledger.unseen |= {(at, offset) for offset in range(to, end)}
+        self.note("truncate", at, f"to {to}, was {end}")
 
     def _disturb_log(self) -> None:
         at = self._somewhere()
@@ -176,6 +196,12 @@ class SimulatedWorld:
         self.engines.append(engine)
         engine.note("starts with batch", batch_id, "clock off by", engine.skew_ms)
         return engine
+
+    def _start_compaction(self) -> None:
+        self.runs += 1
+        compaction = SimulatedCompaction(self, f"compaction{self.runs}", batch_id=self.runs)
+        self.engines.append(compaction)
+        compaction.note("takes the group for idle")
 
     def _resume(self, engine: SimulatedEngine) -> None:
         engine.process.resume()
@@ -226,10 +252,12 @@ class SimulatedWorld:
         choices: list[tuple[float, Callable[[], None]]] = [
             (2.0, self._produce),
             (0.5, self._disturb_log),
+            (self.scenario.truncation_rate, self._truncate),
             (2.0, lambda: self._wait(self.rng.randint(0, self.limits.lock_duration_ms // 3))),
             (0.7, lambda: self._wait(self.rng.randint(1, 2) * self.limits.lock_duration_ms)),
             (0.3, self.land),
             (0.3, self._append_of_another_group),
+            (self.scenario.compaction_weight, self._start_compaction),
         ]
         if len(self.engines) < self.scenario.most_engines:
             choices.append((0.4 if self.engines else 8.0, self._start_engine))  # type: ignore[arg-type]
@@ -273,7 +301,7 @@ class SimulatedWorld:
                 last = self._start_engine(available_now=True)
             self._wait(self.limits.lock_duration_ms // 3)
         demand(last.engine.done, "not done after", _MOST_TURNS, "turns")
-        self._check_end()
+        check_end(self)
 
     # ------------------------------------------------------------------------------------------------------- checks
 
@@ -313,59 +341,6 @@ class SimulatedWorld:
         at = TopicPartition(names[key.topic_id], key.partition)
         window = self.ledger.windows[at]
         demand(window.start >= target, at, "is not finished: SPSO", window.start, "target", target)
-
-    def _check_end(self) -> None:
-        """Every record is finished, for a reason that its behaviour gives; output and dead letters fit, exactly."""
-        for (at, offset), fate in self.ledger.fates.items():
-            self._check_fate((at, offset), fate)
-        for name in self.topic_names:
-            for partition, ends in self.topics.log_ends(name).items():
-                at = TopicPartition(name, partition)
-                first = min((o for where, o in self.ledger.fates if where == at), default=ends.end_offset)
-                first = max(first, ends.log_start_offset)
-                missing = [o for o in range(first, ends.end_offset) if (at, o) not in self.ledger.fates]
-                demand(not missing, at, "never finished:", missing)
-        self._check_output()
-        self._check_letters()
-
-    def _check_fate(self, one: At, fate: Fate) -> None:
-        behaviour = self.behaviours.get(one)
-        if fate.kind == "accepted":
-            demand(behaviour is not None, one, "accepted, but it never was")
-        elif fate.kind == "rejected":
-            demand(behaviour is not None and behaviour.kind == "reject", one, behaviour, "ended as", fate)
-        elif fate.kind == "delivery limit reached":
-            attempts = self.ledger.entered[one] + self.ledger.overcharged[one]
-            demand(fate.count == attempts >= self.limits.max_delivery_count, one, "ended as", fate, "after", attempts)
-        elif fate.kind == "gap":
-            demand(self.record(one) is None, one, "is there, but ended as a gap")
-        elif fate.kind == "log start":
-            log_start = self.topics.log_ends(one[0].topic)[one[0].partition].log_start_offset
-            demand(one[1] < log_start, one, "ended below a log start of", log_start)
-
-    def _check_output(self) -> None:
-        if not self.scenario.has_sink:
-            return
-        put_out = sorted((row.partition, row.offset) for row in self.output.rows)
-        accepted = sorted(one for one, fate in self.ledger.fates.items() if fate.kind == "accepted")
-        demand(put_out == accepted, "output", difference(put_out, accepted))
-
-    def _check_letters(self) -> None:
-        written = [
-            ((letter.partition, offset), letter.reason, letter.delivery_count, letter.error)
-            for letter in self.letters.letters
-            for offset in range(letter.first_offset, letter.last_offset + 1)
-        ]
-        twice = sorted(one for one, times in Counter(one for one, *_ in written).items() if times > 1)
-        demand(not twice, "dead letters more than once:", twice)
-        for one, reason, count, error in written:
-            fate = self.ledger.fates[one]
-            same = fate.may_have_letter or (fate.kind, fate.count) == (reason, count)
-            demand(same, "dead letter", one, reason, count, "but", fate)
-            demand(fate.error is None or fate.error == error, "dead letter", one, "says", error, "not", fate.error)
-        needed = {one for one, fate in self.ledger.fates.items() if needs_letter(fate)}
-        missing = needed - {one for one, *_ in written}
-        demand(not missing, "no dead letter of", sorted(missing))
 
 
 def run_seed(seed: int) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from share_spark.engine.ports import Claim, TopicDescription
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
+from share_spark.engine.topics import SubscribedTopics
 from share_spark.model.errors import StateError, TopicUnreachableError
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.offsets import LogEnds
@@ -57,6 +58,22 @@ class Topics:
 
     def read(self, *_: object) -> object:
         raise NotImplementedError
+
+
+class Subscribed(SubscribedTopics):
+    """The topics of a group. What they say of the log is what the engine goes by, until they say something else."""
+
+    of: SimulatedEngine
+
+    def of_engine(self, of: SimulatedEngine) -> Subscribed:
+        self.of = of
+        return self
+
+    def log_ends(self) -> dict[SharePartitionKey, LogEnds]:
+        found = super().log_ends()
+        names = self.names()
+        self.of.looked = {TopicPartition(names[key.topic_id], key.partition): ends for key, ends in found.items()}
+        return found
 
 
 class Store(InMemoryShareStateStore):

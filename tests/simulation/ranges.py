@@ -121,6 +121,9 @@ class RangeDelivery:
         for member in self.group.traces.keys() - {self.member_id}:
             del self.group.traces[member]
 
+    def forget_last(self) -> None:
+        raise NotImplementedError  # no log is truncated here
+
     def deliver(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool = False) -> Delivered:
         self._note({})
         holding = Holding(acquired, in_turn)

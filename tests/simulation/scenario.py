@@ -47,7 +47,8 @@ class Scenario:
 
     ``machine_rate``: how many of the deaths take the machine along, and its ledgers. ``has_batches``: the handler takes
     several records at once. ``slow_ms``: what a call takes. ``is_supervised``: an engine that ends by a fault is
-    started again at once.
+    started again at once. ``truncation_rate``: of the log, among what else may happen in a turn. ``compaction_weight``:
+    of a compaction that begins, likewise. ``targetless_rate``: how many engines have no dead-letter target.
     """
 
     config: GroupConfig
@@ -67,6 +68,9 @@ class Scenario:
     has_batches: bool
     slow_ms: int
     is_supervised: bool
+    truncation_rate: float
+    compaction_weight: float
+    targetless_rate: float
 
     def behaviour(self, rng: Random) -> Behaviour:
         """What becomes of one more record."""
@@ -96,6 +100,9 @@ def draw(rng: Random) -> Scenario:
         has_batches=rng.random() < 0.3,
         slow_ms=rng.choice([0, 0, 0, 5, 50]),
         is_supervised=rng.random() < 0.5,
+        truncation_rate=rng.choice([0.0, 0.0, 0.3, 1.0]),
+        compaction_weight=rng.choice([0.0, 0.0, 0.1, 0.5]),
+        targetless_rate=rng.choice([0.0, 0.0, 0.3]),
     )
 
 

@@ -23,7 +23,12 @@ from share_spark.partition.lost import Lost
 from share_spark.partition.request_effects import RequestEffects
 from share_spark.partition.transitions import Event
 from share_spark.testing.memory import InMemoryShareStateStore, InMemoryStateLog
-from share_spark.testing.memory_output import InMemoryDeadLetters, InMemoryOutputSink
+from share_spark.testing.memory_output import (
+    InMemoryDeadLetters,
+    InMemoryLeftBehind,
+    InMemoryNoDeadLetters,
+    InMemoryOutputSink,
+)
 from tests.simulation.delivery import Run, SimulatedDelivery, Task
 from tests.simulation.play import SimulatedWorld, run_seed
 
@@ -175,6 +180,10 @@ def dead_letters_are_not_made_good(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(InMemoryDeadLetters, "recover", lambda *_: None)
 
 
+def without_a_target_nothing_is_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(InMemoryNoDeadLetters, "recover", lambda *_: None)
+
+
 def output_is_not_taken_over(patch: pytest.MonkeyPatch) -> None:
     claim = InMemoryOutputSink.claim
 
@@ -211,6 +220,38 @@ def the_journal_is_listed_before_the_sink_is_claimed(patch: pytest.MonkeyPatch) 
     patch.setattr(InMemoryOutputSink, "claim", hasty)
 
 
+def truncations_are_not_seen(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("share_spark.engine.planning.truncated_to", lambda *_: None)
+
+
+def truncations_take_what_is_still_there(patch: pytest.MonkeyPatch) -> None:
+    truncate = Draft.truncate
+    patch.setattr(Draft, "truncate", lambda draft, end: truncate(draft, max(draft.start, end - 2)))
+
+
+def what_was_finished_stays_so_after_a_truncation(patch: pytest.MonkeyPatch) -> None:
+    truncate = Draft.truncate
+
+    def without_going_back(draft: Draft, end: int) -> None:
+        before = draft.start
+        truncate(draft, end)
+        draft.start = before
+
+    patch.setattr(Draft, "truncate", without_going_back)
+
+
+def dead_letters_are_made_of_what_is_gone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("share_spark.engine.step._below", lambda _end, archived: archived)
+
+
+def a_compaction_does_not_claim_the_sink(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(InMemoryLeftBehind, "claim_sinks", lambda *_: None)
+
+
+def a_compaction_looks_at_the_journals_before_its_claims_only(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(InMemoryLeftBehind, "is_unfinished", lambda _: False)
+
+
 @pytest.mark.parametrize(
     ("sabotage", "verdict"),
     [
@@ -229,10 +270,17 @@ def the_journal_is_listed_before_the_sink_is_claimed(patch: pytest.MonkeyPatch) 
         (suspects_run_with_everybody, "of doubt"),
         (time_goes_back, "its time is"),
         (dead_letters_are_not_made_good, "no dead letter of"),
+        (without_a_target_nothing_is_kept, "no dead letter of"),
         (output_is_not_taken_over, "should be Fate(kind='accepted'"),
         (the_sink_is_not_claimed, "should be Fate(kind="),
         (what_may_be_in_the_sink_is_given_back, "should be Fate(kind='accepted'"),
         (the_journal_is_listed_before_the_sink_is_claimed, "should be Fate(kind='accepted'"),
+        (truncations_are_not_seen, "is passed over, the log start is"),
+        (truncations_take_what_is_still_there, "has vanished"),
+        (what_was_finished_stays_so_after_a_truncation, "is passed over, the log start is"),
+        (dead_letters_are_made_of_what_is_gone, "dead letters too many"),
+        (a_compaction_does_not_claim_the_sink, "should be Fate(kind='accepted'"),
+        (a_compaction_looks_at_the_journals_before_its_claims_only, "should be Fate(kind='accepted'"),
     ],
 )
 def test_a_wrong_engine_is_convicted(

@@ -10,13 +10,13 @@ import pytest
 from share_spark.api.share_group import ShareGroup
 from share_spark.delta.journal import Journal
 from share_spark.delta.location import Location
-from share_spark.engine.ports import DeadLetter
+from share_spark.engine.ports import Claim, DeadLetter
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record
 from share_spark.model.errors import DeadLetterError
 from share_spark.model.ids import NO_STAMP, BatchStamp, TopicPartition
 from share_spark.output.dead_letters import DeltaDeadLetters
-from share_spark.output.spark_dead_letters import SparkDeadLetters
+from share_spark.output.spark_dead_letters import LetterJournals, NoDeadLetters, SparkDeadLetters
 from share_spark.state.tables import log_table
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_table import EmbeddedTopicLog
@@ -37,10 +37,11 @@ class DeadLetterPlace:
         self.log.create_topic("orders", 1)
         self.log.append("orders", [Message(b"%d" % number) for number in range(6)])
 
-    def group(self) -> ShareGroup:
+    def group(self, *, has_target: bool = True) -> ShareGroup:
         """Rejects everything, two records a micro-batch; each of these begins a segment."""
         group = ShareGroup(GROUP, spark=self.spark, state=str(self.directory / "state"))
-        group = group.table(str(self.directory / "topics")).subscribe("orders").process(reject).dead_letter(self.dead)
+        group = group.table(str(self.directory / "topics")).subscribe("orders").process(reject)
+        group = group.dead_letter(self.dead) if has_target else group
         options = {
             "share.auto.offset.reset": "earliest",
             "max.records.per.trigger": 2,
@@ -48,17 +49,27 @@ class DeadLetterPlace:
         }
         return group.options(**options).trigger(availableNow=True)
 
-    def port(self, last_counted: BatchStamp = NO_STAMP) -> SparkDeadLetters:
-        """Of a new run, which has recovered."""
+    def port(self, last_counted: BatchStamp = NO_STAMP, *, epoch: int = 1) -> SparkDeadLetters:
+        """Of a new run, which has claimed the group with ``epoch`` and recovered."""
         target = DeltaDeadLetters(self.dead)
         target.check(self.spark)
         port = SparkDeadLetters(spark=self.spark, log=self.log, target=target)
-        port.recover(claim_of(GROUP, str(self.directory / "state" / "share_state_log")), last_counted)
+        port.recover(self.claim(epoch), last_counted)
         return port
+
+    def claim(self, epoch: int) -> Claim:
+        return claim_of(GROUP, str(self.directory / "state" / "share_state_log"), epoch=epoch)
+
+    @property
+    def journals(self) -> LetterJournals:
+        return LetterJournals.of(self.spark, self.claim(0))
 
     @property
     def journal(self) -> Journal:
-        return Journal(self.spark, str(self.directory / "state" / "share_state_log"), "dead letters", GROUP)
+        return self.journals.announced
+
+    def waiting(self) -> list[BatchStamp]:
+        return self.journals.waiting.stamps()
 
     def refuse(self, condition: str) -> None:
         self.spark.sql(f"ALTER TABLE delta.`{self.dead}` ADD CONSTRAINT refused CHECK ({condition})")
@@ -102,6 +113,43 @@ def test_letters_outlive_the_rows_of_their_micro_batch(place: DeadLetterPlace) -
     assert (place.letters(), place.journal.stamps()) == ([0, 1, 2, 3, 4, 5], [])
 
 
+def test_letters_wait_for_a_run_with_a_target(place: DeadLetterPlace, caplog: pytest.LogCaptureFixture) -> None:
+    DeltaDeadLetters(place.dead).check(place.spark)
+    place.refuse("offset < 0")
+    with pytest.raises(DeadLetterError):
+        place.group().start().awaitTermination(120)
+    place.relent()
+    for _ in range(2):
+        caplog.clear()
+        assert place.group(has_target=False).start().awaitTermination(120)
+        warnings = [text for text in caplog.messages if "this run has no dead-letter target" in text]
+        assert [text[:51] for text in warnings] == ["the dead letters of 1 micro-batch(es) wait to be wr"]
+    assert (place.letters(), place.journal.stamps(), place.waiting()) == ([], [], [BatchStamp(1, 1)])
+    assert place.group().start().awaitTermination(120)
+    assert (place.letters(), place.journal.stamps(), place.waiting()) == ([0, 1], [], [])
+
+
+@pytest.mark.parametrize(
+    ("last_counted", "withdrawn", "written"),
+    [
+        (BatchStamp(1, 4), False, []),
+        (BatchStamp(1, 5), False, [0]),
+        (BatchStamp(1, 5), True, [0]),
+        (BatchStamp(1, 6), True, []),
+    ],
+)
+def test_a_run_without_target_judges_and_keeps(
+    place: DeadLetterPlace, last_counted: BatchStamp, withdrawn: bool, written: list[int]
+) -> None:
+    place.port().announce(BatchStamp(1, 5), letter(0))
+    if withdrawn:
+        place.port().withdraw(BatchStamp(1, 5))
+    NoDeadLetters(spark=place.spark).recover(place.claim(2), last_counted)
+    assert (place.letters(), place.journal.stamps(), len(place.waiting())) == ([], [], len(written))
+    place.port(BatchStamp(2, 7), epoch=3)
+    assert (place.letters(), place.waiting()) == (written, [])
+
+
 @pytest.mark.parametrize(
     ("last_counted", "written"),
     [
@@ -116,8 +164,16 @@ def test_what_was_announced_counts_up_to_the_last_micro_batch_of_its_engine(
     place: DeadLetterPlace, last_counted: BatchStamp, written: list[int]
 ) -> None:
     place.port().announce(BatchStamp(1, 5), letter(0))
-    place.port(last_counted)
+    place.port(last_counted, epoch=3)
     assert (place.letters(), place.journal.stamps()) == (written, [])
+
+
+def test_what_a_successor_has_announced_is_left_alone(place: DeadLetterPlace) -> None:
+    """This one has slept since its claim."""
+    place.port(epoch=2).announce(BatchStamp(2, 5), letter(0))
+    place.port(BatchStamp(0, 9), epoch=1)
+    place.port(BatchStamp(0, 9), epoch=2)
+    assert (place.letters(), place.journal.stamps()) == ([], [BatchStamp(2, 5)])
 
 
 @pytest.mark.parametrize(("last_counted", "written"), [(BatchStamp(1, 5), [0]), (BatchStamp(1, 6), [])])
@@ -129,7 +185,7 @@ def test_what_was_withdrawn_counts_only_as_the_last(
     port.withdraw(BatchStamp(1, 5))
     port.withdraw(BatchStamp(1, 5))
     port.withdraw(BatchStamp(1, 4))
-    place.port(last_counted)
+    place.port(last_counted, epoch=3)
     assert (place.letters(), place.journal.stamps()) == (written, [])
 
 
@@ -140,8 +196,17 @@ def test_where_letters_are_refused_no_later_ones_are_written(place: DeadLetterPl
     port.announce(BatchStamp(1, 11), letter(1))
     place.refuse("offset <> 0")
     with pytest.raises(DeadLetterError):
-        place.port(BatchStamp(1, 11))
-    assert (place.letters(), place.journal.stamps()) == ([], [BatchStamp(1, 10), BatchStamp(1, 11)])
+        place.port(BatchStamp(1, 11), epoch=2)
+    assert (place.letters(), place.waiting()) == ([], [BatchStamp(1, 10), BatchStamp(1, 11)])
     place.relent()
-    place.port(BatchStamp(1, 11))
-    assert (place.letters(), place.journal.stamps()) == ([0, 1], [])
+    place.port(BatchStamp(1, 11), epoch=2)
+    assert (place.letters(), place.journal.stamps(), place.waiting()) == ([0, 1], [], [])
+
+
+def test_what_a_successor_announces_is_not_for_an_engine_that_it_has_replaced(place: DeadLetterPlace) -> None:
+    """One that was frozen between its claim and its recovery."""
+    place.port(epoch=3).announce(BatchStamp(3, 0), letter(0))
+    place.port(BatchStamp(1, 5), epoch=2)
+    assert (place.letters(), place.journal.stamps()) == ([], [BatchStamp(3, 0)])
+    place.port(BatchStamp(3, 0), epoch=4)
+    assert (place.letters(), place.journal.stamps()) == ([0], [])

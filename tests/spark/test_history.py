@@ -14,7 +14,7 @@ from share_spark.model.errors import ConfigError, FencedError, StateError
 from share_spark.state.tables import log_table, state_table
 from share_spark.testing.memory_delivery import Answer
 from tests.support.engine_on_delta import DeltaWorld
-from tests.support.engine_world import ACCEPT, GROUP, REJECT, RELEASE, TOPIC, EngineLife
+from tests.support.engine_world import ACCEPT, GROUP, REJECT, RELEASE, TOPIC, EngineLife, at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,6 +137,32 @@ def clean_up(world: DeltaWorld) -> None:
     for path in sorted((Path(str(table)) / "_delta_log").glob("*.json"))[:-1]:
         path.unlink()
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
+@pytest.mark.parametrize("kept", ["7d", "0"])
+@pytest.mark.parametrize("updates", [2, 500])
+def test_a_truncation_is_reported_and_the_record_after_it_begins_with_its_own_count(
+    make_world: MakeWorld, kept: str, updates: int
+) -> None:
+    world = make_world(handler=by_offset, history__retention=kept, **{UPDATES: updates})
+    world.produce(4)
+    engine = world.engine()
+    run(engine, 3)
+    world.topics.truncate(at(), 1)
+    run(engine, 2)
+    world.produce(3)
+    run(engine, 3)
+    lost = "[the log has lost this record; what follows is another one at the same offset]"
+    events = {offset: event_texts(world, offset) for offset in range(4)}
+    assert not any("truncated" in event for event in events[0])
+    for offset in (1, 2, 3):
+        (place,) = (place for place, event in enumerate(events[offset]) if event.startswith("truncated"))
+        assert lost in events[offset][place]
+        assert [event.split(" by ")[0] for event in events[offset][place + 1 :] if "acquired" in event][:1] == [
+            "acquired 1"
+        ]
+        assert sum(event.startswith("acquired 1") for event in events[offset]) == 2
+    assert cli.main(["verify", "--state", str(world.location)]) == 0
 
 
 def test_without_history_the_states_are_reported(make_world: MakeWorld) -> None:

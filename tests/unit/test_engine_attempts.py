@@ -41,6 +41,8 @@ class BrokenDelivery:
 
     def forget_traces(self) -> None: ...
 
+    def forget_last(self) -> None: ...
+
 
 def broken(engine: EngineLife, answers: Sequence[AcknowledgedSpan] = (), *, raises: bool = False) -> None:
     """Its delivery is broken from now on."""

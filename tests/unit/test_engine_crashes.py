@@ -6,11 +6,16 @@ count is the number of times that the handler was entered; where a machine was l
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from share_spark.engine.ports import Claim
 from share_spark.model.errors import DeadLetterError, FencedError, StateError
+from share_spark.model.ids import BatchStamp
 from share_spark.testing.memory import Moment, StateCommit
+from share_spark.testing.memory_delivery import InMemoryDelivery
+from share_spark.testing.memory_output import InMemoryNoDeadLetters
 from tests.support.engine_deaths import LOCK_MS, dies, recovers
 from tests.support.engine_world import ACCEPT, REJECT, RELEASE, Death, EngineLife, InMemoryGroup, Interruption
 
@@ -218,6 +223,28 @@ def test_a_dead_letter_is_there_exactly_if_its_record_was_archived(moment: Momen
     assert [letter.delivery_count for letter in world.dead_letters.letters] == [count]
 
 
+def test_an_engine_that_wakes_after_another_took_over_leaves_what_that_one_announced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has claimed, and sleeps before it looks for dead letters; the other archives, and dies before it writes."""
+    world = InMemoryGroup(handler=lambda *_: (REJECT, "never"))
+    world.produce(1)
+    start = InMemoryDelivery.start
+
+    def late(delivery: InMemoryDelivery, claim: Claim) -> None:
+        monkeypatch.setattr(InMemoryDelivery, "start", start)
+        successor = world.engine(interrupt=Interruption(Moment.AFTER_APPEND, Death(), nth=2))
+        successor.run()
+        dies(successor)
+        start(delivery, claim)
+
+    monkeypatch.setattr(InMemoryDelivery, "start", late)
+    with pytest.raises(FencedError):
+        world.engine().run()
+    recovers(world)
+    assert (letters_of(world), world.window()) == ([(0, 0)], "1-1")
+
+
 def letters_of(world: InMemoryGroup) -> list[tuple[int, int]]:
     return [letter[1:3] for letter in world.dead_letters.letters]
 
@@ -288,6 +315,70 @@ def test_a_commit_that_happens_after_all_has_its_dead_letters(monkeypatch: pytes
     world.state_log.commits += failed
     recovers(world)
     assert (letters_of(world), world.window()) == ([(0, 0)], "1-1")
+
+
+def test_an_engine_that_wakes_up_in_its_start_leaves_the_letters_of_its_successor_alone() -> None:
+    """It was frozen between its claim and its recovery. The successor has committed what it announced, and has died."""
+    world = InMemoryGroup(handler=lambda *_: (REJECT, "never"))
+    world.produce(1)
+
+    def successor_lives() -> None:
+        successor = world.engine(interrupt=Interruption(Moment.AFTER_APPEND, Death(), nth=2))
+        successor.run()
+        dies(successor)
+
+    frozen = world.make_store(world, "frozen")
+    claim = frozen.claim()
+    frozen.load()
+    successor_lives()
+    world.dead_letters.recover(claim, frozen.last_counted)
+    recovers(world)
+    assert letters_of(world) == [(0, 0)]
+
+
+def run_without_target(world: InMemoryGroup) -> None:
+    """A run from its claim to a commit that counts."""
+    world.runs += 1
+    engine = EngineLife(world, f"run{world.runs}", available_now=False)
+    ports = replace(engine.engine.ports, dead_letters=InMemoryNoDeadLetters(world.dead_letters.table))
+    engine.engine = replace(engine.engine, ports=ports)
+    engine.engine.start()
+    world.produce(1)
+    engine.run()
+    assert world.state_log.commits[-1].run_id == engine.store.run_id
+
+
+@pytest.mark.parametrize(("moment", "written"), [(Moment.BEFORE_APPEND, []), (Moment.AFTER_APPEND, [(0, 0)])])
+def test_letters_that_a_run_before_has_left_wait_while_there_is_no_target(
+    moment: Moment, written: list[tuple[int, int]]
+) -> None:
+    """What was announced and not committed is dropped: its record is not archived."""
+    world = InMemoryGroup(handler=lambda *_: (REJECT, "never"))
+    world.produce(1)
+    engine = world.engine(interrupt=Interruption(moment, Death(), nth=2))
+    engine.run()
+    dies(engine)
+    for _ in range(2):
+        run_without_target(world)
+    assert (letters_of(world), len(world.dead_letters.table.announced)) == ([], 0)
+    world.engine()
+    assert letters_of(world) == written
+    assert not world.dead_letters.table.waiting
+
+
+def test_a_frozen_engine_takes_nothing_from_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its append landed though the log had said that it would not; a run without target has judged it since."""
+    world = InMemoryGroup(handler=lambda *_: (REJECT, "never"))
+    world.produce(1)
+    _, failed = does_not_know(world, monkeypatch)
+    stamp = BatchStamp(failed[0].writer_epoch, failed[0].batch_id)
+    world.state_log.commits += failed
+    run_without_target(world)
+    world.dead_letters.withdraw(stamp)
+    world.dead_letters.write(stamp)
+    assert letters_of(world) == []
+    world.engine()
+    assert letters_of(world) == [(0, 0)]
 
 
 def test_what_a_failing_dead_letter_target_held_up_is_given_back_uncharged() -> None:

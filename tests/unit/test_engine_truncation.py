@@ -7,10 +7,20 @@ import logging
 import pytest
 
 from share_spark.engine.step import EndedAttempt, PartitionInput, ended_attempts, step
-from share_spark.model.errors import TopicUnreachableError
+from share_spark.model.errors import StateError, TopicUnreachableError
 from share_spark.partition import PartitionLimits
-from share_spark.testing.memory import MemoryRecord
-from tests.support.engine_world import ACCEPT, REJECT, RELEASE, TOPIC, Death, EngineLife, InMemoryGroup, at
+from share_spark.testing.memory import MemoryRecord, Moment
+from tests.support.engine_world import (
+    ACCEPT,
+    REJECT,
+    RELEASE,
+    TOPIC,
+    Death,
+    EngineLife,
+    InMemoryGroup,
+    Interruption,
+    at,
+)
 from tests.support.share_partition import KEY, Partition
 
 
@@ -111,6 +121,39 @@ def test_the_locks_of_the_dead_above_the_new_end_are_gone_at_once() -> None:
     engine.run()
     drained(world, engine)
     assert sorted(offset for offset, _ in calls_of(world, 4)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("first_engine_knows", [False, True])
+def test_what_is_known_of_the_lost_records_is_not_held_against_those_that_are_written_there(
+    first_engine_knows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their engine dies before it enters a handler with them, and has left the ledgers of the delivery before; perhaps
+    the micro-batch that found the truncation was not known to have been written until the next one."""
+    world = InMemoryGroup()
+    world.produce(10)
+    engine = world.engine()
+    engine.run()
+    world.topics.truncate(at(), 4)
+    if first_engine_knows:
+        engine.run()
+    else:
+        with monkeypatch.context() as patch:
+            patch.setattr(type(engine.store), "was_committed", unreachable)
+            engine.store.interrupt = Interruption(Moment.AFTER_APPEND, OSError("timed out"))
+            with pytest.raises(StateError):
+                engine.run()
+    world.produce(3)
+    engine.store.interrupt = Interruption(Moment.AFTER_APPEND, Death())
+    with pytest.raises(Death):
+        engine.run()
+    assert world.window() == "4-7: 4-6 Q1"
+    world.clock.advance(30_000)
+    drained(world, world.engine())
+    assert calls_of(world, 10) == new(4, 7)
+
+
+def unreachable(*_: object) -> bool:
+    raise StateError("out of reach")
 
 
 def test_no_dead_letter_for_what_is_no_longer_there() -> None:

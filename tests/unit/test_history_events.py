@@ -5,24 +5,31 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_spark.audit.record_events import Ended, RecordRow, RecordState, Written, events_of
+from share_spark.audit.record_events import Ended, Life, RecordRow, RecordState, Written, events_of
 from share_spark.state.stale_appends import EpochNotes, EpochRows, late_appends
 from share_spark.testing.memory import InMemoryStateLog, StateCommit
 
 AVAILABLE, ACKNOWLEDGED = (RecordState(name, 1) for name in ("available", "acknowledged"))
 FINISHED = RecordState("finished")
+GONE = RecordState("gone")
+LOST = "[the log has lost this record; what follows is another one at the same offset]"
 
 
 def held(count: int = 1, member: str = "m") -> RecordState:
     return RecordState("acquired", count, member, 30_000)
 
 
-def event_texts(*rows: RecordState | tuple[str, int, RecordState | None] | None) -> list[str]:
-    """``event count (member) [note]`` of rows that are a state, or (outcome, count, state)."""
+def event_texts(*rows: RecordState | tuple[str, int, RecordState | None] | None, new_from: int = 99) -> list[str]:
+    """``event count (member) [note]`` of rows that are a state, or (outcome, count, state). ``new_from``: the row with
+    which the state was initialized again."""
+
+    def life(batch: int) -> Life:
+        return Life("t", int(batch >= new_from), batch)
+
     events = events_of(
-        RecordRow(Written(1, batch, "run", 0), [Ended(row[1], row[0])], row[2])
+        RecordRow(Written(1, batch, "run", 0), [Ended(row[1], row[0])], row[2], life(batch))
         if type(row) is tuple
-        else RecordRow(Written(1, batch, "run", 0), [], row)  # type: ignore[arg-type]
+        else RecordRow(Written(1, batch, "run", 0), [], row, life(batch))  # type: ignore[arg-type]
         for batch, row in enumerate(rows)
     )
     return [
@@ -75,6 +82,33 @@ def test_what_the_log_begins_with_is_earlier_than_it() -> None:
     assert event_texts(ACKNOWLEDGED, FINISHED) == ["acknowledged 1 [earlier than the log]"]
     assert event_texts(FINISHED, FINISHED) == []
     assert event_texts(("rejected", 1, None)) == ["rejected 1"]
+
+
+def test_a_record_that_the_log_has_lost_is_reported_once_and_what_comes_after_is_another() -> None:
+    assert event_texts(held(), ("accepted", 1, FINISHED), GONE, GONE, held(), ("released", 1, held(2)), FINISHED) == [
+        *("acquired 1 (m)", "accepted 1 (m)", f"truncated None {LOST}"),
+        *("acquired 1 (m)", "released 1 (m)", "acquired 2 (m)", "finished 2 (m) [reason not kept]"),
+    ]
+    assert event_texts(held(2), ("truncated", 2, GONE), held()) == [
+        *("acquired 2 (m)", f"truncated 2 (m) {LOST}", "acquired 1 (m)"),
+    ]
+    assert event_texts(held(2), ("accepted", 2, GONE), held())[1:] == [
+        *("accepted 2 (m)", f"truncated None {LOST}", "acquired 1 (m)"),
+    ]
+
+
+def test_without_reasons_a_truncation_is_reported_as_well() -> None:
+    assert event_texts(held(2), GONE, held(), FINISHED, GONE) == [
+        *("acquired 2 (m)", f"truncated 2 (m) {LOST}"),
+        *("acquired 1 (m)", "finished 1 (m) [reason not kept]", f"truncated None {LOST}"),
+    ]
+
+
+def test_a_record_that_was_not_reached_is_not_lost_nor_one_of_an_earlier_state() -> None:
+    assert event_texts(GONE, GONE, held()) == ["acquired 1 (m)"]
+    assert event_texts(held(), ("released", 1, AVAILABLE), GONE, held(), new_from=2) == [
+        *("acquired 1 (m)", "released 1 (m)", "acquired 1 (m)"),
+    ]
 
 
 CLEANED = EpochNotes()

@@ -143,6 +143,35 @@ def test_one_that_is_not_accused_is_not_archived_for_one_death_whatever_its_coun
     assert doubts(leader) == [(0, 0, 3, "NONE"), (1, 1, 3, "ACCUSED")]
 
 
+def finished(leader: Partition, times: int) -> None:
+    """Engines were done with record 0 so often, and died in another."""
+    for _ in range(times):
+        [(_, _, count)] = leader.fetch("a", (0, 0))
+        crash(leader, entered("a", (0, 0, count, Loss.FINISHED)))
+    assert leader.window == f"0-1: 0 V{times}"
+
+
+def test_attempts_that_finished_are_used_up_so_two_own_deaths_can_archive() -> None:
+    """There is one count: with a limit of 5, three of these leave two to fail."""
+    leader = partition(limit=5)
+    finished(leader, 3)
+    leader.fetch("a", (0, 0))
+    crash(leader, entered("a", (0, 0, 4, Loss.IN_HANDLER)))
+    assert leader.window == "0-1: 0 V4"
+    assert leader.fetch_suspects("b", Doubt.ACCUSED, 1) == [(0, 0, 5)]
+    outcome = leader.advance(LOCK_MS, lost=True, traces=(entered("b", (0, 0, 5, Loss.IN_HANDLER)),))
+    assert [tuple(found)[:3] for found in outcome.archived] == [(0, 0, 5)]
+
+
+@pytest.mark.parametrize(("times", "left"), [(3, "0-1: 0 V4"), (4, "1-1"), (7, "1-1")])
+def test_attempts_that_finished_are_used_up_so_one_failure_can_archive(times: int, left: str) -> None:
+    leader = partition(limit=5)
+    finished(leader, times)
+    leader.fetch("a", (0, 0))
+    leader.ack("a", (0, 0, RELEASE))
+    assert leader.window == left
+
+
 def test_one_whose_engine_died_after_the_handler_is_acquitted_up_to_twice_the_limit() -> None:
     leader = partition(limit=2)
     leader.fetch("a", (0, 0))

@@ -13,7 +13,7 @@ from share_spark.model.records import DeliveryState, InFlightBatch, ShareRecord,
 from share_spark.partition import take_snapshot
 from tests.support.share_partition import ACCEPT, KEY, RELEASE, Partition
 
-V, Q, D = DeliveryState.AVAILABLE, DeliveryState.ACQUIRED, DeliveryState.ACKNOWLEDGED
+V, Q, D, X = DeliveryState.AVAILABLE, DeliveryState.ACQUIRED, DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED
 
 
 def update(start_offset: int = -1, *batches: tuple[int, int, DeliveryState, int], epoch: int = 0) -> ShareUpdate:
@@ -81,6 +81,62 @@ def test_where_the_log_was_truncated_the_start_offset_goes_back_with_a_snapshot(
     assert fault(snapshot(), update(110), snapshot(1, start_offset=105), update(106, epoch=1)) is None
     found = fault(snapshot(), update(110), snapshot(1, start_offset=105), update(104, epoch=1))
     assert found == "micro-batch 13: start offset falls from 105 to 104"
+
+
+def cut(*batches: tuple[int, int, DeliveryState, int], start_offset: int = 100) -> str | None:
+    """What is said of a snapshot with these batches, after some of every state."""
+    before = update(-1, (95, 99, Q, 2), (100, 104, V, 2), (105, 109, D, 1), (110, 114, Q, 3), (115, 119, V, 0))
+    after = snapshot(1, start_offset=start_offset)
+    return fault(snapshot(), before, replace(after, batches=tuple(InFlightBatch(*batch) for batch in batches)))
+
+
+@pytest.mark.parametrize(
+    ("batches", "start_offset"),
+    [
+        ([(95, 99, Q, 2), (100, 104, V, 2), (105, 109, D, 1), (110, 114, Q, 3), (115, 119, V, 0)], 100),
+        ([(95, 99, Q, 2), (100, 104, V, 2), (105, 109, D, 1), (110, 111, Q, 3)], 100),
+        ([(100, 104, Q, 3), (105, 109, D, 1), (110, 111, D, 3)], 100),
+        ([(100, 104, X, 2), (105, 109, D, 1), (110, 114, V, 2), (115, 116, Q, 1)], 100),
+        ([(100, 104, V, 2), (105, 105, D, 1), (106, 130, Q, 1)], 100),
+        ([(112, 114, V, 3), (115, 130, Q, 1)], 112),
+        ([(95, 96, Q, 2)], 97),
+        ([], 40),
+        ([(40, 60, Q, 1)], 40),
+    ],
+)
+def test_a_snapshot_cuts_the_state_off_and_the_rest_goes_on(
+    batches: list[tuple[int, int, DeliveryState, int]], start_offset: int
+) -> None:
+    assert cut(*batches, start_offset=start_offset) is None
+
+
+@pytest.mark.parametrize(
+    ("batches", "start_offset", "expected"),
+    [
+        ([(40, 60, V, 1)], 40, "start offset falls from 100 to 40, and 40-60 Available (1) is left above it"),
+        ([(95, 99, Q, 2)], 50, "start offset falls from 100 to 50, and 95-99 Acquired (2) is left above it"),
+        ([(105, 109, D, 1)], 90, "start offset falls from 100 to 90, and 105-109 Acknowledged (1) is left above it"),
+        ([(95, 96, Q, 1)], 97, "95-96 Acquired (1) below the start offset 97 does not follow from 95-96 Acquired (2)"),
+        ([(90, 94, Q, 1)], 97, "90-94 Acquired (1) below the start offset 97 does not follow from nothing"),
+        ([(100, 104, V, 1)], 100, "100-104 Available (1) does not follow from 100-104 Available (2)"),
+        ([(100, 104, Q, 4)], 100, "100-104 Acquired (4) does not follow from 100-104 Available (2)"),
+        ([(100, 104, D, 2)], 100, "100-104 Acknowledged (2) does not follow from 100-104 Available (2)"),
+        (
+            [(100, 104, V, 2), (105, 106, V, 1)],
+            100,
+            "105-106 Available (1) does not follow from 105-106 Acknowledged (1)",
+        ),
+        (
+            [(100, 104, V, 2), (110, 114, V, 3)],
+            100,
+            "offset 105 is forgotten, and 110-114 Available (3) is left above it",
+        ),
+    ],
+)
+def test_a_snapshot_that_does_more_than_cut_is_named(
+    batches: list[tuple[int, int, DeliveryState, int]], start_offset: int, expected: str
+) -> None:
+    assert cut(*batches, start_offset=start_offset) == f"micro-batch 12: {expected}"
 
 
 def test_two_records_in_one_commit() -> None:
