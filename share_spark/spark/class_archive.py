@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from share_spark.model.errors import EnvironmentFault
-from share_spark.spark.jars import cache_dir, engine_tag, jar_paths, require_java
+from share_spark.spark.jars import cache_dir, engine_tag, jar_paths, pyspark_jars, require_java
 
 TRAINING = "SHARE_SPARK_TRAINING_ARCHIVE"
 """Environment variable that holds the archive to be written by the session that starts now."""
@@ -32,9 +32,9 @@ _TRAINING_S = 300.0
 
 
 def archive_path() -> Path:
-    """Where the archive is for this Java and these jars."""
+    """Where the archive is for this Java and these jars: it fits one class path alone."""
     java = Path(require_java()).resolve()
-    places = "\n".join((str(java), str(java.stat().st_mtime_ns), *jar_paths()))
+    places = "\n".join((str(java), str(java.stat().st_mtime_ns), str(pyspark_jars()), *jar_paths()))
     digest = hashlib.sha256(places.encode()).hexdigest()[:12]
     return cache_dir() / "classes" / f"{engine_tag()}-{digest}.jsa"
 

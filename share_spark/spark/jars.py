@@ -131,7 +131,7 @@ def _engine_coordinates() -> list[Coordinate]:
     ]
 
 
-def _pyspark_jars() -> Path:
+def pyspark_jars() -> Path:
     """pyspark's own jars, found without importing pyspark (which takes half a second)."""
     spec = find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
@@ -141,7 +141,7 @@ def _pyspark_jars() -> Path:
 
 def _shipped() -> frozenset[str]:
     """Artifact names that pyspark ships: `spark-core_2.13` for spark-core_2.13-4.0.1.jar."""
-    return frozenset(re.sub(r"-\d.*$", "", path.stem) for path in _pyspark_jars().glob("*.jar"))
+    return frozenset(re.sub(r"-\d.*$", "", path.stem) for path in pyspark_jars().glob("*.jar"))
 
 
 # ------------------------------------------------------------------------------------------- the cache
@@ -208,7 +208,7 @@ def _run_ivy(work: Path, found: Path, module: str) -> None:
 def _ivy_command(work: Path, found: Path) -> list[str]:
     """The command line of pyspark's Ivy. Its cache is ours and short-lived: a resolution that failed
     half way, here or in ~/.ivy2, cannot spoil a later one."""
-    jars = _pyspark_jars()
+    jars = pyspark_jars()
     classpath = [str(jar) for pattern in ("ivy-*.jar", "commons-cli-*.jar") for jar in jars.glob(pattern)]
     settings = os.environ.get("SHARE_SPARK_IVY_SETTINGS")
     return [

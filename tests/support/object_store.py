@@ -39,7 +39,7 @@ def s3a_jar_paths() -> list[str]:
 
 
 def _hadoop_version() -> str:
-    (found,) = jars._pyspark_jars().glob("hadoop-client-api-*.jar")
+    (found,) = jars.pyspark_jars().glob("hadoop-client-api-*.jar")
     version = re.fullmatch(r"hadoop-client-api-(.+)\.jar", found.name)
     assert version is not None
     return version[1]
