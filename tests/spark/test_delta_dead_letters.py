@@ -68,7 +68,7 @@ def test_the_letters_of_a_micro_batch_are_there_once(spark: SparkSession, tmp_pa
     """An engine that died after writing has its letters written again by the next; another group's are its own."""
     target = DeltaDeadLetters(str(tmp_path / "dead"))
     for stamp in (BatchStamp(1, 7), BatchStamp(1, 7), BatchStamp(2, 0)):
-        target.write(spark, "billing", stamp, letters(spark))
+        target.write(spark, claim_of("billing"), stamp, letters(spark))
     target.write(spark, claim_of("shipping"), BatchStamp(1, 7), letters(spark))
     found = spark.read.format("delta").load(str(tmp_path / "dead")).groupBy("group_id").count().collect()
     assert {row.group_id: row["count"] for row in found} == {"billing": 4, "shipping": 2}
@@ -93,7 +93,7 @@ def test_an_append_that_did_not_happen_though_nothing_was_raised_is_a_fault(
 def test_letters_that_a_successor_has_written_are_not_written_again(spark: SparkSession, tmp_path: Path) -> None:
     target = DeltaDeadLetters(str(tmp_path / "dead"))
     for stamp in (BatchStamp(1, 7), BatchStamp(2, 0), BatchStamp(1, 7)):
-        target.write(spark, "billing", stamp, letters(spark))
+        target.write(spark, claim_of("billing"), stamp, letters(spark))
     assert spark.read.format("delta").load(str(tmp_path / "dead")).count() == 4
 
 
