@@ -72,7 +72,7 @@ def run_doctor(arguments: Sequence[str]) -> int:
 
 
 def doctor_lines(verdicts: Sequence[Verdict]) -> list[str]:
-    """For people."""
+    """As readable lines."""
     width = max(len(one.capability.name) for one in verdicts)
     return [f"  {one.capability.name:<{width}}  {_meaning(one)}" for one in verdicts]
 

@@ -51,7 +51,7 @@ MEASURED = -25
 how many microseconds that took."""
 
 UNKNOWN_THREAD = -26
-"""Code of a row that says in ``error`` how Spark calls a task's thread, where that does not tell the attempt of the
+"""Code of a row that says in ``error`` how Spark calls a task's thread, where that does not show the attempt of the
 stage."""
 
 SPECIAL = -20

@@ -12,7 +12,7 @@ engine lives to make. ``own`` is the number of the claim:
 
 A claim whose progress entry says ``2 * own`` is unsettled: its delivered entry may be older than the last delivery. The
 next engine, whichever way it claims, settles it before it believes the entry. Commits are cleaned up after weeks; where
-those of an unsettled claim are gone, nobody can tell the last delivery any more, and the sink cannot be claimed.
+those of an unsettled claim are gone, the last delivery is not known any more, and the sink cannot be claimed.
 
 All entries only grow, so two engines in the middle of these steps do each other no harm: they find the same delivery.
 """
@@ -75,7 +75,7 @@ class ClaimNote(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str | None) -> ClaimNote | None:
-        """None if the text is somebody else's."""
+        """None if the text is of another writer."""
         if not text or not text.startswith(f'{{"{_NOTE}"'):
             return None
         return cls(**json.loads(text)[_NOTE])
@@ -164,7 +164,7 @@ class PublicClaim:
             return NONE
         raise SinkError(
             f"sink {self.directory} cannot be claimed: an engine has died in the middle of a claim, and the commits "
-            "that tell its last delivery have been cleaned up"
+            "that name its last delivery have been cleaned up"
         )
 
     def _set(self, app_id: str, number: int, note: str | None = None) -> None:

@@ -12,7 +12,7 @@ What if the process dies ...
   them for the next that has a target;
 - before or during delivery: the same as the first; what workers have left of it shows what was entered;
 - inside the commit of the output: it is there or it is not, and the acknowledgements with it. An engine that lives and
-  cannot tell which does nothing more: what it gave back might have been decided.
+  does not know which does nothing more: what it gave back might have been decided.
 An append whose outcome is unknown is looked up by its stamp; the live state is rebuilt from the log before going on.
 """
 
@@ -253,7 +253,7 @@ class ShareGroupEngine:
             return "" if self._resolve(self._unresolved) else refusal
 
     def _resolve(self, append: UnresolvedAppend) -> bool:
-        """Did it happen? As long as that cannot be told, nothing may be decided on the state before it."""
+        """Did it happen? As long as that is not known, nothing may be decided on the state before it."""
         happened = append.happened
         if happened is None:
             happened = self.ports.store.was_committed(append.stamp.batch_id)

@@ -55,7 +55,7 @@ class SmallFile:
         """The text; empty if there is none, or if it is being written just now."""
         try:
             return (self._files.read(self.path) or b"").decode()
-        except Exception:  # noqa: BLE001 - nobody's decision rests on the text
+        except Exception:  # noqa: BLE001 - no decision depends on the text
             return ""
 
     def modified_at_ms(self) -> int | None:

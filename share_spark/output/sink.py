@@ -201,8 +201,8 @@ class DeltaSink:
 
     def _note(self, stamp: BatchStamp) -> str:
         """``userMetadata`` of the append, by which it is found again."""
-        told = {"share_spark": 1, "kind": "output", "app_id": self.writer.app_id, "run_id": self.writer.run_id}
-        return json.dumps({**told, **stamp._asdict()}, separators=(",", ":"))
+        note = {"share_spark": 1, "kind": "output", "app_id": self.writer.app_id, "run_id": self.writer.run_id}
+        return json.dumps({**note, **stamp._asdict()}, separators=(",", ":"))
 
     def _append(self, rows: DataFrame, stamp: BatchStamp) -> Exception | None:
         """What was raised; the rows may be there all the same, and where nothing was raised they need not be."""

@@ -216,7 +216,7 @@ def give_up(capability: Capability, reason: str) -> None:
 
 
 def warn_once(capability: Capability) -> None:
-    """Say which promise is weaker, if the fallback weakens one and nobody has said it yet."""
+    """Say which promise is weaker, if the fallback weakens one and it was not logged before."""
     reason = _refusal(capability)
     with _lock:
         if reason is None or capability.weakens is None or capability.name in _warned:
@@ -232,7 +232,7 @@ def warn_of_all() -> None:
 
 
 def verdict(capability: Capability) -> Verdict:
-    """As far as it is known: an API that nobody has tried yet counts as available."""
+    """As far as it is known: an API that was not tried yet counts as available."""
     return Verdict(capability=capability, reason=_refusal(capability))
 
 

@@ -18,8 +18,8 @@ def unpersist(frame: DataFrame) -> None:
 
 
 def checkpoint_without_check(frame: DataFrame) -> DataFrame:
-    """A lazy local checkpoint whose blocks are kept by the first job that computes it, and looked for by nobody: Spark
-    would compute those that are missing again as soon as that job has ended."""
+    """A lazy local checkpoint whose blocks are kept by the first job that computes it. Spark would look for missing
+    blocks as soon as that job has ended, and compute them again: it is kept from that."""
     checkpointed = frame.localCheckpoint(eager=False)
     jvm: Any = frame.sparkSession._jvm
     getattr(checkpointed_rdd(checkpointed), "checkpointData_$eq")(jvm.scala.Option.empty())

@@ -212,5 +212,5 @@ class HadoopFiles(StorageFiles):
 
 
 def shows_partial_writes_by(scheme: str) -> bool:
-    """As Delta's log stores judge it; a storage that nobody knows is taken for one that shows them."""
+    """As Delta's log stores judge it; an unknown storage is taken for one that shows them."""
     return scheme not in _COMPLETE_WHEN_SEEN

@@ -22,7 +22,7 @@ _OF_PYARROW = {"s3a": "s3", "s3n": "s3"}
 
 
 def public_files(spark: SparkSession, path: str) -> StorageFiles:
-    """The files of the storage that ``path`` is on. Raises ConfigError where nobody can say: on a cluster a path
+    """The files of the storage that ``path`` is on. Raises ConfigError where that is not known: on a cluster a path
     without a scheme is on Hadoop's default file system, which only Hadoop knows."""
     scheme = scheme_of(path)
     if scheme is None and not str(spark.sparkContext.master).startswith("local"):

@@ -150,7 +150,7 @@ def _is_submitted() -> bool:
 
 
 def _as_submitted(app_name: str, extra_conf: Mapping[str, str]) -> SparkSession:
-    """What was submitted and nothing else, as nobody can see it beforehand. Raises JarsError if Delta is not in it."""
+    """What was submitted and nothing else: it cannot be read beforehand. Raises JarsError if Delta is not in it."""
     builder = SparkSession.builder.appName(app_name)
     for key, value in extra_conf.items():
         builder = builder.config(key, value)

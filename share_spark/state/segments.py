@@ -110,9 +110,9 @@ def tail_since(
 def _tail_by_stamps(frame: DataFrame, group_id: str) -> GroupTail:
     """What the rows alone say. ``valid``: the end of the newest segment that has its snapshot.
 
-    It is ``told`` if nobody can have fenced the writer of that segment, so that all that it has appended counts. Claims
-    are rows too, and each lies above all segments that were closed before it (``claim``), so pruning takes none that is
-    higher than the epochs it leaves. Of two runs that claim one epoch only the first ever appends.
+    It is complete if no engine can have fenced the writer of that segment, so that all that it has appended counts.
+    Claims are rows too, and each lies above all segments that were closed before it (``claim``), so pruning takes none
+    that is higher than the epochs it leaves. Of two runs that claim one epoch only the first ever appends.
     """
     segments = frame.groupBy("segment", "writer_epoch").agg(
         F.max((F.col("kind") == SNAPSHOT).cast("int")).alias("whole"), F.max("batch_id"), F.max("at_ms")
@@ -124,8 +124,8 @@ def _tail_by_stamps(frame: DataFrame, group_id: str) -> GroupTail:
         writer_epoch, segment, batch_id, at_ms = whole
         valid = CommitNote(group_id, "records", writer_epoch, "", segment, batch_id, at_ms)
     epoch = max((row.writer_epoch for row in found), default=0)
-    told = epoch == (valid.writer_epoch if valid else 0)
-    return GroupTail(valid, epoch, max((row.segment for row in found), default=-1), told)
+    is_complete = epoch == (valid.writer_epoch if valid else 0)
+    return GroupTail(valid, epoch, max((row.segment for row in found), default=-1), is_complete)
 
 
 def _log_tail(found: GroupTail, frame: Callable[[], DataFrame]) -> LogTail:

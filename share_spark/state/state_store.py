@@ -50,7 +50,7 @@ class _Decided(NamedTuple):
 class DeltaShareStateStore:
     """ShareStateStore on Delta for one group and one run. See ``engine.ports`` for what each method promises.
 
-    ``audit``: rows also tell which attempts ended and how; worth its space where history is kept. ``buckets``: as many
+    ``audit``: rows also say which attempts ended and how; worth its space where history is kept. ``buckets``: as many
     as Spark runs tasks at a time where they are left out.
     """
 
