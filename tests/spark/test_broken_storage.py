@@ -93,7 +93,7 @@ def test_a_log_that_was_put_back_is_refused_by_who_has_seen_more(world: DeltaWor
     shutil.rmtree(log_directory(world))
     shutil.copytree(tmp_path / "backup", log_directory(world))
     late = world.delta_store(world, "late")
-    late.least_epoch = 2
+    late.log.least_epoch = 2
     before = sorted(log_directory(world).rglob("*"))
     with pytest.raises(StateError, match=r"is older than the checkpoint of group 'billing': it knows writer epoch 1"):
         late.claim()

@@ -164,7 +164,7 @@ def test_closed_segments_and_the_rows_of_zombies_go(spark: SparkSession, world: 
     assert log_table(world.location).load(spark).where("run_id = 'run1'").isEmpty()
     assert list(segments(world)) == [1]
     assert world.windows() == before
-    assert world.engine().store.writer_epoch == 3
+    assert world.engine().claim.writer_epoch == 3
 
 
 def test_history_that_is_kept_is_joined_into_few_files(spark: SparkSession, tmp_path: Path) -> None:
