@@ -252,7 +252,7 @@ def test_of_two_compactions_the_second_stops(
     with pytest.raises(StateError, match=r"another compaction of .* is at work \(elsewhere, process 1\)"):
         compact(spark, order(world))
     assert contents(tmp_path) == before
-    os.utime(file.path.toUri().getPath(), (1_000_000, 1_000_000))
+    os.utime(file.path, (1_000_000, 1_000_000))
     compact(spark, order(world))
     assert file.modified_at_ms() is None
 
