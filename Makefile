@@ -26,10 +26,10 @@ demo: $(STAMP) ## the main job on real records: 336,776 flights through a share 
 	$(BIN)/python jobs/demo.py
 
 test: $(STAMP) ## the tests, the real Kafka broker included
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest
 
 test-all: $(STAMP) ## all tests, those that take minutes as well
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m ""
+	$(BIN)/python -m pytest -m ""
 
 test-fast: $(STAMP) ## the tests without Spark, Kafka and slow ones: seconds
 	$(BIN)/python -m pytest -m "not spark and not kafka and not slow"
