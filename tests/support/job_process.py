@@ -26,26 +26,27 @@ def slow(batch: pa.RecordBatch):
 
 @dataclass(frozen=True, slots=True)
 class JobProcess:
-    """``launcher``: the process that was started. ``output``: what both processes have written."""
+    """``launcher``: the process that was started. ``log``: the file that both processes write to."""
 
     launcher: subprocess.Popen[bytes]
-    output: Path
+    log: Path
 
     @classmethod
     def start(cls, command: list[str], directory: Path) -> JobProcess:
         """In a process group of its own, with ``slow.py`` beside it."""
         (directory / "slow.py").write_text(HANDLER)
-        output = directory / "output"
+        log = directory / "output"
         environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "PYSPARK_PYTHON": sys.executable}
-        with output.open("wb") as file:
+        with log.open("wb") as file:
             launcher = subprocess.Popen(
                 command, cwd=directory, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, env=environment
             )
-        return cls(launcher, output)
+        return cls(launcher, log)
 
     @property
     def output(self) -> str:
-        return self.output.read_text(errors="replace")
+        """What both have written."""
+        return self.log.read_text(errors="replace")
 
     def wait_for(self, text: str) -> None:
         """Until it has written ``text``."""
