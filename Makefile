@@ -72,7 +72,7 @@ $(STAMP): pyproject.toml | python java
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,demo]'
 	$(BIN)/python -m share_spark.spark.jars
-	$(BIN)/share-spark prepare
+	-$(BIN)/share-spark prepare  # without it all works, and starts slower
 	@touch $@
 
 python:

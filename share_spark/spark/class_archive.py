@@ -28,7 +28,7 @@ TRAINING = "SHARE_SPARK_TRAINING_ARCHIVE"
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 """A JVM whose archive does not fit starts without it, and says so on stdout unless this is set."""
 
-_TRAINING_S = 300.0
+_TRAINING_S = 600.0
 
 
 def archive_path() -> Path:
