@@ -203,9 +203,9 @@ class ShareGroupQuery:
     def _close_engine(self) -> None:
         try:
             self._note(self.engine.run(self._batch_id + 1, stopping=True))
-        except FencedError as fence:  # a fault before it came of that: the successor has taken what was worked with
-            self._fault = self._fault and fence
-        except Exception:  # noqa: BLE001 - the first fault is the one to report; locks end by themselves
+        except Exception as fault:  # noqa: BLE001 - the first fault is the one to report; locks end by themselves
+            if self._fault is not None and isinstance(fault, FencedError):
+                self._fault = fault  # the first one came of that: the successor has taken what was worked with
             _log.warning("what group %s held could not be given back; its locks will run out", self.store.log.group_id)
 
     def _watch(self) -> None:

@@ -42,7 +42,7 @@ class StopSignals:
         self._counts = {"python": 0, "jvm": 0}
         self._name: str | None = None
         self._before: dict[signal.Signals, Any] = {}
-        self._jvm_signals = JvmSignals(lambda number: self._note("jvm", number))
+        self._java_signals = JvmSignals(lambda number: self._note("jvm", number))
 
     @property
     def requested(self) -> str | None:
@@ -58,7 +58,7 @@ class StopSignals:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        self._jvm_signals.release()
+        self._java_signals.release()
 
     def adopt(self, spark: SparkSession) -> None:
         """Listen to the session's JVM as well.
@@ -67,7 +67,7 @@ class StopSignals:
         that cancels every job.
         """
         self._listen()
-        self._jvm_signals.take(spark, ("INT", "TERM"))
+        self._java_signals.take(spark, ("INT", "TERM"))
 
     def _listen(self) -> None:
         if threading.current_thread() is not threading.main_thread():

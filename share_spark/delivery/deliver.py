@@ -30,7 +30,7 @@ from pyspark.sql.types import StructField, StructType
 
 from share_spark.delivery.frame import RUN_TYPE, frame_runs, settled
 from share_spark.delivery.held_frame import held
-from share_spark.delivery.ledger import CallStatus
+from share_spark.delivery.ledger import CallStatus, LedgerEntries
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.result import DeliveryResult, decoded, read_once
 from share_spark.delivery.runs import OUTPUT_COLUMN, RUN_SCHEMA, RunLog
@@ -145,8 +145,12 @@ def _worked_off(spark: SparkSession, task: HandlerTask, action: Callable[[], pa.
 def _entered(task: HandlerTask) -> int:
     """How many records the ledgers know, as far as the driver sees them. A job that dies with its workers gets on from
     run to run; one whose records cannot be read does not."""
-    at = task.place.deliveries(task.place.member_id)
-    return sum(int((entries.status != CallStatus.NOT_ENTERED).sum()) for one in at for entries in read_delivery(one))
+    return sum(int((entries.status != CallStatus.NOT_ENTERED).sum()) for entries in _ledgers(task))
+
+
+def _ledgers(task: HandlerTask) -> Iterator[LedgerEntries]:
+    for directory in task.place.deliveries(task.place.member_id):
+        yield from read_delivery(directory)
 
 
 def _checked(result: DeliveryResult, task: HandlerTask, run: DeliveryRun) -> DeliveryResult:
@@ -161,10 +165,9 @@ def _checked(result: DeliveryResult, task: HandlerTask, run: DeliveryRun) -> Del
 def _broken_off(task: HandlerTask, fault: Exception) -> DeliveryResult:
     """The answers that ledgers hold, as far as the driver sees them. Output rows are gone with the job."""
     answers = RunLog(task.topic)
-    for directory in task.place.deliveries(task.place.member_id) if task.output is None else ():
-        for entries in read_delivery(directory):
-            codes = codes_of(entries)
-            answers.add_entries(entries, codes, codes > 0)
+    for entries in _ledgers(task) if task.output is None else ():
+        codes = codes_of(entries)
+        answers.add_entries(entries, codes, codes > 0)
     result = decoded(pa.Table.from_batches([answers.batch()], RUN_SCHEMA), read_once)
     return replace(result, fault=TopicError(f"the records for handler {task.name} cannot be read: {first_line(fault)}"))
 

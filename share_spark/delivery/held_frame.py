@@ -71,7 +71,7 @@ class HeldFrame:
         foreign = f"ack = {PRODUCED} AND first_offset NOT IN ({ids})"
         checked = f"ack = {OUTPUT} OR ({foreign} AND raise_error('{_OTHER_ATTEMPT}') IS NOT NULL)"
         rows = self._frame.where(checked).select(f"{OUTPUT_COLUMN}.*")
-        return rows.coalesce(1) if sum(produced.values()) <= SMALL else rows
+        return _few_in_one_task(rows, produced)
 
     def free(self) -> None:
         unpersist(self._frame)
@@ -96,7 +96,11 @@ class CollectedFrame:
         structs: Any = self._rows.column(OUTPUT_COLUMN).combine_chunks()
         table = pa.Table.from_arrays(structs.flatten(), names=schema.names)
         rows = self._sent.sparkSession.createDataFrame(table, schema)
-        return rows.coalesce(1) if sum(produced.values()) <= SMALL else rows
+        return _few_in_one_task(rows, produced)
 
     def free(self) -> None:
         self._rows = None
+
+
+def _few_in_one_task(rows: DataFrame, produced: Mapping[int, int]) -> DataFrame:
+    return rows.coalesce(1) if sum(produced.values()) <= SMALL else rows

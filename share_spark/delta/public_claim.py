@@ -20,7 +20,7 @@ All entries only grow, so two engines in the middle of these steps do each other
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -40,12 +40,17 @@ _LOOKS = 5
 
 _NOTE = "share_spark.claim"
 
-_FILLS_ITSELF = ("delta.generation", "delta.identity", "CURRENT_DEFAULT")
+_FILLED_BY_DELTA = ("delta.generation", "delta.identity", "CURRENT_DEFAULT")
+
+
+def is_filled_by_delta(metadata: Mapping[str, object]) -> bool:
+    """Has a column with this metadata a value where a row has none: generated, identity, or with a default?"""
+    return any(name.startswith(_FILLED_BY_DELTA) for name in metadata)
 
 
 def is_delivery(number: int) -> bool:
     """Else the number is a claim's, or there is none."""
-    return number != NONE and number != BatchStamp(number >> 32, -1).number
+    return number != NONE and BatchStamp.of_number(number).batch_id >= 0
 
 
 def delivered_id(app_id: str) -> str:
@@ -170,7 +175,7 @@ class PublicClaim:
     def _set(self, app_id: str, number: int, note: str | None = None) -> None:
         """An append without rows, which Delta skips if the entry is as high already."""
         table = self.spark.read.format("delta").load(self.directory).schema
-        fields = [field for field in table.fields if not any(key.startswith(_FILLS_ITSELF) for key in field.metadata)]
+        fields = [field for field in table.fields if not is_filled_by_delta(field.metadata)]
         rows = self.spark.createDataFrame([], StructType(fields))
         writer = rows.write.format("delta").mode("append").option("txnAppId", app_id)
         writer = writer if note is None else writer.option("userMetadata", note)

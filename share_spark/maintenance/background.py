@@ -23,7 +23,7 @@ from share_spark.maintenance.heartbeat import Heartbeat, heartbeat_file
 from share_spark.maintenance.retention import oldest_kept_segment, segments_below
 from share_spark.model.errors import StateError
 from share_spark.model.ids import BatchStamp, SharePartitionKey
-from share_spark.spark.errors import first_line
+from share_spark.spark.errors import first_line, is_lost_block
 from share_spark.state.state_store import DeltaShareStateStore
 from share_spark.state.state_view import LiveState, state_bucket, state_of_frame, state_with_buckets
 from share_spark.state.tables import log_table, state_table
@@ -125,7 +125,9 @@ class BackgroundMaintenance:
                 return
             try:
                 self._write_rows(state_of_frame(live, buckets), live)
-            except Exception as fault:  # noqa: BLE001 - whatever Spark makes of an executor that is gone
+            except Exception as fault:
+                if not is_lost_block(fault):
+                    raise
                 # An executor that dies takes its part of the live frame with it; the log has it all.
                 _log.info("the status table is filled from the log: %s", first_line(fault))
                 self._write_rows(state_with_buckets(self.spark, self.location, self.store.log.group_id), live)

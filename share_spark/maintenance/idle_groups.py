@@ -18,7 +18,6 @@ from share_spark.delta.journal import OUTPUT, Journal
 from share_spark.delta.location import Location
 from share_spark.engine.idle_group import snapshot_idle
 from share_spark.maintenance.heartbeat import has_journals, heartbeat_file
-from share_spark.model.config import GroupConfig
 from share_spark.model.errors import FencedError
 from share_spark.output.sink_claims import as_state_error, claim_sinks_before
 from share_spark.partition import PartitionLimits
@@ -111,7 +110,8 @@ def snapshot_group(spark: SparkSession, location: Location, commits: CommitListi
         run_id=f"compaction-{uuid.uuid4().hex[:12]}",
         commits=CommitsAsOf(commits.files, found.version),
     )
-    store = DeltaShareStateStore(log=log, limits=_limits(), updates_per_snapshot=1)
+    # No decision uses the limits: a snapshot only repeats the state.
+    store = DeltaShareStateStore(log=log, limits=PartitionLimits(), updates_per_snapshot=1)
     try:
         return snapshot_idle(store, LeftInJournals(log), found.batch_id)
     except FencedError:
@@ -130,22 +130,11 @@ class LeftInJournals:
 
     def claim_sinks(self, writer_epoch: int) -> None:
         """Of all entries in the group's journal."""
-        spark = self.log.spark
         with as_state_error():
-            journal = Journal(spark, self.log.table.directory(spark), OUTPUT, self.log.group_id)
-        claim_sinks_before(spark, journal, writer_epoch)
+            journal = Journal(self.log.spark, self.log.directory, OUTPUT, self.log.group_id)
+        claim_sinks_before(self.log.spark, journal, writer_epoch)
 
     def is_unfinished(self) -> bool:
         """Whatever a journal's purpose."""
         with as_state_error():
             return has_journals(self.log.spark, self.log.location, self.log.group_id)
-
-
-def _limits() -> PartitionLimits:
-    """No decision uses them: a snapshot only repeats the state."""
-    config = GroupConfig.parse({})
-    return PartitionLimits(
-        max_delivery_count=config.max_delivery_count,
-        max_record_locks=config.max_record_locks,
-        lock_duration_ms=config.lock_duration_ms,
-    )

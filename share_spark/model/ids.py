@@ -32,6 +32,9 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+_BATCH_BITS = 32
+
+
 class BatchStamp(NamedTuple):
     """Which micro-batch of which engine: later ones compare greater, whatever engine ran them."""
 
@@ -41,7 +44,12 @@ class BatchStamp(NamedTuple):
     @property
     def number(self) -> int:
         """As one number that only grows: Delta's ``txnVersion``. A claim has the number before its first one."""
-        return (self.writer_epoch << 32) + self.batch_id + 1
+        return (self.writer_epoch << _BATCH_BITS) + self.batch_id + 1
+
+    @classmethod
+    def of_number(cls, number: int) -> BatchStamp:
+        """Undo ``number``."""
+        return cls(number >> _BATCH_BITS, (number & ((1 << _BATCH_BITS) - 1)) - 1)
 
 
 NO_STAMP = BatchStamp(0, -1)

@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_BATCH_BITS = 2**32 - 1
-"""The part of ``BatchStamp.number`` that is the batch id, and one."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkWriter:
@@ -184,9 +181,10 @@ class DeltaSink:
             if number in numbers or number < last_counted.number:
                 continue
             self._claimed(target)
+            stamp = BatchStamp.of_number(number)
             raise StateError(
-                f"sink {target.table} holds rows of micro-batch {(number & _BATCH_BITS) - 1} of writer epoch "
-                f"{number >> 32}, whose acknowledgements are neither in the state nor in the journal beside it"
+                f"sink {target.table} holds rows of micro-batch {stamp.batch_id} of writer epoch "
+                f"{stamp.writer_epoch}, whose acknowledgements are neither in the state nor in the journal beside it"
             )
 
     def _claimed(self, target: SinkTarget) -> int:
@@ -222,8 +220,9 @@ class DeltaSink:
         if number == stamp.number:
             return
         if number > stamp.number:
+            epoch = BatchStamp.of_number(number).writer_epoch
             raise FencedError(
-                f"another engine has claimed sink {self.table} (writer epoch {number >> 32}); "
+                f"another engine has claimed sink {self.table} (writer epoch {epoch}); "
                 f"this one (epoch {stamp.writer_epoch}) stops"
             )
         if OutputLostError.__name__ in str(fault):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from share_spark.delta.location import Location
+from share_spark.delta.public_claim import is_filled_by_delta
 
 _TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 
@@ -36,7 +37,11 @@ def misfit(output: StructType, table: StructType) -> str | None:
     Columns that only the table has are left null. Names are compared as Delta does, whatever their case.
     """
     for column in table.fields:
-        if column.name.lower() not in _by_name(output) and not column.nullable and not _has_default(column.metadata):
+        if (
+            column.name.lower() not in _by_name(output)
+            and not column.nullable
+            and not is_filled_by_delta(column.metadata)
+        ):
             return f"column {column.name} must not be null, and the output schema does not have it"
     return _struct_misfit(output, table, "")
 
@@ -63,11 +68,6 @@ def _unpartitioned(spark: SparkSession, table: Location, output: StructType) -> 
     columns = row.partitionColumns if row else ()
     missing = [name for name in columns if name.lower() not in _by_name(output)]
     return f"it is partitioned by {', '.join(missing)}, which the output schema does not have" if missing else None
-
-
-def _has_default(metadata: dict[str, object]) -> bool:
-    """Delta's generated columns, identity columns and defaults."""
-    return any(name.startswith(("delta.generation", "delta.identity", "CURRENT_DEFAULT")) for name in metadata)
 
 
 def _by_name(struct: StructType) -> dict[str, tuple[str, DataType, bool]]:

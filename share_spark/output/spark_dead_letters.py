@@ -26,6 +26,7 @@ from share_spark.engine.ports import (
 from share_spark.engine.ranges import NumberedRanges
 from share_spark.model.errors import DeadLetterError, ShareError
 from share_spark.model.ids import BatchStamp, TopicPartition
+from share_spark.spark.errors import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -184,7 +185,7 @@ def _as_dead_letter_error() -> Iterator[None]:
     except ShareError:
         raise
     except Exception as fault:
-        raise DeadLetterError(f"dead letters could not be written: {str(fault).splitlines()[0]}") from fault
+        raise DeadLetterError(f"dead letters could not be written: {first_line(fault)}") from fault
 
 
 def _numbered(letters: Sequence[DeadLetter]) -> Mapping[TopicPartition, NumberedRanges]:

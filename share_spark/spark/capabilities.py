@@ -203,7 +203,7 @@ def use(capability: Capability, private: Callable[[], _T], public: Callable[[], 
         except Exception as fault:
             if not is_missing(fault):
                 raise
-            give_up(capability, _first_line(fault))
+            give_up(capability, own_line(fault))
     warn_once(capability)
     return public()
 
@@ -254,6 +254,9 @@ def _refusal(capability: Capability) -> str | None:
     return _given_up.get(capability.name)
 
 
-def _first_line(fault: Exception) -> str:
-    lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
-    return lines[0] if lines else type(fault).__name__
+def own_line(error: BaseException) -> str:
+    """The message in one line, without the stack and without py4j's own line before it."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith("An error occurred while calling"):
+        lines = lines[1:]
+    return lines[0].lstrip(": ").strip() if lines else type(error).__name__

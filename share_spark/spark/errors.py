@@ -12,6 +12,7 @@ from share_spark.spark.capabilities import (
     LOST_BLOCK_TEXT,
     LOST_WORKER_TEXT,
     is_allowed,
+    own_line,
 )
 
 JVM_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError, OSError)
@@ -43,7 +44,7 @@ def tells_lost_workers() -> bool:
 def first_line(error: BaseException) -> str:
     """The message without the stack, and without py4j's own line before it; with what it all began with, where that is
     something else ("Task failed while writing rows" began with "No space left on device")."""
-    said = _own_line(error)
+    said = own_line(error)
     began = root_cause(error) if is_allowed(ERROR_CAUSES) else ""
     return said if not began or began in said else f"{said} ({began})"
 
@@ -57,10 +58,3 @@ def root_cause(error: BaseException) -> str:
         at = at.getCause()
     lines = [line for line in str(at.getMessage() or "").splitlines() if line.strip()]
     return lines[0].strip() if lines else ""
-
-
-def _own_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    if lines and lines[0].startswith("An error occurred while calling"):
-        lines = lines[1:]
-    return lines[0].lstrip(": ").strip() if lines else type(error).__name__

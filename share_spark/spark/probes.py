@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from share_spark.spark import capabilities as known
-from share_spark.spark.capabilities import ALL, Capability, Verdict, give_up, is_allowed, verdict
+from share_spark.spark.capabilities import ALL, Capability, Verdict, give_up, is_allowed, own_line, verdict
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +68,7 @@ def _try(capability: Capability, place: Place) -> None:
     try:
         probe(capability, place)
     except Exception as fault:  # noqa: BLE001 - whatever a release that is not known makes of it
-        give_up(capability, (str(fault).splitlines() or [type(fault).__name__])[0])
+        give_up(capability, own_line(fault))
 
 
 def _expect(found: object, wanted: object) -> None:

@@ -116,7 +116,9 @@ def _defaults(master: str) -> dict[str, str]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     daemon = {"spark.python.daemon.module": "share_spark.spark.worker_daemon"} if _uses_daemon() else {}
-    return {**DEFAULTS, **LOCAL_DEFAULTS, "spark.driver.extraJavaOptions": java_options(), **daemon}
+    # Beneath spark-submit the JVM runs already: no options for it, and no look for jars that it may not need.
+    java = {} if _is_submitted() else {"spark.driver.extraJavaOptions": java_options()}
+    return {**DEFAULTS, **LOCAL_DEFAULTS, **java, **daemon}
 
 
 def java_options(*more: str) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_STATE_ERRORS: tuple[type[Exception], ...] = (*JVM_ERRORS, ValueError, OSError)
+_STATE_ERRORS: tuple[type[Exception], ...] = (*JVM_ERRORS, ValueError)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,6 +46,7 @@ class GroupLog:
     commits: CommitListing | None = None
     version: int = -1
     writer_epoch: int = 0
+    _directory: str | None = None
     _before_claim: tuple[int, LogTail] | None = None
 
     @property
@@ -53,12 +54,19 @@ class GroupLog:
         """The log table, of all groups."""
         return log_table(self.location)
 
+    @property
+    def directory(self) -> str:
+        """Of the log table; asked once, as a table's name is asked of the catalog."""
+        if self._directory is None:
+            self._directory = self.table.directory(self.spark)
+        return self._directory
+
     def opened(self) -> CommitListing:
         """The commits of the log table, which is made if it is missing. Raises StateError."""
         if self.commits is None:
             with self.as_state_error():
                 ensure_tables(self.spark, self.location)
-            self.commits = CommitListing.of(self.spark, self.table.directory(self.spark))
+            self.commits = CommitListing.of(self.spark, self.directory)
         return self.commits
 
     def known_topics(self) -> Iterable[tuple[str, str]]:

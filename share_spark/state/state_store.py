@@ -96,14 +96,13 @@ class DeltaShareStateStore:
         self.buckets = self.buckets or bucket_numbers(max(1, log.spark.sparkContext.defaultParallelism))
         self._open_segment = OpenSegment(number=log.claim().segment)
         with log.as_state_error():
-            directory = log.table.directory(log.spark)
-            log_id = table_id(log.spark, directory)
+            log_id = table_id(log.spark, log.directory)
         return Claim(
             group_id=log.group_id,
             writer_epoch=log.writer_epoch,
             run_id=log.run_id,
             member_id=self.member_id,
-            directory=directory,
+            directory=log.directory,
             log_id=log_id,
         )
 
