@@ -202,6 +202,8 @@ class ShareGroupQuery:
 
     def _close_engine(self) -> None:
         try:
+            # Before the append, not after it: a fenced engine may have failed by what its successor took away.
+            self.store.log.refuse_if_fenced()
             self._note(self.engine.run(self._batch_id + 1, stopping=True))
         except Exception as fault:  # noqa: BLE001 - the first fault is the one to report; locks end by themselves
             if self._fault is not None and isinstance(fault, FencedError):

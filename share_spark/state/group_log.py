@@ -135,6 +135,12 @@ class GroupLog:
             self._before_claim = None
         return found
 
+    def refuse_if_fenced(self) -> None:
+        """Has another run claimed the group since our last look? Does not count as a look: an append of our own whose
+        outcome is unknown is still to be found. Raises FencedError."""
+        for _, note in self.opened().after(self.version):
+            self._refuse_foreign(note)
+
     def tail(self, session: SparkSession) -> LogTail:
         """What counts, as of the last look. A run that has claimed and written nothing goes on from before its claim.
         Raises StateError."""
