@@ -22,7 +22,7 @@ from share_spark.handlers.handler import Record
 from share_spark.model.errors import FencedError
 from share_spark.model.ids import BatchStamp
 from share_spark.spark import capabilities
-from share_spark.state.state_view import state
+from share_spark.state.state_view import read_state
 from share_spark.topics.topic_producer import Message
 from tests.support.job_process import JobProcess
 from tests.support.sink_place import SinkPlace
@@ -90,7 +90,7 @@ class PublicPlace:
         return sorted((row.number, row.attempt) for row in self.rows("bills"))
 
     def open_records(self) -> int:
-        found = state(self.spark, str(self.directory / "state"), GROUP).collect()
+        found = read_state(self.spark, str(self.directory / "state"), GROUP).collect()
         return sum(row.end_offset - row.start_offset for row in found)
 
 
