@@ -106,10 +106,15 @@ def compactions(state: str, seconds: list[float]) -> Iterator[None]:
     say(f"    beside it: {output.count('compacted')} compactions")
 
 
+def wait_for_end(over: threading.Event) -> None:
+    sys.stdin.read()
+    over.set()
+
+
 def keep_compacting(state: str) -> None:
     """The other process: until its standard input is closed."""
     over = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+    threading.Thread(target=wait_for_end, args=(over,), daemon=True).start()
     spark = build_session("share-spark-bench-compaction", extra_conf={"spark.driver.memory": "1g"})
     while not over.is_set():
         compact(spark, CompactionOrder(state=Location.parse(state), vacuum_retention_ms=1_000 * HOUR_S))

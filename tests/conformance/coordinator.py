@@ -30,11 +30,11 @@ class Coordinator:
         self.mode = "ok"
         self.writes: list[list[object]] = []
         self.initialize(start_offset)
-        self.batches = combine_batches((), [StateBatch(*batch) for batch in batches], -1)
+        self.batches: tuple[StateBatch, ...] = combine_batches((), [StateBatch(*batch) for batch in batches], -1)
 
     def initialize(self, start_offset: int) -> None:
         self.start_offset = start_offset
-        self.batches: tuple[StateBatch, ...] = ()
+        self.batches = ()
 
     def write(self, start_offset: int, batches: Sequence[StateBatch]) -> str | None:
         """Take a write; the error for the client if the persister is to fail."""

@@ -52,7 +52,9 @@ REQUESTS: st.SearchStrategy[PartitionRequest] = st.one_of(
         st.booleans(),
     ),
     st.builds(
-        lambda member, where, kind: Acknowledge(member_id=member, batches=(AcknowledgementBatch(*where, (kind,)),)),
+        lambda member, where, kind: Acknowledge(
+            member_id=member, batches=(AcknowledgementBatch(where[0], where[1], (kind,)),)
+        ),
         MEMBERS,
         span(),
         st.integers(0, 3),

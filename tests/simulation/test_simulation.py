@@ -116,7 +116,7 @@ def the_first_death_archives_at_the_limit(patch: pytest.MonkeyPatch) -> None:
 
 def _blame(patch: pytest.MonkeyPatch, wrong: Loss) -> None:
     """Attempts that ended so are taken for those of accused records that were alone in the handler."""
-    lose = release.lose
+    lose = release.lose  # type: ignore[attr-defined]
 
     def hasty(outcome: RequestEffects, lost: Sequence[Lost]) -> None:
         guilty = Loss.IN_HANDLER
@@ -129,7 +129,7 @@ def _blame(patch: pytest.MonkeyPatch, wrong: Loss) -> None:
 
 
 def _replace(patch: pytest.MonkeyPatch, losses: Mapping[Loss, Loss]) -> None:
-    lose = release.lose
+    lose = release.lose  # type: ignore[attr-defined]
 
     def mistaken(outcome: RequestEffects, lost: Sequence[Lost]) -> None:
         lose(outcome, [(run, losses.get(loss, loss)) for run, loss in lost])

@@ -131,7 +131,7 @@ def test_a_job_that_is_killed_and_its_successor(place: PublicPlace, tmp_path: Pa
         job.kill()
     successor = JobProcess.start([*command, "--available-now"], tmp_path)
     try:
-        assert successor.end() == 0, successor.told
+        assert successor.end() == 0, successor.output
     finally:
         successor.kill()
     assert [number for number, _ in place.bills()] == list(range(400))
@@ -157,7 +157,7 @@ def test_a_claim_that_ends_after_any_of_its_appends(
 ) -> None:
     predecessor, old, _ = sink.claimed()
     predecessor.commit(BatchStamp(old, 0), sink.rows(1), b"not absorbed")
-    app_id, directory = predecessor.app_id(), sink.table.directory(sink.spark)
+    app_id, directory = predecessor.writer.app_id, sink.table.directory(sink.spark)
     with monkeypatch.context() as patch:
         patch.setattr(PublicClaim, "_set", dies_after(steps, PublicClaim._set))
         with pytest.raises(Death):
@@ -185,9 +185,9 @@ def test_a_delivery_between_the_look_and_the_claim_is_found(sink: SinkPlace, mon
 
     monkeypatch.setattr(PublicClaim, "_set", meanwhile)
     transactions = AppTransactions(sink.spark, sink.table.directory(sink.spark))
-    assert transactions.claim(predecessor.app_id(), old + 1) == BatchStamp(old, 1).number
-    assert transactions.latest(progress_id(predecessor.app_id())) == 2 * BatchStamp(old + 1, -1).number + 1
-    assert transactions.claim(predecessor.app_id(), old + 2) == BatchStamp(old, 1).number
+    assert transactions.claim(predecessor.writer.app_id, old + 1) == BatchStamp(old, 1).number
+    assert transactions.latest(progress_id(predecessor.writer.app_id)) == 2 * BatchStamp(old + 1, -1).number + 1
+    assert transactions.claim(predecessor.writer.app_id, old + 2) == BatchStamp(old, 1).number
 
 
 def dies_after(steps: int, original: Any) -> Any:

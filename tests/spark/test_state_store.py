@@ -116,9 +116,9 @@ def test_of_two_claims_of_one_epoch_the_first_wins(
     world = DeltaWorld(spark, str(tmp_path / "state"))
     early, late = (world.delta_store(world, name) for name in ("early", "late"))
     early.claim()
-    behind = group_log.tail_of(spark, world.location, GROUP, early.log.opened(), 0)
+    behind = group_log.tail_of(spark, world.location, GROUP, early.log.opened(), 0)  # type: ignore[attr-defined]
     monkeypatch.setattr(group_log, "tail_of", lambda *_: behind)
-    monkeypatch.setattr(group_log.CommitListing, "latest_version", lambda _self: 0)
+    monkeypatch.setattr("share_spark.state.group_log.CommitListing.latest_version", lambda _self: 0)
     with pytest.raises(FencedError, match="writer epoch 1, run early"):
         late.claim()
 

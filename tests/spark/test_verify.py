@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from share_spark import cli
@@ -135,7 +136,7 @@ def test_every_forgery_is_reported_and_nothing_else(
     """The log of one share-partition under many keys, each with its own fault."""
     spark, copy = worked.spark, Location.parse(str(tmp_path / "forged"))
     log = log_table(worked.location).load(spark)
-    views = {
+    views: dict[str, str | DataFrame] = {
         "theirs": log.where("partition = 0 AND writer_epoch = 1 AND kind <> 'claim' AND batch_id < 4"),
         "last": "SELECT * FROM theirs WHERE kind = 'ShareUpdate' AND segment = 0 ORDER BY batch_id DESC LIMIT 1",
         "next": "SELECT * EXCEPT (batch_id, acquired, start_offset), batch_id + 100 AS batch_id, array() AS acquired, "

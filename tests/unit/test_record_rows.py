@@ -27,9 +27,9 @@ def batches(draw: st.DrawFn) -> tuple[InFlightBatch, ...]:
         last = first + draw(st.integers(0, 1_000))
         state = draw(st.sampled_from(DeliveryState))
         held = state is DeliveryState.ACQUIRED
-        owner = (draw(st.text(max_size=5)), draw(st.integers(0, 2**62))) if held else (None, None)
+        member_id, deadline_ms = (draw(st.text(max_size=5)), draw(st.integers(0, 2**62))) if held else (None, None)
         doubt = Doubt.NONE if state.is_final else draw(st.sampled_from(Doubt))
-        found.append(InFlightBatch(first, last, state, draw(COUNTS), *owner, doubt))
+        found.append(InFlightBatch(first, last, state, draw(COUNTS), member_id, deadline_ms, doubt))
         at = last + 1
     return tuple(found)
 

@@ -10,7 +10,7 @@ import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import pytest
 
@@ -25,7 +25,6 @@ IMPURE_MODULES = {
     *("os", "time", "random", "secrets", "threading", "socket", "logging", "subprocess", "asyncio"),
     *("io", "pathlib", "tempfile", "multiprocessing", "concurrent", "sqlite3", "urllib", "http"),
 }
-Node = TypeVar("Node", bound=ast.AST)
 
 PRIVATE_API = {"_jvm", "_jsparkSession", "_jdf", "_jsc", "_jconf", "_gateway", "py4j"}
 PRIVATE_API_PLACE = PACKAGE / "spark"
@@ -48,7 +47,7 @@ def place(path: Path, node: ast.expr | ast.stmt) -> str:
     return f"{path.relative_to(ROOT)}:{node.lineno}"
 
 
-def nodes(path: Path, *kinds: type[Node]) -> Iterator[Node]:
+def nodes(path: Path, *kinds: type[ast.AST]) -> Iterator[Any]:
     return (node for node in ast.walk(tree(path)) if isinstance(node, kinds))
 
 
