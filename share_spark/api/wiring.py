@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from dataclasses import replace
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from share_spark.api.checkpoint import Checkpoint
-from share_spark.api.clock import wall_clock_ms
 from share_spark.api.query import ShareGroupQuery
 from share_spark.api.spec import ShareGroupSpec
-from share_spark.delivery.spark_delivery import SparkDelivery
+from share_spark.delivery.deliver import SparkDelivery
 from share_spark.delta.location import Location
 from share_spark.engine.micro_batch import Ports, ShareGroupEngine
 from share_spark.engine.ports import DeadLetterTarget, TopicLog
@@ -139,3 +139,8 @@ def _output(spec: ShareGroupSpec, handler: Handler, delivery: SparkDelivery) -> 
     sink = DeltaSink(spark=spec.spark, table=Location.parse(spec.sink))
     sink.prepare(from_arrow_schema(handler.output))
     return DeltaOutput(sink=sink, delivery=delivery)
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since the epoch, by the wall clock: the only clock that the engine gets."""
+    return time.time_ns() // 1_000_000

@@ -1,16 +1,19 @@
 """Delivery: acquired records go to a handler inside Spark, acknowledgements come back. One job, one action.
 
+``SparkDelivery`` is the engine's port: it has the records of a micro-batch read from the topic log by range, and
+``deliver`` calls the handler on them:
+
     result = deliver(records, as_handler(bill))
 
 The records go through one Python stage (``worker.HandlerTask``); what comes back to the driver is one row per run of
 records with the same answer, so that a quarter of a million accepted records are a handful of rows. A handler is
-entered at most once per record (``worker`` says how).
+entered at most once per record (``worker`` says how). Nothing here decides anything about a record.
 
 A worker that is lost: Spark runs its task again, which goes on from the ledger. Where Spark would not (``local[2]``
 runs a task once), or has done so too often, the job is run again here, with the same effect; in the end without
 entering the handler any more, for what is known.
 
-Output rows of accepted records leave the workers in the same frame and stay on the executors (``held_frame``) until a
+Output rows of accepted records leave the workers in the same frame and stay on the executors (``result.held``) until a
 sink has read them; without a declared output schema there are none, and nothing is kept.
 """
 
@@ -18,9 +21,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -28,22 +31,112 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from share_spark.delivery.acquired_records import acquired_records
 from share_spark.delivery.frame import RUN_TYPE, frame_runs, settled
-from share_spark.delivery.held_frame import held
 from share_spark.delivery.ledger import CallStatus, LedgerEntries
 from share_spark.delivery.ledger_place import LedgerPlace
-from share_spark.delivery.result import DeliveryResult, decoded, read_once
+from share_spark.delivery.result import DeliveryResult, decoded, held, read_once
 from share_spark.delivery.runs import OUTPUT_COLUMN, RUN_SCHEMA, RunLog
-from share_spark.delivery.traces import WORKER_LOST, codes_of, read_delivery
+from share_spark.delivery.traces import WORKER_LOST, codes_of, member_traces, read_delivery
 from share_spark.delivery.worker import DELIVERY_PROPERTY, TASK_COLUMN, DeliveryRun, HandlerTask, Terms, packed
+from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, ErrorRun, MemberTrace, TopicLog
+from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, ascending
 from share_spark.handlers.handler import HANDLER_COLUMNS, KEY_COLUMNS, Handler, HandlerKind
 from share_spark.model.errors import HandlerError, ShareError, TopicError
+from share_spark.model.requests import Loss
 from share_spark.spark.errors import first_line, is_lost_worker, tells_lost_workers
 from share_spark.spark.task_thread import give_up_task_thread, with_task_thread
 
-__all__ = ["WORKER_LOST", "DeliveryResult", "deliver"]
+_log = logging.getLogger(__name__)
 
-log = logging.getLogger(__name__)
+
+@dataclass(slots=True, kw_only=True)
+class SparkDelivery:
+    """Delivery port: one Spark job per micro-batch, with as many tasks as there are cores.
+
+    Output rows of a delivery are kept until the next one.
+    """
+
+    spark: SparkSession
+    log: TopicLog
+    handler: Handler
+    budget_ms: int = 10_000
+    _place: LedgerPlace | None = None
+    _result: DeliveryResult = field(default_factory=DeliveryResult)
+    _seconds_per_record: float | None = None
+    _others: Sequence[str] = ()
+
+    def start(self, claim: Claim) -> None:
+        """Workers keep their ledgers beside the state log."""
+        self._place = place = ledger_place(self.spark, claim)
+        self._others = place.all_others()
+        if self._leaves_traces:
+            place.start()
+
+    def traces(self) -> Sequence[MemberTrace]:
+        return member_traces(self._started) if self._leaves_traces else ()
+
+    def forget_traces(self) -> None:
+        self._started.forget(self._others)
+
+    def forget_last(self) -> None:
+        self._started.clear()
+
+    def deliver(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool = False) -> Delivered:
+        """Raises ShareError."""
+        self.close()
+        tasks = 1 if in_turn else self.spark.sparkContext.defaultParallelism
+        records = acquired_records(self.spark, self.log, acquired, tasks=tasks, third="delivery_count")
+        topics = {one.partition.topic for one in acquired}
+        self._result = result = deliver(
+            records.coalesce(1) if in_turn else records,
+            self.handler,
+            topic=topics.pop() if len(topics) == 1 else None,
+            place=self._started,
+            terms=Terms(self.budget_ms / 1_000, self._seconds_per_record, in_turn),
+        )
+        if result.entered and not in_turn:
+            self._seconds_per_record = result.busy_s * tasks / result.entered
+        if result.lost:
+            _log.warning("the handler's job died with its workers, and what it did is not known")
+            return Delivered([_all_lost(one) for one in acquired])
+        return Delivered(
+            [*result.partitions.values()], result.fault, result.entered, result.busy_s, result.explains_deaths
+        )
+
+    @property
+    def outputs(self) -> DataFrame | None:
+        """The output rows of the last delivery, None if there are none."""
+        return self._result.outputs
+
+    def close(self) -> None:
+        """Free the output rows of the last delivery."""
+        self._result.close()
+        self._result = DeliveryResult()
+
+    @property
+    def _started(self) -> LedgerPlace:
+        assert self._place is not None, "asked before start"
+        return self._place
+
+    @property
+    def _leaves_traces(self) -> bool:
+        """A handler of frames runs where and when Spark schedules it: which record it was with is not known."""
+        return self.handler.kind is not HandlerKind.FRAME
+
+
+def ledger_place(spark: SparkSession, claim: Claim) -> LedgerPlace:
+    """Where the workers of this engine keep their ledgers. In local mode they all run where the driver does."""
+    one_machine = str(spark.sparkContext.master).startswith("local")
+    return LedgerPlace.beside(claim.directory, claim.log_id, claim.group_id, claim.member_id, one_machine=one_machine)
+
+
+def _all_lost(acquired: AcquiredSpan) -> AcknowledgedSpan:
+    ranges = AcknowledgedRanges(ascending(acquired.ranges))
+    ranges[:, ANSWER] = Loss.UNKNOWN
+    whole = ErrorRun(int(ranges[0, 0]), int(ranges[-1, 1]), WORKER_LOST)
+    return AcknowledgedSpan(acquired.partition, ranges, [whole])
+
 
 _MOST_RUNS = 10
 """Jobs that may die with their workers before one only reports."""
@@ -138,7 +231,7 @@ def _worked_off(spark: SparkSession, task: HandlerTask, action: Callable[[], pa.
                 before, entered = entered, -1 if tells_lost_workers() else _entered(task)
                 if entered == before or run.reports_only:
                     return _broken_off(task, fault)
-            log.warning("handler %s: a worker was lost and with it the job; it goes on", task.name)
+            _log.warning("handler %s: a worker was lost and with it the job; it goes on", task.name)
     return DeliveryResult(lost=True)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from share_spark.delivery.spark_delivery import SparkDelivery
+from share_spark.delivery.deliver import SparkDelivery
 from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, Claim, CommittedOutput, ErrorRun
 from share_spark.engine.ranges import AcknowledgedRanges
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from share_spark.delivery.spark_delivery import SparkDelivery
+from share_spark.delivery.deliver import SparkDelivery
 from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.output.dead_letters import DeltaDeadLetters

@@ -14,9 +14,8 @@ from pyspark.errors import PythonException, SparkRuntimeException
 from pyspark.sql import functions as F
 
 from share_spark.delivery.deliver import _handled, _marked, deliver
-from share_spark.delivery.held_frame import HeldFrame
 from share_spark.delivery.ledger_place import LedgerPlace
-from share_spark.delivery.result import DeliveryResult, decoded, read_once
+from share_spark.delivery.result import DeliveryResult, HeldFrame, decoded, read_once
 from share_spark.delivery.worker import DeliveryRun, HandlerTask, Terms, packed
 from share_spark.engine.ports import ErrorRun
 from share_spark.handlers.acknowledgement import Ack
