@@ -33,9 +33,9 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from share_spark.delta.location import sql_literal
-from share_spark.engine.cover import covering_spans
 from share_spark.engine.ports import AcquiredSpan, NumberedSpan, TopicLog
 from share_spark.engine.ranges import offsets_in
+from share_spark.engine.spans import covering_spans
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -23,11 +23,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from share_spark.engine.answers import answers_for, output_lost
-from share_spark.engine.dead_letter_order import DeadLetterOrder
-from share_spark.engine.engine_time import EngineTime
-from share_spark.engine.pace import Pace
-from share_spark.engine.pending import NOTHING_PENDING, PendingAcknowledgements, UnresolvedAppend
-from share_spark.engine.planning import Inputs, is_done, plan, targets_of, targets_within
+from share_spark.engine.pending import NOTHING_PENDING, DeadLetterOrder, PendingAcknowledgements, UnresolvedAppend
+from share_spark.engine.planning import Inputs, Pace, Search, is_done, plan, targets_of, targets_within
 from share_spark.engine.ports import (
     AcknowledgedSpans,
     AcquiredSpan,
@@ -41,7 +38,6 @@ from share_spark.engine.ports import (
 )
 from share_spark.engine.progress import MicroBatchProgress, StepTimer
 from share_spark.engine.ranges import ANSWER
-from share_spark.engine.search import Search
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.engine.topics import SubscribedTopics, warn_of_truncations
 from share_spark.model.config import GroupConfig
@@ -64,6 +60,29 @@ class Ports:
     dead_letters: DeadLetterSink
     clock: Clock
     sink: OutputSink | None = None
+
+
+@dataclass(slots=True)
+class EngineTime:
+    """The time by which an engine decides: it goes on from one engine of a group to the next, and never back.
+    ``now_ms``: milliseconds since the epoch, as of the last ``read``.
+
+    Machines' clocks differ, and are set. A successor whose clock is an hour behind must neither end locks early nor
+    wait for an hour: its time begins where that of the engine before it ended, and then passes as its own clock does.
+    """
+
+    now_ms: int = 0
+    _clock_ms: int = 0
+
+    def start(self, clock_ms: int, last_time_ms: int) -> None:
+        """``last_time_ms``: when the engine before decided its last micro-batch, 0 if there was none."""
+        self.now_ms, self._clock_ms = max(clock_ms, last_time_ms), clock_ms
+
+    def read(self, clock_ms: int) -> int:
+        """Adds what has passed on the clock since the last call. A clock that was set back adds nothing."""
+        self.now_ms += max(0, clock_ms - self._clock_ms)
+        self._clock_ms = clock_ms
+        return self.now_ms
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,13 +1,13 @@
-"""What an engine carries from one micro-batch into the next: acknowledgements that are not committed yet, and an append
-whose outcome is unknown."""
+"""What is carried from one micro-batch into the next: acknowledgements that are not committed yet, an append whose
+outcome is unknown, dead letters on their way, and how full the segment is that is being written."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from share_spark.engine.answers import cut_by_error, is_inside
-from share_spark.engine.ports import AcknowledgedSpans, DeadLetter
+from share_spark.engine.ports import AcknowledgedSpans, DeadLetter, DeadLetterSink
 from share_spark.engine.ranges import AcknowledgedRanges
 from share_spark.engine.step import PartitionOutcome
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
@@ -63,3 +63,80 @@ class UnresolvedAppend:
 
     stamp: BatchStamp
     happened: bool | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class DeadLetterOrder:
+    """Dead letters of one engine, in the order that ``DeadLetterSink`` asks for: announced before the commit that
+    archives them; then withdrawn, if that commit has not happened, or written after it."""
+
+    sink: DeadLetterSink
+    _announced: BatchStamp | None = None
+    _unwritten: list[BatchStamp] = field(default_factory=list)
+
+    def announce(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
+        """What the commit of ``stamp`` is about to archive. Raises DeadLetterError."""
+        if letters:
+            self._announced = stamp
+            self.sink.announce(stamp, letters)
+
+    def withdraw(self) -> None:
+        """What was announced for a commit that has not happened must not be taken for committed once a later one is.
+        Raises DeadLetterError."""
+        if self._announced is not None:
+            self.sink.withdraw(self._announced)
+            self._announced = None
+
+    def committed(self) -> None:
+        """The commit has happened for which the last ones were announced."""
+        if self._announced is not None:
+            self._unwritten.append(self._announced)
+            self._announced = None
+
+    def write(self, stamp: BatchStamp) -> None:
+        """Those of ``stamp``, if it has any; before them those that could not be written before, as a table takes no
+        lower number after a higher one. By themselves they wait for the next engine. Raises DeadLetterError."""
+        if stamp not in self._unwritten:
+            return
+        while self._unwritten:
+            self.sink.write(self._unwritten[0])
+            del self._unwritten[0]
+
+
+LEAST_RANGES = 1_000_000
+"""Ranges of updates that a segment may hold whatever the size of its snapshot: a restart reads them in seconds."""
+
+_GROWTH = 4
+"""Beyond that, ranges of updates per range of the snapshot: snapshots are then at most a fifth of what is written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSegment:
+    """The segment that an engine writes, and when the next one begins.
+
+    ``updates``: its commits, None before the first, which holds its snapshots. ``snapshot_ranges`` were written by
+    that one, ``ranges`` by all later ones. A segment that ended by the number of its commits alone would grow with the
+    size of each, and a restart with it.
+    """
+
+    number: int = 0
+    updates: int | None = None
+    snapshot_ranges: int = 0
+    ranges: int = 0
+
+    @property
+    def begins(self) -> bool:
+        """Is the next commit the first one of this segment?"""
+        return self.updates is None
+
+    def is_full(self, updates_per_snapshot: int, least_ranges: int = LEAST_RANGES) -> bool:
+        """Does the next commit begin another segment?"""
+        if self.updates is None:
+            return False
+        return self.updates >= updates_per_snapshot or self.ranges > max(least_ranges, _GROWTH * self.snapshot_ranges)
+
+    def after(self, number: int, ranges: int) -> OpenSegment:
+        """With a commit of ``ranges`` ranges to segment ``number``."""
+        if self.updates is None or number != self.number:
+            return OpenSegment(number=number, updates=1, snapshot_ranges=ranges)
+        return replace(self, updates=self.updates + 1, ranges=self.ranges + ranges)

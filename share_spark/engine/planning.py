@@ -1,21 +1,29 @@
 """Which share-partitions have something to do in a micro-batch, and how much each may take. Pure.
 
-A share-partition is active when it has acknowledgements waiting, new records, redeliveries, a lock that has run
-out, a log start that moved past it, a log end that went back below its SPEO, or no state yet. All others get no
-input and cost nothing but a look at two integers.
+A share-partition is active when it has acknowledgements waiting, new records, redeliveries, a lock that has run out, a
+log start that moved past it, a log end that went back below its SPEO, or no state yet. All others get no input and cost
+nothing but a look at two integers.
 
-Suspects (``engine.search``) are acquired in micro-batches of their own, so that nothing else can be lost with them; as
-long as there is other work, every second micro-batch is for that.
+How many records all of them may take (``Pace``) follows the rate of the handlers, measured while they run, so that they
+are done within the budget of time. A handler that is fast is not held back by it; after a slow one hardly anything has
+to be given back.
+
+Suspects (``partition.lost``) are acquired in micro-batches of their own, so that nothing else can be lost with them; as
+long as there is other work, every second micro-batch is for that. The ``Search`` looks for a record that brings engines
+down, over all share-partitions at once. The deepest doubt is searched first, in pieces of a fixed size: of N that were
+lost twice N^(2/3) at a time, then √ of the piece that was lost again, then those that are accused. These run in turn,
+in one task, so that a trace shows which one it was; where engines end without leaving a trace, each has a micro-batch
+to itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from share_spark.engine.ports import NO_TRACE, MemberTrace
 from share_spark.engine.ranges import ANSWER, NOT_ACKNOWLEDGED, AcknowledgedRanges, offsets_in
-from share_spark.engine.search import Piece
 from share_spark.engine.step import MemberTraces, PartitionInput, PartitionSummary
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.offsets import LogEnds
@@ -209,3 +217,107 @@ def _input_of(
 def traces_of(at: TopicPartition, traces: Sequence[MemberTrace]) -> MemberTraces:
     """Of all members that left a trace. An empty one is information too: the member entered nothing here."""
     return tuple((trace.member_id, trace.entered.get(at, NO_TRACE)) for trace in traces)
+
+
+IN_TURN = 1_000
+"""How many accused records one micro-batch takes: they share one task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What is searched, and what of it runs next: records per share-partition."""
+
+    searched: Doubt
+    records: Mapping[SharePartitionKey, int]
+
+    @property
+    def alone(self) -> bool:
+        """Is it a single record, and accused? A single record that is the rest of a larger piece is not."""
+        return self.in_turn and sum(self.records.values()) == 1
+
+    @property
+    def in_turn(self) -> bool:
+        """Shall its records go to the handler one after another, by themselves?"""
+        return self.searched is Doubt.ACCUSED
+
+
+@dataclass(slots=True, kw_only=True)
+class Search:
+    """Remembers how many there were when a search began, so that its pieces keep their size. ``one_by_one``: the dead
+    leave no traces here. ``comes_next``: the next micro-batch is for suspects, whatever else there is to do."""
+
+    one_by_one: bool = False
+    comes_next: bool = True
+    _sizes: dict[Doubt, int] = field(default_factory=dict)
+
+    def next_piece(
+        self, summaries: Mapping[SharePartitionKey, PartitionSummary], keys: Iterable[SharePartitionKey]
+    ) -> Piece | None:
+        """None if nothing is suspected in the share-partitions ``keys``."""
+        waiting = {key: summaries[key].suspected for key in keys if key in summaries and any(summaries[key].suspected)}
+        # The deepest doubt first: a small piece that was lost is searched before new pieces are lost beside it.
+        for level in (2, 1, 0):
+            doubt = Doubt(Doubt.LOST_TWICE + level)
+            found = {key: counts[level] for key, counts in waiting.items() if counts[level]}
+            if found:
+                # The size at the beginning: pieces of what is left would become smaller and smaller, and more of them.
+                self._sizes[doubt] = max(self._sizes.get(doubt, 0), sum(found.values()))
+                return Piece(searched=doubt, records=_first(found, self._piece_size(doubt)))
+            self._sizes.pop(doubt, None)
+        return None
+
+    def _piece_size(self, doubt: Doubt) -> int:
+        size = self._sizes[doubt]
+        if doubt is Doubt.ACCUSED:
+            return 1 if self.one_by_one else IN_TURN
+        pieces = math.isqrt(size - 1) + 1 if doubt is Doubt.LOST_IN_PIECE else _cube_root(size)
+        return -(-size // pieces)
+
+
+def _cube_root(size: int) -> int:
+    """The lowest number whose cube is not below ``size``."""
+    root = round(math.cbrt(size))
+    return root if root**3 >= size else root + 1
+
+
+def _first(found: Mapping[SharePartitionKey, int], most: int) -> dict[SharePartitionKey, int]:
+    """The first ``most`` records, key by key."""
+    taken: dict[SharePartitionKey, int] = {}
+    for key, count in found.items():
+        if most <= 0:
+            break
+        taken[key] = min(count, most)
+        most -= taken[key]
+    return taken
+
+
+FIRST_RECORDS = 1_000_000
+"""The most that is acquired before anything has been measured: what is given back has been read for nothing."""
+
+_ENOUGH_RECORDS, _ENOUGH_S = 100, 1.0
+"""A measurement of fewer records, in less time, is not used: the first call imports, connects, compiles."""
+
+_USED = 0.8
+"""Share of the budget that is planned for: workers do not all get the same number of records."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """``records_per_s``: of all workers together; None until it has been measured."""
+
+    records_per_s: float | None = None
+
+    def after(self, entered: int, busy_s: float) -> Pace:
+        """After a delivery of ``entered`` records that kept the busiest worker for ``busy_s`` seconds. A slower rate
+        is taken over at once, a faster one by half: to acquire too much costs more than to acquire too little."""
+        if not entered or (entered < _ENOUGH_RECORDS and busy_s < _ENOUGH_S):
+            return self
+        found = entered / max(busy_s, 1e-6)
+        before = self.records_per_s
+        return Pace(records_per_s=found if before is None else min(found, (before + found) / 2))
+
+    def most_records(self, max_records: int, budget_ms: int) -> int:
+        """For the next micro-batch."""
+        if self.records_per_s is None:
+            return min(max_records, FIRST_RECORDS)
+        return max(1, min(max_records, int(self.records_per_s * budget_ms / 1_000 * _USED)))

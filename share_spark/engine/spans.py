@@ -1,10 +1,45 @@
-"""Arithmetic on spans of offsets, shared by the topic logs. Pure."""
+"""Spans of offsets: their arithmetic, shared by the topic logs, and which of them to read for acquired ranges. Pure.
+
+A read of Spark's Kafka source takes one stretch per partition and costs some 0.07 s before its first record, as much as
+reading tens of thousands of records that are not needed. So neighbouring ranges are read as one covering span, a span
+is cut only where the gap is worth a read of its own, and the number of reads is bounded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from share_spark.engine.ports import OffsetSpan
+import numpy as np
+
+from share_spark.engine.ports import AcquiredSpan, NumberedSpan, OffsetSpan
+from share_spark.engine.ranges import FIRST, LAST, ascending
+
+READ_COST_OFFSETS = 50_000
+"""A gap of so many offsets is worth a further read."""
+
+MAX_READS = 8
+"""Stretches per partition and micro-batch; beyond that the widest gaps are cut and the rest is read through."""
+
+
+def covering_spans(acquired: Sequence[AcquiredSpan | NumberedSpan]) -> list[OffsetSpan]:
+    """Spans that cover everything acquired, at most MAX_READS per partition, ascending within a partition."""
+    return [span for one in acquired for span in _cover(one)]
+
+
+def _cover(acquired: AcquiredSpan | NumberedSpan) -> list[OffsetSpan]:
+    ranges = ascending(acquired.ranges)
+    if not len(ranges):
+        return []
+    # acquired   [---]   [--]                         [----]  [-]
+    # gaps            ^^^    ^^^^^^^^^^^^^^^^^^^^^^^^^      ^^          between neighbours
+    # read       [----------]                         [---------]       cut where the gap is worth a further read
+    gaps = ranges[1:, FIRST] - ranges[:-1, LAST] - 1
+    widest = np.argsort(gaps, kind="stable")[::-1][: MAX_READS - 1]
+    cuts = np.sort(widest[gaps[widest] >= READ_COST_OFFSETS])
+    firsts = np.concatenate([ranges[:1, FIRST], ranges[cuts + 1, FIRST]])
+    lasts = np.concatenate([ranges[cuts, LAST], ranges[-1:, LAST]])
+    topic, partition = acquired.partition
+    return [OffsetSpan(topic, partition, int(first), int(last)) for first, last in zip(firsts, lasts, strict=True)]
 
 
 def merged(spans: Iterable[OffsetSpan]) -> list[OffsetSpan]:

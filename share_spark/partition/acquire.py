@@ -94,7 +94,7 @@ def _acquire_exact(draft: Draft, request: Acquire, limits: PartitionLimits, now_
 
 
 def _acquire_suspects(draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int) -> list[AcquiredRange]:
-    """Some of the suspects: one of them brings engines down, and ``engine.search`` looks for it."""
+    """Some of the suspects: one of them brings engines down, and ``engine.planning`` looks for it."""
     assert request.mode is AcquireMode.EXACT, request
     deadline_ms = now_ms + limits.lock_duration_ms
     doubt = Doubt.ALONE if request.alone else request.searched

@@ -16,7 +16,7 @@ however few of its own attempts have failed. To distinguish the two would take a
 
 Where nothing is known (the machine is gone, and with it the trace that its workers kept) all that was in flight comes
 back together, once. Only if the next engine dies with it too does a search begin, over the suspects of all
-share-partitions (``engine.search``). Each arrow is one more lost attempt of which no trace is left:
+share-partitions (``engine.planning``). Each arrow is one more lost attempt of which no trace is left:
 
     in flight          unknown          unknown             unknown                 unknown
     NONE ------------> LOST_ONCE -----> LOST_TWICE -------> LOST_IN_PIECE --------> ACCUSED, ALONE

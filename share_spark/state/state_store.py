@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from share_spark.engine.open_segment import LEAST_RANGES, OpenSegment
+from share_spark.engine.pending import LEAST_RANGES, OpenSegment
 from share_spark.engine.ports import Claim
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.model.errors import StateError

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from share_spark.engine.open_segment import LEAST_RANGES, OpenSegment
+from share_spark.engine.pending import LEAST_RANGES, OpenSegment
 from share_spark.engine.ports import Claim, OffsetSpan, TopicDescription
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary, front_of, step, with_snapshot
 from share_spark.model.errors import FencedError, StateError, TopicError

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from share_spark.engine.micro_batch import Ports, ShareGroupEngine
-from share_spark.engine.pace import Pace
+from share_spark.engine.planning import Pace
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, MemberTrace
 from share_spark.engine.topics import SubscribedTopics
 from share_spark.model.config import GroupConfig

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from share_spark.engine.engine_time import EngineTime
+from share_spark.engine.micro_batch import EngineTime
+from share_spark.engine.planning import Search
 from share_spark.engine.ports import Claim, CommittedOutput
-from share_spark.engine.search import Search
 from share_spark.model.errors import FencedError
 from share_spark.model.ids import BatchStamp
 from share_spark.model.records import DeliveryState, Doubt, InFlightBatch

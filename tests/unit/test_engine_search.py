@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_spark.engine.search import IN_TURN, Search
+from share_spark.engine.planning import IN_TURN, Search
 from share_spark.engine.step import PartitionSummary
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import Doubt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from share_spark.engine.open_segment import OpenSegment
+from share_spark.engine.pending import OpenSegment
 from share_spark.model.errors import FencedError
 from share_spark.testing.memory import InMemoryShareStateStore
 from tests.support.engine_world import ACCEPT, GROUP, RELEASE, InMemoryGroup

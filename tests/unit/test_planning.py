@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_spark.engine.planning import Inputs, end_for, is_done, plan, share_out, targets_within
+from share_spark.engine.planning import Inputs, Piece, end_for, is_done, plan, share_out, targets_within
 from share_spark.engine.ports import MemberTrace
-from share_spark.engine.search import Piece
 from share_spark.engine.step import PartitionInput, PartitionSummary
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.offsets import LogEnds
