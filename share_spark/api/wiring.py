@@ -22,8 +22,7 @@ from share_spark.kafka.topic_log import KafkaTopicLog
 from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.model.errors import ConfigError
 from share_spark.output.dead_letters import DeltaDeadLetters
-from share_spark.output.output_sink import DeltaOutput
-from share_spark.output.sink import DeltaSink
+from share_spark.output.sink import DeltaOutput, DeltaSink
 from share_spark.output.spark_dead_letters import NoDeadLetters, SparkDeadLetters
 from share_spark.partition import PartitionLimits
 from share_spark.spark.capabilities import warn_of_all

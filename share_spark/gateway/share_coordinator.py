@@ -34,10 +34,9 @@ from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import UNINITIALIZED_START_OFFSET
 from share_spark.partition import SharePartition, take_snapshot
 from share_spark.state.buckets import RECORD
-from share_spark.state.commits import CommitListing, CommitNote, CommitsAsOf
+from share_spark.state.commits import CommitListing, CommitNote, CommitsAsOf, claim_row, record_rows
 from share_spark.state.fold import fold_rows
 from share_spark.state.group_log import GroupLog
-from share_spark.state.log_rows import claim_row, record_rows
 from share_spark.state.record_rows import CLAIM, RECORD_TYPE, record_array
 from share_spark.state.state_view import state_bucket
 from share_spark.state.tables import ensure_tables, log_table, state_table

@@ -19,7 +19,7 @@ from share_spark.delta.location import Location
 from share_spark.engine.idle_group import snapshot_idle
 from share_spark.maintenance.heartbeat import has_journals, heartbeat_file
 from share_spark.model.errors import FencedError
-from share_spark.output.sink_claims import as_state_error, claim_sinks_before
+from share_spark.output.sink_journal import as_state_error, claim_sinks_before
 from share_spark.partition import PartitionLimits
 from share_spark.spark.checkpointed_frame import unpersist
 from share_spark.state.commits import CommitListing, CommitsAsOf

@@ -18,9 +18,8 @@ from pyspark.sql import functions as F
 from share_spark.delta.location import Location
 from share_spark.model.errors import FencedError, StateError
 from share_spark.spark.errors import JVM_ERRORS, first_line
-from share_spark.state.commits import CommitListing, CommitNote
-from share_spark.state.loading import loading_session
-from share_spark.state.log_rows import claim_row
+from share_spark.state.commits import CommitListing, CommitNote, claim_row
+from share_spark.state.live_frame import loading_session
 from share_spark.state.record_rows import SNAPSHOT
 from share_spark.state.segments import LogTail, tail_of, tail_since
 from share_spark.state.tables import ensure_tables, log_table

@@ -25,11 +25,9 @@ from share_spark.spark.delta_log import table_id
 from share_spark.spark.progress import log_progress
 from share_spark.spark.running_query import running_query_id
 from share_spark.state.buckets import OUTCOME, Advance, bucket_numbers, bucket_of, outcomes_in, summaries_in
-from share_spark.state.commits import CommitNote
+from share_spark.state.commits import CommitNote, record_rows
 from share_spark.state.group_log import GroupLog
-from share_spark.state.live_frame import LiveFrame
-from share_spark.state.loading import empty_frame, folded_frame, loading_session, payloads_in
-from share_spark.state.log_rows import record_rows
+from share_spark.state.live_frame import LiveFrame, empty_frame, folded_frame, loading_session, payloads_in
 from share_spark.state.segments import LogTail
 from share_spark.state.state_view import LiveState
 

@@ -21,8 +21,7 @@ from share_spark.delivery.deliver import SparkDelivery
 from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.output.dead_letters import DeltaDeadLetters
-from share_spark.output.output_sink import DeltaOutput
-from share_spark.output.sink import DeltaSink
+from share_spark.output.sink import DeltaOutput, DeltaSink
 from share_spark.output.spark_dead_letters import SparkDeadLetters
 from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore

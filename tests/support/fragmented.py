@@ -17,11 +17,11 @@ import pyarrow as pa
 import pytest
 
 from share_spark.delta.location import Location
-from share_spark.state import loading
+from share_spark.state import live_frame
 from share_spark.state.buckets import STATE
 from share_spark.state.commits import CommitNote
 from share_spark.state.fold import Fold
-from share_spark.state.loading import payloads_in
+from share_spark.state.live_frame import payloads_in
 from share_spark.state.tables import LOG_COLUMNS, ensure_tables, log_table
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def measured(directory: Path) -> Iterator[list[int]]:
 
     directory.mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loading, "Fold", lambda group_id: MeasuredFold(Fold(group_id), directory))
+        patch.setattr(live_frame, "Fold", lambda group_id: MeasuredFold(Fold(group_id), directory))
         yield peaks
     peaks += [int(file.read_text()) for file in directory.iterdir()]
 

@@ -17,7 +17,6 @@ from share_spark.kafka.span_reads import plan_reads
 from share_spark.model.errors import ConfigError, TopicError
 from share_spark.model.offsets import LogEnds
 from share_spark.spark.hash_partitioning import keys_of_tasks, murmur3
-from share_spark.topics.even_tasks import cuts
 from share_spark.topics.topic_registry import (
     AppendNote,
     TopicEntry,
@@ -25,6 +24,7 @@ from share_spark.topics.topic_registry import (
     new_topic_id,
     property_key,
 )
+from share_spark.topics.topic_table import cuts
 from share_spark.topics.topic_view import TopicView
 
 SPANS = st.lists(

@@ -1,27 +1,58 @@
-"""Claims of sinks that a journal names: by the next engine, and by others who take over its group.
+"""What the journal of a sink holds, and claims of the sinks that it names: by the next engine, and by others who take
+over its group.
 
-A sink is a table with the name under which the group writes to it. Each engine that claims one notes that, so whoever
-reads the journal knows all sinks to which an engine of the group may still be about to write.
+A sink is a table with the name under which the group writes to it. There is one entry before each delivery is written,
+and one when an engine claims a sink, so whoever reads the journal knows all sinks to which an engine of the group may
+still be about to write.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from share_spark.delta.app_transactions import NONE, AppTransactions
 from share_spark.delta.journal import Journal
+from share_spark.delta.location import Location
 from share_spark.model.errors import SinkError, StateError
 from share_spark.model.ids import BatchStamp
-from share_spark.output.sink_entry import SinkEntry, SinkTarget
 from share_spark.spark.errors import JVM_ERRORS, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from share_spark.delta.location import Location
+
+class SinkTarget(NamedTuple):
+    """A table and the name under which a group writes to it (Delta's ``txnAppId``)."""
+
+    table: Location
+    app_id: str
+
+
+class SinkEntry(NamedTuple):
+    """``payload``: the acknowledgements that are decided by the commit, in the engine's terms; empty for a claim."""
+
+    target: SinkTarget
+    run_id: str
+    payload: bytes = b""
+
+    def to_bytes(self) -> bytes:
+        """A line of JSON, then the payload as it is."""
+        table, app_id = self.target
+        head = {"path": table.path, "parts": list(table.parts), "app_id": app_id, "run_id": self.run_id}
+        return json.dumps(head).encode() + b"\n" + self.payload
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> SinkEntry:
+        """Undo ``to_bytes``."""
+        line, _, payload = content.partition(b"\n")
+        head = json.loads(line)
+        table = Location(path=head["path"], parts=tuple(head["parts"]))
+        return cls(SinkTarget(table, head["app_id"]), head["run_id"], payload)
+
 
 _log = logging.getLogger(__name__)
 
