@@ -55,9 +55,8 @@ if TYPE_CHECKING:
         pandas_handler,
         record_handler,
     )
-    from share_spark.maintenance.compaction import compact
+    from share_spark.maintenance.compaction import CompactionReport, compact
     from share_spark.maintenance.compaction_order import CompactionOrder
-    from share_spark.maintenance.compaction_report import CompactionReport
     from share_spark.model.errors import (
         ConfigError,
         DeadLetterError,
@@ -84,9 +83,8 @@ _MODULES = {
     "engine.progress": ("MicroBatchProgress",),
     "handlers.acknowledgement": ("Ack",),
     "handlers.handler": ("Record", "arrow_handler", "frame_handler", "pandas_handler", "record_handler"),
-    "maintenance.compaction": ("compact",),
+    "maintenance.compaction": ("CompactionReport", "compact"),
     "maintenance.compaction_order": ("CompactionOrder",),
-    "maintenance.compaction_report": ("CompactionReport",),
     "model.errors": (
         *("ConfigError", "DeadLetterError", "EnvironmentFault", "FencedError", "HandlerError", "ShareError"),
         *("SinkError", "StateError", "TopicError", "TopicUnreachableError"),

@@ -2,7 +2,7 @@
 as are `share-spark compact` and `jobs/compact_share_state.py`.
 
 Whatever can be judged without Spark is judged before a JVM is started (``job``). Bad input is one line on stderr and
-exit code 2, a fault of the run one line and exit code 1 (``outcome``). Values of Kafka options are never printed, nor
+exit code 2, a fault of the run one line and exit code 1 (``command``). Values of Kafka options are never printed, nor
 is any text that could hold one.
 """
 
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from share_spark.cli.arguments import parse_compaction, parse_job
-from share_spark.cli.outcome import BAD_INPUT, FAILED, guarded
+from share_spark.cli.command import BAD_INPUT, FAILED, guarded
 from share_spark.cli.running import run, run_job, state_sql
 from share_spark.cli.stored import run_compact, run_doctor, run_history, run_prepare, run_verify
 from share_spark.spark.progress import PROGRESS_LOGGER

@@ -7,9 +7,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from share_spark.cli.command_session import command_session
+from share_spark.cli.command import RunError, command_session
 from share_spark.cli.job import Job
-from share_spark.cli.outcome import RunError
 from share_spark.cli.run_report import RunTotals, histogram_lines, progress_line, summary_lines
 from share_spark.cli.signals import StopSignals
 from share_spark.delta.location import Location

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from share_spark.cli.arguments import parse_compaction, parsed
-from share_spark.cli.command_session import command_session
-from share_spark.cli.outcome import FAILED
+from share_spark.cli.command import FAILED, command_session
 from share_spark.delta.location import Location
 from share_spark.spark.capabilities import Verdict
 
@@ -25,8 +24,7 @@ def run_prepare(arguments: Sequence[str]) -> int:
 
 def run_compact(arguments: Sequence[str]) -> int:
     """`share-spark compact`. Raises ConfigError, StateError."""
-    from share_spark.maintenance.compaction import compact
-    from share_spark.maintenance.compaction_report import report_lines
+    from share_spark.maintenance.compaction import compact, report_lines
 
     order = parse_compaction(arguments)
     with command_session(f"share-spark compact {order.state}") as spark:

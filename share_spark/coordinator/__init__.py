@@ -10,12 +10,17 @@ state that it gives an offset: the stronger of two wins (R81), and only Initiali
 Not imported here: pyspark, os, time, random, threading, socket, logging, and the package ``partition``.
 """
 
-from share_spark.coordinator.combine import combine_batches
+from share_spark.coordinator.combine import combine_batches, normal_form
 from share_spark.coordinator.decide import UPDATES_PER_SNAPSHOT, CoordinatorDecision, decide, fresh_snapshot
 from share_spark.coordinator.evolve import evolve, replay
-from share_spark.coordinator.normal_form import normal_form
-from share_spark.coordinator.shard import Answer, CoordinatorShard, answer, evolved
-from share_spark.coordinator.state_partition import STATE_PARTITIONS, state_partition_of
+from share_spark.coordinator.shard import (
+    STATE_PARTITIONS,
+    Answer,
+    CoordinatorShard,
+    answer,
+    evolved,
+    state_partition_of,
+)
 
 __all__ = [
     "STATE_PARTITIONS",

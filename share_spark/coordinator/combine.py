@@ -8,6 +8,8 @@ count joined. (Kafka's own procedure, R82, leaves some neighbours unjoined; per 
     new               [V2------][D1-----------------]
     sweep at     ^    ^         ^     ^         ^        where a batch begins, or the strongest one ends
     combined     [V1-][V2------][D1-----------------]    V2 is stronger than V1, D1 than V1
+
+The normal form is one form for all durable states that mean the same (R66).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 
-from share_spark.model.records import StateBatch
+from share_spark.model.records import DeliveryState, StateBatch
 
 NO_PRUNING = -1
 """Start offset of a write that does not know where the share-partition begins (R79)."""
@@ -85,3 +87,23 @@ def _joined(batches: Iterable[StateBatch]) -> Iterator[StateBatch]:
         held = batch
     if held is not None:
         yield held
+
+
+def normal_form(start_offset: int, batches: Iterable[StateBatch]) -> tuple[int, tuple[StateBatch, ...]]:
+    """The SPSO and the batches from there on, in the one form of all equivalent ones (R66).
+
+    Nothing below the SPSO, the SPSO past final batches at the front, and no batch that states no more than a hole does
+    (Available, count 0, R22).
+    """
+    settled = settled_start(start_offset, kept := combine_batches((), batches, start_offset))
+    stated = (batch for batch in kept if batch.delivery_state != DeliveryState.AVAILABLE or batch.delivery_count > 0)
+    return settled, tuple(batch for batch in stated if batch.first_offset >= settled)
+
+
+def settled_start(start_offset: int, batches: Iterable[StateBatch]) -> int:
+    """The SPSO past the final batches at the front, which a leader skips on loading (R15). ``batches``: ascending."""
+    for first, last, delivery_state, _ in batches:
+        if first != start_offset or not DeliveryState(delivery_state).is_final:
+            break
+        start_offset = last + 1
+    return start_offset

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from share_spark.coordinator.combine import combine_batches
+from share_spark.coordinator.combine import combine_batches, settled_start
 from share_spark.coordinator.evolve import evolve
 from share_spark.coordinator.messages import (
     NOT_GIVEN,
@@ -32,7 +32,6 @@ from share_spark.coordinator.messages import (
     WriteState,
     next_snapshot_epoch,
 )
-from share_spark.coordinator.normal_form import settled_start
 from share_spark.model.errors import ErrorCode
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import DeliveryState, StateBatch

@@ -2,6 +2,8 @@
 
 A shard is a value: its owner loads it by replaying the records of its state partition, commits what ``answer`` gives,
 and only then goes on with ``evolved`` and sends the results. A commit that failed has changed nothing here.
+
+Which state partition owns a key is the same arithmetic as Kafka's (R70, R71).
 """
 
 from __future__ import annotations
@@ -10,19 +12,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from share_spark.coordinator.decide import (
-    UPDATES_PER_SNAPSHOT,
-    CoordinatorDecision,
-    Fault,
-    decide,
-    malformed,
-    refusal,
-)
+from share_spark.coordinator.decide import UPDATES_PER_SNAPSHOT, CoordinatorDecision, Fault, decide, malformed, refusal
 from share_spark.coordinator.evolve import evolve, replay
 from share_spark.coordinator.messages import ShareGroupStateRequest, ShareState, StateRecord, StateRequest, StateResult
-from share_spark.coordinator.state_partition import STATE_PARTITIONS, state_partition_of
 from share_spark.model.errors import ErrorCode
 from share_spark.model.ids import SharePartitionKey
+
+STATE_PARTITIONS = 50
+"""``share.coordinator.state.topic.num.partitions`` by default (R69); another number sends keys elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,3 +81,22 @@ def _misplaced(shard: CoordinatorShard, key: SharePartitionKey) -> Fault | None:
 
 def _owner(shard: CoordinatorShard, key: SharePartitionKey) -> int:
     return state_partition_of(key, shard.state_partitions)
+
+
+def state_partition_of(key: SharePartitionKey, state_partitions: int = STATE_PARTITIONS) -> int:
+    """0 to ``state_partitions`` - 1: the hash of ``group:topicId:partition``, the one text for both uses (O14)."""
+    return _absolute(_java_hash(str(key))) % state_partitions
+
+
+def _java_hash(text: str) -> int:
+    """Java's ``String.hashCode``: over UTF-16 code units, wrapped to a signed 32-bit number."""
+    units = text.encode("utf-16-be")
+    value = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8) + low) & 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value
+
+
+def _absolute(value: int) -> int:
+    """Kafka's ``Utils.abs``: Java's smallest int, which has no positive counterpart, gives 0."""
+    return 0 if value == -(1 << 31) else abs(value)

@@ -45,7 +45,7 @@ from share_spark.handlers.handler import HANDLER_COLUMNS, KEY_COLUMNS, Handler, 
 from share_spark.model.errors import HandlerError, ShareError, TopicError
 from share_spark.model.requests import Loss
 from share_spark.spark.errors import first_line, is_lost_worker, tells_lost_workers
-from share_spark.spark.task_thread import give_up_task_thread, with_task_thread
+from share_spark.spark.threads import give_up_task_thread, with_task_thread
 
 _log = logging.getLogger(__name__)
 

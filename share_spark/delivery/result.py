@@ -51,7 +51,7 @@ from share_spark.model.errors import HandlerError, OutputLostError, ShareError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import Loss
 from share_spark.spark.capabilities import HELD_OUTPUT, use
-from share_spark.spark.checkpointed_frame import checkpoint_without_check, unpersist
+from share_spark.spark.frames import checkpoint_without_check, unpersist
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

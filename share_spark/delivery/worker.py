@@ -49,7 +49,7 @@ from share_spark.handlers.time_limit import TimeLimit, stuck_at
 from share_spark.model.errors import HandlerError, OutputLostError, ShareError
 from share_spark.model.requests import Loss
 from share_spark.spark.python_worker import drop_zip_importers
-from share_spark.spark.task_thread import stage_attempt
+from share_spark.spark.threads import stage_attempt
 
 TASK_COLUMN = "__task"
 """Name of the column whose first value in each task is the JVM's thread, which is named after the task."""
@@ -266,7 +266,7 @@ def is_first_attempt(attempt_number: int, task_thread: str | None) -> bool:
     """Whether no earlier run can have called the handler for this task's records.
 
     ``attempt_number`` counts the runs of a task within its stage attempt, speculative copies included. The attempt of
-    the stage Python is not given; ``task_thread`` holds it (``spark.task_thread``). None where Spark would not say;
+    the stage Python is not given; ``task_thread`` holds it (``spark.threads``). None where Spark would not say;
     where it says something else, the task's rows say so to the driver, which warns.
     """
     return attempt_number == 0 and not stage_attempt(task_thread)

@@ -25,8 +25,7 @@ from dataclasses import dataclass, field
 from share_spark.engine.ports import NO_TRACE, MemberTrace
 from share_spark.engine.ranges import ANSWER, NOT_ACKNOWLEDGED, AcknowledgedRanges, offsets_in
 from share_spark.engine.step import MemberTraces, PartitionInput, PartitionSummary
-from share_spark.model.ids import SharePartitionKey, TopicPartition
-from share_spark.model.offsets import LogEnds
+from share_spark.model.ids import LogEnds, SharePartitionKey, TopicPartition
 from share_spark.model.records import Doubt
 from share_spark.model.requests import AcknowledgeType
 

@@ -11,8 +11,7 @@ import numpy as np
 from share_spark.engine.ranges import AcknowledgedRanges, AcquiredRanges, NumberedRanges
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.model.errors import ShareError
-from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
-from share_spark.model.offsets import LogEnds
+from share_spark.model.ids import BatchStamp, LogEnds, SharePartitionKey, TopicPartition
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

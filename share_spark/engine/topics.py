@@ -10,8 +10,7 @@ from share_spark.engine.ports import Clock, TopicDescription, TopicLog
 from share_spark.engine.step import PartitionInput, PartitionSummary
 from share_spark.model.config import OffsetReset
 from share_spark.model.errors import TopicError
-from share_spark.model.ids import SharePartitionKey
-from share_spark.model.offsets import LogEnds
+from share_spark.model.ids import LogEnds, SharePartitionKey
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from share_spark import coordinator, partition
 from share_spark.coordinator.messages import LAST_SNAPSHOT_EPOCH, ShareState
-from share_spark.model.offsets import OffsetRange
+from share_spark.model.ids import OffsetRange
 from share_spark.model.records import (
     UNCHANGED,
     UNINITIALIZED_START_OFFSET,

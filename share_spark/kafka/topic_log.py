@@ -31,8 +31,8 @@ from share_spark.kafka.broker_admin import (
 )
 from share_spark.kafka.span_reads import SpanRead, plan_reads
 from share_spark.model.errors import TopicError
-from share_spark.model.offsets import LogEnds
-from share_spark.spark.cloned_session import cloned_session
+from share_spark.model.ids import LogEnds
+from share_spark.spark.frames import cloned_session
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._listoffsets import OffsetSpec

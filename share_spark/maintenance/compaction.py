@@ -19,14 +19,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
 
 from share_spark.delta.location import Location, sql_literal
-from share_spark.delta.table_maintenance import KeptTable, maintenance_session
+from share_spark.delta.table_maintenance import KeptTable, TableSize, maintenance_session
 from share_spark.maintenance.compaction_order import CompactionOrder
-from share_spark.maintenance.compaction_report import CompactionReport, Step
 from share_spark.maintenance.heartbeat import Heartbeat, age_ms, lock_file
 from share_spark.maintenance.idle_groups import GroupEvidence, evidence_of, snapshot_group
 from share_spark.maintenance.retention import letters_before, log_starts_after, oldest_kept_segment, segments_below
@@ -43,6 +42,42 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 LOCK_STALE_MS = 300_000
+
+
+class Step(NamedTuple):
+    """One thing that was done, or would be."""
+
+    subject: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionReport:
+    """What a compaction did; of a dry run: what it would do. ``sizes``: table, before, after."""
+
+    order: CompactionOrder
+    steps: Sequence[Step]
+    sizes: Sequence[tuple[str, TableSize, TableSize]]
+
+
+def report_lines(report: CompactionReport) -> list[str]:
+    """A line for each step, then a table of sizes; of a dry run the sizes as they are."""
+    dry = " (dry run: nothing was changed)" if report.order.dry_run else ""
+    steps = [f"  {step.subject}: {step.text}" for step in report.steps]
+    rows = [("table", "files", "bytes", "rows")]
+    rows += [(name, *_changes(before, after)) for name, before, after in report.sizes]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    name_width, *number_widths = widths
+    table = [
+        "  " + "  ".join([name.ljust(name_width), *map(str.rjust, numbers, number_widths)]) for name, *numbers in rows
+    ]
+    return [f"compaction of {report.order.state}{dry}", *steps, "", *table]
+
+
+def _changes(before: TableSize, after: TableSize) -> tuple[str, str, str]:
+    changes = (f"{old:,}" if old == new else f"{old:,} -> {new:,}" for old, new in zip(before, after, strict=True))
+    files, size, rows = changes
+    return files, size, rows
 
 
 def compact(spark: SparkSession, order: CompactionOrder) -> CompactionReport:

@@ -21,7 +21,7 @@ from share_spark.maintenance.heartbeat import has_journals, heartbeat_file
 from share_spark.model.errors import FencedError
 from share_spark.output.sink_journal import as_state_error, claim_sinks_before
 from share_spark.partition import PartitionLimits
-from share_spark.spark.checkpointed_frame import unpersist
+from share_spark.spark.frames import unpersist
 from share_spark.state.commits import CommitListing, CommitsAsOf
 from share_spark.state.group_log import GroupLog
 from share_spark.state.record_rows import SNAPSHOT, UPDATE

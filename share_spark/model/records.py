@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from share_spark.model.ids import SharePartitionKey
-from share_spark.model.offsets import OffsetRange
+from share_spark.model.ids import OffsetRange, SharePartitionKey
 
 UNCHANGED = -1
 """Start offset of a ShareUpdate that does not move it (R61)."""

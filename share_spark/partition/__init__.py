@@ -17,8 +17,8 @@ Not imported here: pyspark, os, time, random, threading, socket, logging, and th
 from share_spark.partition.decide import PartitionDecision, decide
 from share_spark.partition.evolve import evolve, restore, take_snapshot
 from share_spark.partition.kip import from_kip, kip_batches
-from share_spark.partition.limits import PartitionLimits
 from share_spark.partition.state import (
+    PartitionLimits,
     SharePartition,
     available_ranges,
     can_acquire,

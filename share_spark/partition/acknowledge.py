@@ -17,8 +17,8 @@ from share_spark.model.errors import ErrorCode
 from share_spark.model.records import DeliveryState, FetchedBatch, InFlightBatch
 from share_spark.model.requests import Acknowledge, AcknowledgementBatch, PartitionResponse
 from share_spark.partition.draft import Draft
-from share_spark.partition.limits import PartitionLimits
 from share_spark.partition.request_effects import RequestEffects
+from share_spark.partition.state import PartitionLimits
 from share_spark.partition.transitions import Event
 
 _ACQUIRED = DeliveryState.ACQUIRED

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from share_spark.model.offsets import OffsetRange
+from share_spark.model.ids import OffsetRange
 from share_spark.model.records import DeliveryState, Doubt, FetchedBatch, InFlightBatch
 from share_spark.model.requests import (
     Acquire,
@@ -25,11 +25,11 @@ from share_spark.model.requests import (
 )
 from share_spark.partition.draft import Draft
 from share_spark.partition.kafka_modes.acquire_batches import BatchAcquisition
-from share_spark.partition.limits import PartitionLimits
 from share_spark.partition.lost import suspects
 from share_spark.partition.release import archive_available, fetched_in_part
 from share_spark.partition.request_effects import RequestEffects
 from share_spark.partition.runs import pieces
+from share_spark.partition.state import PartitionLimits
 from share_spark.partition.transitions import Event
 
 _AVAILABLE = DeliveryState.AVAILABLE

@@ -22,9 +22,8 @@ from share_spark.model.requests import (
 from share_spark.partition.acknowledge import acknowledge
 from share_spark.partition.acquire import acquire
 from share_spark.partition.draft import Draft
-from share_spark.partition.limits import PartitionLimits
 from share_spark.partition.release import expire_locks, lose_attempts, move_log_start, release_member, truncate_log
-from share_spark.partition.state import SharePartition
+from share_spark.partition.state import PartitionLimits, SharePartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from operator import itemgetter
 
-from share_spark.model.offsets import OffsetRange
+from share_spark.model.ids import OffsetRange
 from share_spark.model.records import (
     UNCHANGED,
     UNINITIALIZED_START_OFFSET,

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from share_spark.model.errors import StateError
-from share_spark.model.ids import SharePartitionKey
-from share_spark.model.offsets import OffsetRange
+from share_spark.model.ids import OffsetRange, SharePartitionKey
 from share_spark.model.records import (
     DeliveryState,
     FetchedBatch,

@@ -16,10 +16,10 @@ from share_spark.model.requests import (
     TruncateLog,
 )
 from share_spark.partition.draft import Draft
-from share_spark.partition.limits import PartitionLimits
 from share_spark.partition.lost import lose, traced
 from share_spark.partition.request_effects import RequestEffects
 from share_spark.partition.runs import pieces
+from share_spark.partition.state import PartitionLimits
 from share_spark.partition.transitions import Event
 
 _AVAILABLE = DeliveryState.AVAILABLE

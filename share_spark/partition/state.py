@@ -1,4 +1,4 @@
-"""The state of a share-partition as a value, the questions it answers, and its invariants."""
+"""The state of a share-partition as a value, the questions it answers, and its invariants; the limits it runs under."""
 
 from __future__ import annotations
 
@@ -6,19 +6,32 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from share_spark.model.ids import SharePartitionKey
-from share_spark.model.offsets import OffsetRange
-from share_spark.model.records import (
-    UNINITIALIZED_START_OFFSET,
-    DeliveryState,
-    Doubt,
-    FetchedBatch,
-    InFlightBatch,
-)
-from share_spark.partition.limits import PartitionLimits
+from share_spark.model.ids import OffsetRange, SharePartitionKey
+from share_spark.model.records import UNINITIALIZED_START_OFFSET, DeliveryState, Doubt, FetchedBatch, InFlightBatch
 
 _AVAILABLE = DeliveryState.AVAILABLE
 _ACQUIRED = DeliveryState.ACQUIRED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLimits:
+    """The limits a share-partition is run under; an argument of ``decide``, never part of the state. The
+    defaults are those of Kafka 4.2.
+
+    ``max_delivery_count``: attempts per record (R6). ``max_record_locks``: width of the in-flight window in offsets,
+    SPSO to end, final ones included (R37). ``delivery_throttling``: often-delivered records come back in ever
+    smaller parts, the last attempt alone, as Kafka 4.2 does (KAFKA-17541); without it they come back like any other.
+    """
+
+    max_delivery_count: int = 5
+    max_record_locks: int = 2_000
+    lock_duration_ms: int = 30_000
+    delivery_throttling: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.max_delivery_count >= 1, self.max_delivery_count
+        assert self.max_record_locks >= 1, self.max_record_locks
+        assert self.lock_duration_ms >= 1, self.lock_duration_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,7 +151,7 @@ def _log_cleanup(place: Place) -> None:
 
 
 def _cloned(place: Place) -> None:
-    from share_spark.spark.cloned_session import clone
+    from share_spark.spark.frames import clone
 
     before = place.spark.conf.get("spark.sql.shuffle.partitions")
     session = clone(place.spark)
@@ -161,14 +161,14 @@ def _cloned(place: Place) -> None:
 
 
 def _moved_frame(place: Place) -> None:
-    from share_spark.spark.checkpointed_frame import move_to_session
+    from share_spark.spark.frames import move_to_session
 
     other = place.spark.newSession()
     _expect(move_to_session(other.range(3).localCheckpoint(), place.spark).count(), 3)
 
 
 def _freed(place: Place) -> None:
-    from share_spark.spark.checkpointed_frame import checkpointed_rdd
+    from share_spark.spark.frames import checkpointed_rdd
 
     frame = place.spark.range(0, 3, 1, 1).localCheckpoint()
     checkpointed_rdd(frame).unpersist(True)
@@ -176,7 +176,7 @@ def _freed(place: Place) -> None:
 
 
 def _held(place: Place) -> None:
-    from share_spark.spark.checkpointed_frame import checkpoint_without_check, checkpointed_rdd
+    from share_spark.spark.frames import checkpoint_without_check, checkpointed_rdd
 
     frame = checkpoint_without_check(place.spark.range(0, 3, 1, 1))
     _expect(frame.count(), 3)
@@ -184,7 +184,7 @@ def _held(place: Place) -> None:
 
 
 def _task_thread(place: Place) -> None:
-    from share_spark.spark.task_thread import named_thread, stage_attempt
+    from share_spark.spark.threads import named_thread, stage_attempt
 
     rows = named_thread(place.spark.range(0, 4, 1, 2), ["id"], "thread").collect()
     names = [row["thread"] for row in rows if row["thread"] is not None]
@@ -193,8 +193,8 @@ def _task_thread(place: Place) -> None:
 
 
 def _lost_block(place: Place) -> None:
-    from share_spark.spark.checkpointed_frame import checkpointed_rdd
     from share_spark.spark.errors import LOST_BLOCK
+    from share_spark.spark.frames import checkpointed_rdd
 
     frame = place.spark.range(0, 3, 1, 1).localCheckpoint()
     checkpointed_rdd(frame).unpersist(True)
@@ -216,7 +216,7 @@ def _dies(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
 
 
 def _query_id(place: Place) -> None:
-    from share_spark.spark.running_query import running_query_id
+    from share_spark.spark.threads import running_query_id
 
     found: list[str | None] = []
     ticks = place.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
@@ -233,7 +233,7 @@ def _query_id(place: Place) -> None:
 
 
 def _key_placement(place: Place) -> None:
-    from share_spark.spark.hash_partitioning import keys_of_tasks, murmur3
+    from share_spark.spark.frames import keys_of_tasks, murmur3
 
     keys = keys_of_tasks(4)
     rows = place.spark.createDataFrame([(key,) for key in keys], "key int").repartition(4, "key")

@@ -29,7 +29,7 @@ from share_spark.engine.step import (
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import ShareRecord
 from share_spark.partition import PartitionLimits, SharePartition
-from share_spark.spark.hash_partitioning import keys_of_tasks
+from share_spark.spark.frames import keys_of_tasks
 from share_spark.spark.python_worker import cycles_ignored, drop_zip_importers
 from share_spark.state.record_rows import RECORD_TYPE, record_array
 from share_spark.state.tables import RECORD_COLUMNS

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from share_spark.spark.checkpointed_frame import has_own_session, in_session, unpersist
-from share_spark.spark.cloned_session import cloned_session
 from share_spark.spark.errors import is_lost_block
+from share_spark.spark.frames import cloned_session, has_own_session, in_session, unpersist
 from share_spark.state.buckets import FRAME_COLUMNS, HEADER, KEY_HASH_SQL, LIVE_COLUMNS, OUTCOME, STATE, Advance
 from share_spark.state.fold import Fold
 from share_spark.state.record_rows import CLAIM

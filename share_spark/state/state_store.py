@@ -23,7 +23,7 @@ from share_spark.model.ids import NO_STAMP, BatchStamp, SharePartitionKey
 from share_spark.partition import PartitionLimits
 from share_spark.spark.delta_log import table_id
 from share_spark.spark.progress import log_progress
-from share_spark.spark.running_query import running_query_id
+from share_spark.spark.threads import running_query_id
 from share_spark.state.buckets import OUTCOME, Advance, bucket_numbers, bucket_of, outcomes_in, summaries_in
 from share_spark.state.commits import CommitNote, record_rows
 from share_spark.state.group_log import GroupLog

@@ -22,8 +22,7 @@ from share_spark.engine.pending import LEAST_RANGES, OpenSegment
 from share_spark.engine.ports import Claim, OffsetSpan, TopicDescription
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary, front_of, step, with_snapshot
 from share_spark.model.errors import FencedError, StateError, TopicError
-from share_spark.model.ids import NO_STAMP, BatchStamp, SharePartitionKey, TopicPartition
-from share_spark.model.offsets import LogEnds
+from share_spark.model.ids import NO_STAMP, BatchStamp, LogEnds, SharePartitionKey, TopicPartition
 from share_spark.model.records import ShareRecord
 from share_spark.partition import PartitionLimits, SharePartition, evolve
 

@@ -33,8 +33,8 @@ from pyspark.sql import functions as F
 from share_spark.delta.location import Location
 from share_spark.engine.ports import RECORD_COLUMNS, OffsetSpan, TopicDescription
 from share_spark.engine.spans import merged, records_in
-from share_spark.model.offsets import LogEnds
-from share_spark.spark.hash_partitioning import keys_of_tasks
+from share_spark.model.ids import LogEnds
+from share_spark.spark.frames import keys_of_tasks
 from share_spark.topics.topic_producer import ROWS_PER_FILE, Message, TopicProducer
 from share_spark.topics.topic_view import TopicTable
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from share_spark.delta.commit_files import CommitFile, CommitFiles
 from share_spark.model.errors import TopicError, TopicUnreachableError
-from share_spark.model.offsets import LogEnds
+from share_spark.model.ids import LogEnds
 from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.topics import topic_registry
 from share_spark.topics.topic_registry import AppendNote, TopicEntry

@@ -16,7 +16,7 @@ from share_spark.engine.ports import OffsetSpan
 from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.topic_log import KafkaTopicLog
 from share_spark.model.errors import TopicError, TopicUnreachableError
-from share_spark.model.offsets import LogEnds
+from share_spark.model.ids import LogEnds
 from tests.support.topic_log_cases import (
     Sent,
     TopicLogCases,

@@ -16,8 +16,7 @@ from share_spark.model.errors import (
     ShareError,
     SinkError,
 )
-from share_spark.model.ids import SharePartitionKey, TopicPartition
-from share_spark.model.offsets import LogEnds
+from share_spark.model.ids import LogEnds, SharePartitionKey, TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss
 from share_spark.testing.memory_output import InMemoryDeadLetters, InMemoryNoDeadLetters, InMemoryOutputSink
 from tests.simulation.delivery import SimulatedDelivery

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from share_spark.model.ids import TopicPartition
-from share_spark.model.offsets import LogEnds
+from share_spark.model.ids import LogEnds, TopicPartition
 from share_spark.model.records import DeliveryState, Doubt
 from share_spark.model.requests import AcknowledgeType
 

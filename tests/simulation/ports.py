@@ -12,8 +12,7 @@ from share_spark.engine.ports import Claim, TopicDescription
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.engine.topics import SubscribedTopics
 from share_spark.model.errors import StateError, TopicUnreachableError
-from share_spark.model.ids import SharePartitionKey, TopicPartition
-from share_spark.model.offsets import LogEnds
+from share_spark.model.ids import LogEnds, SharePartitionKey, TopicPartition
 from share_spark.testing.memory import InMemoryShareStateStore, InMemoryTopicLog, Moment, StateCommit
 
 if TYPE_CHECKING:

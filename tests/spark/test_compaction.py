@@ -16,14 +16,13 @@ from share_spark.delta.location import Location
 from share_spark.delta.table_maintenance import KeptTable, maintenance_session
 from share_spark.maintenance import compaction
 from share_spark.maintenance.background import BackgroundMaintenance
-from share_spark.maintenance.compaction import compact
+from share_spark.maintenance.compaction import CompactionReport, compact, report_lines
 from share_spark.maintenance.compaction_order import CompactionOrder
-from share_spark.maintenance.compaction_report import CompactionReport, report_lines
 from share_spark.maintenance.heartbeat import Heartbeat, heartbeat_file, lock_file
 from share_spark.maintenance.idle_groups import evidence_of, snapshot_group
 from share_spark.maintenance.retention import log_starts_after
 from share_spark.model.errors import ConfigError, FencedError, StateError
-from share_spark.model.offsets import LogEnds
+from share_spark.model.ids import LogEnds
 from share_spark.output.dead_letters import COLUMNS, TABLE_KIND
 from share_spark.state.tables import log_table
 from share_spark.topics.topic_producer import Message

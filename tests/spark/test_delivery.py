@@ -22,7 +22,7 @@ from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, arrow_handler, as_handler, frame_handler, pandas_handler
 from share_spark.model.errors import HandlerError, TopicError
 from share_spark.model.ids import TopicPartition
-from share_spark.spark.task_thread import with_task_thread
+from share_spark.spark.threads import with_task_thread
 
 if TYPE_CHECKING:
     import pandas as pd

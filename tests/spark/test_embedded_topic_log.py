@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 from share_spark.delta.location import Location
 from share_spark.engine.ports import OffsetSpan
 from share_spark.model.errors import TopicError
-from share_spark.model.offsets import LogEnds
-from share_spark.spark.hash_partitioning import murmur3
+from share_spark.model.ids import LogEnds
+from share_spark.spark.frames import murmur3
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_table import EmbeddedTopicLog
 from tests.support.topic_log_cases import (

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from share_spark.delta.location import Location
 from share_spark.model.errors import FencedError, StateError
-from share_spark.spark.checkpointed_frame import unpersist
+from share_spark.spark.frames import unpersist
 from share_spark.state import group_log
 from share_spark.state.buckets import bucket_numbers
 from share_spark.state.commits import NotedCommit

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from share_spark.engine.ports import RECORD_COLUMNS, OffsetSpan, TopicLog
 from share_spark.model.errors import TopicError
-from share_spark.model.offsets import LogEnds
+from share_spark.model.ids import LogEnds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from share_spark.model.ids import SharePartitionKey
-from share_spark.spark.hash_partitioning import murmur3
+from share_spark.spark.frames import murmur3
 from share_spark.state.buckets import bucket_numbers, bucket_of
 
 

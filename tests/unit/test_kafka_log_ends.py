@@ -11,7 +11,7 @@ import pytest
 from share_spark.kafka.broker_admin import EARLIEST
 from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.topic_log import KafkaTopicLog
-from share_spark.model.offsets import LogEnds
+from share_spark.model.ids import LogEnds
 
 
 class AdminTwin:

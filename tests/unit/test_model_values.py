@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pickle
 
-from share_spark.model.ids import SharePartitionKey, TopicPartition
-from share_spark.model.offsets import OffsetRange
+from share_spark.model.ids import OffsetRange, SharePartitionKey, TopicPartition
 from share_spark.model.records import DeliveryState, InFlightBatch
 from share_spark.model.requests import AcknowledgeType
 from share_spark.partition.transitions import EVENTS, TRANSITIONS, Event

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from share_spark.model.errors import ErrorCode
-from share_spark.model.offsets import OffsetRange
+from share_spark.model.ids import OffsetRange
 from share_spark.model.records import FetchedBatch, ShareSnapshot, ShareUpdate, StateBatch
 from share_spark.model.requests import (
     Acknowledge,

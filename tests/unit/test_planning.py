@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from share_spark.engine.planning import Inputs, Piece, end_for, is_done, plan, share_out, targets_within
 from share_spark.engine.ports import MemberTrace
 from share_spark.engine.step import PartitionInput, PartitionSummary
-from share_spark.model.ids import SharePartitionKey, TopicPartition
-from share_spark.model.offsets import LogEnds
+from share_spark.model.ids import LogEnds, SharePartitionKey, TopicPartition
 from share_spark.model.records import Doubt
 from share_spark.model.requests import Loss
 

@@ -15,8 +15,8 @@ from share_spark.engine.ports import OffsetSpan
 from share_spark.engine.spans import merged, records_in
 from share_spark.kafka.span_reads import plan_reads
 from share_spark.model.errors import ConfigError, TopicError
-from share_spark.model.offsets import LogEnds
-from share_spark.spark.hash_partitioning import keys_of_tasks, murmur3
+from share_spark.model.ids import LogEnds
+from share_spark.spark.frames import keys_of_tasks, murmur3
 from share_spark.topics.topic_registry import (
     AppendNote,
     TopicEntry,

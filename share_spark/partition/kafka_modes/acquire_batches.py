@@ -15,13 +15,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from operator import itemgetter
 
-from share_spark.model.offsets import OffsetRange
+from share_spark.model.ids import OffsetRange
 from share_spark.model.records import DeliveryState, FetchedBatch, InFlightBatch
 from share_spark.model.requests import Acquire, AcquiredRange, AcquireMode
 from share_spark.partition.draft import Draft
 from share_spark.partition.kafka_modes.throttle import Allowance
-from share_spark.partition.limits import PartitionLimits
 from share_spark.partition.runs import pieces
+from share_spark.partition.state import PartitionLimits
 
 _AVAILABLE = DeliveryState.AVAILABLE
 _ACQUIRED = DeliveryState.ACQUIRED

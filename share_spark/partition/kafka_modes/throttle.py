@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from share_spark.model.records import DeliveryState, FetchedBatch
 from share_spark.partition.draft import Draft
-from share_spark.partition.limits import PartitionLimits
 from share_spark.partition.runs import pieces
+from share_spark.partition.state import PartitionLimits
 
 
 class Allowance:

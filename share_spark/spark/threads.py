@@ -1,5 +1,8 @@
-"""The attempt of the stage that a task runs in, which Python is not given: Spark names the thread of a task after it,
-``task 1.0 in stage 3.1 (TID 45)``: attempt 1 of stage 3."""
+"""What Spark notes on its threads, and Python is not given otherwise.
+
+The thread of a micro-batch has the id of its streaming query as a local property. The thread of a task is named after
+it: ``task 1.0 in stage 3.1 (TID 45)`` runs in attempt 1 of stage 3.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,23 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
 
-from share_spark.spark.capabilities import TASK_THREAD, give_up, is_allowed, warn_once
+from share_spark.spark.capabilities import QUERY_ID, TASK_THREAD, give_up, is_allowed, warn_once
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+_PROPERTY = "sql.streaming.queryId"
+"""Of Spark itself; no part of its API."""
+
+
+def running_query_id(spark: SparkSession) -> str | None:
+    """Spark's id of the query whose micro-batch this thread runs; None if it does not say."""
+    if not is_allowed(QUERY_ID):
+        warn_once(QUERY_ID)
+        return None
+    found: str | None = spark.sparkContext.getLocalProperty(_PROPERTY)
+    return found
+
 
 _FIRST_OF_TASK = "(monotonically_increasing_id() & 8589934591L) = 0"
 _THREAD = f"CASE WHEN {_FIRST_OF_TASK} THEN reflect('java.lang.Thread', 'currentThread') END"

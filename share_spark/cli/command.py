@@ -1,15 +1,38 @@
-"""How a command ends: an exit code, and one line for what went wrong.
+"""What every command is run in: its Spark session, and its end, an exit code and one line for what went wrong.
 
-Bad input is exit code 2, a fault of the run 1; the traceback is for those who ask for it (`--debug`).
+PySpark is imported for the session only: bad input is reported without waiting for it. Bad input is exit code 2, a
+fault of the run 1; the traceback is for those who ask for it (`--debug`).
 """
 
 from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from share_spark.model.errors import EnvironmentFault, ShareError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextmanager
+def command_session(name: str) -> Iterator[SparkSession]:
+    """A session for one command, ended with it; one that was there before stays."""
+    from pyspark.sql import SparkSession
+
+    from share_spark.spark.session import build_session
+
+    is_shared = SparkSession.getActiveSession() is not None
+    spark = build_session(name)
+    try:
+        yield spark
+    finally:
+        if not is_shared:
+            spark.stop()
+
 
 BAD_INPUT, FAILED = 2, 1
 
