@@ -111,8 +111,7 @@ class ShareGroup:
 
     def trigger(self, *, processingTime: str | None = None, availableNow: bool = False) -> ShareGroup:  # noqa: N803
         """``processingTime``: how often a micro-batch may start (``"5 seconds"``); default: as soon as the last has
-        ended.
-        ``availableNow``: work off everything that is in the log now, retries included, then end."""
+        ended. ``availableNow``: work off everything that is in the log now, retries included, then end."""
         if processingTime is not None and availableNow:
             raise ConfigError("trigger: choose processingTime or availableNow, not both")
         return self._with(trigger=Trigger(processing_time=processingTime, available_now=availableNow))

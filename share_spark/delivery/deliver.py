@@ -142,8 +142,8 @@ _MOST_RUNS = 10
 """Jobs that may die with their workers before one only reports."""
 
 _HEADERS = "coalesce(headers, cast(array() AS array<struct<key:string,value:binary>>)) AS headers"
-"""No list is null: Spark 4.0 adds up the size of an Arrow batch after every row, which for null
-lists is a loop over all rows so far (10,000 a batch: three times the time of the whole stage)."""
+"""No list is null: Spark 4.0 adds up the size of an Arrow batch after every row, which for null lists is a loop over
+all rows so far (10,000 a batch: three times the time of the whole stage)."""
 
 
 def deliver(

@@ -1,8 +1,8 @@
 """What a delivery gives back: the acknowledgements of every topic-partition as arrays, decoded from the workers' runs,
 and the output rows.
 
-What the workers of one delivery sent is kept on the executors: runs for the driver now, output rows for a sink
-afterwards. The handler runs once, whatever becomes of the executors.
+Where the handler has output, what the workers sent is kept on the executors: runs for the driver now, output rows for a
+sink afterwards. The handler runs once, whatever becomes of the executors.
 
 Spark's own ways of keeping a frame do not promise that. A cached frame, and a local checkpoint until its job has ended,
 compute a lost block again, and that would call the handler again. So:
@@ -120,8 +120,7 @@ class DeliveryResult:
 
 
 Settle = Callable[[TopicPartition, Runs], Runs]
-"""Makes the answers out of all runs of one topic-partition, sorted by offset. Raises
-HandlerError."""
+"""Makes the answers out of all runs of one topic-partition, sorted by offset. Raises HandlerError."""
 
 
 def decoded(table: pa.Table, settle: Settle) -> DeliveryResult:
@@ -146,8 +145,8 @@ def decoded(table: pa.Table, settle: Settle) -> DeliveryResult:
 
 
 def read_once(key: TopicPartition, runs: Runs) -> Runs:
-    """Settles the answers of workers, which answer each record they read once. Raises ShareError if
-    one was read twice."""
+    """Settles the answers of workers, which answer each record they read once. Raises ShareError if one was read
+    twice."""
     runs = runs.joined()
     if (offset := runs.first_overlap()) is not None:
         raise ShareError(f"record {key}@{offset} was read twice in one delivery")

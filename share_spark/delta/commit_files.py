@@ -1,7 +1,7 @@
 """The newest commits of a Delta table, as the files of its log say them: no snapshot, no data read.
 
-To learn that nothing has changed is one question to the file system; to learn what has, one small
-file per commit. Delta's own snapshot of the same costs a Spark job.
+To learn that nothing has changed is one question to the file system; to learn what has, one small file per commit.
+Delta's own snapshot of the same costs a Spark job.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _CHECKPOINT = re.compile(
 class CommitFile:
     """What one commit did, as far as this project asks.
 
-    ``properties``: the table's properties if the commit set them, else None. ``note``: its
-    ``userMetadata``. ``adds_data``: it holds rows that were not in the table before. ``blind``:
-    Delta took it for an append that depends on nothing.
+    ``properties``: the table's properties if the commit set them, else None. ``note``: its ``userMetadata``.
+    ``adds_data``: it holds rows that were not in the table before. ``blind``: Delta took it for an append that
+    depends on nothing.
     """
 
     properties: dict[str, str] | None

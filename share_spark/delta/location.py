@@ -1,8 +1,8 @@
 """Where a table is: a directory or a catalog name, one value for both.
 
-Users write ``/data/state``, ``s3a://bucket/state`` or ``main.queues`` and mean the same kind of
-thing; this is the only place that knows the difference. Nothing about what is *in* a table may
-enter, and no configuration of the session.
+Users write ``/data/state``, ``s3a://bucket/state`` or ``main.queues`` and mean the same kind of thing; this is the
+only place that knows the difference. Nothing about what is *in* a table may enter, and no configuration of the
+session.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Location:
 
     @classmethod
     def parse(cls, text: str) -> Location:
-        """What a user wrote. With a slash, or as ``delta.`…```: a path (a relative one is made
-        absolute, as Delta asks); otherwise a name of one to three parts. Raises ConfigError.
+        """What a user wrote. With a slash, or as ``delta.`…```: a path (a relative one is made absolute, as Delta
+        asks); otherwise a name of one to three parts. Raises ConfigError.
         """
         text = text.strip()
         if in_sql := _PATH_IN_SQL.fullmatch(text):

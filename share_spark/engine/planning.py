@@ -35,10 +35,9 @@ class Inputs:
     """Everything a micro-batch reads before it decides; each read once.
 
     ``topics``: topic id -> name. ``ends``: log ends per key. ``initial_offsets``: for keys without state.
-    ``targets``: exclusive end offsets of an available-now run, None when the run is endless. ``acknowledged_by`` as in
-    ``PartitionInput``.
-    ``suspects``: what of the suspects is next, None if there are none; ``suspects_next``: it is their turn.
-    ``traces``: what dead members have left, by topic-partition.
+    ``targets``: exclusive end offsets of an available-now run, None when the run is endless. ``acknowledged_by`` as
+    in ``PartitionInput``. ``suspects``: what of the suspects is next, None if there are none; ``suspects_next``: it
+    is their turn. ``traces``: what dead members have left, by topic-partition.
     """
 
     now_ms: int

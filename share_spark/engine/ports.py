@@ -310,8 +310,8 @@ class DeadLetterTarget(Protocol):
     """A topic or table that takes dead letters with their content."""
 
     def write(self, spark: SparkSession, claim: Claim, stamp: BatchStamp, letters: DataFrame) -> None:
-        """Write one dead letter per row of ``letters`` (RECORD_COLUMNS, delivery_count int, reason string,
-        error string). A table takes those of one stamp once. Raises DeadLetterError."""
+        """Write one dead letter per row of ``letters`` (RECORD_COLUMNS, delivery_count int, reason string, error
+        string). A table takes those of one stamp once. Raises DeadLetterError."""
         ...
 
 

@@ -30,8 +30,8 @@ class StepTimer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchProgress:
     """Counts are records (offsets). ``lag``: offsets not finished yet. ``deliveries``: delivery count -> acquired.
-    ``not_entered``: acquired, and given back before the handler had them.
-    ``steps``: seconds per step. ``touched``: share-partitions whose state changed."""
+    ``not_entered``: acquired, and given back before the handler had them. ``steps``: seconds per step. ``touched``:
+    share-partitions whose state changed."""
 
     batch_id: int
     now_ms: int

@@ -85,10 +85,9 @@ class PartitionInput(NamedTuple):
     ``end_offset`` (exclusive) bounds new records: the log end, or the target of an available-now run.
     ``acknowledged_by``: the member whose acknowledgements they are, if not the engine itself: one whose output is
     committed and who died before it could say so here; of these, only what it still holds counts. ``release_member``:
-    the engine is stopping, what it still holds was never entered.
-    ``initial_offset``: SPSO of a share-partition that has none. ``searched``, ``suspects``, ``alone`` as in
-    ``Acquire``. ``traces``: of members that have ended and whose locks may end now. ``truncated_to`` (exclusive): the
-    log was found to end there, below the SPEO.
+    the engine is stopping, what it still holds was never entered. ``initial_offset``: SPSO of a share-partition that
+    has none. ``searched``, ``suspects``, ``alone`` as in ``Acquire``. ``traces``: of members that have ended and
+    whose locks may end now. ``truncated_to`` (exclusive): the log was found to end there, below the SPEO.
     """
 
     topic: str
@@ -109,8 +108,7 @@ class PartitionInput(NamedTuple):
 class PartitionOutcome(NamedTuple):
     """What a micro-batch did to one share-partition. Record counts are offsets.
 
-    ``archived``: with reasons, only those that make dead letters
-    or not alike; the engine filters.
+    ``archived``: with reasons, only those that make dead letters or not alike; the engine filters.
     """
 
     key: SharePartitionKey

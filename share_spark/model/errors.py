@@ -1,6 +1,6 @@
-"""Errors, few, named by what is at fault. Each carries its Kafka error code and whether a retry can help
-("Error codes" of KIP-932). Expected faults of a request are response values (``ErrorCode``); exceptions are for the
-person who runs the job.
+"""Errors, few, named by what is at fault. Each carries its Kafka error code and whether a retry can help ("Error
+codes" of KIP-932). Expected faults of a request are response values (``ErrorCode``); exceptions are for the person
+who runs the job.
 """
 
 from __future__ import annotations

@@ -166,13 +166,12 @@ class TruncateLog:
 class Acquire:
     """Give records to a member: redeliveries and new ones alike, in offset order (R36-R41).
 
-    ``log_batches`` is what a read of the log at the next fetch offset returned. A caller that does not know the batches
-    (records are read after they are acquired) passes one batch up to the log end and ``EXACT``.
-    ``fetch_offset`` is where the log was read; None: at the next fetch offset.
-    ``batch_size`` (records) cuts large acquisitions at log batch starts.
-    ``searched`` (``EXACT`` only): records of this doubt are searched for the one that brings engines down, and are not
-    acquired here; ``suspects``: acquire those, and no others. ``alone``: no other record is acquired in this
-    micro-batch.
+    ``log_batches`` is what a read of the log at the next fetch offset returned. A caller that does not know the
+    batches (records are read after they are acquired) passes one batch up to the log end and ``EXACT``.
+    ``fetch_offset`` is where the log was read; None: at the next fetch offset. ``batch_size`` (records) cuts large
+    acquisitions at log batch starts. ``searched`` (``EXACT`` only): records of this doubt are searched for the one
+    that brings engines down, and are not acquired here; ``suspects``: acquire those, and no others. ``alone``: no
+    other record is acquired in this micro-batch.
     """
 
     member_id: str

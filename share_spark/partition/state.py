@@ -15,8 +15,8 @@ _ACQUIRED = DeliveryState.ACQUIRED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLimits:
-    """The limits a share-partition is run under; an argument of ``decide``, never part of the state. The
-    defaults are those of Kafka 4.2.
+    """The limits a share-partition is run under; an argument of ``decide``, never part of the state. The defaults are
+    those of Kafka 4.2.
 
     ``max_delivery_count``: attempts per record (R6). ``max_record_locks``: width of the in-flight window in offsets,
     SPSO to end, final ones included (R37). ``delivery_throttling``: often-delivered records come back in ever
@@ -38,10 +38,10 @@ class PartitionLimits:
 class SharePartition:
     """One topic-partition as one group sees it.
 
-    ``start_offset`` is the SPSO, -1 until chosen (R26). ``in_flight`` are the runs of the window, sorted,
-    disjoint and canonical; below the SPSO there are only Acquired ones, left behind by a move of the log start (R25),
-    and they hold up the SPSO. Offsets of the window without a run hold no record, except those inside ``read_gap``:
-    Kafka's durable form does not state whether they were fetched, so after a load they are fetched again (R22).
+    ``start_offset`` is the SPSO, -1 until chosen (R26). ``in_flight`` are the runs of the window, sorted, disjoint
+    and canonical; below the SPSO there are only Acquired ones, left behind by a move of the log start (R25), and they
+    hold up the SPSO. Offsets of the window without a run hold no record, except those inside ``read_gap``: Kafka's
+    durable form does not state whether they were fetched, so after a load they are fetched again (R22).
 
     ``fetched`` are Kafka's cached batches, sorted and disjoint: which offsets one fetch acquired together. Empty
     while no member acquires in a Kafka mode; the window then counts as one batch tracked by offset.

@@ -1,11 +1,11 @@
 """The JVM half of our dependencies: found once, kept in a cache, handed out as paths.
 
-pip installs no jars, and `spark.jars.packages` is no answer (it puts every resolved jar on the Python
-workers' path, where each task pays for it: see session.py). So the jars come by Ivy, which ships inside
-pyspark, into a cache of our own, and the session gets them by `spark.jars`. Java and Python are enough.
+pip installs no jars, and `spark.jars.packages` is no answer (it puts every resolved jar on the Python workers' path,
+where each task pays for it: see session.py). So the jars come by Ivy, which ships inside pyspark, into a cache of our
+own, and the session gets them by `spark.jars`. Java and Python are enough.
 
-What is left behind is whole or absent: a set of jars is downloaded into a temporary directory and renamed
-when complete, under a file lock, so a killed download or two callers at once do no harm.
+What is left behind is whole or absent: a set of jars is downloaded into a temporary directory and renamed when
+complete, under a file lock, so a killed download or two callers at once do no harm.
 
     python -m share_spark.spark.jars            every set, downloading what is missing
     python -m share_spark.spark.jars engine     Delta and Spark's Kafka source, for the session
@@ -35,8 +35,8 @@ JAVA_VERSIONS = (17, 21)
 """Java releases that Spark 4.0 is built and tested for."""
 
 KAFKA_CONNECTOR_VERSION = "4.0.0"
-"""Spark's Kafka source. It is compatible with every Spark 4.0.x; some mirrors of Maven Central lack a
-jar (spark-token-provider-kafka) of the later ones."""
+"""Spark's Kafka source. It is compatible with every Spark 4.0.x; some mirrors of Maven Central lack a jar
+(spark-token-provider-kafka) of the later ones."""
 
 BROKER_VERSION = "4.2.0"
 """The first Kafka release in which share groups are ready for production."""
@@ -206,8 +206,8 @@ def _run_ivy(work: Path, found: Path, module: str) -> None:
 
 
 def _ivy_command(work: Path, found: Path) -> list[str]:
-    """The command line of pyspark's Ivy. Its cache is ours and short-lived: a resolution that failed
-    half way, here or in ~/.ivy2, cannot spoil a later one."""
+    """The command line of pyspark's Ivy. Its cache is ours and short-lived: a resolution that failed half way, here
+    or in ~/.ivy2, cannot spoil a later one."""
     jars = pyspark_jars()
     classpath = [str(jar) for pattern in ("ivy-*.jar", "commons-cli-*.jar") for jar in jars.glob(pattern)]
     settings = os.environ.get("SHARE_SPARK_IVY_SETTINGS")

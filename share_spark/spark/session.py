@@ -1,13 +1,12 @@
 """The one SparkSession builder of the project: for our own jobs, tests and notebooks.
 
-The engine never calls it: a session that is passed in is the user's, and is not changed. For the same
-reason settings given to `spark-submit` win over the defaults here, and a session that is already there is
-returned as it is.
+The engine never calls it: a session that is passed in is the user's, and is not changed. For the same reason settings
+given to `spark-submit` win over the defaults here, and a session that is already there is returned as it is.
 
-**Where the jars go, and why there is a daemon.** A micro-batch is a few short Python stages, and most of
-what a short stage costs is the import path of its workers: before every task they re-read the directory of
-each jar and zip on it (worker_daemon.py says why). Measured with a trivial `mapInArrow` over 4 tasks on 2
-cores, warm medians of 15, three rounds in turn:
+**Where the jars go, and why there is a daemon.** A micro-batch is a few short Python stages, and most of what a short
+stage costs is the import path of its workers: before every task they re-read the directory of each jar and zip on it
+(worker_daemon.py says why). Measured with a trivial `mapInArrow` over 4 tasks on 2 cores, warm medians of 15, three
+rounds in turn:
 
     jars by `spark.jars.packages`, as usual          1
     jars by `spark.jars` (stay off that path)        0.6
@@ -77,8 +76,8 @@ def build_session(
 ) -> SparkSession:
     """A session with Delta and Spark's Kafka source on board.
 
-    `master` is spark-submit's if it runs this, else LOCAL_MASTER. `extra_conf` wins over everything, but
-    has no effect on a session that exists already. Raises JavaError and JarsError.
+    `master` is spark-submit's if it runs this, else LOCAL_MASTER. `extra_conf` wins over everything, but has no
+    effect on a session that exists already. Raises JavaError and JarsError.
     """
     if existing := SparkSession.getActiveSession():
         return existing

@@ -1,13 +1,13 @@
 """The parent of the Python workers, with nothing on its path that must be unzipped.
 
-Before every task a Python worker calls `importlib.invalidate_caches()`, and each zip or jar that was ever
-searched for a module then re-reads its directory, in pure Python. A session has three on its path from
-the start: pyspark.zip, py4j's zip and spark-core.jar (which holds no Python at all). Where pyspark was
-installed by pip, both zips hold what site-packages holds already, so they can go.
+Before every task a Python worker calls `importlib.invalidate_caches()`, and each zip or jar that was ever searched
+for a module then re-reads its directory, in pure Python. A session has three on its path from the start: pyspark.zip,
+py4j's zip and spark-core.jar (which holds no Python at all). Where pyspark was installed by pip, both zips hold what
+site-packages holds already, so they can go.
 
-Named by `spark.python.daemon.module` (see session.py); it becomes `pyspark.daemon` once the path is clean.
-It runs before pyspark is imported, and must: modules that came out of a zip go on looking there. So
-neither this module nor `share_spark/__init__.py` may import pyspark.
+Named by `spark.python.daemon.module` (see session.py); it becomes `pyspark.daemon` once the path is clean. It runs
+before pyspark is imported, and must: modules that came out of a zip go on looking there. So neither this module nor
+`share_spark/__init__.py` may import pyspark.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pathlib import Path
 def drop_archives(path: list[str]) -> list[str]:
     """The import path without Spark's archives, or unchanged where they are needed.
 
-    They are needed where no directory on the path holds the very pyspark that they belong to (a pip
-    installation keeps its zip inside the package): on a cluster, Spark's zip is the truth.
+    They are needed where no directory on the path holds the very pyspark that they belong to (a pip installation
+    keeps its zip inside the package): on a cluster, Spark's zip is the truth.
     """
     kept = [entry for entry in path if not _is_archive_of_spark(entry)]
     spec = PathFinder.find_spec("pyspark", kept)

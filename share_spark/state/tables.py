@@ -34,8 +34,8 @@ RECORD_COLUMNS = (
     f"leader_epoch int, start_offset bigint, state_batches {STATE_BATCHES}, acquired {ACQUIRED}, doubts {DOUBTS}, "
     f"ended {ENDED}"
 )
-"""What a record says. ``state_batches`` is the KIP's form (R74) without Acquired; ``acquired`` and ``doubts``
-are ours: the ranges with their member and lock deadline, by which counts stay exact, and those of either column that a
+"""What a record says. ``state_batches`` is the KIP's form (R74) without Acquired; ``acquired`` and ``doubts`` are
+ours: the ranges with their member and lock deadline, by which counts stay exact, and those of either column that a
 crash has put in doubt. ``ended`` is for the audit alone, and empty unless history is kept. ``start_offset`` -1 in an
 update: not moved."""
 

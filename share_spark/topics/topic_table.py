@@ -73,9 +73,9 @@ class EmbeddedTopicLog:
     def append(self, topic: str, records: DataFrame | Iterable[Message]) -> dict[int, int]:
         """Append and return the new end offsets of the partitions that got records.
 
-        A DataFrame has ``value`` and may have ``key``, ``partition``, ``timestamp``, ``headers``;
-        a row without partition goes by its key's hash, without key in turn. One commit: all or
-        nothing. Raises TopicError (no such topic or partition, columns), TopicUnreachableError.
+        A DataFrame has ``value`` and may have ``key``, ``partition``, ``timestamp``, ``headers``; a row without
+        partition goes by its key's hash, without key in turn. One commit: all or nothing. Raises TopicError (no such
+        topic or partition, columns), TopicUnreachableError.
         """
         return self._producer.append(topic, records)
 

@@ -35,11 +35,10 @@ _OFTEN = {"before journal": 0.3, "after claim of output": 0.5, "after listing of
 
 class SimulatedEngine:
     """``held``: what its counted commits have acquired. ``answers``: what its handlers said of the last delivery;
-    ``said``: the same once the engine goes on with it. ``ends``: all that the topic log has answered;
-    ``looked``: what it goes by of that. ``looked_at``:
-    the version up to which it has seen the state log. ``forgives``: there is nowhere to put the output of its last
-    delivery, which is given back as if it had not been tried. ``learned``: how far others had come when it asked.
-    ``others``: whose ledgers were there when it started."""
+    ``said``: the same once the engine goes on with it. ``ends``: all that the topic log has answered; ``looked``:
+    what it goes by of that. ``looked_at``: the version up to which it has seen the state log. ``forgives``: there is
+    nowhere to put the output of its last delivery, which is given back as if it had not been tried. ``learned``: how
+    far others had come when it asked. ``others``: whose ledgers were there when it started."""
 
     def __init__(self, world: SimulatedWorld, run_id: str, *, available_now: bool, batch_id: int, skew_ms: int) -> None:
         self.world, self.run_id, self.batch_id, self.skew_ms = world, run_id, batch_id, skew_ms

@@ -94,8 +94,8 @@ Courses = Mapping[str, Mapping[At, Course]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
     """What an engine knew when it decided: the reasons that its commit may have. ``courses``: how far the attempts of
-    others had come, as ledgers show it except for ``lost`` members. ``forgives``: this engine's last delivery
-    is given back as if it had not been tried, as there was nowhere to put its output. ``has_target``: it writes letters
+    others had come, as ledgers show it except for ``lost`` members. ``forgives``: this engine's last delivery is
+    given back as if it had not been tried, as there was nowhere to put its output. ``has_target``: it writes letters
     of what it archives. ``looked``: the log ends that it has gone by, of every partition."""
 
     run_id: str
