@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from share_spark.spark.files import files_at
@@ -27,15 +28,17 @@ _CHECKPOINT = re.compile(
 class CommitFile:
     """What one commit did, as far as this project asks.
 
-    ``properties``: the table's properties if the commit set them, else None. ``note``: its ``userMetadata``.
-    ``adds_data``: it holds rows that were not in the table before. ``blind``: Delta took it for an append that
-    depends on nothing.
+    ``properties``: the table's properties if the commit set them, else None. ``note``: its
+    ``userMetadata``. ``adds_data``: it holds rows that were not in the table before. ``blind``:
+    Delta took it for an append that depends on nothing. ``actions``: those of its actions that
+    change what an appending writer has to know of the table.
     """
 
     properties: dict[str, str] | None
     note: str | None
     adds_data: bool
     blind: bool
+    actions: tuple[Mapping[str, Any], ...] = field(default=(), compare=False, repr=False)
 
 
 class CommitFiles:
@@ -65,6 +68,16 @@ class CommitFiles:
         content = self._files.read(path) if self._files.exists(path) else None
         return None if content is None else content.decode()
 
+    def content(self, path: str, most_bytes: int) -> bytes | None:
+        """All of a file; None if it is larger, or gone."""
+        size = self._files.size(path)
+        return None if size is None or size > most_bytes else self._files.read(path)
+
+    def commit(self, version: int, text: str) -> bool:
+        """Write the file of this commit if there is none; did it? OSError, NotImplementedError as in
+        ``StorageFiles.commit``."""
+        return self._files.commit(self._file(version), text.encode())
+
     def checkpoint(self) -> tuple[int, list[str]]:
         """The newest complete checkpoint as its version and its files; -1 and none if there is none."""
         parts: dict[tuple[int, str], list[str]] = {}
@@ -85,8 +98,10 @@ def parse_commit(text: str) -> CommitFile:
     properties: dict[str, str] | None = None
     info: dict[str, Any] = {}
     adds_data = False
-    for line in text.splitlines():
-        action = json.loads(line) if line else {}
+    kept: list[Mapping[str, Any]] = []
+    for action in actions_in(text):
+        if not _OF_TABLE.isdisjoint(action):
+            kept.append(action)
         if "metaData" in action:
             properties = dict(action["metaData"].get("configuration") or {})
         info = action.get("commitInfo", info)
@@ -96,4 +111,13 @@ def parse_commit(text: str) -> CommitFile:
         note=info.get("userMetadata"),
         adds_data=adds_data,
         blind=bool(info.get("isBlindAppend")),
+        actions=tuple(kept),
     )
+
+
+def actions_in(text: str) -> Iterator[Mapping[str, Any]]:
+    """One JSON object a line."""
+    return (json.loads(line) for line in text.splitlines() if line)
+
+
+_OF_TABLE = frozenset({"metaData", "protocol", "txn"})

@@ -34,9 +34,10 @@ from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import UNINITIALIZED_START_OFFSET
 from share_spark.partition import SharePartition, take_snapshot
 from share_spark.state.buckets import RECORD
-from share_spark.state.commits import CommitListing, CommitNote, CommitsAsOf, claim_row, record_rows
+from share_spark.state.commits import CommitListing, CommitNote, CommitsAsOf
 from share_spark.state.fold import fold_rows
 from share_spark.state.group_log import GroupLog
+from share_spark.state.log_rows import claim_table, record_rows
 from share_spark.state.record_rows import CLAIM, RECORD_TYPE, record_array
 from share_spark.state.state_view import state_bucket
 from share_spark.state.tables import ensure_tables, log_table, state_table
@@ -228,7 +229,7 @@ class _GroupLog(GroupLog):
         """
         note = claim._replace(kind="records", batch_id=0 if states else -1)
         with self.as_state_error():
-            rows = record_rows(self._snapshots(states), note, None) if states else claim_row(self.spark, note)
+            rows = record_rows(self._snapshots(states), note, None) if states else claim_table(note)
             self.append(rows, note)
             if not states:
                 self.table.delta_table(self.spark).delete(segments_below(self.group_id, note.segment))

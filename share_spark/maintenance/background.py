@@ -25,7 +25,7 @@ from share_spark.model.errors import StateError
 from share_spark.model.ids import BatchStamp, SharePartitionKey
 from share_spark.spark.errors import first_line, is_lost_block
 from share_spark.state.state_store import DeltaShareStateStore
-from share_spark.state.state_view import LiveState, state_bucket, state_of_frame, state_with_buckets
+from share_spark.state.state_view import LiveState, state_bucket, state_of_live, state_with_buckets
 from share_spark.state.tables import log_table, state_table
 
 if TYPE_CHECKING:
@@ -121,10 +121,10 @@ class BackgroundMaintenance:
 
     def _rewrite(self, buckets: set[int] | None) -> None:
         with self.store.borrow() as live:
-            if live.frame is None:
+            if live.frame is None and live.on_driver is None:
                 return
             try:
-                self._write_rows(state_of_frame(live, buckets), live)
+                self._write_rows(state_of_live(self.spark, live, buckets), live)
             except Exception as fault:
                 if not is_lost_block(fault):
                     raise

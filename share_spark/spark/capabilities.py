@@ -67,6 +67,11 @@ PARTIAL_WRITES = Capability(
     purpose="ask Delta's log store whether readers see a file before it is complete",
     fallback="judged by the scheme of the path",
 )
+LOG_STORE = Capability(
+    name="Delta's log store",
+    purpose="commit to a Delta table without a Spark job on storage that is no local disk",
+    fallback="each commit is an append by Spark",
+)
 DELTA_SNAPSHOT = Capability(
     name="Delta's snapshot",
     purpose="id, version and properties of a table without a query",
@@ -165,6 +170,7 @@ ERROR_CAUSES = Capability(
 ALL: tuple[Capability, ...] = (
     HADOOP_FILES,
     PARTIAL_WRITES,
+    LOG_STORE,
     DELTA_SNAPSHOT,
     DELTA_TRANSACTIONS,
     SINK_CLAIM,

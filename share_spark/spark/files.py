@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-from share_spark.spark.capabilities import HADOOP_FILES, PARTIAL_WRITES, use
+from share_spark.spark.capabilities import HADOOP_FILES, LOG_STORE, PARTIAL_WRITES, use
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,6 +74,10 @@ class StorageFiles(ABC):
         """When it was written last; None if there is none."""
 
     @abstractmethod
+    def size(self, path: str) -> int | None:
+        """Of a file, in bytes; None if there is none."""
+
+    @abstractmethod
     def total_size(self, directory: str) -> TotalSize:
         """A recursive listing."""
 
@@ -93,6 +97,13 @@ class StorageFiles(ABC):
         self.write(aside, content)
         self.rename(aside, path)
 
+    def commit(self, path: str, content: bytes) -> bool:
+        """Write a file of a Delta log, only if there is none, so that of several at once exactly one does; did it? It
+        appears whole. Its directory is there; OSError if not. As safe as Delta's own commits to this storage.
+
+        Raises NotImplementedError where that cannot be had."""
+        raise NotImplementedError(f"no file of a Delta log can be put to {path}")
+
     def _settled(self, path: str, content: bytes) -> bool:
         """Is it still ours a moment later?"""
         time.sleep(SETTLE_S)
@@ -101,13 +112,18 @@ class StorageFiles(ABC):
 
 def files_at(spark: SparkSession, path: str) -> StorageFiles:
     """The files of the storage that ``path`` is on. Nothing is opened or made."""
-    from share_spark.spark.public_files import public_files
+    from share_spark.spark.public_files import LocalFiles, public_files
 
-    return use(HADOOP_FILES, lambda: HadoopFiles(spark, path), lambda: public_files(spark, path))
+    def of_hadoop() -> StorageFiles:
+        files = HadoopFiles(spark, path)
+        return LocalFiles() if files.scheme == "file" else files
+
+    return use(HADOOP_FILES, of_hadoop, lambda: public_files(spark, path))
 
 
 class HadoopFiles(StorageFiles):
-    """Through Hadoop's file system, so on any storage that Spark can reach."""
+    """Through Hadoop's file system, so on any storage that Spark can reach. Not for local disks: there it keeps a
+    second file with a checksum beside each, cannot replace both in one step, and its creation is not atomic."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm: Any = spark._jvm
@@ -116,10 +132,8 @@ class HadoopFiles(StorageFiles):
         self._io: Any = jvm.org.apache.commons.io.IOUtils
         self._jvm = jvm
         self._configuration: Any = spark._jsparkSession.sessionState().newHadoopConf()
-        self._listed: Any = self._path_class(path).getFileSystem(self._configuration)
-        self.scheme = str(self._listed.getUri().getScheme())
-        # Beside each local file Hadoop keeps a second one with its checksum, and cannot replace both in one step.
-        self._files: Any = self._listed.getRawFileSystem() if self.scheme == "file" else self._listed
+        self._files: Any = self._path_class(path).getFileSystem(self._configuration)
+        self.scheme = str(self._files.getUri().getScheme())
         self._shows_partial_writes: bool | None = None
 
     def exists(self, path: str) -> bool:
@@ -131,9 +145,9 @@ class HadoopFiles(StorageFiles):
 
     def names(self, directory: str) -> list[str]:
         at = self._path_class(directory)
-        if not self._listed.exists(at):
+        if not self._files.exists(at):
             return []
-        return [str(status.getPath().getName()) for status in self._listed.listStatus(at)]
+        return [str(status.getPath().getName()) for status in self._files.listStatus(at)]
 
     def read(self, path: str) -> bytes | None:
         at = self._path_class(path)
@@ -155,10 +169,6 @@ class HadoopFiles(StorageFiles):
         at = self._path_class(path)
         self._files.mkdirs(at.getParent())
         try:
-            if self.scheme == "file":  # Hadoop's own create is not atomic here
-                from share_spark.spark.public_files import create_local
-
-                return create_local(str(at.toUri().getPath()), content)
             self._write(path, content, overwrite=False)
         except Exception:
             if not self._files.exists(at):
@@ -167,10 +177,6 @@ class HadoopFiles(StorageFiles):
         return self._settled(path, content)
 
     def rename(self, source: str, target: str) -> None:
-        if self.scheme == "file":
-            if not self._files.rename(self._path_class(source), self._path_class(target)):
-                raise OSError(f"cannot write {target}")
-            return
         hadoop = self._jvm.org.apache.hadoop.fs
         modes = self._spark.sparkContext._gateway.new_array(getattr(hadoop, "Options$Rename"), 1)  # type: ignore[union-attr]
         modes[0] = getattr(hadoop, "Options$Rename").OVERWRITE
@@ -186,8 +192,12 @@ class HadoopFiles(StorageFiles):
             return None
         return int(self._files.getFileStatus(at).getModificationTime())
 
+    def size(self, path: str) -> int | None:
+        at = self._path_class(path)
+        return int(self._files.getFileStatus(at).getLen()) if self._files.exists(at) else None
+
     def total_size(self, directory: str) -> TotalSize:
-        summary = self._listed.getContentSummary(self._path_class(directory))
+        summary = self._files.getContentSummary(self._path_class(directory))
         return TotalSize(int(summary.getFileCount()), int(summary.getLength()))
 
     def shows_partial_writes(self, path: str) -> bool:
@@ -200,9 +210,31 @@ class HadoopFiles(StorageFiles):
 
     def ask_delta(self, path: str) -> bool:
         """What its log store says."""
+        return bool(self._log_store().isPartialWriteVisible(self._path_class(path), self._configuration))
+
+    def commit(self, path: str, content: bytes) -> bool:
+        def private() -> bool:
+            return self.commit_by_delta(path, content)
+
+        return use(LOG_STORE, private, lambda: super(HadoopFiles, self).commit(path, content))
+
+    def commit_by_delta(self, path: str, content: bytes) -> bool:
+        """By its log store, which knows what this storage can do."""
+        lines = self._jvm.java.util.ArrayList()
+        for line in content.decode().splitlines():
+            lines.add(line)
+        actions = self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(lines.iterator())
+        try:
+            self._log_store().write(self._path_class(path), actions, False, self._configuration)
+        except Py4JJavaError as fault:
+            if "FileAlreadyExistsException" not in str(fault.java_exception.getClass().getName()):
+                raise
+            return False
+        return True
+
+    def _log_store(self) -> Any:
         provider = getattr(getattr(self._jvm.org.apache.spark.sql.delta.storage, "LogStore$"), "MODULE$")
-        store = provider.apply(self._spark._jsparkSession)
-        return bool(store.isPartialWriteVisible(self._path_class(path), self._configuration))
+        return provider.apply(self._spark._jsparkSession)
 
     def _write(self, path: str, content: bytes, *, overwrite: bool) -> None:
         """Not closed where it fails: that would publish what there is of it."""

@@ -101,6 +101,15 @@ def _partial_writes(place: Place) -> None:
     _expect(HadoopFiles(place.spark, place.directory).ask_delta(f"{place.directory}/files/one"), True)
 
 
+def _log_store(place: Place) -> None:
+    from share_spark.spark.files import HadoopFiles
+
+    files, at = HadoopFiles(place.spark, place.directory), f"{place.directory}/files/{0:020d}.json"
+    files.write(f"{place.directory}/files/beside", b"")
+    _expect((files.commit_by_delta(at, b"first\n"), files.commit_by_delta(at, b"second\n")), (True, False))
+    _expect(files.read(at), b"first\n")
+
+
 def _snapshot(place: Place) -> None:
     from share_spark.spark.delta_log import newest
 
@@ -294,6 +303,7 @@ def _failure_of(action: Callable[[], object]) -> str:
 PROBES: Mapping[str, Probe] = {
     known.HADOOP_FILES.name: _files,
     known.PARTIAL_WRITES.name: _partial_writes,
+    known.LOG_STORE.name: _log_store,
     known.DELTA_SNAPSHOT.name: _snapshot,
     known.DELTA_TRANSACTIONS.name: _transactions,
     known.SINK_CLAIM.name: _claim,

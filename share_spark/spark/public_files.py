@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +48,14 @@ def create_local(path: str, content: bytes) -> bool:
     return True
 
 
+def write_durably(path: Path, content: bytes) -> None:
+    """A file that is on the disk when this returns. Its directory is there."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 class LocalFiles(StorageFiles):
     """Files on the disks of this machine."""
 
@@ -70,7 +80,7 @@ class LocalFiles(StorageFiles):
     def write(self, path: str, content: bytes) -> None:
         at = _local(path)
         at.parent.mkdir(parents=True, exist_ok=True)
-        at.write_bytes(content)
+        write_durably(at, content)
 
     def create(self, path: str, content: bytes) -> bool:
         at = _local(path)
@@ -79,6 +89,22 @@ class LocalFiles(StorageFiles):
 
     def rename(self, source: str, target: str) -> None:
         _local(source).replace(_local(target))
+
+    def commit(self, path: str, content: bytes) -> bool:
+        at = _local(path)
+        aside = at.with_name(f".{at.name}.{uuid.uuid4().hex}.tmp")
+        write_durably(aside, content)
+        try:
+            os.link(aside, at)  # unlike a rename it fails where there is a file
+        except FileExistsError:
+            return False
+        except OSError as fault:
+            if fault.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+            raise NotImplementedError(f"no hard links on the storage of {path}") from fault
+        finally:
+            aside.unlink(missing_ok=True)
+        return True
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
         at = _local(path)
@@ -92,6 +118,12 @@ class LocalFiles(StorageFiles):
     def modified_at_ms(self, path: str) -> int | None:
         try:
             return _local(path).stat().st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            return None
+
+    def size(self, path: str) -> int | None:
+        try:
+            return _local(path).stat().st_size
         except FileNotFoundError:
             return None
 
@@ -167,6 +199,9 @@ class ArrowFiles(StorageFiles):
     def modified_at_ms(self, path: str) -> int | None:
         info = self._info(path)
         return None if info.type == fs.FileType.NotFound else (info.mtime_ns or 0) // 1_000_000
+
+    def size(self, path: str) -> int | None:
+        return self._info(path).size
 
     def total_size(self, directory: str) -> TotalSize:
         selector = fs.FileSelector(self._inside(directory), allow_not_found=True, recursive=True)

@@ -11,26 +11,18 @@ import pickle
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_spark.engine.step import (
-    Answered,
-    EndedAttempt,
-    PartitionInput,
-    PartitionOutcome,
-    PartitionSummary,
-    ended_attempts,
-    step,
-    with_snapshot,
-)
+from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import ShareRecord
-from share_spark.partition import PartitionLimits, SharePartition
+from share_spark.partition import SharePartition
 from share_spark.spark.frames import keys_of_tasks
 from share_spark.spark.python_worker import cycles_ignored, drop_zip_importers
+from share_spark.state.advancing import Advanced, StepTerms, advanced, begun
 from share_spark.state.record_rows import RECORD_TYPE, record_array
 from share_spark.state.tables import RECORD_COLUMNS
 
@@ -78,21 +70,13 @@ def bucket_numbers(count: int) -> tuple[int, ...]:
     return tuple(keys_of_tasks(count))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Advance:
-    """One micro-batch over the buckets of one task, for ``mapInArrow``.
-
-    ``partition_inputs``: bucket -> inputs by share-partition. ``snapshot_all``: a segment begins, so every live
-    share-partition writes a snapshot, idle ones included. ``audit``: rows say which attempts ended, and how.
-    """
+    """One micro-batch over the buckets of one task, for ``mapInArrow``. ``partition_inputs``: bucket -> inputs by
+    share-partition."""
 
     partition_inputs: Mapping[int, Mapping[SharePartitionKey, PartitionInput]]
-    group_id: str
-    limits: PartitionLimits
-    member_id: str
-    now_ms: int
-    snapshot_all: bool
-    audit: bool = False
+    terms: StepTerms
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         drop_zip_importers()
@@ -101,7 +85,7 @@ class Advance:
 
     def _advanced(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting: dict[int, dict[SharePartitionKey, PartitionInput]] = {}
-        written = _Written()
+        written = Written()
         for batch in batches:
             for bucket in _headers_in(batch):
                 waiting[bucket] = dict(self.partition_inputs.get(bucket, {}))
@@ -111,12 +95,16 @@ class Advance:
             yield untouched
             for bucket, topic, state in states:
                 partition_input = waiting.get(bucket, {}).pop(state.key, None)
-                yield from self._advance(bucket, topic, state, partition_input, written)
+                one = advanced(topic, state, partition_input, self.terms)
+                written = written.plus(one.record)
+                yield from _result(bucket, one)
         # What still waits has no state yet: new share-partitions.
         for bucket, partition_inputs in waiting.items():
             for key, partition_input in partition_inputs.items():
-                yield from self._begin(bucket, key, partition_input, written)
-        yield frame_rows(0, OUTCOME, [""], [pickle.dumps(written.ranges, protocol=5)])
+                one = begun(key, partition_input, self.terms)
+                written = written.plus(one.record)
+                yield from _result(bucket, one)
+        yield frame_rows(0, OUTCOME, [""], [pickle.dumps(written, protocol=5)])
 
     def _split(
         self, batch: pa.RecordBatch, touched: Mapping[str, SharePartitionKey]
@@ -124,7 +112,7 @@ class Advance:
         # Only states with an input are unpickled: an idle share-partition costs no Python.
         is_state = _rows_of_kind(batch, STATE)
         wanted = is_state
-        if not self.snapshot_all:
+        if not self.terms.snapshot_all:
             wanted = pc.and_(is_state, pc.is_in(batch.column("key"), pa.array(list(touched), pa.string())))
         chosen = batch.filter(wanted)
         payloads: list[Any] = chosen.column("payload").to_pylist()
@@ -134,71 +122,49 @@ class Advance:
         )
         return _whole(batch.filter(pc.invert(wanted))), found
 
-    def _advance(
-        self, bucket: int, topic: str, state: SharePartition, partition_input: PartitionInput | None, written: _Written
-    ) -> Iterator[pa.RecordBatch]:
-        outcome: PartitionOutcome | None = None
-        record: ShareRecord | None = None
-        answered: Answered = ()
-        if partition_input is not None:
-            state, record, outcome, answered = step(
-                state.key, state, partition_input, limits=self.limits, member_id=self.member_id, now_ms=self.now_ms
-            )
-        if self.snapshot_all:
-            state, record = with_snapshot(state)
-        written.add(record)
-        yield from _result(bucket, topic, state, record, outcome, ended_attempts(answered) if self.audit else ())
 
-    def _begin(
-        self, bucket: int, key: SharePartitionKey, partition_input: PartitionInput, written: _Written
-    ) -> Iterator[pa.RecordBatch]:
-        state, record, outcome, _ = step(
-            key, None, partition_input, limits=self.limits, member_id=self.member_id, now_ms=self.now_ms
-        )
-        written.add(record)
-        yield from _result(bucket, partition_input.topic, state, record, outcome)
+class Written(NamedTuple):
+    """How many records a task, or all tasks, return, and the ranges in them."""
 
-
-@dataclass(slots=True)
-class _Written:
-    """Ranges in the records that a task returns."""
-
+    records: int = 0
     ranges: int = 0
 
-    def add(self, record: ShareRecord | None) -> None:
-        """Count those of one more."""
-        if record is not None:
-            self.ranges += len(record.batches)
+    def plus(self, record: ShareRecord | None) -> Written:
+        """With one more."""
+        return self if record is None else Written(self.records + 1, self.ranges + len(record.batches))
 
 
-def summaries_in(payloads: Iterable[bytes]) -> tuple[dict[SharePartitionKey, PartitionSummary], int]:
-    """Fronts that ``Fold`` left as outcome rows, and the last micro-batch that it saw rows of, -1 if none."""
+class FoldEnd(NamedTuple):
+    """What ``Fold`` leaves at the end of a bucket: the last micro-batch that it saw rows of, -1 if none, and the ranges
+    of its states."""
+
+    batch_id: int
+    ranges: int
+
+
+def summaries_in(payloads: Iterable[bytes]) -> tuple[dict[SharePartitionKey, PartitionSummary], FoldEnd]:
+    """Summaries that ``Fold`` left as outcome rows, and the end of the whole group."""
     found = [pickle.loads(payload) for payload in payloads]
-    last = max((batch_id for key, batch_id in found if key is None), default=-1)
-    return {key: summary for key, summary in found if key is not None}, last
+    ends = [end for key, end in found if key is None]
+    last = max((end.batch_id for end in ends), default=-1)
+    return {key: summary for key, summary in found if key is not None}, FoldEnd(last, sum(end.ranges for end in ends))
 
 
-def outcomes_in(payloads: Iterable[bytes]) -> tuple[list[PartitionOutcome], int]:
-    """Outcomes that ``Advance`` left, and how many ranges its records have."""
+def outcomes_in(payloads: Iterable[bytes]) -> tuple[list[PartitionOutcome], Written]:
+    """Outcomes that ``Advance`` left, and how much it has written."""
     found = [pickle.loads(payload) for payload in payloads]
     outcomes = [value for value in found if isinstance(value, PartitionOutcome)]
-    return outcomes, sum(value for value in found if isinstance(value, int))
+    written = [value for value in found if isinstance(value, Written)]
+    return outcomes, Written(sum(one.records for one in written), sum(one.ranges for one in written))
 
 
-def _result(
-    bucket: int,
-    topic: str,
-    state: SharePartition,
-    record: ShareRecord | None,
-    outcome: PartitionOutcome | None,
-    ended: Sequence[EndedAttempt] = (),
-) -> Iterator[pa.RecordBatch]:
-    key = key_text(state.key)
-    yield frame_rows(bucket, STATE, [key], [pickle.dumps((topic, state), protocol=5)])
-    if outcome is not None:
-        yield frame_rows(bucket, OUTCOME, [key], [pickle.dumps(outcome, protocol=5)])
-    if record is not None:
-        yield frame_rows(bucket, RECORD, [key], [None], record_array([(topic, record)], [ended]))
+def _result(bucket: int, one: Advanced) -> Iterator[pa.RecordBatch]:
+    key = key_text(one.state.key)
+    yield frame_rows(bucket, STATE, [key], [pickle.dumps((one.topic, one.state), protocol=5)])
+    if one.outcome is not None:
+        yield frame_rows(bucket, OUTCOME, [key], [pickle.dumps(one.outcome, protocol=5)])
+    if one.record is not None:
+        yield frame_rows(bucket, RECORD, [key], [None], record_array([(one.topic, one.record)], [one.ended]))
 
 
 def frame_rows(

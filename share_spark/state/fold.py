@@ -18,7 +18,7 @@ from share_spark.engine.step import front_of
 from share_spark.model.ids import SharePartitionKey
 from share_spark.partition import SharePartition, evolve
 from share_spark.spark.python_worker import cycles_ignored, drop_zip_importers
-from share_spark.state.buckets import HEADER, OUTCOME, STATE, frame_rows, key_text
+from share_spark.state.buckets import HEADER, OUTCOME, STATE, FoldEnd, frame_rows, key_text
 from share_spark.state.record_rows import records_in
 
 _RANGES_AT_ONCE = 50_000
@@ -118,13 +118,14 @@ def _by_bucket(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Tabl
 
 
 def _result(bucket: int, states: FoldedStates, last_batch_id: int) -> Iterator[pa.RecordBatch]:
+    ranges = sum(len(state.in_flight) for _, state in states.values())
     yield frame_rows(bucket, HEADER, [""], [None])
     for some in _entries(states):
         keys = [key_text(state.key) for _, state in some]
         summaries = [(state.key, front_of(topic, state)) for topic, state in some]
         yield frame_rows(bucket, STATE, keys, [pickle.dumps(entry, protocol=5) for entry in some])
         yield frame_rows(bucket, OUTCOME, keys, [pickle.dumps(summary, protocol=5) for summary in summaries])
-    yield frame_rows(bucket, OUTCOME, [""], [pickle.dumps((None, last_batch_id), protocol=5)])
+    yield frame_rows(bucket, OUTCOME, [""], [pickle.dumps((None, FoldEnd(last_batch_id, ranges)), protocol=5)])
 
 
 def _entries(states: FoldedStates) -> Iterator[list[tuple[str, SharePartition]]]:

@@ -13,13 +13,16 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import functions as F
 
+from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
 from share_spark.model.errors import FencedError, StateError
 from share_spark.spark.errors import JVM_ERRORS, first_line
-from share_spark.state.commits import CommitListing, CommitNote, claim_row
+from share_spark.state.commits import CommitListing, CommitNote
 from share_spark.state.live_frame import loading_session
+from share_spark.state.log_rows import claim_table
 from share_spark.state.record_rows import SNAPSHOT
 from share_spark.state.segments import LogTail, tail_of, tail_since
 from share_spark.state.tables import ensure_tables, log_table
@@ -47,6 +50,7 @@ class GroupLog:
     writer_epoch: int = 0
     _directory: str | None = None
     _before_claim: tuple[int, LogTail] | None = None
+    _direct: DirectAppends | NotImplementedError | None = None
 
     @property
     def table(self) -> Location:
@@ -105,21 +109,59 @@ class GroupLog:
         while is_first or highest > segment:
             segment = highest + 1
             note = self.note("claim", segment, -1, tail.at_ms)
-            self.table.append(claim_row(self.spark, note), {"userMetadata": note.to_json()})
-            highest, is_first = self.look_for_claims(note, ties=is_first), False
+            highest, is_first = self._append(claim_table(note), note, ties=is_first), False
         return note
 
     def note(self, kind: str, segment: int, batch_id: int, at_ms: int) -> CommitNote:
         """What a commit of this run says of itself."""
         return CommitNote(self.group_id, kind, self.writer_epoch, self.run_id, segment, batch_id, at_ms)
 
-    def append(self, rows: DataFrame, note: CommitNote) -> None:
-        """One blind append, then a look at what others have committed since our own last one. Raises FencedError,
-        StateError."""
+    def append(self, rows: pa.Table | DataFrame, note: CommitNote) -> None:
+        """One append (``log_rows``) that counts unless this raises FencedError. Raises StateError."""
         with self.as_state_error():
-            self.table.append(rows, {"userMetadata": note.to_json()})
-        self.look_for_claims(note)
+            self._append(rows, note)
         self._before_claim = None
+
+    def _append(self, rows: pa.Table | DataFrame, note: CommitNote, *, ties: bool = False) -> int:
+        """Returns the highest segment that the group's commits before this one wrote to, -1 if there are none."""
+        if isinstance(rows, pa.Table):
+            direct = self._direct_appends()
+            if direct is not None:
+                return self._append_directly(direct, rows, note, ties=ties)
+            values = {"group_id": note.group_id, "segment": note.segment}
+            rows = self.spark.createDataFrame(rows).withColumns({name: F.lit(value) for name, value in values.items()})
+        self.table.append(rows, {"userMetadata": note.to_json()})
+        return self.look_for_claims(note, ties=ties)
+
+    def _direct_appends(self) -> DirectAppends | None:
+        """None where only Spark can append."""
+        if self._direct is None:
+            try:
+                self._direct = DirectAppends.to(self.spark, self.directory)
+            except NotImplementedError as reason:
+                _log.info("%s: appended to by Spark, which takes longer: %s", self.table, reason)
+                self._direct = reason
+        return self._direct if isinstance(self._direct, DirectAppends) else None
+
+    def _append_directly(self, direct: DirectAppends, rows: pa.Table, note: CommitNote, *, ties: bool) -> int:
+        """Before it, others cannot have claimed the group without being seen here."""
+        highest = -1
+
+        def meanwhile(found: CommitNote | None) -> None:
+            nonlocal highest
+            self._refuse_foreign(found, ties=ties)
+            if found is not None and found.group_id == self.group_id:
+                highest = max(highest, found.segment)
+
+        for _, found in takewhile(
+            lambda commit: commit.version <= direct.log.version, self.opened().after(self.version)
+        ):
+            meanwhile(found)
+        file = direct.write(rows, {"group_id": note.group_id, "segment": str(note.segment)})
+        self.version = direct.commit(
+            [file], note=note.to_json(), meanwhile=lambda commit: meanwhile(CommitNote.from_json(commit.note))
+        )
+        return highest
 
     def find(self, batch_id: int) -> CommitNote | None:
         """The commit of our micro-batch, if it is among those since our own last one. Raises FencedError."""

@@ -1,4 +1,5 @@
-"""The live state of a group as a cached frame on the executors, made from the rows of its log or empty.
+"""The live state of a group, as a value on the driver (``driver_states``) or as a cached frame on the executors, made
+from the rows of its log.
 
 Its lineage is cut at every micro-batch (a local checkpoint, the one before unpersisted), so a lost executor makes it
 unreadable; it is then rebuilt from the log inside the same micro-batch.
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql import functions as F
 
 from share_spark.spark.errors import is_lost_block
@@ -32,7 +34,7 @@ _REBUILD_ATTEMPTS = 3
 
 @dataclass(slots=True)
 class LiveFrame:
-    """``state``: as of the last micro-batch; its frame is None before the first load, and once it was lost."""
+    """``state``: as of the last micro-batch; of a frame that was lost, and before the first load, there is none."""
 
     state: LiveState = NOT_LOADED
     _lent: DataFrame | None = None
@@ -103,6 +105,11 @@ def empty_frame(spark: SparkSession, buckets: Sequence[int]) -> DataFrame:
         "CAST(NULL AS BINARY) AS payload",
         f"CAST(NULL AS {_RECORD}) AS record",
     )
+
+
+def frame_of(spark: SparkSession, rows: pa.Table, buckets: int) -> DataFrame:
+    """A frame of ``rows``, which the driver has, on the executors. Computed at once."""
+    return spark.createDataFrame(rows, FRAME_COLUMNS).repartition(buckets, "bucket").localCheckpoint()
 
 
 def folded_frame(

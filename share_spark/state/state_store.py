@@ -10,10 +10,13 @@ segment from the commit notes without reading data; where log clean-up has taken
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
 
 from share_spark.engine.pending import LEAST_RANGES, OpenSegment
 from share_spark.engine.ports import Claim
@@ -22,26 +25,43 @@ from share_spark.model.errors import StateError
 from share_spark.model.ids import NO_STAMP, BatchStamp, SharePartitionKey
 from share_spark.partition import PartitionLimits
 from share_spark.spark.delta_log import table_id
+from share_spark.spark.frames import unpersist
 from share_spark.spark.progress import log_progress
 from share_spark.spark.threads import running_query_id
-from share_spark.state.buckets import OUTCOME, Advance, bucket_numbers, bucket_of, outcomes_in, summaries_in
-from share_spark.state.commits import CommitNote, record_rows
+from share_spark.state.advancing import StepTerms
+from share_spark.state.buckets import OUTCOME, STATE, Advance, bucket_numbers, bucket_of, outcomes_in, summaries_in
+from share_spark.state.commits import CommitNote
+from share_spark.state.driver_states import MOST_WEIGHT, DriverAdvance, DriverStates
 from share_spark.state.group_log import GroupLog
-from share_spark.state.live_frame import LiveFrame, empty_frame, folded_frame, loading_session, payloads_in
+from share_spark.state.live_frame import (
+    LiveFrame,
+    empty_frame,
+    folded_frame,
+    frame_of,
+    loading_session,
+    payloads_in,
+)
+from share_spark.state.log_rows import record_rows, record_table
 from share_spark.state.segments import LogTail
 from share_spark.state.state_view import LiveState
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
 
 
 class _Decided(NamedTuple):
-    """What the last ``advance`` decided. ``ranges``: in its records; not ``dirty``: there is nothing to append."""
+    """What the last ``advance`` decided. ``live``: the state after it. ``rows``: to be appended; not ``dirty``: none.
+    ``ranges``: in them. ``weight``: of the whole state, where it is known."""
 
-    frame: DataFrame
+    live: LiveState
     note: CommitNote
+    rows: Callable[[str | None], pa.Table | DataFrame]
+    outcomes: Sequence[PartitionOutcome]
     ranges: int
-    dirty: bool
+    dirty: bool = False
+    weight: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,7 +69,8 @@ class DeltaShareStateStore:
     """ShareStateStore on Delta for one group and one run. See ``engine.ports`` for what each method promises.
 
     ``audit``: rows also say which attempts ended and how; worth its space where history is kept. ``buckets``: as many
-    as Spark runs tasks at a time where they are left out.
+    as Spark runs tasks at a time where they are left out. ``most_on_driver``: the weight up to which the state is kept
+    on the driver; it moves to the executors beyond, and back where a segment begins with half of that.
     """
 
     log: GroupLog
@@ -57,6 +78,7 @@ class DeltaShareStateStore:
     updates_per_snapshot: int
     audit: bool = False
     least_ranges: int = LEAST_RANGES
+    most_on_driver: int = MOST_WEIGHT
     buckets: tuple[int, ...] = ()
     live: LiveFrame = field(default_factory=LiveFrame)
     _open_segment: OpenSegment = field(default_factory=OpenSegment)
@@ -106,33 +128,47 @@ class DeltaShareStateStore:
 
     def load(self) -> Mapping[SharePartitionKey, PartitionSummary]:
         """Fold the newest valid segment, in parallel over the buckets."""
+        return self._load(self.most_on_driver)
+
+    def _load(self, most_on_driver: int) -> Mapping[SharePartitionKey, PartitionSummary]:
         log, session = self.log, loading_session(self.log.spark)
         tail = log.tail(session)
         summaries: Mapping[SharePartitionKey, PartitionSummary] = {}
-        if tail.empty:  # the first micro-batch will compute the empty frame on its way
-            folded = empty_frame(log.spark, self.buckets).localCheckpoint(eager=False)
-        else:
+        live = LiveState(on_driver=DriverStates())
+        if not tail.empty or not most_on_driver:
             with log.as_state_error(), log_progress(log.spark, f"loading the state of group {log.group_id}"):
-                folded = folded_frame(log.spark, session, tail.rows, self.buckets, log.group_id)
-                summaries, last_seen = summaries_in(payloads_in(folded, OUTCOME))
-            if last_seen != tail.last.batch_id:
-                raise StateError(
-                    f"{log.table} is damaged: micro-batch {tail.last.batch_id} of group {log.group_id!r} "
-                    f"(writer epoch {tail.last.writer_epoch}) was committed, but its rows are gone; was the table "
-                    "restored?"
-                )
+                live, summaries = self._folded(tail, session, most_on_driver)
         self._loaded, self._has_state = tail, bool(summaries)
-        self.live.adopt(self.live.state._replace(frame=folded, writer_epoch=log.writer_epoch))
+        before = self.live.state
+        self.live.adopt(live._replace(writer_epoch=log.writer_epoch, batch_id=before.batch_id, at_ms=before.at_ms))
         return summaries
+
+    def _folded(
+        self, tail: LogTail, session: SparkSession, most_on_driver: int
+    ) -> tuple[LiveState, Mapping[SharePartitionKey, PartitionSummary]]:
+        log = self.log
+        if tail.empty:  # the first micro-batch will compute the empty frame on its way
+            return LiveState(frame=empty_frame(log.spark, self.buckets).localCheckpoint(eager=False)), {}
+        frame = folded_frame(log.spark, session, tail.rows, self.buckets, log.group_id)
+        summaries, end = summaries_in(payloads_in(frame, OUTCOME))
+        if end.batch_id != tail.last.batch_id:
+            raise StateError(
+                f"{log.table} is damaged: micro-batch {tail.last.batch_id} of group {log.group_id!r} "
+                f"(writer epoch {tail.last.writer_epoch}) was committed, but its rows are gone; was the table restored?"
+            )
+        live = LiveState(frame=frame)
+        if len(summaries) + end.ranges <= most_on_driver:
+            live = _on_driver(live)
+            unpersist(frame)
+        return live, summaries
 
     def advance(
         self, partition_inputs: Mapping[SharePartitionKey, PartitionInput], *, batch_id: int, now_ms: int
     ) -> Sequence[PartitionOutcome]:
-        """One Python call per bucket; the result stays on the executors but for the outcomes."""
+        """On the driver, or one Python call per bucket; then the result stays on the executors but for the outcomes."""
         begins = self._open_segment.begins
         ends = self._open_segment.is_full(self.updates_per_snapshot, self.least_ranges)
-        function = Advance(
-            partition_inputs=self._by_bucket(partition_inputs),
+        terms = StepTerms(
             group_id=self.log.group_id,
             limits=self.limits,
             member_id=self.member_id,
@@ -140,27 +176,56 @@ class DeltaShareStateStore:
             snapshot_all=begins or ends,
             audit=self.audit,
         )
-        frame, payloads = self.live.advance(function, rebuild=self.load)
-        outcomes, ranges = outcomes_in(payloads)
+        note = self.log.note("records", self.segment + int(ends), batch_id, now_ms)
+        if self.live.state.frame is None and self.live.state.on_driver is None:
+            self.load()
+        on_driver = self.live.state.on_driver
+        if on_driver is not None:
+            decided = _decided_on_driver(on_driver.advance(partition_inputs, terms), note)
+        else:
+            decided = self._decided_on_executors(Advance(self._by_bucket(partition_inputs), terms), note)
         self._has_state = self._has_state or bool(partition_inputs)
         # A record commit has rows, always: by that a restart sees that none are missing.
-        dirty = ((begins or ends) and self._has_state) or any(outcome.changed for outcome in outcomes)
-        note = self.log.note("records", self.segment + int(ends), batch_id, now_ms)
-        self._decided = _Decided(frame, note, ranges, dirty)
-        return outcomes
+        dirty = (terms.snapshot_all and self._has_state) or any(outcome.changed for outcome in decided.outcomes)
+        self._decided = decided._replace(dirty=dirty)
+        return decided.outcomes
+
+    def _decided_on_executors(self, function: Advance, note: CommitNote) -> _Decided:
+        frame, payloads = self.live.advance(function, rebuild=lambda: self._load(0))
+        outcomes, written = outcomes_in(payloads)
+        return _Decided(
+            live=_stamped(LiveState(frame=frame), note),
+            note=note,
+            rows=lambda query_id: record_rows(frame, note, query_id),
+            outcomes=outcomes,
+            ranges=written.ranges,
+            weight=written.ranges + written.records if function.terms.snapshot_all else None,
+        )
 
     def commit(self) -> None:
-        """One blind append, then a look at what others have committed since our own last one."""
+        """One append that counts only if no other run has claimed the group before it."""
         if self._decided is None:
             raise StateError("commit without advance")
-        frame, note, _, dirty = self._decided
-        if dirty:
+        decided = self._decided
+        if decided.dirty:
             with self.log.as_state_error():
-                rows = record_rows(frame, note, self._query_id)
-            self.log.append(rows, note)
-            self._count(note)
-        self.live.adopt(LiveState(frame, note.writer_epoch, note.batch_id, note.at_ms))
+                rows = decided.rows(self._query_id)
+            self.log.append(rows, decided.note)
+            self._count(decided.note)
+        self.live.adopt(decided.live)
         self._decided = None
+        self._choose_place(decided)
+
+    def _choose_place(self, decided: _Decided) -> None:
+        """Where the next micro-batch finds the state."""
+        live, most = decided.live, self.most_on_driver
+        if live.on_driver is not None and live.on_driver.weight > most:
+            _log.info("the state of group %s has grown: it moves to the executors", self.log.group_id)
+            frame = frame_of(self.log.spark, live.on_driver.to_frame_rows(self.buckets), len(self.buckets))
+            self.live.adopt(live._replace(on_driver=None, frame=frame))
+        elif live.frame is not None and decided.weight is not None and decided.weight <= most // 2:
+            _log.info("the state of group %s has shrunk: it moves to the driver", self.log.group_id)
+            self.live.adopt(_on_driver(live))
 
     def was_committed(self, batch_id: int) -> bool:
         """Look for the stamp of the micro-batch in the commits since our own last one."""
@@ -188,3 +253,24 @@ class DeltaShareStateStore:
     def _query_id(self) -> str | None:
         """Spark sets it on the thread that runs the micro-batch."""
         return running_query_id(self.log.spark)
+
+
+def _decided_on_driver(advance: DriverAdvance, note: CommitNote) -> _Decided:
+    return _Decided(
+        live=_stamped(LiveState(on_driver=advance.states), note),
+        note=note,
+        rows=lambda query_id: record_table(advance.records(), note, query_id),
+        outcomes=advance.outcomes,
+        ranges=advance.ranges,
+    )
+
+
+def _stamped(live: LiveState, note: CommitNote) -> LiveState:
+    return live._replace(writer_epoch=note.writer_epoch, batch_id=note.batch_id, at_ms=note.at_ms)
+
+
+def _on_driver(live: LiveState) -> LiveState:
+    """The states of its frame, which is freed when another one is adopted."""
+    assert live.frame is not None
+    states = DriverStates.unpickled(payloads_in(live.frame, STATE))
+    return live._replace(frame=None, on_driver=states)

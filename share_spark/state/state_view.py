@@ -23,6 +23,7 @@ from share_spark.partition import SharePartition
 from share_spark.spark.python_worker import drop_zip_importers
 from share_spark.state.buckets import KEY_HASH_SQL, STATE, key_hash
 from share_spark.state.commits import CommitListing
+from share_spark.state.driver_states import DriverStates
 from share_spark.state.fold import fold_rows
 from share_spark.state.record_rows import CLAIM
 from share_spark.state.segments import LogTail, tail_of
@@ -73,9 +74,13 @@ def state_of_group(tail: LogTail, group_id: str) -> DataFrame:
     return grouped.withColumn("as_of_batch", F.lit(tail.last.batch_id).cast("bigint"))
 
 
-def state_of_frame(live: LiveState, buckets: Collection[int] | None) -> DataFrame:
-    """STATE_COLUMNS and ``bucket`` from the live frame of an engine, of the buckets named (None: all)."""
-    function = _LiveStatus(buckets=None if buckets is None else frozenset(buckets), live=live._replace(frame=None))
+def state_of_live(spark: SparkSession, live: LiveState, buckets: Collection[int] | None) -> DataFrame:
+    """STATE_COLUMNS and ``bucket`` from the live state of an engine, of the buckets named (None: all)."""
+    stamps = live._replace(frame=None, on_driver=None)
+    function = _LiveStatus(buckets=None if buckets is None else frozenset(buckets), live=stamps)
+    if live.on_driver is not None:
+        rows = pa.Table.from_batches([function.rows(live.on_driver.states.values())])
+        return spark.createDataFrame(rows, f"{STATE_COLUMNS}, bucket int").coalesce(1)
     states = live.frame.where(f"row = {STATE}").selectExpr("payload")  # type: ignore[union-attr]
     return states.mapInArrow(function, f"{STATE_COLUMNS}, bucket int").coalesce(1)
 
@@ -86,9 +91,11 @@ def state_bucket(key: SharePartitionKey) -> int:
 
 
 class LiveState(NamedTuple):
-    """The live frame of an engine, with what its rows do not say: the last micro-batch, -1 before the first."""
+    """The live state of an engine, as a frame of ``buckets`` or on the driver, with what it does not say: the last
+    micro-batch, -1 before the first."""
 
     frame: DataFrame | None = None
+    on_driver: DriverStates | None = None
     writer_epoch: int = 0
     batch_id: int = -1
     at_ms: int = 0
@@ -107,9 +114,12 @@ class _LiveStatus:
         drop_zip_importers()
         for batch in batches:
             payloads: list[Any] = batch.column(0).to_pylist()
-            entries = (pickle.loads(payload) for payload in payloads)
-            rows = [self._row(topic, found) for topic, found in entries if self._wanted(found)]
-            yield pa.RecordBatch.from_pylist(rows, schema=_STATE_SCHEMA.append(pa.field("bucket", pa.int32())))
+            yield self.rows(pickle.loads(payload) for payload in payloads)
+
+    def rows(self, entries: Iterable[tuple[str, SharePartition]]) -> pa.RecordBatch:
+        """STATE_COLUMNS and ``bucket``."""
+        rows = [self._row(topic, found) for topic, found in entries if self._wanted(found)]
+        return pa.RecordBatch.from_pylist(rows, schema=_STATE_SCHEMA.append(pa.field("bucket", pa.int32())))
 
     def _wanted(self, found: SharePartition) -> bool:
         return self.buckets is None or state_bucket(found.key) in self.buckets

@@ -117,5 +117,7 @@ def _count_objects(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 def states_of(store: DeltaShareStateStore) -> list[SharePartition]:
     """The live states, as the frame holds them."""
+    if store.live.state.on_driver is not None:
+        return [state for _, state in store.live.state.on_driver.states.values()]
     assert store.live.state.frame is not None
     return [pickle.loads(payload)[1] for payload in payloads_in(store.live.state.frame, STATE)]

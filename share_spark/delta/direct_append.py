@@ -1,0 +1,145 @@
+"""Appends to a Delta table without a Spark job: Parquet by pyarrow, then one commit file, put only if there is none.
+
+    version 7 is the newest one known here
+    put version 8 if absent  ->  done: nothing came between, whatever was decided on version 7 still holds
+                             ->  it is there: read it, and all that follow it; may we go on?  put the next version
+
+So of two writers exactly one gets a version, and the other one learns it before it has written anything: where Spark's
+append has to look afterwards who came before it, this one compares and swaps. Milliseconds on a local disk, whatever
+the length of the log.
+
+Not for every table: it may have features that ask something of a writer (``TableLog.check_can_append``), and not for
+every storage (``StorageFiles.commit``). Such appends stay Spark's.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from share_spark.delta.commit_files import CommitFile, CommitFiles, parse_commit
+from share_spark.delta.table_log import TableLog
+from share_spark.model.errors import StateError
+from share_spark.spark.files import StorageFiles, files_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ENGINE = "share_spark"
+
+Meanwhile = Callable[[CommitFile], None]
+"""Called with each commit of others that came before ours; raises if ours must not follow it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A Parquet file that is in the table's directory and not yet in its log. ``path``: relative to the directory.
+    ``values``: of the partition columns, as text."""
+
+    path: str
+    size: int
+    rows: int
+    values: Mapping[str, str]
+
+    def to_action(self, now_ms: int) -> dict[str, Any]:
+        """Delta's ``add``."""
+        return {
+            "add": {
+                "path": quote(self.path),
+                "partitionValues": dict(self.values),
+                "size": self.size,
+                "modificationTime": now_ms,
+                "dataChange": True,
+                "stats": json.dumps({"numRecords": self.rows}),
+            }
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class DirectAppends:
+    """Appends to the table in ``directory``, one at a time."""
+
+    directory: str
+    log: TableLog
+    storage: StorageFiles
+
+    @classmethod
+    def to(cls, spark: SparkSession, directory: str) -> DirectAppends:
+        """Raises UnknownTableError: only Spark's writer may append there."""
+        storage = files_at(spark, directory)
+        log = TableLog.open(CommitFiles(spark, directory))
+        log.check_can_append()
+        return cls(directory=directory.rstrip("/"), log=log, storage=storage)
+
+    def write(self, rows: pa.Table, values: Mapping[str, str]) -> DataFile:
+        """A file with ``rows``, which have all columns but the table's partition columns. It is in no commit yet."""
+        content = io.BytesIO()
+        pq.write_table(rows, content, compression="snappy", coerce_timestamps="us")
+        path = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
+        self.storage.write(f"{self.directory}/{path}", content.getvalue())
+        return DataFile(path=path, size=content.tell(), rows=rows.num_rows, values=values)
+
+    def commit(
+        self,
+        files: Sequence[DataFile],
+        *,
+        note: str | None = None,
+        transactions: Mapping[str, int] | None = None,
+        meanwhile: Meanwhile,
+    ) -> int:
+        """One commit with these files and ``txn`` entries; ``note`` is its ``userMetadata``. Returns its version.
+
+        Raises what ``meanwhile`` raises, UnknownTableError (the table has changed), StateError (it is gone), and then
+        nothing has happened; what the storage raises, and then it may have happened all the same.
+        """
+        while True:
+            self._check_there()
+            text = self._text(files, note, transactions or {})
+            if self.log.files.commit(self.log.version + 1, text):
+                self.log.take(parse_commit(text))
+                return self.log.version
+            for _, commit in self.log.catch_up():
+                if commit.actions:
+                    self.log.check_can_append()
+                meanwhile(commit)
+
+    def _check_there(self) -> None:
+        """Of a table that was removed, or made again since, version + 1 would be the only commit, or a gap."""
+        if not self.log.files.exists(self.log.version):
+            raise StateError(f"the Delta table in {self.directory} is gone, or another one is in its place")
+
+    def _text(self, files: Sequence[DataFile], note: str | None, transactions: Mapping[str, int]) -> str:
+        now_ms = int(time.time() * 1_000)
+        partition_by = json.dumps(list(self.log.partition_columns))
+        info: dict[str, Any] = {
+            "timestamp": now_ms,
+            "operation": "WRITE",
+            "operationParameters": {"mode": "Append", "partitionBy": partition_by},
+            "readVersion": self.log.version,
+            "isolationLevel": "Serializable",
+            "isBlindAppend": True,
+            "operationMetrics": {
+                "numFiles": str(len(files)),
+                "numOutputRows": str(sum(file.rows for file in files)),
+                "numOutputBytes": str(sum(file.size for file in files)),
+            },
+            "engineInfo": _ENGINE,
+            "txnId": str(uuid.uuid4()),
+        }
+        if note is not None:
+            info["userMetadata"] = note
+        entries = [
+            {"txn": {"appId": app_id, "version": number, "lastUpdated": now_ms}}
+            for app_id, number in transactions.items()
+        ]
+        actions = [{"commitInfo": info}, *entries, *(file.to_action(now_ms) for file in files)]
+        return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)

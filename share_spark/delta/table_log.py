@@ -1,0 +1,175 @@
+"""A Delta table's log without Spark: what one who appends has to know of the table, read from the files of the log.
+
+    the newest checkpoint (protocol, metaData, txn)  +  the commits after it  =  the table as of the newest version
+
+Kept up to date by the commits that come after: one question to the file system if there are none.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from share_spark.delta.commit_files import CommitFile, CommitFiles, actions_in
+
+_MOST_CHECKPOINT_BYTES = 64 << 20
+"""The checkpoint of a table with some 500,000 files. What is larger is Spark's business."""
+
+_CHECKPOINT_COLUMNS = ("protocol", "metaData", "txn")
+
+_HARMLESS = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "deletionVectors",
+        "domainMetadata",
+        "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+"""Writer features that ask nothing of an append."""
+
+_MARKS = {
+    "invariants": "delta.invariants",
+    "checkConstraints": "delta.constraints.",
+    "generatedColumns": "delta.generationExpression",
+    "allowColumnDefaults": "CURRENT_DEFAULT",
+    "identityColumns": "delta.identity.",
+    "columnMapping": "delta.columnMapping.mode",
+}
+"""Those that do if the table uses them, with the beginning of the property or column metadata that shows it."""
+
+_OF_WRITER_VERSION = {
+    2: ("appendOnly", "invariants"),
+    3: ("checkConstraints",),
+    4: ("changeDataFeed", "generatedColumns"),
+    5: ("columnMapping",),
+    6: ("identityColumns",),
+}
+"""What the writer versions before feature lists (7) have added."""
+
+_FEATURE_LISTS = 7
+
+
+class UnknownTableError(NotImplementedError):
+    """The table has something that only Spark's writer knows how to respect."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TableLog:
+    """The table in the directory of ``files``, as of ``version``. ``metadata`` and ``protocol``: Delta's actions.
+    ``transactions``: the number of each writer (``txn`` actions)."""
+
+    files: CommitFiles
+    version: int = -1
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+    transactions: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, files: CommitFiles) -> TableLog:
+        """As of the newest version. Raises UnknownTableError (no table, a checkpoint that is too large), and what the
+        storage raises."""
+        log = cls(files=files)
+        version, paths = files.checkpoint()
+        for path in paths:
+            log._take(_checkpoint_actions(files, path))
+        log.version = version
+        for _ in log.catch_up():
+            pass
+        if not log.metadata or not log.protocol:
+            raise UnknownTableError("the table's log does not begin with its metadata")
+        return log
+
+    def catch_up(self) -> Iterator[tuple[int, CommitFile]]:
+        """The commits since, oldest first; each counts for this view when it is yielded."""
+        while (commit := self.files.read(self.version + 1)) is not None:
+            self.take(commit)
+            yield self.version, commit
+
+    def take(self, commit: CommitFile) -> None:
+        """This commit is the next version."""
+        self._take(commit.actions)
+        self.version += 1
+
+    @property
+    def table_id(self) -> str:
+        """A table that is removed and made again has another one."""
+        return str(self.metadata["id"])
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """In the table's order."""
+        return tuple(self.metadata["partitionColumns"])
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The table's."""
+        return dict(self.metadata.get("configuration") or {})
+
+    def check_can_append(self) -> None:
+        """Raises UnknownTableError, with what it is that only Spark's writer respects."""
+        for feature in sorted(_writer_features(self.protocol) - _HARMLESS):
+            mark = _MARKS.get(feature)
+            if mark is None or any(name.startswith(mark) for name in self._marks()):
+                raise UnknownTableError(f"the table has the feature {feature}")
+
+    def _marks(self) -> Iterator[str]:
+        for name, value in self.properties.items():
+            if (name, value) != (_MARKS["columnMapping"], "none"):
+                yield name
+        yield from _column_metadata(json.loads(self.metadata["schemaString"]))
+
+    def _take(self, actions: Iterable[Mapping[str, Any]]) -> None:
+        for action in actions:
+            self.metadata = action.get("metaData") or self.metadata
+            self.protocol = action.get("protocol") or self.protocol
+            if transaction := action.get("txn"):
+                self.transactions[transaction["appId"]] = int(transaction["version"])
+
+
+def _writer_features(protocol: Mapping[str, Any]) -> frozenset[str]:
+    version = int(protocol["minWriterVersion"])
+    if version > _FEATURE_LISTS:
+        return frozenset({f"writer version {version}"})
+    listed = protocol.get("writerFeatures") or ()
+    implied = (name for added, names in _OF_WRITER_VERSION.items() if added <= version for name in names)
+    return frozenset(listed) if version == _FEATURE_LISTS else frozenset(implied)
+
+
+def _column_metadata(kind: Any) -> Iterator[str]:
+    """The names of the metadata of all columns, nested ones too, in a schema's JSON."""
+    if not isinstance(kind, dict):
+        return
+    for column in kind.get("fields", ()):
+        yield from column.get("metadata", {})
+        yield from _column_metadata(column["type"])
+    for inside in ("elementType", "keyType", "valueType"):
+        yield from _column_metadata(kind.get(inside))
+
+
+def _checkpoint_actions(files: CommitFiles, path: str) -> Iterable[Mapping[str, Any]]:
+    content = files.content(path, _MOST_CHECKPOINT_BYTES)
+    if content is None:
+        raise UnknownTableError(f"checkpoint {path} is too large to be read here, or gone")
+    if path.endswith(".json"):
+        return actions_in(content.decode())
+    file = pq.ParquetFile(io.BytesIO(content))
+    columns = [name for name in _CHECKPOINT_COLUMNS if name in file.schema_arrow.names]
+    return [_with_maps(row) for row in file.read(columns=columns).to_pylist() if any(row.values())]
+
+
+def _with_maps(action: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Arrow gives a map as pairs."""
+    metadata = action.get("metaData")
+    if not metadata:
+        return action
+    return {**action, "metaData": {**metadata, "configuration": dict(metadata.get("configuration") or ())}}

@@ -1,0 +1,68 @@
+"""Rows of the state log: the records of a micro-batch, or one claim. As Arrow where the driver has them, as a frame
+where the executors have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from share_spark.delta.location import sql_literal
+from share_spark.state.buckets import RECORD
+from share_spark.state.record_rows import CLAIM, RECORD_TYPE
+from share_spark.state.tables import LOG_COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from share_spark.state.commits import CommitNote
+
+_TYPES = dict(column.split(" ", 1) for column in LOG_COLUMNS.split(", "))
+
+_STAMPS: list[Any] = [
+    ("writer_epoch", pa.int64()),
+    ("run_id", pa.string()),
+    ("query_id", pa.string()),
+    ("batch_id", pa.int64()),
+    ("at_ms", pa.int64()),
+    ("written_at", pa.timestamp("us", "UTC")),
+]
+LOG_SCHEMA = pa.schema([*RECORD_TYPE, *(pa.field(name, kind) for name, kind in _STAMPS)])
+"""``tables.LOG_COLUMNS`` without those that the table is partitioned by."""
+
+
+def claim_table(note: CommitNote) -> pa.Table:
+    """The row of a claim (LOG_SCHEMA). It has no micro-batch."""
+    row = {"kind": CLAIM, "writer_epoch": note.writer_epoch, "run_id": note.run_id, "at_ms": note.at_ms}
+    return pa.Table.from_pylist([row | {"written_at": datetime.now(UTC)}], schema=LOG_SCHEMA)
+
+
+def record_table(records: pa.StructArray, note: CommitNote, query_id: str | None) -> pa.Table:
+    """``records`` (RECORD_TYPE) with their stamps (LOG_SCHEMA)."""
+    stamps = [note.writer_epoch, note.run_id, query_id, note.batch_id, note.at_ms, datetime.now(UTC)]
+    columns = [
+        pa.repeat(pa.scalar(value, kind), len(records)) for value, (_, kind) in zip(stamps, _STAMPS, strict=True)
+    ]
+    return pa.Table.from_arrays([*records.flatten(), *columns], schema=LOG_SCHEMA)
+
+
+def record_rows(frame: DataFrame, note: CommitNote, query_id: str | None) -> DataFrame:
+    """The records in a frame of ``buckets``, with their stamps, in one file."""
+    key: dict[str, int | str | None] = {"group_id": note.group_id, "segment": note.segment}
+    stamp: dict[str, int | str | None] = {
+        "writer_epoch": note.writer_epoch,
+        "run_id": note.run_id,
+        "query_id": query_id,
+        "batch_id": note.batch_id,
+        "at_ms": note.at_ms,
+    }
+    # One file: readers open as many files as there are micro-batches in a segment, not times the number of tasks.
+    columns = [*_typed(key), "record.*", *_typed(stamp), "current_timestamp() AS written_at"]
+    return frame.where(f"row = {RECORD}").selectExpr(*columns).coalesce(1)
+
+
+def _typed(values: Mapping[str, int | str | None]) -> list[str]:
+    """Constants as SQL text: a tenth of the calls into the JVM that building them as columns takes."""
+    return [f"CAST({sql_literal(value)} AS {_TYPES[name]}) AS {name}" for name, value in values.items()]
