@@ -150,7 +150,3 @@ def group_tail(commits: Iterator[NotedCommit], group_id: str) -> GroupTail:
         if candidate is None or note.writer_epoch > candidate.writer_epoch:
             candidate = note if note.kind == "records" else None
     return GroupTail(None, epoch, segment, version <= 0)
-
-
-_TYPES = dict(column.split(" ", 1) for column in LOG_COLUMNS.split(", "))
-_WRITTEN_AT = "current_timestamp() AS written_at"
