@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from share_spark.spark.files import files_at
+from share_spark.spark.files import StorageFiles, files_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,20 +42,25 @@ class CommitFile:
 
 
 class CommitFiles:
-    """The ``_delta_log`` of the table in ``directory``."""
+    """The ``_delta_log`` of the table in ``directory``, on ``storage``."""
 
-    def __init__(self, spark: SparkSession, directory: str) -> None:
+    def __init__(self, storage: StorageFiles, directory: str) -> None:
+        self.storage = storage
         self._directory = f"{directory.rstrip('/')}/_delta_log"
-        self._files = files_at(spark, self._directory)
+
+    @classmethod
+    def at(cls, spark: SparkSession, directory: str) -> CommitFiles:
+        """On whatever storage the directory is."""
+        return cls(files_at(spark, directory), directory)
 
     def latest_version(self) -> int:
         """The newest version, -1 if there is none. Lists the directory."""
-        versions = (int(name[:20]) for name in self._files.names(self._directory) if name[20:] == ".json")
+        versions = (int(name[:20]) for name in self.storage.names(self._directory) if name[20:] == ".json")
         return max(versions, default=-1)
 
     def exists(self, version: int) -> bool:
         """Is the file of this commit there? Not after the table was removed, or much later."""
-        return self._files.exists(self._file(version))
+        return self.storage.exists(self._file(version))
 
     def read(self, version: int) -> CommitFile | None:
         """The commit, None if there is no such version yet."""
@@ -65,23 +70,23 @@ class CommitFiles:
     def text(self, version: int) -> str | None:
         """All of the file."""
         path = self._file(version)
-        content = self._files.read(path) if self._files.exists(path) else None
+        content = self.storage.read(path) if self.storage.exists(path) else None
         return None if content is None else content.decode()
 
     def content(self, path: str, most_bytes: int) -> bytes | None:
         """All of a file; None if it is larger, or gone."""
-        size = self._files.size(path)
-        return None if size is None or size > most_bytes else self._files.read(path)
+        size = self.storage.size(path)
+        return None if size is None or size > most_bytes else self.storage.read(path)
 
     def commit(self, version: int, text: str) -> bool:
         """Write the file of this commit if there is none; did it? OSError, NotImplementedError as in
         ``StorageFiles.commit``."""
-        return self._files.commit(self._file(version), text.encode())
+        return self.storage.commit(self._file(version), text.encode())
 
     def checkpoint(self) -> tuple[int, list[str]]:
         """The newest complete checkpoint as its version and its files; -1 and none if there is none."""
         parts: dict[tuple[int, str], list[str]] = {}
-        for name in self._files.names(self._directory):
+        for name in self.storage.names(self._directory):
             if found := _CHECKPOINT.fullmatch(name):
                 kind = found["of"] or found["uuid"] or ""
                 parts.setdefault((int(found["version"]), kind), []).append(f"{self._directory}/{name}")

@@ -29,7 +29,6 @@ import pyarrow.parquet as pq
 from share_spark.delta.commit_files import CommitFile, CommitFiles, parse_commit
 from share_spark.delta.table_log import TableLog
 from share_spark.model.errors import StateError
-from share_spark.spark.files import StorageFiles, files_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,22 +69,23 @@ class DirectAppends:
 
     directory: str
     log: TableLog
-    storage: StorageFiles
 
     @classmethod
     def to(cls, spark: SparkSession, directory: str) -> DirectAppends:
         """Raises UnknownTableError: only Spark's writer may append there."""
-        storage = files_at(spark, directory)
-        log = TableLog.open(CommitFiles(spark, directory))
+        log = TableLog.open(CommitFiles.at(spark, directory))
         log.check_can_append()
-        return cls(directory=directory.rstrip("/"), log=log, storage=storage)
+        return cls(directory=directory.rstrip("/"), log=log)
 
     def write(self, rows: pa.Table, values: Mapping[str, str]) -> DataFile:
-        """A file with ``rows``, which have all columns but the table's partition columns. It is in no commit yet."""
+        """A file with ``rows``, which have all columns but the table's partition columns. It is in no commit yet.
+
+        Raises StateError (the table is gone), and what the storage raises."""
+        self._check_there()
         content = io.BytesIO()
         pq.write_table(rows, content, compression="snappy", coerce_timestamps="us")
         path = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
-        self.storage.write(f"{self.directory}/{path}", content.getvalue())
+        self.log.files.storage.write(f"{self.directory}/{path}", content.getvalue())
         return DataFile(path=path, size=content.tell(), rows=rows.num_rows, values=values)
 
     def commit(
@@ -101,8 +101,9 @@ class DirectAppends:
         Raises what ``meanwhile`` raises, UnknownTableError (the table has changed), StateError (it is gone), and then
         nothing has happened; what the storage raises, and then it may have happened all the same.
         """
-        while True:
+        if not files:
             self._check_there()
+        while True:
             text = self._text(files, note, transactions or {})
             if self.log.files.commit(self.log.version + 1, text):
                 self.log.take(parse_commit(text))

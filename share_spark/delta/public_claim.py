@@ -187,7 +187,7 @@ class PublicClaim:
 
 def entries_in_log(spark: SparkSession, directory: str, app_ids: Sequence[str]) -> TxnEntries:
     """Of the commits since the last checkpoint, else of the checkpoint."""
-    files = CommitFiles(spark, directory)
+    files = CommitFiles.at(spark, directory)
     for _ in range(_LOOKS):
         found = dict.fromkeys(app_ids, NONE)
         checkpoint, paths = files.checkpoint()
@@ -203,7 +203,7 @@ def entries_in_log(spark: SparkSession, directory: str, app_ids: Sequence[str]) 
 
 def commits_back(spark: SparkSession, directory: str) -> Iterator[TxnCommit]:
     """The commits from the newest down, as far as log clean-up has left them."""
-    files = CommitFiles(spark, directory)
+    files = CommitFiles.at(spark, directory)
     version = files.latest_version()
     while version >= 0 and (text := files.text(version)) is not None:
         yield TxnCommit(version, _numbers(text), parse_commit(text).note)

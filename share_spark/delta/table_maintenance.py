@@ -119,7 +119,7 @@ class KeptTable:
         """Write a checkpoint; Delta then removes commits older than ``delta.logRetentionDuration``, and those older
         than ``log_retention_ms`` that no later checkpoint needs."""
         directory = self.place.directory(self.session)
-        files = CommitFiles(self.session, directory)
+        files = CommitFiles.at(self.session, directory)
         # Delta cannot write one again where it writes in place (S3, GCS): it takes the file that is there for its own
         # and then finds that it has written nothing.
         has_checkpoint = files.checkpoint()[0] == files.latest_version()

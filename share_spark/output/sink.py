@@ -208,7 +208,10 @@ class DeltaSink:
             return claim_sink(self.spark, target, self.writer.writer_epoch)
         with as_sink_error(target.table):
             directory = target.table.directory(self.spark)
-            self._transactions, self._files = AppTransactions(self.spark, directory), CommitFiles(self.spark, directory)
+            self._transactions, self._files = (
+                AppTransactions(self.spark, directory),
+                CommitFiles.at(self.spark, directory),
+            )
             self._version = self._files.latest_version()
             return self._transactions.claim(target.app_id, self.writer.writer_epoch)
 

@@ -71,7 +71,7 @@ class CommitListing:
     @classmethod
     def of(cls, spark: SparkSession, table_directory: str) -> CommitListing:
         """For the table in ``table_directory``."""
-        return cls(CommitFiles(spark, table_directory))
+        return cls(CommitFiles.at(spark, table_directory))
 
     def latest_version(self) -> int:
         """The newest version; -1 for an empty log. Lists the directory: for the start, not for each micro-batch."""

@@ -138,7 +138,7 @@ class TopicTable:
     def _load(self) -> TopicView:
         if not self.location.exists(self.spark):
             raise TopicError(f"there is no topic table at {self.location}")
-        files = CommitFiles(self.spark, self.location.directory(self.spark))
+        files = CommitFiles.at(self.spark, self.location.directory(self.spark))
         version = files.latest_version()
         properties = self.location.properties(self.spark)
         topic_registry.check_properties(str(self.location), properties)

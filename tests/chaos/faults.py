@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from share_spark.delivery.deliver import SparkDelivery
+from share_spark.delta.direct_append import DirectAppends
 from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.output.dead_letters import DeltaDeadLetters
 from share_spark.output.sink import DeltaOutput, DeltaSink
 from share_spark.output.spark_dead_letters import SparkDeadLetters
-from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
+from share_spark.state.tables import LOG_TABLE
 from tests.chaos.sessions import process, send, send_to_session
 
 SESSION, JVM, DRIVER, WORKER, EXECUTOR, PAUSE = "session", "jvm", "driver", "worker", "executor", "pause"
@@ -65,8 +66,12 @@ class Point(NamedTuple):
     once: bool = False
 
 
-def _of_records(_store: Any, own: Any, **_: Any) -> bool:
-    return bool(own.kind == "records")
+def _of_records(appends: DirectAppends, *_: Any, note: str = "", **__: Any) -> bool:
+    return LOG_TABLE in appends.directory and '"kind":"records"' in note
+
+
+def _to_log(appends: DirectAppends, *_: Any) -> bool:
+    return LOG_TABLE in appends.directory
 
 
 def _stopping(_engine: Any, _batch: int, *, stopping: bool = False) -> bool:
@@ -93,8 +98,8 @@ POINTS = {
     "after dead letters are announced": Point(SparkDeadLetters, "announce", after=True),
     "before the append": Point(_STORE, "commit"),
     "during the append": Point(_STORE, "commit"),
-    "after the append": Point(GroupLog, "look_for_claims", only=_of_records),
-    "after the look": Point(GroupLog, "look_for_claims", after=True, only=_of_records),
+    "after the rows are in a file": Point(DirectAppends, "write", after=True, only=_to_log),
+    "after the append": Point(DirectAppends, "commit", after=True, only=_of_records),
     "before forgetting": Point(DeltaSink, "forget"),
     "after forgetting": Point(DeltaSink, "forget", after=True),
     "before dead letters are written": Point(SparkDeadLetters, "write"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from share_spark.delta.location import Location
+from share_spark.delta.direct_append import DirectAppends
 from share_spark.maintenance.retention import segments_below
 from share_spark.model.errors import FencedError
 from share_spark.state.commits import CommitNote
@@ -164,15 +164,15 @@ def test_a_claim_lies_above_all_that_its_predecessor_may_prune(
     busy.produce(1)
     old = busy.engine()
     old.run()
-    append, left = Location.append, [lambda: (old.run(), old.run())]
+    write, left = DirectAppends.write, [lambda: (old.run(), old.run())]
 
-    def overtaken(self: Location, *given: Any) -> None:
+    def overtaken(self: DirectAppends, *given: Any) -> Any:
         while left:
             left.pop()()
-        append(self, *given)
+        return write(self, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Location, "append", overtaken)
+        patch.setattr(DirectAppends, "write", overtaken)
         new = busy.delta_store(busy, "new")
         assert new.claim().writer_epoch == 2
     assert new.segment > old.store.segment

@@ -74,9 +74,10 @@ def test_a_long_fragmented_segment_is_restored_in_little_memory(spark: SparkSess
 
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_the_frame_goes_on_under_the_settings_of_the_user(
-    spark: SparkSession, tmp_path: Path, parallelism: int
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism: int
 ) -> None:
     """Rows come to a load few at a time; a micro-batch is none of that."""
+    monkeypatch.setattr(DeltaWorld, "most_on_driver", 0)
     world = DeltaWorld(spark, str(tmp_path / "state"), partitions=parallelism)
     world.produce(2)
     world.engine().run()

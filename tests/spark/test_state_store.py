@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
+from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
 from share_spark.model.errors import FencedError, StateError
 from share_spark.spark.frames import unpersist
@@ -17,13 +18,49 @@ from share_spark.state import group_log
 from share_spark.state.buckets import bucket_numbers
 from share_spark.state.commits import NotedCommit
 from share_spark.state.tables import log_table
-from tests.support.engine_on_delta import DeltaWorld
+from tests.support.engine_on_delta import DeltaWorld, only_on_spark
 from tests.support.engine_world import ACCEPT, GROUP, RELEASE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 UPDATES = "share__coordinator__snapshot__update__records__per__snapshot"
+
+
+@pytest.fixture(params=["driver", "Spark"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the state is and who appends: on the driver and directly, or on the executors and Spark."""
+    if request.param == "Spark":
+        only_on_spark(monkeypatch)
+    return str(request.param)
+
+
+def test_the_state_moves_to_the_executors_and_back(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it grows and shrinks; what it says is what a group says whose state never moves."""
+    monkeypatch.setattr(DeltaWorld, "most_on_driver", 12)
+    rounds, places = [0], []
+
+    def handler(_topic: str, _partition: int, offset: int, _count: int) -> Any:
+        return RELEASE if offset % 2 and rounds[0] < 6 else ACCEPT
+
+    moving = DeltaWorld(spark, str(tmp_path / "moving"), partitions=2, handler=handler, **{UPDATES: 2})
+    staying = DeltaWorld(spark, str(tmp_path / "staying"), partitions=2, handler=handler, **{UPDATES: 2})
+    monkeypatch.setattr(staying, "most_on_driver", 1_000, raising=False)
+    engines = [world.engine() for world in (moving, staying)]
+    for turn in range(12):
+        rounds[0] = turn
+        for world, engine in zip((moving, staying), engines, strict=True):
+            world.produce(6 if turn < 3 else 1, turn % 2)
+            engine.run()
+        assert moving.windows() == staying.windows(), turn
+        places.append(engines[0].store.live.state.on_driver is not None)
+        assert engines[1].store.live.state.on_driver is not None
+    assert places[0], places
+    assert not all(places), places
+    assert places[-1], places
+    assert moving.calls == staying.calls
 
 
 def test_the_log_gives_the_live_state_after_every_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
@@ -76,7 +113,7 @@ def test_a_segment_begins_with_every_share_partition_idle_ones_included(spark: S
 
 
 def test_a_second_engine_fences_the_first_and_the_rows_of_the_zombie_do_not_count(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, way: str
 ) -> None:
     world = DeltaWorld(spark, str(tmp_path / "state"))
     world.produce(3)
@@ -85,7 +122,8 @@ def test_a_second_engine_fences_the_first_and_the_rows_of_the_zombie_do_not_coun
     successor = world.engine()
     with pytest.raises(FencedError, match="writer epoch 2"):
         zombie.run()
-    assert log_table(world.location).load(spark).where("batch_id = 1").count() == 1
+    written = log_table(world.location).load(spark).where("batch_id = 1").count()
+    assert written == (1 if way == "Spark" else 0), "only what compares and swaps is refused before it is written"
     assert world.windows() == ["0-3: 0-2 Q1"]
     world.clock.advance(30_000)
     successor.run()
@@ -126,19 +164,23 @@ def test_of_two_claims_of_one_epoch_the_first_wins(
 @contextmanager
 def append_fails_once(happened: bool, at: int) -> Iterator[None]:
     """The ``at``th append from now raises, after it has happened or instead."""
-    append = Location.append
     left = [at]
 
-    def failing(self: Location, *given: Any) -> None:
-        left[0] -= 1
-        if left[0] or happened:
-            append(self, *given)
-        if left[0] == 0:
-            raise OSError("timed out")
+    def failing(append: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*given: Any, **named: Any) -> Any:
+            left[0] -= 1
+            result = append(*given, **named) if left[0] or happened else None
+            if left[0] == 0:
+                raise OSError("timed out")
+            return result
+
+        return wrapped
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Location, "append", failing)
+        patch.setattr(Location, "append", failing(Location.append))
+        patch.setattr(DirectAppends, "commit", failing(DirectAppends.commit))
         yield
+    assert left[0] <= 0, "no append failed"
 
 
 @pytest.mark.parametrize("happened", [True, False])
@@ -184,10 +226,13 @@ def test_a_look_at_the_log_that_breaks_half_way_forgets_nothing(spark: SparkSess
     assert world.windows() == ["3-3"]
 
 
-def test_a_frame_that_was_lost_is_rebuilt_from_the_log(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_frame_that_was_lost_is_rebuilt_from_the_log(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = DeltaWorld(spark, str(tmp_path / "state"), partitions=2)
     world.produce(2, 0)
     world.produce(2, 1)
+    monkeypatch.setattr(DeltaWorld, "most_on_driver", 0)
     engine = world.engine(available_now=True)
     engine.run()
     unpersist(engine.store.live.state.frame)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
+from share_spark.delta.table_log import UnknownTableError
+from share_spark.state.driver_states import MOST_WEIGHT
 from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
 from share_spark.state.state_view import read_state
@@ -18,7 +23,9 @@ _LETTER_OF = {"Available": LETTERS[0], "Acquired": LETTERS[1], "Acknowledged": L
 
 
 class DeltaWorld(InMemoryGroup):
-    """``directory``: the state location."""
+    """``directory``: the state location. ``most_on_driver``: 0 keeps the state on the executors."""
+
+    most_on_driver: int = MOST_WEIGHT
 
     def __init__(
         self,
@@ -39,6 +46,7 @@ class DeltaWorld(InMemoryGroup):
             limits=self.limits,
             updates_per_snapshot=self.config.updates_per_snapshot,
             audit=self.config.history_retention_ms > 0,
+            most_on_driver=self.most_on_driver,
         )
 
     def frame(self) -> DataFrame:
@@ -51,6 +59,16 @@ class DeltaWorld(InMemoryGroup):
     def versions(self, table: str = "share_state_log") -> int:
         """Commits of a table."""
         return self.location.table(table).delta_table(self.spark).history().count()
+
+
+def only_on_spark(patch: pytest.MonkeyPatch) -> None:
+    """The state is on the executors, and whatever is appended to the log is appended by Spark."""
+
+    def refuse(*_: object) -> None:
+        raise UnknownTableError("a test")
+
+    patch.setattr(DeltaWorld, "most_on_driver", 0)
+    patch.setattr(DirectAppends, "to", refuse)
 
 
 def _window(row: object) -> str:
