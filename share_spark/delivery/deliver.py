@@ -39,6 +39,7 @@ from share_spark.delivery.result import DeliveryResult, decoded, held, read_once
 from share_spark.delivery.runs import OUTPUT_COLUMN, RUN_SCHEMA, RunLog
 from share_spark.delivery.traces import WORKER_LOST, codes_of, member_traces, read_delivery
 from share_spark.delivery.worker import DELIVERY_PROPERTY, TASK_COLUMN, DeliveryRun, HandlerTask, Terms, packed
+from share_spark.delta.data_file import DataFile
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, ErrorRun, MemberTrace, TopicLog
 from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, ascending
 from share_spark.handlers.handler import HANDLER_COLUMNS, KEY_COLUMNS, Handler, HandlerKind
@@ -54,13 +55,15 @@ _log = logging.getLogger(__name__)
 class SparkDelivery:
     """Delivery port: one Spark job per micro-batch, with as many tasks as there are cores.
 
-    Output rows of a delivery are kept until the next one.
+    Output rows of a delivery are kept until the next one. ``output_directory``: where workers write them to files,
+    which they can if all run where the directory is.
     """
 
     spark: SparkSession
     log: TopicLog
     handler: Handler
     budget_ms: int = 10_000
+    output_directory: str | None = None
     _place: LedgerPlace | None = None
     _result: DeliveryResult = field(default_factory=DeliveryResult)
     _seconds_per_record: float | None = None
@@ -94,6 +97,7 @@ class SparkDelivery:
             topic=topics.pop() if len(topics) == 1 else None,
             place=self._started,
             terms=Terms(self.budget_ms / 1_000, self._seconds_per_record, in_turn),
+            output_directory=self.output_directory,
         )
         if result.entered and not in_turn:
             self._seconds_per_record = result.busy_s * tasks / result.entered
@@ -105,9 +109,9 @@ class SparkDelivery:
         )
 
     @property
-    def outputs(self) -> DataFrame | None:
-        """The output rows of the last delivery, None if there are none."""
-        return self._result.outputs
+    def outputs(self) -> DataFrame | Sequence[DataFile] | None:
+        """The output rows of the last delivery, as a frame or in files; None if there are none."""
+        return self._result.files or self._result.outputs
 
     def close(self) -> None:
         """Free the output rows of the last delivery."""
@@ -153,13 +157,14 @@ def deliver(
     topic: str | None = None,
     place: LedgerPlace | None = None,
     terms: Terms | None = None,
+    output_directory: str | None = None,
 ) -> DeliveryResult:
     """Calls ``handler`` on ``records`` (RECORD_COLUMNS and delivery_count int) and returns what it said of each.
 
     ``records`` are exactly the acquired ones, each once, lazy, in as many tasks as shall run at a time. ``topic``: all
     records are of this one topic, so its name need not travel with each of them. ``place``: where workers keep their
     ledgers. Output rows of records that are not accepted are dropped in the worker; the result must be closed when
-    those of the accepted ones have been read.
+    those of the accepted ones have been read. ``output_directory``: workers write the rows to files there.
 
     Raises ShareError (a record was read twice, a handler that cannot be sent); then nothing is known. What is wrong
     with the delivery as a whole is the ``fault`` of the result.
@@ -168,7 +173,7 @@ def deliver(
         return _of_frame(records, handler)
     if place is None:
         place = LedgerPlace(group="deliver", member_id=uuid.uuid4().hex)
-        result = deliver(records, handler, topic=topic, place=place, terms=terms)
+        result = deliver(records, handler, topic=topic, place=place, terms=terms, output_directory=output_directory)
         place.forget([place.member_id])
         return result
     place.clear()
@@ -179,10 +184,11 @@ def deliver(
         delivery=uuid.uuid4().hex,
         topic=topic,
         output=handler.output,
+        output_directory=output_directory,
         terms=terms or Terms(),
     )
     frame = _handled(records, handler, task)
-    return _plain(frame, task) if handler.output is None else _with_output(frame, task)
+    return _with_output(frame, task) if task.sends_output else _plain(frame, task)
 
 
 def _of_frame(records: DataFrame, handler: Handler) -> DeliveryResult:
@@ -282,12 +288,12 @@ def _handled(records: DataFrame, handler: Handler, task: HandlerTask) -> DataFra
     keys = (*(KEY_COLUMNS if task.topic is None else KEY_COLUMNS[1:]), "delivery_count")
     columns = [*wanted, *(name for name in keys if name not in wanted)]
     chosen = [_HEADERS if name == "headers" else name for name in columns]
-    return with_task_thread(records, chosen, TASK_COLUMN).mapInArrow(task, _sent_type(handler))
+    return with_task_thread(records, chosen, TASK_COLUMN).mapInArrow(task, _sent_type(task))
 
 
-def _sent_type(handler: Handler) -> StructType:
+def _sent_type(task: HandlerTask) -> StructType:
     """What a task sends, in Spark's terms."""
-    if handler.output is None:
+    if task.output is None or not task.sends_output:
         return RUN_TYPE
-    output = from_arrow_schema(pa.schema([field.with_nullable(True) for field in handler.output]))
+    output = from_arrow_schema(pa.schema([field.with_nullable(True) for field in task.output]))
     return StructType([*RUN_TYPE.fields, StructField(OUTPUT_COLUMN, output)])

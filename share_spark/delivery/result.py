@@ -20,7 +20,7 @@ can hold, but computed once.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -40,10 +40,12 @@ from share_spark.delivery.runs import (
     SPECIAL,
     UNKNOWN_THREAD,
     VIOLATION,
+    WRITTEN,
     RunColumn,
     Runs,
 )
 from share_spark.delivery.traces import WORKER_LOST
+from share_spark.delta.data_file import DataFile
 from share_spark.engine.ports import AcknowledgedSpan, ErrorRun
 from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, offsets_in
 from share_spark.handlers.acknowledgement import Ack
@@ -65,7 +67,7 @@ class DeliveryResult:
     ``lost``: the job died with its workers, and nothing is known of what is in no run. ``entered`` records kept the
     busiest worker for ``busy_s`` seconds. ``outputs``: the output rows of accepted records, lazy, in the declared
     schema; None if there are none. They are kept on the executors until ``close``; once an executor has died with some
-    of them, reading raises OutputLostError inside Spark.
+    of them, reading raises OutputLostError inside Spark. ``files``: instead, where workers wrote the rows themselves.
     """
 
     partitions: Mapping[TopicPartition, AcknowledgedSpan] = field(default_factory=dict)
@@ -77,6 +79,7 @@ class DeliveryResult:
     outputs: DataFrame | None = None
     free: Callable[[], None] | None = None
     unknown_thread: str | None = None
+    files: Sequence[DataFile] = ()
 
     def close(self) -> None:
         """Free the output rows. Safe to call twice."""
@@ -140,6 +143,7 @@ def decoded(table: pa.Table, settle: Settle) -> DeliveryResult:
         entered=sum(entered for entered, _ in measured),
         busy_s=max((busy for _, busy in measured), default=0) / 1e6,
         produced={row["first_offset"]: row["last_offset"] for row in rows if row["ack"] == PRODUCED},
+        files=[DataFile.from_json(row["error"]) for row in rows if row["ack"] == WRITTEN],
         unknown_thread=next((row["error"] for row in rows if row["ack"] == UNKNOWN_THREAD), None),
     )
 

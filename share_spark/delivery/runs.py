@@ -54,6 +54,9 @@ UNKNOWN_THREAD = -26
 """Code of a row that says in ``error`` how Spark calls a task's thread, where that does not show the attempt of the
 stage."""
 
+WRITTEN = -27
+"""Code of a row that says in ``error`` which file of output rows a task has written (``DataFile.to_json``)."""
+
 SPECIAL = -20
 """All lower codes are of rows of other kinds."""
 

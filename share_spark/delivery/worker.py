@@ -31,10 +31,12 @@ from pyspark import TaskContext, cloudpickle
 from share_spark.delivery.calling import CallOutcome, Calls, call_handler, overrun_text, watched_code
 from share_spark.delivery.ledger import CallLedger, CallStatus, LedgerEntries
 from share_spark.delivery.ledger_place import LedgerPlace
+from share_spark.delivery.output_file import OutputFile
 from share_spark.delivery.runs import (
     FAULT,
     UNKNOWN_THREAD,
     VIOLATION,
+    WRITTEN,
     RunLog,
     measured_row,
     output_batches,
@@ -99,8 +101,9 @@ class HandlerTask:
     TASK_COLUMN, to RUN_SCHEMA, with OUTPUT_COLUMN if there is an ``output`` schema.
 
     ``payload``: the packed handler of this ``name``. ``topic``: all records are of this one, and the column is left
-    out. ``delivery``: the id of the delivery outside which it must not run. Answers of a task leave at its end,
-    output rows batch by batch. A contract that is broken as a whole leaves as the one row that says so.
+    out. ``delivery``: the id of the delivery outside which it must not run. ``output_directory``: where workers write
+    files of output rows; None: the rows leave with the runs. Answers of a task leave at its end, output rows batch by
+    batch. A contract that is broken as a whole leaves as the one row that says so.
     """
 
     name: str
@@ -109,7 +112,13 @@ class HandlerTask:
     delivery: str
     topic: str | None = None
     output: pa.Schema | None = None
+    output_directory: str | None = None
     terms: Terms = field(default_factory=Terms)
+
+    @property
+    def sends_output(self) -> bool:
+        """Do output rows leave with the runs?"""
+        return self.output is not None and self.output_directory is None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         """Raises OutputLostError outside its delivery."""
@@ -134,8 +143,21 @@ class _TaskRun:
     is_sure: bool
     calls: Calls | None = None
     produced: int = 0
+    file: OutputFile | None = None
 
     def results(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The runs, and the output rows unless they go to a file."""
+        if self.task.output_directory is None:
+            yield from self._results(batches)
+            return
+        self.file = OutputFile(self.task.output_directory)
+        try:
+            yield from self._results(batches)
+        except BaseException:
+            self.file.discard()
+            raise
+
+    def _results(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = self.task
         log = RunLog(task.topic)
         entries = self.ledger.settle(self._lost_error())
@@ -158,8 +180,10 @@ class _TaskRun:
             yield self._row(log.batch())
         entered, busy_s = (calls.entered, calls.busy_s) if calls is not None else (0, 0.0)
         yield self._row(measured_row(int(known.sum()) + entered, busy_s))
-        if task.output is not None:
+        if task.sends_output:
             yield self._row(produced_row(_attempt_id(), self.produced))
+        if self.file is not None and (written := self.file.close()) is not None:
+            yield self._row(special_row(WRITTEN, written.to_json()))
 
     def _handled(self, batches: Iterable[pa.RecordBatch], log: RunLog, has_entries: bool) -> Iterator[pa.RecordBatch]:
         handler = _unpacked(self.task.name, self.task.payload)
@@ -217,11 +241,15 @@ class _TaskRun:
             yield from self._sent(pa.ipc.open_stream(io.BytesIO(chunk)).read_all())
 
     def _sent(self, outputs: pa.Table) -> Iterator[pa.RecordBatch]:
+        if self.file is not None:
+            self.file.write(outputs)
+            return
         self.produced += outputs.num_rows
         yield from output_batches(outputs)
 
     def _row(self, runs: pa.RecordBatch) -> pa.RecordBatch:
-        return runs if self.task.output is None else with_output_column(runs, self.task.output)
+        output = self.task.output
+        return with_output_column(runs, output) if self.task.sends_output and output is not None else runs
 
     @property
     def _stuck(self) -> Path:

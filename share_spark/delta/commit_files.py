@@ -40,6 +40,12 @@ class CommitFile:
     blind: bool
     actions: tuple[Mapping[str, Any], ...] = field(default=(), compare=False, repr=False)
 
+    @property
+    def transactions(self) -> dict[str, int]:
+        """The number of each writer that the commit has set (``txn`` actions)."""
+        entries = (action["txn"] for action in self.actions if "txn" in action)
+        return {entry["appId"]: int(entry["version"]) for entry in entries}
+
 
 class CommitFiles:
     """The ``_delta_log`` of the table in ``directory``, on ``storage``."""

@@ -14,19 +14,17 @@ every storage (``StorageFiles.commit``). Such appends stay Spark's.
 
 from __future__ import annotations
 
-import io
 import json
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from share_spark.delta.commit_files import CommitFile, CommitFiles, parse_commit
+from share_spark.delta.data_file import DataFile, new_path, parquet_of
 from share_spark.delta.table_log import TableLog
 from share_spark.model.errors import StateError
 
@@ -37,30 +35,6 @@ _ENGINE = "share_spark"
 
 Meanwhile = Callable[[CommitFile], None]
 """Called with each commit of others that came before ours; raises if ours must not follow it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataFile:
-    """A Parquet file that is in the table's directory and not yet in its log. ``path``: relative to the directory.
-    ``values``: of the partition columns, as text."""
-
-    path: str
-    size: int
-    rows: int
-    values: Mapping[str, str]
-
-    def to_action(self, now_ms: int) -> dict[str, Any]:
-        """Delta's ``add``."""
-        return {
-            "add": {
-                "path": quote(self.path),
-                "partitionValues": dict(self.values),
-                "size": self.size,
-                "modificationTime": now_ms,
-                "dataChange": True,
-                "stats": json.dumps({"numRecords": self.rows}),
-            }
-        }
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,11 +56,9 @@ class DirectAppends:
 
         Raises StateError (the table is gone), and what the storage raises."""
         self._check_there()
-        content = io.BytesIO()
-        pq.write_table(rows, content, compression="snappy", coerce_timestamps="us")
-        path = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
-        self.log.files.storage.write(f"{self.directory}/{path}", content.getvalue())
-        return DataFile(path=path, size=content.tell(), rows=rows.num_rows, values=values)
+        content, path = parquet_of(rows), new_path()
+        self.log.files.storage.write(f"{self.directory}/{path}", content)
+        return DataFile(path=path, size=len(content), stats={"numRecords": rows.num_rows}, values=values)
 
     def commit(
         self,

@@ -122,6 +122,16 @@ class TableLog:
             if mark is None or any(name.startswith(mark) for name in self._marks()):
                 raise UnknownTableError(f"the table has the feature {feature}")
 
+    def check_has_plain_columns(self) -> None:
+        """For files that others write: nothing has to be worked out or checked for a row. Raises UnknownTableError."""
+        if self.partition_columns:
+            raise UnknownTableError(f"the table is partitioned by {', '.join(self.partition_columns)}")
+        schema = json.loads(self.metadata["schemaString"])
+        if (column := _required_column(schema)) is not None:
+            raise UnknownTableError(f"column {column} must not be null")
+        if any(name == "__CHAR_VARCHAR_TYPE_STRING" for name in _column_metadata(schema)):
+            raise UnknownTableError("the table has columns of limited length")
+
     def _marks(self) -> Iterator[str]:
         for name, value in self.properties.items():
             if (name, value) != (_MARKS["columnMapping"], "none"):
@@ -154,6 +164,16 @@ def _column_metadata(kind: Any) -> Iterator[str]:
         yield from _column_metadata(column["type"])
     for inside in ("elementType", "keyType", "valueType"):
         yield from _column_metadata(kind.get(inside))
+
+
+def _required_column(kind: Any) -> str | None:
+    """The first one that may not be null, in a schema's JSON."""
+    for column in kind.get("fields", ()) if isinstance(kind, dict) else ():
+        if not column["nullable"]:
+            return str(column["name"])
+        if (inside := _required_column(column["type"])) is not None:
+            return inside
+    return None
 
 
 def _checkpoint_actions(files: CommitFiles, path: str) -> Iterable[Mapping[str, Any]]:

@@ -16,32 +16,33 @@ is absorbed by a state row that it wrote before the claim of the group, or it wo
 The journal is beside the state, the numbers are in the sink's own log (``app_transactions``). A claim is journaled too,
 so that an engine that was given another sink is fenced in the one that it writes to.
 
-``DeltaOutput`` is the engine's port. The rows come from the delivery, which keeps them on the executors; the
-acknowledgements are the payload of the sink's journal entry, in Arrow, so that the next engine can absorb them if this
-one ends before it has done so.
+``DeltaOutput`` is the engine's port. Where the table is plain and on this machine, the workers have written the rows to
+files in its directory, and a commit that compares and swaps names them (``direct_append``). Else they are kept on the
+executors until Spark's writer has appended them.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from share_spark.delivery.deliver import SparkDelivery
 from share_spark.delta.app_transactions import AppTransactions
-from share_spark.delta.commit_files import CommitFiles
+from share_spark.delta.commit_files import CommitFile, CommitFiles
+from share_spark.delta.data_file import DataFile
+from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.journal import OUTPUT, Journal
 from share_spark.delta.location import Location
-from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, Claim, CommittedOutput, ErrorRun
-from share_spark.engine.ranges import AcknowledgedRanges
+from share_spark.delta.table_log import UnknownTableError
+from share_spark.engine.ports import AcknowledgedSpans, Claim, CommittedOutput
 from share_spark.model.errors import FencedError, OutputLostError, OutputUnknownError, SinkError, StateError
-from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
+from share_spark.model.ids import BatchStamp
+from share_spark.output.payload import from_payload, to_payload
 from share_spark.output.sink_journal import (
     SinkEntry,
     SinkTarget,
@@ -52,12 +53,15 @@ from share_spark.output.sink_journal import (
 )
 from share_spark.output.sink_table import prepare_table
 from share_spark.spark.errors import JVM_ERRORS, first_line
+from share_spark.spark.public_files import LocalFiles, local_path
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
 _log = logging.getLogger(__name__)
+
+_APPEND_ERRORS: tuple[type[Exception], ...] = (*JVM_ERRORS, NotImplementedError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +98,7 @@ class DeltaSink:
     table: Location
     _writer: SinkWriter | None = None
     _transactions: AppTransactions | None = None
+    _direct: DirectAppends | None = None
     _files: CommitFiles | None = None
     _version: int = -1
     _unabsorbed: set[BatchStamp] = field(default_factory=set)
@@ -134,7 +139,12 @@ class DeltaSink:
         self._unabsorbed.add(last)
         return left[last].payload
 
-    def commit(self, stamp: BatchStamp, rows: DataFrame | None, payload: bytes) -> None:
+    @property
+    def directory_for_workers(self) -> str | None:
+        """Where workers write files of output rows; None: not here, Spark's writer takes the rows."""
+        return local_path(self._direct.directory) if self._direct is not None else None
+
+    def commit(self, stamp: BatchStamp, rows: DataFrame | Sequence[DataFile] | None, payload: bytes) -> None:
         """Append ``rows``, and with them ``payload`` counts. Without rows nothing happens here.
 
         Raises FencedError (a later engine has claimed the sink), SinkError (it refused the rows), OutputLostError (the
@@ -155,7 +165,6 @@ class DeltaSink:
                 f"sink {self.table} does not say what is in it: {first_line(unknown)}"
             ) from unknown
         self._unabsorbed.add(stamp)
-        threading.Thread(target=self._warm, name="share-spark-sink-warm", daemon=True).start()
 
     def forget(self) -> None:
         """A state row that counts has absorbed all that ``claim`` returned and ``commit`` wrote. Raises StateError."""
@@ -213,21 +222,59 @@ class DeltaSink:
                 CommitFiles.at(self.spark, directory),
             )
             self._version = self._files.latest_version()
-            return self._transactions.claim(target.app_id, self.writer.writer_epoch)
+            delivered = self._transactions.claim(target.app_id, self.writer.writer_epoch)
+            self._direct = self._direct_appends(directory)
+            return delivered
+
+    def _direct_appends(self, directory: str) -> DirectAppends | None:
+        """None where Spark has to write the rows."""
+        try:
+            appends = DirectAppends.to(self.spark, directory)
+            appends.log.check_has_plain_columns()
+        except UnknownTableError as reason:
+            _log.warning("sink %s: rows are appended by Spark, which takes longer: %s", self.table, reason)
+            return None
+        is_here = local_path(directory) is not None and isinstance(appends.log.files.storage, LocalFiles)
+        return appends if is_here else None
 
     def _note(self, stamp: BatchStamp) -> str:
         """``userMetadata`` of the append, by which it is found again."""
         note = {"share_spark": 1, "kind": "output", "app_id": self.writer.app_id, "run_id": self.writer.run_id}
         return json.dumps({**note, **stamp._asdict()}, separators=(",", ":"))
 
-    def _append(self, rows: DataFrame, stamp: BatchStamp) -> Exception | None:
+    def _append(self, rows: DataFrame | Sequence[DataFile], stamp: BatchStamp) -> Exception | None:
         """What was raised; the rows may be there all the same, and where nothing was raised they need not be."""
-        options = {"txnAppId": self.writer.app_id, "txnVersion": str(stamp.number), "userMetadata": self._note(stamp)}
         try:
-            self.table.append(rows, options)
-        except JVM_ERRORS as fault:
+            if isinstance(rows, DataFrame):
+                options = {"txnAppId": self.writer.app_id, "txnVersion": str(stamp.number)}
+                self.table.append(rows, options | {"userMetadata": self._note(stamp)})
+            else:
+                self._append_files(rows, stamp)
+        except _APPEND_ERRORS as fault:
             return fault
         return None
+
+    def _append_files(self, files: Sequence[DataFile], stamp: BatchStamp) -> None:
+        """One commit that nobody else can have come before who may not."""
+        assert self._direct is not None
+
+        def meanwhile(commit: CommitFile) -> None:
+            number = commit.transactions.get(self.writer.app_id, stamp.number)
+            if number > stamp.number:
+                raise self._fenced(stamp, number)
+
+        known = self._direct.log.transactions.get(self.writer.app_id, stamp.number)
+        if known > stamp.number:  # since before our first look at the log
+            raise self._fenced(stamp, known)
+        numbers = {self.writer.app_id: stamp.number}
+        self._direct.commit(files, note=self._note(stamp), transactions=numbers, meanwhile=meanwhile)
+
+    def _fenced(self, stamp: BatchStamp, number: int) -> FencedError:
+        epoch = BatchStamp.of_number(number).writer_epoch
+        return FencedError(
+            f"another engine has claimed sink {self.table} (writer epoch {epoch}); "
+            f"this one (epoch {stamp.writer_epoch}) stops"
+        )
 
     def _read_back(self, stamp: BatchStamp, fault: Exception | None) -> None:
         """Delta skips an append below the table's number without an error: what counts is the table's log."""
@@ -238,11 +285,7 @@ class DeltaSink:
         if number == stamp.number:
             return
         if number > stamp.number:
-            epoch = BatchStamp.of_number(number).writer_epoch
-            raise FencedError(
-                f"another engine has claimed sink {self.table} (writer epoch {epoch}); "
-                f"this one (epoch {stamp.writer_epoch}) stops"
-            )
+            raise self._fenced(stamp, number)
         if OutputLostError.__name__ in str(fault):
             raise OutputLostError(f"output for {self.table} was lost with its executor before it was written")
         reason = first_line(fault) if fault is not None else "the append is not in its log"
@@ -265,26 +308,6 @@ class DeltaSink:
             self._version += 1
         return found
 
-    def _warm(self) -> None:
-        try:
-            if self._transactions is not None:
-                self._transactions.warm()
-        except Exception:  # noqa: BLE001 - the next append does it itself
-            _log.debug("warming sink %s", self.table, exc_info=True)
-
-
-_ANSWER_FIELDS: list[pa.Field[pa.DataType]] = [
-    pa.field("topic", pa.string()),
-    pa.field("topic_id", pa.string()),
-    pa.field("partition", pa.int32()),
-    pa.field("first_offset", pa.int64()),
-    pa.field("last_offset", pa.int64()),
-    pa.field("answer", pa.int8()),
-    pa.field("error", pa.string()),
-]
-_ANSWERS = pa.schema(_ANSWER_FIELDS)
-"""A row is an acknowledged range (``answer``: the acknowledge type or a ``Loss``), or the error text of a range."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaOutput:
@@ -296,6 +319,7 @@ class DeltaOutput:
     def claim(self, claim: Claim, last_counted: BatchStamp) -> CommittedOutput | None:
         """Raises FencedError, SinkError, StateError."""
         payload = self.sink.claim(SinkWriter.of(self.sink.spark, claim), last_counted)
+        self.delivery.output_directory = self.sink.directory_for_workers
         return None if payload is None else from_payload(claim.group_id, payload)
 
     def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans) -> None:
@@ -308,59 +332,3 @@ class DeltaOutput:
     def forget(self) -> None:
         """Raises StateError."""
         self.sink.forget()
-
-
-def to_payload(output: CommittedOutput) -> bytes:
-    """``output`` as an Arrow stream; its stamp and member are in the schema's metadata."""
-    note = json.dumps([*output.stamp, output.member_id]).encode()
-    table = pa.Table.from_batches(list(_batches(output.answers)), _ANSWERS).replace_schema_metadata({"output": note})
-    stream = pa.BufferOutputStream()
-    with pa.ipc.new_stream(stream, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(stream.getvalue())
-
-
-def from_payload(group_id: str, payload: bytes) -> CommittedOutput:
-    """Undo ``to_payload``."""
-    table = pa.ipc.open_stream(payload).read_all()
-    epoch, batch_id, member_id = json.loads((table.schema.metadata or {})[b"output"])
-    columns = [table.column(name).to_pylist() for name in _ANSWERS.names]
-    ranges: dict[tuple[str, str, int], list[tuple[int, int, int]]] = {}
-    errors: dict[tuple[str, str, int], list[ErrorRun]] = {}
-    for topic, topic_id, partition, first, last, answer, error in zip(*columns, strict=True):
-        at = (topic, topic_id, partition)
-        if answer is None:
-            errors.setdefault(at, []).append(ErrorRun(first, last, error))
-        else:
-            ranges.setdefault(at, []).append((first, last, answer))
-    answers = {
-        SharePartitionKey(group_id, topic_id, partition): AcknowledgedSpan(
-            TopicPartition(topic, partition),
-            AcknowledgedRanges(np.array(found, np.int64)),
-            errors.get((topic, topic_id, partition), ()),
-        )
-        for (topic, topic_id, partition), found in ranges.items()
-    }
-    return CommittedOutput(BatchStamp(epoch, batch_id), member_id, answers)
-
-
-def _batches(answers: AcknowledgedSpans) -> Iterator[pa.RecordBatch]:
-    for key, span in answers.items():
-        first, last, answer = span.ranges.T
-        yield _batch(key, span, first, last, pa.array(answer, pa.int8()), pa.nulls(len(first), pa.string()))
-        if span.errors:
-            low, high, texts = zip(*span.errors, strict=True)
-            yield _batch(key, span, low, high, pa.nulls(len(low), pa.int8()), pa.array(texts, pa.string()))
-
-
-def _batch(
-    key: SharePartitionKey, span: AcknowledgedSpan, first: object, last: object, answer: object, error: object
-) -> pa.RecordBatch:
-    offsets = [pa.array(first, pa.int64()), pa.array(last, pa.int64())]  # type: ignore[call-overload]
-    size = len(offsets[0])
-    key_columns = [
-        pa.repeat(span.partition.topic, size),
-        pa.repeat(key.topic_id, size),
-        pa.repeat(pa.scalar(key.partition, pa.int32()), size),
-    ]
-    return pa.RecordBatch.from_arrays([*key_columns, *offsets, answer, error], schema=_ANSWERS)  # type: ignore[list-item]

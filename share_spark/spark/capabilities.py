@@ -82,11 +82,6 @@ DELTA_TRANSACTIONS = Capability(
     purpose="the number of the last delivery in a sink",
     fallback="the files of the table's log are read",
 )
-SINK_CLAIM = Capability(
-    name="Delta's commits of actions",
-    purpose="claim a sink and carry the last delivery along in one commit",
-    fallback="several empty appends, and the commits are read back",
-)
 DELTA_FILES = Capability(
     name="files of a Delta snapshot",
     purpose="find partitions with many small files",
@@ -173,7 +168,6 @@ ALL: tuple[Capability, ...] = (
     LOG_STORE,
     DELTA_SNAPSHOT,
     DELTA_TRANSACTIONS,
-    SINK_CLAIM,
     DELTA_FILES,
     LOG_CLEANUP,
     CLONED_SESSION,

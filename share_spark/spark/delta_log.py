@@ -1,14 +1,12 @@
 """Delta's own view of a table's log, through the gateway into the JVM: what its Python API does not have, or only as a
 query that takes ten times as long. Paths only.
 
-The functions with a public fallback take it by themselves (``capabilities.use``); ``delta_log``, ``newest`` and
-``DeltaTransaction`` are the private API itself.
+The functions with a public fallback take it by themselves (``capabilities.use``); ``delta_log`` and ``newest`` are the
+private API itself.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from delta.tables import DeltaTable
@@ -139,34 +137,3 @@ def transaction_number(spark: SparkSession, directory: str, app_id: str) -> int:
     """A writer's number in the newest version, NONE if it has none. A job unless this version was asked before."""
     found = newest(spark, directory).transactions().get(app_id)
     return int(found.get()) if found.isDefined() else NONE
-
-
-def warm_transactions(spark: SparkSession, directory: str) -> None:
-    """Have Delta work out the transactions of the newest version that it knows, and keep them."""
-    delta_log(spark, directory).unsafeVolatileSnapshot().transactions()
-
-
-class DeltaTransaction:
-    """One of Delta's optimistic transactions: what it has read must not have moved when it commits."""
-
-    def __init__(self, spark: SparkSession, directory: str) -> None:
-        jvm: Any = spark._jvm
-        nothing = jvm.scala.Option.empty()
-        self._jvm = jvm
-        self._transaction = delta_log(spark, directory).startTransaction(nothing, nothing)
-
-    def number(self, app_id: str) -> int:
-        """A writer's number, NONE if it has none."""
-        return int(self._transaction.txnVersion(app_id))
-
-    def commit(self, numbers: Mapping[str, int]) -> None:
-        """Set these numbers; NONE is left out."""
-        delta = self._jvm.org.apache.spark.sql.delta
-        now = self._jvm.scala.Some(int(time.time() * 1_000))
-        actions = self._jvm.java.util.ArrayList()
-        for app_id, number in numbers.items():
-            if number != NONE:
-                actions.add(delta.actions.SetTransaction(app_id, number, now))
-        operation = getattr(getattr(delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
-        as_scala = self._jvm.scala.jdk.javaapi.CollectionConverters.asScala
-        self._transaction.commit(as_scala(actions).toList(), operation)

@@ -119,28 +119,12 @@ def _snapshot(place: Place) -> None:
 
 
 def _transactions(place: Place) -> None:
-    from share_spark.spark.delta_log import NONE, transaction_number, warm_transactions
+    from share_spark.spark.delta_log import NONE, transaction_number
 
     _expect(transaction_number(place.spark, place.table, "nobody"), NONE)
     rows = place.spark.range(0, 1, 1, 1).write.format("delta").mode("append")
     rows.option("txnAppId", "probe").option("txnVersion", "7").save(place.table)
     _expect(transaction_number(place.spark, place.table, "probe"), 7)
-    warm_transactions(place.spark, place.table)
-
-
-def _claim(place: Place) -> None:
-    from share_spark.spark.delta_log import NONE, DeltaTransaction, transaction_number
-
-    first, second = DeltaTransaction(place.spark, place.table), DeltaTransaction(place.spark, place.table)
-    _expect((first.number("claim"), second.number("claim")), (NONE, NONE))
-    first.commit({"claim": 1, "claim/delivered": 0})
-    _expect(transaction_number(place.spark, place.table, "claim/delivered"), 0)
-    try:
-        second.commit({"claim": 2})
-    except Exception as fault:  # noqa: BLE001 - Delta's Python class is not always raised
-        _expect("Concurrent" in str(fault) + type(fault).__name__, True)
-    else:
-        raise ProbeError("two transactions that have read one entry were both committed")
 
 
 def _table_files(place: Place) -> None:
@@ -306,7 +290,6 @@ PROBES: Mapping[str, Probe] = {
     known.LOG_STORE.name: _log_store,
     known.DELTA_SNAPSHOT.name: _snapshot,
     known.DELTA_TRANSACTIONS.name: _transactions,
-    known.SINK_CLAIM.name: _claim,
     known.DELTA_FILES.name: _table_files,
     known.LOG_CLEANUP.name: _log_cleanup,
     known.CLONED_SESSION.name: _cloned,

@@ -38,6 +38,11 @@ def scheme_of(path: str) -> str | None:
     return found[1].lower() if found else None
 
 
+def local_path(path: str) -> str | None:
+    """Of a local file or directory, for others than Spark and Hadoop; None for one with another scheme."""
+    return str(_local(path)) if scheme_of(path) in (None, "file") else None
+
+
 def create_local(path: str, content: bytes) -> bool:
     """A local file, if there is none; did it? Its directory is there."""
     try:

@@ -7,7 +7,7 @@ import numpy as np
 from share_spark.engine.ports import AcknowledgedSpan, CommittedOutput
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
 from share_spark.model.requests import Loss
-from share_spark.output.sink import from_payload, to_payload
+from share_spark.output.payload import from_payload, to_payload
 
 
 def test_answers_come_back_as_they_were() -> None:

@@ -1,0 +1,136 @@
+"""A Parquet file of a Delta table, and what the table's log says of it. No Spark: workers write such files."""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_COLUMNS_WITH_STATISTICS = 32
+"""Delta's default: the first columns of a table."""
+
+_LONGEST_TEXT = 32
+"""Delta's, for a text in the statistics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A file that is in the table's directory, and belongs to the table once a commit names it. ``path``: relative to
+    the directory. ``values``: of the partition columns, as text. ``stats``: Delta's statistics."""
+
+    path: str
+    size: int
+    stats: Mapping[str, Any]
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """In the file."""
+        return int(self.stats["numRecords"])
+
+    def to_action(self, now_ms: int) -> dict[str, Any]:
+        """Delta's ``add``."""
+        return {
+            "add": {
+                "path": quote(self.path),
+                "partitionValues": dict(self.values),
+                "size": self.size,
+                "modificationTime": now_ms,
+                "dataChange": True,
+                "stats": json.dumps(self.stats),
+            }
+        }
+
+    def to_json(self) -> str:
+        """For the way from a worker to the driver."""
+        return json.dumps([self.path, self.size, self.stats, self.values])
+
+    @classmethod
+    def from_json(cls, text: str) -> DataFile:
+        """Undo ``to_json``."""
+        path, size, stats, values = json.loads(text)
+        return cls(path=path, size=size, stats=stats, values=values)
+
+
+def new_path() -> str:
+    """A name that nobody else gives a file, like those that Spark makes."""
+    return f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
+
+
+def parquet_writer(target: Any, schema: pa.Schema) -> pq.ParquetWriter:
+    """Writes what Spark reads: microseconds, and lists as the format wants them."""
+    return pq.ParquetWriter(
+        target, schema, compression="snappy", coerce_timestamps="us", allow_truncated_timestamps=True
+    )
+
+
+def parquet_of(rows: pa.Table) -> bytes:
+    """The content of a file."""
+    content = io.BytesIO()
+    with parquet_writer(content, rows.schema) as writer:
+        writer.write_table(rows)
+    return content.getvalue()
+
+
+def statistics(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
+    """Delta's statistics of a file of these columns: rows, and of the first ones the least and the greatest value and
+    the nulls, as far as they are known and short. Nested columns and floating-point numbers (NaN) have none."""
+    found: dict[str, Any] = {"numRecords": metadata.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+    if not metadata.num_rows:
+        return {"numRecords": 0}
+    at = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
+    for column in schema.names[:_COLUMNS_WITH_STATISTICS]:
+        parts = list(_of_row_groups(metadata, at[column])) if column in at else []
+        if not parts or any(part is None or not part.has_null_count for part in parts):
+            continue
+        found["nullCount"][column] = sum(part.null_count for part in parts)
+        least, most = _bounds([part for part in parts if part.has_min_max])
+        if least is not None and most is not None and _covers(parts):
+            found["minValues"][column], found["maxValues"][column] = least, most
+    return found
+
+
+def _of_row_groups(metadata: pq.FileMetaData, column: int) -> Iterator[Any]:
+    return (metadata.row_group(number).column(column).statistics for number in range(metadata.num_row_groups))
+
+
+def _covers(parts: list[Any]) -> bool:
+    """Has each part with a value its bounds?"""
+    return all(part.has_min_max or part.num_values == 0 for part in parts)
+
+
+def _bounds(parts: list[Any]) -> tuple[Any, Any]:
+    """As they stand in the log's JSON; None where they cannot."""
+    if not parts:
+        return None, None
+    return _as_json(min(part.min for part in parts)), _as_json(max(part.max for part in parts), up=True)
+
+
+def _as_json(value: Any, *, up: bool = False) -> Any:
+    """``up``: a bound from above that is not exact has to be greater."""
+    if isinstance(value, bool | float | bytes):
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, str):
+        return value if len(value) <= _LONGEST_TEXT else None
+    if isinstance(value, datetime):
+        return _milliseconds(value, up=up)
+    return value.isoformat() if isinstance(value, date) else None
+
+
+def _milliseconds(value: datetime, *, up: bool) -> str | None:
+    if value.tzinfo is None:  # without a time zone Delta has another form
+        return None
+    cut = value.astimezone(UTC).replace(microsecond=value.microsecond // 1_000 * 1_000)
+    if up and cut < value:
+        cut += timedelta(milliseconds=1)
+    return cut.isoformat(timespec="milliseconds").replace("+00:00", "Z")
