@@ -205,6 +205,7 @@ class ShareGroupQuery:
             # Before the append, not after it: a fenced engine may have failed by what its successor took away.
             self.store.log.refuse_if_fenced()
             self._note(self.engine.run(self._batch_id + 1, stopping=True))
+            self.engine.close()
         except Exception as fault:  # noqa: BLE001 - the first fault is the one to report; locks end by themselves
             if self._fault is not None and isinstance(fault, FencedError):
                 self._fault = fault  # the first one came of that: the successor has taken what was worked with

@@ -14,7 +14,7 @@ from share_spark.api.spec import ShareGroupSpec
 from share_spark.delivery.deliver import SparkDelivery
 from share_spark.delta.location import Location
 from share_spark.engine.micro_batch import Ports, ShareGroupEngine
-from share_spark.engine.ports import DeadLetterTarget, TopicLog
+from share_spark.engine.ports import DeadLetterSink, DeadLetterTarget, TopicLog
 from share_spark.engine.topics import SubscribedTopics
 from share_spark.handlers.handler import Handler, HandlerKind
 from share_spark.kafka.dead_letters import KafkaDeadLetters
@@ -23,7 +23,7 @@ from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.model.errors import ConfigError
 from share_spark.output.dead_letters import DeltaDeadLetters
 from share_spark.output.sink import DeltaOutput, DeltaSink
-from share_spark.output.spark_dead_letters import NoDeadLetters, SparkDeadLetters
+from share_spark.output.spark_dead_letters import BackgroundDeadLetters, NoDeadLetters, SparkDeadLetters
 from share_spark.partition import PartitionLimits
 from share_spark.spark.capabilities import warn_of_all
 from share_spark.state.group_log import GroupLog
@@ -94,7 +94,9 @@ def _engine(
         group_id=spec.group_id, topics=spec.topics, log=log, reset=config.offset_reset, clock=wall_clock_ms
     )
     target = _dead_letters(spec)
-    letters = SparkDeadLetters(spark=spec.spark, log=log, target=target) if target else NoDeadLetters(spark=spec.spark)
+    letters: DeadLetterSink = NoDeadLetters(spark=spec.spark)
+    if target is not None:
+        letters = BackgroundDeadLetters(sink=SparkDeadLetters(spark=spec.spark, log=log, target=target))
     handler = spec.required_handler
     if handler.timeout_ms is None and handler.kind is not HandlerKind.FRAME:
         handler = replace(handler, timeout_ms=config.delivery_timeout_ms)

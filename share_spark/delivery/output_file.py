@@ -1,22 +1,27 @@
-"""Output rows of a task as a Parquet file in the directory of the sink, written by the worker itself.
+"""Rows of a task as a Parquet file in the directory of a Delta table, written by the worker itself.
 
-The file belongs to the table once the sink's commit names it, and only those are named whose task's answers were taken:
+The file belongs to the table once a commit names it, and only those are named whose task's answers were taken:
 what a task leaves that died, or that Spark ran twice, is a file that nothing names, and VACUUM removes it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from share_spark.delta.data_file import DataFile, new_path, parquet_writer, statistics
 from share_spark.model.errors import SinkError
+from share_spark.spark.python_worker import drop_zip_importers
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 @dataclass(slots=True)
@@ -61,3 +66,29 @@ class OutputFile:
             yield
         except OSError as fault:
             raise SinkError(f"output rows cannot be written to {self.directory}: {fault.strerror or fault}") from fault
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFile:
+    """For ``mapInArrow``: the rows of a task to a file; one row with ``DataFile.to_json`` comes back, none if there are
+    no rows."""
+
+    directory: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        drop_zip_importers()
+        file = OutputFile(self.directory)
+        try:
+            for batch in batches:
+                file.write(pa.Table.from_batches([batch]))
+            written = file.close()
+        except BaseException:
+            file.discard()
+            raise
+        yield pa.RecordBatch.from_pydict({"file": pa.array([written.to_json()] if written else [], pa.string())})
+
+
+def written_files(rows: DataFrame, directory: str) -> list[DataFile]:
+    """``rows`` as files in ``directory``, which all workers can reach."""
+    found = rows.mapInArrow(WriteFile(directory), "file string").toArrow().column(0).to_pylist()
+    return [DataFile.from_json(str(text)) for text in found]

@@ -15,6 +15,8 @@ every storage (``StorageFiles.commit``). Such appends stay Spark's.
 from __future__ import annotations
 
 import json
+import logging
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -25,13 +27,20 @@ import pyarrow as pa
 
 from share_spark.delta.commit_files import CommitFile, CommitFiles, parse_commit
 from share_spark.delta.data_file import DataFile, new_path, parquet_of
-from share_spark.delta.table_log import TableLog
+from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import StateError
+from share_spark.spark.delta_log import write_checkpoint
+from share_spark.spark.public_files import LocalFiles, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_log = logging.getLogger(__name__)
+
 _ENGINE = "share_spark"
+
+_COMMITS_PER_CHECKPOINT = 100
+"""A reader that is new to the table reads so many small files, and twice as many at times: some tenths of a second."""
 
 Meanwhile = Callable[[CommitFile], None]
 """Called with each commit of others that came before ours; raises if ours must not follow it."""
@@ -43,13 +52,29 @@ class DirectAppends:
 
     directory: str
     log: TableLog
+    checkpoint: Callable[[], None] = lambda: None
+    _commits: int = 0
 
     @classmethod
     def to(cls, spark: SparkSession, directory: str) -> DirectAppends:
         """Raises UnknownTableError: only Spark's writer may append there."""
         log = TableLog.open(CommitFiles.at(spark, directory))
         log.check_can_append()
-        return cls(directory=directory.rstrip("/"), log=log)
+        return cls(directory=directory.rstrip("/"), log=log, checkpoint=lambda: _write_checkpoint(spark, directory))
+
+    @classmethod
+    def of_files(cls, spark: SparkSession, directory: str) -> DirectAppends:
+        """Appends of files that workers write. Raises UnknownTableError: there it is Spark's writer that has to."""
+        appends = cls.to(spark, directory)
+        appends.log.check_has_plain_columns()
+        if appends.directory_for_workers is None:
+            raise UnknownTableError("it is on a storage that only Spark reaches")
+        return appends
+
+    @property
+    def directory_for_workers(self) -> str | None:
+        """Where Python writes a file of the table; None if only Spark can."""
+        return local_path(self.directory) if isinstance(self.log.files.storage, LocalFiles) else None
 
     def write(self, rows: pa.Table, values: Mapping[str, str]) -> DataFile:
         """A file with ``rows``, which have all columns but the table's partition columns. It is in no commit yet.
@@ -79,11 +104,18 @@ class DirectAppends:
             text = self._text(files, note, transactions or {})
             if self.log.files.commit(self.log.version + 1, text):
                 self.log.take(parse_commit(text))
+                self._count()
                 return self.log.version
             for _, commit in self.log.catch_up():
                 if commit.actions:
                     self.log.check_can_append()
                 meanwhile(commit)
+
+    def _count(self) -> None:
+        """Delta's writer would now see whether a checkpoint is due; it takes a second or more, so not here."""
+        self._commits += 1
+        if self._commits % _COMMITS_PER_CHECKPOINT == 0:
+            threading.Thread(target=self.checkpoint, name="share-spark-checkpoint", daemon=True).start()
 
     def _check_there(self) -> None:
         """Of a table that was removed, or made again since, version + 1 would be the only commit, or a gap."""
@@ -116,3 +148,10 @@ class DirectAppends:
         ]
         actions = [{"commitInfo": info}, *entries, *(file.to_action(now_ms) for file in files)]
         return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
+
+
+def _write_checkpoint(spark: SparkSession, directory: str) -> None:
+    try:
+        write_checkpoint(spark, directory)
+    except Exception:  # noqa: BLE001 - late is allowed, stopping the engine is not
+        _log.info("no checkpoint of %s was written; it will be tried again", directory, exc_info=True)

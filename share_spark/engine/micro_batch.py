@@ -109,6 +109,7 @@ class ShareGroupEngine:
     _others_hold_until_ms: int | None = None
     _truncates: bool = False
     _first: bool = True
+    _letters_settled: bool = True
 
     def __post_init__(self) -> None:
         self._letters = DeadLetterOrder(sink=self.ports.dead_letters)
@@ -148,7 +149,9 @@ class ShareGroupEngine:
     @property
     def done(self) -> bool:
         """An available-now run has worked off everything below its targets and committed that."""
-        return self._targets is not None and not self._pending and is_done(self._summaries, self._targets)
+        if self._targets is None or self._pending or not self._letters_settled:
+            return False
+        return is_done(self._summaries, self._targets)
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -167,6 +170,8 @@ class ShareGroupEngine:
                 "it is not known whether the last output is in the sink; the next engine finds out"
             )
         timer = StepTimer()
+        if not stopping:
+            self.ports.dead_letters.check()
         if self._unresolved is not None and self._resolve(self._unresolved):
             self._absorbed(())
         inputs = self._read_inputs(stopping)
@@ -187,7 +192,12 @@ class ShareGroupEngine:
         self._search.comes_next = not any(partition_input.suspects for partition_input in partition_inputs.values())
         in_turn = not self._search.comes_next and inputs.suspects is not None and inputs.suspects.in_turn
         self._deliver(stamp, outcomes, timer, in_turn=in_turn)
+        self._letters_settled = stopping or self.ports.dead_letters.is_settled()
         return MicroBatchProgress.of(batch_id, inputs.now_ms, outcomes, self._lag(inputs), timer.steps)
+
+    def close(self) -> None:
+        """After the last micro-batch: wait for what is still being written. Raises DeadLetterError."""
+        self.ports.dead_letters.wait()
 
     def _read_inputs(self, stopping: bool) -> Inputs:
         now_ms = self._time.read(self.ports.clock())

@@ -282,7 +282,20 @@ class DeadLetterSink(Protocol):
         ...
 
     def write(self, stamp: BatchStamp) -> None:
-        """The commit has happened: write what was announced for it, unless a successor has. Raises DeadLetterError."""
+        """The commit has happened: write what was announced for it, unless a successor has; now, or soon and after all
+        that came before. Raises DeadLetterError."""
+        ...
+
+    def is_settled(self) -> bool:
+        """Is everything written that was to be? Does not wait."""
+        ...
+
+    def check(self) -> None:
+        """Raises DeadLetterError if something cannot be written; it stays announced."""
+        ...
+
+    def wait(self) -> None:
+        """Until it is. Raises DeadLetterError."""
         ...
 
     def recover(self, claim: Claim, last_counted: BatchStamp) -> None:

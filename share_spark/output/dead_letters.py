@@ -7,11 +7,16 @@ are written in order, since Delta skips a lower number after a higher one; the t
 
 from __future__ import annotations
 
+import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from share_spark.delta.app_transactions import AppTransactions
+from share_spark.delivery.output_file import written_files
+from share_spark.delta.app_transactions import NONE, AppTransactions
+from share_spark.delta.commit_files import CommitFile
+from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
 from share_spark.engine.ports import RECORD_COLUMNS, Claim
 from share_spark.model.errors import DeadLetterError
@@ -20,6 +25,8 @@ from share_spark.spark.errors import JVM_ERRORS, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 TABLE_KIND = "dead_letters"
@@ -33,12 +40,17 @@ _PROPERTIES = {
 }
 
 
+class _ThereError(Exception):
+    """Somebody else has written these letters."""
+
+
 class DeltaDeadLetters:
     """DeadLetterTarget on a Delta table. Group and state log together name the writer in the table's transactions."""
 
     def __init__(self, location: Location | str) -> None:
         self._location = Location.parse(location) if isinstance(location, str) else location
         self._checked = False
+        self._appends: DirectAppends | None = None
 
     def __repr__(self) -> str:
         return f"DeltaDeadLetters({self._location})"
@@ -63,13 +75,35 @@ class DeltaDeadLetters:
         app_id = f"share_spark/dead letters/{claim.group_id}@{claim.log_id}"
         fault: Exception | None = None
         try:
-            self._location.append(rows.select(*_names()), {"txnAppId": app_id, "txnVersion": str(stamp.number)})
+            self._append(spark, rows.select(*_names()), app_id, stamp)
         except JVM_ERRORS as error:
             fault = error
         # After an error the append may have been committed all the same, and Delta skips a number below the table's
         # without an error. So what counts is the table's log.
         if self._latest(spark, app_id) < stamp.number:
             raise self._failed(fault or RuntimeError("the append is not in its log")) from fault
+
+    def _append(self, spark: SparkSession, rows: DataFrame, app_id: str, stamp: BatchStamp) -> None:
+        try:
+            appends = self._appends = self._appends or DirectAppends.of_files(spark, self._location.directory(spark))
+            self._append_files(appends, rows, app_id, stamp)
+        except NotImplementedError as reason:
+            _log.info("%s: appended to by Spark, which takes longer: %s", self, reason)
+            self._location.append(rows, {"txnAppId": app_id, "txnVersion": str(stamp.number)})
+
+    def _append_files(self, appends: DirectAppends, rows: DataFrame, app_id: str, stamp: BatchStamp) -> None:
+        """Nothing if the letters of this stamp, or of a later one, are there."""
+
+        def meanwhile(commit: CommitFile) -> None:
+            if commit.transactions.get(app_id, NONE) >= stamp.number:
+                raise _ThereError
+
+        with suppress(_ThereError):
+            for _, commit in appends.log.catch_up():
+                meanwhile(commit)
+            if appends.log.transactions.get(app_id, NONE) < stamp.number:
+                files = written_files(rows, appends.directory_for_workers or appends.directory)
+                appends.commit(files, transactions={app_id: stamp.number}, meanwhile=meanwhile)
 
     def _latest(self, spark: SparkSession, app_id: str) -> int:
         """The number of the last letters. One that is higher than ours is a successor's, which has written ours first:

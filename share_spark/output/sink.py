@@ -53,7 +53,6 @@ from share_spark.output.sink_journal import (
 )
 from share_spark.output.sink_table import prepare_table
 from share_spark.spark.errors import JVM_ERRORS, first_line
-from share_spark.spark.public_files import LocalFiles, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -142,7 +141,7 @@ class DeltaSink:
     @property
     def directory_for_workers(self) -> str | None:
         """Where workers write files of output rows; None: not here, Spark's writer takes the rows."""
-        return local_path(self._direct.directory) if self._direct is not None else None
+        return self._direct.directory_for_workers if self._direct is not None else None
 
     def commit(self, stamp: BatchStamp, rows: DataFrame | Sequence[DataFile] | None, payload: bytes) -> None:
         """Append ``rows``, and with them ``payload`` counts. Without rows nothing happens here.
@@ -229,13 +228,10 @@ class DeltaSink:
     def _direct_appends(self, directory: str) -> DirectAppends | None:
         """None where Spark has to write the rows."""
         try:
-            appends = DirectAppends.to(self.spark, directory)
-            appends.log.check_has_plain_columns()
+            return DirectAppends.of_files(self.spark, directory)
         except UnknownTableError as reason:
             _log.warning("sink %s: rows are appended by Spark, which takes longer: %s", self.table, reason)
             return None
-        is_here = local_path(directory) is not None and isinstance(appends.log.files.storage, LocalFiles)
-        return appends if is_here else None
 
     def _note(self, stamp: BatchStamp) -> str:
         """``userMetadata`` of the append, by which it is found again."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from share_spark.delta.journal import DEAD_LETTERS, WAITING_LETTERS, Journal
 from share_spark.engine.ports import (
     Claim,
     DeadLetter,
+    DeadLetterSink,
     DeadLetterTarget,
     NumberedSpan,
     TopicLog,
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
+
+_MOST_WAITING = 16
+"""Micro-batches whose dead letters may wait to be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,16 @@ class NoDeadLetters:
     def write(self, stamp: BatchStamp) -> None:
         """Nothing to do."""
 
+    def is_settled(self) -> bool:
+        """Nothing is to be written."""
+        return True
+
+    def check(self) -> None:
+        """Nothing can fail."""
+
+    def wait(self) -> None:
+        """Nothing to wait for."""
+
     def recover(self, claim: Claim, last_counted: BatchStamp) -> None:
         """Raises DeadLetterError."""
         with _as_dead_letter_error():
@@ -90,6 +105,75 @@ class NoDeadLetters:
                 "next one that has writes them",
                 len(waiting),
             )
+
+
+@dataclass(slots=True, kw_only=True)
+class BackgroundDeadLetters:
+    """``sink``, written to in a thread of its own, in the order of the stamps: what is announced is durable, so the
+    micro-batch need not wait. After a fault nothing more is written; it all stays announced, for the next engine."""
+
+    sink: DeadLetterSink
+    _stamps: list[BatchStamp] = field(default_factory=list)
+    _fault: Exception | None = None
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _thread: threading.Thread | None = None
+
+    def announce(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
+        """At once."""
+        self.sink.announce(stamp, letters)
+
+    def withdraw(self, stamp: BatchStamp) -> None:
+        """At once."""
+        self.sink.withdraw(stamp)
+
+    def write(self, stamp: BatchStamp) -> None:
+        """Soon. Waits where too much is to be written already."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._fault is not None or len(self._stamps) < _MOST_WAITING)
+            self._stamps.append(stamp)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="share-spark-dead-letters", daemon=True)
+                self._thread.start()
+
+    def is_settled(self) -> bool:
+        """Also of what cannot be written."""
+        with self._changed:
+            return not self._stamps
+
+    def check(self) -> None:
+        """Raises the fault of an earlier ``write``."""
+        if self._fault is not None:
+            raise self._fault
+
+    def wait(self) -> None:
+        """Raises the fault of an earlier ``write``."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._fault is not None or not self._stamps)
+            if self._fault is not None:
+                raise self._fault
+
+    def recover(self, claim: Claim, last_counted: BatchStamp) -> None:
+        """At once."""
+        self.sink.recover(claim, last_counted)
+
+    def _work(self) -> None:
+        """Ends when there is nothing to do: the next letters begin another one."""
+        while True:
+            with self._changed:
+                if not self._stamps:
+                    self._thread = None
+                    return
+                stamp = self._stamps[0]
+            try:
+                self.sink.write(stamp)
+            except Exception as fault:  # noqa: BLE001 - the engine raises it
+                self._fault = fault
+            with self._changed:
+                if self._fault is None:
+                    del self._stamps[0]
+                self._changed.notify_all()
+                if self._fault is not None:
+                    return
 
 
 class _LetterWriter(NamedTuple):
@@ -127,6 +211,16 @@ class SparkDeadLetters:
         """Raises DeadLetterError. Records that are gone from the log have nothing to write and are left out."""
         with _as_dead_letter_error():
             self._write_from(self._claimed.journals.announced, stamp)
+
+    def is_settled(self) -> bool:
+        """``write`` returns when it has written."""
+        return True
+
+    def check(self) -> None:
+        """``write`` has said it."""
+
+    def wait(self) -> None:
+        """Nothing to wait for."""
 
     def recover(self, claim: Claim, last_counted: BatchStamp) -> None:
         """Raises DeadLetterError."""

@@ -93,6 +93,12 @@ LOG_CLEANUP = Capability(
     fallback="left to Delta's own checkpoints",
     weakens="commits stay in a table's log until delta.logRetentionDuration is over, not as long as compaction says",
 )
+CHECKPOINTS = Capability(
+    name="Delta's checkpoints",
+    purpose="write a checkpoint of a table that is appended to without Spark",
+    fallback="left to commits that Spark makes: pruning, OPTIMIZE, another job",
+    weakens="readers of a table that only this engine writes take longer, the more it has written since Spark did",
+)
 CLONED_SESSION = Capability(
     name="cloned sessions",
     purpose="work with settings of its own beside the user's session",
@@ -170,6 +176,7 @@ ALL: tuple[Capability, ...] = (
     DELTA_TRANSACTIONS,
     DELTA_FILES,
     LOG_CLEANUP,
+    CHECKPOINTS,
     CLONED_SESSION,
     FRAME_OF_SESSION,
     FREED_FRAMES,

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from share_spark.spark.capabilities import DELTA_FILES, DELTA_SNAPSHOT, LOG_CLEANUP, use
+from share_spark.spark.capabilities import CHECKPOINTS, DELTA_FILES, DELTA_SNAPSHOT, LOG_CLEANUP, use
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,6 +128,16 @@ def clean_log_privately(spark: SparkSession, directory: str, *, has_checkpoint: 
         boxed = jvm.java.util.stream.LongStream.of(retention_ms).boxed().findFirst()
         retention = jvm.scala.jdk.javaapi.OptionConverters.toScala(boxed)
         log.cleanUpExpiredLogs(snapshot, retention, jvm.org.apache.spark.sql.delta.TruncationGranularity.MINUTE())
+
+
+def write_checkpoint(spark: SparkSession, directory: str) -> None:
+    """Of the newest version; Delta then removes commits that are older than the table wants. Without the private API
+    nothing happens: the next commit by Spark whose turn it is makes one."""
+    use(
+        CHECKPOINTS,
+        lambda: delta_log(spark, directory).checkpoint(newest(spark, directory), spark._jvm.scala.Option.empty()),  # type: ignore[union-attr]
+        lambda: None,
+    )
 
 
 # ------------------------------------------------------------------------------------ application transactions

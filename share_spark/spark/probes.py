@@ -127,6 +127,14 @@ def _transactions(place: Place) -> None:
     _expect(transaction_number(place.spark, place.table, "probe"), 7)
 
 
+def _checkpoints(place: Place) -> None:
+    from share_spark.spark.delta_log import delta_log, newest
+
+    found = newest(place.spark, place.table)
+    delta_log(place.spark, place.table).checkpoint(found, place.spark._jvm.scala.Option.empty())  # type: ignore[union-attr]
+    _expect(int(newest(place.spark, place.table).version()) >= 0, True)
+
+
 def _table_files(place: Place) -> None:
     from share_spark.spark.delta_log import newest
 
@@ -290,6 +298,7 @@ PROBES: Mapping[str, Probe] = {
     known.LOG_STORE.name: _log_store,
     known.DELTA_SNAPSHOT.name: _snapshot,
     known.DELTA_TRANSACTIONS.name: _transactions,
+    known.CHECKPOINTS.name: _checkpoints,
     known.DELTA_FILES.name: _table_files,
     known.LOG_CLEANUP.name: _log_cleanup,
     known.CLONED_SESSION.name: _cloned,

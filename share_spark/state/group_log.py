@@ -161,6 +161,8 @@ class GroupLog:
         self.version = direct.commit(
             [file], note=note.to_json(), meanwhile=lambda commit: meanwhile(CommitNote.from_json(commit.note))
         )
+        # What this append decided counts. But a run that was stopped in it for long must not call handlers any more.
+        self.refuse_if_fenced()
         return highest
 
     def find(self, batch_id: int) -> CommitNote | None:

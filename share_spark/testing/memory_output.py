@@ -145,11 +145,14 @@ class InMemoryDeadLetterTable:
 
 @dataclass(slots=True)
 class InMemoryDeadLetters:
-    """DeadLetterSink of one run, in the steps of the real one. ``refuse``: raise it instead of writing."""
+    """DeadLetterSink of one run, in the steps of the real one. ``refuse``: raise it instead of writing. ``is_late``:
+    letters are written when the engine checks, those of one micro-batch at a time."""
 
     table: InMemoryDeadLetterTable = field(default_factory=InMemoryDeadLetterTable)
     hook: Hook = _undisturbed
     refuse: Exception | None = None
+    is_late: bool = False
+    _later: list[BatchStamp] = field(default_factory=list)
 
     @property
     def letters(self) -> list[DeadLetter]:
@@ -169,6 +172,23 @@ class InMemoryDeadLetters:
         self.hook("after withdrawal")
 
     def write(self, stamp: BatchStamp) -> None:
+        if self.is_late:
+            self._later.append(stamp)
+        else:
+            self._write_announced(stamp)
+
+    def is_settled(self) -> bool:
+        return not self._later
+
+    def check(self) -> None:
+        if self._later:
+            self._write_announced(self._later.pop(0))
+
+    def wait(self) -> None:
+        while self._later:
+            self.check()
+
+    def _write_announced(self, stamp: BatchStamp) -> None:
         if (announced := self.table.announced.get(stamp)) is not None:
             self._write(stamp, announced)
             self.table.drop(stamp)

@@ -102,14 +102,16 @@ def test_a_log_that_was_put_back_is_refused_by_who_has_seen_more(world: DeltaWor
 
 @contextmanager
 def full_disk(spark: SparkSession) -> Iterator[None]:
-    """The JVM cannot write a byte to any file."""
-    pid = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
-    before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, before[1]))
+    """Neither the JVM nor this process can write a byte to any file."""
+    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    before = {pid: resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in (jvm, os.getpid())}
+    for pid, (_, hard) in before.items():
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, hard))
     try:
         yield
     finally:
-        resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+        for pid, limits in before.items():
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
 
 
 @contextmanager

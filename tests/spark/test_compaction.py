@@ -373,7 +373,8 @@ def test_beside_a_running_engine(spark: SparkSession, tmp_path: Path) -> None:
     thread.start()
     batches = 0
     try:
-        while len(reports) < 3 and not faults and batches < 300:
+        until = time.monotonic() + 120
+        while len(reports) < 3 and not faults and time.monotonic() < until:
             world.produce(2, batches % 2)
             maintenance.note(engine.run().touched, engine.store.segment)
             batches += 1

@@ -13,7 +13,7 @@ from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.model.errors import ConfigError, FencedError, StateError
 from share_spark.state.tables import log_table, state_table
 from share_spark.testing.memory_delivery import Answer
-from tests.support.engine_on_delta import DeltaWorld
+from tests.support.engine_on_delta import DeltaWorld, only_on_spark
 from tests.support.engine_world import ACCEPT, GROUP, REJECT, RELEASE, TOPIC, EngineLife, at
 
 if TYPE_CHECKING:
@@ -103,8 +103,11 @@ def test_what_a_crash_took_is_lost(make_world: MakeWorld) -> None:
 
 
 @pytest.mark.parametrize("notes_left", [True, False])
-def test_what_a_zombie_appended_is_not_reported(make_world: MakeWorld, notes_left: bool) -> None:
+def test_what_a_zombie_appended_is_not_reported(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, notes_left: bool
+) -> None:
     """Its acknowledgements did not count: the record was delivered again. With the commits gone as well."""
+    only_on_spark(monkeypatch)
     world = make_world()
     world.produce(1)
     zombie = world.engine()
