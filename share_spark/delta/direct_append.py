@@ -48,10 +48,11 @@ Meanwhile = Callable[[CommitFile], None]
 
 @dataclass(slots=True, kw_only=True)
 class DirectAppends:
-    """Appends to the table in ``directory``, one at a time."""
+    """Appends to the table in ``directory``, one at a time. ``columns``: its schema when it was looked at."""
 
     directory: str
     log: TableLog
+    columns: str = ""
     checkpoint: Callable[[], None] = lambda: None
     _commits: int = 0
 
@@ -60,7 +61,12 @@ class DirectAppends:
         """Raises UnknownTableError: only Spark's writer may append there."""
         log = TableLog.open(CommitFiles.at(spark, directory))
         log.check_can_append()
-        return cls(directory=directory.rstrip("/"), log=log, checkpoint=lambda: _write_checkpoint(spark, directory))
+        return cls(
+            directory=directory.rstrip("/"),
+            log=log,
+            columns=log.metadata["schemaString"],
+            checkpoint=lambda: _write_checkpoint(spark, directory),
+        )
 
     @classmethod
     def of_files(cls, spark: SparkSession, directory: str) -> DirectAppends:
@@ -107,9 +113,15 @@ class DirectAppends:
                 self._count()
                 return self.log.version
             for _, commit in self.log.catch_up():
-                if commit.actions:
-                    self.log.check_can_append()
+                self._check_unchanged(commit)
                 meanwhile(commit)
+
+    def _check_unchanged(self, commit: CommitFile) -> None:
+        """The files were written for the columns that were there."""
+        if commit.actions:
+            self.log.check_can_append()
+            if self.log.metadata["schemaString"] != self.columns:
+                raise UnknownTableError("its columns have changed")
 
     def _count(self) -> None:
         """Delta's writer would now see whether a checkpoint is due; it takes a second or more, so not here."""

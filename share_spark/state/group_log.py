@@ -126,8 +126,11 @@ class GroupLog:
         """Returns the highest segment that the group's commits before this one wrote to, -1 if there are none."""
         if isinstance(rows, pa.Table):
             direct = self._direct_appends()
-            if direct is not None:
-                return self._append_directly(direct, rows, note, ties=ties)
+            try:
+                if direct is not None:
+                    return self._append_directly(direct, rows, note, ties=ties)
+            except NotImplementedError as reason:  # nothing was appended
+                self._only_spark(reason)
             values = {"group_id": note.group_id, "segment": note.segment}
             rows = self.spark.createDataFrame(rows).withColumns({name: F.lit(value) for name, value in values.items()})
         self.table.append(rows, {"userMetadata": note.to_json()})
@@ -139,9 +142,12 @@ class GroupLog:
             try:
                 self._direct = DirectAppends.to(self.spark, self.directory)
             except NotImplementedError as reason:
-                _log.info("%s: appended to by Spark, which takes longer: %s", self.table, reason)
-                self._direct = reason
+                self._only_spark(reason)
         return self._direct if isinstance(self._direct, DirectAppends) else None
+
+    def _only_spark(self, reason: NotImplementedError) -> None:
+        _log.info("%s: appended to by Spark, which takes longer: %s", self.table, reason)
+        self._direct = reason
 
     def _append_directly(self, direct: DirectAppends, rows: pa.Table, note: CommitNote, *, ties: bool) -> int:
         """Before it, others cannot have claimed the group without being seen here."""

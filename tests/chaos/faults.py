@@ -10,14 +10,12 @@ import itertools
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
 from share_spark.delivery.deliver import SparkDelivery
+from share_spark.delivery.output_file import OutputFile
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.maintenance.background import BackgroundMaintenance
@@ -127,9 +125,7 @@ POINTS = {
 
 def arm(fault: Fault, struck: Path) -> None:
     """From now on this process is hit when it comes there."""
-    if fault.point == IN_OUTPUT:
-        _arm_output(fault, struck)
-    elif fault.point != IN_HANDLER:
+    if fault.point not in (IN_HANDLER, IN_OUTPUT):
         _arm_method(POINTS[fault.point], fault, struck)
 
 
@@ -148,31 +144,20 @@ def _arm_method(point: Point, fault: Fault, struck: Path) -> None:
     setattr(point.owner, point.method, wrapped)
 
 
-def _arm_output(fault: Fault, struck: Path) -> None:
-    """One task more, which writes nothing, keeps Delta from committing what the others have written by then."""
-    original, times = DeltaSink._append, itertools.count(1)
+def arm_worker(fault: Fault | None, struck: Path) -> None:
+    """In a worker: it is hit when it has written output rows into a file that no commit names yet."""
+    if fault is None or fault.point != IN_OUTPUT or hasattr(OutputFile.close, "armed"):
+        return
+    original = OutputFile.close
 
-    def wrapped(sink: DeltaSink, rows: Any, stamp: Any) -> Any:
-        if next(times) == fault.nth:
-            watch = _watching(Path(str(sink.table)), fault, struck)
-            rows = rows.unionByName(sink.spark.range(0, 1, 1, 1).mapInArrow(watch, rows.schema))
-        return original(sink, rows, stamp)
+    def wrapped(file: OutputFile) -> Any:
+        written = original(file)
+        if written is not None:
+            strike_once(fault, struck)
+        return written
 
-    DeltaSink._append = wrapped  # type: ignore[method-assign]
-
-
-def _watching(table: Path, fault: Fault, struck: Path) -> Callable[..., Iterator[pa.RecordBatch]]:
-    before = set(table.glob("*.parquet"))
-
-    def watch(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        while set(table.glob("*.parquet")) == before:
-            time.sleep(0.02)
-        time.sleep(0.3)
-        strike_once(fault, struck)
-        for _ in batches:
-            yield from ()
-
-    return watch
+    wrapped.armed = True  # type: ignore[attr-defined]
+    OutputFile.close = wrapped  # type: ignore[method-assign]
 
 
 def _strike_in_time(fault: Fault, struck: Path) -> None:

@@ -18,7 +18,7 @@ from share_spark import ShareGroup, build_session
 from share_spark.model.errors import ShareError
 from share_spark.spark.session import java_options
 from tests.chaos.broken import broken_handler
-from tests.chaos.faults import CLOSING, Fault, arm
+from tests.chaos.faults import CLOSING, Fault, arm, arm_worker
 from tests.chaos.script import OUTPUT, Script, play
 
 STOPPED = 3
@@ -68,6 +68,7 @@ def handler(order: Order, fault: Fault | None) -> Callable[..., Any]:
     script = Script(order.calls, order.struck, fault)
 
     def handle(record):  # type: ignore[no-untyped-def]
+        arm_worker(fault, order.struck)
         return play(script, record)
 
     return handle

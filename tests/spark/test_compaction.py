@@ -344,6 +344,7 @@ def test_a_location_that_is_not_ours_is_one_line(
     assert contents(tmp_path) == before
 
 
+@pytest.mark.long
 def test_beside_a_running_engine(spark: SparkSession, tmp_path: Path) -> None:
     """Compactions in a loop: no micro-batch fails, no engine is fenced, and a restart finds what the engine had."""
     world = DeltaWorld(
@@ -378,6 +379,7 @@ def test_beside_a_running_engine(spark: SparkSession, tmp_path: Path) -> None:
             world.produce(2, batches % 2)
             maintenance.note(engine.run().touched, engine.store.segment)
             batches += 1
+            time.sleep(0.1)  # what the least delivery by Spark takes; Delta's own commits give way to faster ones
     finally:
         over.set()
         thread.join()

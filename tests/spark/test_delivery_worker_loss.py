@@ -160,7 +160,7 @@ def test_the_repeat_of_a_stage_calls_nothing_twice(tmp_path: Path) -> None:
     assert set(calls.values()) == {1}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_speculative_copy_calls_nothing_twice(tmp_path: Path) -> None:
     steps = """
 from pyspark import TaskContext

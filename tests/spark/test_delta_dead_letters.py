@@ -14,6 +14,7 @@ from share_spark.model.errors import DeadLetterError
 from share_spark.model.ids import BatchStamp
 from share_spark.output.dead_letters import DeltaDeadLetters
 from tests.support.claims import claim_of
+from tests.support.engine_on_delta import only_on_spark
 from tests.support.letters import letters
 
 if TYPE_CHECKING:
@@ -82,10 +83,11 @@ def test_an_append_that_happened_though_it_raised_is_believed(spark: SparkSessio
 
 
 def test_an_append_that_did_not_happen_though_nothing_was_raised_is_a_fault(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = str(tmp_path / "dead")
     DeltaDeadLetters(place).check(spark)
+    only_on_spark(monkeypatch)
     with pytest.raises(DeadLetterError, match=f"dead-letter table {place}: the append is not in its log"):
         DeltaDeadLetters(DoesNothing(path=place)).write(spark, claim_of("billing"), BatchStamp(1, 7), letters(spark))
 

@@ -20,15 +20,21 @@ from share_spark.delta.location import Location
 from share_spark.model.errors import ConfigError, FencedError, OutputLostError, OutputUnknownError, SinkError
 from share_spark.model.ids import NO_STAMP, BatchStamp
 from share_spark.output.sink_table import misfit
-from tests.support.sink_place import SCHEMA, SinkPlace
+from tests.support.sink_place import PLAIN, SCHEMA, SinkPlace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-@pytest.fixture
-def place(spark: SparkSession, tmp_path: Path) -> SinkPlace:
-    return SinkPlace(spark=spark, state=tmp_path / "state", table=Location(path=str(tmp_path / "sink")))
+@pytest.fixture(params=["Spark", "files"])
+def place(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> SinkPlace:
+    """Rows by Spark's writer, or in files that workers have written."""
+    schema = SCHEMA if request.param == "Spark" else PLAIN
+    table = Location(path=str(tmp_path / "sink"))
+    return SinkPlace(spark=spark, state=tmp_path / "state", table=table, schema=schema)
+
+
+only_by_spark = pytest.mark.parametrize("place", ["Spark"], indirect=True)
 
 
 def test_a_first_claim_returns_nothing_and_rows_are_written(place: SinkPlace) -> None:
@@ -122,6 +128,7 @@ def test_a_claim_below_anothers_is_fenced(place: SinkPlace) -> None:
         slow.claim(place.writer(1), NO_STAMP)
 
 
+@only_by_spark
 def test_a_claim_that_comes_in_while_an_append_is_under_way(place: SinkPlace, tmp_path: Path) -> None:
     """The append has looked at the transactions before the claim, and commits after it."""
     zombie, old, _ = place.claimed()
@@ -158,7 +165,7 @@ def test_recovery_outlives_the_log(place: SinkPlace) -> None:
     assert place.claimed()[2] == b"kept"
     _clean_log(place)
     assert place.claimed()[2] == b"kept"
-    place.table.append(place.rows(3))
+    place.table.append(place.frame(3))
     _clean_log(place)
     successor, epoch, left = place.claimed()
     assert left == b"kept"
@@ -177,6 +184,7 @@ def _clean_log(place: SinkPlace) -> None:
     delta_log.clearCache()
 
 
+@only_by_spark
 def test_our_own_append_is_known_by_its_number_where_its_commit_file_is_gone(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
     sink.table = CleansLog(path=place.table.path, place=place)
@@ -192,7 +200,7 @@ class CleansLog(Location):
 
     def append(self, frame: DataFrame, options: Mapping[str, str] | None = None) -> None:
         super().append(frame, options)
-        super().append(self.place.rows(50))
+        super().append(self.place.frame(50))
         _clean_log(self.place)
 
 
@@ -234,6 +242,7 @@ def test_groups_do_not_fence_each_other(place: SinkPlace) -> None:
 # ------------------------------------------------------------------------------------------ appends that fail
 
 
+@only_by_spark
 def test_a_sink_that_refuses_rows(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
     place.spark.sql(f"ALTER TABLE {place.table.sql_name()} ADD CONSTRAINT small CHECK (id < 5)")
@@ -246,6 +255,7 @@ def test_a_sink_that_refuses_rows(place: SinkPlace) -> None:
     assert place.claimed()[2] is None
 
 
+@only_by_spark
 def test_null_where_the_table_forbids_it(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
     with pytest.raises(SinkError, match=r"refused the rows: .*NOT NULL"):
@@ -264,11 +274,13 @@ def test_a_table_whose_columns_changed_under_us(place: SinkPlace) -> None:
 def test_a_table_that_is_gone(place: SinkPlace, tmp_path: Path) -> None:
     """Delta would create it again, without what its transactions say."""
     sink, epoch, _ = place.claimed()
+    rows = place.rows(1)
     place.log().parent.rename(tmp_path / "elsewhere")
     with pytest.raises(SinkError, match="is gone"):
-        sink.commit(BatchStamp(epoch, 0), place.rows(1), b"")
+        sink.commit(BatchStamp(epoch, 0), rows, b"")
 
 
+@only_by_spark
 def test_rows_that_were_lost_are_no_fault_of_the_sink(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
     lost = place.rows(1).selectExpr("id", "string(raise_error('OutputLostError: gone')) what")
@@ -316,6 +328,7 @@ class RaisesAfter(Location):
 # ----------------------------------------------------------------------------------------------- the table
 
 
+@only_by_spark
 def test_a_catalog_table_works_as_well(place: SinkPlace) -> None:
     place.spark.sql("CREATE SCHEMA IF NOT EXISTS sinks")
     place.table = Location.parse(f"sinks.t{uuid.uuid4().hex[:8]}")
@@ -348,6 +361,7 @@ def test_a_table_that_does_not_fit_is_reported_at_once(place: SinkPlace, columns
     assert place.versions() == [0]
 
 
+@only_by_spark
 def test_a_table_with_more_columns_fits(place: SinkPlace) -> None:
     place.table.create(place.spark, "later int, ID bigint NOT NULL, What string", partitioned_by=["What"])
     sink, epoch, _ = place.claimed()

@@ -227,7 +227,8 @@ from share_spark.delta.table_log import TableLog
 from share_spark.spark.public_files import LocalFiles
 
 directory = sys.argv[1]
-appends = DirectAppends(directory=directory, log=TableLog.open(CommitFiles(LocalFiles(), directory)))
+log = TableLog.open(CommitFiles(LocalFiles(), directory))
+appends = DirectAppends(directory=directory, log=log, columns=log.metadata["schemaString"])
 for number in range(100_000):
     file = appends.write(pa.table({"n": pa.array([number], pa.int64())}), {"t": sys.argv[2]})
     appends.commit([file], meanwhile=lambda _: None)

@@ -59,7 +59,7 @@ spark.stop()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_executor_is_killed_and_the_job_goes_on(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

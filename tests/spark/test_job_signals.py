@@ -55,10 +55,10 @@ def started(topics: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iter
 @pytest.mark.parametrize(
     ("started", "number", "to"),
     [
-        ("python", INT, "launcher"),
+        pytest.param("python", INT, "launcher", marks=pytest.mark.long),
         ("python", TERM, "group"),
-        ("python", TERM, "child"),
-        ("spark-submit", INT, "group"),
+        pytest.param("python", TERM, "child", marks=pytest.mark.long),
+        pytest.param("spark-submit", INT, "group", marks=pytest.mark.long),
         ("spark-submit", TERM, "launcher"),
     ],
     indirect=["started"],
@@ -75,7 +75,12 @@ def test_a_signal_stops_after_the_micro_batch(
 
 
 @pytest.mark.parametrize(
-    ("started", "to"), [("python", "launcher"), ("spark-submit", "launcher")], indirect=["started"]
+    ("started", "to"),
+    [
+        pytest.param("python", "launcher", marks=pytest.mark.long),
+        pytest.param("spark-submit", "launcher", marks=pytest.mark.long),
+    ],
+    indirect=["started"],
 )
 def test_a_second_signal_stops_at_once(started: JobProcess, to: str) -> None:
     started.send(TERM, to)

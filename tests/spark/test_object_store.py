@@ -155,6 +155,7 @@ def test_engines_leave_a_heartbeat_and_nothing_unfinished(place: BucketPlace) ->
         assert [stamp for stamp in journal.stamps() if stamp.batch_id >= 0] == []
 
 
+@pytest.mark.long
 def test_compaction_twice_and_a_run_after_it(place: BucketPlace, capsys: pytest.CaptureFixture[str]) -> None:
     """By its command, for which the group's engine has only just gone; and again, as if that were long ago, with tables
     that have not changed since: Delta writes a checkpoint in place here, and never twice."""

@@ -103,6 +103,7 @@ def billed(numbers: range) -> list[tuple[int, int]]:
     return sorted((number, 2 if number % 7 == 0 else 1) for number in numbers if number % 5)
 
 
+@pytest.mark.long
 def test_a_job_its_successor_and_a_compaction(place: PublicPlace, capsys: pytest.CaptureFixture[str]) -> None:
     place.put(range(40))
     place.work_off()

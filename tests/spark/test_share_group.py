@@ -145,7 +145,14 @@ class Unknown:
         return __import__, ("no_such_module",)
 
 
-@pytest.mark.parametrize("handler", [short, Unknown(), lambda _: (Ack.ACCEPT, {"id": 1})])
+@pytest.mark.parametrize(
+    "handler",
+    [
+        pytest.param(short, marks=pytest.mark.long),
+        Unknown(),
+        pytest.param(lambda _: (Ack.ACCEPT, {"id": 1}), marks=pytest.mark.long),
+    ],
+)
 def test_a_contract_broken_as_a_whole_ends_the_run_and_charges_no_record_however_often(
     place: GroupPlace, handler: Any
 ) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
+from share_spark.delivery.output_file import written_files
+from share_spark.delta.data_file import DataFile
 from share_spark.delta.journal import Journal
 from share_spark.delta.location import Location
 from share_spark.model.ids import BatchStamp
@@ -28,16 +30,20 @@ SCHEMA = StructType.fromJson(
     }
 )
 
+PLAIN = StructType([StructField(column.name, column.dataType) for column in SCHEMA])
+
 
 @dataclass(kw_only=True)
 class SinkPlace:
-    """A sink table and the state of a group beside it; ``engine`` is a new run of the group."""
+    """A sink table and the state of a group beside it; ``engine`` is a new run of the group. ``schema``: of the output;
+    PLAIN makes a table whose rows come in files that workers have written."""
 
     spark: SparkSession
     state: Path
     table: Location
     group_id: str = "billing/eu"
     epochs: int = 0
+    schema: StructType = SCHEMA
 
     def engine(self, table: Location | None = None) -> DeltaSink:
         return DeltaSink(spark=self.spark, table=table or self.table)
@@ -53,7 +59,7 @@ class SinkPlace:
         does not know has been absorbed if it is left out."""
         self.epochs += 1
         sink = self.engine(table)
-        sink.prepare(SCHEMA)
+        sink.prepare(self.schema)
         return sink, self.epochs, sink.claim(self.writer(self.epochs), counted or BatchStamp(self.epochs, -1))
 
     def claims_disturbed(
@@ -68,11 +74,16 @@ class SinkPlace:
         sink = self.engine(table)
         journal = Disturbed(self.spark, str(self.state), "output", self.group_id)
         journal.at, journal.disturb = at, disturb
-        sink.prepare(SCHEMA)
+        sink.prepare(self.schema)
         return sink.claim(replace(self.writer(epoch), journal=journal), counted)
 
-    def rows(self, *ids: int) -> DataFrame:
-        """As a delivery gives them: every column may be null."""
+    def rows(self, *ids: int) -> DataFrame | Sequence[DataFile]:
+        """As a delivery gives them."""
+        frame = self.frame(*ids)
+        return frame if self.schema is SCHEMA else written_files(frame, self.table.directory(self.spark))
+
+    def frame(self, *ids: int) -> DataFrame:
+        """Every column may be null."""
         return self.spark.createDataFrame([(number, "paid") for number in ids], "id bigint, what string")
 
     def written(self, table: Location | None = None) -> list[Any]:
