@@ -14,7 +14,7 @@ from share_spark.api.spec import ShareGroupSpec
 from share_spark.delivery.deliver import SparkDelivery
 from share_spark.delta.location import Location
 from share_spark.engine.micro_batch import Ports, ShareGroupEngine
-from share_spark.engine.ports import DeadLetterSink, DeadLetterTarget, TopicLog
+from share_spark.engine.ports import DeadLetterSink, DeadLetterTarget, OutputSink, TopicLog
 from share_spark.engine.topics import SubscribedTopics
 from share_spark.handlers.handler import Handler, HandlerKind
 from share_spark.kafka.dead_letters import KafkaDeadLetters
@@ -22,7 +22,7 @@ from share_spark.kafka.topic_log import KafkaTopicLog
 from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.model.errors import ConfigError
 from share_spark.output.dead_letters import DeltaDeadLetters
-from share_spark.output.sink import DeltaOutput, DeltaSink
+from share_spark.output.sink import DeltaOutput, DeltaSink, FormerSinks
 from share_spark.output.spark_dead_letters import BackgroundDeadLetters, NoDeadLetters, SparkDeadLetters
 from share_spark.partition import PartitionLimits
 from share_spark.spark.capabilities import warn_of_all
@@ -134,9 +134,9 @@ def _store(spec: ShareGroupSpec, location: Location, least_epoch: int) -> DeltaS
     )
 
 
-def _output(spec: ShareGroupSpec, handler: Handler, delivery: SparkDelivery) -> DeltaOutput | None:
+def _output(spec: ShareGroupSpec, handler: Handler, delivery: SparkDelivery) -> OutputSink:
     if spec.sink is None or handler.output is None:
-        return None
+        return FormerSinks(spark=spec.spark)
     sink = DeltaSink(spark=spec.spark, table=Location.parse(spec.sink))
     sink.prepare(from_arrow_schema(handler.output))
     return DeltaOutput(sink=sink, delivery=delivery)

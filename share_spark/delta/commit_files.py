@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_COMMIT = re.compile(r"\d{20}\.json")
+
 _CHECKPOINT = re.compile(
     r"(?P<version>\d{20})\.checkpoint(?:\.\d{10}\.(?P<of>\d{10})|\.(?P<uuid>[0-9a-f-]{36}))?\.(?:parquet|json)"
 )
@@ -63,6 +65,15 @@ class CommitFiles:
         """The newest version, -1 if there is none. Lists the directory."""
         versions = (int(name[:20]) for name in self.storage.names(self._directory) if name[20:] == ".json")
         return max(versions, default=-1)
+
+    def is_table(self) -> bool:
+        """Is there a commit, or a checkpoint that stands for commits?"""
+        names = self.storage.names(self._directory)
+        return any(_COMMIT.fullmatch(name) or _CHECKPOINT.fullmatch(name) for name in names)
+
+    def make_directory(self) -> None:
+        """Of the log, unless it is there."""
+        self.storage.make_directory(self._directory)
 
     def exists(self, version: int) -> bool:
         """Is the file of this commit there? Not after the table was removed, or much later."""

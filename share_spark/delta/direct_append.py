@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from share_spark.delta.commit_files import CommitFile, CommitFiles, parse_commit
+from share_spark.delta.commit_files import CommitFile, CommitFiles
 from share_spark.delta.data_file import DataFile, new_path, parquet_of
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import StateError
@@ -57,9 +57,9 @@ class DirectAppends:
     _commits: int = 0
 
     @classmethod
-    def to(cls, spark: SparkSession, directory: str) -> DirectAppends:
-        """Raises UnknownTableError: only Spark's writer may append there."""
-        log = TableLog.open(CommitFiles.at(spark, directory))
+    def to(cls, spark: SparkSession, directory: str, *, replaces: bool = False) -> DirectAppends:
+        """``replaces``: it will remove files, too. Raises UnknownTableError: only Spark's writer may append there."""
+        log = TableLog.open(CommitFiles.at(spark, directory), keeps_files=replaces)
         log.check_can_append()
         return cls(
             directory=directory.rstrip("/"),
@@ -98,8 +98,10 @@ class DirectAppends:
         note: str | None = None,
         transactions: Mapping[str, int] | None = None,
         meanwhile: Meanwhile,
+        replaced: Callable[[Mapping[str, str]], bool] | None = None,
     ) -> int:
-        """One commit with these files and ``txn`` entries; ``note`` is its ``userMetadata``. Returns its version.
+        """One commit with these files and ``txn`` entries; ``note`` is its ``userMetadata``. ``replaced``: files of
+        partitions with these values leave the table. Returns its version.
 
         Raises what ``meanwhile`` raises, UnknownTableError (the table has changed), StateError (it is gone), and then
         nothing has happened; what the storage raises, and then it may have happened all the same.
@@ -107,9 +109,9 @@ class DirectAppends:
         if not files:
             self._check_there()
         while True:
-            text = self._text(files, note, transactions or {})
+            text = self._text(files, note, transactions or {}, self._removed(replaced))
             if self.log.files.commit(self.log.version + 1, text):
-                self.log.take(parse_commit(text))
+                self.log.take(text)
                 self._count()
                 return self.log.version
             for _, commit in self.log.catch_up():
@@ -134,16 +136,28 @@ class DirectAppends:
         if not self.log.files.exists(self.log.version):
             raise StateError(f"the Delta table in {self.directory} is gone, or another one is in its place")
 
-    def _text(self, files: Sequence[DataFile], note: str | None, transactions: Mapping[str, int]) -> str:
+    def _removed(self, replaced: Callable[[Mapping[str, str]], bool] | None) -> dict[str, Mapping[str, str]]:
+        """As of the newest version that is known."""
+        if replaced is None:
+            return {}
+        return {path: values for path, values in self.log.active.items() if replaced(values)}
+
+    def _text(
+        self,
+        files: Sequence[DataFile],
+        note: str | None,
+        transactions: Mapping[str, int],
+        removed: Mapping[str, Mapping[str, str]],
+    ) -> str:
         now_ms = int(time.time() * 1_000)
         partition_by = json.dumps(list(self.log.partition_columns))
         info: dict[str, Any] = {
             "timestamp": now_ms,
             "operation": "WRITE",
-            "operationParameters": {"mode": "Append", "partitionBy": partition_by},
+            "operationParameters": {"mode": "Overwrite" if removed else "Append", "partitionBy": partition_by},
             "readVersion": self.log.version,
             "isolationLevel": "Serializable",
-            "isBlindAppend": True,
+            "isBlindAppend": not removed,
             "operationMetrics": {
                 "numFiles": str(len(files)),
                 "numOutputRows": str(sum(file.rows for file in files)),
@@ -158,7 +172,11 @@ class DirectAppends:
             {"txn": {"appId": app_id, "version": number, "lastUpdated": now_ms}}
             for app_id, number in transactions.items()
         ]
-        actions = [{"commitInfo": info}, *entries, *(file.to_action(now_ms) for file in files)]
+        removes = [
+            {"remove": {"path": path, "deletionTimestamp": now_ms, "dataChange": True, "partitionValues": dict(values)}}
+            for path, values in removed.items()
+        ]
+        actions = [{"commitInfo": info}, *entries, *removes, *(file.to_action(now_ms) for file in files)]
         return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
 
 

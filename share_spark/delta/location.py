@@ -12,12 +12,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from delta.tables import DeltaTable
+from pyspark.sql.types import StructType
 
+from share_spark.delta.commit_files import CommitFiles
+from share_spark.delta.direct_create import create_table
+from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import ConfigError
-from share_spark.spark.delta_log import has_version, properties_of
+from share_spark.spark.delta_log import properties_of
 from share_spark.spark.errors import JVM_ERRORS
 from share_spark.spark.files import files_at
 
@@ -30,6 +34,8 @@ _MAX_PARTS = 3
 _LOG = "_delta_log"
 _STAGED = "_staged_commits"
 """A directory that Delta makes in a log before its first commit."""
+
+_DEFAULT_PROPERTIES = "spark.databricks.delta.properties.defaults."
 
 _MAKE_ATTEMPTS = 5
 _MAKING_S = 10.0
@@ -79,7 +85,7 @@ class Location:
     def exists(self, spark: SparkSession) -> bool:
         """Is there a Delta table here? A directory of other things, or another format, is False."""
         if self.path is not None:
-            return bool(DeltaTable.isDeltaTable(spark, self.path)) or self._exists_by_now(spark, self.path)
+            return CommitFiles.at(spark, self.path).is_table()
         return spark.catalog.tableExists(self.sql_name()) and self._provider(spark) == "delta"
 
     def is_free(self, spark: SparkSession) -> bool:
@@ -99,8 +105,12 @@ class Location:
     ) -> None:
         """Create a Delta table with these columns (DDL text) unless it exists.
 
-        Its schema must exist already. See ``make``.
+        Its schema must exist already. Without Spark where that can be; else see ``make``.
         """
+        if self.path is not None and self._create_directly(
+            spark, cast("StructType", StructType.fromDDL(columns)), partitioned_by, properties
+        ):
+            return
         partitioning = f" PARTITIONED BY ({', '.join(partitioned_by)})" if partitioned_by else ""
         table_properties = properties_clause(properties or {})
         statement = (
@@ -108,6 +118,35 @@ class Location:
             f"{partitioning}{f' TBLPROPERTIES {table_properties}' if table_properties else ''}"
         )
         self.make(spark, lambda: spark.sql(statement))
+
+    def create_with(self, spark: SparkSession, columns: StructType) -> None:
+        """Create a Delta table with these columns and nothing else, unless it exists. See ``create``."""
+        if self.path is not None and self._create_directly(spark, columns):
+            return
+        builder = DeltaTable.createIfNotExists(spark).addColumns(columns)
+        builder = builder.location(self.path) if self.path is not None else builder.tableName(self.sql_name())
+        self.make(spark, builder.execute)
+
+    def _create_directly(
+        self,
+        spark: SparkSession,
+        columns: StructType,
+        partitioned_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Is the table there now?"""
+        assert self.path is not None
+        settings: Any = spark.conf.getAll
+        if any(name.startswith(_DEFAULT_PROPERTIES) for name in settings):
+            return False  # the user wants properties in each new table, and Delta knows what they ask for
+        files = CommitFiles.at(spark, self.path)
+        if not files.is_table():
+            self._clear_beginning(spark)
+        try:
+            create_table(files, columns, partitioned_by=partitioned_by, properties=properties)
+        except NotImplementedError:
+            return False
+        return True
 
     def make(self, spark: SparkSession, create: Callable[[], object]) -> None:
         """Call ``create``, which makes a table here unless there is one, although another program may be creating it
@@ -132,12 +171,6 @@ class Location:
         if self._is_begun(spark):
             log = f"{self.path}/{_LOG}"
             files_at(spark, log).delete(log, recursive=True)
-
-    def _exists_by_now(self, spark: SparkSession, path: str) -> bool:
-        """Delta remembers that there was no table, and does not look again."""
-        if not any(name.endswith((".json", ".parquet")) for name in _names_in(spark, f"{path}/{_LOG}")):
-            return False
-        return has_version(spark, path)
 
     def _is_begun(self, spark: SparkSession) -> bool:
         """Is there a log without a commit, and nothing else?"""
@@ -175,9 +208,17 @@ class Location:
     def properties(self, spark: SparkSession) -> dict[str, str]:
         """The table's properties as Delta has them; metadata only, no job."""
         if self.path is not None:
-            return properties_of(spark, self.path)
+            log = self.log(spark)
+            return properties_of(spark, self.path) if log is None else dict(log.properties)
         rows = spark.sql(f"SHOW TBLPROPERTIES {self.sql_name()}").collect()
         return {row.key: row.value for row in rows}
+
+    def log(self, spark: SparkSession) -> TableLog | None:
+        """The table as the files of its log say it; None where only Spark can say."""
+        try:
+            return TableLog.open(CommitFiles.at(spark, self.directory(spark)))
+        except UnknownTableError:
+            return None
 
     def _provider(self, spark: SparkSession) -> str:
         rows = spark.sql(f"DESCRIBE EXTENDED {self.sql_name()}").where("col_name = 'Provider'")

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow.parquet as pq
+from pyspark.sql.types import StructType
 
-from share_spark.delta.commit_files import CommitFile, CommitFiles, actions_in
+from share_spark.delta.commit_files import CommitFile, CommitFiles, actions_in, parse_commit
 
 _MOST_CHECKPOINT_BYTES = 64 << 20
 """The checkpoint of a table with some 500,000 files. What is larger is Spark's business."""
@@ -66,22 +67,25 @@ class UnknownTableError(NotImplementedError):
 @dataclass(slots=True, kw_only=True)
 class TableLog:
     """The table in the directory of ``files``, as of ``version``. ``metadata`` and ``protocol``: Delta's actions.
-    ``transactions``: the number of each writer (``txn`` actions)."""
+    ``transactions``: the number of each writer (``txn`` actions). ``active``: the table's files with the values of
+    their partition columns, if it ``keeps_files``: for small tables."""
 
     files: CommitFiles
     version: int = -1
     metadata: Mapping[str, Any] = field(default_factory=dict)
     protocol: Mapping[str, Any] = field(default_factory=dict)
     transactions: dict[str, int] = field(default_factory=dict)
+    keeps_files: bool = False
+    active: dict[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, files: CommitFiles) -> TableLog:
+    def open(cls, files: CommitFiles, *, keeps_files: bool = False) -> TableLog:
         """As of the newest version. Raises UnknownTableError (no table, a checkpoint that is too large), and what the
         storage raises."""
-        log = cls(files=files)
+        log = cls(files=files, keeps_files=keeps_files)
         version, paths = files.checkpoint()
         for path in paths:
-            log._take(_checkpoint_actions(files, path))
+            log._take(_checkpoint_actions(files, path, keeps_files))
         log.version = version
         for _ in log.catch_up():
             pass
@@ -91,14 +95,15 @@ class TableLog:
 
     def catch_up(self) -> Iterator[tuple[int, CommitFile]]:
         """The commits since, oldest first; each counts for this view when it is yielded."""
-        while (commit := self.files.read(self.version + 1)) is not None:
-            self.take(commit)
-            yield self.version, commit
+        while (text := self.files.text(self.version + 1)) is not None:
+            yield self.version + 1, self.take(text)
 
-    def take(self, commit: CommitFile) -> None:
-        """This commit is the next version."""
-        self._take(commit.actions)
+    def take(self, text: str) -> CommitFile:
+        """The file of the next version says this."""
+        commit = parse_commit(text)
+        self._take(actions_in(text) if self.keeps_files else commit.actions)
         self.version += 1
+        return commit
 
     @property
     def table_id(self) -> str:
@@ -109,6 +114,11 @@ class TableLog:
     def partition_columns(self) -> tuple[str, ...]:
         """In the table's order."""
         return tuple(self.metadata["partitionColumns"])
+
+    @property
+    def schema(self) -> StructType:
+        """The columns, in Spark's terms."""
+        return StructType.fromJson(json.loads(self.metadata["schemaString"]))
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -144,6 +154,10 @@ class TableLog:
             self.protocol = action.get("protocol") or self.protocol
             if transaction := action.get("txn"):
                 self.transactions[transaction["appId"]] = int(transaction["version"])
+            if self.keeps_files and (added := action.get("add")):
+                self.active[added["path"]] = added["partitionValues"]
+            if self.keeps_files and (removed := action.get("remove")):
+                self.active.pop(removed["path"], None)
 
 
 def _writer_features(protocol: Mapping[str, Any]) -> frozenset[str]:
@@ -176,20 +190,22 @@ def _required_column(kind: Any) -> str | None:
     return None
 
 
-def _checkpoint_actions(files: CommitFiles, path: str) -> Iterable[Mapping[str, Any]]:
+def _checkpoint_actions(files: CommitFiles, path: str, keeps_files: bool) -> Iterable[Mapping[str, Any]]:
     content = files.content(path, _MOST_CHECKPOINT_BYTES)
     if content is None:
         raise UnknownTableError(f"checkpoint {path} is too large to be read here, or gone")
     if path.endswith(".json"):
         return actions_in(content.decode())
     file = pq.ParquetFile(io.BytesIO(content))
-    columns = [name for name in _CHECKPOINT_COLUMNS if name in file.schema_arrow.names]
+    wanted = (*_CHECKPOINT_COLUMNS, "add") if keeps_files else _CHECKPOINT_COLUMNS
+    columns = [name for name in wanted if name in file.schema_arrow.names]
     return [_with_maps(row) for row in file.read(columns=columns).to_pylist() if any(row.values())]
 
 
 def _with_maps(action: Mapping[str, Any]) -> Mapping[str, Any]:
     """Arrow gives a map as pairs."""
-    metadata = action.get("metaData")
-    if not metadata:
-        return action
-    return {**action, "metaData": {**metadata, "configuration": dict(metadata.get("configuration") or ())}}
+    if metadata := action.get("metaData"):
+        return {**action, "metaData": {**metadata, "configuration": dict(metadata.get("configuration") or ())}}
+    if added := action.get("add"):
+        return {**action, "add": {**added, "partitionValues": dict(added["partitionValues"] or ())}}
+    return action

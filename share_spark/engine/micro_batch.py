@@ -307,7 +307,7 @@ class ShareGroupEngine:
         timer.mark("deliver")
         answers = answers_for(acquired, delivered)
         if delivered.fault is not None:
-            self._pending = PendingAcknowledgements(spans=answers) if self.ports.sink is None else NOTHING_PENDING
+            self._pending = NOTHING_PENDING if self._has_output else PendingAcknowledgements(spans=answers)
             raise delivered.fault
         self._pace = self._pace if in_turn else self._pace.after(delivered.entered, delivered.busy_s)
         self._search.one_by_one |= any((span.ranges[:, ANSWER] == Loss.UNKNOWN).any() for span in answers.values())
@@ -315,10 +315,14 @@ class ShareGroupEngine:
         self._pending = PendingAcknowledgements(spans=counted)
         timer.mark("output")
 
+    @property
+    def _has_output(self) -> bool:
+        return self.ports.sink is not None and self.ports.sink.has_output
+
     def _commit_output(self, stamp: BatchStamp, answers: AcknowledgedSpans, is_explained: bool) -> AcknowledgedSpans:
         """The answers that count: what was accepted does not where an executor died with the rows that it put out. A
         sink that refuses rows is no delivery failure: everything is given back as if it had not been tried."""
-        if self.ports.sink is None:
+        if self.ports.sink is None or not self._has_output:
             return answers
         self._output_in_doubt = True
         try:

@@ -230,7 +230,14 @@ class OutputSink(Protocol):
     """Where output rows go: together with the acknowledgements they belong to, in one commit that decides both.
 
     An answer is final once ``commit`` has returned; the next state row absorbs it, then it may be forgotten.
+
+    A run without output has one as well, that commits nothing: engines before may have written to a sink.
     """
+
+    @property
+    def has_output(self) -> bool:
+        """Do rows decide? Else an answer counts once it is known."""
+        ...
 
     def claim(self, claim: Claim, last_counted: BatchStamp) -> CommittedOutput | None:
         """Before all else. From now on older engines cannot write here. Returns what the last of them committed here

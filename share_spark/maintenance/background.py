@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from share_spark.delta.app_transactions import NONE, AppTransactions
+from share_spark.delta.commit_files import CommitFile
+from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
 from share_spark.engine.ports import Claim
 from share_spark.maintenance.compaction import compact
@@ -25,7 +27,7 @@ from share_spark.model.errors import StateError
 from share_spark.model.ids import BatchStamp, SharePartitionKey
 from share_spark.spark.errors import first_line, is_lost_block
 from share_spark.state.state_store import DeltaShareStateStore
-from share_spark.state.state_view import LiveState, state_bucket, state_of_live, state_with_buckets
+from share_spark.state.state_view import LiveState, state_bucket, state_of_live, state_with_buckets, status_rows
 from share_spark.state.tables import log_table, state_table
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ class BackgroundMaintenance:
     _heartbeat: Heartbeat | None = None
     _compact_at_s: float = 0.0
     _transactions: AppTransactions | None = None
+    _commits: DirectAppends | None = None
 
     def start(self, claim: Claim) -> None:
         """Begin; the first round rewrites every share-partition of the group."""
@@ -123,6 +126,8 @@ class BackgroundMaintenance:
         with self.store.borrow() as live:
             if live.frame is None and live.on_driver is None:
                 return
+            if live.on_driver is not None and self._replaced_directly(live, buckets):
+                return
             try:
                 self._write_rows(state_of_live(self.spark, live, buckets), live)
             except Exception as fault:
@@ -131,6 +136,33 @@ class BackgroundMaintenance:
                 # An executor that dies takes its part of the live frame with it; the log has it all.
                 _log.info("the status table is filled from the log: %s", first_line(fault))
                 self._write_rows(state_with_buckets(self.spark, self.location, self.store.log.group_id), live)
+
+    def _replaced_directly(self, live: LiveState, buckets: set[int] | None) -> bool:
+        """Without Spark; was it possible? Nothing is written where a successor has written."""
+        number = BatchStamp(live.writer_epoch, live.batch_id).number
+        group_id = self._claimed.group_id
+        try:
+            commits = self._commits = self._commits or DirectAppends.to(
+                self.spark, state_table(self.location).directory(self.spark), replaces=True
+            )
+            for _ in commits.log.catch_up():
+                pass
+            if commits.log.transactions.get(self._app_id, NONE) >= number:
+                return True
+            rows = status_rows(live, buckets)
+            files = [
+                commits.write(some, {"group_id": group_id, "bucket": str(bucket)}) for bucket, some in rows.items()
+            ]
+            commits.commit(
+                files,
+                transactions={self._app_id: number},
+                meanwhile=lambda commit: _refuse_newer(commit, self._app_id),
+                replaced=lambda values: values["group_id"] == group_id and int(values["bucket"]) in rows,
+            )
+        except NotImplementedError as reason:
+            _log.debug("the status table is written by Spark: %s", reason)
+            return False
+        return True
 
     def _write_rows(self, rows: DataFrame, live: LiveState) -> None:
         table = state_table(self.location)
@@ -183,6 +215,11 @@ class BackgroundMaintenance:
             compact(self.spark, CompactionOrder(state=self.location, group_id=self._claimed.group_id))
         except StateError as fault:
             _log.info("%s; the next one is due in %s ms", fault, self.compaction_interval_ms)
+
+
+def _refuse_newer(commit: CommitFile, app_id: str) -> None:
+    if app_id in commit.transactions:
+        raise StateError("a successor has written the status table")
 
 
 def overwrite(table: Location, rows: DataFrame, options: Mapping[str, str]) -> None:

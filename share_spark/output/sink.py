@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -36,20 +36,20 @@ from share_spark.delta.app_transactions import AppTransactions
 from share_spark.delta.commit_files import CommitFile, CommitFiles
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.direct_append import DirectAppends
-from share_spark.delta.journal import OUTPUT, Journal
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import UnknownTableError
 from share_spark.engine.ports import AcknowledgedSpans, Claim, CommittedOutput
-from share_spark.model.errors import FencedError, OutputLostError, OutputUnknownError, SinkError, StateError
+from share_spark.model.errors import FencedError, OutputLostError, OutputUnknownError, SinkError
 from share_spark.model.ids import BatchStamp
 from share_spark.output.payload import from_payload, to_payload
 from share_spark.output.sink_journal import (
     SinkEntry,
     SinkTarget,
+    SinkWriter,
     as_sink_error,
     as_state_error,
     claim_sink,
-    entries_before,
+    settle,
 )
 from share_spark.output.sink_table import prepare_table
 from share_spark.spark.errors import JVM_ERRORS, first_line
@@ -61,32 +61,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _APPEND_ERRORS: tuple[type[Exception], ...] = (*JVM_ERRORS, NotImplementedError)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkWriter:
-    """The engine that writes here, once it has claimed its group. ``app_id``: the name under which the group writes: it
-    and its state, as two states may know a group of the same name. ``journal``: of the group, for this purpose alone.
-    """
-
-    writer_epoch: int
-    run_id: str
-    member_id: str
-    app_id: str
-    journal: Journal
-
-    @classmethod
-    def of(cls, spark: SparkSession, claim: Claim) -> SinkWriter:
-        """With its journal beside the state. Raises StateError."""
-        with as_state_error():
-            journal = Journal(spark, claim.directory, OUTPUT, claim.group_id)
-        return cls(
-            writer_epoch=claim.writer_epoch,
-            run_id=claim.run_id,
-            member_id=claim.member_id,
-            app_id=f"share_spark/{claim.group_id}@{claim.log_id}",
-            journal=journal,
-        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,17 +100,11 @@ class DeltaSink:
         self._writer = writer
         with as_state_error():
             writer.journal.put(BatchStamp(writer.writer_epoch, -1), self._entry().to_bytes())
-        delivered, left = self._claim_all()
-        written = [stamp for stamp, entry in left.items() if delivered[entry.target] == stamp.number]
-        last = max(written, default=None)
-        self._check_explained(delivered, set(written), last_counted)
-        with as_state_error():
-            for stamp in left.keys() - {last}:
-                writer.journal.remove(stamp)
-        if last is None:
+        left = settle(writer, [self._target], self._claimed, last_counted)
+        if left is None:
             return None
-        self._unabsorbed.add(last)
-        return left[last].payload
+        self._unabsorbed.add(left.stamp)
+        return left.payload
 
     @property
     def directory_for_workers(self) -> str | None:
@@ -178,37 +146,6 @@ class DeltaSink:
 
     def _entry(self, payload: bytes = b"") -> SinkEntry:
         return SinkEntry(self._target, self.writer.run_id, payload)
-
-    def _claim_all(self) -> tuple[dict[SinkTarget, int], dict[BatchStamp, SinkEntry]]:
-        """The number of the last delivery to each target, and the entries of older engines.
-
-        Listed after the claims: an older engine makes its entry before it appends, and appends before the claim or not
-        at all, so the entry of every delivery is in the list unless an engine has absorbed it and removed it.
-        """
-        delivered = {self._target: self._claimed(self._target)}
-        while True:
-            with as_state_error():
-                left = entries_before(self.writer.journal, self.writer.writer_epoch)
-            unclaimed = {entry.target for entry in left.values()} - delivered.keys()
-            if not unclaimed:
-                return delivered, left
-            delivered |= {target: self._claimed(target) for target in unclaimed}
-
-    def _check_explained(
-        self, delivered: Mapping[SinkTarget, int], written: Collection[BatchStamp], last_counted: BatchStamp
-    ) -> None:
-        """Each delivery has its entry or is absorbed, and what absorbs it is a later micro-batch that counts. Where
-        neither is so, a later engine may be at work here already; if not, the journal is damaged."""
-        numbers = {stamp.number for stamp in written}
-        for target, number in delivered.items():
-            if number in numbers or number < last_counted.number:
-                continue
-            self._claimed(target)
-            stamp = BatchStamp.of_number(number)
-            raise StateError(
-                f"sink {target.table} holds rows of micro-batch {stamp.batch_id} of writer epoch "
-                f"{stamp.writer_epoch}, whose acknowledgements are neither in the state nor in the journal beside it"
-            )
 
     def _claimed(self, target: SinkTarget) -> int:
         """The number of the last delivery there."""
@@ -312,6 +249,11 @@ class DeltaOutput:
     sink: DeltaSink
     delivery: SparkDelivery
 
+    @property
+    def has_output(self) -> bool:
+        """Always."""
+        return True
+
     def claim(self, claim: Claim, last_counted: BatchStamp) -> CommittedOutput | None:
         """Raises FencedError, SinkError, StateError."""
         payload = self.sink.claim(SinkWriter.of(self.sink.spark, claim), last_counted)
@@ -328,3 +270,37 @@ class DeltaOutput:
     def forget(self) -> None:
         """Raises StateError."""
         self.sink.forget()
+
+
+@dataclass(slots=True, kw_only=True)
+class FormerSinks:
+    """OutputSink of a run without output: engines before may have had a sink, and one that sleeps may be about to write
+    there. So all of them are claimed, and what is in them and was not absorbed counts."""
+
+    spark: SparkSession
+    _writer: SinkWriter | None = None
+    _unabsorbed: BatchStamp | None = None
+
+    @property
+    def has_output(self) -> bool:
+        """Never."""
+        return False
+
+    def claim(self, claim: Claim, last_counted: BatchStamp) -> CommittedOutput | None:
+        """Raises FencedError, SinkError, StateError."""
+        self._writer = writer = SinkWriter.of(self.spark, claim)
+        left = settle(writer, [], lambda target: claim_sink(self.spark, target, writer.writer_epoch), last_counted)
+        if left is None:
+            return None
+        self._unabsorbed = left.stamp
+        return from_payload(claim.group_id, left.payload)
+
+    def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans) -> None:
+        """Nothing to do."""
+
+    def forget(self) -> None:
+        """Raises StateError."""
+        if self._writer is not None and self._unabsorbed is not None:
+            with as_state_error():
+                self._writer.journal.remove(self._unabsorbed)
+            self._unabsorbed = None

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from share_spark.delta.app_transactions import NONE, AppTransactions
-from share_spark.delta.journal import Journal
+from share_spark.delta.journal import OUTPUT, Journal
 from share_spark.delta.location import Location
+from share_spark.engine.ports import Claim
 from share_spark.model.errors import SinkError, StateError
 from share_spark.model.ids import BatchStamp
 from share_spark.spark.errors import JVM_ERRORS, first_line
@@ -54,7 +56,99 @@ class SinkEntry(NamedTuple):
         return cls(SinkTarget(table, head["app_id"]), head["run_id"], payload)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkWriter:
+    """The engine that writes here, once it has claimed its group. ``app_id``: the name under which the group writes: it
+    and its state, as two states may know a group of the same name. ``journal``: of the group, for this purpose alone.
+    """
+
+    writer_epoch: int
+    run_id: str
+    member_id: str
+    app_id: str
+    journal: Journal
+
+    @classmethod
+    def of(cls, spark: SparkSession, claim: Claim) -> SinkWriter:
+        """With its journal beside the state. Raises StateError."""
+        with as_state_error():
+            journal = Journal(spark, claim.directory, OUTPUT, claim.group_id)
+        return cls(
+            writer_epoch=claim.writer_epoch,
+            run_id=claim.run_id,
+            member_id=claim.member_id,
+            app_id=f"share_spark/{claim.group_id}@{claim.log_id}",
+            journal=journal,
+        )
+
+
+class LeftOutput(NamedTuple):
+    """The last delivery of an engine before that is in a sink and was not absorbed."""
+
+    stamp: BatchStamp
+    payload: bytes
+
+
 _log = logging.getLogger(__name__)
+
+
+def settle(
+    writer: SinkWriter,
+    own: Sequence[SinkTarget],
+    claimed: Callable[[SinkTarget], int],
+    last_counted: BatchStamp,
+) -> LeftOutput | None:
+    """Claim the sinks in ``own`` and all to which engines before may be about to write; then see what the last of them
+    has written, and drop the other entries. ``claimed``: claims one, and returns the number of the last delivery there.
+
+    Raises FencedError, SinkError, StateError.
+    """
+    delivered, left = _claim_all(writer, own, claimed)
+    written = [stamp for stamp, entry in left.items() if delivered[entry.target] == stamp.number]
+    last = max(written, default=None)
+    _check_explained(delivered, set(written), claimed, last_counted)
+    with as_state_error():
+        for stamp in left.keys() - {last}:
+            writer.journal.remove(stamp)
+    return None if last is None else LeftOutput(last, left[last].payload)
+
+
+def _claim_all(
+    writer: SinkWriter, own: Sequence[SinkTarget], claimed: Callable[[SinkTarget], int]
+) -> tuple[dict[SinkTarget, int], dict[BatchStamp, SinkEntry]]:
+    """The number of the last delivery to each target, and the entries of older engines.
+
+    Listed after the claims: an older engine makes its entry before it appends, and appends before the claim or not at
+    all, so the entry of every delivery is in the list unless an engine has absorbed it and removed it.
+    """
+    delivered = {target: claimed(target) for target in own}
+    while True:
+        with as_state_error():
+            left = entries_before(writer.journal, writer.writer_epoch)
+        unclaimed = {entry.target for entry in left.values()} - delivered.keys()
+        if not unclaimed:
+            return delivered, left
+        delivered |= {target: claimed(target) for target in unclaimed}
+
+
+def _check_explained(
+    delivered: Mapping[SinkTarget, int],
+    written: Collection[BatchStamp],
+    claimed: Callable[[SinkTarget], int],
+    last_counted: BatchStamp,
+) -> None:
+    """Each delivery has its entry or is absorbed, and what absorbs it is a later micro-batch that counts. Where neither
+    is so, a later engine may be at work here already; if not, the journal is damaged."""
+    numbers = {stamp.number for stamp in written}
+    for target, number in delivered.items():
+        if number in numbers or number < last_counted.number:
+            continue
+        claimed(target)
+        stamp = BatchStamp.of_number(number)
+        raise StateError(
+            f"sink {target.table} holds rows of micro-batch {stamp.batch_id} of writer epoch "
+            f"{stamp.writer_epoch}, whose acknowledgements are neither in the state nor in the journal beside it"
+        )
 
 
 def entries_before(journal: Journal, writer_epoch: int) -> dict[BatchStamp, SinkEntry]:

@@ -3,18 +3,19 @@ before anything starts, in one line that names table and column."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from delta.tables import DeltaTable
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from share_spark.delta.public_claim import is_filled_by_delta
 from share_spark.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from share_spark.delta.location import Location
-from share_spark.delta.public_claim import is_filled_by_delta
+    from share_spark.delta.table_log import TableLog
 
 _TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 
@@ -22,11 +23,13 @@ _TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 def prepare_table(spark: SparkSession, table: Location, output: StructType) -> None:
     """Create the table with the declared columns if nothing is there. Raises ConfigError if it cannot take them."""
     if table.is_free(spark):
-        _create(spark, table, output)
+        table.create_with(spark, output)
     elif not table.exists(spark):
         raise ConfigError(f"sink {table} is not a Delta table")
-    _check_properties(table, table.properties(spark))
-    reason = misfit(output, table.load(spark).schema) or _unpartitioned(spark, table, output)
+    log = table.log(spark)
+    _check_properties(table, table.properties(spark) if log is None else log.properties)
+    schema = table.load(spark).schema if log is None else log.schema
+    reason = misfit(output, schema) or _unpartitioned(_partition_columns(spark, table, log), output)
     if reason is not None:
         raise ConfigError(f"sink {table}: {reason}")
 
@@ -46,13 +49,7 @@ def misfit(output: StructType, table: StructType) -> str | None:
     return _struct_misfit(output, table, "")
 
 
-def _create(spark: SparkSession, table: Location, output: StructType) -> None:
-    builder = DeltaTable.createIfNotExists(spark).addColumns(output)
-    builder = builder.location(table.path) if table.path is not None else builder.tableName(table.sql_name())
-    table.make(spark, builder.execute)
-
-
-def _check_properties(table: Location, properties: dict[str, str]) -> None:
+def _check_properties(table: Location, properties: Mapping[str, str]) -> None:
     if any(name.startswith("share_spark.") for name in properties):
         raise ConfigError(f"sink {table} is a table of share_spark itself")
     if _TRANSACTION_RETENTION in properties:
@@ -62,10 +59,15 @@ def _check_properties(table: Location, properties: dict[str, str]) -> None:
         )
 
 
-def _unpartitioned(spark: SparkSession, table: Location, output: StructType) -> str | None:
-    """Delta takes no rows without the columns it partitions by."""
+def _partition_columns(spark: SparkSession, table: Location, log: TableLog | None) -> Sequence[str]:
+    if log is not None:
+        return log.partition_columns
     row = table.delta_table(spark).detail().select("partitionColumns").head()
-    columns = row.partitionColumns if row else ()
+    return row.partitionColumns if row else ()
+
+
+def _unpartitioned(columns: Sequence[str], output: StructType) -> str | None:
+    """Delta takes no rows without the columns it partitions by."""
     missing = [name for name in columns if name.lower() not in _by_name(output)]
     return f"it is partitioned by {', '.join(missing)}, which the output schema does not have" if missing else None
 

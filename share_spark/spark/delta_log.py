@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from delta.tables import DeltaTable
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -42,23 +41,6 @@ def newest(spark: SparkSession, directory: str) -> Any:
     jvm: Any = spark._jvm
     nothing = jvm.scala.Option.empty()
     return delta_log(spark, directory).update(False, nothing, nothing)
-
-
-def has_version(spark: SparkSession, directory: str) -> bool:
-    """Is there a table with a commit, although Delta may remember that there was none?"""
-    return use(
-        DELTA_SNAPSHOT,
-        lambda: int(newest(spark, directory).version()) >= 0,
-        lambda: _can_be_loaded(spark, directory),
-    )
-
-
-def _can_be_loaded(spark: SparkSession, directory: str) -> bool:
-    """Reading looks at the log again."""
-    try:
-        return bool(spark.read.format("delta").load(directory).schema.fields)
-    except PySparkException:
-        return False
 
 
 def table_id(spark: SparkSession, directory: str) -> str:

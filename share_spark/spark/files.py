@@ -61,6 +61,10 @@ class StorageFiles(ABC):
         """Only if there is none; did it? Two at once: one does, if they say different things."""
 
     @abstractmethod
+    def make_directory(self, path: str) -> None:
+        """With those above it, unless it is there; nothing on an object store."""
+
+    @abstractmethod
     def rename(self, source: str, target: str) -> None:
         """Over what is there. In one step on local disks and HDFS; where the storage cannot (Azure's), the target is
         away for a moment."""
@@ -175,6 +179,9 @@ class HadoopFiles(StorageFiles):
                 raise
             return False
         return self._settled(path, content)
+
+    def make_directory(self, path: str) -> None:
+        self._files.mkdirs(self._path_class(path))
 
     def rename(self, source: str, target: str) -> None:
         hadoop = self._jvm.org.apache.hadoop.fs

@@ -92,6 +92,9 @@ class LocalFiles(StorageFiles):
         at.parent.mkdir(parents=True, exist_ok=True)
         return create_local(str(at), content)
 
+    def make_directory(self, path: str) -> None:
+        _local(path).mkdir(parents=True, exist_ok=True)
+
     def rename(self, source: str, target: str) -> None:
         _local(source).replace(_local(target))
 
@@ -185,6 +188,9 @@ class ArrowFiles(StorageFiles):
             return False
         self.write(path, content)
         return self._settled(path, content)
+
+    def make_directory(self, path: str) -> None:
+        self._files.create_dir(self._inside(path), recursive=True)
 
     def rename(self, source: str, target: str) -> None:
         """HDFS and Azure do not move over a file: it is deleted first."""

@@ -116,7 +116,8 @@ class DeltaShareStateStore:
         self.buckets = self.buckets or bucket_numbers(max(1, log.spark.sparkContext.defaultParallelism))
         self._open_segment = OpenSegment(number=log.claim().segment)
         with log.as_state_error():
-            log_id = table_id(log.spark, log.directory)
+            found = log.table.log(log.spark)
+            log_id = table_id(log.spark, log.directory) if found is None else found.table_id
         return Claim(
             group_id=log.group_id,
             writer_epoch=log.writer_epoch,

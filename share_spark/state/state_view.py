@@ -7,7 +7,7 @@ down.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -83,6 +83,16 @@ def state_of_live(spark: SparkSession, live: LiveState, buckets: Collection[int]
         return spark.createDataFrame(rows, f"{STATE_COLUMNS}, bucket int").coalesce(1)
     states = live.frame.where(f"row = {STATE}").selectExpr("payload")  # type: ignore[union-attr]
     return states.mapInArrow(function, f"{STATE_COLUMNS}, bucket int").coalesce(1)
+
+
+def status_rows(live: LiveState, buckets: Collection[int] | None) -> Mapping[int, pa.Table]:
+    """STATE_COLUMNS without the group, by bucket, of a live state that is on the driver."""
+    assert live.on_driver is not None
+    stamps = live._replace(frame=None, on_driver=None)
+    function = _LiveStatus(buckets=None if buckets is None else frozenset(buckets), live=stamps)
+    rows = pa.Table.from_batches([function.rows(live.on_driver.states.values())])
+    found: set[Any] = set(rows.column("bucket").to_pylist())
+    return {bucket: rows.filter(pc.field("bucket") == bucket).drop(["bucket", "group_id"]) for bucket in found}
 
 
 def state_bucket(key: SharePartitionKey) -> int:

@@ -59,6 +59,10 @@ class InMemoryOutputSink:
     _member_id: str = ""
     _unabsorbed: set[int] = field(default_factory=set)
 
+    @property
+    def has_output(self) -> bool:
+        return True
+
     def claim(self, claim: Claim, last_counted: BatchStamp) -> CommittedOutput | None:
         self._own, self._member_id = BatchStamp(claim.writer_epoch, -1).number, claim.member_id
         delivered = self._claimed()

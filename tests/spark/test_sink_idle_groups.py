@@ -19,7 +19,8 @@ from share_spark.maintenance.idle_groups import evidence_of, snapshot_group
 from share_spark.model.errors import FencedError
 from share_spark.model.ids import BatchStamp
 from share_spark.output.payload import from_payload, to_payload
-from share_spark.output.sink import DeltaSink, SinkWriter
+from share_spark.output.sink import DeltaSink
+from share_spark.output.sink_journal import SinkWriter
 from share_spark.state.commits import CommitListing
 from share_spark.state.tables import log_table
 from tests.support.engine_on_delta import DeltaWorld

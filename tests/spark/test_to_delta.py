@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from share_spark.api.share_group import ShareGroup
+from share_spark.delta.commit_files import CommitFiles
+from share_spark.delta.table_log import TableLog
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record
 from share_spark.model.errors import ConfigError, SinkError
+from share_spark.model.ids import BatchStamp
 from share_spark.output.sink import DeltaSink
 from share_spark.state.state_view import read_state
 from share_spark.topics.topic_producer import Message
@@ -92,12 +95,9 @@ def test_a_state_that_is_removed_and_recreated_restarts_its_epochs(place: Output
         shutil.rmtree(place.directory / "state")
 
 
-def test_a_delivery_that_was_written_but_not_absorbed_is_absorbed_by_the_next_engine(
-    place: OutputPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The engine ends right after the sink's commit: what it wrote counts, and its records are not delivered again."""
-    place.put(range(20))
-    with monkeypatch.context() as patch:
+def write_and_die(place: OutputPlace) -> None:
+    """The engine ends right after the sink's commit."""
+    with pytest.MonkeyPatch.context() as patch:
         commit = DeltaSink.commit
 
         def die_after(self: DeltaSink, *given: Any) -> None:
@@ -109,10 +109,34 @@ def test_a_delivery_that_was_written_but_not_absorbed_is_absorbed_by_the_next_en
         query = place.group().to_delta(str(place.directory / "bills")).start()
         with pytest.raises(RuntimeError, match="the engine is gone"):
             query.awaitTermination(120)
+
+
+def test_a_delivery_that_was_written_but_not_absorbed_is_absorbed_by_the_next_engine(place: OutputPlace) -> None:
+    """What was written counts, and its records are not delivered again."""
+    place.put(range(20))
+    write_and_die(place)
     written = place.bills()
     assert written == [row for row in expected(range(20)) if row[1] == 1]
     place.work_off()
     assert place.bills() == expected(range(20))
+
+
+def test_an_engine_without_a_sink_absorbs_what_is_in_the_sink_of_the_one_before(place: OutputPlace) -> None:
+    """And fences it there: it may only sleep."""
+    place.put(range(20))
+    write_and_die(place)
+    called = place.directory / "called"
+
+    def note(record: Record) -> None:
+        with called.open("a") as file:
+            file.write(f"{int(record.value)}\n")
+
+    assert place.group(handler=note, output=None).start().awaitTermination(120)
+    again = sorted(map(int, called.read_text().split()))
+    assert again == [number for number in range(20) if number % 5 and number % 7 == 0], "only what was released"
+    log = TableLog.open(CommitFiles.at(place.spark, str(place.directory / "bills")))
+    claims = [number for name, number in log.transactions.items() if "delivered" not in name]
+    assert [BatchStamp.of_number(number).writer_epoch for number in claims] == [2]
 
 
 def test_a_sink_that_refuses_rows_stops_the_engine_and_charges_no_record(place: OutputPlace) -> None:

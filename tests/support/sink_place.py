@@ -14,7 +14,8 @@ from share_spark.delta.data_file import DataFile
 from share_spark.delta.journal import Journal
 from share_spark.delta.location import Location
 from share_spark.model.ids import BatchStamp
-from share_spark.output.sink import DeltaSink, SinkWriter
+from share_spark.output.sink import DeltaSink
+from share_spark.output.sink_journal import SinkWriter
 from tests.support.claims import claim_of
 
 if TYPE_CHECKING:
