@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
@@ -23,7 +24,11 @@ def records_of(batch: pa.RecordBatch) -> Iterator[Record]:
     """The records of a batch. A column that was not read leaves its field at the default."""
     columns = [_VALUES[name](batch, name) for name in Record._fields]
     rows = zip(*columns, strict=False)
-    return map(Record._make, itertools.islice(rows, batch.num_rows))
+    return map(_record, itertools.islice(rows, batch.num_rows))
+
+
+_record = functools.partial(tuple.__new__, Record)
+"""Record._make without the call of a Python function for each record."""
 
 
 def _numbers(batch: pa.RecordBatch, name: str) -> Iterable[Any]:

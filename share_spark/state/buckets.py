@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.model.ids import SharePartitionKey
-from share_spark.model.records import ShareRecord
 from share_spark.partition import SharePartition
 from share_spark.spark.frames import keys_of_tasks
 from share_spark.spark.python_worker import cycles_ignored, drop_zip_importers
@@ -93,17 +92,22 @@ class Advance:
             # A bucket can come in several Arrow batches, so an input waits until its state has come, or the last batch.
             untouched, states = self._split(batch, touched)
             yield untouched
-            for bucket, topic, state in states:
-                partition_input = waiting.get(bucket, {}).pop(state.key, None)
-                one = advanced(topic, state, partition_input, self.terms)
-                written = written.plus(one.record)
-                yield from _result(bucket, one)
+            found = (
+                (bucket, advanced(topic, state, waiting.get(bucket, {}).pop(state.key, None), self.terms))
+                for bucket, topic, state in states
+            )
+            for bucket, some in _portions(found):
+                written = written.plus(some)
+                yield from _result(bucket, some)
         # What still waits has no state yet: new share-partitions.
-        for bucket, partition_inputs in waiting.items():
-            for key, partition_input in partition_inputs.items():
-                one = begun(key, partition_input, self.terms)
-                written = written.plus(one.record)
-                yield from _result(bucket, one)
+        new = (
+            (bucket, begun(key, partition_input, self.terms))
+            for bucket, partition_inputs in waiting.items()
+            for key, partition_input in partition_inputs.items()
+        )
+        for bucket, some in _portions(new):
+            written = written.plus(some)
+            yield from _result(bucket, some)
         yield frame_rows(0, OUTCOME, [""], [pickle.dumps(written, protocol=5)])
 
     def _split(
@@ -129,9 +133,28 @@ class Written(NamedTuple):
     records: int = 0
     ranges: int = 0
 
-    def plus(self, record: ShareRecord | None) -> Written:
-        """With one more."""
-        return self if record is None else Written(self.records + 1, self.ranges + len(record.batches))
+    def plus(self, some: Sequence[Advanced]) -> Written:
+        """With the records of these."""
+        records = [one.record for one in some if one.record is not None]
+        return Written(self.records + len(records), self.ranges + sum(len(record.batches) for record in records))
+
+
+_RANGES_AT_ONCE = 50_000
+"""Ranges of share-partitions that go to the JVM in one Arrow batch: a batch costs as much as some hundred ranges."""
+
+
+def _portions(found: Iterable[tuple[int, Advanced]]) -> Iterator[tuple[int, list[Advanced]]]:
+    """Share-partitions of one bucket, with ``_RANGES_AT_ONCE`` ranges or a few more."""
+    bucket, some, size = -1, list[Advanced](), 0
+    for number, one in found:
+        if some and (number != bucket or size >= _RANGES_AT_ONCE):
+            yield bucket, some
+            some, size = [], 0
+        bucket = number
+        some.append(one)
+        size += 1 + len(one.state.in_flight)
+    if some:
+        yield bucket, some
 
 
 class FoldEnd(NamedTuple):
@@ -158,13 +181,18 @@ def outcomes_in(payloads: Iterable[bytes]) -> tuple[list[PartitionOutcome], Writ
     return outcomes, Written(sum(one.records for one in written), sum(one.ranges for one in written))
 
 
-def _result(bucket: int, one: Advanced) -> Iterator[pa.RecordBatch]:
-    key = key_text(one.state.key)
-    yield frame_rows(bucket, STATE, [key], [pickle.dumps((one.topic, one.state), protocol=5)])
-    if one.outcome is not None:
-        yield frame_rows(bucket, OUTCOME, [key], [pickle.dumps(one.outcome, protocol=5)])
-    if one.record is not None:
-        yield frame_rows(bucket, RECORD, [key], [None], record_array([(one.topic, one.record)], [one.ended]))
+def _result(bucket: int, some: Sequence[Advanced]) -> Iterator[pa.RecordBatch]:
+    states = [pickle.dumps((one.topic, one.state), protocol=5) for one in some]
+    yield frame_rows(bucket, STATE, [key_text(one.state.key) for one in some], states)
+    outcomes = [one.outcome for one in some if one.outcome is not None]
+    if outcomes:
+        keys = [key_text(outcome.key) for outcome in outcomes]
+        yield frame_rows(bucket, OUTCOME, keys, [pickle.dumps(outcome, protocol=5) for outcome in outcomes])
+    records = [(one.topic, one.record) for one in some if one.record is not None]
+    if records:
+        ended = [one.ended for one in some if one.record is not None]
+        keys = [key_text(record.key) for _, record in records]
+        yield frame_rows(bucket, RECORD, keys, [None] * len(keys), record_array(records, ended))
 
 
 def frame_rows(
