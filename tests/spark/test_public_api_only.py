@@ -15,6 +15,7 @@ import pytest
 
 from share_spark import EmbeddedTopicLog, cli
 from share_spark.delta.app_transactions import AppTransactions
+from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
 from share_spark.delta.public_claim import PublicClaim, progress_id
 from share_spark.handlers.acknowledgement import Ack
@@ -24,6 +25,7 @@ from share_spark.model.ids import BatchStamp
 from share_spark.spark import capabilities
 from share_spark.state.state_view import read_state
 from share_spark.topics.topic_producer import Message
+from tests.support.engine_on_delta import only_on_spark
 from tests.support.job_process import JobProcess
 from tests.support.sink_place import SinkPlace
 
@@ -143,8 +145,13 @@ def test_a_job_that_is_killed_and_its_successor(place: PublicPlace, tmp_path: Pa
 
 
 @pytest.fixture
-def sink(spark: SparkSession, tmp_path: Path) -> SinkPlace:
+def sink(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SinkPlace:
+    """A table that only Spark can append to."""
+    only_on_spark(monkeypatch)
     return SinkPlace(spark=spark, state=tmp_path / "state", table=Location(path=str(tmp_path / "sink")))
+
+
+ONE_COMMIT = DirectAppends.to
 
 
 class Death(BaseException):
@@ -152,7 +159,7 @@ class Death(BaseException):
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
-@pytest.mark.parametrize("successor", ["public", "private"])
+@pytest.mark.parametrize("successor", ["by several appends", "by one commit"])
 def test_a_claim_that_ends_after_any_of_its_appends(
     sink: SinkPlace, monkeypatch: pytest.MonkeyPatch, steps: int, successor: str
 ) -> None:
@@ -163,8 +170,8 @@ def test_a_claim_that_ends_after_any_of_its_appends(
         patch.setattr(PublicClaim, "_set", dies_after(steps, PublicClaim._set))
         with pytest.raises(Death):
             AppTransactions(sink.spark, directory).claim(app_id, old + 1)
-    if successor == "private":
-        monkeypatch.delenv(capabilities.PUBLIC_API_ONLY)
+    if successor == "by one commit":
+        monkeypatch.setattr(DirectAppends, "to", ONE_COMMIT)
     transactions = AppTransactions(sink.spark, directory)
     assert transactions.claim(app_id, old + 2) == BatchStamp(old, 0).number
     assert transactions.latest(app_id) == BatchStamp(old + 2, -1).number
