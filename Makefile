@@ -8,6 +8,9 @@ FIRST     ?= 0
 KILLS     ?= 60
 SEED      ?= 1
 
+# Files of tests in two processes: each keeps about one core busy. One broker and one session each.
+TWO_AT_ONCE := -n 2 --dist loadfile
+
 VENV  := .venv
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.set-up
@@ -26,10 +29,10 @@ demo: $(STAMP) ## the main job on real records: 336,776 flights through a share 
 	$(BIN)/python jobs/demo.py
 
 test: $(STAMP) ## the tests, the real Kafka broker included
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(TWO_AT_ONCE)
 
 test-all: $(STAMP) ## all tests, those that take minutes as well
-	$(BIN)/python -m pytest -m ""
+	$(BIN)/python -m pytest -m "" $(TWO_AT_ONCE)
 
 test-fast: $(STAMP) ## the tests without Spark, Kafka and slow ones: seconds
 	$(BIN)/python -m pytest -m "not spark and not kafka and not slow"

@@ -99,8 +99,11 @@ class TableLog:
             yield self.version + 1, self.take(text)
 
     def take(self, text: str) -> CommitFile:
-        """The file of the next version says this."""
-        commit = parse_commit(text)
+        """The file of the next version says this. Raises UnknownTableError."""
+        try:
+            commit = parse_commit(text)
+        except ValueError as fault:
+            raise UnknownTableError(f"commit {self.version + 1} cannot be read: {fault}") from fault
         self._take(actions_in(text) if self.keeps_files else commit.actions)
         self.version += 1
         return commit

@@ -142,7 +142,8 @@ def test_a_group_whose_sink_cannot_be_claimed_gets_no_snapshot(place: Place, tmp
 
     def freeze() -> None:
         if place.world.deliveries[0, 3]:
-            damaged = tmp_path / "sink" / "_delta_log" / f"{99:020}.json"
+            log = tmp_path / "sink" / "_delta_log"
+            damaged = log / f"{len(list(log.glob('*.json'))):020}.json"
             damaged.write_text("no commit")
             said.append(place.compact())
             damaged.unlink()

@@ -51,6 +51,8 @@ share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=4
 auto.create.topics.enable=false
 group.initial.rebalance.delay.ms=0
+# Records of tests have times of long ago, and are not to go while they are looked at.
+log.retention.ms=-1
 
 # Share groups, with limits wide enough that a test or a benchmark sets its own.
 group.coordinator.rebalance.protocols=classic,consumer,share
