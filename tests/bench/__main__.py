@@ -6,13 +6,14 @@ from __future__ import annotations
 import sys
 
 from share_spark import build_session
-from tests.bench import breadth, compaction, fixed_cost, history, ledger, recovery, throughput
+from tests.bench import breadth, compaction, fixed_cost, history, latency, ledger, recovery, throughput
 from tests.bench.harness import say
 from tests.support.broker import running_broker
 
 BENCHMARKS = {
     "throughput": throughput.run,
     "fixed_cost": fixed_cost.run,
+    "latency": latency.run,
     "history": history.run,
     "breadth": breadth.run,
     "recovery": recovery.run,

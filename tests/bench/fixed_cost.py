@@ -43,7 +43,7 @@ def run(spark: SparkSession, bootstrap: str) -> bool:
         plain += run_plain_with_append(spark, bootstrap, topic, scratch)
         say(f"  round {number + 1}: ours {statistics.median(ours):.3f} s, plain {statistics.median(plain):.3f} s")
     measure = compare(
-        "micro-batch, seconds / plain with one append", statistics.median(ours), statistics.median(plain), "<= 2"
+        "micro-batch, seconds / plain with one append", statistics.median(ours), statistics.median(plain), "<= 0.6"
     )
     met = report("fixed_cost", "Fixed cost of a micro-batch, seconds", [measure, *_steps(progress)])
     scratch.close()
