@@ -8,8 +8,8 @@ FIRST     ?= 0
 KILLS     ?= 60
 SEED      ?= 1
 
-# Files of tests in two processes: each keeps about one core busy. One broker and one session each.
-TWO_AT_ONCE := -n 2 --dist loadfile
+# Each process keeps about one core busy, and has a session and a broker of its own.
+TWO_AT_ONCE := -n 2 --dist worksteal
 
 VENV  := .venv
 BIN   := $(VENV)/bin

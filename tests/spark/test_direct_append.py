@@ -96,9 +96,9 @@ def test_beside_all_that_is_done_to_a_table(spark: SparkSession, tmp_path: Path)
         del expected[:1]
 
     steps = [directly, directly, directly, by_spark, by_spark, reopened, optimized, vacuumed, cleaned]
-    for number in range(30):
+    for number in range(20):
         rng.choice(steps)()
-        if number % 3 == 0:
+        if number % 4 == 0:
             assert rows(spark, directory) == expected, number
     assert rows(spark, directory) == expected
 

@@ -35,8 +35,9 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
+@pytest.mark.parametrize("way", ["driver"], indirect=True)
 def test_the_state_moves_to_the_executors_and_back(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """As it grows and shrinks; what it says is what a group says whose state never moves."""
     monkeypatch.setattr(DeltaWorld, "most_on_driver", 12)
