@@ -181,6 +181,7 @@ def strike(fault: Fault, struck: Path) -> None:
     note(struck, str(fault))
     if fault.who == PAUSE:
         send_to_session(os.getsid(0), signal.SIGSTOP)
+        time.sleep(0.5)  # the signal takes a moment, and this thread must not go on in it
     elif fault.who == SESSION:
         send_to_session(os.getsid(0), signal.SIGKILL)
     elif fault.who == EXECUTOR:

@@ -40,6 +40,10 @@ class Output:
     sink: DeltaSink
     freeze: Callable[[], None]
 
+    @property
+    def has_output(self) -> bool:
+        return True
+
     def claim(self, claim: Claim, last_counted: BatchStamp) -> CommittedOutput | None:
         self.sink.prepare(SCHEMA)
         payload = self.sink.claim(SinkWriter.of(self.sink.spark, claim), last_counted)
