@@ -17,7 +17,7 @@ from share_spark.state.advancing import Advanced, StepTerms, advanced, begun
 from share_spark.state.buckets import HEADER, STATE, bucket_of, frame_rows, key_text
 from share_spark.state.record_rows import record_array
 
-MOST_WEIGHT = 50_000
+MOST_WEIGHT = 10_000
 """Above this the state belongs to the executors: one Python process then takes longer than a Spark job."""
 
 
