@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from share_spark.delta.commit_files import CommitFile, CommitFiles
-from share_spark.delta.direct_append import DirectAppends
+from share_spark.delta.commit_files import CommitFiles
+from share_spark.delta.direct_append import DirectAppends, MovedError
 from share_spark.delta.public_claim import (
     PublicClaim,
     delivered_id,
@@ -41,11 +41,7 @@ __all__ = ["NONE", "AppTransactions"]
 _CLAIM_ATTEMPTS = 10
 
 
-class _MovedError(Exception):
-    """A claim was decided on a number that is not the newest any more."""
-
-
-_CLAIM_ERRORS: tuple[type[Exception], ...] = (_MovedError, *JVM_ERRORS)
+_CLAIM_ERRORS: tuple[type[Exception], ...] = (MovedError, *JVM_ERRORS)
 
 
 class AppTransactions:
@@ -62,8 +58,7 @@ class AppTransactions:
             log = self._log = self._log or TableLog.open(CommitFiles.at(self._spark, self._directory))
         except UnknownTableError:
             return self._latest_by_delta(app_id)
-        for _ in log.catch_up():
-            pass
+        log.refresh()
         return log.transactions.get(app_id, NONE)
 
     def _latest_by_delta(self, app_id: str) -> int:
@@ -101,20 +96,14 @@ class AppTransactions:
             raise FencedError(f"another engine has claimed {app_id} in {self._directory}; this one stops")
         if is_unsettled(current, log.transactions.get(progress_id(app_id), NONE)):
             self._public(app_id).settle(current)
-            for _ in log.catch_up():
-                pass
+            log.refresh()
             current = log.transactions.get(app_id, NONE)
         delivered = current if is_delivery(current) else log.transactions.get(delivered_id(app_id), NONE)
         if current < own:
             numbers = {app_id: own, delivered_id(app_id): delivered}
             known = {name: number for name, number in numbers.items() if number != NONE}
-            appends.commit([], transactions=known, meanwhile=lambda commit: _refuse_moved(commit, app_id))
+            appends.commit([], transactions=known)
         return delivered
 
     def _public(self, app_id: str) -> PublicClaim:
         return PublicClaim(spark=self._spark, directory=self._directory, app_id=app_id)
-
-
-def _refuse_moved(commit: CommitFile, app_id: str) -> None:
-    if app_id in commit.transactions:
-        raise _MovedError(f"{app_id} has written meanwhile")

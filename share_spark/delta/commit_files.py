@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +137,24 @@ def parse_commit(text: str) -> CommitFile:
         blind=bool(info.get("isBlindAppend")),
         actions=tuple(kept),
     )
+
+
+def commit_text(
+    operation: str, parameters: Mapping[str, str], actions: Iterable[Mapping[str, Any]], *, blind: bool, **info: Any
+) -> str:
+    """A commit file of ours. ``info``: more for its ``commitInfo``."""
+    described = {
+        "timestamp": int(time.time() * 1_000),
+        "operation": operation,
+        "operationParameters": dict(parameters),
+        "isolationLevel": "Serializable",
+        "isBlindAppend": blind,
+        "engineInfo": "share_spark",
+        "txnId": str(uuid.uuid4()),
+        **info,
+    }
+    lines = [{"commitInfo": described}, *actions]
+    return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in lines)
 
 
 def actions_in(text: str) -> Iterator[Mapping[str, Any]]:

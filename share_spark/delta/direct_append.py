@@ -18,14 +18,13 @@ import json
 import logging
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from share_spark.delta.commit_files import CommitFile, CommitFiles
+from share_spark.delta.commit_files import CommitFile, CommitFiles, commit_text
 from share_spark.delta.data_file import DataFile, new_path, parquet_of
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import StateError
@@ -37,13 +36,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_ENGINE = "share_spark"
-
 _COMMITS_PER_CHECKPOINT = 100
 """A reader that is new to the table reads so many small files, and twice as many at times: some tenths of a second."""
 
 Meanwhile = Callable[[CommitFile], None]
 """Called with each commit of others that came before ours; raises if ours must not follow it."""
+
+
+class MovedError(Exception):
+    """A number (``txn``) that was to be set is higher already, or another writer has set it since it was read."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,26 +98,37 @@ class DirectAppends:
         *,
         note: str | None = None,
         transactions: Mapping[str, int] | None = None,
-        meanwhile: Meanwhile,
+        meanwhile: Meanwhile | None = None,
         replaced: Callable[[Mapping[str, str]], bool] | None = None,
     ) -> int:
         """One commit with these files and ``txn`` entries; ``note`` is its ``userMetadata``. ``replaced``: files of
         partitions with these values leave the table. Returns its version.
 
-        Raises what ``meanwhile`` raises, UnknownTableError (the table has changed), StateError (it is gone), and then
-        nothing has happened; what the storage raises, and then it may have happened all the same.
+        Raises what ``meanwhile`` raises, MovedError, UnknownTableError (the table has changed), StateError (it is
+        gone), and then nothing has happened; what the storage raises, and then it may have happened all the same.
         """
+        numbers = transactions or {}
+        self._check_numbers(numbers)
         if not files:
             self._check_there()
         while True:
-            text = self._text(files, note, transactions or {}, self._removed(replaced))
+            text = self._text(files, note, numbers, self._removed(replaced))
             if self.log.files.commit(self.log.version + 1, text):
                 self.log.take(text)
                 self._count()
                 return self.log.version
             for _, commit in self.log.catch_up():
                 self._check_unchanged(commit)
-                meanwhile(commit)
+                if not numbers.keys().isdisjoint(commit.transactions):
+                    raise MovedError(f"another writer has set a number of {', '.join(numbers)}")
+                if meanwhile is not None:
+                    meanwhile(commit)
+
+    def _check_numbers(self, numbers: Mapping[str, int]) -> None:
+        """They only grow: Delta's writer would skip a lower one without a word."""
+        for app_id, number in numbers.items():
+            if self.log.transactions.get(app_id, number) > number:
+                raise MovedError(f"the number of {app_id} is {self.log.transactions[app_id]} already")
 
     def _check_unchanged(self, commit: CommitFile) -> None:
         """The files were written for the columns that were there."""
@@ -150,24 +162,6 @@ class DirectAppends:
         removed: Mapping[str, Mapping[str, str]],
     ) -> str:
         now_ms = int(time.time() * 1_000)
-        partition_by = json.dumps(list(self.log.partition_columns))
-        info: dict[str, Any] = {
-            "timestamp": now_ms,
-            "operation": "WRITE",
-            "operationParameters": {"mode": "Overwrite" if removed else "Append", "partitionBy": partition_by},
-            "readVersion": self.log.version,
-            "isolationLevel": "Serializable",
-            "isBlindAppend": not removed,
-            "operationMetrics": {
-                "numFiles": str(len(files)),
-                "numOutputRows": str(sum(file.rows for file in files)),
-                "numOutputBytes": str(sum(file.size for file in files)),
-            },
-            "engineInfo": _ENGINE,
-            "txnId": str(uuid.uuid4()),
-        }
-        if note is not None:
-            info["userMetadata"] = note
         entries = [
             {"txn": {"appId": app_id, "version": number, "lastUpdated": now_ms}}
             for app_id, number in transactions.items()
@@ -176,8 +170,21 @@ class DirectAppends:
             {"remove": {"path": path, "deletionTimestamp": now_ms, "dataChange": True, "partitionValues": dict(values)}}
             for path, values in removed.items()
         ]
-        actions = [{"commitInfo": info}, *entries, *removes, *(file.to_action(now_ms) for file in files)]
-        return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
+        partition_by = json.dumps(list(self.log.partition_columns))
+        metrics = {
+            "numFiles": str(len(files)),
+            "numOutputRows": str(sum(file.rows for file in files)),
+            "numOutputBytes": str(sum(file.size for file in files)),
+        }
+        return commit_text(
+            "WRITE",
+            {"mode": "Overwrite" if removed else "Append", "partitionBy": partition_by},
+            [*entries, *removes, *(file.to_action(now_ms) for file in files)],
+            blind=not removed,
+            readVersion=self.log.version,
+            operationMetrics=metrics,
+            **({} if note is None else {"userMetadata": note}),
+        )
 
 
 def _write_checkpoint(spark: SparkSession, directory: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from share_spark.delta.commit_files import CommitFiles
+from share_spark.delta.commit_files import CommitFiles, commit_text
 
 _PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 """The oldest that knows required columns and tables that are only appended to."""
@@ -25,29 +25,20 @@ def create_table(
 ) -> bool:
     """Make the table unless another program makes it at this moment; did it? Raises NotImplementedError where only
     Spark can commit, and what the storage raises."""
-    now_ms = int(time.time() * 1_000)
     metadata = {
         "id": str(uuid.uuid4()),
         "format": {"provider": "parquet", "options": {}},
         "schemaString": columns.json(),
         "partitionColumns": list(partitioned_by),
         "configuration": dict(properties or {}),
-        "createdTime": now_ms,
+        "createdTime": int(time.time() * 1_000),
     }
-    info: dict[str, Any] = {
-        "timestamp": now_ms,
-        "operation": "CREATE TABLE",
-        "operationParameters": {
-            "isManaged": "false",
-            "partitionBy": json.dumps(list(partitioned_by)),
-            "properties": json.dumps(dict(properties or {})),
-        },
-        "isolationLevel": "Serializable",
-        "isBlindAppend": True,
-        "operationMetrics": {},
-        "engineInfo": "share_spark",
-        "txnId": str(uuid.uuid4()),
+    parameters = {
+        "isManaged": "false",
+        "partitionBy": json.dumps(list(partitioned_by)),
+        "properties": json.dumps(dict(properties or {})),
     }
-    actions = [{"commitInfo": info}, {"protocol": _PROTOCOL}, {"metaData": metadata}]
+    actions: list[dict[str, Any]] = [{"protocol": _PROTOCOL}, {"metaData": metadata}]
+    text = commit_text("CREATE TABLE", parameters, actions, blind=True, operationMetrics={})
     files.make_directory()
-    return files.commit(0, "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions))
+    return files.commit(0, text)

@@ -87,8 +87,7 @@ class TableLog:
         for path in paths:
             log._take(_checkpoint_actions(files, path, keeps_files))
         log.version = version
-        for _ in log.catch_up():
-            pass
+        log.refresh()
         if not log.metadata or not log.protocol:
             raise UnknownTableError("the table's log does not begin with its metadata")
         return log
@@ -97,6 +96,11 @@ class TableLog:
         """The commits since, oldest first; each counts for this view when it is yielded."""
         while (text := self.files.text(self.version + 1)) is not None:
             yield self.version + 1, self.take(text)
+
+    def refresh(self) -> None:
+        """As of the newest version now."""
+        for _ in self.catch_up():
+            pass
 
     def take(self, text: str) -> CommitFile:
         """The file of the next version says this. Raises UnknownTableError."""

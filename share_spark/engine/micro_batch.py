@@ -109,7 +109,6 @@ class ShareGroupEngine:
     _others_hold_until_ms: int | None = None
     _truncates: bool = False
     _first: bool = True
-    _letters_settled: bool = True
 
     def __post_init__(self) -> None:
         self._letters = DeadLetterOrder(sink=self.ports.dead_letters)
@@ -149,7 +148,7 @@ class ShareGroupEngine:
     @property
     def done(self) -> bool:
         """An available-now run has worked off everything below its targets and committed that."""
-        if self._targets is None or self._pending or not self._letters_settled:
+        if self._targets is None or self._pending or not self.ports.dead_letters.is_settled():
             return False
         return is_done(self._summaries, self._targets)
 
@@ -192,7 +191,6 @@ class ShareGroupEngine:
         self._search.comes_next = not any(partition_input.suspects for partition_input in partition_inputs.values())
         in_turn = not self._search.comes_next and inputs.suspects is not None and inputs.suspects.in_turn
         self._deliver(stamp, outcomes, timer, in_turn=in_turn)
-        self._letters_settled = stopping or self.ports.dead_letters.is_settled()
         return MicroBatchProgress.of(batch_id, inputs.now_ms, outcomes, self._lag(inputs), timer.steps)
 
     def close(self) -> None:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from share_spark.delta.app_transactions import NONE, AppTransactions
-from share_spark.delta.commit_files import CommitFile
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
 from share_spark.engine.ports import Claim
@@ -92,8 +91,6 @@ class BackgroundMaintenance:
             self._heartbeat.close()
 
     def _run(self) -> None:
-        # Only to warm Delta's cache: a short run has its first refresh at its end, where the user waits for it.
-        self._round(self._written)
         while not self._stop.wait(self.refresh_ms / 1_000):
             self._round(self._refresh, self._prune, self._compact)
 
@@ -145,8 +142,7 @@ class BackgroundMaintenance:
             commits = self._commits = self._commits or DirectAppends.to(
                 self.spark, state_table(self.location).directory(self.spark), replaces=True
             )
-            for _ in commits.log.catch_up():
-                pass
+            commits.log.refresh()
             if commits.log.transactions.get(self._app_id, NONE) >= number:
                 return True
             rows = status_rows(live, buckets)
@@ -156,7 +152,6 @@ class BackgroundMaintenance:
             commits.commit(
                 files,
                 transactions={self._app_id: number},
-                meanwhile=lambda commit: _refuse_newer(commit, self._app_id),
                 replaced=lambda values: values["group_id"] == group_id and int(values["bucket"]) in rows,
             )
         except NotImplementedError as reason:
@@ -215,11 +210,6 @@ class BackgroundMaintenance:
             compact(self.spark, CompactionOrder(state=self.location, group_id=self._claimed.group_id))
         except StateError as fault:
             _log.info("%s; the next one is due in %s ms", fault, self.compaction_interval_ms)
-
-
-def _refuse_newer(commit: CommitFile, app_id: str) -> None:
-    if app_id in commit.transactions:
-        raise StateError("a successor has written the status table")
 
 
 def overwrite(table: Location, rows: DataFrame, options: Mapping[str, str]) -> None:

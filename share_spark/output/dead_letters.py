@@ -8,15 +8,13 @@ are written in order, since Delta skips a lower number after a higher one; the t
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from share_spark.delivery.output_file import written_files
 from share_spark.delta.app_transactions import NONE, AppTransactions
-from share_spark.delta.commit_files import CommitFile
-from share_spark.delta.direct_append import DirectAppends
+from share_spark.delta.direct_append import DirectAppends, MovedError
 from share_spark.delta.location import Location
 from share_spark.engine.ports import RECORD_COLUMNS, Claim
 from share_spark.model.errors import DeadLetterError
@@ -28,6 +26,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_APPEND_ERRORS: tuple[type[Exception], ...] = (*JVM_ERRORS, MovedError)
+
 FORMAT_VERSION = 1
 TABLE_KIND = "dead_letters"
 
@@ -38,10 +38,6 @@ _PROPERTIES = {
     "share_spark.table": TABLE_KIND,
     "share_spark.format.version": str(FORMAT_VERSION),
 }
-
-
-class _ThereError(Exception):
-    """Somebody else has written these letters."""
 
 
 class DeltaDeadLetters:
@@ -76,7 +72,7 @@ class DeltaDeadLetters:
         fault: Exception | None = None
         try:
             self._append(spark, rows.select(*_names()), app_id, stamp)
-        except JVM_ERRORS as error:
+        except _APPEND_ERRORS as error:
             fault = error
         # After an error the append may have been committed all the same, and Delta skips a number below the table's
         # without an error. So what counts is the table's log.
@@ -92,18 +88,13 @@ class DeltaDeadLetters:
             self._location.append(rows, {"txnAppId": app_id, "txnVersion": str(stamp.number)})
 
     def _append_files(self, appends: DirectAppends, rows: DataFrame, app_id: str, stamp: BatchStamp) -> None:
-        """Nothing if the letters of this stamp, or of a later one, are there."""
-
-        def meanwhile(commit: CommitFile) -> None:
-            if commit.transactions.get(app_id, NONE) >= stamp.number:
-                raise _ThereError
-
-        with suppress(_ThereError):
-            for _, commit in appends.log.catch_up():
-                meanwhile(commit)
-            if appends.log.transactions.get(app_id, NONE) < stamp.number:
-                files = written_files(rows, appends.directory_for_workers or appends.directory)
-                appends.commit(files, transactions={app_id: stamp.number}, meanwhile=meanwhile)
+        """Nothing if the letters of this stamp, or of a later one, are there. Raises MovedError if they have come
+        meanwhile."""
+        appends.log.refresh()
+        if appends.log.transactions.get(app_id, NONE) < stamp.number:
+            directory = appends.directory_for_workers
+            assert directory is not None, "opened for files of workers"
+            appends.commit(written_files(rows, directory), transactions={app_id: stamp.number})
 
     def _latest(self, spark: SparkSession, app_id: str) -> int:
         """The number of the last letters. One that is higher than ours is a successor's, which has written ours first:

@@ -33,9 +33,9 @@ from pyspark.sql import DataFrame
 
 from share_spark.delivery.deliver import SparkDelivery
 from share_spark.delta.app_transactions import AppTransactions
-from share_spark.delta.commit_files import CommitFile, CommitFiles
+from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.data_file import DataFile
-from share_spark.delta.direct_append import DirectAppends
+from share_spark.delta.direct_append import DirectAppends, MovedError
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import UnknownTableError
 from share_spark.engine.ports import AcknowledgedSpans, Claim, CommittedOutput
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_APPEND_ERRORS: tuple[type[Exception], ...] = (*JVM_ERRORS, NotImplementedError)
+_APPEND_ERRORS: tuple[type[Exception], ...] = (*JVM_ERRORS, NotImplementedError, MovedError)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,7 +126,10 @@ class DeltaSink:
             self.writer.journal.put(stamp, self._entry(payload).to_bytes())
         fault = self._append(rows, stamp)
         try:
-            self._read_back(stamp, fault)
+            if fault is not None or isinstance(rows, DataFrame):  # files are there unless their commit has raised
+                self._read_back(stamp, fault)
+                if self._direct is not None:
+                    self._direct.log.refresh()  # our own commit must not look like another writer's
         except JVM_ERRORS as unknown:
             raise OutputUnknownError(
                 f"sink {self.table} does not say what is in it: {first_line(unknown)}"
@@ -190,24 +193,8 @@ class DeltaSink:
     def _append_files(self, files: Sequence[DataFile], stamp: BatchStamp) -> None:
         """One commit that nobody else can have come before who may not."""
         assert self._direct is not None
-
-        def meanwhile(commit: CommitFile) -> None:
-            number = commit.transactions.get(self.writer.app_id, stamp.number)
-            if number > stamp.number:
-                raise self._fenced(stamp, number)
-
-        known = self._direct.log.transactions.get(self.writer.app_id, stamp.number)
-        if known > stamp.number:  # since before our first look at the log
-            raise self._fenced(stamp, known)
         numbers = {self.writer.app_id: stamp.number}
-        self._direct.commit(files, note=self._note(stamp), transactions=numbers, meanwhile=meanwhile)
-
-    def _fenced(self, stamp: BatchStamp, number: int) -> FencedError:
-        epoch = BatchStamp.of_number(number).writer_epoch
-        return FencedError(
-            f"another engine has claimed sink {self.table} (writer epoch {epoch}); "
-            f"this one (epoch {stamp.writer_epoch}) stops"
-        )
+        self._version = self._direct.commit(files, note=self._note(stamp), transactions=numbers)
 
     def _read_back(self, stamp: BatchStamp, fault: Exception | None) -> None:
         """Delta skips an append below the table's number without an error: what counts is the table's log."""
@@ -218,7 +205,11 @@ class DeltaSink:
         if number == stamp.number:
             return
         if number > stamp.number:
-            raise self._fenced(stamp, number)
+            epoch = BatchStamp.of_number(number).writer_epoch
+            raise FencedError(
+                f"another engine has claimed sink {self.table} (writer epoch {epoch}); "
+                f"this one (epoch {stamp.writer_epoch}) stops"
+            )
         if OutputLostError.__name__ in str(fault):
             raise OutputLostError(f"output for {self.table} was lost with its executor before it was written")
         reason = first_line(fault) if fault is not None else "the append is not in its log"

@@ -76,8 +76,7 @@ def state_of_group(tail: LogTail, group_id: str) -> DataFrame:
 
 def state_of_live(spark: SparkSession, live: LiveState, buckets: Collection[int] | None) -> DataFrame:
     """STATE_COLUMNS and ``bucket`` from the live state of an engine, of the buckets named (None: all)."""
-    stamps = live._replace(frame=None, on_driver=None)
-    function = _LiveStatus(buckets=None if buckets is None else frozenset(buckets), live=stamps)
+    function = _LiveStatus.of(live, buckets)
     if live.on_driver is not None:
         rows = pa.Table.from_batches([function.rows(live.on_driver.states.values())])
         return spark.createDataFrame(rows, f"{STATE_COLUMNS}, bucket int").coalesce(1)
@@ -88,8 +87,7 @@ def state_of_live(spark: SparkSession, live: LiveState, buckets: Collection[int]
 def status_rows(live: LiveState, buckets: Collection[int] | None) -> Mapping[int, pa.Table]:
     """STATE_COLUMNS without the group, by bucket, of a live state that is on the driver."""
     assert live.on_driver is not None
-    stamps = live._replace(frame=None, on_driver=None)
-    function = _LiveStatus(buckets=None if buckets is None else frozenset(buckets), live=stamps)
+    function = _LiveStatus.of(live, buckets)
     rows = pa.Table.from_batches([function.rows(live.on_driver.states.values())])
     found: set[Any] = set(rows.column("bucket").to_pylist())
     return {bucket: rows.filter(pc.field("bucket") == bucket).drop(["bucket", "group_id"]) for bucket in found}
@@ -119,6 +117,12 @@ NOT_LOADED = LiveState()
 class _LiveStatus:
     buckets: frozenset[int] | None
     live: LiveState
+
+    @classmethod
+    def of(cls, live: LiveState, buckets: Collection[int] | None) -> _LiveStatus:
+        """Without the states themselves: it travels to the executors."""
+        stamps = live._replace(frame=None, on_driver=None)
+        return cls(buckets=None if buckets is None else frozenset(buckets), live=stamps)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         drop_zip_importers()

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.location import Location
 from share_spark.model.errors import ConfigError, FencedError, OutputLostError, OutputUnknownError, SinkError
 from share_spark.model.ids import NO_STAMP, BatchStamp
+from share_spark.output.sink import DeltaSink
 from share_spark.output.sink_table import misfit
 from tests.support.sink_place import PLAIN, SCHEMA, SinkPlace
 
@@ -292,9 +294,12 @@ def test_rows_that_were_lost_are_no_fault_of_the_sink(place: SinkPlace) -> None:
 
 def test_an_append_that_happened_though_it_raised_is_believed(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
-    sink.table = RaisesAfter(path=place.table.path)
-    sink.commit(BatchStamp(epoch, 0), place.rows(1), b"acks")
+    with answers_are_lost(sink):
+        sink.commit(BatchStamp(epoch, 0), place.rows(1), b"acks")
     assert place.written() == [1]
+    sink.forget()
+    sink.commit(BatchStamp(epoch, 1), place.rows(2), b"more")
+    assert place.written() == [1, 2]
     sink.forget()
     assert place.claimed()[2] is None
 
@@ -304,17 +309,32 @@ def test_where_the_outcome_of_an_append_is_unknown_the_next_claim_finds_it(
 ) -> None:
     """The append has happened, its answer is lost, and then the storage does not answer at all."""
     sink, epoch, _ = place.claimed()
-    sink.table = RaisesAfter(path=place.table.path)
 
     def unreachable(*_: Any) -> None:
         raise Py4JError("no route to host")
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, answers_are_lost(sink):
         patch.setattr(CommitFiles, "read", unreachable)
         with pytest.raises(OutputUnknownError, match="does not say what is in it: no route to host"):
             sink.commit(BatchStamp(epoch, 0), place.rows(1), b"acks")
     assert place.claimed(counted=BatchStamp(epoch, 0))[2] == b"acks"
     assert place.written() == [1]
+
+
+@contextmanager
+def answers_are_lost(sink: DeltaSink) -> Iterator[None]:
+    """Each append happens, and then raises: Spark's, and that of files."""
+    table, commit = sink.table, CommitFiles.commit
+
+    def raises_after(files: CommitFiles, version: int, text: str) -> bool:
+        commit(files, version, text)
+        raise Py4JError("connection reset")
+
+    sink.table = RaisesAfter(path=table.path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CommitFiles, "commit", raises_after)
+        yield
+    sink.table = table
 
 
 class RaisesAfter(Location):
