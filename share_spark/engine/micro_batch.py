@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 
 from share_spark.engine.answers import answers_for, output_lost
 from share_spark.engine.pending import NOTHING_PENDING, DeadLetterOrder, PendingAcknowledgements, UnresolvedAppend
-from share_spark.engine.planning import Inputs, Pace, Search, is_done, plan, targets_of, targets_within
+from share_spark.engine.planning import Inputs, Pace, Search, is_done, plan, targets_of, targets_within, truncated_logs
 from share_spark.engine.ports import (
     AcknowledgedSpans,
     AcquiredSpan,
@@ -126,15 +126,16 @@ class ShareGroupEngine:
         self._time.start(self.ports.clock(), self.ports.store.last_time_ms)
         deadlines = [summary.last_deadline_ms for summary in self._summaries.values() if summary.last_deadline_ms]
         self._others_hold_until_ms = max(deadlines, default=0)
-        self._take_over(claim)
+        ends = self.ports.topics.log_ends()
+        self._take_over(claim, truncated_logs(self._summaries, ends))
         if self.available_now:
-            self._targets = targets_of(self.ports.topics.log_ends())
+            self._targets = targets_of(ends)
         return claim
 
-    def _take_over(self, claim: Claim) -> None:
+    def _take_over(self, claim: Claim, truncated: Mapping[TopicPartition, int]) -> None:
         counted = self.ports.store.last_counted
         self.ports.delivery.start(claim)
-        self.ports.dead_letters.recover(claim, counted)
+        self.ports.dead_letters.recover(claim, counted, truncated)
         left = self.ports.sink.claim(claim, counted) if self.ports.sink is not None else None
         if left is not None and left.stamp >= counted:
             _log.info("output of the engine before is committed; its acknowledgements count")
@@ -180,8 +181,7 @@ class ShareGroupEngine:
             max_records=self._pace.most_records(self.config.max_records_per_trigger, self.config.delivery_budget_ms),
             max_record_locks=self.config.max_record_locks,
         )
-        warn_of_truncations(partition_inputs, self._summaries)
-        self._truncates = any(partition_input.truncated_to is not None for partition_input in partition_inputs.values())
+        self._truncate(inputs, partition_inputs)
         timer.mark("plan")
         assert self._claim is not None, "run before start"
         stamp = BatchStamp(self._claim.writer_epoch, batch_id)
@@ -234,6 +234,14 @@ class ShareGroupEngine:
             return
         self._others_hold_until_ms = None
         self.ports.delivery.forget_traces()
+
+    def _truncate(self, inputs: Inputs, partition_inputs: Mapping[SharePartitionKey, PartitionInput]) -> None:
+        """Before the commit: once the state knows of a truncation, no engine finds it again."""
+        truncated = truncated_logs(self._summaries, inputs.ends)
+        self._truncates = bool(truncated)
+        if truncated:
+            warn_of_truncations(partition_inputs, self._summaries)
+            self.ports.dead_letters.truncate(truncated)
 
     def _decide_and_commit(
         self, stamp: BatchStamp, partition_inputs: Mapping[SharePartitionKey, PartitionInput], timer: StepTimer

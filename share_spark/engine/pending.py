@@ -57,6 +57,21 @@ class PendingAcknowledgements:
 NOTHING_PENDING = PendingAcknowledgements(spans={})
 
 
+def letters_below(ends: Mapping[TopicPartition, int], letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+    """``letters`` without the offsets from ``ends`` on.
+
+    letters       [-------][-----]
+    end                 |
+    result        [----]
+    """
+    last = {partition: end - 1 for partition, end in ends.items()}
+    return [
+        letter._replace(last_offset=min(letter.last_offset, last.get(letter.partition, letter.last_offset)))
+        for letter in letters
+        if letter.first_offset <= last.get(letter.partition, letter.first_offset)
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnresolvedAppend:
     """An append that failed, and may have happened. ``happened``: what the log said, None if it has not been asked."""

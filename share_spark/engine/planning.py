@@ -126,6 +126,14 @@ def truncated_to(summary: PartitionSummary | None, ends: LogEnds) -> int | None:
     return ends.log_end if ends.log_end < summary.end_offset else None
 
 
+def truncated_logs(
+    summaries: Mapping[SharePartitionKey, PartitionSummary], ends: Mapping[SharePartitionKey, LogEnds]
+) -> dict[TopicPartition, int]:
+    """Where the logs that were found truncated end now, exclusive."""
+    cuts = {key: truncated_to(summaries.get(key), end) for key, end in ends.items()}
+    return {TopicPartition(summaries[key].topic, key.partition): cut for key, cut in cuts.items() if cut is not None}
+
+
 def targets_of(ends: Mapping[SharePartitionKey, LogEnds]) -> dict[SharePartitionKey, int]:
     """Where an available-now run ends that begins now."""
     return {key: end.end_offset for key, end in ends.items()}

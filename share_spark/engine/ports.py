@@ -293,6 +293,11 @@ class DeadLetterSink(Protocol):
         that came before. Raises DeadLetterError."""
         ...
 
+    def truncate(self, ends: Mapping[TopicPartition, int]) -> None:
+        """The logs were found to end there (exclusive). What is not written yet loses the offsets from there on: their
+        records are gone, and others will have these offsets. Raises DeadLetterError."""
+        ...
+
     def is_settled(self) -> bool:
         """Is everything written that was to be? Does not wait."""
         ...
@@ -305,11 +310,11 @@ class DeadLetterSink(Protocol):
         """Until it is. Raises DeadLetterError."""
         ...
 
-    def recover(self, claim: Claim, last_counted: BatchStamp) -> None:
-        """Before all else: judge what engines before announced (``is_committed``). Write what they committed and did
-        not live to write, in the order of the stamps, or without a target keep it for a run that has one; drop the
-        rest. What engines of higher epochs than ours announce meanwhile is not ours to judge. Raises DeadLetterError,
-        and then nothing of a higher stamp than the one that failed is written."""
+    def recover(self, claim: Claim, last_counted: BatchStamp, truncated: Mapping[TopicPartition, int]) -> None:
+        """Before all else: judge what engines before announced (``is_committed``), and cut it as in ``truncate``. Write
+        what they committed and did not live to write, in the order of the stamps, or without a target keep it for a run
+        that has one; drop the rest. What engines of higher epochs than ours announce meanwhile is not ours to judge.
+        Raises DeadLetterError, and then nothing of a higher stamp than the one that failed is written."""
         ...
 
 

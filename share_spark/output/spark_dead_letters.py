@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from share_spark.delivery.acquired_records import acquired_records
 from share_spark.delta.journal import DEAD_LETTERS, WAITING_LETTERS, Journal
+from share_spark.engine.pending import letters_below
 from share_spark.engine.ports import (
     Claim,
     DeadLetter,
@@ -55,6 +56,14 @@ class LetterJournals:
         purposes = (DEAD_LETTERS, WAITING_LETTERS)
         return cls(*(Journal(spark, claim.directory, purpose, claim.group_id) for purpose in purposes))
 
+    def truncate(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Take the offsets from ``ends`` on out of every entry."""
+        for journal in (self.announced, self.waiting) if ends else ():
+            for stamp in journal.stamps():
+                entry = journal.read(stamp)
+                if entry is not None and (kept := _truncated(entry, ends)) != entry:
+                    journal.put(stamp, kept)
+
     def settle(self, writer_epoch: int, last_counted: BatchStamp) -> list[BatchStamp]:
         """Judge what engines below ``writer_epoch`` have announced. Returns what waits of them, oldest first."""
         for stamp in self.announced.stamps():
@@ -70,11 +79,12 @@ class LetterJournals:
         self.announced.remove(stamp)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class NoDeadLetters:
     """Dead-letter port of a run without a target: what it archives is archived only."""
 
     spark: SparkSession
+    _journals: LetterJournals | None = None
 
     def announce(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
         """Nothing to do."""
@@ -84,6 +94,12 @@ class NoDeadLetters:
 
     def write(self, stamp: BatchStamp) -> None:
         """Nothing to do."""
+
+    def truncate(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Of runs before. Raises DeadLetterError."""
+        with _as_dead_letter_error():
+            assert self._journals is not None, "used before recover"
+            self._journals.truncate(ends)
 
     def is_settled(self) -> bool:
         """Nothing is to be written."""
@@ -95,10 +111,12 @@ class NoDeadLetters:
     def wait(self) -> None:
         """Nothing to wait for."""
 
-    def recover(self, claim: Claim, last_counted: BatchStamp) -> None:
+    def recover(self, claim: Claim, last_counted: BatchStamp, truncated: Mapping[TopicPartition, int]) -> None:
         """Raises DeadLetterError."""
         with _as_dead_letter_error():
-            waiting = LetterJournals.of(self.spark, claim).settle(claim.writer_epoch, last_counted)
+            self._journals = LetterJournals.of(self.spark, claim)
+            waiting = self._journals.settle(claim.writer_epoch, last_counted)
+            self._journals.truncate(truncated)
         if waiting:
             _log.warning(
                 "the dead letters of %s micro-batch(es) wait to be written: this run has no dead-letter target, the "
@@ -116,6 +134,7 @@ class BackgroundDeadLetters:
     _stamps: list[BatchStamp] = field(default_factory=list)
     _fault: Exception | None = None
     _changed: threading.Condition = field(default_factory=threading.Condition)
+    _writing: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
 
     def announce(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
@@ -135,6 +154,11 @@ class BackgroundDeadLetters:
                 self._thread = threading.Thread(target=self._work, name="share-spark-dead-letters", daemon=True)
                 self._thread.start()
 
+    def truncate(self, ends: Mapping[TopicPartition, int]) -> None:
+        """After what is being written now."""
+        with self._writing:
+            self.sink.truncate(ends)
+
     def is_settled(self) -> bool:
         """Also of what cannot be written."""
         with self._changed:
@@ -152,9 +176,9 @@ class BackgroundDeadLetters:
             if self._fault is not None:
                 raise self._fault
 
-    def recover(self, claim: Claim, last_counted: BatchStamp) -> None:
+    def recover(self, claim: Claim, last_counted: BatchStamp, truncated: Mapping[TopicPartition, int]) -> None:
         """At once."""
-        self.sink.recover(claim, last_counted)
+        self.sink.recover(claim, last_counted, truncated)
 
     def _work(self) -> None:
         """Ends when there is nothing to do: the next letters begin another one."""
@@ -165,7 +189,8 @@ class BackgroundDeadLetters:
                     return
                 stamp = self._stamps[0]
             try:
-                self.sink.write(stamp)
+                with self._writing:
+                    self.sink.write(stamp)
             except Exception as fault:  # noqa: BLE001 - the engine raises it
                 self._fault = fault
             with self._changed:
@@ -195,9 +220,8 @@ class SparkDeadLetters:
 
     def announce(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
         """One journal entry. Raises DeadLetterError."""
-        rows = [_to_row(letter) for letter in letters]
         with _as_dead_letter_error():
-            self._claimed.journals.announced.put(stamp, json.dumps(rows).encode())
+            self._claimed.journals.announced.put(stamp, _entry_of(letters))
 
     def withdraw(self, stamp: BatchStamp) -> None:
         """The same entry, marked. Raises DeadLetterError."""
@@ -212,6 +236,11 @@ class SparkDeadLetters:
         with _as_dead_letter_error():
             self._write_from(self._claimed.journals.announced, stamp)
 
+    def truncate(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Raises DeadLetterError."""
+        with _as_dead_letter_error():
+            self._claimed.journals.truncate(ends)
+
     def is_settled(self) -> bool:
         """``write`` returns when it has written."""
         return True
@@ -222,12 +251,14 @@ class SparkDeadLetters:
     def wait(self) -> None:
         """Nothing to wait for."""
 
-    def recover(self, claim: Claim, last_counted: BatchStamp) -> None:
+    def recover(self, claim: Claim, last_counted: BatchStamp, truncated: Mapping[TopicPartition, int]) -> None:
         """Raises DeadLetterError."""
         with _as_dead_letter_error():
             journals = LetterJournals.of(self.spark, claim)
             self._writer = _LetterWriter(claim, journals)
-            for stamp in journals.settle(claim.writer_epoch, last_counted):
+            waiting = journals.settle(claim.writer_epoch, last_counted)
+            journals.truncate(truncated)
+            for stamp in waiting:
                 _log.info("writing the dead letters of micro-batch %s, which an engine before left", stamp)
                 self._write_from(journals.waiting, stamp)
 
@@ -235,8 +266,7 @@ class SparkDeadLetters:
         entry = journal.read(stamp)
         if entry is None:
             return
-        rows = json.loads(entry.removeprefix(_WITHDRAWN))
-        self._write(stamp, [_from_row(row) for row in rows])
+        self._write(stamp, _letters_in(entry))
         journal.remove(stamp)
 
     def _write(self, stamp: BatchStamp, reasons: Sequence[DeadLetter]) -> None:
@@ -253,6 +283,19 @@ class SparkDeadLetters:
     def _claimed(self) -> _LetterWriter:
         assert self._writer is not None, "used before recover"
         return self._writer
+
+
+def _entry_of(letters: Sequence[DeadLetter]) -> bytes:
+    return json.dumps([_to_row(letter) for letter in letters]).encode()
+
+
+def _letters_in(entry: bytes) -> list[DeadLetter]:
+    return [_from_row(row) for row in json.loads(entry.removeprefix(_WITHDRAWN))]
+
+
+def _truncated(entry: bytes, ends: Mapping[TopicPartition, int]) -> bytes:
+    kept = _entry_of(letters_below(ends, _letters_in(entry)))
+    return _WITHDRAWN + kept if _is_withdrawn(entry) else kept
 
 
 def _to_row(letter: DeadLetter) -> list[Any]:

@@ -6,10 +6,11 @@ What outlives a process is ``InMemoryOutputTable`` and ``InMemoryDeadLetterTable
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from share_spark.engine.pending import letters_below
 from share_spark.engine.ports import AcknowledgedSpans, Claim, CommittedOutput, DeadLetter, is_committed
 from share_spark.model.errors import FencedError, StateError
 from share_spark.model.ids import BatchStamp, TopicPartition
@@ -135,11 +136,24 @@ class InMemoryDeadLetterTable:
         """All that is written, in the order of their micro-batches."""
         return [letter for stamp in sorted(self.by_stamp) for letter in self.by_stamp[stamp]]
 
+    def of(self, partition: TopicPartition, offset: int) -> list[DeadLetter]:
+        """The letters of one offset: several if the log was truncated between them."""
+        return [
+            letter
+            for letter in self.letters
+            if letter.partition == partition and letter.first_offset <= offset <= letter.last_offset
+        ]
+
     def append(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
         """Nothing happens below the number of the table, as in Delta."""
         if stamp.number > self.transaction:
             self.transaction = stamp.number
             self.by_stamp[stamp] = letters
+
+    def truncate(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Take the offsets from ``ends`` on out of what is not written."""
+        for letters in (self.announced, self.waiting):
+            letters.update({stamp: letters_below(ends, found) for stamp, found in letters.items()})
 
     def drop(self, stamp: BatchStamp) -> None:
         """Forget the announcement."""
@@ -181,6 +195,11 @@ class InMemoryDeadLetters:
         else:
             self._write_announced(stamp)
 
+    def truncate(self, ends: Mapping[TopicPartition, int]) -> None:
+        self.hook("before letters are truncated")
+        self.table.truncate(ends)
+        self.hook("after letters are truncated")
+
     def is_settled(self) -> bool:
         return not self._later
 
@@ -197,8 +216,11 @@ class InMemoryDeadLetters:
             self._write(stamp, announced)
             self.table.drop(stamp)
 
-    def recover(self, claim: Claim, last_counted: BatchStamp) -> None:
-        for stamp in self._settle(claim.writer_epoch, last_counted):
+    def recover(self, claim: Claim, last_counted: BatchStamp, truncated: Mapping[TopicPartition, int]) -> None:
+        stamps = self._settle(claim.writer_epoch, last_counted)
+        if truncated:
+            self.truncate(truncated)
+        for stamp in stamps:
             if (waiting := self.table.waiting.get(stamp)) is not None:
                 self._write(stamp, waiting)
                 self.table.waiting.pop(stamp, None)
@@ -236,8 +258,10 @@ class InMemoryNoDeadLetters(InMemoryDeadLetters):
     def write(self, stamp: BatchStamp) -> None:
         """Nothing to do."""
 
-    def recover(self, claim: Claim, last_counted: BatchStamp) -> None:
+    def recover(self, claim: Claim, last_counted: BatchStamp, truncated: Mapping[TopicPartition, int]) -> None:
         self._settle(claim.writer_epoch, last_counted)
+        if truncated:
+            self.truncate(truncated)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,23 +61,26 @@ def _check_output(world: SimulatedWorld) -> None:
 
 def _check_letters(world: SimulatedWorld) -> None:
     """One for each record that needs one, none where the engine had no target. Several records may have been at one
-    offset, one after the other."""
-    written: dict[At, list[DeadLetter]] = {}
-    for letter in world.letters.letters:
-        for offset in range(letter.first_offset, letter.last_offset + 1):
-            written.setdefault((letter.partition, offset), []).append(letter)
+    offset, one after the other: what is written once a truncation is known belongs to the last of them."""
     ledger = world.ledger
-    for one in sorted(written.keys() | ledger.fates.keys() | ledger.fates_of_the_gone.keys()):
+    lettered = {
+        (letter.partition, offset)
+        for letter in world.letters.letters
+        for offset in range(letter.first_offset, letter.last_offset + 1)
+    }
+    for one in sorted(lettered | ledger.fates.keys() | ledger.fates_of_the_gone.keys()):
         now = [ledger.fates[one]] if one in ledger.fates and one not in ledger.unlettered else []
-        _check_letters_of(one, written.get(one, []), [*ledger.fates_of_the_gone.get(one, []), *now])
+        letters, known = world.letters.of(*one), ledger.letters_of_the_gone[one]
+        _check_letters_of(one, letters[:known], ledger.fates_of_the_gone.get(one, []), are_needed=False)
+        _check_letters_of(one, letters[known:], now, are_needed=True)
 
 
-def _check_letters_of(one: At, letters: Sequence[DeadLetter], fates: Sequence[Fate]) -> None:
+def _check_letters_of(one: At, letters: Sequence[DeadLetter], fates: Sequence[Fate], *, are_needed: bool) -> None:
     """Both in the order in which they came to be."""
     left = list(letters)
     for fate in fates:
         if not left or not _is_of(left[0], fate):
-            demand(not needs_letter(fate), "no dead letter of", one, fate, "but", left)
+            demand(not are_needed or not needs_letter(fate), "no dead letter of", one, fate, "but", left)
             continue
         letter = left.pop(0)
         demand(fate.error is None or fate.error == letter.error, one, letter, "does not say", fate.error)

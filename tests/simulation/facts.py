@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from share_spark.model.ids import LogEnds, TopicPartition
 from share_spark.model.records import DeliveryState, Doubt
 from share_spark.model.requests import AcknowledgeType
+from share_spark.testing.memory_output import InMemoryDeadLetterTable
 
 At = tuple[TopicPartition, int]
 """A record: where, and its offset."""
@@ -128,10 +129,12 @@ class Books:
 
     All of them are of the records that the offsets have now. ``unseen``: offsets that the log has lost, and no commit
     says so: whether another record is there now cannot be known. ``rows_of_the_gone``, ``fates_of_the_gone``: what has
-    become of records before they were lost; the latter without those that were ``unlettered``.
+    become of records before they were lost; the latter without those that were ``unlettered``. ``letters_of_the_gone``:
+    how many of ``letters`` were written until then.
     """
 
     limit: int
+    letters: InMemoryDeadLetterTable
     acquisitions: dict[At, Acquisition] = field(default_factory=dict)
     deliveries: dict[str, dict[At, Acquisition]] = field(default_factory=dict)
     entered: Counter[At] = field(default_factory=Counter)
@@ -144,6 +147,7 @@ class Books:
     unseen: set[At] = field(default_factory=set)
     rows_of_the_gone: Counter[At] = field(default_factory=Counter)
     fates_of_the_gone: dict[At, list[Fate]] = field(default_factory=dict)
+    letters_of_the_gone: Counter[At] = field(default_factory=Counter)
 
     def forget(self, at: TopicPartition, end: int) -> None:
         """The log has lost what was at ``end`` and above; what is there from now on are other records."""
@@ -152,6 +156,7 @@ class Books:
         for one, fate in self.fates.items():
             if _is_cut(one, at, end) and one not in self.unlettered:
                 self.fates_of_the_gone.setdefault(one, []).append(fate)
+                self.letters_of_the_gone[one] = len(self.letters.of(*one))
         for marked in (self.unseen, self.unlettered):
             marked.difference_update([one for one in marked if _is_cut(one, at, end)])
         books: list[dict[At, Any]] = [self.acquisitions, self.fates, self.in_sink]

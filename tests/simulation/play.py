@@ -38,7 +38,9 @@ class SimulatedWorld:
             max_record_locks=config.max_record_locks,
             lock_duration_ms=config.lock_duration_ms,
         )
+        self.letters, self.output = InMemoryDeadLetterTable(), InMemoryOutputTable()
         self.ledger = Ledger(
+            letters=self.letters,
             group_id=GROUP,
             lock_ms=config.lock_duration_ms,
             limit=config.max_delivery_count,
@@ -47,7 +49,6 @@ class SimulatedWorld:
         )
         self.time_ms, self.turn, self.trace = 1_000_000, 0, list[str]()
         self.topics, self.state_log = InMemoryTopicLog(), InMemoryStateLog()
-        self.letters, self.output = InMemoryDeadLetterTable(), InMemoryOutputTable()
         self.files: Files = {}
         self.behaviours: dict[At, Behaviour] = {}
         self.late: tuple[SimulatedEngine, StateCommit, Decided | None] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,12 +50,18 @@ class DeadLetterPlace:
         }
         return group.options(**options).trigger(availableNow=True)
 
-    def port(self, last_counted: BatchStamp = NO_STAMP, *, epoch: int = 1) -> SparkDeadLetters:
+    def port(
+        self,
+        last_counted: BatchStamp = NO_STAMP,
+        *,
+        epoch: int = 1,
+        truncated: Mapping[TopicPartition, int] | None = None,
+    ) -> SparkDeadLetters:
         """Of a new run, which has claimed the group with ``epoch`` and recovered."""
         target = DeltaDeadLetters(self.dead)
         target.check(self.spark)
         port = SparkDeadLetters(spark=self.spark, log=self.log, target=target)
-        port.recover(self.claim(epoch), last_counted)
+        port.recover(self.claim(epoch), last_counted, truncated or {})
         return port
 
     def claim(self, epoch: int) -> Claim:
@@ -149,7 +156,7 @@ def test_a_run_without_target_judges_and_keeps(
     place.port().announce(BatchStamp(1, 5), letter(0))
     if withdrawn:
         place.port().withdraw(BatchStamp(1, 5))
-    NoDeadLetters(spark=place.spark).recover(place.claim(2), last_counted)
+    NoDeadLetters(spark=place.spark).recover(place.claim(2), last_counted, {})
     assert (place.letters(), place.journal.stamps(), len(place.waiting())) == ([], [], len(written))
     place.port(BatchStamp(2, 7), epoch=3)
     assert (place.letters(), place.waiting()) == (written, [])
@@ -206,6 +213,26 @@ def test_where_letters_are_refused_no_later_ones_are_written(place: DeadLetterPl
     place.relent()
     place.port(BatchStamp(1, 11), epoch=2)
     assert (place.letters(), place.journal.stamps(), place.waiting()) == ([0, 1], [], [])
+
+
+@pytest.mark.parametrize("found_by", ["its engine", "a run without target", "the next engine"])
+def test_what_a_truncation_took_is_not_written(place: DeadLetterPlace, found_by: str) -> None:
+    """Other records have these offsets now."""
+    cut, stamp = {TopicPartition("orders", 0): 2}, BatchStamp(1, 5)
+    port = place.port()
+    port.announce(stamp, [DeadLetter(TopicPartition("orders", 0), 1, 4, 1, "rejected", None), *letter(5)])
+    if found_by == "its engine":
+        port.truncate(cut)
+        port.write(stamp)
+    elif found_by == "a run without target":
+        untargeted = NoDeadLetters(spark=place.spark)
+        untargeted.recover(place.claim(2), stamp, {})
+        untargeted.truncate(cut)
+        assert (place.journal.stamps(), place.waiting()) == ([], [stamp])
+        place.port(stamp, epoch=3)
+    else:
+        place.port(stamp, epoch=2, truncated=cut)
+    assert (place.letters(), place.journal.stamps(), place.waiting()) == ([1], [], [])
 
 
 def test_what_a_successor_announces_is_not_for_an_engine_that_it_has_replaced(place: DeadLetterPlace) -> None:

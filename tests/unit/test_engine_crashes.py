@@ -331,7 +331,7 @@ def test_an_engine_that_wakes_up_in_its_start_leaves_the_letters_of_its_successo
     claim = frozen.claim()
     frozen.load()
     successor_lives()
-    world.dead_letters.recover(claim, frozen.last_counted)
+    world.dead_letters.recover(claim, frozen.last_counted, {})
     recovers(world)
     assert letters_of(world) == [(0, 0)]
 

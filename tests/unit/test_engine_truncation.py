@@ -7,7 +7,8 @@ import logging
 import pytest
 
 from share_spark.engine.step import EndedAttempt, PartitionInput, ended_attempts, step
-from share_spark.model.errors import StateError, TopicUnreachableError
+from share_spark.model.errors import DeadLetterError, StateError, TopicUnreachableError
+from share_spark.model.ids import BatchStamp
 from share_spark.partition import PartitionLimits
 from share_spark.testing.memory import MemoryRecord, Moment
 from tests.support.engine_world import (
@@ -164,6 +165,26 @@ def test_no_dead_letter_for_what_is_no_longer_there() -> None:
     engine.run()
     world.topics.truncate(at(), 6)
     engine.run()
+    letters = [(letter.first_offset, letter.last_offset) for letter in world.dead_letters.letters]
+    assert letters == [(0, 5)]
+
+
+@pytest.mark.parametrize("by_a_successor", [False, True])
+def test_a_dead_letter_that_waits_is_not_written_with_another_record(by_a_successor: bool) -> None:
+    """It was archived before the truncation, and its table took nothing until after it."""
+    world = InMemoryGroup(handler=lambda *_: REJECT)
+    world.produce(10)
+    world.dead_letters.is_late = True
+    engine = world.engine()
+    engine.run()
+    world.dead_letters.refuse = DeadLetterError("no room")
+    engine.run(stopping=by_a_successor)
+    assert (list(world.dead_letters.table.announced), world.dead_letters.letters) == ([BatchStamp(1, 1)], [])
+    world.topics.truncate(at(), 6)
+    if not by_a_successor:
+        engine.run(stopping=True)
+    world.dead_letters.refuse = None
+    world.engine()
     letters = [(letter.first_offset, letter.last_offset) for letter in world.dead_letters.letters]
     assert letters == [(0, 5)]
 
