@@ -33,7 +33,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from share_spark.delta.location import sql_literal
-from share_spark.engine.ports import AcquiredSpan, NumberedSpan, TopicLog
+from share_spark.engine.ports import RECORD_COLUMNS, AcquiredSpan, NumberedSpan, TopicLog
 from share_spark.engine.ranges import offsets_in
 from share_spark.engine.spans import covering_spans
 
@@ -64,6 +64,13 @@ def acquired_records(
     if ranges <= _MAX_EXPRESSION_RANGES:
         return frame.selectExpr("*", f"{_case(acquired)} AS {third}").where(f"{third} IS NOT NULL")
     return _joined(spark, frame, acquired, third)
+
+
+def task_markers(spark: SparkSession, tasks: int) -> DataFrame:
+    """One row, all null, in each of ``tasks`` tasks; the columns of ``acquired_records`` with a delivery count."""
+    columns = (column.split(" ") for column in f"{RECORD_COLUMNS}, delivery_count int".split(", "))
+    nulls = [f"CAST(NULL AS {kind}) AS {name}" for name, kind in columns]
+    return spark.range(0, tasks, 1, tasks).selectExpr(*nulls)
 
 
 def _case(acquired: Sequence[AcquiredSpan | NumberedSpan]) -> str:

@@ -31,14 +31,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from share_spark.delivery.acquired_records import acquired_records
+from share_spark.delivery.acquired_records import acquired_records, task_markers
 from share_spark.delivery.frame import RUN_TYPE, frame_runs, settled
+from share_spark.delivery.kept_rows import MOST_BYTES, KeptInput, KeptPlace, KeptRows
 from share_spark.delivery.ledger import CallStatus, LedgerEntries
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.result import DeliveryResult, decoded, held, read_once
 from share_spark.delivery.runs import OUTPUT_COLUMN, RUN_SCHEMA, RunLog
 from share_spark.delivery.traces import WORKER_LOST, codes_of, member_traces, read_delivery
-from share_spark.delivery.worker import DELIVERY_PROPERTY, TASK_COLUMN, DeliveryRun, HandlerTask, Terms, packed
+from share_spark.delivery.worker import DELIVERY_PROPERTY, DeliveryRun, HandlerTask, Terms, packed
 from share_spark.delta.data_file import DataFile
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, ErrorRun, MemberTrace, TopicLog
 from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, ascending
@@ -46,7 +47,7 @@ from share_spark.handlers.handler import HANDLER_COLUMNS, KEY_COLUMNS, Handler, 
 from share_spark.model.errors import HandlerError, ShareError, TopicError
 from share_spark.model.requests import Loss
 from share_spark.spark.errors import first_line, is_lost_worker, tells_lost_workers
-from share_spark.spark.threads import give_up_task_thread, with_task_thread
+from share_spark.spark.threads import TASK_COLUMN, give_up_task_thread, with_task_thread
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class SparkDelivery:
     output_directory: str | None = None
     _place: LedgerPlace | None = None
     _result: DeliveryResult = field(default_factory=DeliveryResult)
+    _kept: KeptRows = field(default_factory=KeptRows)
     _seconds_per_record: float | None = None
     _others: Sequence[str] = ()
 
@@ -84,21 +86,32 @@ class SparkDelivery:
 
     def forget_last(self) -> None:
         self._started.clear()
+        self._kept.clear()
+
+    def close(self) -> None:
+        self._free()
+        self._kept.clear()
 
     def deliver(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool = False) -> Delivered:
         """Raises ShareError."""
-        self.close()
+        self._free()
         tasks = 1 if in_turn else self.spark.sparkContext.defaultParallelism
-        records = acquired_records(self.spark, self.log, acquired, tasks=tasks, third="delivery_count")
+        rest, kept = (acquired, None) if in_turn else self._kept.take(acquired, tasks)
+        records = self._records(rest, kept, tasks)
         topics = {one.partition.topic for one in acquired}
+        topic = topics.pop() if len(topics) == 1 else None
         self._result = result = deliver(
             records.coalesce(1) if in_turn else records,
             self.handler,
-            topic=topics.pop() if len(topics) == 1 else None,
+            topic=topic,
             place=self._started,
             terms=Terms(self.budget_ms / 1_000, self._seconds_per_record, in_turn),
             output_directory=self.output_directory,
+            keeps=self._keeps(tasks),
+            kept=kept,
         )
+        self._kept.drop_used()
+        self._kept.add(result.kept, topic, result.partitions.values())
         if result.entered and not in_turn:
             self._seconds_per_record = result.busy_s * tasks / result.entered
         if result.lost:
@@ -113,8 +126,19 @@ class SparkDelivery:
         """The output rows of the last delivery, as a frame or in files; None if there are none."""
         return self._result.files or self._result.outputs
 
-    def close(self) -> None:
-        """Free the output rows of the last delivery."""
+    def _records(self, rest: Sequence[AcquiredSpan], kept: KeptInput | None, tasks: int) -> DataFrame:
+        """Those of the topic log, and a marker in each task that takes records from files; these tasks come first."""
+        if kept is None:
+            return acquired_records(self.spark, self.log, rest, tasks=tasks, third="delivery_count")
+        markers = task_markers(self.spark, tasks)
+        return markers.unionAll(self._records(rest, None, tasks).select(*markers.columns)) if rest else markers
+
+    def _keeps(self, tasks: int) -> KeptPlace | None:
+        directory = self._started.kept_directory if self._leaves_traces else None
+        return KeptPlace(directory, MOST_BYTES // tasks) if directory is not None else None
+
+    def _free(self) -> None:
+        """The output rows of the last delivery."""
         self._result.close()
         self._result = DeliveryResult()
 
@@ -158,13 +182,17 @@ def deliver(
     place: LedgerPlace | None = None,
     terms: Terms | None = None,
     output_directory: str | None = None,
+    keeps: KeptPlace | None = None,
+    kept: KeptInput | None = None,
 ) -> DeliveryResult:
     """Calls ``handler`` on ``records`` (RECORD_COLUMNS and delivery_count int) and returns what it said of each.
 
     ``records`` are exactly the acquired ones, each once, lazy, in as many tasks as shall run at a time. ``topic``: all
     records are of this one topic, so its name need not travel with each of them. ``place``: where workers keep their
     ledgers. Output rows of records that are not accepted are dropped in the worker; the result must be closed when
-    those of the accepted ones have been read. ``output_directory``: workers write the rows to files there.
+    those of the accepted ones have been read. ``output_directory``: workers write the rows to files there. ``keeps``:
+    where they write what is released. ``kept``: records that the first tasks take from such files; in each of them
+    ``records`` has a marker.
 
     Raises ShareError (a record was read twice, a handler that cannot be sent); then nothing is known. What is wrong
     with the delivery as a whole is the ``fault`` of the result.
@@ -185,6 +213,8 @@ def deliver(
         topic=topic,
         output=handler.output,
         output_directory=output_directory,
+        keeps=keeps,
+        kept=kept,
         terms=terms or Terms(),
     )
     frame = _handled(records, handler, task)

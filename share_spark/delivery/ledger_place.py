@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 from share_spark.delivery.ledger import CallLedger
 
+KEPT_RECORDS = "kept"
 LEDGERS = "ledgers"
 """The directory of the ledgers, beside the journals; unlike a journal entry, a ledger left there is no unfinished
 work."""
@@ -61,6 +62,14 @@ class LedgerPlace:
             own = self._group_directory() / self.member_id
             own.mkdir(parents=True, exist_ok=True)
             (own / "boot").write_text(_boot_id())
+
+    @property
+    def kept_directory(self) -> str | None:
+        """Where workers may keep records for this engine: a directory that all of them and the driver see, None if
+        there is none."""
+        if not self.outlives_us:
+            return None
+        return str(Path(self.shared or _local_root()).parent / KEPT_RECORDS / self.group / self.member_id)
 
     def clear(self) -> None:
         """The last delivery is over."""
@@ -109,8 +118,10 @@ class LedgerPlace:
 
     def forget(self, members: Iterable[str]) -> None:
         """Remove what they have left."""
+        kept = Path(self.shared or _local_root()).parent / KEPT_RECORDS / self.group
         for member in members:
             shutil.rmtree(self._group_directory() / member, ignore_errors=True)
+            shutil.rmtree(kept / member, ignore_errors=True)
 
     def _group_directory(self) -> Path:
         return Path(self.shared or _local_root()) / self.group

@@ -30,8 +30,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_spark.delivery.acquired_records import SMALL
+from share_spark.delivery.kept_rows import KeptFile
 from share_spark.delivery.runs import (
     FAULT,
+    KEPT,
     MEASURED,
     OUTPUT,
     OUTPUT_COLUMN,
@@ -68,6 +70,7 @@ class DeliveryResult:
     busiest worker for ``busy_s`` seconds. ``outputs``: the output rows of accepted records, lazy, in the declared
     schema; None if there are none. They are kept on the executors until ``close``; once an executor has died with some
     of them, reading raises OutputLostError inside Spark. ``files``: instead, where workers wrote the rows themselves.
+    ``kept``: files of released records.
     """
 
     partitions: Mapping[TopicPartition, AcknowledgedSpan] = field(default_factory=dict)
@@ -80,6 +83,7 @@ class DeliveryResult:
     free: Callable[[], None] | None = None
     unknown_thread: str | None = None
     files: Sequence[DataFile] = ()
+    kept: Sequence[KeptFile] = ()
 
     def close(self) -> None:
         """Free the output rows. Safe to call twice."""
@@ -144,6 +148,7 @@ def decoded(table: pa.Table, settle: Settle) -> DeliveryResult:
         busy_s=max((busy for _, busy in measured), default=0) / 1e6,
         produced={row["first_offset"]: row["last_offset"] for row in rows if row["ack"] == PRODUCED},
         files=[DataFile.from_json(row["error"]) for row in rows if row["ack"] == WRITTEN],
+        kept=[KeptFile(row["error"], row["first_offset"]) for row in rows if row["ack"] == KEPT],
         unknown_thread=next((row["error"] for row in rows if row["ack"] == UNKNOWN_THREAD), None),
     )
 

@@ -57,6 +57,10 @@ stage."""
 WRITTEN = -27
 """Code of a row that says in ``error`` which file of output rows a task has written (``DataFile.to_json``)."""
 
+KEPT = -28
+"""Code of a row that says in ``error`` to which file a task has written the records that it released, ``first_offset``
+of them."""
+
 SPECIAL = -20
 """All lower codes are of rows of other kinds."""
 
@@ -239,6 +243,11 @@ def produced_row(attempt_id: int, rows: int) -> pa.RecordBatch:
 def measured_row(entered: int, busy_s: float) -> pa.RecordBatch:
     """The row MEASURED, in RUN_SCHEMA."""
     return _row(MEASURED, first=entered, last=int(busy_s * 1e6))
+
+
+def kept_row(path: str, rows: int) -> pa.RecordBatch:
+    """The row KEPT, in RUN_SCHEMA."""
+    return _row(KEPT, first=rows, error=path)
 
 
 def _row(code: int, *, first: int = 0, last: int = 0, error: str | None = None) -> pa.RecordBatch:

@@ -29,6 +29,7 @@ import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
 from share_spark.delivery.calling import CallOutcome, Calls, call_handler, overrun_text, watched_code
+from share_spark.delivery.kept_rows import KeptInput, KeptPlace, KeptWriter
 from share_spark.delivery.ledger import CallLedger, CallStatus, LedgerEntries
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.output_file import OutputFile
@@ -38,6 +39,7 @@ from share_spark.delivery.runs import (
     VIOLATION,
     WRITTEN,
     RunLog,
+    kept_row,
     measured_row,
     output_batches,
     produced_row,
@@ -51,10 +53,7 @@ from share_spark.handlers.time_limit import TimeLimit, stuck_at
 from share_spark.model.errors import HandlerError, OutputLostError, ShareError
 from share_spark.model.requests import Loss
 from share_spark.spark.python_worker import drop_zip_importers
-from share_spark.spark.threads import stage_attempt
-
-TASK_COLUMN = "__task"
-"""Name of the column whose first value in each task is the JVM's thread, which is named after the task."""
+from share_spark.spark.threads import TASK_COLUMN, stage_attempt
 
 DELIVERY_PROPERTY = "share_spark.delivery"
 """Spark's local property that holds the running delivery as a DeliveryRun."""
@@ -102,8 +101,9 @@ class HandlerTask:
 
     ``payload``: the packed handler of this ``name``. ``topic``: all records are of this one, and the column is left
     out. ``delivery``: the id of the delivery outside which it must not run. ``output_directory``: where workers write
-    files of output rows; None: the rows leave with the runs. Answers of a task leave at its end, output rows batch by
-    batch. A contract that is broken as a whole leaves as the one row that says so.
+    files of output rows; None: the rows leave with the runs. ``keeps``: where they write the records that are released;
+    None: they do not. ``kept``: records that come from such files, not with the batches. Answers of a task leave at its
+    end, output rows batch by batch. A contract that is broken as a whole leaves as the one row that says so.
     """
 
     name: str
@@ -113,12 +113,18 @@ class HandlerTask:
     topic: str | None = None
     output: pa.Schema | None = None
     output_directory: str | None = None
+    keeps: KeptPlace | None = None
+    kept: KeptInput | None = None
     terms: Terms = field(default_factory=Terms)
 
     @property
     def sends_output(self) -> bool:
         """Do output rows leave with the runs?"""
         return self.output is not None and self.output_directory is None
+
+    def with_kept(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        """``batches``, and what this task takes from files."""
+        return batches if self.kept is None else _with_kept(self.kept, batches)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         """Raises OutputLostError outside its delivery."""
@@ -144,17 +150,21 @@ class _TaskRun:
     calls: Calls | None = None
     produced: int = 0
     file: OutputFile | None = None
+    keeps: KeptWriter | None = None
 
     def results(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The runs, and the output rows unless they go to a file."""
-        if self.task.output_directory is None:
-            yield from self._results(batches)
-            return
-        self.file = OutputFile(self.task.output_directory)
+        task = self.task
+        if task.output_directory is not None:
+            self.file = OutputFile(task.output_directory)
+        if task.keeps is not None:
+            self.keeps = KeptWriter(task.keeps)
         try:
             yield from self._results(batches)
         except BaseException:
-            self.file.discard()
+            for file in (self.file, self.keeps):
+                if file is not None:
+                    file.discard()
             raise
 
     def _results(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -165,7 +175,7 @@ class _TaskRun:
         log.add_entries(entries, codes_of(entries), known)
         try:
             yield from self._saved_rows(entries)
-            rest = _unknown(batches, entries, known)
+            rest = _unknown(task.with_kept(batches), entries, known)
             if self.run.reports_only:  # the handler is not even loaded: that may be what kills
                 for batch in rest:
                     log.add(batch, Answers.same(batch.num_rows, Loss.NOT_ENTERED))
@@ -184,6 +194,8 @@ class _TaskRun:
             yield self._row(produced_row(_attempt_id(), self.produced))
         if self.file is not None and (written := self.file.close()) is not None:
             yield self._row(special_row(WRITTEN, written.to_json()))
+        if self.keeps is not None and (kept := self.keeps.close()) is not None:
+            yield self._row(kept_row(*kept))
 
     def _handled(self, batches: Iterable[pa.RecordBatch], log: RunLog, has_entries: bool) -> Iterator[pa.RecordBatch]:
         handler = _unpacked(self.task.name, self.task.payload)
@@ -197,6 +209,8 @@ class _TaskRun:
                     yield from self._unknown_thread(batch)
                 outcome = self._outcome(handler, batch, calls, loss)
                 log.add(batch, outcome.answers)
+                if self.keeps is not None:
+                    self.keeps.add(batch, outcome.answers)
                 if outcome.outputs is not None:
                     yield from self._sent(outcome.outputs)
             calls.check(handler)
@@ -263,6 +277,14 @@ class _TaskRun:
         handler = _unpacked(self.task.name, self.task.payload)
         self._stuck.unlink()
         return f"{overrun_text(handler.timeout_ms or 0)} and did not react: {where}"
+
+
+def _with_kept(kept: KeptInput, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The first batch has a row, if only a marker, in each task that takes records from files."""
+    for number, batch in enumerate(batches):
+        yield batch.filter(batch.column("offset").is_valid())
+        if not number:
+            yield from kept.batches(_task_index(), batch.schema)
 
 
 def _unknown(

@@ -194,7 +194,9 @@ class ShareGroupEngine:
         return MicroBatchProgress.of(batch_id, inputs.now_ms, outcomes, self._lag(inputs), timer.steps)
 
     def close(self) -> None:
-        """After the last micro-batch: wait for what is still being written. Raises DeadLetterError."""
+        """After the last micro-batch: free what the delivery keeps, and wait for what is still being written. Raises
+        DeadLetterError."""
+        self.ports.delivery.close()
         self.ports.dead_letters.wait()
 
     def _read_inputs(self, stopping: bool) -> Inputs:

@@ -210,6 +210,10 @@ class Delivery(Protocol):
         may have the same offsets and delivery counts, and are others."""
         ...
 
+    def close(self) -> None:
+        """The engine has ended: free what was kept for its next delivery."""
+        ...
+
 
 AcknowledgedSpans = Mapping[SharePartitionKey, AcknowledgedSpan]
 """The acknowledgements of one micro-batch's delivery."""

@@ -30,6 +30,9 @@ def running_query_id(spark: SparkSession) -> str | None:
     return found
 
 
+TASK_COLUMN = "__task"
+"""Name of the column whose first value in each task is the JVM's thread, which is named after the task."""
+
 _FIRST_OF_TASK = "(monotonically_increasing_id() & 8589934591L) = 0"
 _THREAD = f"CASE WHEN {_FIRST_OF_TASK} THEN reflect('java.lang.Thread', 'currentThread') END"
 _NO_THREAD = "CAST(NULL AS string)"

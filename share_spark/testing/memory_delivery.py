@@ -70,6 +70,9 @@ class InMemoryDelivery:
     def forget_last(self) -> None:
         self.ledgers[self._member_id] = {}
 
+    def close(self) -> None:
+        """Nothing is kept."""
+
     def _deliver(self, acquired: AcquiredSpan) -> AcknowledgedSpan:
         at = acquired.partition
         said = [

@@ -77,6 +77,9 @@ class SimulatedDelivery:
         if self.of.store.member_id in self._files:
             self._files[self.of.store.member_id] = {}
 
+    def close(self) -> None:
+        """Nothing is kept."""
+
     def deliver(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool = False) -> Delivered:
         of = self.of
         of.must_own("deliver")

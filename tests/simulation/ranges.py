@@ -124,6 +124,9 @@ class RangeDelivery:
     def forget_last(self) -> None:
         raise NotImplementedError  # no log is truncated here
 
+    def close(self) -> None:
+        """Nothing is kept."""
+
     def deliver(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool = False) -> Delivered:
         self._note({})
         holding = Holding(acquired, in_turn)

@@ -43,6 +43,8 @@ class BrokenDelivery:
 
     def forget_last(self) -> None: ...
 
+    def close(self) -> None: ...
+
 
 def broken(engine: EngineLife, answers: Sequence[AcknowledgedSpan] = (), *, raises: bool = False) -> None:
     """Its delivery is broken from now on."""

@@ -1,0 +1,298 @@
+"""Released records stay with the workers: a task writes those that its handler released to a file, and the delivery
+that acquires them again takes them from there instead of reading the topic log through.
+
+    delivery 1   acquired   [0 ........................................ 999,999]     read from the topic log
+                 released       [7]      [30]          [81][82]                      each task writes a file of them
+    delivery 2   acquired       [7]      [30]          [81][82]  [1,000,000 ...]
+                 kept           [7]      [30]          [81][82]                      from the files
+                 rest                                            [1,000,000 ...]     from the topic log
+
+A file is an optimization, never the only place: the driver looks that all files are there before it plans with them,
+and else reads the log. They are kept only where all workers and the driver see the same directory (``LedgerPlace``),
+up to ``MOST_BYTES``. They end with the engine, and where the log was truncated.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan
+from share_spark.engine.ranges import ANSWER, DELIVERY_COUNT, FIRST, LAST, AcquiredRanges, Ranges, ascending, offsets_in
+from share_spark.handlers.acknowledgement import Ack, Answers
+from share_spark.model.ids import TopicPartition
+from share_spark.spark.threads import TASK_COLUMN
+
+Offsets = npt.NDArray[np.int64]
+"""Ascending."""
+
+MOST_BYTES = 256 << 20
+"""What all files of one delivery may hold."""
+
+MOST_DELIVERIES = 8
+"""Deliveries whose files are kept while some of their records have not been acquired again."""
+
+
+OF_ONE_DELIVERY = ("delivery_count", TASK_COLUMN)
+"""Columns of a record that are others when it is delivered again."""
+
+
+class KeptFile(NamedTuple):
+    """What a task has kept: ``rows`` records."""
+
+    path: str
+    rows: int
+
+
+# ------------------------------------------------------------------------------------------------------- in a worker
+
+
+class KeptPlace(NamedTuple):
+    """Where a task may keep records, and how many bytes of them."""
+
+    directory: str
+    most_bytes: int
+
+
+@dataclass(slots=True)
+class KeptWriter:
+    """The file of one run of a task; made with the first released record. Beyond ``most_bytes`` nothing is kept."""
+
+    place: KeptPlace
+    _path: Path | None = None
+    _writer: Any = None
+    _rows: int = 0
+    _bytes: int = 0
+
+    def add(self, batch: pa.RecordBatch, answers: Answers) -> None:
+        """Of the records of ``batch`` those that are released."""
+        if self._bytes > self.place.most_bytes:
+            return
+        is_released = answers.codes == Ack.RELEASE
+        if not is_released.any():
+            return
+        columns = [name for name in batch.schema.names if name not in OF_ONE_DELIVERY]
+        kept = batch.select(columns).filter(pa.array(is_released))
+        self._bytes += kept.nbytes
+        if self._bytes > self.place.most_bytes:
+            self.discard()
+            return
+        self._rows += kept.num_rows
+        self._write(kept)
+
+    def _write(self, kept: pa.RecordBatch) -> None:
+        if self._writer is None:
+            Path(self.place.directory).mkdir(parents=True, exist_ok=True)
+            self._path = Path(self.place.directory) / f"{uuid.uuid4().hex}.arrow"
+            self._writer = pa.ipc.new_file(str(self._path), kept.schema)
+        self._writer.write_batch(kept)
+
+    def close(self) -> KeptFile | None:
+        """None if nothing is kept."""
+        if self._writer is None or self._path is None:
+            return None
+        self._writer.close()
+        return KeptFile(str(self._path), self._rows)
+
+    def discard(self) -> None:
+        """The task has failed, or has released too much."""
+        if self._writer is not None and self._path is not None:
+            self._writer.close()
+            self._path.unlink(missing_ok=True)
+            self._writer = None
+
+
+class KeptPart(NamedTuple):
+    """Records of kept files that one delivery takes from them. ``topic``: of all records of the files, None if they say
+    so themselves. By topic-partition: their offsets, and their delivery counts."""
+
+    files: tuple[str, ...]
+    topic: str | None
+    wanted: Mapping[TopicPartition, tuple[Offsets, npt.NDArray[np.int32]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptInput:
+    """What the first ``tasks`` tasks of a delivery take from files, each its share of the records."""
+
+    parts: tuple[KeptPart, ...]
+    tasks: int
+
+    def batches(self, task: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Of one task, in ``schema``; columns that are not in the files are null."""
+        if task >= self.tasks:
+            return
+        for part in self.parts:
+            for file in part.files:
+                for batch in _batches_in(file):
+                    found = _taken(batch, part, task, self.tasks)
+                    if found.num_rows:
+                        yield _in_schema(found, part.topic, schema)
+
+
+def _batches_in(file: str) -> Iterator[pa.RecordBatch]:
+    with pa.memory_map(file) as source:
+        reader = pa.ipc.open_file(source)
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
+
+
+def _taken(batch: pa.RecordBatch, part: KeptPart, task: int, tasks: int) -> pa.RecordBatch:
+    """The wanted records, of them every ``tasks``-th, with ``delivery_count``. Which these are follows from the files
+    and ``wanted`` alone, so that a repeat of the task finds the same."""
+    offsets = batch.column("offset").to_numpy()
+    counts = np.zeros(len(offsets), np.int32)
+    for at, (wanted, delivery_counts) in part.wanted.items():
+        rows = np.flatnonzero(_is_of(batch, at, part.topic))
+        index = np.minimum(np.searchsorted(wanted, offsets[rows]), len(wanted) - 1)
+        is_wanted = wanted[index] == offsets[rows]
+        counts[rows[is_wanted]] = delivery_counts[index[is_wanted]]
+    rows = np.flatnonzero(counts)[task::tasks]
+    return batch.take(rows).append_column("delivery_count", pa.array(counts[rows]))
+
+
+def _is_of(batch: pa.RecordBatch, at: TopicPartition, topic: str | None) -> npt.NDArray[np.bool_]:
+    of_partition: npt.NDArray[np.bool_] = batch.column("partition").to_numpy() == at.partition
+    if topic is not None:
+        return of_partition & (topic == at.topic)
+    names: Any = batch.column("topic").dictionary_encode()
+    numbers = [number for number, name in enumerate(names.dictionary.to_pylist()) if name == at.topic]
+    return of_partition & np.isin(names.indices.to_numpy(zero_copy_only=False), numbers)
+
+
+def _in_schema(found: pa.RecordBatch, topic: str | None, schema: pa.Schema) -> pa.RecordBatch:
+    columns = []
+    for wanted in schema:
+        if wanted.name in found.schema.names:
+            columns.append(found.column(wanted.name).cast(wanted.type))
+        elif wanted.name == "topic":
+            columns.append(pa.array([topic] * found.num_rows, pa.string()))
+        else:
+            columns.append(pa.nulls(found.num_rows, wanted.type))
+    return pa.RecordBatch.from_arrays(columns, names=schema.names)
+
+
+# ------------------------------------------------------------------------------------------------------ on the driver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptDelivery:
+    """Files of one delivery, and which of their records have not been acquired again."""
+
+    files: tuple[str, ...]
+    topic: str | None
+    waiting: Mapping[TopicPartition, Offsets]
+
+    def exists(self) -> bool:
+        """Are all files there?"""
+        return all(Path(file).exists() for file in self.files)
+
+    def remove(self) -> None:
+        """The records are read from the log from now on."""
+        for file in self.files:
+            Path(file).unlink(missing_ok=True)
+
+
+@dataclass(slots=True)
+class KeptRows:
+    """What workers have kept for the engine."""
+
+    _deliveries: list[KeptDelivery] = field(default_factory=list)
+
+    def add(self, files: Sequence[KeptFile], topic: str | None, answers: Iterable[AcknowledgedSpan]) -> None:
+        """What a delivery has left. Used only if all that it released was kept."""
+        released = {one.partition: _offsets(one.ranges[one.ranges[:, ANSWER] == Ack.RELEASE]) for one in answers}
+        waiting = {at: offsets for at, offsets in released.items() if len(offsets)}
+        kept = KeptDelivery(files=tuple(file.path for file in files), topic=topic, waiting=waiting)
+        if sum(file.rows for file in files) != sum(map(len, waiting.values())):
+            kept.remove()
+        elif files:
+            self._deliveries.append(kept)
+            self._drop(self._deliveries[:-MOST_DELIVERIES])
+
+    def take(self, acquired: Sequence[AcquiredSpan], tasks: int) -> tuple[list[AcquiredSpan], KeptInput | None]:
+        """What of ``acquired`` is to be read from the topic log, and what ``tasks`` tasks take from files."""
+        self._drop([one for one in self._deliveries if not one.exists()])
+        rest, parts, left = list(acquired), list[KeptPart](), list[KeptDelivery]()
+        for one in self._deliveries:
+            rest, wanted = _parted(rest, one.waiting)
+            if wanted:
+                parts.append(KeptPart(one.files, one.topic, wanted))
+            left.append(replace(one, waiting=_without(one.waiting, wanted)))
+        self._deliveries = left
+        return rest, KeptInput(parts=tuple(parts), tasks=tasks) if parts else None
+
+    def drop_used(self) -> None:
+        """Remove the files of which all records have been acquired again: their delivery is over."""
+        self._drop([one for one in self._deliveries if not one.waiting])
+
+    def clear(self) -> None:
+        """Remove all."""
+        self._drop(list(self._deliveries))
+
+    def _drop(self, dropped: Sequence[KeptDelivery]) -> None:
+        for one in dropped:
+            self._deliveries.remove(one)
+            one.remove()
+
+
+def _parted(
+    acquired: Iterable[AcquiredSpan], waiting: Mapping[TopicPartition, Offsets]
+) -> tuple[list[AcquiredSpan], dict[TopicPartition, tuple[Offsets, npt.NDArray[np.int32]]]]:
+    """(what of ``acquired`` does not wait, what does with its delivery counts)."""
+    rest, wanted = [], {}
+    for span in acquired:
+        ranges = ascending(span.ranges)
+        offsets = waiting.get(span.partition, _NONE) if len(ranges) else _NONE
+        at = np.maximum(np.searchsorted(ranges[:, FIRST], offsets, side="right") - 1, 0)
+        is_wanted = (ranges[at, FIRST] <= offsets) & (offsets <= ranges[at, LAST])
+        if is_wanted.any():
+            wanted[span.partition] = offsets[is_wanted], ranges[at[is_wanted], DELIVERY_COUNT].astype(np.int32)
+        left = _cut_out(ranges, offsets[is_wanted])
+        if len(left):
+            rest.append(AcquiredSpan(span.partition, left))
+    return rest, wanted
+
+
+def _cut_out(ranges: Ranges, offsets: Offsets) -> AcquiredRanges:
+    """``ranges`` without ``offsets``, which lie in them; both ascending.
+
+    ranges    [10 ............. 20]        [30 .... 35]
+    offsets        [13]  [14]                       [35]
+    firsts    10    14    15               30        36
+    lasts     12    13          20             34    35
+    left      [10-12]     [15 - 20]        [30-34]           where first <= last
+    """
+    if not len(offsets):
+        return AcquiredRanges(ranges)
+    firsts = np.sort(np.concatenate([ranges[:, FIRST], offsets + 1]))
+    lasts = np.sort(np.concatenate([ranges[:, LAST], offsets - 1]))
+    of_range = np.searchsorted(ranges[:, FIRST], firsts, side="right") - 1
+    left = np.column_stack([firsts, lasts, ranges[of_range, DELIVERY_COUNT]])
+    return AcquiredRanges(left[firsts <= lasts])
+
+
+def _without(
+    waiting: Mapping[TopicPartition, Offsets], taken: Mapping[TopicPartition, tuple[Offsets, Any]]
+) -> dict[TopicPartition, Offsets]:
+    left = {at: np.setdiff1d(offsets, taken[at][0]) if at in taken else offsets for at, offsets in waiting.items()}
+    return {at: offsets for at, offsets in left.items() if len(offsets)}
+
+
+def _offsets(ranges: Ranges) -> Offsets:
+    """Each offset of the ranges, ascending."""
+    ordered = ascending(ranges)
+    sizes = ordered[:, LAST] - ordered[:, FIRST] + 1
+    before = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    offsets: Offsets = np.repeat(ordered[:, FIRST], sizes) + np.arange(offsets_in(ordered)) - before
+    return offsets
+
+
+_NONE = np.empty(0, np.int64)

@@ -1,0 +1,140 @@
+"""Records that were released come from the workers' files when they are delivered again, not from the topic log."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from share_spark.delivery.deliver import SparkDelivery
+from share_spark.engine.ports import AcquiredSpan, Delivered, OffsetSpan
+from share_spark.engine.ranges import ANSWER, AcquiredRanges
+from share_spark.handlers.acknowledgement import Ack
+from share_spark.handlers.handler import Record, as_handler
+from share_spark.model.ids import TopicPartition
+from share_spark.topics.topic_producer import Message
+from share_spark.topics.topic_table import EmbeddedTopicLog
+from tests.support.claims import claim_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RECORDS = 40
+
+
+class WatchedLog(EmbeddedTopicLog):
+    """Notes what is read."""
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        super().__init__(spark, location)
+        self.spans: list[tuple[int, int, int]] = []
+
+    def read(self, spark: SparkSession, spans: Sequence[OffsetSpan], tasks: int) -> DataFrame:
+        self.spans += [(partition, first, last) for _, partition, first, last in spans]
+        return super().read(spark, spans, tasks)
+
+
+class KeptPlace:
+    """A topic of two partitions, and a delivery to a handler that notes its calls."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self.log, self.calls = WatchedLog(spark, str(directory / "topics")), directory / "calls"
+        self.log.create_topic("orders", 2)
+        for partition in (0, 1):
+            messages = [Message(b"%d-%d" % (partition, number), partition=partition) for number in range(RECORDS)]
+            self.log.append("orders", messages)
+        self.state = directory / "state"
+        self.delivery = SparkDelivery(spark=spark, log=self.log, handler=as_handler(Often(str(self.calls))))
+        self.delivery.start(claim_of("billing", str(self.state), epoch=1))
+
+    def deliver(self, *ranges: tuple[int, int, int]) -> Delivered:
+        """The same ranges of both partitions."""
+        self.log.spans.clear()
+        self.calls.write_text("")
+        spans = [
+            AcquiredSpan(TopicPartition("orders", at), AcquiredRanges(np.array(ranges, np.int64))) for at in (0, 1)
+        ]
+        return self.delivery.deliver(spans)
+
+    def called(self) -> list[str]:
+        return sorted(self.calls.read_text().split())
+
+    def files(self) -> list[Path]:
+        return sorted(self.state.rglob("*.arrow"))
+
+
+class Often:
+    """Releases every tenth record twice, and kills its worker in the third attempt at one of them."""
+
+    def __init__(self, calls: str) -> None:
+        self.calls = calls
+
+    def __call__(self, record: Record) -> Ack:
+        assert record.value == b"%d-%d" % (record.partition, record.offset)
+        with Path(self.calls).open("a") as file:
+            print(f"{record.partition}-{record.offset}-{record.delivery_count}", file=file)
+        if record.delivery_count == 3 and record.offset == 20:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Ack.RELEASE if record.offset % 10 == 0 and record.delivery_count < 3 else Ack.ACCEPT
+
+
+@pytest.fixture
+def place(spark: SparkSession, tmp_path: Path) -> KeptPlace:
+    return KeptPlace(spark, tmp_path)
+
+
+def released(found: Delivered) -> list[int]:
+    assert found.fault is None
+    return [int((span.ranges[:, ANSWER] == Ack.RELEASE).sum()) for span in found.answers]
+
+
+def test_released_records_are_not_read_again(place: KeptPlace) -> None:
+    assert released(place.deliver((0, 29, 1))) == [3, 3]
+    assert place.log.spans
+    assert released(place.deliver((0, 0, 2), (10, 10, 2), (20, 20, 2))) == [3, 3]
+    assert place.log.spans == []
+    assert place.called() == sorted(f"{partition}-{offset}-2" for partition in (0, 1) for offset in (0, 10, 20))
+    assert released(place.deliver((0, 0, 3), (10, 10, 3), (30, 39, 1))) == [1, 1]
+    assert {span[1:] for span in place.log.spans} == {(30, 39)}
+    expected = [f"{at}-{offset}-{count}" for at in (0, 1) for offset, count in ((0, 3), (10, 3))]
+    assert place.called() == sorted([*expected, *(f"{at}-{offset}-1" for at in (0, 1) for offset in range(30, 40))])
+    place.delivery.close()
+    assert place.files() == []
+
+
+def test_a_worker_that_dies_with_them(place: KeptPlace) -> None:
+    """The repeat of its task finds the same records, and goes on from the ledger."""
+    place.deliver((0, 29, 1))
+    place.deliver((0, 0, 2), (10, 10, 2), (20, 20, 2))
+    found = place.deliver((0, 0, 3), (10, 10, 3), (20, 20, 3))
+    assert place.log.spans == []
+    assert place.called() == sorted(f"{partition}-{offset}-3" for partition in (0, 1) for offset in (0, 10, 20))
+    said = {int(first): int(code) for span in found.answers for first, _, code in span.ranges.tolist()}
+    assert {offset for offset, code in said.items() if code == Ack.ACCEPT} == {0, 10}
+    assert (said[20], place.files()) == (Ack.RELEASE, []), "what was in the handler is in no file of this delivery"
+
+
+@pytest.mark.parametrize("lost", ["a file", "all", "the log was truncated"])
+def test_without_their_files_they_come_from_the_log(place: KeptPlace, lost: str) -> None:
+    place.deliver((0, 29, 1))
+    if lost == "the log was truncated":
+        place.delivery.forget_last()
+        assert place.files() == []
+    for file in place.files()[: 1 if lost == "a file" else None]:
+        file.unlink()
+    assert released(place.deliver((0, 0, 2), (10, 10, 2), (20, 20, 2))) == [3, 3]
+    assert {span[1:] for span in place.log.spans} == {(0, 20)}
+
+
+def test_the_next_engine_removes_what_is_left(place: KeptPlace, spark: SparkSession) -> None:
+    place.deliver((0, 29, 1))
+    assert place.files()
+    successor = SparkDelivery(spark=spark, log=place.log, handler=as_handler(Often(str(place.calls))))
+    successor.start(claim_of("billing", str(place.state), epoch=2))
+    successor.forget_traces()
+    assert place.files() == []

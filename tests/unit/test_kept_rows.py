@@ -1,0 +1,169 @@
+"""Released records that stay with the workers: which of them are acquired again, what a task takes from the files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from share_spark.delivery.kept_rows import KeptFile, KeptInput, KeptPlace, KeptRows, KeptWriter
+from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan
+from share_spark.engine.ranges import AcknowledgedRanges, AcquiredRanges
+from share_spark.handlers.acknowledgement import Ack, Answers
+from share_spark.model.ids import TopicPartition
+
+AT = TopicPartition("orders", 0)
+RELEASED = int(Ack.RELEASE)
+
+# (gap before the range, length, delivery count)
+ranges_of = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 6), st.integers(1, 3)), max_size=12)
+
+
+def ranges(gaps: list[tuple[int, int, int]]) -> AcquiredRanges:
+    found, at = [], 0
+    for gap, length, count in gaps:
+        found.append((at + gap, at + gap + length - 1, count))
+        at += gap + length
+    return AcquiredRanges(np.array(found, np.int64).reshape(-1, 3))
+
+
+def counts(span: AcquiredSpan) -> dict[int, int]:
+    return {offset: count for first, last, count in span.ranges.tolist() for offset in range(first, last + 1)}
+
+
+def kept(directory: Path, offsets: list[int], *, topic: str | None = "orders", partition: int = 0) -> KeptRows:
+    """Of a delivery that released these."""
+    rows = KeptRows()
+    add(rows, directory, offsets, topic=topic, partition=partition)
+    return rows
+
+
+def add(
+    rows: KeptRows, directory: Path, offsets: list[int], *, topic: str | None = "orders", partition: int = 0
+) -> KeptFile | None:
+    writer = KeptWriter(KeptPlace(str(directory), 1 << 20))
+    writer.add(batch(offsets, partition), Answers.same(len(offsets), RELEASED))
+    file = writer.close()
+    said = AcknowledgedRanges(np.array([(offset, offset, RELEASED) for offset in offsets], np.int64).reshape(-1, 3))
+    span = AcknowledgedSpan(TopicPartition("orders", partition), said, ())
+    rows.add([file] if file is not None else [], topic, [span])
+    return file
+
+
+def batch(offsets: list[int], partition: int = 0) -> pa.RecordBatch:
+    size = len(offsets)
+    return pa.RecordBatch.from_pydict(
+        {
+            "topic": pa.array(["orders"] * size),
+            "partition": pa.array([partition] * size, pa.int32()),
+            "offset": pa.array(offsets, pa.int64()),
+            "value": pa.array([b"%d" % offset for offset in offsets]),
+            "delivery_count": pa.array([1] * size, pa.int32()),
+            "__task": pa.array(["task 0.0 in stage 3.1 (TID 4)"] * size),
+        }
+    )
+
+
+def taken(found: KeptInput | None) -> dict[int, int]:
+    """Delivery count by offset, of all tasks."""
+    if found is None:
+        return {}
+    schema = batch([0]).schema
+    batches = [one for task in range(found.tasks) for one in found.batches(task, schema)]
+    assert not list(found.batches(found.tasks, schema)), "a task that takes nothing from files"
+    rows = [row for one in batches for row in one.to_pylist()]
+    assert all(row["value"] == b"%d" % row["offset"] and row["__task"] is None for row in rows)
+    assert len({(row["topic"], row["partition"]) for row in rows}) <= 1
+    assert len({row["offset"] for row in rows}) == len(rows)
+    return {row["offset"]: row["delivery_count"] for row in rows}
+
+
+@settings(deadline=None)  # the first reading of a file loads a library
+@given(acquired=ranges_of, released=st.sets(st.integers(0, 60)), tasks=st.integers(1, 3))
+def test_each_acquired_record_comes_from_a_file_or_from_the_log(
+    tmp_path_factory: pytest.TempPathFactory, acquired: list[tuple[int, int, int]], released: set[int], tasks: int
+) -> None:
+    rows = kept(tmp_path_factory.mktemp("kept"), sorted(released))
+    wanted = AcquiredSpan(AT, ranges(acquired))
+    rest, found = rows.take([wanted], tasks)
+    from_files = taken(found)
+    from_log = {offset: count for span in rest for offset, count in counts(span).items()}
+    assert from_files.keys() == counts(wanted).keys() & released
+    assert {**from_files, **from_log} == counts(wanted)
+    assert len(from_files) + len(from_log) == len(counts(wanted))
+
+
+@pytest.mark.parametrize("topic", ["orders", None])
+def test_files_of_several_deliveries(tmp_path: Path, topic: str | None) -> None:
+    rows = kept(tmp_path, [1, 5, 9], topic=topic)
+    add(rows, tmp_path, [20, 21], topic=topic)
+    rest, found = rows.take([AcquiredSpan(AT, ranges([(5, 16, 2)]))], 2)
+    assert (taken(found), [one.ranges.tolist() for one in rest]) == (
+        {5: 2, 9: 2, 20: 2},
+        [[[6, 8, 2], [10, 19, 2]]],
+    )
+    rows.drop_used()
+    assert len(list(tmp_path.iterdir())) == 2, "1 and 21 were not acquired"
+    rest, found = rows.take([AcquiredSpan(AT, ranges([(1, 1, 3), (19, 1, 3)]))], 2)
+    assert (taken(found), rest) == ({1: 3, 21: 3}, [])
+    rows.drop_used()
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_partitions_and_topics(tmp_path: Path) -> None:
+    """The same offsets there are other records."""
+    rows = kept(tmp_path, [1, 2], partition=1)
+    others = [AcquiredSpan(AT, ranges([(1, 2, 2)])), AcquiredSpan(TopicPartition("bills", 1), ranges([(1, 2, 2)]))]
+    rest, found = rows.take(others, 1)
+    assert (found, [one.ranges.tolist() for one in rest]) == (None, [[[1, 2, 2]]] * 2)
+
+
+def test_a_file_that_is_gone(tmp_path: Path) -> None:
+    rows = kept(tmp_path, [1, 2])
+    next(tmp_path.iterdir()).unlink()
+    rest, found = rows.take([AcquiredSpan(AT, ranges([(1, 2, 2)]))], 1)
+    assert (found, [one.ranges.tolist() for one in rest]) == (None, [[[1, 2, 2]]])
+
+
+def test_a_delivery_that_was_not_kept_whole(tmp_path: Path) -> None:
+    """A worker died, and its file with it, or there were too many."""
+    rows = KeptRows()
+    writer = KeptWriter(KeptPlace(str(tmp_path), 1 << 20))
+    writer.add(batch([1]), Answers.same(1, RELEASED))
+    file = writer.close()
+    assert file is not None
+    rows.add([file], "orders", [AcknowledgedSpan(AT, AcknowledgedRanges(np.array([[1, 2, RELEASED]])), ())])
+    assert rows.take([AcquiredSpan(AT, ranges([(1, 2, 2)]))], 1)[1] is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_more_bytes_than_allowed(tmp_path: Path) -> None:
+    writer = KeptWriter(KeptPlace(str(tmp_path), 300))
+    for first in (0, 10, 20):
+        writer.add(batch([*range(first, first + 5)]), Answers.same(5, RELEASED))
+    assert (writer.close(), list(tmp_path.iterdir())) == (None, [])
+
+
+def test_only_what_is_released_is_kept(tmp_path: Path) -> None:
+    writer = KeptWriter(KeptPlace(str(tmp_path / "new"), 1 << 20))
+    writer.add(batch([1]), Answers.same(1, int(Ack.REJECT)))
+    assert not list(tmp_path.iterdir())
+    writer.add(batch([2, 3, 4]), Answers.listed([1, 2, 3], {}))
+    file = writer.close()
+    assert file is not None
+    table = pa.ipc.open_file(file.path).read_all()
+    assert (file.rows, table.column_names) == (1, ["topic", "partition", "offset", "value"])
+    assert table.column("offset").to_pylist() == [3]
+
+
+def test_old_files_go(tmp_path: Path) -> None:
+    rows = KeptRows()
+    for number in range(12):
+        add(rows, tmp_path, [number])
+    assert len(list(tmp_path.iterdir())) == 8
+    rows.clear()
+    assert not list(tmp_path.iterdir())
