@@ -60,7 +60,11 @@ class DirectAppends:
     @classmethod
     def to(cls, spark: SparkSession, directory: str, *, replaces: bool = False) -> DirectAppends:
         """``replaces``: it will remove files, too. Raises UnknownTableError: only Spark's writer may append there."""
-        log = TableLog.open(CommitFiles.at(spark, directory), keeps_files=replaces)
+        return cls.of(spark, directory, TableLog.open(CommitFiles.at(spark, directory), keeps_files=replaces))
+
+    @classmethod
+    def of(cls, spark: SparkSession, directory: str, log: TableLog) -> DirectAppends:
+        """With the table's log, which was opened before. Raises UnknownTableError."""
         log.check_can_append()
         return cls(
             directory=directory.rstrip("/"),
@@ -152,7 +156,7 @@ class DirectAppends:
         """As of the newest version that is known."""
         if replaced is None:
             return {}
-        return {path: values for path, values in self.log.active.items() if replaced(values)}
+        return {path: file.values for path, file in self.log.active.items() if replaced(file.values)}
 
     def _text(
         self,

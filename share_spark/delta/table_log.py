@@ -11,7 +11,7 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
@@ -20,6 +20,9 @@ from share_spark.delta.commit_files import CommitFile, CommitFiles, actions_in, 
 
 _MOST_CHECKPOINT_BYTES = 64 << 20
 """The checkpoint of a table with some 500,000 files. What is larger is Spark's business."""
+
+_MOST_WITH_FILES = 4 << 20
+"""The same where the files are kept: of some 30,000, half a second."""
 
 _CHECKPOINT_COLUMNS = ("protocol", "metaData", "txn")
 
@@ -60,6 +63,14 @@ _OF_WRITER_VERSION = {
 _FEATURE_LISTS = 7
 
 
+class ActiveFile(NamedTuple):
+    """A file of the table. ``values``: of the partition columns, as text. ``is_whole``: none of its rows is deleted."""
+
+    values: Mapping[str, str]
+    size: int
+    is_whole: bool
+
+
 class UnknownTableError(NotImplementedError):
     """The table has something that only Spark's writer knows how to respect."""
 
@@ -67,8 +78,8 @@ class UnknownTableError(NotImplementedError):
 @dataclass(slots=True, kw_only=True)
 class TableLog:
     """The table in the directory of ``files``, as of ``version``. ``metadata`` and ``protocol``: Delta's actions.
-    ``transactions``: the number of each writer (``txn`` actions). ``active``: the table's files with the values of
-    their partition columns, if it ``keeps_files``: for small tables."""
+    ``transactions``: the number of each writer (``txn`` actions). ``active``: the table's files by their path as the
+    log has it, if it ``keeps_files``: for small tables."""
 
     files: CommitFiles
     version: int = -1
@@ -76,7 +87,7 @@ class TableLog:
     protocol: Mapping[str, Any] = field(default_factory=dict)
     transactions: dict[str, int] = field(default_factory=dict)
     keeps_files: bool = False
-    active: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    active: dict[str, ActiveFile] = field(default_factory=dict)
 
     @classmethod
     def open(cls, files: CommitFiles, *, keeps_files: bool = False) -> TableLog:
@@ -91,6 +102,11 @@ class TableLog:
         if not log.metadata or not log.protocol:
             raise UnknownTableError("the table's log does not begin with its metadata")
         return log
+
+    def forget_files(self) -> None:
+        """They are not needed any more."""
+        self.keeps_files = False
+        self.active = {}
 
     def catch_up(self) -> Iterator[tuple[int, CommitFile]]:
         """The commits since, oldest first; each counts for this view when it is yielded."""
@@ -162,7 +178,9 @@ class TableLog:
             if transaction := action.get("txn"):
                 self.transactions[transaction["appId"]] = int(transaction["version"])
             if self.keeps_files and (added := action.get("add")):
-                self.active[added["path"]] = added["partitionValues"]
+                self.active[added["path"]] = ActiveFile(
+                    added["partitionValues"], int(added["size"]), added.get("deletionVector") is None
+                )
             if self.keeps_files and (removed := action.get("remove")):
                 self.active.pop(removed["path"], None)
 
@@ -198,7 +216,7 @@ def _required_column(kind: Any) -> str | None:
 
 
 def _checkpoint_actions(files: CommitFiles, path: str, keeps_files: bool) -> Iterable[Mapping[str, Any]]:
-    content = files.content(path, _MOST_CHECKPOINT_BYTES)
+    content = files.content(path, _MOST_WITH_FILES if keeps_files else _MOST_CHECKPOINT_BYTES)
     if content is None:
         raise UnknownTableError(f"checkpoint {path} is too large to be read here, or gone")
     if path.endswith(".json"):

@@ -182,11 +182,11 @@ class _GroupLog(GroupLog):
 
     def states(self, keys: Collection[SharePartitionKey] | None = None) -> GroupStates:
         """Of these keys or of all, as of the last look at the log. Raises StateError."""
-        tail = self.tail(self.spark)
+        tail = self.tail()
         if tail.empty:
             return {}
         with self.as_state_error():
-            rows = tail.rows.where(F.col("kind") != CLAIM)
+            rows = tail.rows(self.spark).where(F.col("kind") != CLAIM)
             (last,) = rows.agg(F.max("batch_id").alias("seen")).collect()
             if (-1 if last.seen is None else last.seen) != tail.last.batch_id:
                 raise StateError(f"{self.table} is damaged: rows of group {self.group_id!r} are gone")

@@ -64,7 +64,7 @@ def evidence_of(
 ) -> GroupEvidence:
     """Look at the newest valid segment and at what was claimed after it."""
     tail = tail_of(spark, location, group_id, commits, version)
-    found = _evidence_in(tail, group_id, version)
+    found = _evidence_in(spark, tail, group_id, version)
     later = log_table(location).load(spark, version)
     later = later.where((F.col("group_id") == group_id) & (F.col("segment") > found.segment))
     (row,) = later.agg(F.unix_millis(F.max("written_at")).alias("at")).collect()
@@ -76,16 +76,20 @@ def evidence_of(
     )
 
 
-def _evidence_in(tail: LogTail, group_id: str, version: int) -> GroupEvidence:
+def _evidence_in(spark: SparkSession, tail: LogTail, group_id: str, version: int) -> GroupEvidence:
     """Acquisitions that have ended since count as well: one lock later is early enough."""
     deadline = F.expr("array_max(transform(acquired, held -> held.lock_deadline_ms))")
-    (row,) = tail.rows.agg(
-        F.max(F.when(F.col("kind") == SNAPSHOT, F.col("segment"))).alias("segment"),
-        F.max("batch_id").alias("batch_id"),
-        F.count(F.when(F.col("kind") == UPDATE, 1)).alias("updates"),
-        F.unix_millis(F.max("written_at")).alias("written_at_ms"),
-        F.max(deadline).alias("locked_until_ms"),
-    ).collect()
+    (row,) = (
+        tail.rows(spark)
+        .agg(
+            F.max(F.when(F.col("kind") == SNAPSHOT, F.col("segment"))).alias("segment"),
+            F.max("batch_id").alias("batch_id"),
+            F.count(F.when(F.col("kind") == UPDATE, 1)).alias("updates"),
+            F.unix_millis(F.max("written_at")).alias("written_at_ms"),
+            F.max(deadline).alias("locked_until_ms"),
+        )
+        .collect()
+    )
     return GroupEvidence(
         group_id=group_id,
         version=version,

@@ -31,8 +31,12 @@ class DriverStates:
     @classmethod
     def unpickled(cls, payloads: Iterable[bytes]) -> DriverStates:
         """From the rows of a frame of ``buckets`` that are states."""
-        found = {entry[1].key: entry for entry in map(pickle.loads, payloads)}
-        return cls(states=found, ranges=sum(len(state.in_flight) for _, state in found.values()))
+        return cls.of({entry[1].key: entry for entry in map(pickle.loads, payloads)})
+
+    @classmethod
+    def of(cls, states: Mapping[SharePartitionKey, tuple[str, SharePartition]]) -> DriverStates:
+        """With their ranges counted."""
+        return cls(states=states, ranges=sum(len(state.in_flight) for _, state in states.values()))
 
     @property
     def weight(self) -> int:

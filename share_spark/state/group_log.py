@@ -14,14 +14,16 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
+from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import FencedError, StateError
 from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.state.commits import CommitListing, CommitNote
-from share_spark.state.live_frame import loading_session
+from share_spark.state.direct_rows import rows_that_count
 from share_spark.state.log_rows import claim_table
 from share_spark.state.record_rows import SNAPSHOT
 from share_spark.state.segments import LogTail, tail_of, tail_since
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger(__name__)
+
+_MOST_FILES = 30_000
+"""Of the log table that are remembered, to read a small segment without Spark: some 10 MB."""
 
 _STATE_ERRORS: tuple[type[Exception], ...] = (*JVM_ERRORS, ValueError)
 
@@ -50,6 +55,7 @@ class GroupLog:
     writer_epoch: int = 0
     _directory: str | None = None
     _before_claim: tuple[int, LogTail] | None = None
+    _table_log: TableLog | None = None
     _direct: DirectAppends | NotImplementedError | None = None
 
     @property
@@ -79,15 +85,54 @@ class GroupLog:
             tail = tail_of(self.spark, self.location, self.group_id, commits, commits.latest_version())
             if tail.empty:
                 return ()
-            rows = tail.rows.where(F.col("kind") == SNAPSHOT).select("topic", "topic_id").distinct()
+            direct = self.small_rows(tail)
+            if direct is not None:
+                return {(row["topic"], row["topic_id"]) for row in direct.select(["topic", "topic_id"]).to_pylist()}
+            rows = tail.rows(self.spark).where(F.col("kind") == SNAPSHOT).select("topic", "topic_id").distinct()
             return [(row.topic, row.topic_id) for row in rows.collect()]
+
+    def small_rows(self, tail: LogTail) -> pa.Table | None:
+        """The records that count (LOG_SCHEMA), by micro-batch; None where Spark has to read them, and for a segment
+        that is large. Raises StateError: some are gone."""
+        if tail.valid is None or self.table_log is None:
+            return None
+        self.table_log.refresh()
+        try:
+            rows = rows_that_count(self.table_log, self.directory, tail.valid)
+        except UnknownTableError as reason:
+            _log.debug("%s is read by Spark: %s", self.table, reason)
+            return None
+        self.refuse_damaged(tail, pc.max(rows.column("batch_id")).as_py())
+        return rows
+
+    def refuse_damaged(self, tail: LogTail, last_batch_id: int | None) -> None:
+        """``last_batch_id``: the last micro-batch of which there are rows. Raises StateError."""
+        if last_batch_id != tail.last.batch_id:
+            raise StateError(
+                f"{self.table} is damaged: micro-batch {tail.last.batch_id} of group {self.group_id!r} "
+                f"(writer epoch {tail.last.writer_epoch}) was committed, but its rows are gone; was the table restored?"
+            )
+
+    @property
+    def table_log(self) -> TableLog | None:
+        """The log of the table, opened once; None where only Spark can read it. It keeps the table's files as long as
+        they are few."""
+        if self._table_log is None:
+            files = self.opened().files
+            for keeps_files in (True, False):
+                try:
+                    self._table_log = TableLog.open(files, keeps_files=keeps_files)
+                    break
+                except UnknownTableError as reason:
+                    _log.debug("%s: its log is not read: %s", self.table, reason)
+        return self._table_log
 
     def claim(self) -> CommitNote:
         """Append a claim of the next epoch; the lowest version wins a tie. Its segment is the one to write to."""
         commits = self.opened()
         with self.as_state_error():
             before = commits.latest_version()
-            tail = tail_of(loading_session(self.spark), self.location, self.group_id, commits, before)
+            tail = tail_of(self.spark, self.location, self.group_id, commits, before)
             if tail.epoch < self.least_epoch:
                 raise StateError(
                     f"{self.table} is older than the checkpoint of group {self.group_id!r}: it knows "
@@ -140,7 +185,9 @@ class GroupLog:
         """None where only Spark can append."""
         if self._direct is None:
             try:
-                self._direct = DirectAppends.to(self.spark, self.directory)
+                if self.table_log is None:
+                    raise UnknownTableError("its log cannot be read")
+                self._direct = DirectAppends.of(self.spark, self.directory, self.table_log)
             except NotImplementedError as reason:
                 self._only_spark(reason)
         return self._direct if isinstance(self._direct, DirectAppends) else None
@@ -167,6 +214,8 @@ class GroupLog:
         self.version = direct.commit(
             [file], note=note.to_json(), meanwhile=lambda commit: meanwhile(CommitNote.from_json(commit.note))
         )
+        if len(direct.log.active) > _MOST_FILES:
+            direct.log.forget_files()
         # What this append decided counts. But a run that was stopped in it for long must not call handlers any more.
         self.refuse_if_fenced()
         return highest
@@ -190,16 +239,16 @@ class GroupLog:
         for _, note in self.opened().after(self.version):
             self._refuse_foreign(note)
 
-    def tail(self, session: SparkSession) -> LogTail:
+    def tail(self) -> LogTail:
         """What counts, as of the last look. A run that has claimed and written nothing goes on from before its claim.
         Raises StateError."""
         commits = self.opened()
         with self.as_state_error():
             if self._before_claim is None:
-                return tail_of(session, self.location, self.group_id, commits, self.version)
+                return tail_of(self.spark, self.location, self.group_id, commits, self.version)
             version, before = self._before_claim
             since = takewhile(lambda commit: commit.version <= self.version, commits.after(version))
-            return tail_since(session, self.location, self.group_id, before, since, self.version)
+            return tail_since(self.location, self.group_id, before, since, self.version)
 
     def look_for_claims(self, own: CommitNote, *, ties: bool = False) -> int:
         """Returns the highest segment that the group's commits before ``own`` wrote to, -1 if there are none."""

@@ -40,23 +40,39 @@ _LOOK_BACK = 300
 class LogTail:
     """The end of a group's log as of one version.
 
-    ``read`` gives ``rows``, the rows that count (LOG_COLUMNS), perhaps with claims; a claim does without them, and a
+    ``frame`` gives the group's rows (LOG_COLUMNS) as of that version in a session; a claim does without them, and a
     table as of a version takes Delta a tenth of a second. ``epoch``: the highest claimed, 0 if none.
-    ``last_segment``: the highest in use, -1 if none. ``last``: the last micro-batch that counts, ``at_ms`` its time, 0
-    if none. ``empty``: there are certainly no rows.
+    ``last_segment``: the highest in use, -1 if none. ``valid``: the last commit that counts, None if there is none.
     """
 
-    read: Callable[[], DataFrame]
+    frame: Callable[[SparkSession], DataFrame]
     epoch: int
     last_segment: int
-    last: BatchStamp = NO_STAMP
-    at_ms: int = 0
-    empty: bool = False
+    valid: CommitNote | None = None
 
     @property
-    def rows(self) -> DataFrame:
-        """The rows that count; lazy."""
-        return self.read()
+    def empty(self) -> bool:
+        """There are certainly no rows."""
+        return self.valid is None
+
+    @property
+    def last(self) -> BatchStamp:
+        """The last micro-batch that counts."""
+        return NO_STAMP if self.valid is None else BatchStamp(self.valid.writer_epoch, self.valid.batch_id)
+
+    @property
+    def at_ms(self) -> int:
+        """Its time, 0 if there is none."""
+        return 0 if self.valid is None else self.valid.at_ms
+
+    def rows(self, session: SparkSession) -> DataFrame:
+        """The rows that count, perhaps with claims; lazy."""
+        if self.valid is None:
+            return self.frame(session).limit(0)
+        # Micro-batches only grow within a segment; one after the last that counts is a stale append of a fenced writer.
+        is_of_segment = F.col("segment") == self.valid.segment
+        is_of_writer = F.col("writer_epoch") == self.valid.writer_epoch
+        return self.frame(session).where(is_of_segment & is_of_writer & (F.col("batch_id") <= self.valid.batch_id))
 
 
 def tail_of(spark: SparkSession, location: Location, group_id: str, commits: CommitListing, version: int) -> LogTail:
@@ -67,19 +83,18 @@ def tail_of(spark: SparkSession, location: Location, group_id: str, commits: Com
     append came before the claim. Where log clean-up has taken those commits, the stamps have to do.
     """
 
-    def frame() -> DataFrame:
-        return log_table(location).load(spark, version).where(F.col("group_id") == group_id)
+    def frame(session: SparkSession) -> DataFrame:
+        return log_table(location).load(session, version).where(F.col("group_id") == group_id)
 
     found = group_tail(islice(commits.back_from(version), _LOOK_BACK), group_id)
     if not found.is_complete:
-        stamps = _tail_by_stamps(frame(), group_id)
+        stamps = _tail_by_stamps(frame(spark), group_id)
         found = stamps if stamps.is_complete else group_tail(commits.back_from(version), group_id)
         found = found if found.is_complete else stamps
-    return _log_tail(found, frame)
+    return LogTail(frame=frame, epoch=found.epoch, last_segment=found.segment, valid=found.valid)
 
 
 def tail_since(
-    spark: SparkSession,
     location: Location,
     group_id: str,
     before: LogTail,
@@ -101,10 +116,10 @@ def tail_since(
     if valid is None:
         return replace(before, epoch=epoch, last_segment=segment)
 
-    def frame() -> DataFrame:
-        return log_table(location).load(spark, version).where(F.col("group_id") == group_id)
+    def frame(session: SparkSession) -> DataFrame:
+        return log_table(location).load(session, version).where(F.col("group_id") == group_id)
 
-    return _log_tail(GroupTail(valid, epoch, segment, True), frame)
+    return LogTail(frame=frame, epoch=epoch, last_segment=segment, valid=valid)
 
 
 def _tail_by_stamps(frame: DataFrame, group_id: str) -> GroupTail:
@@ -126,19 +141,3 @@ def _tail_by_stamps(frame: DataFrame, group_id: str) -> GroupTail:
     epoch = max((row.writer_epoch for row in found), default=0)
     is_complete = epoch == (valid.writer_epoch if valid else 0)
     return GroupTail(valid, epoch, max((row.segment for row in found), default=-1), is_complete)
-
-
-def _log_tail(found: GroupTail, frame: Callable[[], DataFrame]) -> LogTail:
-    note = found.valid
-    if note is None:
-        return LogTail(read=lambda: frame().limit(0), epoch=found.epoch, last_segment=found.segment, empty=True)
-    # Micro-batches only grow within a segment; one after the last that counts is a stale append of a fenced writer.
-    whole = (F.col("segment") == note.segment) & (F.col("writer_epoch") == note.writer_epoch)
-    counts = whole & (F.col("batch_id") <= note.batch_id)
-    return LogTail(
-        read=lambda: frame().where(counts),
-        epoch=found.epoch,
-        last_segment=found.segment,
-        last=BatchStamp(note.writer_epoch, note.batch_id),
-        at_ms=note.at_ms,
-    )

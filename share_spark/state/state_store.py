@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from share_spark.engine.pending import LEAST_RANGES, OpenSegment
 from share_spark.engine.ports import Claim
-from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
+from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary, front_of
 from share_spark.model.errors import StateError
 from share_spark.model.ids import NO_STAMP, BatchStamp, SharePartitionKey
 from share_spark.partition import PartitionLimits
@@ -32,6 +32,7 @@ from share_spark.state.advancing import StepTerms
 from share_spark.state.buckets import OUTCOME, STATE, Advance, bucket_numbers, bucket_of, outcomes_in, summaries_in
 from share_spark.state.commits import CommitNote
 from share_spark.state.driver_states import MOST_WEIGHT, DriverAdvance, DriverStates
+from share_spark.state.fold import fold_rows
 from share_spark.state.group_log import GroupLog
 from share_spark.state.live_frame import (
     LiveFrame,
@@ -46,7 +47,7 @@ from share_spark.state.segments import LogTail
 from share_spark.state.state_view import LiveState
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +63,13 @@ class _Decided(NamedTuple):
     ranges: int
     dirty: bool = False
     weight: int | None = None
+
+
+class _Loaded(NamedTuple):
+    """The live state and its summaries."""
+
+    live: LiveState
+    summaries: Mapping[SharePartitionKey, PartitionSummary]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,7 +124,7 @@ class DeltaShareStateStore:
         self.buckets = self.buckets or bucket_numbers(max(1, log.spark.sparkContext.defaultParallelism))
         self._open_segment = OpenSegment(number=log.claim().segment)
         with log.as_state_error():
-            found = log.table.log(log.spark)
+            found = log.table_log
             log_id = table_id(log.spark, log.directory) if found is None else found.table_id
         return Claim(
             group_id=log.group_id,
@@ -128,40 +136,47 @@ class DeltaShareStateStore:
         )
 
     def load(self) -> Mapping[SharePartitionKey, PartitionSummary]:
-        """Fold the newest valid segment, in parallel over the buckets."""
+        """Fold the newest valid segment."""
         return self._load(self.most_on_driver)
 
     def _load(self, most_on_driver: int) -> Mapping[SharePartitionKey, PartitionSummary]:
-        log, session = self.log, loading_session(self.log.spark)
-        tail = log.tail(session)
+        log = self.log
+        tail = log.tail()
         summaries: Mapping[SharePartitionKey, PartitionSummary] = {}
         live = LiveState(on_driver=DriverStates())
         if not tail.empty or not most_on_driver:
             with log.as_state_error(), log_progress(log.spark, f"loading the state of group {log.group_id}"):
-                live, summaries = self._folded(tail, session, most_on_driver)
+                live, summaries = self._small(tail, most_on_driver) or self._folded(tail, most_on_driver)
         self._loaded, self._has_state = tail, bool(summaries)
         before = self.live.state
         self.live.adopt(live._replace(writer_epoch=log.writer_epoch, batch_id=before.batch_id, at_ms=before.at_ms))
         return summaries
 
-    def _folded(
-        self, tail: LogTail, session: SparkSession, most_on_driver: int
-    ) -> tuple[LiveState, Mapping[SharePartitionKey, PartitionSummary]]:
+    def _small(self, tail: LogTail, most_on_driver: int) -> _Loaded | None:
+        """Without Spark; None if that cannot be, or if the state is not small."""
+        rows = self.log.small_rows(tail) if most_on_driver else None
+        if rows is None:
+            return None
+        states = DriverStates.of(fold_rows(rows, self.log.group_id))
+        if states.weight > most_on_driver:
+            return None
+        summaries = {key: front_of(topic, state) for key, (topic, state) in states.states.items()}
+        return _Loaded(LiveState(on_driver=states), summaries)
+
+    def _folded(self, tail: LogTail, most_on_driver: int) -> _Loaded:
+        """By Spark, in parallel over the buckets."""
         log = self.log
         if tail.empty:  # the first micro-batch will compute the empty frame on its way
-            return LiveState(frame=empty_frame(log.spark, self.buckets).localCheckpoint(eager=False)), {}
-        frame = folded_frame(log.spark, session, tail.rows, self.buckets, log.group_id)
+            return _Loaded(LiveState(frame=empty_frame(log.spark, self.buckets).localCheckpoint(eager=False)), {})
+        session = loading_session(log.spark)
+        frame = folded_frame(log.spark, session, tail.rows(session), self.buckets, log.group_id)
         summaries, end = summaries_in(payloads_in(frame, OUTCOME))
-        if end.batch_id != tail.last.batch_id:
-            raise StateError(
-                f"{log.table} is damaged: micro-batch {tail.last.batch_id} of group {log.group_id!r} "
-                f"(writer epoch {tail.last.writer_epoch}) was committed, but its rows are gone; was the table restored?"
-            )
+        log.refuse_damaged(tail, end.batch_id)
         live = LiveState(frame=frame)
         if len(summaries) + end.ranges <= most_on_driver:
             live = _on_driver(live)
             unpersist(frame)
-        return live, summaries
+        return _Loaded(live, summaries)
 
     def advance(
         self, partition_inputs: Mapping[SharePartitionKey, PartitionInput], *, batch_id: int, now_ms: int

@@ -57,7 +57,7 @@ def read_state(spark: SparkSession, location: str | Location, group_id: str | No
     commits = CommitListing.of(spark, log_table(place).directory(spark))
     version = commits.latest_version()
     groups = [group_id] if group_id is not None else _groups(spark, place, version)
-    frames = [state_of_group(tail_of(spark, place, group, commits, version), group) for group in groups]
+    frames = [state_of_group(spark, tail_of(spark, place, group, commits, version), group) for group in groups]
     empty = spark.createDataFrame([], STATE_COLUMNS)
     return reduce(lambda left, right: left.unionByName(right), frames, empty)
 
@@ -67,9 +67,9 @@ def state_with_buckets(spark: SparkSession, location: Location, group_id: str) -
     return read_state(spark, location, group_id).withColumn("bucket", F.expr(_BUCKET_SQL))
 
 
-def state_of_group(tail: LogTail, group_id: str) -> DataFrame:
+def state_of_group(spark: SparkSession, tail: LogTail, group_id: str) -> DataFrame:
     """STATE_COLUMNS for one group, from its log."""
-    rows = tail.rows.where(F.col("kind") != CLAIM).withColumn("bucket", F.expr(_BUCKET_SQL))
+    rows = tail.rows(spark).where(F.col("kind") != CLAIM).withColumn("bucket", F.expr(_BUCKET_SQL))
     grouped = rows.groupBy("bucket").applyInArrow(_status_function(group_id), STATE_COLUMNS)
     return grouped.withColumn("as_of_batch", F.lit(tail.last.batch_id).cast("bigint"))
 

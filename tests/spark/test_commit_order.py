@@ -133,7 +133,7 @@ def test_two_claims_of_one_epoch_and_nothing_after(world: DeltaWorld, monkeypatc
     others_commit(world)
     tail = tail_of(world.spark, world.location, GROUP, early.log.opened(), newest_version(world))
     assert (tail.epoch, tail.last) == (1, (1, 0))
-    assert {row.run_id for row in tail.rows.where("kind <> 'claim'").collect()} == {"early"}
+    assert {row.run_id for row in tail.rows(world.spark).where("kind <> 'claim'").collect()} == {"early"}
 
 
 @pytest.mark.parametrize("cleaned", [False, True])
