@@ -89,12 +89,12 @@ class SparkDelivery:
         self._kept.clear()
 
     def close(self) -> None:
-        self._free()
+        self.free_outputs()
         self._kept.clear()
 
     def deliver(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool = False) -> Delivered:
         """Raises ShareError."""
-        self._free()
+        self.free_outputs()
         tasks = 1 if in_turn else self.spark.sparkContext.defaultParallelism
         rest, kept = (acquired, None) if in_turn else self._kept.take(acquired, tasks)
         records = self._records(rest, kept, tasks)
@@ -137,7 +137,7 @@ class SparkDelivery:
         directory = self._started.kept_directory if self._leaves_traces else None
         return KeptPlace(directory, MOST_BYTES // tasks) if directory is not None else None
 
-    def _free(self) -> None:
+    def free_outputs(self) -> None:
         """The output rows of the last delivery."""
         self._result.close()
         self._result = DeliveryResult()

@@ -55,11 +55,15 @@ class AppTransactions:
     def latest(self, app_id: str) -> int:
         """The writer's number now, NONE if it has none."""
         try:
-            log = self._log = self._log or TableLog.open(CommitFiles.at(self._spark, self._directory))
+            return self.log().transactions.get(app_id, NONE)
         except UnknownTableError:
             return self._latest_by_delta(app_id)
-        log.refresh()
-        return log.transactions.get(app_id, NONE)
+
+    def log(self) -> TableLog:
+        """Of the table, as of now; opened once. Raises UnknownTableError."""
+        self._log = self._log or TableLog.open(CommitFiles.at(self._spark, self._directory))
+        self._log.refresh()
+        return self._log
 
     def _latest_by_delta(self, app_id: str) -> int:
         return use(
@@ -85,7 +89,7 @@ class AppTransactions:
 
     def _claim(self, app_id: str, own: int) -> int:
         try:
-            return self._claim_in_one_commit(DirectAppends.to(self._spark, self._directory), app_id, own)
+            return self._claim_in_one_commit(DirectAppends.of(self._spark, self._directory, self.log()), app_id, own)
         except NotImplementedError:
             return self._public(app_id).claim(own)
 

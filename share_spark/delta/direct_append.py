@@ -70,13 +70,14 @@ class DirectAppends:
             directory=directory.rstrip("/"),
             log=log,
             columns=log.metadata["schemaString"],
-            checkpoint=lambda: _write_checkpoint(spark, directory),
+            checkpoint=lambda: _write_checkpoint(spark, directory, log.files),
         )
 
     @classmethod
-    def of_files(cls, spark: SparkSession, directory: str) -> DirectAppends:
-        """Appends of files that workers write. Raises UnknownTableError: there it is Spark's writer that has to."""
-        appends = cls.to(spark, directory)
+    def of_files(cls, spark: SparkSession, directory: str, log: TableLog | None = None) -> DirectAppends:
+        """Appends of files that workers write. ``log``: of the table, if it was opened before. Raises
+        UnknownTableError: there it is Spark's writer that has to."""
+        appends = cls.to(spark, directory) if log is None else cls.of(spark, directory, log)
         appends.log.check_has_plain_columns()
         if appends.directory_for_workers is None:
             raise UnknownTableError("it is on a storage that only Spark reaches")
@@ -142,7 +143,7 @@ class DirectAppends:
                 raise UnknownTableError("its columns have changed")
 
     def _count(self) -> None:
-        """Delta's writer would now see whether a checkpoint is due; it takes a second or more, so not here."""
+        """Delta's writer would now see whether a checkpoint is due; it takes time, so not here."""
         self._commits += 1
         if self._commits % _COMMITS_PER_CHECKPOINT == 0:
             threading.Thread(target=self.checkpoint, name="share-spark-checkpoint", daemon=True).start()
@@ -191,8 +192,25 @@ class DirectAppends:
         )
 
 
-def _write_checkpoint(spark: SparkSession, directory: str) -> None:
+def _write_checkpoint(spark: SparkSession, directory: str, files: CommitFiles) -> None:
     try:
-        write_checkpoint(spark, directory)
+        if not isinstance(files.storage, LocalFiles) or not _checkpointed_natively(directory):
+            write_checkpoint(spark, directory)
     except Exception:  # noqa: BLE001 - late is allowed, stopping the engine is not
         _log.info("no checkpoint of %s was written; it will be tried again", directory, exc_info=True)
+
+
+def _checkpointed_natively(directory: str) -> bool:
+    """By delta-rs, which takes some hundredths of a second where Spark takes seconds of both cores; and old commits are
+    removed. False where it does not know the table's features."""
+    from deltalake import DeltaTable  # loaded where it is needed first, in the checkpoint's thread
+    from deltalake.exceptions import DeltaError
+
+    try:
+        table = DeltaTable(str(local_path(directory)))
+        table.create_checkpoint()
+        table.cleanup_metadata()
+    except DeltaError as reason:
+        _log.debug("a checkpoint of %s is left to Spark: %s", directory, reason)
+        return False
+    return True

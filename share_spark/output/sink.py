@@ -156,19 +156,17 @@ class DeltaSink:
             return claim_sink(self.spark, target, self.writer.writer_epoch)
         with as_sink_error(target.table):
             directory = target.table.directory(self.spark)
-            self._transactions, self._files = (
-                AppTransactions(self.spark, directory),
-                CommitFiles.at(self.spark, directory),
-            )
+            self._transactions = AppTransactions(self.spark, directory)
+            self._files = CommitFiles.at(self.spark, directory)
             self._version = self._files.latest_version()
             delivered = self._transactions.claim(target.app_id, self.writer.writer_epoch)
-            self._direct = self._direct_appends(directory)
+            self._direct = self._direct_appends(directory, self._transactions)
             return delivered
 
-    def _direct_appends(self, directory: str) -> DirectAppends | None:
+    def _direct_appends(self, directory: str, transactions: AppTransactions) -> DirectAppends | None:
         """None where Spark has to write the rows."""
         try:
-            return DirectAppends.of_files(self.spark, directory)
+            return DirectAppends.of_files(self.spark, directory, transactions.log())
         except UnknownTableError as reason:
             _log.warning("sink %s: rows are appended by Spark, which takes longer: %s", self.table, reason)
             return None
@@ -256,7 +254,7 @@ class DeltaOutput:
         rows = self.delivery.outputs
         if rows is not None:
             self.sink.commit(stamp, rows, to_payload(CommittedOutput(stamp, self.sink.writer.member_id, answers)))
-        self.delivery.close()
+        self.delivery.free_outputs()
 
     def forget(self) -> None:
         """Raises StateError."""

@@ -6,7 +6,18 @@ from __future__ import annotations
 import sys
 
 from share_spark import build_session
-from tests.bench import breadth, compaction, fixed_cost, history, latency, ledger, recovery, throughput
+from tests.bench import (
+    breadth,
+    cold_start,
+    compaction,
+    dead_letters,
+    fixed_cost,
+    history,
+    latency,
+    ledger,
+    recovery,
+    throughput,
+)
 from tests.bench.harness import say
 from tests.support.broker import running_broker
 
@@ -14,6 +25,8 @@ BENCHMARKS = {
     "throughput": throughput.run,
     "fixed_cost": fixed_cost.run,
     "latency": latency.run,
+    "cold_start": cold_start.run,
+    "dead_letters": dead_letters.run,
     "history": history.run,
     "breadth": breadth.run,
     "recovery": recovery.run,

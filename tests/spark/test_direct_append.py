@@ -3,6 +3,7 @@ else is done to a table."""
 
 from __future__ import annotations
 
+import itertools
 import random
 import signal
 import subprocess
@@ -62,45 +63,61 @@ def test_it_is_an_append_like_any_other(spark: SparkSession, tmp_path: Path) -> 
     assert DirectAppends.to(spark, directory).log.transactions == {"app": 7}
 
 
+class MixedTable:
+    """A table to which everything is done; ``expected``: its rows."""
+
+    def __init__(self, spark: SparkSession, directory: str) -> None:
+        self.spark, self.directory = spark, directory
+        self.appends = DirectAppends.to(spark, directory)
+        self.expected: list[tuple[int, str]] = []
+        self.numbers = itertools.count()
+
+    def by_spark(self) -> None:
+        number = next(self.numbers)
+        row = self.spark.range(1).selectExpr(f"{number}L AS n", "'s' AS t")
+        row.write.format("delta").mode("append").save(self.directory)
+        self.expected.append((number, "s"))
+
+    def directly(self) -> None:
+        number = next(self.numbers)
+        append(self.appends, number, text="d")
+        self.expected.append((number, "d"))
+
+    def reopened(self) -> None:
+        self.appends = DirectAppends.to(self.spark, self.directory)
+        assert self.appends.log.version == int(newest(self.spark, self.directory).version())
+
+    def checkpointed(self) -> None:
+        self.appends.checkpoint()
+
+    def optimized(self) -> None:
+        self.spark.sql(f"OPTIMIZE delta.`{self.directory}`")
+
+    def vacuumed(self) -> None:
+        self.spark.sql(f"VACUUM delta.`{self.directory}` RETAIN 1000 HOURS")
+
+    def cleaned(self) -> None:
+        clean_log_privately(self.spark, self.directory, has_checkpoint=False, retention_ms=1)
+
+    def deleted(self) -> None:
+        if self.expected:
+            self.spark.sql(f"DELETE FROM delta.`{self.directory}` WHERE n = {self.expected.pop(0)[0]}")
+
+    def check(self) -> None:
+        assert rows(self.spark, self.directory) == self.expected
+
+
 def test_beside_all_that_is_done_to_a_table(spark: SparkSession, tmp_path: Path) -> None:
-    """A random mix; after each step both readers see exactly what was appended."""
-    directory = make(spark, tmp_path / "table", "'delta.checkpointInterval' = '5'")
-    appends, expected, rng = DirectAppends.to(spark, directory), [], random.Random(4)
-
-    def by_spark() -> None:
-        spark.range(1).selectExpr(f"{len(expected)}L AS n", "'s' AS t").write.format("delta").mode("append").save(
-            directory
-        )
-        expected.append((len(expected), "s"))
-
-    def directly() -> None:
-        append(appends, len(expected), text="d")
-        expected.append((len(expected), "d"))
-
-    def reopened() -> None:
-        nonlocal appends
-        appends = DirectAppends.to(spark, directory)
-        assert appends.log.version == int(newest(spark, directory).version())
-
-    def optimized() -> None:
-        spark.sql(f"OPTIMIZE delta.`{directory}`")
-
-    def vacuumed() -> None:
-        spark.sql(f"VACUUM delta.`{directory}` RETAIN 1000 HOURS")
-
-    def cleaned() -> None:
-        clean_log_privately(spark, directory, has_checkpoint=False, retention_ms=1)
-
-    def deleted() -> None:
-        spark.sql(f"DELETE FROM delta.`{directory}` WHERE n = {expected[0][0]}" if expected else "SELECT 1")
-        del expected[:1]
-
-    steps = [directly, directly, directly, by_spark, by_spark, reopened, optimized, vacuumed, cleaned]
+    """A random mix; after some of the steps both readers see exactly what was appended."""
+    table = MixedTable(spark, make(spark, tmp_path / "table", "'delta.checkpointInterval' = '5'"))
+    often = [table.directly, table.directly, table.directly, table.by_spark, table.checkpointed]
+    steps = [*often, table.reopened, table.optimized, table.vacuumed, table.cleaned, table.deleted]
+    rng = random.Random(4)
     for number in range(20):
         rng.choice(steps)()
-        if number % 4 == 0:
-            assert rows(spark, directory) == expected, number
-    assert rows(spark, directory) == expected
+        if number % 5 == 0:
+            table.check()
+    table.check()
 
 
 @pytest.mark.parametrize(
