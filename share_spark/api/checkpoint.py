@@ -14,7 +14,8 @@ from urllib.parse import quote
 
 from share_spark.delta.location import Location
 from share_spark.model.errors import ConfigError
-from share_spark.spark.files import StorageFiles, files_at
+from share_spark.spark.files import StorageFiles
+from share_spark.spark.hadoop_files import files_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

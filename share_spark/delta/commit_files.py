@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from share_spark.spark.files import StorageFiles, files_at
+from share_spark.spark.files import StorageFiles
+from share_spark.spark.hadoop_files import files_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from share_spark.model.ids import BatchStamp
-from share_spark.spark.files import files_at
+from share_spark.spark.hadoop_files import files_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

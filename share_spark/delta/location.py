@@ -23,7 +23,7 @@ from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import ConfigError
 from share_spark.spark.delta_log import properties_of
 from share_spark.spark.errors import JVM_ERRORS
-from share_spark.spark.files import files_at
+from share_spark.spark.hadoop_files import files_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

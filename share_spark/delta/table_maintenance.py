@@ -21,8 +21,8 @@ from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.location import Location
 from share_spark.spark.delta_log import clean_log, files_of
 from share_spark.spark.errors import JVM_ERRORS
-from share_spark.spark.files import files_at
 from share_spark.spark.frames import cloned_session
+from share_spark.spark.hadoop_files import files_at
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

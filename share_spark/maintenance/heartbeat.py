@@ -19,7 +19,8 @@ from share_spark.delivery.ledger_place import LEDGERS
 from share_spark.delta.journal import WAITING_LETTERS
 from share_spark.delta.location import Location
 from share_spark.model.ids import NO_STAMP
-from share_spark.spark.files import StorageFiles, files_at
+from share_spark.spark.files import StorageFiles
+from share_spark.spark.hadoop_files import files_at
 from share_spark.state.tables import log_table
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from share_spark.engine.pending import letters_below
 from share_spark.engine.ports import (
     Claim,
     DeadLetter,
-    DeadLetterSink,
     DeadLetterTarget,
     NumberedSpan,
     TopicLog,
@@ -128,9 +127,10 @@ class NoDeadLetters:
 @dataclass(slots=True, kw_only=True)
 class BackgroundDeadLetters:
     """``sink``, written to in a thread of its own, in the order of the stamps: what is announced is durable, so the
-    micro-batch need not wait. After a fault nothing more is written; it all stays announced, for the next engine."""
+    micro-batch need not wait. All that waits is written together. After a fault nothing more is written; it all stays
+    announced, for the next engine."""
 
-    sink: DeadLetterSink
+    sink: SparkDeadLetters
     _stamps: list[BatchStamp] = field(default_factory=list)
     _fault: Exception | None = None
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -187,15 +187,15 @@ class BackgroundDeadLetters:
                 if not self._stamps:
                     self._thread = None
                     return
-                stamp = self._stamps[0]
+                stamps = tuple(self._stamps)
             try:
                 with self._writing:
-                    self.sink.write(stamp)
+                    self.sink.write_together(stamps)
             except Exception as fault:  # noqa: BLE001 - the engine raises it
                 self._fault = fault
             with self._changed:
                 if self._fault is None:
-                    del self._stamps[0]
+                    del self._stamps[: len(stamps)]
                 self._changed.notify_all()
                 if self._fault is not None:
                     return
@@ -233,8 +233,13 @@ class SparkDeadLetters:
 
     def write(self, stamp: BatchStamp) -> None:
         """Raises DeadLetterError. Records that are gone from the log have nothing to write and are left out."""
+        self.write_together([stamp])
+
+    def write_together(self, stamps: Sequence[BatchStamp]) -> None:
+        """``write``, for ascending stamps, in one append with the number of the last: a table that has this one takes
+        none of the others again. Raises DeadLetterError."""
         with _as_dead_letter_error():
-            self._write_from(self._claimed.journals.announced, stamp)
+            self._write_from(self._claimed.journals.announced, stamps)
 
     def truncate(self, ends: Mapping[TopicPartition, int]) -> None:
         """Raises DeadLetterError."""
@@ -260,14 +265,16 @@ class SparkDeadLetters:
             journals.truncate(truncated)
             for stamp in waiting:
                 _log.info("writing the dead letters of micro-batch %s, which an engine before left", stamp)
-                self._write_from(journals.waiting, stamp)
+                self._write_from(journals.waiting, [stamp])
 
-    def _write_from(self, journal: Journal, stamp: BatchStamp) -> None:
-        entry = journal.read(stamp)
-        if entry is None:
+    def _write_from(self, journal: Journal, stamps: Sequence[BatchStamp]) -> None:
+        """Entries are removed when their letters are written."""
+        entries = [(stamp, entry) for stamp in stamps if (entry := journal.read(stamp)) is not None]
+        if not entries:
             return
-        self._write(stamp, _letters_in(entry))
-        journal.remove(stamp)
+        self._write(entries[-1][0], [letter for _, entry in entries for letter in _letters_in(entry)])
+        for stamp, _ in entries:
+            journal.remove(stamp)
 
     def _write(self, stamp: BatchStamp, reasons: Sequence[DeadLetter]) -> None:
         spans = [NumberedSpan(at, ranges) for at, ranges in _numbered(reasons).items()]

@@ -80,7 +80,7 @@ def _expect(found: object, wanted: object) -> None:
 
 
 def _files(place: Place) -> None:
-    from share_spark.spark.files import HadoopFiles
+    from share_spark.spark.hadoop_files import HadoopFiles
 
     files = HadoopFiles(place.spark, place.directory)
     at = f"{place.directory}/files/one"
@@ -96,13 +96,13 @@ def _files(place: Place) -> None:
 
 
 def _partial_writes(place: Place) -> None:
-    from share_spark.spark.files import HadoopFiles
+    from share_spark.spark.hadoop_files import HadoopFiles
 
     _expect(HadoopFiles(place.spark, place.directory).ask_delta(f"{place.directory}/files/one"), True)
 
 
 def _log_store(place: Place) -> None:
-    from share_spark.spark.files import HadoopFiles
+    from share_spark.spark.hadoop_files import HadoopFiles
 
     files, at = HadoopFiles(place.spark, place.directory), f"{place.directory}/files/{0:020d}.json"
     files.write(f"{place.directory}/files/beside", b"")

@@ -164,13 +164,14 @@ class InMemoryDeadLetterTable:
 @dataclass(slots=True)
 class InMemoryDeadLetters:
     """DeadLetterSink of one run, in the steps of the real one. ``refuse``: raise it instead of writing. ``is_late``:
-    letters are written when the engine checks, those of one micro-batch at a time."""
+    letters are written when the engine checks for the second time, all that wait together."""
 
     table: InMemoryDeadLetterTable = field(default_factory=InMemoryDeadLetterTable)
     hook: Hook = _undisturbed
     refuse: Exception | None = None
     is_late: bool = False
     _later: list[BatchStamp] = field(default_factory=list)
+    _checks: int = 0
 
     @property
     def letters(self) -> list[DeadLetter]:
@@ -193,7 +194,7 @@ class InMemoryDeadLetters:
         if self.is_late:
             self._later.append(stamp)
         else:
-            self._write_announced(stamp)
+            self._write_announced([stamp])
 
     def truncate(self, ends: Mapping[TopicPartition, int]) -> None:
         self.hook("before letters are truncated")
@@ -204,16 +205,25 @@ class InMemoryDeadLetters:
         return not self._later
 
     def check(self) -> None:
-        if self._later:
-            self._write_announced(self._later.pop(0))
+        self._checks += 1
+        if self._later and self._checks % 2 == 0:
+            self._write_later()
 
     def wait(self) -> None:
-        while self._later:
-            self.check()
+        if self._later:
+            self._write_later()
 
-    def _write_announced(self, stamp: BatchStamp) -> None:
-        if (announced := self.table.announced.get(stamp)) is not None:
-            self._write(stamp, announced)
+    def _write_later(self) -> None:
+        stamps, self._later = self._later, []
+        self._write_announced(stamps)
+
+    def _write_announced(self, stamps: Sequence[BatchStamp]) -> None:
+        """In one append with the number of the last."""
+        found = {stamp: self.table.announced[stamp] for stamp in stamps if stamp in self.table.announced}
+        if found:
+            self._write(max(found), [letter for letters in found.values() for letter in letters])
+        for stamp in found:
+            self.hook("before dropping an announcement")
             self.table.drop(stamp)
 
     def recover(self, claim: Claim, last_counted: BatchStamp, truncated: Mapping[TopicPartition, int]) -> None:

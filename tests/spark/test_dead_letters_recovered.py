@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from share_spark.api.share_group import ShareGroup
+from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.journal import Journal
 from share_spark.delta.location import Location
 from share_spark.engine.ports import Claim, DeadLetter
@@ -233,6 +234,29 @@ def test_what_a_truncation_took_is_not_written(place: DeadLetterPlace, found_by:
     else:
         place.port(stamp, epoch=2, truncated=cut)
     assert (place.letters(), place.journal.stamps(), place.waiting()) == ([1], [], [])
+
+
+def test_letters_of_several_micro_batches_are_one_append(
+    place: DeadLetterPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its engine dies before it has removed their entries: the next one does not write them again."""
+    stamps = [BatchStamp(1, 5), BatchStamp(1, 6)]
+    port = place.port()
+    for number, stamp in enumerate(stamps):
+        port.announce(stamp, letter(number))
+    version = CommitFiles.at(place.spark, place.dead).latest_version()
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "remove", refuse_to_remove)
+        with pytest.raises(DeadLetterError):
+            port.write_together(stamps)
+    assert (place.letters(), place.journal.stamps()) == ([0, 1], stamps)
+    assert CommitFiles.at(place.spark, place.dead).latest_version() == version + 1
+    place.port(stamps[-1], epoch=2)
+    assert (place.letters(), place.journal.stamps(), place.waiting()) == ([0, 1], [], [])
+
+
+def refuse_to_remove(*_: object) -> None:
+    raise OSError("read-only")
 
 
 def test_what_a_successor_announces_is_not_for_an_engine_that_it_has_replaced(place: DeadLetterPlace) -> None:
