@@ -23,10 +23,11 @@ from share_spark.partition.state import (
     available_ranges,
     can_acquire,
     check_invariants,
+    deadlines_ms,
     has_available,
     next_deadline_ms,
     next_fetch_offset,
-    suspected,
+    waiting,
 )
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "available_ranges",
     "can_acquire",
     "check_invariants",
+    "deadlines_ms",
     "decide",
     "evolve",
     "from_kip",
@@ -44,6 +46,6 @@ __all__ = [
     "next_deadline_ms",
     "next_fetch_offset",
     "restore",
-    "suspected",
     "take_snapshot",
+    "waiting",
 ]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 
 from share_spark import build_session
-from tests.bench import breadth, compaction, fixed_cost, history, latency, ledger, recovery, throughput
+from tests.bench import breadth, compaction, fixed_cost, history, latency, ledger, recovery, throughput, window
 from tests.bench.harness import say
 from tests.support.broker import running_broker
 
@@ -19,6 +19,7 @@ BENCHMARKS = {
     "recovery": recovery.run,
     "compaction": compaction.run,
     "ledger": ledger.run,
+    "window": window.run,
 }
 
 
