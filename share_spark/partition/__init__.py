@@ -7,7 +7,8 @@ traffic and for recovery alike. So nothing is ever rolled back: a record that wa
 
 Three rules hold in this package.
 
-* Cost follows runs of offsets, never records: every step is one sweep over sorted runs.
+* Cost follows runs of offsets, never records: every step is one sweep over sorted runs. Many runs are arrays
+  (``columns``): then a rule is asked once for each kind of run, and the sweep is NumPy's.
 * Which transitions are legal is data (``transitions``); a missing entry is the error (R4).
 * Time is an argument (``now_ms``), and the next moment of interest a result (``next_deadline_ms``).
 

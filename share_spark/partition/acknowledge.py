@@ -17,6 +17,7 @@ from share_spark.model.errors import ErrorCode
 from share_spark.model.records import DeliveryState, FetchedBatch, InFlightBatch
 from share_spark.model.requests import Acknowledge, AcknowledgementBatch, PartitionResponse
 from share_spark.partition.acknowledge_columns import end_acknowledged, ended_in_columns
+from share_spark.partition.columns import is_columns
 from share_spark.partition.draft import Draft
 from share_spark.partition.request_effects import Ended, RequestEffects, response_to
 from share_spark.partition.state import PartitionLimits
@@ -37,7 +38,8 @@ def acknowledge(draft: Draft, request: Acknowledge, limits: PartitionLimits, now
     error = check_request(request)
     if error is not _NONE:
         return PartitionResponse(error=error)
-    draft.runs = tuple(draft.runs)  # from here it goes from run to run
+    if is_columns(draft.runs):
+        draft.runs = tuple(draft.runs)  # from here on it goes from run to run
     work = _Acknowledgement(draft, request.member_id, limits, now_ms)
     go = work.go_by_fetched if draft.fetched else work.go_by_runs
     return work.finish(go(request.batches))

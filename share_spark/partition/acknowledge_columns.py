@@ -1,8 +1,10 @@
 """Acknowledgements of many ranges: the frequent case, in which nothing is refused, by operations on whole columns.
 
-runs               [A1 mine][D1][A1 mine][V1][A2 mine]
-acknowledgements   [ok-----]    [no][ok-]    [ok-----]     one type for each range, ascending, no two overlap
-ended              [A1 ok--]    [no][ok-]    [A2 ok--]
+One type for each range, ascending, and no two overlap:
+
+    runs               [A1 mine-][D1][A1 mine][V1][A2 mine]
+    acknowledgements   [ok][ok--]        [ok-]    [ok-----]
+    ended              [ok][ok--]        [ok-]    [ok-----]
 """
 
 from __future__ import annotations

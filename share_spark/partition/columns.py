@@ -118,6 +118,8 @@ class Columns(Sequence[Row], Generic[Row]):
         """The same ranges with other fields: ``kinds[n]`` for those of kind ``n``; None leaves them out."""
         numbers: dict[Kind, int] = {}
         codes = [-1 if kind is None else numbers.setdefault(kind, len(numbers)) for kind in kinds]
+        if codes == list(range(len(codes))):
+            return Columns(row, self.first, self.last, self.kind, tuple(numbers))
         kind = self.by_kind(codes, np.int32)
         if -1 not in codes:
             return Columns(row, self.first, self.last, kind, tuple(numbers))
@@ -201,7 +203,11 @@ def intersection(row: Callable[..., OtherRow], one: Columns[Any], other: Columns
 def _overlapping(few: Columns[Any], many: Columns[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """The numbers of all pairs of a range of ``few`` and one of ``many`` that overlap, ascending."""
     begin = np.searchsorted(many.last, few.first)
-    counts = np.maximum(np.searchsorted(many.first, few.last, side="right") - begin, 0)
+    nearest = np.minimum(begin, len(many) - 1)
+    if few and many and (few.last <= many.last[nearest]).all():  # the frequent case: none overlaps two
+        counts = (many.first[nearest] <= few.last).astype(np.intp)
+    else:
+        counts = np.maximum(np.searchsorted(many.first, few.last, side="right") - begin, 0)
     at_few = np.repeat(np.arange(len(few)), counts)
     return at_few, np.arange(len(at_few)) + np.repeat(begin - np.cumsum(counts) + counts, counts)
 
@@ -251,7 +257,9 @@ def joined(ranges: Columns[Row]) -> Columns[Row]:
     """With touching ranges of one kind made one."""
     begins = np.ones(len(ranges), np.bool_)
     begins[1:] = (ranges.kind[1:] != ranges.kind[:-1]) | (ranges.last[:-1] + 1 != ranges.first[1:])
-    ends = np.append(begins[1:], True) if len(ranges) else begins
+    if begins.all():
+        return ranges
+    ends = np.append(begins[1:], True)
     return Columns(ranges.row, ranges.first[begins], ranges.last[ends], ranges.kind[begins], ranges.kinds)
 
 

@@ -42,8 +42,8 @@ def expire_locks(draft: Draft, request: ExpireLocks, limits: PartitionLimits, no
 def lose_attempts(draft: Draft, request: LoseAttempts, limits: PartitionLimits, _now_ms: int) -> PartitionResponse:
     """Attempts of the running engine that ended without an acknowledgement. What it does not hold is left as it is."""
     mine, ranges = chosen(draft.runs, lambda run: run.member_id == request.member_id), request.ranges
-    if is_columns(mine) and ranges:
-        ranges = as_columns(ranges)
+    if mine and ranges and (is_columns(mine) or is_columns(ranges)):
+        mine, ranges = as_columns(mine), as_columns(ranges)
     held = ended_inside(mine, ranges)
     if is_columns(held):
         runs: Runs = held.recoded(InFlightBatch, [kind[:-1] for kind in held.kinds])
