@@ -19,7 +19,6 @@ from share_spark.engine.step import EndedAttempt
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import DeliveryState, Doubt, InFlightBatch, ShareRecord, ShareSnapshot, ShareUpdate
 from share_spark.partition.columns import Columns, are_many, intersection, is_columns, merged, outside
-from share_spark.partition.runs import chosen
 
 SNAPSHOT, UPDATE, CLAIM = "ShareSnapshot", "ShareUpdate", "claim"
 
@@ -73,8 +72,7 @@ def record_array(
 ) -> pa.StructArray:
     """(topic name, record) pairs as RECORD_TYPE. An update has no state epoch of its own (O8): null. ``ended``: for the
     audit, per record the attempts that ended with it."""
-    split = [_split(record) for _, record in records]
-    doubted = [chosen(record.batches, attrgetter("doubt")) for _, record in records]
+    split = [_split(record.batches) for _, record in records]
     columns: list[Any] = [
         pa.array([SNAPSHOT if isinstance(record, ShareSnapshot) else UPDATE for _, record in records]),
         pa.array([topic for topic, _ in records]),
@@ -84,9 +82,9 @@ def record_array(
         pa.array([getattr(record, "state_epoch", None) for _, record in records], pa.int32()),
         pa.array([record.leader_epoch for _, record in records], pa.int32()),
         pa.array([record.start_offset for _, record in records], pa.int64()),
-        _lists([settled for settled, _ in split], _STATE_BATCH, InFlightBatch._fields),
-        _lists([held for _, held in split], _ACQUIRED, InFlightBatch._fields),
-        _lists(doubted, _DOUBTS, InFlightBatch._fields),
+        _lists([settled for settled, _, _ in split], _STATE_BATCH, InFlightBatch._fields),
+        _lists([held for _, held, _ in split], _ACQUIRED, InFlightBatch._fields),
+        _lists([doubted for _, _, doubted in split], _DOUBTS, InFlightBatch._fields),
         _lists(ended or [()] * len(records), _ENDED, EndedAttempt._fields),
     ]
     return pa.StructArray.from_arrays(columns, fields=list(RECORD_TYPE))
@@ -131,10 +129,16 @@ _SCALARS = (
 )
 
 
-def _split(record: ShareRecord) -> tuple[Sequence[InFlightBatch], Sequence[InFlightBatch]]:
-    settled = chosen(record.batches, lambda batch: batch.delivery_state is not DeliveryState.ACQUIRED)
-    held = chosen(record.batches, lambda batch: batch.delivery_state is DeliveryState.ACQUIRED)
-    return settled, held
+def _split(batches: Sequence[InFlightBatch]) -> tuple[Sequence[InFlightBatch], ...]:
+    """Those that are not Acquired, those that are, and those in doubt."""
+    if is_columns(batches):
+        held = batches.mask(lambda batch: batch.delivery_state is DeliveryState.ACQUIRED)
+        return batches.where(~held), batches.where(held), batches.where(batches.mask(attrgetter("doubt")))
+    return (
+        [batch for batch in batches if batch.delivery_state is not DeliveryState.ACQUIRED],
+        [batch for batch in batches if batch.delivery_state is DeliveryState.ACQUIRED],
+        [batch for batch in batches if batch.doubt],
+    )
 
 
 def _lists(rows: Sequence[Sequence[tuple[Any, ...]]], item: pa.StructType, names: Sequence[str]) -> Any:
@@ -153,8 +157,8 @@ def _lists(rows: Sequence[Sequence[tuple[Any, ...]]], item: pa.StructType, names
 
 
 def _parts(rows: Sequence[Sequence[tuple[Any, ...]]], width: int) -> Iterator[Any]:
-    for are_columns, some in groupby(rows, is_columns):
-        if are_columns:
+    for form, some in groupby(rows, type):
+        if form is Columns:
             yield from some
         else:
             yield list(zip(*chain.from_iterable(some), strict=True)) or [()] * width
@@ -196,9 +200,13 @@ def _batches_in(rows: pa.Table) -> Iterator[Sequence[InFlightBatch]]:
         return
     lengths = [pc.fill_null(pc.list_value_length(rows.column(name)), 0) for name in _RANGES]
     is_large = [are_many(count) for count in np.asarray(pc.add(*lengths)).tolist()]
-    small = _tuples_in(rows.filter(pa.array([not large for large in is_large], pa.bool_())))
+    if not any(is_large):
+        yield from _tuples_in(rows)
+        return
+    ranges = rows.select([*_RANGES, "doubts"])
+    small = _tuples_in(ranges.filter(pa.array([not large for large in is_large], pa.bool_())))
     for row, large in enumerate(is_large):
-        yield _columns_in(rows.slice(row, 1)) if large else next(small)
+        yield _columns_in(ranges.slice(row, 1)) if large else next(small)
 
 
 def _tuples_in(rows: pa.Table) -> Iterator[tuple[InFlightBatch, ...]]:
