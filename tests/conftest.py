@@ -39,6 +39,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.fixture(scope="module", params=["tuples", "columns"])
+def window_form(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Windows of the form that few ranges have, then of the form that many have."""
+    from tests.support.window_forms import ALWAYS, NEVER, columns_from
+
+    with columns_from(ALWAYS if request.param == "columns" else NEVER):
+        yield
+
+
 def _small(directory: Path) -> dict[str, str]:
     """Few partitions, and no files in the working directory."""
     return {

@@ -9,7 +9,7 @@ belongs to engines that have ended, and so was lost in a crash (``partition.lost
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +39,7 @@ from share_spark.model.requests import (
     LogBatch,
     LoseAttempts,
     Loss,
+    LostRange,
     MoveLogStart,
     PartitionRequest,
     PartitionResponse,
@@ -50,12 +51,13 @@ from share_spark.model.requests import (
 from share_spark.partition import (
     PartitionLimits,
     SharePartition,
-    available_ranges,
+    deadlines_ms,
     decide,
     evolve,
-    suspected,
     take_snapshot,
+    waiting,
 )
+from share_spark.partition.columns import coded, is_columns, total_offsets
 
 MemberTraces = tuple[tuple[str, NDArray[np.int64]], ...]
 """(member id, entered ranges) of dead members, in one share-partition. Four columns: first offset, last offset,
@@ -115,7 +117,7 @@ class PartitionOutcome(NamedTuple):
     summary: PartitionSummary
     changed: bool
     acquired: AcquiredRanges
-    archived: tuple[ArchivedRange, ...]
+    archived: Sequence[ArchivedRange]
     accepted: int
     released: int
     not_entered: int
@@ -176,9 +178,10 @@ def ended_attempts(answered: Answered) -> list[EndedAttempt]:
     return [
         found
         for request, response in answered
+        for archived in [tuple(response.archived)]
         for found in (
             *(EndedAttempt(*taken, "not entered") for taken in response.not_entered),
-            *(_ended(request, run, response) for run in _entered(response)),
+            *(_ended(request, run, archived) for run in _entered(response)),
         )
     ]
 
@@ -188,20 +191,20 @@ def _entered(response: PartitionResponse) -> Iterator[InFlightBatch]:
     return (run for run in response.ended if run.first_offset not in taken_back)
 
 
-def _ended(request: PartitionRequest, run: InFlightBatch, response: PartitionResponse) -> EndedAttempt:
-    text = _outcome_text(request, run, response)
+def _ended(request: PartitionRequest, run: InFlightBatch, archived: Sequence[ArchivedRange]) -> EndedAttempt:
+    text = _outcome_text(request, run, archived)
     return EndedAttempt(run.first_offset, run.last_offset, run.delivery_count, text)
 
 
-def _outcome_text(request: PartitionRequest, run: InFlightBatch, response: PartitionResponse) -> str:
+def _outcome_text(request: PartitionRequest, run: InFlightBatch, archived: Sequence[ArchivedRange]) -> str:
     if isinstance(request, TruncateLog):
         return "truncated"
     if run.delivery_state is DeliveryState.ACKNOWLEDGED:
         return "accepted"
     if run.delivery_state is DeliveryState.AVAILABLE:
         return "lost" if isinstance(request, ExpireLocks | LoseAttempts) else "released"
-    at = bisect_right(response.archived, run.first_offset, key=lambda found: found.first_offset)
-    return response.archived[at - 1].reason.value
+    at = bisect_right(archived, run.first_offset, key=lambda found: found.first_offset)
+    return archived[at - 1].reason.value
 
 
 def with_snapshot(state: SharePartition) -> tuple[SharePartition, ShareRecord]:
@@ -254,7 +257,7 @@ def answers_of(
         batches = acknowledgement_batches(AcknowledgedRanges(acknowledged[~is_lost]))
         requests.append(Acknowledge(member_id=member_id, batches=batches))
     if is_lost.any():
-        ranges = tuple((first, last, LOSSES[loss]) for first, last, loss in acknowledged[is_lost].tolist())
+        ranges = coded(LostRange, acknowledged[is_lost], {number: (loss,) for number, loss in LOSSES.items()})
         requests.append(LoseAttempts(member_id=member_id, ranges=ranges))
     return requests
 
@@ -277,10 +280,12 @@ def still_held(state: SharePartition, acknowledged: AcknowledgedRanges, member_i
     return AcknowledgedRanges(np.array(cut, dtype=np.int64).reshape(-1, 3))
 
 
-def acknowledgement_batches(ranges: AcknowledgedRanges) -> tuple[AcknowledgementBatch, ...]:
+_TYPES = {kind: ((kind,),) for kind in range(5)}
+
+
+def acknowledgement_batches(ranges: AcknowledgedRanges) -> Sequence[AcknowledgementBatch]:
     """``ranges`` without a ``Loss`` as acknowledgement batches of one type each (R47)."""
-    types = {kind: (kind,) for kind in range(5)}
-    return tuple(AcknowledgementBatch(first, last, types[kind]) for first, last, kind in ranges.tolist())
+    return coded(AcknowledgementBatch, ranges, _TYPES)
 
 
 def acquire_request(
@@ -317,26 +322,38 @@ def outcome_of(
     responses: tuple[PartitionResponse, ...],
 ) -> PartitionOutcome:
     """Sum up the responses of one share-partition."""
-    acquired = [run for response in responses for run in response.acquired]
-    ranges = AcquiredRanges(np.array(acquired, dtype=np.int64).reshape(-1, 3))
+    ranges = _acquired_ranges(responses)
     return PartitionOutcome(
         key=key,
         summary=front_of(partition_input.topic, state),
         changed=record is not None,
         acquired=ranges,
-        archived=tuple(
-            _below(partition_input.truncated_to, (run for response in responses for run in response.archived))
-        ),
+        archived=_archived_below(partition_input.truncated_to, responses),
         accepted=sum(response.accepted for response in responses),
         released=sum(response.released for response in responses),
-        not_entered=sum(last - first + 1 for response in responses for first, last, _ in response.not_entered),
+        not_entered=sum(total_offsets(response.not_entered) for response in responses if response.not_entered),
         redelivered=offsets_in(ranges[ranges[:, DELIVERY_COUNT] > 1]),
         error=next((response.error for response in responses if response.error), ErrorCode.NONE),
     )
 
 
+def _acquired_ranges(responses: Sequence[PartitionResponse]) -> AcquiredRanges:
+    acquired = next((response.acquired for response in responses if response.acquired), ())
+    if is_columns(acquired):
+        counts = acquired.by_kind([run.delivery_count for run in acquired.samples], np.int64)
+        return AcquiredRanges(np.column_stack([acquired.first, acquired.last, counts]))
+    return AcquiredRanges(np.array(acquired, dtype=np.int64).reshape(-1, 3))
+
+
+def _archived_below(end: int | None, responses: Sequence[PartitionResponse]) -> Sequence[ArchivedRange]:
+    """What was archived, without what a truncation removed: its dead letter would get the content of another record."""
+    found = [response.archived for response in responses if response.archived]
+    if end is None and len(found) <= 1:
+        return found[0] if found else ()
+    return tuple(run for archived in found for run in _below(end, archived))
+
+
 def _below(end: int | None, archived: Iterable[ArchivedRange]) -> Iterator[ArchivedRange]:
-    """``archived`` without what a truncation removed: its dead letter would get the content of another record."""
     for run in archived:
         if end is None or run.last_offset < end:
             yield run
@@ -346,15 +363,14 @@ def _below(end: int | None, archived: Iterable[ArchivedRange]) -> Iterator[Archi
 
 def front_of(topic: str, state: SharePartition) -> PartitionSummary:
     """The summary of a share-partition, for the driver."""
-    available = sum(last - first + 1 for first, last, _ in available_ranges(state))
-    doubted = suspected(state)
-    deadlines = [run.lock_deadline_ms for run in state.in_flight if run.lock_deadline_ms is not None]
+    available, suspected = waiting(state)
+    next_deadline_ms, last_deadline_ms = deadlines_ms(state)
     return PartitionSummary(
         topic=topic,
         start_offset=state.start_offset,
         end_offset=state.end_offset,
-        available=available - sum(doubted),
-        next_deadline_ms=min(deadlines, default=None),
-        last_deadline_ms=max(deadlines, default=None),
-        suspected=doubted,
+        available=available,
+        next_deadline_ms=next_deadline_ms,
+        last_deadline_ms=last_deadline_ms,
+        suspected=suspected,
     )

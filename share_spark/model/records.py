@@ -8,6 +8,7 @@ the Acquired ranges with their member and lock deadline, so that delivery counts
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -99,6 +100,8 @@ class FetchedBatch(NamedTuple):
 class ShareSnapshot:
     """The complete state of a share-partition (R74). ``start_offset``: the SPSO, -1 if none yet (R26).
 
+    ``batches``: a tuple, or ``partition.columns.Columns`` if there are many; equal content is equal in both forms.
+
     ``fetched`` and ``read_gap`` are empty unless a Kafka acquire mode, or a state that was taken over from Kafka, needs
     them; see ``SharePartition``.
     """
@@ -108,7 +111,7 @@ class ShareSnapshot:
     state_epoch: int
     leader_epoch: int
     start_offset: int
-    batches: tuple[InFlightBatch, ...]
+    batches: Sequence[InFlightBatch]
     fetched: tuple[FetchedBatch, ...] = ()
     read_gap: OffsetRange | None = None
 
@@ -126,7 +129,7 @@ class ShareUpdate:
     snapshot_epoch: int
     leader_epoch: int
     start_offset: int
-    batches: tuple[InFlightBatch, ...]
+    batches: Sequence[InFlightBatch]
     fetched: tuple[FetchedBatch, ...] = ()
     read_gap: OffsetRange | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
@@ -87,7 +88,7 @@ class Acknowledge:
     """
 
     member_id: str
-    batches: tuple[AcknowledgementBatch, ...]
+    batches: Sequence[AcknowledgementBatch]
     is_renew_ack: bool = True
 
 
@@ -100,6 +101,14 @@ class ReleaseMember:
 
     member_id: str
     charged: bool = True
+
+
+class LostRange(NamedTuple):
+    """Offsets whose attempts ended without an acknowledgement, and how."""
+
+    first_offset: int
+    last_offset: int
+    loss: Loss
 
 
 class TracedRange(NamedTuple):
@@ -133,11 +142,11 @@ class ExpireLocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoseAttempts:
-    """Attempts of the running engine that ended without an acknowledgement. ``ranges``: (first, last, how), ascending
-    and disjoint; what the member does not hold of them is left as it is."""
+    """Attempts of the running engine that ended without an acknowledgement. ``ranges``: ascending and disjoint;
+    what the member does not hold of them is left as it is."""
 
     member_id: str
-    ranges: tuple[tuple[int, int, Loss], ...]
+    ranges: Sequence[LostRange]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,13 +231,14 @@ class PartitionResponse:
 
     ``accepted`` and ``released`` count records (offsets), for progress. ``ended``: the runs as they became when an
     attempt ended, for the audit; ``not_entered``: those of them whose attempt is taken back, as they were before. Of a
-    ``TruncateLog``, ``ended`` are the Acquired runs that it has forgotten, as they were.
+    ``TruncateLog``, ``ended`` are the Acquired runs that it has forgotten, as they were. Each sequence is a tuple, or
+    ``partition.columns.Columns`` if there are many.
     """
 
     error: ErrorCode = ErrorCode.NONE
-    acquired: tuple[AcquiredRange, ...] = ()
-    archived: tuple[ArchivedRange, ...] = ()
+    acquired: Sequence[AcquiredRange] = ()
+    archived: Sequence[ArchivedRange] = ()
     accepted: int = 0
     released: int = 0
-    ended: tuple[InFlightBatch, ...] = ()
-    not_entered: tuple[AcquiredRange, ...] = ()
+    ended: Sequence[InFlightBatch] = ()
+    not_entered: Sequence[AcquiredRange] = ()

@@ -7,7 +7,8 @@ traffic and for recovery alike. So nothing is ever rolled back: a record that wa
 
 Three rules hold in this package.
 
-* Cost follows runs of offsets, never records: every step is one sweep over sorted runs.
+* Cost follows runs of offsets, never records: every step is one sweep over sorted runs. Many runs are arrays
+  (``columns``): then a rule is asked once for each kind of run, and the sweep is NumPy's.
 * Which transitions are legal is data (``transitions``); a missing entry is the error (R4).
 * Time is an argument (``now_ms``), and the next moment of interest a result (``next_deadline_ms``).
 
@@ -23,10 +24,11 @@ from share_spark.partition.state import (
     available_ranges,
     can_acquire,
     check_invariants,
+    deadlines_ms,
     has_available,
     next_deadline_ms,
     next_fetch_offset,
-    suspected,
+    waiting,
 )
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "available_ranges",
     "can_acquire",
     "check_invariants",
+    "deadlines_ms",
     "decide",
     "evolve",
     "from_kip",
@@ -44,6 +47,6 @@ __all__ = [
     "next_deadline_ms",
     "next_fetch_offset",
     "restore",
-    "suspected",
     "take_snapshot",
+    "waiting",
 ]

@@ -16,8 +16,10 @@ from itertools import groupby
 from share_spark.model.errors import ErrorCode
 from share_spark.model.records import DeliveryState, FetchedBatch, InFlightBatch
 from share_spark.model.requests import Acknowledge, AcknowledgementBatch, PartitionResponse
+from share_spark.partition.acknowledge_columns import end_acknowledged, ended_in_columns
+from share_spark.partition.columns import is_columns
 from share_spark.partition.draft import Draft
-from share_spark.partition.request_effects import RequestEffects
+from share_spark.partition.request_effects import Ended, RequestEffects, response_to
 from share_spark.partition.state import PartitionLimits
 from share_spark.partition.transitions import Event
 
@@ -30,12 +32,25 @@ _INVALID_RECORD_STATE = ErrorCode.INVALID_RECORD_STATE
 
 def acknowledge(draft: Draft, request: Acknowledge, limits: PartitionLimits, now_ms: int) -> PartitionResponse:
     """End attempts as their owner says; an empty list is answered with NONE (R53)."""
+    ended = ended_in_columns(draft, request)
+    if ended is not None:
+        return _end_columns(draft, ended, limits)
     error = check_request(request)
     if error is not _NONE:
         return PartitionResponse(error=error)
+    if is_columns(draft.runs):
+        draft.runs = tuple(draft.runs)  # from here on it goes from run to run
     work = _Acknowledgement(draft, request.member_id, limits, now_ms)
     go = work.go_by_fetched if draft.fetched else work.go_by_runs
     return work.finish(go(request.batches))
+
+
+def _end_columns(draft: Draft, ended: Ended, limits: PartitionLimits) -> PartitionResponse:
+    response = response_to(ended, end_acknowledged, limits.max_delivery_count)
+    if response.ended:
+        draft.apply(response.ended)
+        draft.advance_start()
+    return response
 
 
 def check_request(request: Acknowledge) -> ErrorCode:

@@ -12,7 +12,7 @@ The modes that do as Kafka does, by log batches and by what was fetched together
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from share_spark.model.ids import OffsetRange
 from share_spark.model.records import DeliveryState, Doubt, FetchedBatch, InFlightBatch
@@ -23,12 +23,13 @@ from share_spark.model.requests import (
     LogBatch,
     PartitionResponse,
 )
+from share_spark.partition.columns import Columns, as_columns, between, concatenated, in_best_form, is_columns, up_to
 from share_spark.partition.draft import Draft
 from share_spark.partition.kafka_modes.acquire_batches import BatchAcquisition
 from share_spark.partition.lost import suspects
 from share_spark.partition.release import archive_available, fetched_in_part
 from share_spark.partition.request_effects import RequestEffects
-from share_spark.partition.runs import pieces
+from share_spark.partition.runs import Runs, pieces
 from share_spark.partition.state import PartitionLimits
 from share_spark.partition.transitions import Event
 
@@ -42,6 +43,7 @@ def acquire(draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int
     outcome = RequestEffects(limits.max_delivery_count)
     if not request.log_batches or request.max_records <= 0 or not draft.initialized:
         return outcome.response()
+    acquired: Sequence[AcquiredRange]
     if request.suspects:  # these, and no other record: it would be lost with them
         acquired = _acquire_suspects(draft, request, limits, now_ms)
     elif request.mode is AcquireMode.EXACT:
@@ -49,7 +51,7 @@ def acquire(draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int
     else:
         acquired = _acquire_batches(draft, outcome, request, limits, now_ms)
     acquired = _without_aborted(draft, outcome, request.log_batches, acquired)
-    return outcome.response(acquired=tuple(acquired))
+    return outcome.response(acquired=in_best_form(acquired))
 
 
 def _acquire_batches(
@@ -78,19 +80,41 @@ def _leave_read_gap_if_stuck(draft: Draft, limits: PartitionLimits) -> None:
         draft.advance_start()
 
 
-def _acquire_exact(draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int) -> list[AcquiredRange]:
+def _acquire_exact(draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int) -> Sequence[AcquiredRange]:
     deadline_ms = now_ms + limits.lock_duration_ms
+    if is_columns(draft.runs) and draft.active_read_gap is None:
+        return _acquire_columns(draft, draft.runs, request, limits, deadline_ms)
     remaining = request.max_records
     changes: list[InFlightBatch] = []
     for first, last, count, doubt in _exact_ranges(draft, request, limits):
         taken_to = min(last, first + remaining - 1)
-        taken = InFlightBatch(first, taken_to, _ACQUIRED, count + 1, request.member_id, deadline_ms, doubt)
-        changes.append(taken)
+        changes.append(InFlightBatch(first, taken_to, _ACQUIRED, count + 1, request.member_id, deadline_ms, doubt))
         remaining -= taken_to - first + 1
         if remaining == 0:
             break
     _take_exact(draft, changes)
     return [AcquiredRange(run.first_offset, run.last_offset, run.delivery_count) for run in changes]
+
+
+def _acquire_columns(
+    draft: Draft, runs: Columns[InFlightBatch], request: Acquire, limits: PartitionLimits, deadline_ms: int
+) -> Sequence[AcquiredRange]:
+    """The same, by operations on whole columns."""
+    window_last = _window_last(draft, request, limits)
+    parts: list[Columns[InFlightBatch]] = []
+    for batch in request.log_batches:
+        read = between(runs, batch.base_offset, batch.last_offset)
+        free = (_free_fields(run, request.searched) for run in read.samples)
+        taken = [
+            None if one is None else (_ACQUIRED, one[0] + 1, request.member_id, deadline_ms, one[1]) for one in free
+        ]
+        parts.append(read.recoded(InFlightBatch, taken))
+        first, last = max(batch.base_offset, draft.end), min(batch.last_offset, window_last)
+        if first <= last:
+            parts.append(as_columns([InFlightBatch(first, last, _ACQUIRED, 1, request.member_id, deadline_ms)]))
+    changes = up_to(concatenated(*parts), request.max_records)
+    _take_exact(draft, changes)
+    return changes.recoded(AcquiredRange, [(run.delivery_count,) for run in changes.samples])
 
 
 def _acquire_suspects(draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int) -> list[AcquiredRange]:
@@ -108,7 +132,7 @@ def _acquire_suspects(draft: Draft, request: Acquire, limits: PartitionLimits, n
     return [AcquiredRange(run.first_offset, run.last_offset, run.delivery_count) for run in changes]
 
 
-def _take_exact(draft: Draft, changes: list[InFlightBatch]) -> None:
+def _take_exact(draft: Draft, changes: Runs) -> None:
     """Put an exact acquisition into the draft. If batches are remembered at all, new offsets join the last one."""
     if not changes:
         return
@@ -133,7 +157,7 @@ def _rest_of_read_gap(draft: Draft, gap: OffsetRange) -> OffsetRange | None:
     return OffsetRange(hole, gap.last) if hole <= gap.last else None
 
 
-def _cover(draft: Draft, changes: list[InFlightBatch]) -> None:
+def _cover(draft: Draft, changes: Runs) -> None:
     """Remember, as batches tracked by offset, what of ``changes`` no fetched batch covers yet."""
     known = list(draft.fetched)
     draft.track_by_offset(batch for batch in known if any(pieces(changes, batch.first_offset, batch.last_offset)))
@@ -153,13 +177,17 @@ def _cover(draft: Draft, changes: list[InFlightBatch]) -> None:
                 at = following.last_offset + 1
 
 
-def _exact_ranges(draft: Draft, request: Acquire, limits: PartitionLimits) -> Iterator[tuple[int, int, int, Doubt]]:
-    """(first, last, delivery count so far, doubt) of what may be acquired, ascending; new offsets have count 0."""
+def _window_last(draft: Draft, request: Acquire, limits: PartitionLimits) -> int:
+    """The last offset that the window may reach."""
     start = draft.start
     if draft.holds_nothing:
         start = max(start, request.log_batches[0].base_offset)
-    window_last = start + limits.max_record_locks - 1
-    end = draft.end
+    return start + limits.max_record_locks - 1
+
+
+def _exact_ranges(draft: Draft, request: Acquire, limits: PartitionLimits) -> Iterator[tuple[int, int, int, Doubt]]:
+    """(first, last, delivery count so far, doubt) of what may be acquired, ascending; new offsets have count 0."""
+    window_last, end = _window_last(draft, request, limits), draft.end
     for batch in request.log_batches:
         yield from _inside_window(draft, batch, request.searched)
         first, last = max(batch.base_offset, end), min(batch.last_offset, window_last)
@@ -168,27 +196,35 @@ def _exact_ranges(draft: Draft, request: Acquire, limits: PartitionLimits) -> It
 
 
 def _inside_window(draft: Draft, batch: LogBatch, searched: Doubt) -> Iterator[tuple[int, int, int, Doubt]]:
-    """Available runs of one log batch, and holes of the read gap. The suspects that are being searched are left out.
-    Once the search has come to smaller pieces, the other suspects are no longer in it, and come with all other records.
-    """
+    """Available runs of one log batch, and holes of the read gap."""
     gap = draft.active_read_gap or OffsetRange(batch.last_offset + 1, -1)
     hole = max(batch.base_offset, gap.first, draft.start)
     for run in pieces(draft.runs, batch.base_offset, batch.last_offset):
         if gap and hole < run.first_offset:
             yield hole, run.first_offset - 1, 0, _NONE
         hole = max(hole, run.last_offset + 1)
-        if run.delivery_state is _AVAILABLE and (run.doubt is _NONE or run.doubt < max(searched, Doubt.LOST_TWICE)):
-            yield run.first_offset, run.last_offset, run.delivery_count, min(run.doubt, Doubt.LOST_ONCE)
+        free = _free_fields(run, searched)
+        if free is not None:
+            yield run.first_offset, run.last_offset, *free
     if gap and hole <= min(gap.last, batch.last_offset):
         yield hole, min(gap.last, batch.last_offset), 0, _NONE
+
+
+def _free_fields(run: InFlightBatch, searched: Doubt) -> tuple[int, Doubt] | None:
+    """(delivery count so far, doubt) of a run that may be acquired, else None. The suspects that are being searched may
+    not. Once the search has come to smaller pieces, the other suspects are no longer in it, and come with all other
+    records."""
+    if run.delivery_state is _AVAILABLE and (run.doubt is _NONE or run.doubt < max(searched, Doubt.LOST_TWICE)):
+        return run.delivery_count, min(run.doubt, Doubt.LOST_ONCE)
+    return None
 
 
 def _without_aborted(
     draft: Draft,
     outcome: RequestEffects,
     log_batches: tuple[LogBatch, ...],
-    acquired: list[AcquiredRange],
-) -> list[AcquiredRange]:
+    acquired: Sequence[AcquiredRange],
+) -> Sequence[AcquiredRange]:
     """Archive what aborted batches hold, and take it from what the member gets (R19, R23).
 
     acquired   [-------------------------]

@@ -21,8 +21,18 @@ from share_spark.model.records import (
     ShareSnapshot,
     ShareUpdate,
 )
+from share_spark.partition.columns import in_best_form
 from share_spark.partition.evolve import fetched_after
-from share_spark.partition.runs import Runs, below_offset, from_offset, overlay, pieces, run_at, without_finished_below
+from share_spark.partition.runs import (
+    Runs,
+    below_offset,
+    first_unfinished,
+    from_offset,
+    overlay,
+    pieces,
+    run_at,
+    without_finished_below,
+)
 from share_spark.partition.state import SharePartition
 
 _first = itemgetter(0)
@@ -156,10 +166,8 @@ class Draft:
         return batch._replace(last_offset=min(batch.last_offset, end - 1))
 
     def _first_unfinished(self) -> int:
-        for run in self.runs:
-            if not run.delivery_state.is_final:
-                return run.first_offset
-        return self.runs[-1].last_offset + 1
+        found = first_unfinished(self.runs)
+        return self.runs[-1].last_offset + 1 if found is None else found
 
     def _first_of_batch_reaching(self, offset: int) -> int:
         """First offset of the first fetched batch that ends at or past ``offset``."""
@@ -183,7 +191,7 @@ class Draft:
             snapshot_epoch=self.state.snapshot_epoch,
             leader_epoch=self.state.leader_epoch,
             start_offset=self.start if moved else UNCHANGED,
-            batches=tuple(self._batches_to_state(moved)),
+            batches=in_best_form(self._batches_to_state(moved)),
             fetched=fetched,
             read_gap=self.read_gap,
         )
@@ -195,7 +203,7 @@ class Draft:
             state_epoch=self.state.state_epoch,
             leader_epoch=self.state.leader_epoch,
             start_offset=self.start,
-            batches=tuple(self.runs),
+            batches=in_best_form(self.runs),
             fetched=tuple(self.fetched),
             read_gap=self.read_gap,
         )

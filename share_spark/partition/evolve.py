@@ -14,7 +14,7 @@ from share_spark.model.records import (
     ShareUpdate,
 )
 from share_spark.partition.runs import from_offset, overlay, without_finished_below
-from share_spark.partition.state import SharePartition
+from share_spark.partition.state import SharePartition, window_form
 
 
 def evolve(state: SharePartition | None, record: ShareRecord) -> SharePartition:
@@ -38,7 +38,7 @@ def _from_snapshot(record: ShareSnapshot) -> SharePartition:
         leader_epoch=record.leader_epoch,
         snapshot_epoch=record.snapshot_epoch,
         start_offset=record.start_offset,
-        in_flight=tuple(record.batches),
+        in_flight=window_form(record.batches, record.fetched, record.read_gap),
         fetched=tuple(record.fetched),
         read_gap=record.read_gap,
     )
@@ -49,12 +49,14 @@ def _updated(state: SharePartition, record: ShareUpdate) -> SharePartition:
     start = record.start_offset if moved else state.start_offset
     # A moved SPSO drops all below it; what stays there, because it is still Acquired, is stated again by the record.
     kept = from_offset(state.in_flight, start) if moved else state.in_flight
+    fetched = fetched_after(state.fetched, record.fetched, start if moved else None)
+    runs = without_finished_below(overlay(kept, record.batches), start)
     return replace(
         state,
         leader_epoch=max(state.leader_epoch, record.leader_epoch),
         start_offset=start,
-        in_flight=tuple(without_finished_below(overlay(kept, record.batches), start)),
-        fetched=fetched_after(state.fetched, record.fetched, start if moved else None),
+        in_flight=window_form(runs, fetched, record.read_gap),
+        fetched=fetched,
         read_gap=record.read_gap,
     )
 

@@ -40,7 +40,8 @@ from operator import itemgetter
 
 from share_spark.model.records import Doubt, InFlightBatch
 from share_spark.model.requests import Loss, Trace, TracedRange
-from share_spark.partition.request_effects import RequestEffects
+from share_spark.partition.request_effects import Ended, RequestEffects, ended_all
+from share_spark.partition.runs import Runs, samples
 from share_spark.partition.transitions import Event
 
 _last = itemgetter(1)
@@ -58,24 +59,23 @@ NEXT_DOUBT: Mapping[Doubt, Doubt] = {
 Lost = tuple[InFlightBatch, Loss]
 
 
-def lose(outcome: RequestEffects, lost: Sequence[Lost]) -> None:
-    """End these attempts of Acquired runs."""
-    for run, loss in lost:
-        match loss:
-            case Loss.NOT_ENTERED:
-                outcome.take_back(run, _waiting(run.doubt))
-            case Loss.FINISHED:
-                # The attempt counts, as the handler had it; another record ended the worker.
-                outcome.give_back(run, run.delivery_count, Doubt.NONE)
-            case Loss.AMONG_OTHERS:
-                outcome.give_back(run, run.delivery_count, Doubt.ACCUSED)
-            case Loss.IN_HANDLER if run.doubt >= Doubt.ACCUSED:
-                # It ran by itself, so no other record can be the cause: the delivery limit applies.
-                outcome.end_attempt(run, Event.LOCK_EXPIRED, Doubt.ACCUSED)
-            case Loss.IN_HANDLER:
-                outcome.give_back(run, run.delivery_count, Doubt.ACCUSED)
-            case Loss.UNKNOWN | Loss.AFTER_HANDLER:
-                _lose_unknown(outcome, run, loss)
+def lose(outcome: RequestEffects, run: InFlightBatch, loss: Loss) -> None:
+    """End an attempt of an Acquired run."""
+    match loss:
+        case Loss.NOT_ENTERED:
+            outcome.take_back(run, _waiting(run.doubt))
+        case Loss.FINISHED:
+            # The attempt counts, as the handler had it; another record ended the worker.
+            outcome.give_back(run, run.delivery_count, Doubt.NONE)
+        case Loss.AMONG_OTHERS:
+            outcome.give_back(run, run.delivery_count, Doubt.ACCUSED)
+        case Loss.IN_HANDLER if run.doubt >= Doubt.ACCUSED:
+            # It ran by itself, so no other record can be the cause: the delivery limit applies.
+            outcome.end_attempt(run, Event.LOCK_EXPIRED, Doubt.ACCUSED)
+        case Loss.IN_HANDLER:
+            outcome.give_back(run, run.delivery_count, Doubt.ACCUSED)
+        case Loss.UNKNOWN | Loss.AFTER_HANDLER:
+            _lose_unknown(outcome, run, loss)
 
 
 def _lose_unknown(outcome: RequestEffects, run: InFlightBatch, loss: Loss) -> None:
@@ -94,10 +94,16 @@ def _waiting(doubt: Doubt) -> Doubt:
     return Doubt.ACCUSED if doubt is Doubt.ALONE else doubt
 
 
-def traced(ended: Sequence[InFlightBatch], traces: Sequence[Trace]) -> Iterator[Lost]:
+def traced(ended: Runs, traces: Sequence[Trace]) -> Ended:
     """How the attempts of members that have ended were lost, as far as they have left a trace. An entry with another
     delivery count is of an earlier attempt."""
-    entered = {trace.member_id: trace.entered for trace in traces}
+    entered: dict[str | None, Sequence[TracedRange]] = {trace.member_id: trace.entered for trace in traces}
+    if not any(run.member_id in entered for run in samples(ended)):
+        return ended_all(ended, Loss.UNKNOWN)
+    return list(_traced(ended, entered))
+
+
+def _traced(ended: Runs, entered: Mapping[str | None, Sequence[TracedRange]]) -> Iterator[Lost]:
     for run in ended:
         if run.member_id in entered:
             yield from _cut(run, entered[run.member_id])

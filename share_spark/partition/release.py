@@ -3,7 +3,7 @@ end (R25, R55-R58)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from share_spark.model.records import DeliveryState, FetchedBatch, InFlightBatch
 from share_spark.model.requests import (
@@ -15,10 +15,11 @@ from share_spark.model.requests import (
     ReleaseMember,
     TruncateLog,
 )
+from share_spark.partition.columns import as_columns, is_columns
 from share_spark.partition.draft import Draft
 from share_spark.partition.lost import lose, traced
-from share_spark.partition.request_effects import RequestEffects
-from share_spark.partition.runs import pieces
+from share_spark.partition.request_effects import Ended, RequestEffects, both, ended_all, ended_inside, response_to
+from share_spark.partition.runs import Runs, below_offset, chosen, from_offset, pieces
 from share_spark.partition.state import PartitionLimits
 from share_spark.partition.transitions import Event
 
@@ -26,79 +27,61 @@ _AVAILABLE = DeliveryState.AVAILABLE
 _ACQUIRED = DeliveryState.ACQUIRED
 
 
-EndAttempts = Callable[[RequestEffects, list[InFlightBatch]], None]
+HowEnded = Callable[[Runs], Ended]
+"""Says of runs inside the window how their attempts end; it may leave some out, and cut some."""
 
 
 def expire_locks(draft: Draft, request: ExpireLocks, limits: PartitionLimits, now_ms: int) -> PartitionResponse:
     """End the locks whose deadline is now or past: a lock ends *at* its deadline (R55)."""
-    due = [run for run in draft.runs if run.lock_deadline_ms is not None and run.lock_deadline_ms <= now_ms]
-    if not request.lost:
-        return _end_attempts(draft, due, _each(Event.LOCK_EXPIRED), limits)
-    return _end_attempts(draft, due, lambda outcome, ended: lose(outcome, list(traced(ended, request.traces))), limits)
+    due = chosen(draft.runs, lambda run: run.lock_deadline_ms is not None and run.lock_deadline_ms <= now_ms)
+    if request.lost:
+        return _end_attempts(draft, due, lambda ended: traced(ended, request.traces), limits)
+    return _end_attempts(draft, due, lambda ended: ended_all(ended, Event.LOCK_EXPIRED), limits)
 
 
 def lose_attempts(draft: Draft, request: LoseAttempts, limits: PartitionLimits, _now_ms: int) -> PartitionResponse:
     """Attempts of the running engine that ended without an acknowledgement. What it does not hold is left as it is."""
-    held = [
-        (run, loss)
-        for first, last, loss in request.ranges
-        for run in pieces(draft.runs, first, last)
-        if run.member_id == request.member_id
-    ]
-    # By the last offset: what has fallen below the log start is cut off at the front, so the first offset may change.
-    losses = {run.last_offset: loss for run, loss in held}
-    return _end_attempts(
-        draft,
-        [run for run, _ in held],
-        lambda outcome, ended: lose(outcome, [(run, losses[run.last_offset]) for run in ended]),
-        limits,
-    )
+    mine, ranges = chosen(draft.runs, lambda run: run.member_id == request.member_id), request.ranges
+    if mine and ranges and (is_columns(mine) or is_columns(ranges)):
+        mine, ranges = as_columns(mine), as_columns(ranges)
+    held = ended_inside(mine, ranges)
+    if is_columns(held):
+        runs: Runs = held.recoded(InFlightBatch, [kind[:-1] for kind in held.kinds])
+    else:
+        runs = [run for run, _ in held]
+    return _end_attempts(draft, runs, lambda ended: ended_inside(ended, ranges), limits)
 
 
 def release_member(draft: Draft, request: ReleaseMember, limits: PartitionLimits, _now_ms: int) -> PartitionResponse:
     """Give back what the member still holds (R57). The delivery count stays, unless the attempt is not charged."""
-    held = [run for run in draft.runs if run.member_id == request.member_id]
-    return _end_attempts(draft, held, _each(Event.SESSION_CLOSED) if request.charged else _not_entered, limits)
+    held = chosen(draft.runs, lambda run: run.member_id == request.member_id)
+    how = Event.SESSION_CLOSED if request.charged else Loss.NOT_ENTERED
+    return _end_attempts(draft, held, lambda ended: ended_all(ended, how), limits)
 
 
-def _each(event: Event) -> EndAttempts:
-    def end(outcome: RequestEffects, ended: list[InFlightBatch]) -> None:
-        for run in ended:
-            outcome.end_attempt(run, event)
-
-    return end
-
-
-def _not_entered(outcome: RequestEffects, ended: list[InFlightBatch]) -> None:
-    lose(outcome, [(run, Loss.NOT_ENTERED) for run in ended])
-
-
-def _end_attempts(
-    draft: Draft, ended: Iterable[InFlightBatch], end: EndAttempts, limits: PartitionLimits
-) -> PartitionResponse:
-    """``end`` gets what is still inside the window; what fell below the log start meanwhile is archived whatever its
-    count (R4)."""
-    outcome = RequestEffects(limits.max_delivery_count)
-    inside: list[InFlightBatch] = []
-    for run in ended:
-        if run.first_offset >= draft.start:
-            inside.append(run)
-            continue
-        # No read can bring it again, so it must not become Available whatever attempts are left.
-        below = run._replace(last_offset=min(run.last_offset, draft.start - 1))
-        outcome.end_attempt(below, Event.FELL_BELOW_LOG_START)
-        if run.last_offset >= draft.start:
-            inside.append(run._replace(first_offset=draft.start))
-    end(outcome, inside)
-    if not outcome.changes:
-        return outcome.response()
-    draft.track_by_offset(_straddling(draft, outcome.changes))
-    draft.apply(outcome.changes)
-    draft.advance_start()
-    return outcome.response()
+def _end_attempts(draft: Draft, ended: Runs, how_ended: HowEnded, limits: PartitionLimits) -> PartitionResponse:
+    """What fell below the log start meanwhile is archived whatever its count (R4): no read can bring it again, so it
+    must not become Available whatever attempts are left."""
+    if not ended:
+        return PartitionResponse()
+    below, inside = below_offset(ended, draft.start), from_offset(ended, draft.start)
+    found = both(ended_all(below, Event.FELL_BELOW_LOG_START), how_ended(inside))
+    response = response_to(found, _end, limits.max_delivery_count)
+    if response.ended:
+        draft.track_by_offset(_straddling(draft, response.ended))
+        draft.apply(response.ended)
+        draft.advance_start()
+    return response
 
 
-def _straddling(draft: Draft, changes: list[InFlightBatch]) -> list[FetchedBatch]:
+def _end(outcome: RequestEffects, run: InFlightBatch, how: Event | Loss) -> None:
+    if isinstance(how, Loss):
+        lose(outcome, run, how)
+    else:
+        outcome.end_attempt(run, how)
+
+
+def _straddling(draft: Draft, changes: Sequence[InFlightBatch]) -> list[FetchedBatch]:
     """Fetched batches that have the SPSO inside and that ``changes`` touch: their two parts have different states."""
     return [
         batch

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
 from share_spark.model.errors import ErrorCode
 from share_spark.model.records import DeliveryState, Doubt, InFlightBatch
 from share_spark.model.requests import AcquiredRange, ArchivedRange, PartitionResponse
+from share_spark.partition.columns import Columns, concatenated, in_best_form, intersection, is_columns, joined
+from share_spark.partition.runs import Runs, pieces
 from share_spark.partition.transitions import ACKNOWLEDGED_TO, EVENTS, Event, archive_reason, next_state
 
 _AVAILABLE = DeliveryState.AVAILABLE
@@ -78,9 +83,7 @@ class RequestEffects:
             self.archived.pop()
         self.archived.append(ArchivedRange(first, last, count, reason))
 
-    def response(
-        self, error: ErrorCode = ErrorCode.NONE, acquired: tuple[AcquiredRange, ...] = ()
-    ) -> PartitionResponse:
+    def response(self, error: ErrorCode = ErrorCode.NONE, acquired: Sequence[AcquiredRange] = ()) -> PartitionResponse:
         return PartitionResponse(
             error=error,
             acquired=acquired,
@@ -90,3 +93,71 @@ class RequestEffects:
             ended=tuple(self.changes),
             not_entered=tuple(self.not_entered),
         )
+
+
+Ended = Sequence[tuple[InFlightBatch, Any]]
+"""(run, how) of attempts that end, ascending; a list or ``Columns``."""
+
+Rule = Callable[[RequestEffects, InFlightBatch, Any], None]
+"""Notes the effects of the end of one attempt, always with exactly one changed run."""
+
+Row = TypeVar("Row", bound=tuple[Any, ...])
+
+
+def response_to(ended: Ended, rule: Rule, max_delivery_count: int) -> PartitionResponse:
+    """What ``rule`` says of each attempt; of columns, it is asked once for each kind of attempt."""
+    if is_columns(ended):
+        return _response_by_kind(ended, [_response([sample], rule, max_delivery_count) for sample in ended.samples])
+    return _response(ended, rule, max_delivery_count)
+
+
+def _response(ended: Ended, rule: Rule, max_delivery_count: int) -> PartitionResponse:
+    outcome = RequestEffects(max_delivery_count)
+    for run, how in ended:
+        rule(outcome, run, how)
+    return outcome.response()
+
+
+def _response_by_kind(ended: Columns[Any], samples: Sequence[PartitionResponse]) -> PartitionResponse:
+    """The sum of the responses, from the one to a single offset of each kind."""
+    totals = ended.totals()
+
+    def ranges(row: type[Row], found: Sequence[Sequence[Row]]) -> Columns[Row]:
+        return ended.recoded(row, [one[0][2:] if one else None for one in found])
+
+    def offsets(found: Iterable[int]) -> int:
+        return sum(total * each for total, each in zip(totals, found, strict=True))
+
+    return PartitionResponse(
+        archived=in_best_form(joined(ranges(ArchivedRange, [one.archived for one in samples]))),
+        accepted=offsets(one.accepted for one in samples),
+        released=offsets(one.released for one in samples),
+        ended=in_best_form(ranges(InFlightBatch, [one.ended for one in samples])),
+        not_entered=in_best_form(ranges(AcquiredRange, [one.not_entered for one in samples])),
+    )
+
+
+def ending(first: int, last: int, *fields: Any) -> tuple[InFlightBatch, Any]:
+    """A row of ``Ended`` in columns: how the attempt ends is the last field."""
+    return InFlightBatch(first, last, *fields[:-1]), fields[-1]
+
+
+def ended_all(runs: Runs, how: Any) -> Ended:
+    """All end in the same way."""
+    if is_columns(runs):
+        return runs.recoded(ending, [(*kind, how) for kind in runs.kinds])
+    return [(run, how) for run in runs]
+
+
+def ended_inside(runs: Runs, ranges: Sequence[tuple[int, int, Any]]) -> Ended:
+    """What of ``runs`` lies inside ``ranges`` (first, last, how)."""
+    if is_columns(runs) and is_columns(ranges):
+        return intersection(ending, runs, ranges)
+    return [(run, how) for first, last, how in ranges for run in pieces(runs, first, last)]
+
+
+def both(one: Ended, other: Ended) -> Ended:
+    """``one`` and then ``other``."""
+    if is_columns(one) and is_columns(other):
+        return concatenated(one, other)
+    return [*one, *other]

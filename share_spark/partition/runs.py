@@ -7,15 +7,19 @@
 
 Runs are canonical: two that touch differ in state, count, member, deadline or suspicion. ``overlay`` keeps them so,
 hence a state that was changed in three steps equals the state changed by the sum of the steps.
+
+Each function takes both forms of runs, tuples and ``Columns``, and gives columns where it was given columns.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 
 from share_spark.model.records import DeliveryState, InFlightBatch
+from share_spark.partition import columns
+from share_spark.partition.columns import as_columns, is_columns
 
 _first = itemgetter(0)
 _last = itemgetter(1)
@@ -23,10 +27,12 @@ _last = itemgetter(1)
 Runs = Sequence[InFlightBatch]
 
 
-def overlay(base: Runs, changes: Runs) -> list[InFlightBatch]:
+def overlay(base: Runs, changes: Runs) -> Runs:
     """``base`` with the offsets that ``changes`` cover replaced by them. Both sorted and disjoint."""
     if not changes or not base:
         return join(changes or base)
+    if is_columns(base) or is_columns(changes):
+        return columns.overlay(as_columns(base), as_columns(changes))
     if base[-1].last_offset < changes[0].first_offset:
         return _append(base, changes)
     # Only base[begin:end] is swept; the rest is copied as a slice. One run more on each side, as the outermost
@@ -35,7 +41,7 @@ def overlay(base: Runs, changes: Runs) -> list[InFlightBatch]:
     end = bisect_right(base, changes[-1].last_offset, key=_first)
     begin, end = max(begin - 1, 0), min(end + 1, len(base))
     out = list(base[:begin])
-    out += join(_replace(base[begin:end], changes))
+    out += _joined(_replace(base[begin:end], changes))
     out += base[end:]
     return out
 
@@ -43,7 +49,7 @@ def overlay(base: Runs, changes: Runs) -> list[InFlightBatch]:
 def _append(base: Runs, changes: Runs) -> list[InFlightBatch]:
     """The frequent case of ``overlay``: all changes lie past the base."""
     out = list(base[:-1])
-    out += join([base[-1], *changes])
+    out += _joined([base[-1], *changes])
     return out
 
 
@@ -85,8 +91,12 @@ def _replace(base: Runs, changes: Runs) -> list[InFlightBatch]:
     return out
 
 
-def join(runs: Runs) -> list[InFlightBatch]:
+def join(runs: Runs) -> Runs:
     """The same offsets with touching runs of equal state, count, member, deadline and suspicion made one."""
+    return columns.joined(runs) if is_columns(runs) else _joined(runs)
+
+
+def _joined(runs: Runs) -> list[InFlightBatch]:
     out: list[InFlightBatch] = []
     if not runs:
         return out
@@ -109,8 +119,10 @@ def join(runs: Runs) -> list[InFlightBatch]:
     return out
 
 
-def from_offset(runs: Runs, offset: int) -> list[InFlightBatch]:
+def from_offset(runs: Runs, offset: int) -> Runs:
     """What of ``runs`` lies at or above ``offset``."""
+    if is_columns(runs):
+        return columns.from_offset(runs, offset)
     begin = bisect_left(runs, offset, key=_last)
     out = list(runs[begin:])
     if out and out[0].first_offset < offset:
@@ -118,15 +130,17 @@ def from_offset(runs: Runs, offset: int) -> list[InFlightBatch]:
     return out
 
 
-def below_offset(runs: Runs, offset: int) -> list[InFlightBatch]:
+def below_offset(runs: Runs, offset: int) -> Runs:
     """What of ``runs`` lies below ``offset``."""
+    if is_columns(runs):
+        return columns.below_offset(runs, offset)
     out = list(runs[: bisect_left(runs, offset, key=_first)])
     if out and out[-1].last_offset >= offset:
         out[-1] = out[-1]._replace(last_offset=offset - 1)
     return out
 
 
-def without_finished_below(runs: Runs, offset: int) -> list[InFlightBatch]:
+def without_finished_below(runs: Runs, offset: int) -> Runs:
     """``runs`` without what lies below ``offset``, except Acquired ones: they stay with their owner (R25).
 
         runs     [D][A------][V--][A------][V------]
@@ -136,7 +150,9 @@ def without_finished_below(runs: Runs, offset: int) -> list[InFlightBatch]:
     An Acquired run that straddles ``offset`` stays whole, any other is cut.
     """
     if not runs or runs[0].first_offset >= offset:
-        return list(runs)
+        return runs
+    if is_columns(runs):
+        return columns.raised(runs, offset, lambda run: run.delivery_state is DeliveryState.ACQUIRED)
     begin = bisect_left(runs, offset, key=_last)
     kept = [run for run in runs[:begin] if run.delivery_state is DeliveryState.ACQUIRED]
     tail = list(runs[begin:])
@@ -145,8 +161,36 @@ def without_finished_below(runs: Runs, offset: int) -> list[InFlightBatch]:
     return kept + tail
 
 
+def chosen(runs: Runs, is_wanted: Callable[[InFlightBatch], bool]) -> Runs:
+    """The runs that are wanted; ``is_wanted`` goes by anything but the offsets."""
+    return runs.where(runs.mask(is_wanted)) if is_columns(runs) else [run for run in runs if is_wanted(run)]
+
+
+def samples(runs: Runs) -> Sequence[InFlightBatch]:
+    """The runs; of columns, one for all runs that differ only in their offsets, with any offsets."""
+    return runs.samples if is_columns(runs) else runs
+
+
+def offsets_by_kind(runs: Runs) -> Iterator[tuple[InFlightBatch, int]]:
+    """(run, number of offsets) of each run; of columns, once for all runs that differ only in their offsets."""
+    if is_columns(runs):
+        return zip(runs.samples, runs.totals(), strict=True)
+    return ((run, run.last_offset - run.first_offset + 1) for run in runs)
+
+
+def first_unfinished(runs: Runs) -> int | None:
+    """The first offset whose state is not final."""
+    if is_columns(runs):
+        open_runs = runs.first[runs.mask(lambda run: not run.delivery_state.is_final)]
+        return int(open_runs[0]) if len(open_runs) else None
+    return next((run.first_offset for run in runs if not run.delivery_state.is_final), None)
+
+
 def pieces(runs: Runs, first: int, last: int) -> Iterator[InFlightBatch]:
     """The runs inside ``first..last``, cut at its ends."""
+    if is_columns(runs):
+        yield from columns.between(runs, first, last)
+        return
     for index in range(bisect_left(runs, first, key=_last), len(runs)):
         run = runs[index]
         if run.first_offset > last:

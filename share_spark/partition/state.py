@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from share_spark.model.ids import OffsetRange, SharePartitionKey
 from share_spark.model.records import UNINITIALIZED_START_OFFSET, DeliveryState, Doubt, FetchedBatch, InFlightBatch
+from share_spark.partition.columns import in_best_form
+from share_spark.partition.runs import offsets_by_kind, samples
 
 _AVAILABLE = DeliveryState.AVAILABLE
 _ACQUIRED = DeliveryState.ACQUIRED
@@ -39,9 +41,10 @@ class SharePartition:
     """One topic-partition as one group sees it.
 
     ``start_offset`` is the SPSO, -1 until chosen (R26). ``in_flight`` are the runs of the window, sorted, disjoint
-    and canonical; below the SPSO there are only Acquired ones, left behind by a move of the log start (R25), and they
-    hold up the SPSO. Offsets of the window without a run hold no record, except those inside ``read_gap``: Kafka's
-    durable form does not state whether they were fetched, so after a load they are fetched again (R22).
+    and canonical, in the form that ``window_form`` chooses; below the SPSO there are only Acquired ones, left behind by
+    a move of the log start (R25), and they hold up the SPSO. Offsets of the window without a run hold no record, except
+    those inside ``read_gap``: Kafka's durable form does not state whether they were fetched, so after a load they are
+    fetched again (R22).
 
     ``fetched`` are Kafka's cached batches, sorted and disjoint: which offsets one fetch acquired together. Empty
     while no member acquires in a Kafka mode; the window then counts as one batch tracked by offset.
@@ -52,7 +55,7 @@ class SharePartition:
     leader_epoch: int = 0
     snapshot_epoch: int = -1
     start_offset: int = UNINITIALIZED_START_OFFSET
-    in_flight: tuple[InFlightBatch, ...] = ()
+    in_flight: Sequence[InFlightBatch] = ()
     fetched: tuple[FetchedBatch, ...] = ()
     read_gap: OffsetRange | None = None
 
@@ -68,6 +71,13 @@ class SharePartition:
         """``read_gap`` while it counts: until something past the loaded window is acquired."""
         gap = self.read_gap
         return gap if gap is not None and self.end_offset == gap.last + 1 else None
+
+
+def window_form(
+    runs: Sequence[InFlightBatch], fetched: Sequence[FetchedBatch], read_gap: OffsetRange | None
+) -> Sequence[InFlightBatch]:
+    """The form of the runs of a window. With batches or a gap to go by, the code goes from run to run: tuples."""
+    return tuple(runs) if fetched or read_gap is not None else in_best_form(runs)
 
 
 def available_ranges(state: SharePartition) -> Iterator[tuple[int, int, int]]:
@@ -87,14 +97,18 @@ def available_ranges(state: SharePartition) -> Iterator[tuple[int, int, int]]:
             yield run.first_offset, run.last_offset, run.delivery_count
 
 
-def suspected(state: SharePartition) -> tuple[int, int, int]:
-    """How many Available records are to be searched for the one that brings engines down: those of doubt LOST_TWICE,
-    LOST_IN_PIECE and ACCUSED."""
-    found = [0, 0, 0]
-    for run in state.in_flight:
-        if run.doubt >= Doubt.LOST_TWICE and run.delivery_state is _AVAILABLE:
-            found[run.doubt - Doubt.LOST_TWICE] += run.last_offset - run.first_offset + 1
-    return found[0], found[1], found[2]
+def waiting(state: SharePartition) -> tuple[int, tuple[int, int, int]]:
+    """How many records wait to be delivered with all others, and how many are to be searched for the one that brings
+    engines down: Available ones of doubt LOST_TWICE, LOST_IN_PIECE and ACCUSED."""
+    available, found = 0, [0, 0, 0]
+    for run, offsets in offsets_by_kind(state.in_flight):
+        if run.delivery_state is _AVAILABLE:
+            available += offsets
+            if run.doubt >= Doubt.LOST_TWICE:
+                found[run.doubt - Doubt.LOST_TWICE] += offsets
+    if state.active_read_gap is not None:
+        available = sum(last - first + 1 for first, last, _ in available_ranges(state))
+    return available - sum(found), (found[0], found[1], found[2])
 
 
 def has_available(state: SharePartition) -> bool:
@@ -114,10 +128,15 @@ def can_acquire(state: SharePartition, limits: PartitionLimits) -> bool:
     return width < limits.max_record_locks or has_available(state)
 
 
+def deadlines_ms(state: SharePartition) -> tuple[int | None, int | None]:
+    """When the first and the last lock ends, milliseconds since the epoch; None while nothing is locked."""
+    deadlines = [run.lock_deadline_ms for run in samples(state.in_flight) if run.lock_deadline_ms is not None]
+    return min(deadlines, default=None), max(deadlines, default=None)
+
+
 def next_deadline_ms(state: SharePartition) -> int | None:
     """When the first lock ends, milliseconds since the epoch; None while nothing is locked."""
-    deadlines = [run.lock_deadline_ms for run in state.in_flight if run.lock_deadline_ms is not None]
-    return min(deadlines, default=None)
+    return deadlines_ms(state)[0]
 
 
 def check_invariants(state: SharePartition) -> None:

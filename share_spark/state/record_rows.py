@@ -5,17 +5,20 @@ Rows are built and read column by column: a share-partition can carry a hundred 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain, pairwise, repeat
+from itertools import chain, groupby, pairwise, repeat
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from share_spark.engine.step import EndedAttempt
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import DeliveryState, Doubt, InFlightBatch, ShareRecord, ShareSnapshot, ShareUpdate
+from share_spark.partition.columns import Columns, are_many, intersection, is_columns, merged, outside
 
 SNAPSHOT, UPDATE, CLAIM = "ShareSnapshot", "ShareUpdate", "claim"
 
@@ -69,8 +72,7 @@ def record_array(
 ) -> pa.StructArray:
     """(topic name, record) pairs as RECORD_TYPE. An update has no state epoch of its own (O8): null. ``ended``: for the
     audit, per record the attempts that ended with it."""
-    split = [_split(record) for _, record in records]
-    doubted = [[batch for batch in record.batches if batch.doubt] for _, record in records]
+    split = [_split(record.batches) for _, record in records]
     columns: list[Any] = [
         pa.array([SNAPSHOT if isinstance(record, ShareSnapshot) else UPDATE for _, record in records]),
         pa.array([topic for topic, _ in records]),
@@ -80,9 +82,9 @@ def record_array(
         pa.array([getattr(record, "state_epoch", None) for _, record in records], pa.int32()),
         pa.array([record.leader_epoch for _, record in records], pa.int32()),
         pa.array([record.start_offset for _, record in records], pa.int64()),
-        _lists([settled for settled, _ in split], _STATE_BATCH, InFlightBatch._fields),
-        _lists([held for _, held in split], _ACQUIRED, InFlightBatch._fields),
-        _lists(doubted, _DOUBTS, InFlightBatch._fields),
+        _lists([settled for settled, _, _ in split], _STATE_BATCH, InFlightBatch._fields),
+        _lists([held for _, held, _ in split], _ACQUIRED, InFlightBatch._fields),
+        _lists([doubted for _, _, doubted in split], _DOUBTS, InFlightBatch._fields),
         _lists(ended or [()] * len(records), _ENDED, EndedAttempt._fields),
     ]
     return pa.StructArray.from_arrays(columns, fields=list(RECORD_TYPE))
@@ -91,13 +93,9 @@ def record_array(
 def records_in(rows: pa.Table, group_id: str) -> Iterator[tuple[str, ShareRecord]]:
     """(topic name, record) of each row, in row order; the inverse of ``record_array``."""
     scalars = [rows.column(name).to_pylist() for name in _SCALARS]
-    settled = _in_flight(rows.column("state_batches"), _settled_batches)
-    held = _in_flight(rows.column("acquired"), _held_batches)
-    doubted = _in_flight(rows.column("doubts"), _doubts)
-    for kind, topic, topic_id, partition, snapshot_epoch, state_epoch, leader_epoch, start_offset in zip(
-        *scalars, strict=True
+    for kind, topic, topic_id, partition, snapshot_epoch, state_epoch, leader_epoch, start_offset, batches in zip(
+        *scalars, _batches_in(rows), strict=True
     ):
-        batches = _with_doubts(sorted(next(settled) + next(held)), dict(next(doubted)))
         key = SharePartitionKey(group_id, topic_id, partition)
         if kind == SNAPSHOT:
             record: ShareRecord = ShareSnapshot(
@@ -131,32 +129,136 @@ _SCALARS = (
 )
 
 
-def _split(record: ShareRecord) -> tuple[list[InFlightBatch], list[InFlightBatch]]:
-    settled = [batch for batch in record.batches if batch.delivery_state is not DeliveryState.ACQUIRED]
-    held = [batch for batch in record.batches if batch.delivery_state is DeliveryState.ACQUIRED]
-    return settled, held
+def _split(batches: Sequence[InFlightBatch]) -> tuple[Sequence[InFlightBatch], ...]:
+    """Those that are not Acquired, those that are, and those in doubt."""
+    if is_columns(batches):
+        held = batches.mask(lambda batch: batch.delivery_state is DeliveryState.ACQUIRED)
+        return batches.where(~held), batches.where(held), batches.where(batches.mask(attrgetter("doubt")))
+    return (
+        [batch for batch in batches if batch.delivery_state is not DeliveryState.ACQUIRED],
+        [batch for batch in batches if batch.delivery_state is DeliveryState.ACQUIRED],
+        [batch for batch in batches if batch.doubt],
+    )
 
 
 def _lists(rows: Sequence[Sequence[tuple[Any, ...]]], item: pa.StructType, names: Sequence[str]) -> Any:
-    """A list column of structs: the fields of ``item``, out of tuples with the fields ``names``.
+    """A list column of structs: the fields of ``item``, out of tuples, or columns, with the fields ``names``.
 
-    The tuples of all rows are transposed at once, so that each field becomes one flat column; ``offsets`` then cuts the
-    columns into lists again.
+    The tuples of neighbouring rows are transposed at once, so that each field becomes one flat column; ``offsets`` then
+    cuts the columns into lists again.
     """
     offsets = [0]
     for row in rows:
         offsets.append(offsets[-1] + len(row))
-    flat = list(zip(*chain.from_iterable(rows), strict=True)) or [()] * len(names)
-    columns = [_column(flat[names.index(field.name)], field.type) for field in item]
+    parts = list(_parts(rows, len(names))) or [[()] * len(names)]
+    columns = [_column(parts, names.index(field.name), field) for field in item]
     values = pa.StructArray.from_arrays(columns, fields=list(item))
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
 
 
-def _column(values: Sequence[Any], kind: pa.DataType) -> Any:
-    """Numbers by way of NumPy: Arrow alone would convert each enum member and each int one by one."""
-    if pa.types.is_string(kind):
-        return pa.array(values, kind)
-    return pa.array(np.fromiter(values, np.int64, len(values))).cast(kind)
+def _parts(rows: Sequence[Sequence[tuple[Any, ...]]], width: int) -> Iterator[Any]:
+    for form, some in groupby(rows, type):
+        if form is Columns:
+            yield from some
+        else:
+            yield list(zip(*chain.from_iterable(some), strict=True)) or [()] * width
+
+
+def _column(parts: Sequence[Any], at: int, field: Any) -> Any:
+    """The field of all ``parts``, which is the one at ``at`` in their rows."""
+    values = _texts if pa.types.is_string(field.type) else _numbers
+    arrays = [values(part, at, field.type) for part in parts]
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def _numbers(part: Any, at: int, kind: pa.DataType) -> Any:
+    """By way of NumPy: Arrow alone would convert each enum member and each int one by one."""
+    if not is_columns(part):
+        numbers = np.fromiter(part[at], np.int64, len(part[at]))
+    elif at < 2:
+        numbers = (part.first, part.last)[at]
+    else:
+        numbers = part.by_kind([sample[at] for sample in part.samples], np.int64)
+    return pa.array(numbers).cast(kind)
+
+
+def _texts(part: Any, at: int, kind: pa.DataType) -> Any:
+    if not is_columns(part):
+        return pa.array(part[at], kind)
+    texts: Any = pa.array([sample[at] for sample in part.samples], kind)
+    return texts.take(pa.array(part.kind))
+
+
+_RANGES = ("state_batches", "acquired")
+
+
+def _batches_in(rows: pa.Table) -> Iterator[Sequence[InFlightBatch]]:
+    """The ranges of each row: tuples are built for all rows together, columns row by row."""
+    chunks: list[Any] = [chunk for name in _RANGES for chunk in rows.column(name).chunks]
+    if not are_many(sum(len(chunk.values) for chunk in chunks)):
+        yield from _tuples_in(rows)
+        return
+    lengths = [pc.fill_null(pc.list_value_length(rows.column(name)), 0) for name in _RANGES]
+    is_large = [are_many(count) for count in np.asarray(pc.add(*lengths)).tolist()]
+    if not any(is_large):
+        yield from _tuples_in(rows)
+        return
+    ranges = rows.select([*_RANGES, "doubts"])
+    small = _tuples_in(ranges.filter(pa.array([not large for large in is_large], pa.bool_())))
+    for row, large in enumerate(is_large):
+        yield _columns_in(ranges.slice(row, 1)) if large else next(small)
+
+
+def _tuples_in(rows: pa.Table) -> Iterator[tuple[InFlightBatch, ...]]:
+    settled = _in_flight(rows.column("state_batches"), _settled_batches)
+    held = _in_flight(rows.column("acquired"), _held_batches)
+    doubted = _in_flight(rows.column("doubts"), _doubts)
+    for ranges, owned, doubts in zip(settled, held, doubted, strict=True):
+        yield _with_doubts(sorted(ranges + owned), dict(doubts))
+
+
+def _columns_in(row: pa.Table) -> Columns[InFlightBatch]:
+    """The ranges of one row. A run is in doubt as a whole."""
+    settled, held, doubted = (_fields(row.column(name)) for name in ("state_batches", "acquired", "doubts"))
+    batches = merged(
+        _encoded(settled, lambda state, count: (_STATE_OF[state], count, None, None)),
+        _encoded(held, lambda count, member_id, deadline_ms: (DeliveryState.ACQUIRED, count, member_id, deadline_ms)),
+    )
+    doubts = _encoded(doubted, lambda doubt: (Doubt(doubt),))
+    if not doubts:
+        return _with_doubt(batches, Doubt.NONE)
+    return merged(intersection(InFlightBatch, batches, doubts), _with_doubt(outside(batches, doubts), Doubt.NONE))
+
+
+def _with_doubt(batches: Columns[InFlightBatch], doubt: Doubt) -> Columns[InFlightBatch]:
+    return batches.recoded(InFlightBatch, [(*kind, doubt) for kind in batches.kinds])
+
+
+def _fields(column: Any) -> list[Any]:
+    fields: list[Any] = column.combine_chunks().flatten().flatten()
+    return fields
+
+
+def _encoded(fields: Sequence[Any], kind_of: Callable[..., tuple[Any, ...]]) -> Columns[InFlightBatch]:
+    """Columns from Arrow arrays: first offset, last offset, and more, of whose values ``kind_of`` makes a kind.
+
+    Each array becomes numbers of its distinct values; all of them together become one number, as digits:
+
+        state     2  0  0  2        digit  0  1  1  0
+        count     1  1  3  1        digit  0  0  1  0        number  0  2  3  0        kind  0  1  2  0
+    """
+    first, last, *rest = fields
+    number = np.zeros(len(first), np.int64)
+    for field in rest:
+        encoded = field.dictionary_encode()
+        number = number * len(encoded.dictionary) + np.asarray(encoded.indices)
+    whole = pa.array(number).dictionary_encode()
+    kind = np.asarray(whole.indices)
+    _, examples = np.unique(kind, return_index=True)
+    kinds = zip(*(field.take(examples).to_pylist() for field in rest), strict=True)
+    return Columns(
+        InFlightBatch, np.asarray(first), np.asarray(last), kind, tuple(kind_of(*values) for values in kinds)
+    )
 
 
 def _with_doubts(batches: list[InFlightBatch], doubts: dict[int, Doubt]) -> tuple[InFlightBatch, ...]:

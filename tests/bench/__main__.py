@@ -17,6 +17,7 @@ from tests.bench import (
     ledger,
     recovery,
     throughput,
+    window,
 )
 from tests.bench.harness import say
 from tests.support.broker import running_broker
@@ -32,6 +33,7 @@ BENCHMARKS = {
     "recovery": recovery.run,
     "compaction": compaction.run,
     "ledger": ledger.run,
+    "window": window.run,
 }
 
 

@@ -17,7 +17,7 @@ NOT_REPLAYED = {"kafka_internal_exception"}
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> list[ReplayOutcome]:
+def outcomes(window_form: None) -> list[ReplayOutcome]:
     return [run_scenario(scenario) for scenario in read_scenarios(DATA / "share_partition.jsonl.gz")]
 
 

@@ -37,6 +37,8 @@ from tests.property.oracle import (
 )
 from tests.support.engine_world import ACCEPT, GROUP, REJECT, RELEASE, TOPIC, Death, EngineLife, InMemoryGroup, at
 
+pytestmark = pytest.mark.usefixtures("window_form")
+
 LIMIT, LOCKS, LOCK_MS = 3, 100, 30_000
 PER_TRIGGER = 40
 

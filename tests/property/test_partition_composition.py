@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +33,8 @@ from share_spark.partition import (
 )
 from tests.property.test_partition_drain import durable
 from tests.support.share_partition import KEY
+
+pytestmark = pytest.mark.usefixtures("window_form")
 
 MEMBERS = st.sampled_from(["a", "b"])
 OFFSETS = st.integers(0, 30)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from share_spark.model.records import StateBatch
 from share_spark.model.requests import AcquireMode, LogBatch
 from share_spark.partition import PartitionLimits, from_kip, has_available
 from tests.support.share_partition import ACCEPT, KEY, Partition
+
+pytestmark = pytest.mark.usefixtures("window_form")
 
 LOG_END = 40
 

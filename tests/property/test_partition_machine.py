@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 from hypothesis import settings
@@ -23,6 +24,7 @@ from share_spark.partition import (
 )
 from tests.property.oracle import ACQUIRED, AVAILABLE, FINAL, PartitionOracle
 from tests.support.share_partition import KEY, Partition
+from tests.support.window_forms import ALWAYS, NEVER, columns_from
 
 MEMBERS = st.sampled_from(["a", "b"])
 OFFSETS = st.integers(0, 24)
@@ -47,8 +49,10 @@ def offsets_of(ranges: tuple[AcquiredRange, ...]) -> list[tuple[int, int]]:
 class LeaderAgainstOracle(RuleBasedStateMachine):
     """Both get the same requests; after each, every offset must agree."""
 
-    @initialize(limit=st.integers(1, 3), locks=st.integers(3, 30), start=st.integers(0, 5))
-    def begin(self, limit: int, locks: int, start: int) -> None:
+    @initialize(limit=st.integers(1, 3), locks=st.integers(3, 30), start=st.integers(0, 5), columns=st.booleans())
+    def begin(self, limit: int, locks: int, start: int, columns: bool) -> None:
+        self.window_form = ExitStack()
+        self.window_form.enter_context(columns_from(ALWAYS if columns else NEVER))
         limits = PartitionLimits(max_delivery_count=limit, max_record_locks=locks, lock_duration_ms=10)
         self.leader = Partition(start=start, limits=limits)
         self.oracle = PartitionOracle(limit, locks, 10, start=start, end=start)
@@ -195,6 +199,9 @@ class LeaderAgainstOracle(RuleBasedStateMachine):
                 assert expected[0] in FINAL
             else:
                 assert covered.get(offset, (AVAILABLE, 0)) == expected
+
+    def teardown(self) -> None:
+        self.window_form.close()
 
 
 LeaderAgainstOracle.TestCase.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)

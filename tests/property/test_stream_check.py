@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,8 @@ from share_spark.model.requests import (
 )
 from share_spark.partition import PartitionLimits, decide, evolve, restore, take_snapshot
 from tests.support.share_partition import Partition
+
+pytestmark = pytest.mark.usefixtures("window_form")
 
 MEMBERS = st.sampled_from(["a", "b"])
 OFFSETS = st.integers(0, 24)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -19,7 +19,6 @@ from share_spark.model.requests import Acquire, ExpireLocks, Loss
 from share_spark.partition import acquire, release
 from share_spark.partition.decide import HANDLERS
 from share_spark.partition.draft import Draft
-from share_spark.partition.lost import Lost
 from share_spark.partition.request_effects import RequestEffects
 from share_spark.partition.transitions import Event
 from share_spark.testing.memory import InMemoryShareStateStore, InMemoryStateLog
@@ -31,6 +30,7 @@ from share_spark.testing.memory_output import (
 )
 from tests.simulation.delivery import Run, SimulatedDelivery, Task
 from tests.simulation.play import SimulatedWorld, run_seed
+from tests.support.window_forms import ALWAYS, NEVER, columns_from
 
 SEEDS = 200
 BLOCK = 20
@@ -47,11 +47,13 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.parametrize("columns_at", [ALWAYS, NEVER])
 @pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
-def test_all_promises_hold(first: int) -> None:
-    for seed in range(first, first + BLOCK):
-        failure = run_seed(seed)
-        assert not failure, failure
+def test_all_promises_hold(first: int, columns_at: int) -> None:
+    with columns_from(columns_at):
+        for seed in range(first, first + BLOCK):
+            failure = run_seed(seed)
+            assert not failure, failure
 
 
 def test_a_seed_plays_the_same_twice() -> None:
@@ -83,9 +85,8 @@ def failed_appends_are_taken_as_not_done(patch: pytest.MonkeyPatch) -> None:
 
 
 def crashes_archive_all_that_was_in_flight(patch: pytest.MonkeyPatch) -> None:
-    def end_all(outcome: RequestEffects, lost: Sequence[Lost]) -> None:
-        for run, _ in lost:
-            outcome.end_attempt(run, Event.LOCK_EXPIRED)
+    def end_all(outcome: RequestEffects, run: InFlightBatch, _: Loss) -> None:
+        outcome.end_attempt(run, Event.LOCK_EXPIRED)
 
     patch.setattr(release, "lose", end_all)
 
@@ -118,12 +119,10 @@ def _blame(patch: pytest.MonkeyPatch, wrong: Loss) -> None:
     """Attempts that ended so are taken for those of accused records that were alone in the handler."""
     lose = release.lose  # type: ignore[attr-defined]
 
-    def hasty(outcome: RequestEffects, lost: Sequence[Lost]) -> None:
-        guilty = Loss.IN_HANDLER
-        lose(
-            outcome,
-            [(run._replace(doubt=Doubt.ACCUSED), guilty) if loss is wrong else (run, loss) for run, loss in lost],
-        )
+    def hasty(outcome: RequestEffects, run: InFlightBatch, loss: Loss) -> None:
+        if loss is wrong:
+            run, loss = run._replace(doubt=Doubt.ACCUSED), Loss.IN_HANDLER
+        lose(outcome, run, loss)
 
     patch.setattr(release, "lose", hasty)
 
@@ -131,8 +130,8 @@ def _blame(patch: pytest.MonkeyPatch, wrong: Loss) -> None:
 def _replace(patch: pytest.MonkeyPatch, losses: Mapping[Loss, Loss]) -> None:
     lose = release.lose  # type: ignore[attr-defined]
 
-    def mistaken(outcome: RequestEffects, lost: Sequence[Lost]) -> None:
-        lose(outcome, [(run, losses.get(loss, loss)) for run, loss in lost])
+    def mistaken(outcome: RequestEffects, run: InFlightBatch, loss: Loss) -> None:
+        lose(outcome, run, losses.get(loss, loss))
 
     patch.setattr(release, "lose", mistaken)
 

@@ -10,6 +10,8 @@ from share_spark.model.ids import SharePartitionKey
 from share_spark.spark.frames import murmur3
 from share_spark.state.buckets import bucket_numbers, bucket_of
 
+pytestmark = pytest.mark.usefixtures("window_form")
+
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 64])
 def test_every_task_gets_exactly_one_bucket(count: int) -> None:

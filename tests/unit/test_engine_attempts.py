@@ -20,6 +20,8 @@ from share_spark.testing.memory_delivery import Answer, LedgerLostError, WorkerL
 from tests.support.engine_deaths import LOCK_MS, dies, killer_of, recovers, runs
 from tests.support.engine_world import ACCEPT, REJECT, RELEASE, Death, EngineLife, InMemoryGroup, Interruption, at
 
+pytestmark = pytest.mark.usefixtures("window_form")
+
 
 @dataclass
 class BrokenDelivery:

@@ -24,6 +24,8 @@ from tests.support.engine_world import (
 )
 from tests.support.share_partition import KEY, Partition
 
+pytestmark = pytest.mark.usefixtures("window_form")
+
 
 def calls_of(world: InMemoryGroup, since: int) -> list[tuple[int, int]]:
     return [(offset, count) for _, offset, count in world.calls[since:]]

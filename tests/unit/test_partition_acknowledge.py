@@ -9,6 +9,8 @@ from share_spark.model.requests import AcquireMode, ArchivedRange, ArchiveReason
 from share_spark.partition import PartitionLimits
 from tests.support.share_partition import ACCEPT, GAP, REJECT, RELEASE, RENEW, Partition
 
+pytestmark = pytest.mark.usefixtures("window_form")
+
 INVALID_REQUEST = ErrorCode.INVALID_REQUEST
 INVALID_STATE = ErrorCode.INVALID_RECORD_STATE
 OK = ErrorCode.NONE

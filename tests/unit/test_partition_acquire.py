@@ -9,6 +9,8 @@ from share_spark.model.requests import Acquire, AcquireMode, ArchiveReason, LogB
 from share_spark.partition import PartitionLimits, can_acquire, has_available
 from tests.support.share_partition import ACCEPT, RELEASE, Partition
 
+pytestmark = pytest.mark.usefixtures("window_form")
+
 KAFKA = AcquireMode.BATCH_OPTIMIZED
 STRICT = AcquireMode.RECORD_LIMIT
 

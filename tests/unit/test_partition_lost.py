@@ -9,6 +9,8 @@ from share_spark.model.requests import LoseAttempts, Loss, ReleaseMember, Trace,
 from share_spark.partition import PartitionLimits
 from tests.support.share_partition import RELEASE, Partition
 
+pytestmark = pytest.mark.usefixtures("window_form")
+
 LOCK_MS = 30_000
 
 

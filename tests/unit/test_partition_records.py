@@ -20,6 +20,8 @@ from share_spark.partition import (
 )
 from tests.support.share_partition import ACCEPT, KEY, RELEASE, Partition
 
+pytestmark = pytest.mark.usefixtures("window_form")
+
 
 def load(start_offset: int, *batches: tuple[int, int, int, int]) -> Partition:
     partition = Partition()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from share_spark.model.requests import AcquireMode, ArchiveReason
 from share_spark.partition import PartitionLimits, next_deadline_ms
 from tests.support.share_partition import ACCEPT, RELEASE, Partition
+
+pytestmark = pytest.mark.usefixtures("window_form")
 
 KAFKA = AcquireMode.BATCH_OPTIMIZED
 

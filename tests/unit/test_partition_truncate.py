@@ -19,6 +19,8 @@ from share_spark.model.requests import (
 from share_spark.partition import PartitionLimits, decide, evolve, from_kip, restore
 from tests.support.share_partition import ACCEPT, KEY, REJECT, RELEASE, Partition
 
+pytestmark = pytest.mark.usefixtures("window_form")
+
 
 def worked() -> Partition:
     """One run of every state."""

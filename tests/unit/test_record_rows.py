@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from share_spark.model.records import DeliveryState, Doubt, InFlightBatch, Share
 from share_spark.partition import PartitionLimits, evolve
 from share_spark.state.fold import fold_rows
 from share_spark.state.record_rows import RECORD_TYPE, record_array, records_in
+
+pytestmark = pytest.mark.usefixtures("window_form")
 
 KEY = SharePartitionKey("g", "tid", 0)
 COUNTS = st.integers(0, 2**15 - 1)
