@@ -12,13 +12,22 @@ import pyarrow as pa
 from share_spark.engine.step import PartitionInput, PartitionOutcome
 from share_spark.model.ids import SharePartitionKey
 from share_spark.partition import SharePartition
+from share_spark.partition.columns import COLUMNS_FROM
 from share_spark.spark.python_worker import cycles_ignored
 from share_spark.state.advancing import Advanced, StepTerms, advanced, begun
 from share_spark.state.buckets import HEADER, STATE, bucket_of, frame_rows, key_text
 from share_spark.state.record_rows import record_array
 
-MOST_WEIGHT = 10_000
-"""Above this the state belongs to the executors: one Python process then takes longer than a Spark job."""
+MOST_WEIGHT = 200_000
+"""Above this the state belongs to the executors: a micro-batch that touches all of it takes one Python process a second,
+and a Spark job over it less. Some 1,500,000 ranges of few share-partitions, or 10,000 share-partitions."""
+
+
+def weight_of(share_partitions: int, ranges: int) -> int:
+    """What a micro-batch that touches all of a state takes, in units of five microseconds (``python -m tests.bench
+    window``): 20 for each share-partition; one for a range, and an eighth where there are so many that they are
+    columns."""
+    return 20 * share_partitions + min(ranges, COLUMNS_FROM * share_partitions) + ranges // 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +49,8 @@ class DriverStates:
 
     @property
     def weight(self) -> int:
-        """What a micro-batch may have to go through at most."""
-        return len(self.states) + self.ranges
+        """What a micro-batch takes at most."""
+        return weight_of(len(self.states), self.ranges)
 
     def advance(self, partition_inputs: Mapping[SharePartitionKey, PartitionInput], terms: StepTerms) -> DriverAdvance:
         """One micro-batch; the states here stay as they are."""

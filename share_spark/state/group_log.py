@@ -102,11 +102,12 @@ class GroupLog:
         except UnknownTableError as reason:
             _log.debug("%s is read by Spark: %s", self.table, reason)
             return None
-        self.refuse_damaged(tail, pc.max(rows.column("batch_id")).as_py())
+        last = pc.max(rows.column("batch_id")).as_py()
+        self.refuse_damaged(tail, -1 if last is None else last)
         return rows
 
-    def refuse_damaged(self, tail: LogTail, last_batch_id: int | None) -> None:
-        """``last_batch_id``: the last micro-batch of which there are rows. Raises StateError."""
+    def refuse_damaged(self, tail: LogTail, last_batch_id: int) -> None:
+        """``last_batch_id``: the last micro-batch of which there are rows, -1 if there are none. Raises StateError."""
         if last_batch_id != tail.last.batch_id:
             raise StateError(
                 f"{self.table} is damaged: micro-batch {tail.last.batch_id} of group {self.group_id!r} "

@@ -31,7 +31,7 @@ from share_spark.spark.threads import running_query_id
 from share_spark.state.advancing import StepTerms
 from share_spark.state.buckets import OUTCOME, STATE, Advance, bucket_numbers, bucket_of, outcomes_in, summaries_in
 from share_spark.state.commits import CommitNote
-from share_spark.state.driver_states import MOST_WEIGHT, DriverAdvance, DriverStates
+from share_spark.state.driver_states import MOST_WEIGHT, DriverAdvance, DriverStates, weight_of
 from share_spark.state.fold import fold_rows
 from share_spark.state.group_log import GroupLog
 from share_spark.state.live_frame import (
@@ -173,7 +173,7 @@ class DeltaShareStateStore:
         summaries, end = summaries_in(payloads_in(frame, OUTCOME))
         log.refuse_damaged(tail, end.batch_id)
         live = LiveState(frame=frame)
-        if len(summaries) + end.ranges <= most_on_driver:
+        if weight_of(len(summaries), end.ranges) <= most_on_driver:
             live = _on_driver(live)
             unpersist(frame)
         return _Loaded(live, summaries)
@@ -215,7 +215,7 @@ class DeltaShareStateStore:
             rows=lambda query_id: record_rows(frame, note, query_id),
             outcomes=outcomes,
             ranges=written.ranges,
-            weight=written.ranges + written.records if function.terms.snapshot_all else None,
+            weight=weight_of(written.records, written.ranges) if function.terms.snapshot_all else None,
         )
 
     def commit(self) -> None:

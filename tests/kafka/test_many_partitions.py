@@ -63,7 +63,8 @@ def test_each_record_of_200_partitions_is_accepted_once(
     expected = [(at, off, 2 if released_once(off) else 1) for at in range(PARTITIONS) for off in range(each)]
     assert sorted(map(tuple, rows)) == expected
     again = sum(released_once(off) for _, off, _ in expected)
-    assert sum(batch.acquired for batch in progress) == RECORDS + again
+    # On a busy machine the budget of time ends before 200 partitions are opened: the rest is acquired again.
+    assert sum(batch.acquired - batch.not_entered for batch in progress) == RECORDS + again
     assert sum(batch.accepted for batch in progress) == RECORDS
     assert sum(batch.archived for batch in progress) == 0
     ends = read_state(spark, str(tmp_path / "state"), "broad").select(

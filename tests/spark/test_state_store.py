@@ -41,6 +41,8 @@ def test_the_state_moves_to_the_executors_and_back(
 ) -> None:
     """As it grows and shrinks; what it says is what a group says whose state never moves."""
     monkeypatch.setattr(DeltaWorld, "most_on_driver", 12)
+    for module in ("driver_states", "state_store"):
+        monkeypatch.setattr(f"share_spark.state.{module}.weight_of", lambda *counts: sum(counts))
     rounds, places = [0], []
 
     def handler(_topic: str, _partition: int, offset: int, _count: int) -> Any:
