@@ -16,18 +16,21 @@ from share_spark.state.commits import CommitNote
 from share_spark.state.log_rows import LOG_SCHEMA
 from share_spark.state.record_rows import CLAIM
 
-MOST_BYTES = 8 << 20
-"""Of the files of a segment: about a million ranges, some seconds in Python. Spark reads larger ones in parallel."""
+MOST_BYTES = 16 << 20
+"""Of the files of a segment. Spark reads larger ones in parallel."""
+
+MOST_RANGES = 2_000_000
+"""In them: about a second in Python."""
 
 
-def rows_that_count(log: TableLog, directory: str, valid: CommitNote, most_bytes: int = MOST_BYTES) -> pa.Table:
+def rows_that_count(log: TableLog, directory: str, valid: CommitNote) -> pa.Table:
     """The records (LOG_SCHEMA) up to ``valid``, the last commit of the group that counts, in the order of the
     micro-batches; no claims. ``log`` keeps files. Raises UnknownTableError: only Spark can, or should, read them."""
     wanted = {"group_id": valid.group_id, "segment": str(valid.segment)}
     if not log.keeps_files:
         raise UnknownTableError("the table has many files")
     files = {path: file for path, file in log.active.items() if dict(file.values) == wanted}
-    if sum(file.size for file in files.values()) > most_bytes:
+    if sum(file.size for file in files.values()) > MOST_BYTES:
         raise UnknownTableError("the segment is large")
     if not all(file.is_whole for file in files.values()):
         raise UnknownTableError("rows of its files are deleted")
@@ -37,10 +40,21 @@ def rows_that_count(log: TableLog, directory: str, valid: CommitNote, most_bytes
 
 
 def _tables(log: TableLog, directory: str, paths: Iterable[str]) -> Iterator[pa.Table]:
+    ranges = 0
     for path in paths:
         if ":/" in path or path.startswith("/"):
             raise UnknownTableError("it has files of another table")
         content = log.files.storage.read(f"{directory.rstrip('/')}/{unquote(path)}")
         if content is None:
             raise UnknownTableError(f"its file {path} is gone")
-        yield pq.read_table(io.BytesIO(content)).select(LOG_SCHEMA.names).cast(LOG_SCHEMA)
+        file = pq.ParquetFile(io.BytesIO(content))
+        ranges += _most_values(file.metadata)
+        if ranges > MOST_RANGES:
+            raise UnknownTableError("the segment has many ranges")
+        yield file.read(LOG_SCHEMA.names).cast(LOG_SCHEMA)
+
+
+def _most_values(metadata: pq.FileMetaData) -> int:
+    """Of the column that has most, which is one of a list of ranges."""
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    return sum(max(group.column(number).num_values for number in range(group.num_columns)) for group in groups)

@@ -19,8 +19,8 @@ from share_spark.state.buckets import HEADER, STATE, bucket_of, frame_rows, key_
 from share_spark.state.record_rows import record_array
 
 MOST_WEIGHT = 200_000
-"""Above this the state belongs to the executors: a micro-batch that touches all of it takes one Python process a second,
-and a Spark job over it less. Some 1,500,000 ranges of few share-partitions, or 10,000 share-partitions."""
+"""Above this the state belongs to the executors: a micro-batch that touches all of it takes one Python process a
+second, and a Spark job over it less. Some 1,500,000 ranges of few share-partitions, or 10,000 share-partitions."""
 
 
 def weight_of(share_partitions: int, ranges: int) -> int:

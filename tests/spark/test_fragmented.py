@@ -42,8 +42,11 @@ def test_large_updates_end_a_segment(spark: SparkSession, tmp_path: Path) -> Non
     assert dict(world.engine().engine._summaries) == dict(engine.engine._summaries)
 
 
-def test_a_long_fragmented_segment_is_restored_in_little_memory(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_long_fragmented_segment_is_restored_in_little_memory(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """1,215,000 ranges in updates, of which no more than a batch of rows are Python objects at a time."""
+    monkeypatch.setattr("share_spark.state.direct_rows.MOST_RANGES", 100_000)
     location = Location.parse(str(tmp_path / "state"))
     write_segment(spark, location, partitions=PARTITIONS, ranges=RANGES, updates=UPDATES)
     settings = spark.conf.getAll
