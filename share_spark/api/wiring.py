@@ -93,14 +93,15 @@ def _engine(
     topics = SubscribedTopics(
         group_id=spec.group_id, topics=spec.topics, log=log, reset=config.offset_reset, clock=wall_clock_ms
     )
-    target = _dead_letters(spec)
-    letters: DeadLetterSink = NoDeadLetters(spark=spec.spark)
-    if target is not None:
-        letters = BackgroundDeadLetters(sink=SparkDeadLetters(spark=spec.spark, log=log, target=target))
     handler = spec.required_handler
     if handler.timeout_ms is None and handler.kind is not HandlerKind.FRAME:
         handler = replace(handler, timeout_ms=config.delivery_timeout_ms)
     delivery = SparkDelivery(spark=spec.spark, log=log, handler=handler, budget_ms=config.delivery_budget_ms)
+    target = _dead_letters(spec)
+    letters: DeadLetterSink = NoDeadLetters(spark=spec.spark)
+    if target is not None:
+        sink = SparkDeadLetters(spark=spec.spark, log=log, target=target, kept=delivery.kept_records)
+        letters = BackgroundDeadLetters(sink=sink)
     ports = Ports(
         topics=topics,
         store=store,

@@ -33,7 +33,7 @@ from pyspark.sql.types import StructField, StructType
 
 from share_spark.delivery.acquired_records import acquired_records, task_markers
 from share_spark.delivery.frame import RUN_TYPE, frame_runs, settled
-from share_spark.delivery.kept_rows import MOST_BYTES, KeptInput, KeptPlace, KeptRows
+from share_spark.delivery.kept_rows import MOST_BYTES, KeptInput, KeptPlace, KeptRows, Wanted
 from share_spark.delivery.ledger import CallStatus, LedgerEntries
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.result import DeliveryResult, decoded, held, read_once
@@ -125,6 +125,10 @@ class SparkDelivery:
     def outputs(self) -> DataFrame | Sequence[DataFile] | None:
         """The output rows of the last delivery, as a frame or in files; None if there are none."""
         return self._result.files or self._result.outputs
+
+    def kept_records(self, wanted: Wanted) -> pa.Table | None:
+        """All of ``wanted`` (RECORD_COLUMNS and ``number``) as the workers have kept them; None if they have not."""
+        return self._kept.records(wanted)
 
     def _records(self, rest: Sequence[AcquiredSpan], kept: KeptInput | None, tasks: int) -> DataFrame:
         """Those of the topic log, and a marker in each task that takes records from files; these tasks come first."""

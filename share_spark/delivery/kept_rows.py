@@ -1,5 +1,6 @@
-"""Released records stay with the workers: a task writes those that its handler released to a file, and the delivery
-that acquires them again takes them from there instead of reading the topic log through.
+"""Records that are not accepted stay with the workers: a task writes those that its handler released or rejected to a
+file. The delivery that acquires them again, and their dead letters, take them from there instead of reading the topic
+log through.
 
     delivery 1   acquired   [0 ........................................ 999,999]     read from the topic log
                  released       [7]      [30]          [81][82]                      each task writes a file of them
@@ -44,6 +45,20 @@ OF_ONE_DELIVERY = ("delivery_count", TASK_COLUMN)
 """Columns of a record that are others when it is delivered again."""
 
 
+_HEADER: list[Any] = [("key", pa.string()), ("value", pa.binary())]
+_RECORD: list[Any] = [
+    ("topic", pa.string()),
+    ("partition", pa.int32()),
+    ("offset", pa.int64()),
+    ("timestamp", pa.timestamp("us", "UTC")),
+    ("key", pa.binary()),
+    ("value", pa.binary()),
+    ("headers", pa.list_(pa.struct(_HEADER))),
+]
+RECORD_SCHEMA = pa.schema(_RECORD)
+"""``ports.RECORD_COLUMNS`` as they come to Python."""
+
+
 class KeptFile(NamedTuple):
     """What a task has kept: ``rows`` records."""
 
@@ -63,7 +78,7 @@ class KeptPlace(NamedTuple):
 
 @dataclass(slots=True)
 class KeptWriter:
-    """The file of one run of a task; made with the first released record. Beyond ``most_bytes`` nothing is kept."""
+    """The file of one run of a task; made with its first record. Beyond ``most_bytes`` nothing is kept."""
 
     place: KeptPlace
     _path: Path | None = None
@@ -72,14 +87,14 @@ class KeptWriter:
     _bytes: int = 0
 
     def add(self, batch: pa.RecordBatch, answers: Answers) -> None:
-        """Of the records of ``batch`` those that are released."""
+        """Of the records of ``batch`` those that are released or rejected."""
         if self._bytes > self.place.most_bytes:
             return
-        is_released = answers.codes == Ack.RELEASE
-        if not is_released.any():
+        is_wanted = (answers.codes == Ack.RELEASE) | (answers.codes == Ack.REJECT)
+        if not is_wanted.any():
             return
         columns = [name for name in batch.schema.names if name not in OF_ONE_DELIVERY]
-        kept = batch.select(columns).filter(pa.array(is_released))
+        kept = batch.select(columns).filter(pa.array(is_wanted))
         self._bytes += kept.nbytes
         if self._bytes > self.place.most_bytes:
             self.discard()
@@ -109,13 +124,17 @@ class KeptWriter:
             self._writer = None
 
 
+Wanted = Mapping[TopicPartition, tuple[Offsets, npt.NDArray[np.int32]]]
+"""Offsets by topic-partition, each with a number above 0."""
+
+
 class KeptPart(NamedTuple):
-    """Records of kept files that one delivery takes from them. ``topic``: of all records of the files, None if they say
-    so themselves. By topic-partition: their offsets, and their delivery counts."""
+    """Records that are taken from kept files. ``topic``: of all records of the files, None if they say so themselves.
+    ``wanted``: with their delivery counts."""
 
     files: tuple[str, ...]
     topic: str | None
-    wanted: Mapping[TopicPartition, tuple[Offsets, npt.NDArray[np.int32]]]
+    wanted: Wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +151,10 @@ class KeptInput:
         for part in self.parts:
             for file in part.files:
                 for batch in _batches_in(file):
-                    found = _taken(batch, part, task, self.tasks)
-                    if found.num_rows:
-                        yield _in_schema(found, part.topic, schema)
+                    rows, counts = _rows_of(batch, part, task, self.tasks)
+                    if len(rows):
+                        taken = batch.take(rows).append_column("delivery_count", pa.array(counts))
+                        yield _in_schema(taken, part.topic, schema)
 
 
 def _batches_in(file: str) -> Iterator[pa.RecordBatch]:
@@ -144,18 +164,20 @@ def _batches_in(file: str) -> Iterator[pa.RecordBatch]:
             yield reader.get_batch(number)
 
 
-def _taken(batch: pa.RecordBatch, part: KeptPart, task: int, tasks: int) -> pa.RecordBatch:
-    """The wanted records, of them every ``tasks``-th, with ``delivery_count``. Which these are follows from the files
-    and ``wanted`` alone, so that a repeat of the task finds the same."""
+def _rows_of(
+    batch: pa.RecordBatch, part: KeptPart, task: int = 0, tasks: int = 1
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:
+    """The wanted records, of them every ``tasks``-th, with their numbers. Which these are follows from the files and
+    ``wanted`` alone, so that a repeat of the task finds the same."""
     offsets = batch.column("offset").to_numpy()
-    counts = np.zeros(len(offsets), np.int32)
-    for at, (wanted, delivery_counts) in part.wanted.items():
+    found = np.zeros(len(offsets), np.int32)
+    for at, (wanted, numbers) in part.wanted.items():
         rows = np.flatnonzero(_is_of(batch, at, part.topic))
         index = np.minimum(np.searchsorted(wanted, offsets[rows]), len(wanted) - 1)
         is_wanted = wanted[index] == offsets[rows]
-        counts[rows[is_wanted]] = delivery_counts[index[is_wanted]]
-    rows = np.flatnonzero(counts)[task::tasks]
-    return batch.take(rows).append_column("delivery_count", pa.array(counts[rows]))
+        found[rows[is_wanted]] = numbers[index[is_wanted]]
+    rows = np.flatnonzero(found)[task::tasks]
+    return rows, found[rows]
 
 
 def _is_of(batch: pa.RecordBatch, at: TopicPartition, topic: str | None) -> npt.NDArray[np.bool_]:
@@ -184,10 +206,12 @@ def _in_schema(found: pa.RecordBatch, topic: str | None, schema: pa.Schema) -> p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptDelivery:
-    """Files of one delivery, and which of their records have not been acquired again."""
+    """Files of one delivery. ``held``: the offsets in them; ``waiting``: those that were released, and have not been
+    acquired again."""
 
     files: tuple[str, ...]
     topic: str | None
+    held: Mapping[TopicPartition, Offsets]
     waiting: Mapping[TopicPartition, Offsets]
 
     def exists(self) -> bool:
@@ -207,11 +231,11 @@ class KeptRows:
     _deliveries: list[KeptDelivery] = field(default_factory=list)
 
     def add(self, files: Sequence[KeptFile], topic: str | None, answers: Iterable[AcknowledgedSpan]) -> None:
-        """What a delivery has left. Used only if all that it released was kept."""
-        released = {one.partition: _offsets(one.ranges[one.ranges[:, ANSWER] == Ack.RELEASE]) for one in answers}
-        waiting = {at: offsets for at, offsets in released.items() if len(offsets)}
-        kept = KeptDelivery(files=tuple(file.path for file in files), topic=topic, waiting=waiting)
-        if sum(file.rows for file in files) != sum(map(len, waiting.values())):
+        """What a delivery has left. Used only if all that it released or rejected was kept."""
+        said = list(answers)
+        waiting, held = _offsets_by(said, Ack.RELEASE), _offsets_by(said, Ack.RELEASE, Ack.REJECT)
+        kept = KeptDelivery(files=tuple(file.path for file in files), topic=topic, held=held, waiting=waiting)
+        if sum(file.rows for file in files) != sum(map(len, held.values())):
             kept.remove()
         elif files:
             self._deliveries.append(kept)
@@ -230,8 +254,19 @@ class KeptRows:
         return rest, KeptInput(parts=tuple(parts), tasks=tasks) if parts else None
 
     def drop_used(self) -> None:
-        """Remove the files of which all records have been acquired again: their delivery is over."""
+        """Remove the files that nothing waits for any more: the delivery of their records is over."""
         self._drop([one for one in self._deliveries if not one.waiting])
+
+    def records(self, wanted: Wanted) -> pa.Table | None:
+        """All of ``wanted`` (RECORD_COLUMNS and ``number``), in any order; None if not all of them are here."""
+        found, missing = list[pa.RecordBatch](), dict(wanted)
+        for one in reversed(self._deliveries):
+            here = _present(missing, one.held) if one.exists() else {}
+            if here:
+                found += _numbered_records(KeptPart(one.files, one.topic, here))
+                missing = _absent(missing, one.held)
+        is_complete = not missing and all(RECORD_SCHEMA.names == batch.schema.names[:-1] for batch in found)
+        return pa.Table.from_batches(found) if found and is_complete else None
 
     def clear(self) -> None:
         """Remove all."""
@@ -284,6 +319,32 @@ def _without(
 ) -> dict[TopicPartition, Offsets]:
     left = {at: np.setdiff1d(offsets, taken[at][0]) if at in taken else offsets for at, offsets in waiting.items()}
     return {at: offsets for at, offsets in left.items() if len(offsets)}
+
+
+def _offsets_by(said: Sequence[AcknowledgedSpan], *answers: Ack) -> dict[TopicPartition, Offsets]:
+    """The offsets with one of these answers, where there are any."""
+    found = {one.partition: _offsets(one.ranges[np.isin(one.ranges[:, ANSWER], answers)]) for one in said}
+    return {at: offsets for at, offsets in found.items() if len(offsets)}
+
+
+def _present(wanted: Wanted, held: Mapping[TopicPartition, Offsets]) -> Wanted:
+    return _chosen(wanted, {at: np.isin(offsets, held.get(at, _NONE)) for at, (offsets, _) in wanted.items()})
+
+
+def _absent(wanted: Wanted, held: Mapping[TopicPartition, Offsets]) -> dict[TopicPartition, Any]:
+    return _chosen(wanted, {at: ~np.isin(offsets, held.get(at, _NONE)) for at, (offsets, _) in wanted.items()})
+
+
+def _chosen(wanted: Wanted, masks: Mapping[TopicPartition, npt.NDArray[np.bool_]]) -> dict[TopicPartition, Any]:
+    return {at: (wanted[at][0][mask], wanted[at][1][mask]) for at, mask in masks.items() if mask.any()}
+
+
+def _numbered_records(part: KeptPart) -> Iterator[pa.RecordBatch]:
+    for batch in (batch for file in part.files for batch in _batches_in(file)):
+        rows, numbers = _rows_of(batch, part)
+        if len(rows):
+            schema = pa.schema([field for field in RECORD_SCHEMA if field.name in (*batch.schema.names, "topic")])
+            yield _in_schema(batch.take(rows), part.topic, schema).append_column("number", pa.array(numbers))
 
 
 def _offsets(ranges: Ranges) -> Offsets:

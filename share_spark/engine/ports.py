@@ -14,6 +14,7 @@ from share_spark.model.errors import ShareError
 from share_spark.model.ids import BatchStamp, LogEnds, SharePartitionKey, TopicPartition
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
 
@@ -338,9 +339,9 @@ def is_committed(announced: BatchStamp, last_counted: BatchStamp, *, withdrawn: 
 class DeadLetterTarget(Protocol):
     """A topic or table that takes dead letters with their content."""
 
-    def write(self, spark: SparkSession, claim: Claim, stamp: BatchStamp, letters: DataFrame) -> None:
+    def write(self, spark: SparkSession, claim: Claim, stamp: BatchStamp, letters: DataFrame | pa.Table) -> None:
         """Write one dead letter per row of ``letters`` (RECORD_COLUMNS, delivery_count int, reason string, error
-        string). A table takes those of one stamp once. Raises DeadLetterError."""
+        string), a table if there are few. A table takes those of one stamp once. Raises DeadLetterError."""
         ...
 
 

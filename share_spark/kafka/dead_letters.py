@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import functions as F
 
 from share_spark.kafka.broker_admin import BrokerAdmin
@@ -52,11 +53,12 @@ class KafkaDeadLetters:
             raise DeadLetterError(f"dead-letter {error}") from None
         self._checked = True
 
-    def write(self, spark: SparkSession, claim: Claim, stamp: BatchStamp, letters: DataFrame) -> None:  # noqa: ARG002
+    def write(self, spark: SparkSession, claim: Claim, stamp: BatchStamp, letters: DataFrame | pa.Table) -> None:  # noqa: ARG002
         """One record per row of ``letters``; see DeadLetterTarget. Raises DeadLetterError."""
         if not self._checked:
             self.check(spark)
-        records = letters.select("key", "value", _headers(claim.group_id).alias("headers"))
+        frame = spark.createDataFrame(letters) if isinstance(letters, pa.Table) else letters
+        records = frame.select("key", "value", _headers(claim.group_id).alias("headers"))
         writer = records.write.format("kafka").mode("append").options(**self._options.spark_sink())
         try:
             writer.option("topic", self._topic).save()

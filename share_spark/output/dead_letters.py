@@ -8,12 +8,15 @@ are written in order, since Delta skips a lower number after a higher one; the t
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql import functions as F
 
 from share_spark.delivery.output_file import written_files
 from share_spark.delta.app_transactions import NONE, AppTransactions
+from share_spark.delta.data_file import DataFile
 from share_spark.delta.direct_append import DirectAppends, MovedError
 from share_spark.delta.location import Location
 from share_spark.engine.ports import RECORD_COLUMNS, Claim
@@ -63,15 +66,14 @@ class DeltaDeadLetters:
             raise self._failed(error) from error
         self._checked = True
 
-    def write(self, spark: SparkSession, claim: Claim, stamp: BatchStamp, letters: DataFrame) -> None:
+    def write(self, spark: SparkSession, claim: Claim, stamp: BatchStamp, letters: DataFrame | pa.Table) -> None:
         """One row per row of ``letters``, in one append; see DeadLetterTarget. DeadLetterError."""
         if not self._checked:
             self.check(spark)
-        rows = letters.withColumns({"group_id": F.lit(claim.group_id), "archived_at": F.current_timestamp()})
         app_id = f"share_spark/dead letters/{claim.group_id}@{claim.log_id}"
         fault: Exception | None = None
         try:
-            self._append(spark, rows.select(*_names()), app_id, stamp)
+            self._append(spark, _letter_rows(letters, claim.group_id), app_id, stamp)
         except _APPEND_ERRORS as error:
             fault = error
         # After an error the append may have been committed all the same, and Delta skips a number below the table's
@@ -79,22 +81,22 @@ class DeltaDeadLetters:
         if self._latest(spark, app_id) < stamp.number:
             raise self._failed(fault or RuntimeError("the append is not in its log")) from fault
 
-    def _append(self, spark: SparkSession, rows: DataFrame, app_id: str, stamp: BatchStamp) -> None:
+    def _append(self, spark: SparkSession, rows: DataFrame | pa.Table, app_id: str, stamp: BatchStamp) -> None:
         try:
             appends = self._appends = self._appends or DirectAppends.of_files(spark, self._location.directory(spark))
             self._append_files(appends, rows, app_id, stamp)
         except NotImplementedError as reason:
             _log.info("%s: appended to by Spark, which takes longer: %s", self, reason)
-            self._location.append(rows, {"txnAppId": app_id, "txnVersion": str(stamp.number)})
+            frame = spark.createDataFrame(rows) if isinstance(rows, pa.Table) else rows
+            self._location.append(frame, {"txnAppId": app_id, "txnVersion": str(stamp.number)})
 
-    def _append_files(self, appends: DirectAppends, rows: DataFrame, app_id: str, stamp: BatchStamp) -> None:
+    def _append_files(self, appends: DirectAppends, rows: DataFrame | pa.Table, app_id: str, stamp: BatchStamp) -> None:
         """Nothing if the letters of this stamp, or of a later one, are there. Raises MovedError if they have come
         meanwhile."""
         appends.log.refresh()
         if appends.log.transactions.get(app_id, NONE) < stamp.number:
-            directory = appends.directory_for_workers
-            assert directory is not None, "opened for files of workers"
-            appends.commit(written_files(rows, directory), transactions={app_id: stamp.number})
+            files = [appends.write(rows, {})] if isinstance(rows, pa.Table) else _written_by_workers(appends, rows)
+            appends.commit(files, transactions={app_id: stamp.number})
 
     def _latest(self, spark: SparkSession, app_id: str) -> int:
         """The number of the last letters. One that is higher than ours is a successor's, which has written ours first:
@@ -119,6 +121,21 @@ class DeltaDeadLetters:
         return DeadLetterError(f"dead-letter table {self._location}: {first_line(error)}")
 
 
-def _names() -> list[str]:
-    record = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
-    return ["group_id", *record, "delivery_count", "reason", "error", "archived_at"]
+def _written_by_workers(appends: DirectAppends, rows: DataFrame) -> list[DataFile]:
+    directory = appends.directory_for_workers
+    assert directory is not None, "opened for files of workers"
+    return written_files(rows, directory)
+
+
+_NAMES = [column.split(" ")[0] for column in COLUMNS.split(", ")]
+
+
+def _letter_rows(letters: DataFrame | pa.Table, group_id: str) -> DataFrame | pa.Table:
+    """COLUMNS."""
+    if isinstance(letters, pa.Table):
+        now: Any = pa.scalar(datetime.now(UTC), pa.timestamp("us", "UTC"))
+        added: dict[str, Any] = {"group_id": pa.scalar(group_id), "archived_at": now}
+        for name, value in added.items():
+            letters = letters.append_column(name, pa.repeat(value, letters.num_rows))
+        return letters.select(_NAMES)
+    return letters.withColumns({"group_id": F.lit(group_id), "archived_at": F.current_timestamp()}).select(*_NAMES)

@@ -3,79 +3,45 @@ target. Nothing here decides anything about a record."""
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from share_spark.delivery.acquired_records import acquired_records
-from share_spark.delta.journal import DEAD_LETTERS, WAITING_LETTERS, Journal
-from share_spark.engine.pending import letters_below
+from share_spark.delivery.kept_rows import Wanted
+from share_spark.delta.journal import Journal
 from share_spark.engine.ports import (
     Claim,
     DeadLetter,
     DeadLetterTarget,
     NumberedSpan,
     TopicLog,
-    is_committed,
 )
 from share_spark.engine.ranges import NumberedRanges
 from share_spark.model.errors import DeadLetterError, ShareError
 from share_spark.model.ids import BatchStamp, TopicPartition
+from share_spark.output.letter_journals import WITHDRAWN, LetterJournals, entry_of, is_withdrawn, letters_in
 from share_spark.spark.errors import first_line
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 _log = logging.getLogger(__name__)
 
+_MOST_KEPT, _MOST_KEPT_BYTES = 50_000, 16 << 20
+"""Records of a micro-batch's dead letters that are kept in memory until they are written; more are read again."""
+
 _MOST_WAITING = 16
 """Micro-batches whose dead letters may wait to be written."""
-
-
-@dataclass(frozen=True, slots=True)
-class LetterJournals:
-    """``announced``: by engines that may still write it; an entry that is withdrawn begins with that word. ``waiting``:
-    of dead engines, committed and not written yet. Apart from each other, since a frozen engine that wakes up may still
-    change what it has announced."""
-
-    announced: Journal
-    waiting: Journal
-
-    @classmethod
-    def of(cls, spark: SparkSession, claim: Claim) -> LetterJournals:
-        """Beside the state."""
-        purposes = (DEAD_LETTERS, WAITING_LETTERS)
-        return cls(*(Journal(spark, claim.directory, purpose, claim.group_id) for purpose in purposes))
-
-    def truncate(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Take the offsets from ``ends`` on out of every entry."""
-        for journal in (self.announced, self.waiting) if ends else ():
-            for stamp in journal.stamps():
-                entry = journal.read(stamp)
-                if entry is not None and (kept := _truncated(entry, ends)) != entry:
-                    journal.put(stamp, kept)
-
-    def settle(self, writer_epoch: int, last_counted: BatchStamp) -> list[BatchStamp]:
-        """Judge what engines below ``writer_epoch`` have announced. Returns what waits of them, oldest first."""
-        for stamp in self.announced.stamps():
-            if stamp.writer_epoch < writer_epoch:
-                self._settle(stamp, last_counted)
-        return [stamp for stamp in self.waiting.stamps() if stamp.writer_epoch < writer_epoch]
-
-    def _settle(self, stamp: BatchStamp, last_counted: BatchStamp) -> None:
-        """Kept before it is removed: if we die in between, the next engine judges it again, and alike."""
-        announced = self.announced.read(stamp)
-        if announced is not None and is_committed(stamp, last_counted, withdrawn=_is_withdrawn(announced)):
-            self.waiting.put(stamp, announced.removeprefix(_WITHDRAWN))
-        self.announced.remove(stamp)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -208,28 +174,41 @@ class _LetterWriter(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class SparkDeadLetters:
-    """Dead-letter port: reads the archived records once more, adds the reasons, passes them to the target.
+    """Dead-letter port: finds the archived records, adds the reasons, passes them to the target.
 
-    ``LetterJournals`` hold what is announced until it is written.
+    ``LetterJournals`` hold what is announced until it is written. ``kept``: records that workers have kept; others, and
+    those of engines before, are read from the topic log once more.
     """
 
     spark: SparkSession
     log: TopicLog
     target: DeadLetterTarget
+    kept: Callable[[Wanted], pa.Table | None] = lambda _: None
     _writer: _LetterWriter | None = None
+    _found: dict[BatchStamp, pa.Table] = field(default_factory=dict)
 
     def announce(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
         """One journal entry. Raises DeadLetterError."""
         with _as_dead_letter_error():
-            self._claimed.journals.announced.put(stamp, _entry_of(letters))
+            self._claimed.journals.announced.put(stamp, entry_of(letters))
+            self._keep(stamp, letters)
+
+    def _keep(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
+        """Their records, while the workers have them still."""
+        self._found.pop(stamp, None)
+        if sum(letter.last_offset - letter.first_offset + 1 for letter in letters) > _MOST_KEPT:
+            return
+        records = self.kept(_wanted(letters))
+        if records is not None and records.nbytes <= _MOST_KEPT_BYTES:
+            self._found[stamp] = _with_reasons(records, letters)
 
     def withdraw(self, stamp: BatchStamp) -> None:
         """The same entry, marked. Raises DeadLetterError."""
         with _as_dead_letter_error():
             journal = self._claimed.journals.announced
             announced = journal.read(stamp)
-            if announced is not None and not _is_withdrawn(announced):
-                journal.put(stamp, _WITHDRAWN + announced)
+            if announced is not None and not is_withdrawn(announced):
+                journal.put(stamp, WITHDRAWN + announced)
 
     def write(self, stamp: BatchStamp) -> None:
         """Raises DeadLetterError. Records that are gone from the log have nothing to write and are left out."""
@@ -243,6 +222,7 @@ class SparkDeadLetters:
 
     def truncate(self, ends: Mapping[TopicPartition, int]) -> None:
         """Raises DeadLetterError."""
+        self._found.clear()
         with _as_dead_letter_error():
             self._claimed.journals.truncate(ends)
 
@@ -272,19 +252,25 @@ class SparkDeadLetters:
         entries = [(stamp, entry) for stamp in stamps if (entry := journal.read(stamp)) is not None]
         if not entries:
             return
-        self._write(entries[-1][0], [letter for _, entry in entries for letter in _letters_in(entry)])
+        found = [self._found[stamp] for stamp, _ in entries if stamp in self._found]
+        if len(found) == len(entries):
+            letters: DataFrame | pa.Table = pa.concat_tables(found)
+        else:
+            letters = self._read([letter for _, entry in entries for letter in letters_in(entry)])
+        self.target.write(self.spark, self._claimed.claim, entries[-1][0], letters)
         for stamp, _ in entries:
             journal.remove(stamp)
+            self._found.pop(stamp, None)
 
-    def _write(self, stamp: BatchStamp, reasons: Sequence[DeadLetter]) -> None:
+    def _read(self, reasons: Sequence[DeadLetter]) -> DataFrame:
+        """From the topic log."""
         spans = [NumberedSpan(at, ranges) for at, ranges in _numbered(reasons).items()]
         records = acquired_records(
             self.spark, self.log, spans, tasks=self.spark.sparkContext.defaultParallelism, third="letter"
         )
         notes = [(n, at.delivery_count, at.reason, at.error) for n, at in enumerate(reasons)]
         table = self.spark.createDataFrame(notes, "letter int, delivery_count int, reason string, error string")
-        letters = records.join(F.broadcast(table), "letter").drop("letter")
-        self.target.write(self.spark, self._claimed.claim, stamp, letters)
+        return records.join(F.broadcast(table), "letter").drop("letter")
 
     @property
     def _claimed(self) -> _LetterWriter:
@@ -292,34 +278,31 @@ class SparkDeadLetters:
         return self._writer
 
 
-def _entry_of(letters: Sequence[DeadLetter]) -> bytes:
-    return json.dumps([_to_row(letter) for letter in letters]).encode()
+def _wanted(letters: Sequence[DeadLetter]) -> Wanted:
+    """Each offset with the number of its letter, from 1."""
+    found: dict[TopicPartition, list[tuple[int, int]]] = {}
+    for number, letter in enumerate(letters, 1):
+        offsets = range(letter.first_offset, letter.last_offset + 1)
+        found.setdefault(letter.partition, []).extend((offset, number) for offset in offsets)
+    arrays = {at: np.array(sorted(pairs), np.int64) for at, pairs in found.items()}
+    return {at: (pairs[:, 0], pairs[:, 1].astype(np.int32)) for at, pairs in arrays.items()}
 
 
-def _letters_in(entry: bytes) -> list[DeadLetter]:
-    return [_from_row(row) for row in json.loads(entry.removeprefix(_WITHDRAWN))]
-
-
-def _truncated(entry: bytes, ends: Mapping[TopicPartition, int]) -> bytes:
-    kept = _entry_of(letters_below(ends, _letters_in(entry)))
-    return _WITHDRAWN + kept if _is_withdrawn(entry) else kept
-
-
-def _to_row(letter: DeadLetter) -> list[Any]:
-    partition, *rest = letter
-    return [partition.topic, partition.partition, *rest]
-
-
-def _from_row(row: list[Any]) -> DeadLetter:
-    topic, partition, *rest = row
-    return DeadLetter(TopicPartition(topic, partition), *rest)
-
-
-_WITHDRAWN = b"withdrawn\n"
-
-
-def _is_withdrawn(announced: bytes) -> bool:
-    return announced.startswith(_WITHDRAWN)
+def _with_reasons(records: pa.Table, letters: Sequence[DeadLetter]) -> pa.Table:
+    """``records`` (RECORD_COLUMNS and ``number``) as letters. No headers are null, as in the topic log; handlers were
+    given an empty list."""
+    numbers: list[Any] = records.column("number").to_pylist()
+    of = [letters[number - 1] for number in numbers]
+    headers: Any = records.column("headers")
+    is_empty = pc.equal(pc.list_value_length(headers), pa.scalar(0, pa.int32()))
+    columns = {
+        **{name: records.column(name) for name in records.column_names if name not in ("number", "headers")},
+        "headers": pc.if_else(is_empty, pa.scalar(None, headers.type), headers),
+        "delivery_count": pa.array([letter.delivery_count for letter in of], pa.int32()),
+        "reason": pa.array([letter.reason for letter in of], pa.string()),
+        "error": pa.array([letter.error for letter in of], pa.string()),
+    }
+    return pa.table(columns)
 
 
 @contextmanager

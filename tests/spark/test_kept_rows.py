@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from share_spark.delivery.deliver import SparkDelivery
-from share_spark.engine.ports import AcquiredSpan, Delivered, OffsetSpan
+from share_spark.engine.ports import AcquiredSpan, DeadLetter, Delivered, OffsetSpan
 from share_spark.engine.ranges import ANSWER, AcquiredRanges
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, as_handler
-from share_spark.model.ids import TopicPartition
+from share_spark.model.ids import NO_STAMP, BatchStamp, TopicPartition
+from share_spark.output.dead_letters import DeltaDeadLetters
+from share_spark.output.spark_dead_letters import SparkDeadLetters
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_table import EmbeddedTopicLog
 from tests.support.claims import claim_of
@@ -69,7 +71,7 @@ class KeptPlace:
 
 
 class Often:
-    """Releases every tenth record twice, and kills its worker in the third attempt at one of them."""
+    """Releases every tenth record twice, rejects every tenth, and kills its worker in the third attempt at one."""
 
     def __init__(self, calls: str) -> None:
         self.calls = calls
@@ -80,6 +82,8 @@ class Often:
             print(f"{record.partition}-{record.offset}-{record.delivery_count}", file=file)
         if record.delivery_count == 3 and record.offset == 20:
             os.kill(os.getpid(), signal.SIGKILL)
+        if record.offset % 10 == 7:
+            return Ack.reject("bad")
         return Ack.RELEASE if record.offset % 10 == 0 and record.delivery_count < 3 else Ack.ACCEPT
 
 
@@ -129,6 +133,35 @@ def test_without_their_files_they_come_from_the_log(place: KeptPlace, lost: str)
         file.unlink()
     assert released(place.deliver((0, 0, 2), (10, 10, 2), (20, 20, 2))) == [3, 3]
     assert {span[1:] for span in place.log.spans} == {(0, 20)}
+
+
+def test_dead_letters_are_what_the_topic_log_would_give(place: KeptPlace, spark: SparkSession) -> None:
+    place.deliver((0, 29, 1))
+    at = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    letters = [
+        DeadLetter(at[0], 7, 7, 1, "rejected", "bad"),
+        DeadLetter(at[0], 10, 10, 1, "delivery limit reached", None),
+        DeadLetter(at[1], 17, 17, 1, "rejected", "bad"),
+    ]
+    assert letters_written(place, spark, letters, kept=True) == letters_written(place, spark, letters, kept=False)
+    gone = [*letters, DeadLetter(at[1], 18, 18, 1, "delivery limit reached", "the engine died")]
+    assert len(letters_written(place, spark, gone, kept=True, is_read=True)) == 4, "an accepted one is not kept"
+
+
+def letters_written(
+    place: KeptPlace, spark: SparkSession, letters: list[DeadLetter], *, kept: bool, is_read: bool = False
+) -> list[tuple[object, ...]]:
+    """Into a new table, without their times."""
+    dead = f"{place.state}-{kept}-{is_read}"
+    found = {"kept": place.delivery.kept_records} if kept else {}
+    port = SparkDeadLetters(spark=spark, log=place.log, target=DeltaDeadLetters(dead), **found)
+    port.recover(claim_of("billing", dead, epoch=2), NO_STAMP, {})
+    place.log.spans.clear()
+    port.announce(BatchStamp(2, 0), letters)
+    port.write(BatchStamp(2, 0))
+    assert bool(place.log.spans) == (is_read or not kept)
+    rows = spark.read.format("delta").load(dead).drop("archived_at").orderBy("partition", "offset")
+    return [tuple(row) for row in rows.collect()]
 
 
 def test_the_next_engine_removes_what_is_left(place: KeptPlace, spark: SparkSession) -> None:

@@ -148,16 +148,16 @@ def test_no_more_bytes_than_allowed(tmp_path: Path) -> None:
     assert (writer.close(), list(tmp_path.iterdir())) == (None, [])
 
 
-def test_only_what_is_released_is_kept(tmp_path: Path) -> None:
+def test_what_is_accepted_is_not_kept(tmp_path: Path) -> None:
     writer = KeptWriter(KeptPlace(str(tmp_path / "new"), 1 << 20))
-    writer.add(batch([1]), Answers.same(1, int(Ack.REJECT)))
+    writer.add(batch([1]), Answers.same(1, int(Ack.ACCEPT)))
     assert not list(tmp_path.iterdir())
     writer.add(batch([2, 3, 4]), Answers.listed([1, 2, 3], {}))
     file = writer.close()
     assert file is not None
     table = pa.ipc.open_file(file.path).read_all()
-    assert (file.rows, table.column_names) == (1, ["topic", "partition", "offset", "value"])
-    assert table.column("offset").to_pylist() == [3]
+    assert (file.rows, table.column_names) == (2, ["topic", "partition", "offset", "value"])
+    assert table.column("offset").to_pylist() == [3, 4]
 
 
 def test_old_files_go(tmp_path: Path) -> None:
