@@ -20,13 +20,13 @@ ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
 PARTITIONS, PER_TRIGGER = 4, 50_000
 
 
-@arrow_handler(columns=["offset", "value"])
+@arrow_handler
 def reject_none(batch: pa.RecordBatch) -> Any:
     """Looks at each value."""
     return accept(batch)
 
 
-@arrow_handler(columns=["offset", "value"])
+@arrow_handler
 def reject_some(batch: pa.RecordBatch) -> Any:
     """2.5 % of the records, scattered."""
     codes = accept(batch)

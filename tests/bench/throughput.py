@@ -76,12 +76,12 @@ def _measures(seconds: dict[str, float], delivering: float) -> list[Measure]:
     tuned = plain.pop(TUNED)
     best = max(plain, key=plain.__getitem__)
     return [
-        compare(f"accept all / plain Spark at its best ({best})", rate["ours"], rate[best], ">= 0.8"),
-        compare("accept all / plain Spark at our setting (plain all)", rate["ours"], rate["plain all"], ">= 0.8"),
-        compare("5 % released once / plain Spark at its best", rate["ours, 5 % released once"], rate[best], ">= 0.6"),
-        compare("accept all / plain Spark, its consumer set as ours", rate["ours"], tuned),
+        compare(f"accept all / plain Spark at its best ({best})", rate["ours"], rate[best], ">= 1.2"),
+        compare("accept all / plain Spark at our setting (plain all)", rate["ours"], rate["plain all"], ">= 1.2"),
+        compare("5 % released once / plain Spark at its best", rate["ours, 5 % released once"], rate[best], ">= 0.9"),
+        compare("accept all / plain Spark, its consumer set as ours", rate["ours"], tuned, ">= 0.6"),
         compare("the delivery of accept all alone / plain Spark at its best", RECORDS / delivering, rate[best]),
-        compare("accept all / confluent_kafka.ShareConsumer", rate["ours"], rate["share consumer"]),
+        compare("accept all / confluent_kafka.ShareConsumer", rate["ours"], rate["share consumer"], ">= 3"),
     ]
 
 

@@ -155,7 +155,7 @@ def letters_written(
     dead = f"{place.state}-{kept}-{is_read}"
     found = {"kept": place.delivery.kept_records} if kept else {}
     port = SparkDeadLetters(spark=spark, log=place.log, target=DeltaDeadLetters(dead), **found)
-    port.recover(claim_of("billing", dead, epoch=2), NO_STAMP, {})
+    port.recover(claim_of("billing", f"{dead}-state", epoch=2), NO_STAMP, {})
     place.log.spans.clear()
     port.announce(BatchStamp(2, 0), letters)
     port.write(BatchStamp(2, 0))
