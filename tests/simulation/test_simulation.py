@@ -251,6 +251,16 @@ def a_compaction_looks_at_the_journals_before_its_claims_only(patch: pytest.Monk
     patch.setattr(InMemoryLeftBehind, "is_unfinished", lambda _: False)
 
 
+FIRST_SEEDS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
+    failed_appends_are_taken_as_not_done: 139,
+    the_first_death_archives_at_the_limit: 114,
+    the_sink_is_not_claimed: 533,
+    the_journal_is_listed_before_the_sink_is_claimed: 403,
+}
+"""Of what shows late: the seeds before were played once, and show nothing. Where these do not show it any more, because
+the plays have changed, the search goes on from them."""
+
+
 @pytest.mark.parametrize(
     ("sabotage", "verdict"),
     [
@@ -287,6 +297,7 @@ def test_a_wrong_engine_is_convicted(
 ) -> None:
     """Of this; the first seeds that fail may do so for another of its consequences."""
     sabotage(monkeypatch)
-    verdicts = (run_seed(seed) for seed in range(MOST_SEEDS))
+    first = FIRST_SEEDS.get(sabotage, 0)
+    verdicts = (run_seed(seed) for seed in range(first, first + MOST_SEEDS))
     convictions = (found.splitlines()[-2] for found in verdicts if found)
     assert any(verdict in found for found in islice(convictions, MOST_CONVICTIONS))

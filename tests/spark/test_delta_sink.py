@@ -28,15 +28,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-@pytest.fixture(params=["Spark", "files"])
+@pytest.fixture(params=[pytest.param("Spark", marks=pytest.mark.long), "files"])
 def place(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> SinkPlace:
-    """Rows by Spark's writer, or in files that workers have written."""
+    """Rows by Spark's writer, or in files that workers have written. Most of what is true of one is of the other, so all
+    of it by Spark's writer, which is slow, is left to `make test-all`."""
     schema = SCHEMA if request.param == "Spark" else PLAIN
     table = Location(path=str(tmp_path / "sink"))
     return SinkPlace(spark=spark, state=tmp_path / "state", table=table, schema=schema)
 
 
 only_by_spark = pytest.mark.parametrize("place", ["Spark"], indirect=True)
+both_ways = pytest.mark.parametrize("place", ["Spark", "files"], indirect=True)
 
 
 def test_a_first_claim_returns_nothing_and_rows_are_written(place: SinkPlace) -> None:
@@ -59,6 +61,7 @@ def test_a_delivery_without_rows_leaves_no_trace(place: SinkPlace) -> None:
     assert place.journal() == [(1, -1)]
 
 
+@both_ways
 def test_what_was_written_but_not_absorbed_comes_back_until_it_is(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
     sink.commit(BatchStamp(epoch, 7), place.rows(1), b"acks\n\x00of 7")
@@ -88,6 +91,7 @@ def test_only_the_last_delivery_can_be_unabsorbed(place: SinkPlace) -> None:
     assert place.journal() == [(1, 1), (2, -1)]
 
 
+@both_ways
 def test_a_zombie_is_fenced_and_writes_nothing(place: SinkPlace) -> None:
     zombie, old, _ = place.claimed()
     zombie.commit(BatchStamp(old, 0), place.rows(1), b"")
@@ -292,6 +296,7 @@ def test_rows_that_were_lost_are_no_fault_of_the_sink(place: SinkPlace) -> None:
     assert place.written() == [2]
 
 
+@both_ways
 def test_an_append_that_happened_though_it_raised_is_believed(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
     with answers_are_lost(sink):

@@ -142,8 +142,15 @@ def clean_up(world: DeltaWorld) -> None:
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
-@pytest.mark.parametrize("kept", ["7d", "0"])
-@pytest.mark.parametrize("updates", [2, 500])
+@pytest.mark.parametrize(
+    ("updates", "kept"),
+    [
+        (2, "7d"),
+        pytest.param(2, "0", marks=pytest.mark.long),
+        pytest.param(500, "7d", marks=pytest.mark.long),
+        (500, "0"),
+    ],
+)
 def test_a_truncation_is_reported_and_the_record_after_it_begins_with_its_own_count(
     make_world: MakeWorld, kept: str, updates: int
 ) -> None:
