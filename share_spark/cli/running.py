@@ -13,6 +13,7 @@ from share_spark.cli.run_report import RunTotals, histogram_lines, progress_line
 from share_spark.cli.signals import StopSignals
 from share_spark.delta.location import Location
 from share_spark.model.errors import ConfigError
+from share_spark.spark.jvm_log import mute_query_faults
 from share_spark.state.tables import log_table, state_table
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ def run_job(job: Job) -> int:
     job.ask_broker()
     with StopSignals() as signals, command_session(job.query_name or f"share-spark {job.group}") as spark:
         signals.adopt(spark)
+        if not _log.isEnabledFor(logging.INFO):
+            mute_query_faults(spark)
         run(job, spark, signals)
     return 0
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(params=[pytest.param("Spark", marks=pytest.mark.long), "files"])
 def place(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> SinkPlace:
-    """Rows by Spark's writer, or in files that workers have written. Most of what is true of one is of the other, so all
-    of it by Spark's writer, which is slow, is left to `make test-all`."""
+    """Rows by Spark's writer, or in files that workers have written. Spark's is slow: most of its tests are left to
+    `make test-all`."""
     schema = SCHEMA if request.param == "Spark" else PLAIN
     table = Location(path=str(tmp_path / "sink"))
     return SinkPlace(spark=spark, state=tmp_path / "state", table=table, schema=schema)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from share_spark.spark.jvm_log import QUERY_LOGGER, mute_query_faults
 from share_spark.spark.session import build_session
 
 
@@ -39,3 +40,12 @@ def test_a_session_that_is_there_is_not_changed(spark: SparkSession) -> None:
     same = build_session("another", extra_conf={"spark.sql.shuffle.partitions": "77"})
     assert same is spark
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+
+
+def test_the_end_of_a_query_is_left_to_who_reports_it(spark: SparkSession) -> None:
+    """Beneath spark-submit Spark's own settings would log it with two stack traces."""
+    log4j = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    configurator = log4j.core.config.Configurator
+    configurator.setLevel(QUERY_LOGGER, log4j.Level.ERROR)
+    mute_query_faults(spark)
+    assert str(log4j.LogManager.getLogger(QUERY_LOGGER).getLevel()) == "OFF"
