@@ -6,6 +6,7 @@ What to import, by task:
     write a handler       Record, Ack, record_handler, arrow_handler, pandas_handler, frame_handler
     topics without Kafka  EmbeddedTopicLog, Message
     read the state        read_state, record_history, record_attempts
+    look at groups        ShareGroupAdmin, GroupListing, PartitionOffsets, GroupMember
     keep it in order      verify, compact, CompactionOrder, VerifyReport, CompactionReport
     catch errors          ShareError, and below it ConfigError, HandlerError, TopicError, TopicUnreachableError,
                           StateError, FencedError, SinkError, DeadLetterError, EnvironmentFault
@@ -26,6 +27,7 @@ The packages, from the ground up (imports go one way, a linter checks it):
     output       output rows and dead letters, exactly once
     maintenance  compaction, retention, heartbeats
     audit        history, verify
+    admin        share groups as Kafka's tools show them, without Spark
     gateway      the share coordinator on Delta, for clients outside Spark
     testing      in-memory twins of the ports
     api          ShareGroup and its query
@@ -41,6 +43,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from share_spark.admin.share_group_admin import GroupListing, GroupMember, PartitionOffsets, ShareGroupAdmin
     from share_spark.api.query import ShareGroupQuery
     from share_spark.api.share_group import ShareGroup
     from share_spark.audit.history import record_attempts, record_history
@@ -75,6 +78,7 @@ if TYPE_CHECKING:
     from share_spark.topics.topic_table import EmbeddedTopicLog
 
 _MODULES = {
+    "admin.share_group_admin": ("GroupListing", "GroupMember", "PartitionOffsets", "ShareGroupAdmin"),
     "api.query": ("ShareGroupQuery",),
     "api.share_group": ("ShareGroup",),
     "audit.history": ("record_attempts", "record_history"),
@@ -105,12 +109,16 @@ __all__ = [
     "EmbeddedTopicLog",
     "EnvironmentFault",
     "FencedError",
+    "GroupListing",
+    "GroupMember",
     "HandlerError",
     "Message",
     "MicroBatchProgress",
+    "PartitionOffsets",
     "Record",
     "ShareError",
     "ShareGroup",
+    "ShareGroupAdmin",
     "ShareGroupQuery",
     "SinkError",
     "StateError",

@@ -48,6 +48,8 @@ def start_query(spec: ShareGroupSpec) -> ShareGroupQuery:
         refresh_ms=config.state_refresh_ms,
         retention_ms=config.history_retention_ms,
         compaction_interval_ms=config.compaction_interval_ms,
+        kafka=spec.kafka.bootstrap_servers if spec.kafka is not None else None,
+        table=str(spec.table) if spec.table is not None else None,
     )
     query = ShareGroupQuery(
         spark=spec.spark,

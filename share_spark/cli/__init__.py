@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from share_spark.cli.arguments import parse_compaction, parse_job
 from share_spark.cli.command import BAD_INPUT, FAILED, guarded
+from share_spark.cli.groups import run_groups
 from share_spark.cli.running import run, run_job, state_sql
 from share_spark.cli.stored import run_compact, run_doctor, run_history, run_prepare, run_verify
 from share_spark.spark.progress import PROGRESS_LOGGER
@@ -23,6 +24,7 @@ __all__ = ["BAD_INPUT", "FAILED", "guarded", "main", "parse_compaction", "parse_
 _STORED: Mapping[str, Callable[[Sequence[str]], int]] = {
     "compact": run_compact,
     "doctor": run_doctor,
+    "groups": run_groups,
     "history": run_history,
     "prepare": run_prepare,
     "verify": run_verify,

@@ -83,11 +83,11 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> _Parser:
     parser = _Parser(prog="share-spark", description="Kafka share groups on Spark and Delta.", allow_abbrev=False)
-    commands = parser.add_subparsers(
-        dest="command", required=True, metavar="run, compact, history, verify, doctor or prepare", parser_class=_Parser
-    )
+    names = "run, groups, compact, history, verify, doctor or prepare"
+    commands = parser.add_subparsers(dest="command", required=True, metavar=names, parser_class=_Parser)
     for name, help_text, add_options in (
         ("run", "run a share group", _add_run),
+        ("groups", "which share groups there are, and how far they are", _add_groups),
         ("compact", "keep the state tables small, by a schedule", _add_compact),
         ("history", "what happened to one record", _add_history),
         ("verify", "check the state log against itself", _add_verify),
@@ -119,6 +119,32 @@ def _add_run(command: argparse.ArgumentParser) -> None:
     add("--kafka-option", action="append", default=[], metavar="KEY=VALUE", help="a Kafka client setting; repeatable")
     add("--checkpoint", metavar="PATH", help="Spark's checkpoint; default: below the state directory")
     add("--query-name", metavar="NAME", help="name of the streaming query in Spark's UI")
+
+
+def _add_groups(command: argparse.ArgumentParser) -> None:
+    """The verbs and options of ``kafka-share-groups.sh`` (Kafka 4.2)."""
+    add = command.add_argument
+    verbs = command.add_mutually_exclusive_group(required=True)
+    verbs.add_argument("--list", action="store_true", help="all groups")
+    verbs.add_argument("--describe", action="store_true", help="a group: its offsets, members or state")
+    add("--state", nargs="?", const="", metavar="STATE", help="with --list: states, too, or only these (Stable, Empty)")
+    add("--offsets", action="store_true", help="with --describe: offsets and lag (the default)")
+    add("--members", action="store_true", help="with --describe: the engine that runs the group")
+    add("--verbose", action="store_true", help="with --describe: more columns")
+    add("--group", action="append", default=[], help="group id; repeatable")
+    add("--all-groups", action="store_true", help="each of them")
+    add("--location", required=True, metavar="PATH", help="directory of the state tables")
+    add("--bootstrap-server", metavar="HOST:PORT", help="the Kafka cluster of the topics; default: the engine's ...")
+    add("--topic-table", metavar="PATH", help="... or the Delta table of the topics")
+    add("--kafka-option", action="append", default=[], metavar="KEY=VALUE", help="a Kafka client setting; repeatable")
+    add("--timeout", type=_not_negative, default=30_000, metavar="MS", help="how long the cluster may take (30000)")
+    add("--json", action="store_true", help="for programs: one JSON document")
+
+
+def kafka_options(given: argparse.Namespace) -> dict[str, str]:
+    """Of ``--bootstrap-server`` and ``--kafka-option``. Raises ConfigError."""
+    servers = {"bootstrap.servers": given.bootstrap_server} if given.bootstrap_server else {}
+    return {**_pairs("--kafka-option", given.kafka_option), **servers}
 
 
 def _add_doctor(_command: argparse.ArgumentParser) -> None:

@@ -64,11 +64,13 @@ _FEATURE_LISTS = 7
 
 
 class ActiveFile(NamedTuple):
-    """A file of the table. ``values``: of the partition columns, as text. ``is_whole``: none of its rows is deleted."""
+    """A file of the table. ``values``: of the partition columns, as text. ``is_whole``: none of its rows is deleted.
+    ``stats``: Delta's statistics as JSON, if it has any."""
 
     values: Mapping[str, str]
     size: int
     is_whole: bool
+    stats: str | None = None
 
 
 class UnknownTableError(NotImplementedError):
@@ -90,13 +92,13 @@ class TableLog:
     active: dict[str, ActiveFile] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, files: CommitFiles, *, keeps_files: bool = False) -> TableLog:
-        """As of the newest version. Raises UnknownTableError (no table, a checkpoint that is too large), and what the
-        storage raises."""
+    def open(cls, files: CommitFiles, *, keeps_files: bool = False, most_bytes: int | None = None) -> TableLog:
+        """As of the newest version. ``most_bytes``: of a file of its checkpoint. Raises UnknownTableError (no table, a
+        checkpoint that is too large), and what the storage raises."""
         log = cls(files=files, keeps_files=keeps_files)
         version, paths = files.checkpoint()
         for path in paths:
-            log._take(_checkpoint_actions(files, path, keeps_files))
+            log._take(_checkpoint_actions(files, path, keeps_files, most_bytes))
         log.version = version
         log.refresh()
         if not log.metadata or not log.protocol:
@@ -179,7 +181,10 @@ class TableLog:
                 self.transactions[transaction["appId"]] = int(transaction["version"])
             if self.keeps_files and (added := action.get("add")):
                 self.active[added["path"]] = ActiveFile(
-                    added["partitionValues"], int(added["size"]), added.get("deletionVector") is None
+                    added["partitionValues"],
+                    int(added["size"]),
+                    added.get("deletionVector") is None,
+                    added.get("stats"),
                 )
             if self.keeps_files and (removed := action.get("remove")):
                 self.active.pop(removed["path"], None)
@@ -215,8 +220,10 @@ def _required_column(kind: Any) -> str | None:
     return None
 
 
-def _checkpoint_actions(files: CommitFiles, path: str, keeps_files: bool) -> Iterable[Mapping[str, Any]]:
-    content = files.content(path, _MOST_WITH_FILES if keeps_files else _MOST_CHECKPOINT_BYTES)
+def _checkpoint_actions(
+    files: CommitFiles, path: str, keeps_files: bool, most_bytes: int | None
+) -> Iterable[Mapping[str, Any]]:
+    content = files.content(path, most_bytes or (_MOST_WITH_FILES if keeps_files else _MOST_CHECKPOINT_BYTES))
     if content is None:
         raise UnknownTableError(f"checkpoint {path} is too large to be read here, or gone")
     if path.endswith(".json"):

@@ -26,7 +26,7 @@ from share_spark.coordinator.messages import InitializeState, ShareGroupStateReq
 from share_spark.delta.location import Location
 from share_spark.engine.idle_group import claim_idle_sinks
 from share_spark.gateway.kip_takeover import after_write, durable_state, new_live_form
-from share_spark.maintenance.heartbeat import BEAT_MS, age_ms, has_journals, heartbeat_file
+from share_spark.maintenance.heartbeat import BEAT_MS, Beat, age_ms, has_journals, heartbeat_file
 from share_spark.maintenance.idle_groups import LeftInJournals
 from share_spark.maintenance.retention import segments_below
 from share_spark.model.errors import ConfigError, ErrorCode, FencedError, StateError
@@ -201,9 +201,10 @@ class _GroupLog(GroupLog):
         heartbeat = heartbeat_file(self.spark, self.location, self.group_id)
         age = age_ms(heartbeat)
         if age is not None and age < ALIVE_MS:
+            member_id = Beat.from_text(heartbeat.read()).member_id
             raise FencedError(
-                f"group {self.group_id!r} is run by an engine ({heartbeat.read()}, last heartbeat {age // 1_000} s "
-                f"ago); stop it, and {ALIVE_MS // 1_000} s later its state can be changed"
+                f"group {self.group_id!r} is run by an engine ({member_id}, last heartbeat {age // 1_000} s ago); "
+                f"stop it, and {ALIVE_MS // 1_000} s later its state can be changed"
             )
         if has_journals(self.spark, self.location, self.group_id):
             raise self._unfinished()

@@ -20,7 +20,7 @@ from share_spark.delta.location import Location
 from share_spark.engine.ports import Claim
 from share_spark.maintenance.compaction import compact
 from share_spark.maintenance.compaction_order import CompactionOrder
-from share_spark.maintenance.heartbeat import Heartbeat, heartbeat_file
+from share_spark.maintenance.heartbeat import Beat, Heartbeat, heartbeat_file
 from share_spark.maintenance.retention import oldest_kept_segment, segments_below
 from share_spark.model.errors import StateError
 from share_spark.model.ids import BatchStamp, SharePartitionKey
@@ -38,7 +38,8 @@ _log = logging.getLogger(__name__)
 @dataclass(slots=True, kw_only=True)
 class BackgroundMaintenance:
     """Refreshes ``share_partition_state`` at most every ``refresh_ms``, prunes segments closed for ``retention_ms`` and
-    compacts every ``compaction_interval_ms`` (0: never). Its heartbeat says that the engine runs."""
+    compacts every ``compaction_interval_ms`` (0: never). Its heartbeat says that the engine runs, and where its
+    topics are: ``kafka``, the addresses of brokers, or ``table``."""
 
     spark: SparkSession
     location: Location
@@ -46,6 +47,8 @@ class BackgroundMaintenance:
     refresh_ms: int
     retention_ms: int
     compaction_interval_ms: int = 0
+    kafka: str | None = None
+    table: str | None = None
     _claim: Claim | None = None
     _changed: set[int] | None = None
     _segment: int = -1
@@ -64,7 +67,9 @@ class BackgroundMaintenance:
         with self._lock:
             self._changed = None
         heartbeat = heartbeat_file(self.spark, self.location, claim.group_id)
-        self._heartbeat = Heartbeat(file=heartbeat, text=claim.member_id)
+        beat = Beat.of_this_process(claim, kafka=self.kafka, table=self.table)
+        last = beat._replace(ended=True)
+        self._heartbeat = Heartbeat(file=heartbeat, text=beat.to_text(), last_text=last.to_text())
         self._heartbeat.start()
         self._compact_at_s = time.monotonic() + self.compaction_interval_ms / 1_000
         self._thread = threading.Thread(target=self._run, name=f"share-spark-maintenance-{claim.group_id}", daemon=True)

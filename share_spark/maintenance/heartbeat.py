@@ -8,16 +8,20 @@ them, but on the log: they keep a running engine from being fenced, and two comp
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import socket
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from share_spark.delivery.ledger_place import LEDGERS
 from share_spark.delta.journal import WAITING_LETTERS
 from share_spark.delta.location import Location
+from share_spark.engine.ports import Claim
 from share_spark.model.ids import NO_STAMP
 from share_spark.spark.files import StorageFiles
 from share_spark.spark.hadoop_files import files_at
@@ -27,6 +31,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
+
+ALIVE = "alive"
+"""The directory of the heartbeats."""
 
 BEAT_MS = 10_000
 """How often a heartbeat file is written."""
@@ -68,20 +75,55 @@ class SmallFile:
         self._files.delete(self.path)
 
 
+class Beat(NamedTuple):
+    """What an engine says of itself. ``since_ms``: when it began. ``kafka`` or ``table``: where its topics are.
+    ``ended``: it has stopped by itself."""
+
+    member_id: str
+    writer_epoch: int = 0
+    host: str = ""
+    pid: int = 0
+    since_ms: int = 0
+    kafka: str | None = None
+    table: str | None = None
+    ended: bool = False
+
+    @classmethod
+    def of_this_process(cls, claim: Claim, *, kafka: str | None = None, table: str | None = None) -> Beat:
+        """From now on."""
+        now_ms = time.time_ns() // 1_000_000
+        return cls(claim.member_id, claim.writer_epoch, socket.gethostname(), os.getpid(), now_ms, kafka, table)
+
+    def to_text(self) -> str:
+        """One line."""
+        return json.dumps(self._asdict())
+
+    @classmethod
+    def from_text(cls, text: str) -> Beat:
+        """A text that is no beat of ours, or is being written just now, is a member of that name."""
+        try:
+            found = json.loads(text)
+            return cls(**{name: found[name] for name in cls._fields if name in found})
+        except (ValueError, TypeError):
+            return cls(text)
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Heartbeat:
     """Writes ``file`` again and again from ``start`` to ``close``. ``close`` does not delete it: a successor may own
-    the heartbeat by then. A write that fails is only late."""
+    the heartbeat by then; it writes ``last_text`` if nobody else has written meanwhile. A write that fails is only
+    late."""
 
     file: SmallFile
     text: str
+    last_text: str | None = None
     every_ms: int = BEAT_MS
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
         """The first write is done when this returns."""
-        self._beat()
+        self._write(self.text)
         self._thread = threading.Thread(target=self._run, name="share-spark-heartbeat", daemon=True)
         self._thread.start()
 
@@ -91,21 +133,23 @@ class Heartbeat:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+            if self.last_text is not None and self.file.read() == self.text:
+                self._write(self.last_text)
 
     def _run(self) -> None:
         while not self._stop.wait(self.every_ms / 1_000):
-            self._beat()
+            self._write(self.text)
 
-    def _beat(self) -> None:
+    def _write(self, text: str) -> None:
         try:
-            self.file.write(self.text)
+            self.file.write(text)
         except Exception:  # noqa: BLE001 - a failed heartbeat must not end the engine
             _log.warning("%s could not be written; it will be tried again", self.file.path, exc_info=True)
 
 
 def heartbeat_file(spark: SparkSession, location: Location, group_id: str) -> SmallFile:
     """The heartbeat of a group's engine: there and young while one runs."""
-    return SmallFile.of(spark, f"{_beside_log(spark, location)}/alive/{quote(group_id, safe='')}")
+    return SmallFile.of(spark, f"{_beside_log(spark, location)}/{ALIVE}/{quote(group_id, safe='')}")
 
 
 _CLAIM = f"-{NO_STAMP.batch_id}"

@@ -29,7 +29,12 @@ def public_files(spark: SparkSession, path: str) -> StorageFiles:
     scheme = scheme_of(path)
     if scheme is None and not str(spark.sparkContext.master).startswith("local"):
         raise ConfigError(f"{path}: without Hadoop's file system a path needs its scheme (file:/, s3a:/, ...)")
-    return LocalFiles() if scheme in (None, "file") else ArrowFiles(path)
+    return files_without_spark(path)
+
+
+def files_without_spark(path: str) -> StorageFiles:
+    """The files of the storage that ``path`` is on; without a scheme it is one of this machine."""
+    return LocalFiles() if scheme_of(path) in (None, "file") else ArrowFiles(path)
 
 
 def scheme_of(path: str) -> str | None:

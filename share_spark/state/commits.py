@@ -7,15 +7,19 @@ commit that counts.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from share_spark.delta.commit_files import CommitFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+LOOK_BACK = 300
+"""Commits looked at before the rows are asked, some 2 ms each: many groups may share a log, and this one was idle."""
 
 _MARK = "share_spark"
 
@@ -150,3 +154,52 @@ def group_tail(commits: Iterator[NotedCommit], group_id: str) -> GroupTail:
         if candidate is None or note.writer_epoch > candidate.writer_epoch:
             candidate = note if note.kind == "records" else None
     return GroupTail(None, epoch, segment, version <= 0)
+
+
+class SegmentStamps(NamedTuple):
+    """What the rows of one segment and writer epoch say. ``is_whole``: its snapshot is among them;
+    ``batch_id``: their last micro-batch, None for claims alone."""
+
+    segment: int
+    writer_epoch: int
+    is_whole: bool
+    batch_id: int | None
+    at_ms: int
+
+
+def tail_by_stamps(found: Iterable[SegmentStamps], group_id: str) -> GroupTail:
+    """What the rows alone say. ``valid``: the end of the newest segment that has its snapshot.
+
+    It is complete if no engine can have fenced the writer of that segment, so that all that it has appended counts.
+    Claims are rows too, and each lies above all segments that were closed before it (``claim``), so pruning takes none
+    that is higher than the epochs it leaves. Of two runs that claim one epoch only the first ever appends.
+    """
+    segments = list(found)
+    whole = [one for one in segments if one.is_whole]
+    valid = None
+    if whole:
+        end = max(whole, key=lambda one: (one.writer_epoch, one.segment))
+        batch_id = -1 if end.batch_id is None else end.batch_id
+        valid = CommitNote(group_id, "records", end.writer_epoch, "", end.segment, batch_id, end.at_ms)
+    epoch = max((one.writer_epoch for one in segments), default=0)
+    is_complete = epoch == (valid.writer_epoch if valid else 0)
+    return GroupTail(valid, epoch, max((one.segment for one in segments), default=-1), is_complete)
+
+
+def tail_found(
+    commits: CommitListing, version: int, group_id: str, stamps: Callable[[], Iterable[SegmentStamps]]
+) -> GroupTail:
+    """The end of the group's log as of ``version``. ``stamps``: reads what its rows say, which takes longer.
+
+    The newest commits say it, as a rule. Where the group was idle for many commits of others, the rows' stamps do,
+    unless the highest epoch has claimed the group and written nothing: then only the order of commits says which
+    append came before the claim. Where log clean-up has taken those commits, the stamps have to do.
+    """
+    found = group_tail(islice(commits.back_from(version), LOOK_BACK), group_id)
+    if found.is_complete:
+        return found
+    by_rows = tail_by_stamps(stamps(), group_id)
+    if by_rows.is_complete:
+        return by_rows
+    found = group_tail(commits.back_from(version), group_id)
+    return found if found.is_complete else by_rows

@@ -4,14 +4,14 @@ milliseconds, and a look at a group needs no JVM."""
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from share_spark.delta.table_log import TableLog, UnknownTableError
+from share_spark.delta.table_log import ActiveFile, TableLog, UnknownTableError
 from share_spark.state.commits import CommitNote
 from share_spark.state.log_rows import LOG_SCHEMA
 from share_spark.state.record_rows import CLAIM
@@ -27,19 +27,36 @@ def rows_that_count(log: TableLog, directory: str, valid: CommitNote) -> pa.Tabl
     """The records (LOG_SCHEMA) up to ``valid``, the last commit of the group that counts, in the order of the
     micro-batches; no claims. ``log`` keeps files. Raises UnknownTableError: only Spark can, or should, read them."""
     wanted = {"group_id": valid.group_id, "segment": str(valid.segment)}
-    if not log.keeps_files:
-        raise UnknownTableError("the table has many files")
-    files = {path: file for path, file in log.active.items() if dict(file.values) == wanted}
+    files = {path: file for path, file in _files(log).items() if dict(file.values) == wanted}
     if sum(file.size for file in files.values()) > MOST_BYTES:
         raise UnknownTableError("the segment is large")
     if not all(file.is_whole for file in files.values()):
         raise UnknownTableError("rows of its files are deleted")
-    rows = pa.concat_tables([LOG_SCHEMA.empty_table(), *_tables(log, directory, files)])
+    rows = pa.concat_tables([LOG_SCHEMA.empty_table(), *_tables(log, directory, files, LOG_SCHEMA)])
     counts = (pc.field("writer_epoch") == valid.writer_epoch) & (pc.field("batch_id") <= valid.batch_id)
     return rows.filter(counts & (pc.field("kind") != CLAIM)).sort_by("batch_id")
 
 
-def _tables(log: TableLog, directory: str, paths: Iterable[str]) -> Iterator[pa.Table]:
+def stamp_rows(log: TableLog, directory: str, group_id: str) -> pa.Table:
+    """``kind``, ``segment``, ``writer_epoch``, ``batch_id`` and ``at_ms`` of all rows of a group. Raises
+    UnknownTableError."""
+    columns = pa.schema([LOG_SCHEMA.field(name) for name in ("kind", "writer_epoch", "batch_id", "at_ms")])
+    parts = [columns.append(pa.field("segment", pa.int32())).empty_table()]
+    for path, file in _files(log).items():
+        if file.values["group_id"] == group_id:
+            (found,) = _tables(log, directory, [path], columns)
+            segment = pa.array([int(file.values["segment"])] * found.num_rows, pa.int32())
+            parts.append(found.append_column("segment", segment))
+    return pa.concat_tables(parts)
+
+
+def _files(log: TableLog) -> Mapping[str, ActiveFile]:
+    if not log.keeps_files:
+        raise UnknownTableError("the table has many files")
+    return log.active
+
+
+def _tables(log: TableLog, directory: str, paths: Iterable[str], columns: pa.Schema) -> Iterator[pa.Table]:
     ranges = 0
     for path in paths:
         if ":/" in path or path.startswith("/"):
@@ -51,7 +68,7 @@ def _tables(log: TableLog, directory: str, paths: Iterable[str]) -> Iterator[pa.
         ranges += _most_values(file.metadata)
         if ranges > MOST_RANGES:
             raise UnknownTableError("the segment has many ranges")
-        yield file.read(LOG_SCHEMA.names).cast(LOG_SCHEMA)
+        yield file.read(columns.names).cast(columns)
 
 
 def _most_values(metadata: pq.FileMetaData) -> int:

@@ -18,22 +18,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from share_spark.delta.location import Location
 from share_spark.model.ids import NO_STAMP, BatchStamp
-from share_spark.state.commits import CommitListing, CommitNote, GroupTail, NotedCommit, group_tail
+from share_spark.state.commits import CommitListing, CommitNote, NotedCommit, SegmentStamps, tail_found
 from share_spark.state.record_rows import SNAPSHOT
 from share_spark.state.tables import log_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-_LOOK_BACK = 300
-"""Commits looked at before the rows are asked, some 2 ms each: many groups may share a log, and this one was idle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,21 +72,12 @@ class LogTail:
 
 
 def tail_of(spark: SparkSession, location: Location, group_id: str, commits: CommitListing, version: int) -> LogTail:
-    """The tail of the log as of ``version``.
-
-    The newest commits say it, as a rule. Where the group was idle for many commits of others, the rows' stamps do,
-    unless the highest epoch has claimed the group and written nothing: then only the order of commits says which
-    append came before the claim. Where log clean-up has taken those commits, the stamps have to do.
-    """
+    """The tail of the log as of ``version``; see ``commits.tail_found``."""
 
     def frame(session: SparkSession) -> DataFrame:
         return log_table(location).load(session, version).where(F.col("group_id") == group_id)
 
-    found = group_tail(islice(commits.back_from(version), _LOOK_BACK), group_id)
-    if not found.is_complete:
-        stamps = _tail_by_stamps(frame(spark), group_id)
-        found = stamps if stamps.is_complete else group_tail(commits.back_from(version), group_id)
-        found = found if found.is_complete else stamps
+    found = tail_found(commits, version, group_id, lambda: _stamps_in(frame(spark)))
     return LogTail(frame=frame, epoch=found.epoch, last_segment=found.segment, valid=found.valid)
 
 
@@ -122,22 +109,8 @@ def tail_since(
     return LogTail(frame=frame, epoch=epoch, last_segment=segment, valid=valid)
 
 
-def _tail_by_stamps(frame: DataFrame, group_id: str) -> GroupTail:
-    """What the rows alone say. ``valid``: the end of the newest segment that has its snapshot.
-
-    It is complete if no engine can have fenced the writer of that segment, so that all that it has appended counts.
-    Claims are rows too, and each lies above all segments that were closed before it (``claim``), so pruning takes none
-    that is higher than the epochs it leaves. Of two runs that claim one epoch only the first ever appends.
-    """
+def _stamps_in(frame: DataFrame) -> list[SegmentStamps]:
     segments = frame.groupBy("segment", "writer_epoch").agg(
         F.max((F.col("kind") == SNAPSHOT).cast("int")).alias("whole"), F.max("batch_id"), F.max("at_ms")
     )
-    found = segments.collect()
-    whole = max(((row.writer_epoch, row.segment, *row[3:]) for row in found if row.whole), default=None)
-    valid = None
-    if whole is not None:
-        writer_epoch, segment, batch_id, at_ms = whole
-        valid = CommitNote(group_id, "records", writer_epoch, "", segment, batch_id, at_ms)
-    epoch = max((row.writer_epoch for row in found), default=0)
-    is_complete = epoch == (valid.writer_epoch if valid else 0)
-    return GroupTail(valid, epoch, max((row.segment for row in found), default=-1), is_complete)
+    return [SegmentStamps(row[0], row[1], bool(row[2]), row[3], row[4] or 0) for row in segments.collect()]

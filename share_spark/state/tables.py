@@ -11,6 +11,7 @@ Settings are table properties, so that a session passed in by the user is never 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from share_spark.delta.location import Location
@@ -118,7 +119,11 @@ def check_place(spark: SparkSession, location: Location) -> list[Location]:
 
 def check_table(spark: SparkSession, table: Location) -> None:
     """Is this one of our tables, of a version that we can read? Raises StateError."""
-    properties = table.properties(spark) if table.exists(spark) else {}
+    check_properties(str(table), table.properties(spark) if table.exists(spark) else {})
+
+
+def check_properties(table: str, properties: Mapping[str, str]) -> None:
+    """``properties``: of the table, none if there is no Delta table. Raises StateError as ``check_table``."""
     version = properties.get("share_spark.format.version")
     if version is None:
         raise StateError(f"state location holds something else: {table} is not a table of share_spark")

@@ -1,0 +1,79 @@
+"""How far the topics of a group go: asked of Kafka, or read from the files of an embedded topic log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+from urllib.parse import unquote
+
+from share_spark.delta.commit_files import CommitFiles
+from share_spark.delta.location import Location
+from share_spark.delta.table_log import TableLog, UnknownTableError
+from share_spark.kafka.options import KafkaOptions
+from share_spark.kafka.topic_log import KafkaTopicLog
+from share_spark.model.errors import ConfigError, TopicError
+from share_spark.model.ids import LogEnds
+from share_spark.spark.public_files import files_without_spark
+from share_spark.topics import topic_registry
+from share_spark.topics.topic_view import TopicView
+
+_MOST_BYTES = 64 << 20
+
+
+class EndsOfTopics(Protocol):
+    """Where the logs of topics end."""
+
+    def log_ends(self, topic: str) -> Mapping[int, LogEnds]:
+        """By partition. Raises TopicError, TopicUnreachableError."""
+        ...
+
+
+def ends_of(kafka: KafkaOptions | None, table: str | None, request_timeout_ms: int) -> EndsOfTopics | None:
+    """Of the cluster or of the topic table; None where neither is known."""
+    if kafka is not None:
+        return KafkaTopicLog(kafka, request_timeout_ms=request_timeout_ms)
+    return EmbeddedEnds.of(table) if table is not None else None
+
+
+@dataclass(slots=True)
+class EmbeddedEnds:
+    """Of the topics in a topic table, as of one version."""
+
+    view: TopicView = field()
+
+    @classmethod
+    def of(cls, table: str) -> EmbeddedEnds:
+        """Raises ConfigError (not a path), TopicError (no topic table)."""
+        place = Location.parse(table)
+        if place.path is None:
+            raise ConfigError(f"{table} is a name of the catalog, which only Spark knows: give the directory")
+        try:
+            log = TableLog.open(
+                CommitFiles(files_without_spark(place.path), place.path), keeps_files=True, most_bytes=_MOST_BYTES
+            )
+        except UnknownTableError as reason:
+            raise TopicError(f"topic table {table} cannot be read without Spark: {reason}") from reason
+        topic_registry.check_properties(table, dict(log.properties))
+        topics = topic_registry.entries(dict(log.properties))
+        return cls(TopicView(version=log.version, topics=topics, written=_written(log)))
+
+    def log_ends(self, topic: str) -> Mapping[int, LogEnds]:
+        """See ``EndsOfTopics``."""
+        found = self.view.state(topic)
+        if found is None:
+            raise TopicError(f"topic {topic!r} does not exist")
+        return found.ends
+
+
+def _written(log: TableLog) -> dict[str, dict[int, int]]:
+    """Exclusive ends by topic and partition, as the statistics of the files say them."""
+    written: dict[str, dict[int, int]] = {}
+    for file in log.active.values():
+        last = json.loads(file.stats or "{}").get("maxValues", {}).get("offset")
+        if last is not None:
+            ends = written.setdefault(unquote(file.values["topic"]), {})
+            partition = int(file.values["partition"])
+            ends[partition] = max(ends.get(partition, 0), int(last) + 1)
+    return written

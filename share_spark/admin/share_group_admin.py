@@ -1,0 +1,173 @@
+"""``ShareGroupAdmin``: what Kafka's Admin client and ``kafka-share-groups.sh`` say of share groups (KIP-932), of the
+groups in a state directory. No Spark, no JVM; it works while engines run, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from share_spark.admin.log_ends import EndsOfTopics, ends_of
+from share_spark.admin.state_reader import Engine, GroupState, StateReader
+from share_spark.kafka.options import KafkaOptions
+from share_spark.maintenance.heartbeat import BEAT_MS, Beat
+from share_spark.model.ids import LogEnds
+from share_spark.model.records import DeliveryState
+from share_spark.partition import SharePartition
+
+SILENT_MS = 3 * BEAT_MS
+"""An engine that has not been heard of for so long has ended."""
+
+
+class GroupPhase(Enum):
+    """A group's state, as the KIP names it."""
+
+    STABLE = "Stable"
+    EMPTY = "Empty"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupListing:
+    """One group. ``phase``: STABLE while an engine runs it."""
+
+    group_id: str
+    phase: GroupPhase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionOffsets:
+    """One share-partition. ``start_offset``: SPSO; ``lag``: records that are not finished, None where the end of the
+    log is not known; then offsets of the window by state, and the highest delivery count in it."""
+
+    group_id: str
+    topic: str
+    partition: int
+    leader_epoch: int
+    start_offset: int
+    end_offset: int
+    lag: int | None
+    available: int
+    acquired: int
+    acknowledged: int
+    archived: int
+    max_delivery_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """The engine of a group. ``since_ms``: when it began; ``silent_ms``: since its last heartbeat; ``acquired``:
+    offsets that it holds, by (topic, partition)."""
+
+    group_id: str
+    member_id: str
+    host: str
+    pid: int
+    writer_epoch: int
+    since_ms: int
+    silent_ms: int
+    acquired: Mapping[tuple[str, int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGroupAdmin:
+    """Of the state in ``location`` (a directory). ``kafka``: connection options, ``topic_table``: of an embedded topic
+    log; where neither is given, the engine's own word counts. Each call reads the tables anew.
+
+    Raises ConfigError, StateError (no state there, no such group), TopicError, TopicUnreachableError.
+    """
+
+    location: str
+    kafka: KafkaOptions | None = None
+    topic_table: str | None = None
+    request_timeout_ms: int = 30_000
+
+    def list_groups(self) -> list[GroupListing]:
+        """All groups with state."""
+        reader = StateReader.open(self.location)
+        return [GroupListing(group_id=name, phase=_phase(reader.engine(name))) for name in reader.groups()]
+
+    def describe_offsets(self, group_id: str) -> list[PartitionOffsets]:
+        """By topic and partition."""
+        reader = StateReader.open(self.location)
+        group, engine = reader.group(group_id), reader.engine(group_id)
+        ends = self._ends(engine)
+        topics = sorted({topic for topic, _ in group.partitions.values()})
+        found = {topic: ends.log_ends(topic) if ends is not None else {} for topic in topics}
+        rows = (_offsets(group_id, topic, state, found[topic]) for topic, state in group.partitions.values())
+        return sorted(rows, key=lambda row: (row.topic, row.partition))
+
+    def describe_members(self, group_id: str) -> list[GroupMember]:
+        """The engine, if one runs."""
+        reader = StateReader.open(self.location)
+        group, engine = reader.group(group_id), reader.engine(group_id)
+        return [_member(group, engine)] if engine is not None and _runs(engine) else []
+
+    def describe_group(self, group_id: str) -> GroupListing:
+        """Its state."""
+        reader = StateReader.open(self.location)
+        reader.group(group_id)
+        return GroupListing(group_id=group_id, phase=_phase(reader.engine(group_id)))
+
+    def _ends(self, engine: Engine | None) -> EndsOfTopics | None:
+        beat = engine.beat if engine is not None else Beat("")
+        kafka = self.kafka
+        if kafka is None and self.topic_table is None and beat.kafka is not None:
+            kafka = KafkaOptions.parse({"bootstrap.servers": beat.kafka})
+        return ends_of(kafka, self.topic_table or (beat.table if kafka is None else None), self.request_timeout_ms)
+
+
+def _runs(engine: Engine) -> bool:
+    return not engine.beat.ended and engine.silent_ms < SILENT_MS
+
+
+def _phase(engine: Engine | None) -> GroupPhase:
+    return GroupPhase.STABLE if engine is not None and _runs(engine) else GroupPhase.EMPTY
+
+
+def _offsets(group_id: str, topic: str, state: SharePartition, ends: Mapping[int, LogEnds]) -> PartitionOffsets:
+    counts = dict.fromkeys(DeliveryState, 0)
+    for run in state.in_flight:
+        counts[run.delivery_state] += run.last_offset - max(run.first_offset, state.start_offset) + 1
+    finished = counts[DeliveryState.ACKNOWLEDGED] + counts[DeliveryState.ARCHIVED]
+    end = ends.get(state.key.partition)
+    lag = None
+    if end is not None and state.start_offset >= 0:
+        lag = max(0, end.end_offset - max(state.start_offset, end.log_start_offset) - finished)
+    return PartitionOffsets(
+        group_id=group_id,
+        topic=topic,
+        partition=state.key.partition,
+        leader_epoch=state.leader_epoch,
+        start_offset=state.start_offset,
+        end_offset=state.end_offset,
+        lag=lag,
+        available=counts[DeliveryState.AVAILABLE],
+        acquired=counts[DeliveryState.ACQUIRED],
+        acknowledged=counts[DeliveryState.ACKNOWLEDGED],
+        archived=counts[DeliveryState.ARCHIVED],
+        max_delivery_count=max((run.delivery_count for run in state.in_flight), default=0),
+    )
+
+
+def _member(group: GroupState, engine: Engine) -> GroupMember:
+    beat = engine.beat
+    acquired = {
+        (topic, state.key.partition): held
+        for topic, state in group.partitions.values()
+        if (held := _held(state, beat.member_id))
+    }
+    return GroupMember(
+        group_id=group.group_id,
+        member_id=beat.member_id,
+        host=beat.host,
+        pid=beat.pid,
+        writer_epoch=beat.writer_epoch,
+        since_ms=beat.since_ms,
+        silent_ms=engine.silent_ms,
+        acquired=acquired,
+    )
+
+
+def _held(state: SharePartition, member_id: str) -> int:
+    runs: Sequence[tuple[int, int]] = [run[:2] for run in state.in_flight if run.member_id == member_id]
+    return sum(last - first + 1 for first, last in runs)

@@ -1,0 +1,114 @@
+"""The state of share groups, exact as of the last commit, from the files of the state log. No Spark, no JVM."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from share_spark.delta.commit_files import CommitFiles
+from share_spark.delta.location import Location
+from share_spark.delta.table_log import TableLog, UnknownTableError
+from share_spark.maintenance.heartbeat import ALIVE, Beat
+from share_spark.model.errors import ConfigError, StateError
+from share_spark.model.ids import SharePartitionKey
+from share_spark.partition import SharePartition
+from share_spark.spark.public_files import files_without_spark
+from share_spark.state.commits import CommitListing, SegmentStamps, tail_found
+from share_spark.state.direct_rows import rows_that_count, stamp_rows
+from share_spark.state.fold import fold_rows
+from share_spark.state.record_rows import SNAPSHOT
+from share_spark.state.tables import check_properties, log_table
+
+_MOST_BYTES = 64 << 20
+"""Of a checkpoint: of some 500,000 files, in a second or two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupState:
+    """A group as of its last micro-batch. ``writer_epoch``: of its last engine. ``at_ms``: when it was decided, 0 if
+    there was none. ``partitions``: (topic name, state) by key."""
+
+    group_id: str
+    writer_epoch: int
+    at_ms: int
+    partitions: Mapping[SharePartitionKey, tuple[str, SharePartition]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """The engine of a group, as it says itself. ``silent_ms``: since its last heartbeat."""
+
+    beat: Beat
+    silent_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateReader:
+    """The state log in ``directory``."""
+
+    directory: str
+    log: TableLog
+
+    @classmethod
+    def open(cls, location: str) -> StateReader:
+        """``location``: the state directory. Raises ConfigError (not a path), StateError (no state of ours there)."""
+        place = log_table(Location.parse(location))
+        if place.path is None:
+            raise ConfigError(f"{location} is a name of the catalog, which only Spark knows: give the directory")
+        files = CommitFiles(files_without_spark(place.path), place.path)
+        if not files.is_table():
+            raise StateError(f"no share-group state at {location}")
+        try:
+            log = TableLog.open(files, keeps_files=True, most_bytes=_MOST_BYTES)
+        except UnknownTableError as reason:
+            raise StateError(f"the state at {location} cannot be read without Spark: {reason}") from reason
+        check_properties(str(place), log.properties)
+        return cls(place.path.rstrip("/"), log)
+
+    def groups(self) -> list[str]:
+        """All that have any state."""
+        return sorted({file.values["group_id"] for file in self.log.active.values()})
+
+    def group(self, group_id: str) -> GroupState:
+        """Raises StateError: there is no such group, or its state has to be read by Spark."""
+        if group_id not in self.groups():
+            raise StateError(f"there is no group {group_id!r}: the state in {self.directory} has none of that name")
+        commits = CommitListing(self.log.files)
+        found = tail_found(commits, self.log.version, group_id, lambda: self._stamps(group_id))
+        partitions: Mapping[SharePartitionKey, tuple[str, SharePartition]] = {}
+        if found.valid is not None:
+            try:
+                partitions = fold_rows(rows_that_count(self.log, self.directory, found.valid), group_id)
+            except UnknownTableError as reason:
+                raise StateError(f"the state of group {group_id!r} cannot be read without Spark: {reason}") from reason
+        at_ms = 0 if found.valid is None else found.valid.at_ms
+        return GroupState(group_id=group_id, writer_epoch=found.epoch, at_ms=at_ms, partitions=partitions)
+
+    def engine(self, group_id: str) -> Engine | None:
+        """That has sent a heartbeat last, if any did."""
+        path = f"{self.directory}/_share_spark/{ALIVE}/{quote(group_id, safe='')}"
+        storage = self.log.files.storage
+        at_ms, content = storage.modified_at_ms(path), storage.read(path)
+        if at_ms is None or content is None:
+            return None
+        return Engine(beat=Beat.from_text(content.decode()), silent_ms=max(0, int(time.time() * 1_000) - at_ms))
+
+    def _stamps(self, group_id: str) -> Iterator[SegmentStamps]:
+        rows = stamp_rows(self.log, self.directory, group_id)
+        marked = rows.append_column("is_whole", pc.equal(rows.column("kind"), pa.scalar(SNAPSHOT)))
+        found = marked.group_by(["segment", "writer_epoch"]).aggregate(
+            [("is_whole", "max"), ("batch_id", "max"), ("at_ms", "max")]
+        )
+        for row in found.to_pylist():
+            yield SegmentStamps(
+                segment=row["segment"],
+                writer_epoch=row["writer_epoch"],
+                is_whole=row["is_whole_max"],
+                batch_id=row["batch_id_max"],
+                at_ms=row["at_ms_max"] or 0,
+            )

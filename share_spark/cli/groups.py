@@ -1,0 +1,150 @@
+"""`share-spark groups`: the verbs, columns and messages of Kafka's `kafka-share-groups.sh`, for the groups in a state
+directory. Starts no JVM."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from share_spark.cli.arguments import kafka_options, parsed
+from share_spark.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from share_spark.admin.share_group_admin import GroupMember, PartitionOffsets, ShareGroupAdmin
+
+UNKNOWN = "-"
+"""What Kafka's tool prints for a value that is not known."""
+
+Row = Sequence[object]
+
+
+def run_groups(arguments: Sequence[str]) -> int:
+    """Raises ConfigError, StateError, TopicError."""
+    from share_spark.admin.share_group_admin import ShareGroupAdmin
+    from share_spark.kafka.options import KafkaOptions
+
+    given = parsed(arguments)
+    check(given)
+    options = kafka_options(given)
+    admin = ShareGroupAdmin(
+        given.location,
+        kafka=KafkaOptions.parse(options) if options else None,
+        topic_table=given.topic_table,
+        request_timeout_ms=given.timeout,
+    )
+    print(listed(admin, given) if given.list else described(admin, given), flush=True)
+    return 0
+
+
+def check(given: Namespace) -> None:
+    """Raises ConfigError for options that do not go together, with Kafka's words where it has some."""
+    if given.describe and not (given.group or given.all_groups):
+        raise ConfigError("Option [describe] takes one of these options: [all-groups], [group]")
+    if given.list and (given.group or given.all_groups):
+        raise ConfigError("Option [list] does not take the options [all-groups], [group]")
+    if given.group and given.all_groups:
+        raise ConfigError("Option [all-groups] does not take the option [group]")
+    if sum((given.offsets, given.members, given.describe and given.state is not None)) > 1:
+        raise ConfigError("Option [describe] takes at most one of these options: [members], [offsets], [state]")
+    if given.bootstrap_server and given.topic_table:
+        raise ConfigError("--bootstrap-server and --topic-table: the topics are in one of them")
+    wanted = _states(given) if given.list else ()
+    for state in wanted:
+        if state not in ("Stable", "Empty", "Dead"):
+            raise ConfigError(f"Invalid state list '{given.state}'. Valid states are: Dead, Empty, Stable")
+
+
+def _states(given: Namespace) -> list[str]:
+    return [text.strip().capitalize() for text in (given.state or "").split(",") if text.strip()]
+
+
+def listed(admin: ShareGroupAdmin, given: Namespace) -> str:
+    """``--list``: group ids, with ``--state`` in two columns."""
+    wanted = _states(given)
+    found = [one for one in admin.list_groups() if not wanted or one.phase.value in wanted]
+    if given.json:
+        return _json([{"group_id": one.group_id, "state": one.phase.value} for one in found])
+    if given.state is None:
+        return "\n".join(one.group_id for one in found)
+    return table(("GROUP", "STATE"), [(one.group_id, one.phase.value) for one in found])
+
+
+def described(admin: ShareGroupAdmin, given: Namespace) -> str:
+    """``--describe``, of each group one after the other."""
+    groups = [one.group_id for one in admin.list_groups()] if given.all_groups else given.group
+    show = _members if given.members else _state if given.state is not None else _offsets
+    if given.json:
+        return _json([record for group in groups for record in show(admin, group, given)[1]])
+    return "\n\n".join(show(admin, group, given)[0] for group in groups)
+
+
+Shown = tuple[str, Sequence[Mapping[str, Any]]]
+"""As a table, and as records."""
+
+
+def _offsets(admin: ShareGroupAdmin, group: str, given: Namespace) -> Shown:
+    rows = admin.describe_offsets(group)
+    columns: dict[str, Callable[[PartitionOffsets], object]] = {
+        "GROUP": lambda row: row.group_id,
+        "TOPIC": lambda row: row.topic,
+        "PARTITION": lambda row: row.partition,
+        **({"LEADER-EPOCH": lambda row: row.leader_epoch} if given.verbose else {}),
+        "START-OFFSET": lambda row: UNKNOWN if row.start_offset < 0 else row.start_offset,
+        "LAG": lambda row: UNKNOWN if row.lag is None else row.lag,
+    }
+    if given.verbose:
+        columns |= {
+            "END-OFFSET": lambda row: row.end_offset,
+            "AVAILABLE": lambda row: row.available,
+            "ACQUIRED": lambda row: row.acquired,
+            "MAX-DELIVERY-COUNT": lambda row: row.max_delivery_count,
+        }
+    text = table(tuple(columns), [[cell(row) for cell in columns.values()] for row in rows])
+    return _note_if_empty(admin, group) + text, [asdict(row) for row in rows]
+
+
+def _members(admin: ShareGroupAdmin, group: str, given: Namespace) -> Shown:
+    found = admin.describe_members(group)
+    names = ["GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]
+    names += ["MEMBER-EPOCH"] * given.verbose + ["ASSIGNMENT"]
+    rows = [_member_row(member, verbose=given.verbose) for member in found]
+    records = [{**asdict(one), "acquired": {f"{t}:{p}": n for (t, p), n in one.acquired.items()}} for one in found]
+    return _note_if_empty(admin, group) + (table(names, rows) if rows else ""), records
+
+
+def _member_row(member: GroupMember, *, verbose: bool) -> Row:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(member.acquired):
+        by_topic.setdefault(topic, []).append(partition)
+    assigned = ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in by_topic.items())
+    row: list[object] = [member.group_id, member.member_id, member.host or UNKNOWN, f"pid {member.pid}"]
+    return [*row, len(member.acquired), *([member.writer_epoch] if verbose else []), assigned or UNKNOWN]
+
+
+def _state(admin: ShareGroupAdmin, group: str, _given: Namespace) -> Shown:
+    found, members = admin.describe_group(group), admin.describe_members(group)
+    host = members[0].host if members else UNKNOWN
+    names = ("GROUP", "COORDINATOR (ID)", "STATE", "#MEMBERS")
+    record = {"group_id": group, "coordinator": host, "state": found.phase.value, "members": len(members)}
+    return table(names, [tuple(record.values())]), [record]
+
+
+def _note_if_empty(admin: ShareGroupAdmin, group: str) -> str:
+    """As Kafka's tool says it."""
+    empty = admin.describe_group(group).phase.value == "Empty"
+    return f"Share group '{group}' has no active members.\n\n" if empty else ""
+
+
+def table(names: Sequence[str], rows: Sequence[Row]) -> str:
+    """Columns as wide as what is in them."""
+    lines = [[str(name) for name in names], *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(names))]
+    padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
+    return "\n".join(" ".join(cells).rstrip() for cells in padded)
+
+
+def _json(found: Sequence[Mapping[str, Any]]) -> str:
+    return json.dumps(list(found), indent=1)

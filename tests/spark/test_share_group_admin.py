@@ -1,0 +1,185 @@
+"""Share groups as Kafka's tools show them, read without Spark, beside what Spark's own view says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from share_spark import EmbeddedTopicLog, Message, ShareGroup, ShareGroupAdmin, read_state
+from share_spark.admin.share_group_admin import GroupMember, GroupPhase
+from share_spark.cli import main
+from share_spark.handlers.acknowledgement import Ack
+from share_spark.model.errors import ConfigError, StateError
+from tests.support.engine_on_delta import DeltaWorld
+from tests.support.engine_world import ACCEPT, GROUP, RELEASE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class AdminPlace:
+    """Two groups on a topic of three partitions with six records each; billing releases every third record."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self.spark, self.state, self.topics = spark, str(directory / "state"), str(directory / "topics")
+        log = EmbeddedTopicLog(spark, self.topics)
+        log.create_topic("orders", 3)
+        for partition in range(3):
+            log.append("orders", [Message(b"%d" % number, partition=partition) for number in range(6)])
+
+    def group(self, name: str, handler: Any) -> ShareGroup:
+        group = ShareGroup(name, spark=self.spark, state=self.state).table(self.topics).subscribe("orders")
+        return group.process(handler).option("share.auto.offset.reset", "earliest")
+
+    def finish(self, name: str) -> None:
+        assert self.group(name, lambda _: Ack.ACCEPT).trigger(availableNow=True).start().awaitTermination(120)
+
+    @property
+    def admin(self) -> ShareGroupAdmin:
+        return ShareGroupAdmin(self.state)
+
+
+@pytest.fixture
+def place(spark: SparkSession, tmp_path: Path) -> AdminPlace:
+    return AdminPlace(spark, tmp_path)
+
+
+def test_a_group_while_its_engine_runs_and_after_it(place: AdminPlace) -> None:
+    """Where its topics are it says itself."""
+    query = place.group("billing", lambda record: Ack.ACCEPT if record.offset < 4 else Ack.RELEASE).start()
+    (member,) = members_of(place, "billing")
+    assert (member.group_id, member.member_id.startswith("spark-"), member.writer_epoch) == ("billing", True, 1)
+    assert place.admin.list_groups()[0].phase is GroupPhase.STABLE
+    query.stop()
+    assert place.admin.describe_members("billing") == []
+    assert [(one.group_id, one.phase) for one in place.admin.list_groups()] == [("billing", GroupPhase.EMPTY)]
+    place.finish("billing")
+    rows = place.admin.describe_offsets("billing")
+    assert [(row.topic, row.partition, row.start_offset, row.lag) for row in rows] == [
+        ("orders", partition, 6, 0) for partition in range(3)
+    ]
+
+
+def members_of(place: AdminPlace, group: str) -> Sequence[GroupMember]:
+    """Once there are any."""
+    for _ in range(300):
+        with suppress(StateError):
+            if members := place.admin.describe_members(group):
+                return members
+        time.sleep(0.1)
+    raise AssertionError("no engine shows itself")
+
+
+def test_what_it_says_is_what_spark_says(spark: SparkSession, tmp_path: Path) -> None:
+    """With several engines, fenced appends and segments on the way."""
+    settings = {"share__coordinator__snapshot__update__records__per__snapshot": 3}
+    world = DeltaWorld(
+        spark,
+        str(tmp_path / "state"),
+        partitions=3,
+        handler=lambda _topic, _partition, offset, count: RELEASE if offset % 3 == 0 and count < 3 else ACCEPT,
+        **settings,
+    )
+    admin = ShareGroupAdmin(str(tmp_path / "state"))
+    for turn in range(3):
+        engine = world.engine()
+        for partition in range(3):
+            world.produce(4, partition)
+            engine.run()
+            expected = [
+                (row.topic, row.partition, row.start_offset, row.end_offset, row.available, row.acquired, row.archived)
+                for row in read_state(spark, world.location, GROUP).orderBy("partition").collect()
+            ]
+            found = [
+                (row.topic, row.partition, row.start_offset, row.end_offset, row.available, row.acquired, row.archived)
+                for row in admin.describe_offsets(GROUP)
+            ]
+            assert found == expected, turn
+    assert {row.lag for row in admin.describe_offsets(GROUP)} == {None}, "no engine says where the topics are"
+
+
+def test_without_commits_the_rows_say_it(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = DeltaWorld(spark, str(tmp_path / "state"), partitions=2, handler=lambda *_: RELEASE)
+    world.produce(3)
+    engine = world.engine()
+    engine.run()
+    engine.run()
+    expected = ShareGroupAdmin(str(tmp_path / "state")).describe_offsets(GROUP)
+    monkeypatch.setattr("share_spark.state.commits.LOOK_BACK", 1)
+    assert ShareGroupAdmin(str(tmp_path / "state")).describe_offsets(GROUP) == expected
+
+
+def test_it_needs_no_spark(place: AdminPlace, tmp_path: Path) -> None:
+    """In a process of its own, in which a JVM cannot be started."""
+    place.finish("billing")
+    before = contents(tmp_path)
+    command = [sys.executable, "-m", "share_spark.cli", "groups", "--location", place.state, "--describe", "--json"]
+    environment = {"PATH": "/nowhere", "JAVA_HOME": "/nowhere"}
+    done = subprocess.run([*command, "--group", "billing"], capture_output=True, text=True, env=environment, check=True)
+    assert [(row["partition"], row["start_offset"], row["lag"]) for row in json.loads(done.stdout)] == [
+        (partition, 6, 0) for partition in range(3)
+    ]
+    assert contents(tmp_path) == before
+
+
+def contents(place: Path) -> dict[str, int]:
+    return {str(path.relative_to(place)): path.stat().st_mtime_ns for path in place.rglob("*") if path.is_file()}
+
+
+def test_the_tables_are_those_of_kafka(place: AdminPlace, capsys: pytest.CaptureFixture[str]) -> None:
+    place.finish("billing")
+    place.finish("audit")
+
+    def shown(*arguments: str) -> str:
+        assert main(["groups", "--location", place.state, *arguments]) == 0
+        return capsys.readouterr().out
+
+    assert shown("--list") == "audit\nbilling\n"
+    assert shown("--list", "--state") == "GROUP   STATE\naudit   Empty\nbilling Empty\n"
+    assert shown("--list", "--state", "stable") == "GROUP STATE\n"
+    assert shown("--describe", "--group", "audit").splitlines() == [
+        "Share group 'audit' has no active members.",
+        "",
+        "GROUP TOPIC  PARTITION START-OFFSET LAG",
+        "audit orders 0         6            0",
+        "audit orders 1         6            0",
+        "audit orders 2         6            0",
+    ]
+    assert "LEADER-EPOCH" in shown("--describe", "--all-groups", "--verbose")
+    assert shown("--describe", "--group", "audit", "--state").splitlines()[1:] == ["audit -                Empty 0"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--describe"], "Option [describe] takes one of these options: [all-groups], [group]"),
+        (["--describe", "--group", "nobody"], "there is no group 'nobody'"),
+        (["--list", "--state", "Busy"], "Invalid state list 'Busy'. Valid states are: Dead, Empty, Stable"),
+        (["--describe", "--group", "billing", "--offsets", "--members"], "takes at most one of these options"),
+        (["--list", "--describe"], "not allowed with argument"),
+        (["--list", "--group", "billing"], "does not take the options"),
+    ],
+)
+def test_bad_input_is_one_line(
+    place: AdminPlace, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = DeltaWorld(place.spark, place.state, partitions=1)
+    world.engine().run()
+    assert main(["groups", "--location", place.state, *arguments]) != 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_what_is_no_state(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="no share-group state at"):
+        ShareGroupAdmin(str(tmp_path)).list_groups()
+    with pytest.raises(ConfigError, match="a name of the catalog"):
+        ShareGroupAdmin("main.queues").list_groups()
