@@ -1,37 +1,68 @@
-"""Breadth: what do ten thousand idle share-partitions cost the hundred that are active?
+"""Breadth: what do many share-partitions cost?
 
-On the embedded topic log, so that what is compared is the engine: a broker with ten thousand partitions takes most of a
-second to report its log ends.
+Idle ones: a hundred active among ten thousand, against the hundred alone; on the embedded topic log, so that what is
+compared is the engine: a broker with ten thousand partitions takes most of a second to report its log ends. The same
+with a fragmented window in each, and ten thousand that are all active, against the same records in a hundred: there
+the state store alone, with acknowledgements as a delivery would bring them. And a look at all of them.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Sequence
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
 
+import numpy as np
 from pyspark.sql import SparkSession
 
 from share_spark import EmbeddedTopicLog, ShareGroup
+from share_spark.delta.location import Location
 from share_spark.engine.progress import MicroBatchProgress
+from share_spark.engine.ranges import NOT_ACKNOWLEDGED, AcknowledgedRanges, AcquiredRanges
+from share_spark.engine.step import PartitionInput, PartitionOutcome
+from share_spark.model.ids import SharePartitionKey
+from share_spark.partition import PartitionLimits
+from share_spark.state.group_log import GroupLog
+from share_spark.state.state_store import DeltaShareStateStore
 from tests.bench.harness import compare, report, say
 from tests.bench.workloads import UNLIMITED, Scratch, accept_all
 
 ALL = int(os.environ.get("BENCH_BREADTH", "10000"))
+RANGES = int(os.environ.get("BENCH_RANGES", "2000"))
 ACTIVE = 100
 BATCHES = 20
 WARM_UP = 4
+RECORDS = 100_000
+"""Of a micro-batch in which all are active."""
+
+ACCEPT, RELEASE = 1, 2
 
 
 def run(spark: SparkSession, bootstrap: str) -> bool:
     """Measure and report; is the goal met?"""
     scratch = Scratch()
     say(f"breadth: {ACTIVE} active share-partitions, alone and among {ALL:,}; {BATCHES} micro-batches")
-    alone, among = (_micro_batches(spark, scratch, partitions) for partitions in (ACTIVE, ALL))
+    states = scratch.fresh("alone"), scratch.fresh("among")
+    alone, among = (
+        _micro_batches(spark, scratch, state, partitions)
+        for state, partitions in zip(states, (ACTIVE, ALL), strict=True)
+    )
     title = f"{ACTIVE} active among {ALL:,} / alone, seconds"
+    say("  a look at all of them")
+    looked_s = _seconds_of_a_look(states[1])
+    say(f"  all active: {RECORDS:,} records a micro-batch")
+    few, many = (Stored(spark, scratch, partitions).all_active() for partitions in (ACTIVE, ALL))
+    say(f"  fragmented: {RANGES:,} ranges in each window")
+    fragmented = [Stored(spark, scratch, partitions).fragmented() for partitions in (ACTIVE, ALL)]
     measures = [
-        compare(title, _median(among, ""), _median(alone, ""), "<= 2"),
+        compare(title, _median(among, ""), _median(alone, ""), "<= 1.5"),
         compare(f"{title}, without the delivery", _median(among, "deliver"), _median(alone, "deliver"), "<= 2"),
+        compare(f"{ALL:,} all active / the same records in {ACTIVE}, decide and append, s", many, few, "<= 3"),
+        compare(f"{title}, {RANGES:,} ranges in each, decide and append", fragmented[1], fragmented[0], "<= 1.5"),
+        compare(f"`share-spark groups --describe` of {ALL:,} share-partitions, s / 1 s", looked_s, 1.0, "<= 1"),
     ]
     met = report("breadth", "Breadth", measures)
     scratch.close()
@@ -43,7 +74,7 @@ def _median(progress: Sequence[MicroBatchProgress], without: str) -> float:
     return statistics.median(sum(one.steps.values()) - one.steps.get(without, 0.0) for one in progress[WARM_UP:])
 
 
-def _micro_batches(spark: SparkSession, scratch: Scratch, partitions: int) -> list[MicroBatchProgress]:
+def _micro_batches(spark: SparkSession, scratch: Scratch, state: str, partitions: int) -> list[MicroBatchProgress]:
     """The micro-batches of a run over ``partitions`` share-partitions, ACTIVE of them with records."""
     topics = scratch.fresh("topics")
     log = EmbeddedTopicLog(spark, topics)
@@ -52,7 +83,7 @@ def _micro_batches(spark: SparkSession, scratch: Scratch, partitions: int) -> li
     log.append("wide", spark.createDataFrame(rows, "partition int, value binary"))
     progress: list[MicroBatchProgress] = []
     query = (
-        ShareGroup("breadth", spark=spark, state=scratch.fresh("state"))
+        ShareGroup("breadth", spark=spark, state=state)
         .table(topics)
         .subscribe("wide")
         .process(accept_all)
@@ -65,3 +96,87 @@ def _micro_batches(spark: SparkSession, scratch: Scratch, partitions: int) -> li
     )
     query.awaitTermination()
     return [one for one in progress if one.acquired == ACTIVE]
+
+
+def _seconds_of_a_look(state: str) -> float:
+    """Of the whole command, median of three."""
+    command = [sys.executable, "-m", "share_spark.cli", "groups", "--location", state, "--describe", "--all-groups"]
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        lines = subprocess.run(command, capture_output=True, check=True).stdout.splitlines()
+        seconds.append(time.perf_counter() - began)
+        assert len(lines) > ALL, "a line for each"
+    return statistics.median(seconds)
+
+
+class Stored:
+    """The state of a group of ``partitions`` share-partitions."""
+
+    def __init__(self, spark: SparkSession, scratch: Scratch, partitions: int) -> None:
+        location = Location.parse(scratch.fresh("stored"))
+        log = GroupLog(spark=spark, location=location, group_id="breadth", run_id="one")
+        limits = PartitionLimits(max_record_locks=UNLIMITED)
+        self.store = DeltaShareStateStore(log=log, limits=limits, updates_per_snapshot=500)
+        self.store.claim()
+        self.store.load()
+        self.partitions, self.batch_id = partitions, 0
+
+    def all_active(self) -> float:
+        """Median seconds of a micro-batch with RECORDS records in all of them."""
+        each = RECORDS // self.partitions
+        return self._seconds(range(self.partitions), each)
+
+    def fragmented(self) -> float:
+        """The same for ten records in each of ACTIVE, where every window is in pieces: every second record of all was
+        released."""
+        everywhere = range(self.partitions)
+        self._step(everywhere, RANGES, NOT_ACKNOWLEDGED, first=True)
+        self._step(everywhere, 0, _alternating(RANGES))
+        return self._seconds(range(ACTIVE), 10, begin=RANGES)
+
+    def _seconds(self, active: Iterable[int], each: int, begin: int = 0) -> float:
+        active, seconds, first = list(active), [], begin == 0
+        acquired: dict[int, AcknowledgedRanges] = {}
+        for number in range(BATCHES // 2):
+            began = time.perf_counter()
+            outcomes = self._step(active, each, acquired, first=first and number == 0, end=begin + (number + 1) * each)
+            seconds.append(time.perf_counter() - began)
+            acquired = {one.key.partition: _accepted(one.acquired) for one in outcomes}
+        return statistics.median(seconds[2:])
+
+    def _step(
+        self,
+        active: Iterable[int],
+        each: int,
+        acknowledged: AcknowledgedRanges | dict[int, AcknowledgedRanges],
+        *,
+        first: bool = False,
+        end: int = RANGES,
+    ) -> Sequence[PartitionOutcome]:
+        inputs = {
+            SharePartitionKey("breadth", "wide-id", at): PartitionInput(
+                topic="wide",
+                log_start_offset=0,
+                end_offset=end,
+                initial_offset=0 if first else None,
+                acknowledged=acknowledged.get(at, NOT_ACKNOWLEDGED) if isinstance(acknowledged, dict) else acknowledged,
+                max_records=each,
+            )
+            for at in active
+        }
+        outcomes = self.store.advance(inputs, batch_id=self.batch_id, now_ms=1_000 + self.batch_id)
+        self.store.commit()
+        self.batch_id += 1
+        return outcomes
+
+
+def _accepted(acquired: AcquiredRanges) -> AcknowledgedRanges:
+    ranges = acquired.copy()
+    ranges[:, 2] = ACCEPT
+    return AcknowledgedRanges(ranges[np.argsort(ranges[:, 0])])
+
+
+def _alternating(size: int) -> AcknowledgedRanges:
+    offsets = np.arange(size, dtype=np.int64)
+    return AcknowledgedRanges(np.column_stack([offsets, offsets, np.where(offsets % 2, RELEASE, ACCEPT)]))
