@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -78,17 +79,19 @@ class KeptPlace(NamedTuple):
 
 @dataclass(slots=True)
 class KeptWriter:
-    """The file of one run of a task; made with its first record. Beyond ``most_bytes`` nothing is kept."""
+    """The file of one run of a task; made with its first record. Beyond ``most_bytes``, and where the disk refuses it,
+    nothing is kept."""
 
     place: KeptPlace
     _path: Path | None = None
     _writer: Any = None
     _rows: int = 0
     _bytes: int = 0
+    _is_over: bool = False
 
     def add(self, batch: pa.RecordBatch, answers: Answers) -> None:
         """Of the records of ``batch`` those that are released or rejected."""
-        if self._bytes > self.place.most_bytes:
+        if self._is_over:
             return
         is_wanted = (answers.codes == Ack.RELEASE) | (answers.codes == Ack.REJECT)
         if not is_wanted.any():
@@ -96,13 +99,16 @@ class KeptWriter:
         columns = [name for name in batch.schema.names if name not in OF_ONE_DELIVERY]
         kept = batch.select(columns).filter(pa.array(is_wanted))
         self._bytes += kept.nbytes
+        self._rows += kept.num_rows
+        try:
+            self._write(kept)
+        except OSError:
+            self.discard()
+
+    def _write(self, kept: pa.RecordBatch) -> None:
         if self._bytes > self.place.most_bytes:
             self.discard()
             return
-        self._rows += kept.num_rows
-        self._write(kept)
-
-    def _write(self, kept: pa.RecordBatch) -> None:
         if self._writer is None:
             Path(self.place.directory).mkdir(parents=True, exist_ok=True)
             self._path = Path(self.place.directory) / f"{uuid.uuid4().hex}.arrow"
@@ -111,17 +117,21 @@ class KeptWriter:
 
     def close(self) -> KeptFile | None:
         """None if nothing is kept."""
-        if self._writer is None or self._path is None:
+        if self._writer is None or self._path is None or self._is_over:
             return None
-        self._writer.close()
+        try:
+            self._writer.close()
+        except OSError:
+            self.discard()
+            return None
         return KeptFile(str(self._path), self._rows)
 
     def discard(self) -> None:
         """The task has failed, or has released too much."""
-        if self._writer is not None and self._path is not None:
-            self._writer.close()
-            self._path.unlink(missing_ok=True)
-            self._writer = None
+        self._is_over = True
+        with suppress(OSError):
+            if self._path is not None:
+                self._path.unlink(missing_ok=True)
 
 
 Wanted = Mapping[TopicPartition, tuple[Offsets, npt.NDArray[np.int32]]]
@@ -158,7 +168,7 @@ class KeptInput:
 
 
 def _batches_in(file: str) -> Iterator[pa.RecordBatch]:
-    with pa.memory_map(file) as source:
+    with pa.OSFile(file) as source:  # a shared file system need not have mapped memory
         reader = pa.ipc.open_file(source)
         for number in range(reader.num_record_batches):
             yield reader.get_batch(number)

@@ -148,6 +148,15 @@ def test_no_more_bytes_than_allowed(tmp_path: Path) -> None:
     assert (writer.close(), list(tmp_path.iterdir())) == (None, [])
 
 
+def test_a_disk_that_refuses_the_file(tmp_path: Path) -> None:
+    """Nothing is lost by it: the topic log has the records."""
+    (tmp_path / "file").write_text("no directory")
+    writer = KeptWriter(KeptPlace(str(tmp_path / "file"), 1 << 20))
+    for first in (0, 5):
+        writer.add(batch([first]), Answers.same(1, RELEASED))
+    assert writer.close() is None
+
+
 def test_what_is_accepted_is_not_kept(tmp_path: Path) -> None:
     writer = KeptWriter(KeptPlace(str(tmp_path / "new"), 1 << 20))
     writer.add(batch([1]), Answers.same(1, int(Ack.ACCEPT)))
