@@ -168,7 +168,7 @@ class KeptInput:
 
 
 def _batches_in(file: str) -> Iterator[pa.RecordBatch]:
-    with pa.OSFile(file) as source:  # a shared file system need not have mapped memory
+    with pa.OSFile(file, "rb") as source:  # a shared file system need not have mapped memory
         reader = pa.ipc.open_file(source)
         for number in range(reader.num_record_batches):
             yield reader.get_batch(number)
