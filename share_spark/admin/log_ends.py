@@ -23,10 +23,15 @@ _MOST_BYTES = 64 << 20
 
 
 class EndsOfTopics(Protocol):
-    """Where the logs of topics end."""
+    """Where the logs of topics begin and end."""
 
     def log_ends(self, topic: str) -> Mapping[int, LogEnds]:
         """By partition. Raises TopicError, TopicUnreachableError."""
+        ...
+
+    def offsets_at(self, topic: str, timestamp_ms: int) -> Mapping[int, int]:
+        """By partition, the first offset that is not older, else the end. Raises as ``log_ends``, and ConfigError where
+        only Spark can say."""
         ...
 
 
@@ -65,6 +70,10 @@ class EmbeddedEnds:
         if found is None:
             raise TopicError(f"topic {topic!r} does not exist")
         return found.ends
+
+    def offsets_at(self, topic: str, timestamp_ms: int) -> Mapping[int, int]:  # noqa: ARG002 - Kafka needs it
+        """Raises ConfigError."""
+        raise ConfigError(f"topic {topic!r} is in a Delta table, where a time is not looked up: give an offset")
 
 
 def _written(log: TableLog) -> dict[str, dict[int, int]]:

@@ -1,19 +1,27 @@
 """``ShareGroupAdmin``: what Kafka's Admin client and ``kafka-share-groups.sh`` say of share groups (KIP-932), of the
-groups in a state directory. No Spark, no JVM; it works while engines run, and changes nothing."""
+groups in a state directory. To look takes no Spark and no JVM, and works while engines run; what changes a group takes
+a session, and a group that no engine runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
+from share_spark.admin.group_changes import NewOffset, StartAt, forget, moved, reset
 from share_spark.admin.log_ends import EndsOfTopics, ends_of
 from share_spark.admin.state_reader import Engine, GroupState, StateReader
 from share_spark.kafka.options import KafkaOptions
 from share_spark.maintenance.heartbeat import BEAT_MS, Beat
+from share_spark.model.errors import ConfigError, StateError
 from share_spark.model.ids import LogEnds
 from share_spark.model.records import DeliveryState
 from share_spark.partition import SharePartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SILENT_MS = 3 * BEAT_MS
 """An engine that has not been heard of for so long has ended."""
@@ -108,12 +116,86 @@ class ShareGroupAdmin:
         reader.group(group_id)
         return GroupListing(group_id=group_id, phase=_phase(reader.engine(group_id)))
 
+    def plan_reset(
+        self, group_id: str, start: StartAt, number: int = 0, topics: Mapping[str, Collection[int]] | None = None
+    ) -> list[NewOffset]:
+        """Where the share-partitions would begin; changes nothing. ``number``: of OFFSET, SHIFT and TIME. ``topics``:
+        with their partitions, none for all of them; None: all topics. Raises StateError too for a group that an engine
+        runs, and ConfigError for a topic or partition that the group does not have."""
+        reader = StateReader.open(self.location)
+        group, engine = self._idle(reader, group_id)
+        chosen = _chosen(group, topics)
+        ends = self._ends(engine)
+        if ends is None:
+            raise ConfigError("where the topics are is not known: give the Kafka cluster or the topic table")
+        found = {topic: ends.log_ends(topic) for topic, _ in chosen}
+        times = {topic: ends.offsets_at(topic, number) for topic, _ in chosen} if start is StartAt.TIME else {}
+        return [
+            NewOffset(
+                key=state.key,
+                topic=topic,
+                offset=moved(
+                    start,
+                    number,
+                    state.start_offset,
+                    found[topic][state.key.partition],
+                    times.get(topic, {}).get(state.key.partition),
+                ),
+                state_epoch=state.state_epoch + 1,
+            )
+            for topic, state in chosen
+        ]
+
+    def reset_offsets(self, spark: SparkSession, plan: Sequence[NewOffset]) -> None:
+        """Do what ``plan_reset`` has planned, in one commit. Raises FencedError, StateError, SinkError."""
+        if plan:
+            reset(spark, self.location, plan[0].key.group_id, plan)
+
+    def delete_offsets(self, spark: SparkSession, group_id: str, topics: Collection[str]) -> None:
+        """The group forgets these topics. Raises as ``plan_reset`` and ``reset_offsets``."""
+        group, _ = self._idle(StateReader.open(self.location), group_id)
+        chosen = _chosen(group, dict.fromkeys(topics, ()))
+        forget(spark, self.location, group_id, [state.key for _, state in chosen])
+
+    def require_topics(self, group_id: str, topics: Collection[str]) -> None:
+        """Raises as ``delete_offsets`` would before it changes anything."""
+        group, _ = self._idle(StateReader.open(self.location), group_id)
+        _chosen(group, dict.fromkeys(topics, ()))
+
+    def delete_group(self, spark: SparkSession, group_id: str) -> None:
+        """All of its state. Raises as ``delete_offsets``."""
+        group, _ = self._idle(StateReader.open(self.location), group_id)
+        forget(spark, self.location, group_id, group.partitions)
+
+    def _idle(self, reader: StateReader, group_id: str) -> tuple[GroupState, Engine | None]:
+        group, engine = reader.group(group_id), reader.engine(group_id)
+        if _phase(engine) is GroupPhase.STABLE:
+            raise StateError(f"Share group '{group_id}' is not empty.")
+        return group, engine
+
     def _ends(self, engine: Engine | None) -> EndsOfTopics | None:
         beat = engine.beat if engine is not None else Beat("")
         kafka = self.kafka
         if kafka is None and self.topic_table is None and beat.kafka is not None:
             kafka = KafkaOptions.parse({"bootstrap.servers": beat.kafka})
         return ends_of(kafka, self.topic_table or (beat.table if kafka is None else None), self.request_timeout_ms)
+
+
+def _chosen(group: GroupState, topics: Mapping[str, Collection[int]] | None) -> list[tuple[str, SharePartition]]:
+    """By topic and partition. Raises ConfigError for what the group does not have."""
+    known = {(topic, state.key.partition): (topic, state) for topic, state in group.partitions.values()}
+    names = {topic for topic, _ in known}
+    for topic, partitions in (topics or {}).items():
+        if topic not in names:
+            raise ConfigError(f"group {group.group_id!r} has no topic {topic!r}")
+        for partition in partitions:
+            if (topic, partition) not in known:
+                raise ConfigError(f"group {group.group_id!r} has no partition {partition} of topic {topic!r}")
+    return [
+        found
+        for (topic, partition), found in sorted(known.items(), key=lambda item: item[0])
+        if topics is None or (topic in topics and (not topics[topic] or partition in topics[topic]))
+    ]
 
 
 def _runs(engine: Engine) -> bool:

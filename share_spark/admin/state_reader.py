@@ -18,7 +18,7 @@ from share_spark.model.errors import ConfigError, StateError
 from share_spark.model.ids import SharePartitionKey
 from share_spark.partition import SharePartition
 from share_spark.spark.public_files import files_without_spark
-from share_spark.state.commits import CommitListing, SegmentStamps, tail_found
+from share_spark.state.commits import CommitListing, GroupTail, SegmentStamps, tail_found
 from share_spark.state.direct_rows import rows_that_count, stamp_rows
 from share_spark.state.fold import fold_rows
 from share_spark.state.record_rows import SNAPSHOT
@@ -49,10 +49,11 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class StateReader:
-    """The state log in ``directory``."""
+    """The state log in ``directory``; ``commits`` are its own."""
 
     directory: str
     log: TableLog
+    commits: CommitListing
 
     @classmethod
     def open(cls, location: str) -> StateReader:
@@ -68,18 +69,17 @@ class StateReader:
         except UnknownTableError as reason:
             raise StateError(f"the state at {location} cannot be read without Spark: {reason}") from reason
         check_properties(str(place), log.properties)
-        return cls(place.path.rstrip("/"), log)
+        return cls(place.path.rstrip("/"), log, CommitListing(files))
 
     def groups(self) -> list[str]:
-        """All that have any state."""
-        return sorted({file.values["group_id"] for file in self.log.active.values()})
+        """All that were not deleted."""
+        return [group_id for group_id in self._known() if not _is_deleted(self._tail(group_id))]
 
     def group(self, group_id: str) -> GroupState:
         """Raises StateError: there is no such group, or its state has to be read by Spark."""
-        if group_id not in self.groups():
-            raise StateError(f"there is no group {group_id!r}: the state in {self.directory} has none of that name")
-        commits = CommitListing(self.log.files)
-        found = tail_found(commits, self.log.version, group_id, lambda: self._stamps(group_id))
+        found = self._tail(group_id) if group_id in self._known() else None
+        if found is None or _is_deleted(found):
+            raise StateError(f"Group '{group_id}' does not exist: the state in {self.directory} has none of that name.")
         partitions: Mapping[SharePartitionKey, tuple[str, SharePartition]] = {}
         if found.valid is not None:
             try:
@@ -88,6 +88,12 @@ class StateReader:
                 raise StateError(f"the state of group {group_id!r} cannot be read without Spark: {reason}") from reason
         at_ms = 0 if found.valid is None else found.valid.at_ms
         return GroupState(group_id=group_id, writer_epoch=found.epoch, at_ms=at_ms, partitions=partitions)
+
+    def _known(self) -> list[str]:
+        return sorted({file.values["group_id"] for file in self.log.active.values()})
+
+    def _tail(self, group_id: str) -> GroupTail:
+        return tail_found(self.commits, self.log.version, group_id, lambda: self._stamps(group_id))
 
     def engine(self, group_id: str) -> Engine | None:
         """That has sent a heartbeat last, if any did."""
@@ -112,3 +118,8 @@ class StateReader:
                 batch_id=row["batch_id_max"],
                 at_ms=row["at_ms_max"] or 0,
             )
+
+
+def _is_deleted(found: GroupTail) -> bool:
+    """By a commit of the share coordinator without records, of a micro-batch before the first."""
+    return found.valid is not None and found.valid.batch_id < 0

@@ -1,5 +1,5 @@
 """`share-spark groups`: the verbs, columns and messages of Kafka's `kafka-share-groups.sh`, for the groups in a state
-directory. Starts no JVM."""
+directory. To look starts no JVM."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from share_spark.cli.arguments import kafka_options, parsed
+from share_spark.cli.group_changes import changed, check_change
+from share_spark.cli.group_tables import Row, table
 from share_spark.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
 
 UNKNOWN = "-"
 """What Kafka's tool prints for a value that is not known."""
-
-Row = Sequence[object]
 
 
 def run_groups(arguments: Sequence[str]) -> int:
@@ -35,12 +35,16 @@ def run_groups(arguments: Sequence[str]) -> int:
         topic_table=given.topic_table,
         request_timeout_ms=given.timeout,
     )
-    print(listed(admin, given) if given.list else described(admin, given), flush=True)
+    show = listed if given.list else described if given.describe else changed
+    print(show(admin, given), flush=True)
     return 0
 
 
 def check(given: Namespace) -> None:
     """Raises ConfigError for options that do not go together, with Kafka's words where it has some."""
+    if not (given.list or given.describe):
+        check_change(given)
+        return
     if given.describe and not (given.group or given.all_groups):
         raise ConfigError("Option [describe] takes one of these options: [all-groups], [group]")
     if given.list and (given.group or given.all_groups):
@@ -136,14 +140,6 @@ def _note_if_empty(admin: ShareGroupAdmin, group: str) -> str:
     """As Kafka's tool says it."""
     empty = admin.describe_group(group).phase.value == "Empty"
     return f"Share group '{group}' has no active members.\n\n" if empty else ""
-
-
-def table(names: Sequence[str], rows: Sequence[Row]) -> str:
-    """Columns as wide as what is in them."""
-    lines = [[str(name) for name in names], *([str(cell) for cell in row] for row in rows)]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(names))]
-    padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
-    return "\n".join(" ".join(cells).rstrip() for cells in padded)
 
 
 def _json(found: Sequence[Mapping[str, Any]]) -> str:

@@ -200,10 +200,10 @@ class _GroupLog(GroupLog):
         """Raises FencedError while an engine runs the group, StateError if its last one left work to the next."""
         heartbeat = heartbeat_file(self.spark, self.location, self.group_id)
         age = age_ms(heartbeat)
-        if age is not None and age < ALIVE_MS:
-            member_id = Beat.from_text(heartbeat.read()).member_id
+        beat = Beat.from_text(heartbeat.read())
+        if age is not None and age < ALIVE_MS and not beat.ended:
             raise FencedError(
-                f"group {self.group_id!r} is run by an engine ({member_id}, last heartbeat {age // 1_000} s ago); "
+                f"group {self.group_id!r} is run by an engine ({beat.member_id}, last heartbeat {age // 1_000} s ago); "
                 f"stop it, and {ALIVE_MS // 1_000} s later its state can be changed"
             )
         if has_journals(self.spark, self.location, self.group_id):

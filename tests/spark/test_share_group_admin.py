@@ -16,6 +16,7 @@ import pytest
 from share_spark import EmbeddedTopicLog, Message, ShareGroup, ShareGroupAdmin, read_state
 from share_spark.admin.share_group_admin import GroupMember, GroupPhase
 from share_spark.cli import main
+from share_spark.engine.progress import MicroBatchProgress
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.model.errors import ConfigError, StateError
 from tests.support.engine_on_delta import DeltaWorld
@@ -161,7 +162,7 @@ def test_the_tables_are_those_of_kafka(place: AdminPlace, capsys: pytest.Capture
     ("arguments", "said"),
     [
         (["--describe"], "Option [describe] takes one of these options: [all-groups], [group]"),
-        (["--describe", "--group", "nobody"], "there is no group 'nobody'"),
+        (["--describe", "--group", "nobody"], "Group 'nobody' does not exist"),
         (["--list", "--state", "Busy"], "Invalid state list 'Busy'. Valid states are: Dead, Empty, Stable"),
         (["--describe", "--group", "billing", "--offsets", "--members"], "takes at most one of these options"),
         (["--list", "--describe"], "not allowed with argument"),
@@ -183,3 +184,90 @@ def test_what_is_no_state(tmp_path: Path) -> None:
         ShareGroupAdmin(str(tmp_path)).list_groups()
     with pytest.raises(ConfigError, match="a name of the catalog"):
         ShareGroupAdmin("main.queues").list_groups()
+
+
+def offsets(place: AdminPlace, group: str) -> list[int]:
+    return [row.start_offset for row in place.admin.describe_offsets(group)]
+
+
+def test_a_group_begins_where_it_is_reset_to(place: AdminPlace, capsys: pytest.CaptureFixture[str]) -> None:
+    """And delivers from there, each record for the first time again."""
+    place.finish("billing")
+    command = ["groups", "--location", place.state, "--group", "billing", "--reset-offsets"]
+    assert main([*command, "--topic", "orders:0,2", "--to-offset", "2"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "GROUP   TOPIC  PARTITION NEW-OFFSET",
+        "billing orders 0         2",
+        "billing orders 2         2",
+        "",
+        "Nothing was changed: --execute does it.",
+    ]
+    assert offsets(place, "billing") == [6, 6, 6]
+    assert main([*command, "--topic", "orders:0,2", "--to-offset", "2", "--execute"]) == 0
+    assert offsets(place, "billing") == [2, 6, 2]
+    assert [row.lag for row in place.admin.describe_offsets("billing")] == [4, 0, 4]
+    assert main([*command, "--all-topics", "--shift-by", "-100", "--execute"]) == 0
+    assert offsets(place, "billing") == [0, 0, 0], "never below the log start"
+    assert main([*command, "--all-topics", "--to-latest", "--execute"]) == 0
+    assert main([*command, "--topic", "orders:1", "--shift-by", "-2", "--execute"]) == 0
+    progress: list[MicroBatchProgress] = []
+    group = place.group("billing", lambda _: Ack.ACCEPT).trigger(availableNow=True).listen(progress.append)
+    assert group.start().awaitTermination(120)
+    assert sum(batch.acquired for batch in progress) == 2
+    assert offsets(place, "billing") == [6, 6, 6]
+
+
+def test_groups_and_topics_are_deleted(place: AdminPlace, capsys: pytest.CaptureFixture[str]) -> None:
+    place.finish("billing")
+    place.finish("audit")
+    command = ["groups", "--location", place.state]
+    assert main([*command, "--delete", "--group", "audit"]) == 0
+    assert capsys.readouterr().out.startswith("Share groups ('audit') would be deleted.")
+    assert main([*command, "--delete", "--group", "audit", "--execute"]) == 0
+    assert capsys.readouterr().out == "Deletion of requested share groups ('audit') was successful.\n"
+    assert [one.group_id for one in place.admin.list_groups()] == ["billing"]
+    assert read_state(place.spark, place.state, "audit").count() == 0
+    assert main([*command, "--delete-offsets", "--group", "billing", "--topic", "orders", "--execute"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["TOPIC  STATUS", "orders Successful"]
+    assert main([*command, "--describe", "--group", "audit"]) != 0
+    assert "Group 'audit' does not exist" in capsys.readouterr().err
+    place.finish("audit")
+    assert offsets(place, "audit") == [6, 6, 6], "as a group that was never there"
+
+
+def test_nothing_is_changed_while_an_engine_runs(place: AdminPlace, capsys: pytest.CaptureFixture[str]) -> None:
+    query = place.group("billing", lambda _: Ack.ACCEPT).start()
+    members_of(place, "billing")
+    for verb in (["--delete"], ["--reset-offsets", "--all-topics", "--to-earliest"]):
+        assert main(["groups", "--location", place.state, "--group", "billing", *verb, "--execute"]) != 0
+        assert capsys.readouterr().err == "share-spark: Share group 'billing' is not empty.\n"
+    query.stop()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--reset-offsets", "--all-topics"], "[to-earliest], [to-latest], [to-datetime], [to-offset], [shift-by]"),
+        (["--reset-offsets", "--to-latest"], "takes one of these options: [all-topics], [topic]"),
+        (["--reset-offsets", "--topic", "bills", "--to-latest"], "group 'billing' has no topic 'bills'"),
+        (["--reset-offsets", "--topic", "orders:7", "--to-latest"], "has no partition 7 of topic 'orders'"),
+        (["--reset-offsets", "--topic", "orders:x", "--to-latest"], "'orders:x' is no topic"),
+        (["--reset-offsets", "--all-topics", "--to-datetime", "2999-01-01"], "is in the future"),
+        (["--reset-offsets", "--all-topics", "--to-datetime", "today"], "'today' is no time"),
+        (["--reset-offsets", "--all-topics", "--to-latest", "--to-earliest"], "not allowed with argument"),
+        (["--delete-offsets"], "Option [delete-offsets] takes the following options: [topic], [group]"),
+        (["--delete-offsets", "--topic", "bills", "--execute"], "group 'billing' has no topic 'bills'"),
+    ],
+)
+def test_changes_that_cannot_be_are_one_line(
+    spark: SparkSession, tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = DeltaWorld(spark, str(tmp_path / "state"), partitions=1)
+    world.produce(1)
+    world.engine().run()
+    before = contents(tmp_path)
+    command = ["groups", "--location", str(tmp_path / "state"), "--group", GROUP, "--topic-table", str(tmp_path)]
+    assert main([*command, *arguments]) != 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert contents(tmp_path) == before

@@ -1,0 +1,87 @@
+"""Changes to groups that no engine runs: start offsets, topics, whole groups. They go through the share coordinator,
+which claims the group as an engine would (``gateway.share_coordinator``), so an engine that starts meanwhile is either
+refused or makes the change fail. With Spark; what is to be changed is worked out without it (``share_group_admin``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from share_spark.coordinator.messages import DeleteState, InitializeState, ShareGroupStateRequest, StateRequest
+from share_spark.gateway.share_coordinator import DeltaShareCoordinator
+from share_spark.model.errors import ErrorCode, StateError
+from share_spark.model.ids import LogEnds, SharePartitionKey
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class StartAt(Enum):
+    """Where a group is to begin. ``OFFSET`` and ``SHIFT`` take a number, ``TIME`` milliseconds since the epoch."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSET = "offset"
+    SHIFT = "shift"
+    TIME = "time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewOffset:
+    """A share-partition that is to begin at ``offset``. ``state_epoch``: the one after the known one, by which what was
+    in flight is forgotten."""
+
+    key: SharePartitionKey
+    topic: str
+    offset: int
+    state_epoch: int
+
+
+def moved(start: StartAt, number: int, before: int, ends: LogEnds, at_time: int | None) -> int:
+    """The new start offset, always one that the log has, or its end. ``at_time``: of the first record that is not
+    older, for TIME."""
+    wanted = {
+        StartAt.EARLIEST: ends.log_start_offset,
+        StartAt.LATEST: ends.end_offset,
+        StartAt.OFFSET: number,
+        StartAt.SHIFT: before + number,
+        StartAt.TIME: ends.end_offset if at_time is None else at_time,
+    }[start]
+    return min(max(wanted, ends.log_start_offset), ends.end_offset)
+
+
+def reset(spark: SparkSession, location: str, group_id: str, offsets: Sequence[NewOffset]) -> None:
+    """In one commit. Raises FencedError (an engine runs the group), StateError, SinkError; then nothing is changed."""
+    _change(spark, location, group_id, (_initialize(found) for found in offsets), _names(offsets))
+
+
+def _initialize(found: NewOffset) -> InitializeState:
+    _, topic_id, partition = found.key
+    return InitializeState(
+        topic_id=topic_id, partition=partition, state_epoch=found.state_epoch, start_offset=found.offset
+    )
+
+
+def _names(offsets: Iterable[NewOffset]) -> dict[str, str]:
+    return {found.key.topic_id: found.topic for found in offsets}
+
+
+def forget(spark: SparkSession, location: str, group_id: str, keys: Iterable[SharePartitionKey]) -> None:
+    """These share-partitions have no state any more, in one commit. Raises as ``reset``."""
+    _change(
+        spark, location, group_id, (DeleteState(topic_id=key.topic_id, partition=key.partition) for key in keys), {}
+    )
+
+
+def _change(
+    spark: SparkSession, location: str, group_id: str, entries: Iterable[StateRequest], topic_names: Mapping[str, str]
+) -> None:
+    shares = DeltaShareCoordinator(spark, location, topic_names=topic_names)
+    shares.load()
+    for result in shares.answer(ShareGroupStateRequest(group_id=group_id, entries=tuple(entries))):
+        if result.error is not ErrorCode.NONE:
+            raise StateError(
+                f"partition {result.partition} of group {group_id!r}: {result.message or result.error.name}"
+            )

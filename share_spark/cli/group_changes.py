@@ -1,0 +1,114 @@
+"""`share-spark groups --reset-offsets | --delete-offsets | --delete`. What is to be done is said first, and done with
+`--execute` only: for that a Spark session is started."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from share_spark.cli.command import command_session
+from share_spark.cli.group_tables import table
+from share_spark.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from share_spark.admin.group_changes import StartAt
+    from share_spark.admin.share_group_admin import ShareGroupAdmin
+
+_STARTS = ("to_earliest", "to_latest", "to_datetime", "to_offset", "shift_by")
+
+
+def check_change(given: Namespace) -> None:
+    """Raises ConfigError for options that do not go together, with Kafka's words where it has some."""
+    verb = "reset-offsets" if given.reset_offsets else "delete-offsets" if given.delete_offsets else "delete"
+    if given.delete:
+        if not (given.group or given.all_groups):
+            raise ConfigError("Option [delete] takes one of these options: [all-groups], [group]")
+        return
+    if len(given.group) != 1:
+        raise ConfigError(f"Option [{verb}] takes the option: [group], once")
+    if given.delete_offsets and not given.topic:
+        raise ConfigError("Option [delete-offsets] takes the following options: [topic], [group]")
+    if given.reset_offsets:
+        if bool(given.topic) == given.all_topics:
+            raise ConfigError("Option [reset-offsets] takes one of these options: [all-topics], [topic]")
+        if not any(getattr(given, name) not in (None, False) for name in _STARTS):
+            named = ", ".join(f"[{name.replace('_', '-')}]" for name in _STARTS)
+            raise ConfigError(f"Option [reset-offsets] takes one of these options: {named}")
+
+
+def changed(admin: ShareGroupAdmin, given: Namespace) -> str:
+    """What was done, or would be."""
+    if given.reset_offsets:
+        return _reset(admin, given)
+    return _offsets_deleted(admin, given) if given.delete_offsets else _deleted(admin, given)
+
+
+def _reset(admin: ShareGroupAdmin, given: Namespace) -> str:
+    start, number = _start(given)
+    topics = None if given.all_topics else dict(_topic(text) for text in given.topic)
+    plan = admin.plan_reset(given.group[0], start, number, topics)
+    if given.execute:
+        with command_session("share-spark groups") as spark:
+            admin.reset_offsets(spark, plan)
+    rows = [(found.key.group_id, found.topic, found.key.partition, found.offset) for found in plan]
+    return table(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows) + _not_done(given)
+
+
+def _offsets_deleted(admin: ShareGroupAdmin, given: Namespace) -> str:
+    topics = [_topic(text)[0] for text in given.topic]
+    admin.require_topics(given.group[0], topics)
+    if given.execute:
+        with command_session("share-spark groups") as spark:
+            admin.delete_offsets(spark, given.group[0], topics)
+    status = "Successful" if given.execute else "Would be deleted"
+    return table(("TOPIC", "STATUS"), [(topic, status) for topic in topics]) + _not_done(given)
+
+
+def _deleted(admin: ShareGroupAdmin, given: Namespace) -> str:
+    groups = [one.group_id for one in admin.list_groups()] if given.all_groups else given.group
+    for group in groups:
+        admin.require_topics(group, ())
+    names = ", ".join(f"'{group}'" for group in groups)
+    if not given.execute:
+        return f"Share groups ({names}) would be deleted." + _not_done(given)
+    with command_session("share-spark groups") as spark:
+        for group in groups:
+            admin.delete_group(spark, group)
+    return f"Deletion of requested share groups ({names}) was successful."
+
+
+def _not_done(given: Namespace) -> str:
+    return "" if given.execute else "\n\nNothing was changed: --execute does it."
+
+
+def _start(given: Namespace) -> tuple[StartAt, int]:
+    from share_spark.admin.group_changes import StartAt
+
+    if given.to_datetime is not None:
+        return StartAt.TIME, _milliseconds(given.to_datetime)
+    if given.to_offset is not None:
+        return StartAt.OFFSET, given.to_offset
+    if given.shift_by is not None:
+        return StartAt.SHIFT, given.shift_by
+    return (StartAt.EARLIEST if given.to_earliest else StartAt.LATEST), 0
+
+
+def _milliseconds(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{text!r} is no time: YYYY-MM-DDThh:mm:ss.sss") from None
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    if moment > datetime.now(UTC):
+        raise ConfigError(f"{text} is in the future")
+    return int(moment.timestamp() * 1_000)
+
+
+def _topic(text: str) -> tuple[str, Sequence[int]]:
+    name, _, partitions = text.partition(":")
+    numbers = partitions.split(",") if partitions else []
+    if not name or not all(number.isdecimal() for number in numbers):
+        raise ConfigError(f"{text!r} is no topic: TOPIC or TOPIC:0,1,2")
+    return name, [int(number) for number in numbers]

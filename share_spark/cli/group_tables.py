@@ -1,0 +1,15 @@
+"""Tables as Kafka's tools print them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+Row = Sequence[object]
+
+
+def table(names: Sequence[str], rows: Sequence[Row]) -> str:
+    """Columns as wide as what is in them."""
+    lines = [[str(name) for name in names], *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(names))]
+    padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
+    return "\n".join(" ".join(cells).rstrip() for cells in padded)
