@@ -75,11 +75,16 @@ class StateReader:
         """All that were not deleted."""
         return [group_id for group_id in self._known() if not _is_deleted(self._tail(group_id))]
 
-    def group(self, group_id: str) -> GroupState:
-        """Raises StateError: there is no such group, or its state has to be read by Spark."""
+    def require(self, group_id: str) -> GroupTail:
+        """The end of the group's log. Raises StateError: there is no such group."""
         found = self._tail(group_id) if group_id in self._known() else None
         if found is None or _is_deleted(found):
             raise StateError(f"Group '{group_id}' does not exist: the state in {self.directory} has none of that name.")
+        return found
+
+    def group(self, group_id: str) -> GroupState:
+        """Raises StateError: there is no such group, or its state has to be read by Spark."""
+        found = self.require(group_id)
         partitions: Mapping[SharePartitionKey, tuple[str, SharePartition]] = {}
         if found.valid is not None:
             try:
