@@ -15,7 +15,7 @@ from share_spark.admin.log_ends import EndsOfTopics, ends_of
 from share_spark.admin.state_reader import Engine, GroupState, StateReader
 from share_spark.kafka.options import KafkaOptions
 from share_spark.maintenance.heartbeat import BEAT_MS, Beat
-from share_spark.model.errors import ConfigError, StateError
+from share_spark.model.errors import ConfigError, StateError, TopicError
 from share_spark.model.ids import LogEnds
 from share_spark.model.records import DeliveryState
 from share_spark.partition import SharePartition
@@ -113,7 +113,7 @@ class ShareGroupAdmin:
     def describe_group(self, group_id: str) -> GroupListing:
         """Its state."""
         reader = StateReader.open(self.location)
-        reader.group(group_id)
+        reader.require(group_id)
         return GroupListing(group_id=group_id, phase=_phase(reader.engine(group_id)))
 
     def plan_reset(
@@ -128,23 +128,10 @@ class ShareGroupAdmin:
         ends = self._ends(engine)
         if ends is None:
             raise ConfigError("where the topics are is not known: give the Kafka cluster or the topic table")
-        found = {topic: ends.log_ends(topic) for topic, _ in chosen}
-        times = {topic: ends.offsets_at(topic, number) for topic, _ in chosen} if start is StartAt.TIME else {}
-        return [
-            NewOffset(
-                key=state.key,
-                topic=topic,
-                offset=moved(
-                    start,
-                    number,
-                    state.start_offset,
-                    found[topic][state.key.partition],
-                    times.get(topic, {}).get(state.key.partition),
-                ),
-                state_epoch=state.state_epoch + 1,
-            )
-            for topic, state in chosen
-        ]
+        topic_names = {topic for topic, _ in chosen}
+        found = {topic: ends.log_ends(topic) for topic in topic_names}
+        times = {topic: ends.offsets_at(topic, number) for topic in topic_names} if start is StartAt.TIME else {}
+        return [_new_offset(topic, state, start, number, found[topic], times.get(topic, {})) for topic, state in chosen]
 
     def reset_offsets(self, spark: SparkSession, plan: Sequence[NewOffset]) -> None:
         """Do what ``plan_reset`` has planned, in one commit. Raises FencedError, StateError, SinkError."""
@@ -179,6 +166,21 @@ class ShareGroupAdmin:
         if kafka is None and self.topic_table is None and beat.kafka is not None:
             kafka = KafkaOptions.parse({"bootstrap.servers": beat.kafka})
         return ends_of(kafka, self.topic_table or (beat.table if kafka is None else None), self.request_timeout_ms)
+
+
+def _new_offset(
+    topic: str,
+    state: SharePartition,
+    start: StartAt,
+    number: int,
+    ends: Mapping[int, LogEnds],
+    at_time: Mapping[int, int],
+) -> NewOffset:
+    partition = state.key.partition
+    if partition not in ends:
+        raise TopicError(f"topic {topic!r} has no partition {partition} any more")
+    offset = moved(start, number, state.start_offset, ends[partition], at_time.get(partition))
+    return NewOffset(key=state.key, topic=topic, offset=offset, state_epoch=state.state_epoch + 1)
 
 
 def _chosen(group: GroupState, topics: Mapping[str, Collection[int]] | None) -> list[tuple[str, SharePartition]]:
