@@ -53,7 +53,9 @@ class AppTransactions:
         self._log: TableLog | None = None
 
     def latest(self, app_id: str) -> int:
-        """The writer's number now, NONE if it has none."""
+        """The writer's number now, NONE if it has none. From the log as it is now: of one whose commits were removed
+        only the checkpoint says it."""
+        self._log = None
         try:
             return self.log().transactions.get(app_id, NONE)
         except UnknownTableError:

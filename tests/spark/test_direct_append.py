@@ -98,6 +98,7 @@ class MixedTable:
 
     def cleaned(self) -> None:
         clean_log_privately(self.spark, self.directory, has_checkpoint=False, retention_ms=1)
+        self.reopened()  # one that has not looked for as long as commits are kept is refused
 
     def deleted(self) -> None:
         if self.expected:

@@ -151,7 +151,7 @@ def sink(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return SinkPlace(spark=spark, state=tmp_path / "state", table=Location(path=str(tmp_path / "sink")))
 
 
-ONE_COMMIT = DirectAppends.to
+ONE_COMMIT = DirectAppends.of
 
 
 class Death(BaseException):
@@ -171,7 +171,7 @@ def test_a_claim_that_ends_after_any_of_its_appends(
         with pytest.raises(Death):
             AppTransactions(sink.spark, directory).claim(app_id, old + 1)
     if successor == "by one commit":
-        monkeypatch.setattr(DirectAppends, "to", ONE_COMMIT)
+        monkeypatch.setattr(DirectAppends, "of", ONE_COMMIT)
     transactions = AppTransactions(sink.spark, directory)
     assert transactions.claim(app_id, old + 2) == BatchStamp(old, 0).number
     assert transactions.latest(app_id) == BatchStamp(old + 2, -1).number

@@ -32,7 +32,7 @@ from share_spark.model.errors import ConfigError, ErrorCode, FencedError
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import StateBatch
 from share_spark.partition import check_invariants, restore
-from share_spark.state import segments
+from share_spark.state import commits
 from share_spark.state.state_view import state_bucket
 from share_spark.state.tables import log_table, state_table
 from tests.property.test_stream_check import MICRO_BATCHES, log_of
@@ -171,7 +171,7 @@ def test_a_deleted_share_partition_starts_from_the_beginning(
     assert errors(loaded, DeleteState(topic_id=FIRST, partition=1)) == [ErrorCode.NONE]
     assert world.windows() == []
     with monkeypatch.context() as patched:
-        patched.setattr(segments, "_LOOK_BACK", 1)
+        patched.setattr(commits, "LOOK_BACK", 1)
         assert world.windows() == []
     assert errors(loaded, SUMMARY) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert log_table(world.location).load(spark).agg({"writer_epoch": "max"}).first()[0] == 4

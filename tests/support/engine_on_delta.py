@@ -68,7 +68,7 @@ def only_on_spark(patch: pytest.MonkeyPatch) -> None:
         raise UnknownTableError("a test")
 
     patch.setattr(DeltaWorld, "most_on_driver", 0)
-    patch.setattr(DirectAppends, "to", refuse)
+    patch.setattr(DirectAppends, "of", refuse)
 
 
 def _window(row: object) -> str:
