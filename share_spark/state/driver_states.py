@@ -18,9 +18,9 @@ from share_spark.state.advancing import Advanced, StepTerms, advanced, begun
 from share_spark.state.buckets import HEADER, STATE, bucket_of, frame_rows, key_text
 from share_spark.state.record_rows import record_array
 
-MOST_WEIGHT = 200_000
+MOST_WEIGHT = 400_000
 """Above this the state belongs to the executors: a micro-batch that touches all of it takes one Python process a
-second, and a Spark job over it less. Some 1,500,000 ranges of few share-partitions, or 10,000 share-partitions."""
+second or two, and a Spark job over it less. Some 3,000,000 ranges of few share-partitions, or 15,000 of these."""
 
 
 def weight_of(share_partitions: int, ranges: int) -> int:
