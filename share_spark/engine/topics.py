@@ -102,7 +102,8 @@ class SubscribedTopics:
         if self.reset.policy == "latest":
             return {key: ends[key].end_offset for key in keys}
         found = self._offsets_at(now_ms - self.reset.duration_ms)
-        return {key: max(found[key], ends[key].log_start_offset) for key in keys}
+        # Asked later than the ends were: what came between is new, whatever its time says.
+        return {key: min(max(found[key], ends[key].log_start_offset), ends[key].log_end) for key in keys}
 
     def _offsets_at(self, timestamp_ms: int) -> dict[SharePartitionKey, int]:
         return {

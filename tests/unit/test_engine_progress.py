@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from share_spark.model.errors import TopicError
-from share_spark.testing.memory import MemoryRecord
+from share_spark.testing.memory import InMemoryTopicLog, MemoryRecord
 from tests.support.engine_world import ACCEPT, RELEASE, TOPIC, InMemoryGroup, at
 
 
@@ -36,6 +38,23 @@ def test_earliest_begins_at_the_log_start() -> None:
     world.topics.move_log_start(at(), 3)
     world.engine().run()
     assert world.calls == [(0, 3, 1), (0, 4, 1)]
+
+
+def test_by_duration_passes_over_nothing_that_came_after_the_look_at_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times are asked after the ends; whatever is written in between is new."""
+    world = InMemoryGroup(share__auto__offset__reset="by_duration:PT1M")
+    original = type(world.topics).offsets_at
+
+    def late(topics: InMemoryTopicLog, topic: str, timestamp_ms: int) -> Mapping[int, int]:
+        topics.append(at(), [MemoryRecord(timestamp_ms - 1)] * 2)
+        return original(topics, topic, timestamp_ms)
+
+    monkeypatch.setattr(type(world.topics), "offsets_at", late)
+    engine = world.engine()
+    engine.run()
+    assert world.window() == "0-0"
+    engine.run()
+    assert world.calls[:2] == [(0, 0, 1), (0, 1, 1)]
 
 
 def test_by_duration_begins_at_the_first_record_young_enough() -> None:
