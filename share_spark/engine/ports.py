@@ -294,8 +294,8 @@ class DeadLetterSink(Protocol):
         ...
 
     def write(self, stamp: BatchStamp) -> None:
-        """The commit has happened: write what was announced for it, unless a successor has; now, or soon and after all
-        that came before. Raises DeadLetterError."""
+        """The commit has happened: write what was announced for it, now, or soon and after all that came before. Raises
+        DeadLetterError, and FencedError if a successor has taken over what was announced: then nothing is written."""
         ...
 
     def truncate(self, ends: Mapping[TopicPartition, int]) -> None:

@@ -26,7 +26,7 @@ from share_spark.engine.ports import (
     TopicLog,
 )
 from share_spark.engine.ranges import NumberedRanges
-from share_spark.model.errors import DeadLetterError, ShareError
+from share_spark.model.errors import DeadLetterError, FencedError, ShareError
 from share_spark.model.ids import BatchStamp, TopicPartition
 from share_spark.output.letter_journals import WITHDRAWN, LetterJournals, entry_of, is_withdrawn, letters_in
 from share_spark.spark.errors import first_line
@@ -218,7 +218,12 @@ class SparkDeadLetters:
         """``write``, for ascending stamps, in one append with the number of the last: a table that has this one takes
         none of the others again. Raises DeadLetterError."""
         with _as_dead_letter_error():
-            self._write_from(self._claimed.journals.announced, stamps)
+            journal = self._claimed.journals.announced
+            # A successor has taken an entry over, and may not have written it yet: with a higher number in the table
+            # it never could.
+            if any(journal.read(stamp) is None for stamp in stamps):
+                raise FencedError("another engine has taken over the dead letters of this one")
+            self._write_from(journal, stamps)
 
     def truncate(self, ends: Mapping[TopicPartition, int]) -> None:
         """Raises DeadLetterError."""

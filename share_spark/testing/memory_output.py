@@ -219,9 +219,10 @@ class InMemoryDeadLetters:
 
     def _write_announced(self, stamps: Sequence[BatchStamp]) -> None:
         """In one append with the number of the last."""
-        found = {stamp: self.table.announced[stamp] for stamp in stamps if stamp in self.table.announced}
-        if found:
-            self._write(max(found), [letter for letters in found.values() for letter in letters])
+        if any(stamp not in self.table.announced for stamp in stamps):
+            raise FencedError("another engine has taken over the dead letters of this one")
+        found = {stamp: self.table.announced[stamp] for stamp in stamps}
+        self._write(max(found), [letter for letters in found.values() for letter in letters])
         for stamp in found:
             self.hook("before dropping an announcement")
             self.table.drop(stamp)

@@ -61,7 +61,8 @@ def _check_output(world: SimulatedWorld) -> None:
 
 def _check_letters(world: SimulatedWorld) -> None:
     """One for each record that needs one, none where the engine had no target. Several records may have been at one
-    offset, one after the other: what is written once a truncation is known belongs to the last of them."""
+    offset, one after the other: what is written once a truncation is known belongs to the last of them. What the log
+    has lost need not have one."""
     ledger = world.ledger
     lettered = {
         (letter.partition, offset)
@@ -72,7 +73,7 @@ def _check_letters(world: SimulatedWorld) -> None:
         now = [ledger.fates[one]] if one in ledger.fates and one not in ledger.unlettered else []
         letters, known = world.letters.of(*one), ledger.letters_of_the_gone[one]
         _check_letters_of(one, letters[:known], ledger.fates_of_the_gone.get(one, []), are_needed=False)
-        _check_letters_of(one, letters[known:], now, are_needed=True)
+        _check_letters_of(one, letters[known:], now, are_needed=one not in ledger.unseen)
 
 
 def _check_letters_of(one: At, letters: Sequence[DeadLetter], fates: Sequence[Fate], *, are_needed: bool) -> None:

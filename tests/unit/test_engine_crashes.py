@@ -375,7 +375,8 @@ def test_a_frozen_engine_takes_nothing_from_what_waits(monkeypatch: pytest.Monke
     world.state_log.commits += failed
     run_without_target(world)
     world.dead_letters.withdraw(stamp)
-    world.dead_letters.write(stamp)
+    with pytest.raises(FencedError, match="has taken over the dead letters"):
+        world.dead_letters.write(stamp)
     assert letters_of(world) == []
     world.engine()
     assert letters_of(world) == [(0, 0)]
