@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import unquote
 
-from share_spark.delta.commit_files import CommitFiles
+from share_spark.admin.table_files import log_without_spark
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.topic_log import KafkaTopicLog
 from share_spark.model.errors import ConfigError, TopicError
 from share_spark.model.ids import LogEnds
-from share_spark.spark.public_files import files_without_spark
 from share_spark.topics import topic_registry
 from share_spark.topics.topic_view import TopicView
-
-_MOST_BYTES = 64 << 20
 
 
 class EndsOfTopics(Protocol):
@@ -46,20 +43,17 @@ def ends_of(kafka: KafkaOptions | None, table: str | None, request_timeout_ms: i
 class EmbeddedEnds:
     """Of the topics in a topic table, as of one version."""
 
-    view: TopicView = field()
+    view: TopicView
 
     @classmethod
     def of(cls, table: str) -> EmbeddedEnds:
         """Raises ConfigError (not a path), TopicError (no topic table)."""
-        place = Location.parse(table)
-        if place.path is None:
-            raise ConfigError(f"{table} is a name of the catalog, which only Spark knows: give the directory")
         try:
-            log = TableLog.open(
-                CommitFiles(files_without_spark(place.path), place.path), keeps_files=True, most_bytes=_MOST_BYTES
-            )
+            log = log_without_spark(Location.parse(table))
         except UnknownTableError as reason:
             raise TopicError(f"topic table {table} cannot be read without Spark: {reason}") from reason
+        if log is None:
+            raise TopicError(f"there is no topic table at {table}")
         topic_registry.check_properties(table, dict(log.properties))
         topics = topic_registry.entries(dict(log.properties))
         return cls(TopicView(version=log.version, topics=topics, written=_written(log)))

@@ -6,7 +6,7 @@ a session, and a group that no engine runs.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -14,17 +14,15 @@ from share_spark.admin.group_changes import NewOffset, StartAt, forget, moved, r
 from share_spark.admin.log_ends import EndsOfTopics, ends_of
 from share_spark.admin.state_reader import Engine, GroupState, StateReader
 from share_spark.kafka.options import KafkaOptions
-from share_spark.maintenance.heartbeat import BEAT_MS, Beat
+from share_spark.maintenance.heartbeat import Beat
 from share_spark.model.errors import ConfigError, StateError, TopicError
 from share_spark.model.ids import LogEnds
 from share_spark.model.records import DeliveryState
-from share_spark.partition import SharePartition
+from share_spark.partition import SharePartition, highest_delivery_count, offsets_by_state
+from share_spark.partition.runs import offsets_by_kind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-SILENT_MS = 3 * BEAT_MS
-"""An engine that has not been heard of for so long has ended."""
 
 
 class GroupPhase(Enum):
@@ -77,9 +75,68 @@ class GroupMember:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupsLook:
+    """The groups as of one moment: the tables are opened once, whatever is asked. See ``ShareGroupAdmin``."""
+
+    reader: StateReader
+    kafka: KafkaOptions | None
+    topic_table: str | None
+    request_timeout_ms: int
+    _asked: dict[tuple[str | None, str | None], EndsOfTopics | None] = field(default_factory=dict, repr=False)
+
+    def list_groups(self) -> list[GroupListing]:
+        """All groups with state."""
+        return [GroupListing(group_id=name, phase=self._phase(name)) for name in self.reader.groups()]
+
+    def describe_group(self, group_id: str) -> GroupListing:
+        """Its state."""
+        self.reader.require(group_id)
+        return GroupListing(group_id=group_id, phase=self._phase(group_id))
+
+    def describe_offsets(self, group_id: str) -> list[PartitionOffsets]:
+        """By topic and partition."""
+        group, ends = self.reader.group(group_id), self.ends(group_id)
+        topics = {topic for topic, _ in group.partitions.values()}
+        found = {topic: ends.log_ends(topic) if ends is not None else {} for topic in topics}
+        rows = (_offsets(group_id, topic, state, found[topic]) for topic, state in group.partitions.values())
+        return sorted(rows, key=lambda row: (row.topic, row.partition))
+
+    def describe_members(self, group_id: str) -> list[GroupMember]:
+        """The engine, if one runs."""
+        group, engine = self.reader.group(group_id), self.reader.engine(group_id)
+        return [_member(group, engine)] if engine is not None and engine.is_running else []
+
+    def idle_group(self, group_id: str) -> GroupState:
+        """Raises StateError if an engine runs it."""
+        group = self.reader.group(group_id)
+        if self._phase(group_id) is GroupPhase.STABLE:
+            raise StateError(f"Share group '{group_id}' is not empty.")
+        return group
+
+    def ends(self, group_id: str) -> EndsOfTopics | None:
+        """Where the group's topics are: what was given, else what its engine says."""
+        engine = self.reader.engine(group_id)
+        beat = engine.beat if engine is not None else Beat("")
+        if self.kafka is not None or self.topic_table is not None:
+            beat = beat._replace(kafka=None, table=self.topic_table)
+        place = beat.kafka, beat.table
+        if place not in self._asked:
+            kafka = self.kafka
+            if kafka is None and beat.kafka is not None:
+                kafka = KafkaOptions.parse({"bootstrap.servers": beat.kafka})
+            self._asked[place] = ends_of(kafka, beat.table, self.request_timeout_ms)
+        return self._asked[place]
+
+    def _phase(self, group_id: str) -> GroupPhase:
+        engine = self.reader.engine(group_id)
+        return GroupPhase.STABLE if engine is not None and engine.is_running else GroupPhase.EMPTY
+
+
+@dataclass(frozen=True, slots=True)
 class ShareGroupAdmin:
     """Of the state in ``location`` (a directory). ``kafka``: connection options, ``topic_table``: of an embedded topic
-    log; where neither is given, the engine's own word counts. Each call reads the tables anew.
+    log; where neither is given, the engine's own word counts. Each call reads the tables anew; ``look`` reads them once
+    for several questions.
 
     Raises ConfigError, StateError (no state there, no such group), TopicError, TopicUnreachableError.
     """
@@ -89,32 +146,25 @@ class ShareGroupAdmin:
     topic_table: str | None = None
     request_timeout_ms: int = 30_000
 
+    def look(self) -> GroupsLook:
+        """The groups as of now."""
+        return GroupsLook(StateReader.open(self.location), self.kafka, self.topic_table, self.request_timeout_ms)
+
     def list_groups(self) -> list[GroupListing]:
         """All groups with state."""
-        reader = StateReader.open(self.location)
-        return [GroupListing(group_id=name, phase=_phase(reader.engine(name))) for name in reader.groups()]
+        return self.look().list_groups()
 
     def describe_offsets(self, group_id: str) -> list[PartitionOffsets]:
         """By topic and partition."""
-        reader = StateReader.open(self.location)
-        group, engine = reader.group(group_id), reader.engine(group_id)
-        ends = self._ends(engine)
-        topics = sorted({topic for topic, _ in group.partitions.values()})
-        found = {topic: ends.log_ends(topic) if ends is not None else {} for topic in topics}
-        rows = (_offsets(group_id, topic, state, found[topic]) for topic, state in group.partitions.values())
-        return sorted(rows, key=lambda row: (row.topic, row.partition))
+        return self.look().describe_offsets(group_id)
 
     def describe_members(self, group_id: str) -> list[GroupMember]:
         """The engine, if one runs."""
-        reader = StateReader.open(self.location)
-        group, engine = reader.group(group_id), reader.engine(group_id)
-        return [_member(group, engine)] if engine is not None and _runs(engine) else []
+        return self.look().describe_members(group_id)
 
     def describe_group(self, group_id: str) -> GroupListing:
         """Its state."""
-        reader = StateReader.open(self.location)
-        reader.require(group_id)
-        return GroupListing(group_id=group_id, phase=_phase(reader.engine(group_id)))
+        return self.look().describe_group(group_id)
 
     def plan_reset(
         self, group_id: str, start: StartAt, number: int = 0, topics: Mapping[str, Collection[int]] | None = None
@@ -122,10 +172,9 @@ class ShareGroupAdmin:
         """Where the share-partitions would begin; changes nothing. ``number``: of OFFSET, SHIFT and TIME. ``topics``:
         with their partitions, none for all of them; None: all topics. Raises StateError too for a group that an engine
         runs, and ConfigError for a topic or partition that the group does not have."""
-        reader = StateReader.open(self.location)
-        group, engine = self._idle(reader, group_id)
-        chosen = _chosen(group, topics)
-        ends = self._ends(engine)
+        look = self.look()
+        chosen = _chosen(look.idle_group(group_id), topics)
+        ends = look.ends(group_id)
         if ends is None:
             raise ConfigError("where the topics are is not known: give the Kafka cluster or the topic table")
         topic_names = {topic for topic, _ in chosen}
@@ -140,32 +189,16 @@ class ShareGroupAdmin:
 
     def delete_offsets(self, spark: SparkSession, group_id: str, topics: Collection[str]) -> None:
         """The group forgets these topics. Raises as ``plan_reset`` and ``reset_offsets``."""
-        group, _ = self._idle(StateReader.open(self.location), group_id)
-        chosen = _chosen(group, dict.fromkeys(topics, ()))
+        chosen = _chosen(self.look().idle_group(group_id), dict.fromkeys(topics, ()))
         forget(spark, self.location, group_id, [state.key for _, state in chosen])
 
     def require_topics(self, group_id: str, topics: Collection[str]) -> None:
         """Raises as ``delete_offsets`` would before it changes anything."""
-        group, _ = self._idle(StateReader.open(self.location), group_id)
-        _chosen(group, dict.fromkeys(topics, ()))
+        _chosen(self.look().idle_group(group_id), dict.fromkeys(topics, ()))
 
     def delete_group(self, spark: SparkSession, group_id: str) -> None:
         """All of its state. Raises as ``delete_offsets``."""
-        group, _ = self._idle(StateReader.open(self.location), group_id)
-        forget(spark, self.location, group_id, group.partitions)
-
-    def _idle(self, reader: StateReader, group_id: str) -> tuple[GroupState, Engine | None]:
-        group, engine = reader.group(group_id), reader.engine(group_id)
-        if _phase(engine) is GroupPhase.STABLE:
-            raise StateError(f"Share group '{group_id}' is not empty.")
-        return group, engine
-
-    def _ends(self, engine: Engine | None) -> EndsOfTopics | None:
-        beat = engine.beat if engine is not None else Beat("")
-        kafka = self.kafka
-        if kafka is None and self.topic_table is None and beat.kafka is not None:
-            kafka = KafkaOptions.parse({"bootstrap.servers": beat.kafka})
-        return ends_of(kafka, self.topic_table or (beat.table if kafka is None else None), self.request_timeout_ms)
+        forget(spark, self.location, group_id, self.look().idle_group(group_id).partitions)
 
 
 def _new_offset(
@@ -200,18 +233,8 @@ def _chosen(group: GroupState, topics: Mapping[str, Collection[int]] | None) -> 
     ]
 
 
-def _runs(engine: Engine) -> bool:
-    return not engine.beat.ended and engine.silent_ms < SILENT_MS
-
-
-def _phase(engine: Engine | None) -> GroupPhase:
-    return GroupPhase.STABLE if engine is not None and _runs(engine) else GroupPhase.EMPTY
-
-
 def _offsets(group_id: str, topic: str, state: SharePartition, ends: Mapping[int, LogEnds]) -> PartitionOffsets:
-    counts = dict.fromkeys(DeliveryState, 0)
-    for run in state.in_flight:
-        counts[run.delivery_state] += run.last_offset - max(run.first_offset, state.start_offset) + 1
+    counts = offsets_by_state(state)
     finished = counts[DeliveryState.ACKNOWLEDGED] + counts[DeliveryState.ARCHIVED]
     end = ends.get(state.key.partition)
     lag = None
@@ -229,7 +252,7 @@ def _offsets(group_id: str, topic: str, state: SharePartition, ends: Mapping[int
         acquired=counts[DeliveryState.ACQUIRED],
         acknowledged=counts[DeliveryState.ACKNOWLEDGED],
         archived=counts[DeliveryState.ARCHIVED],
-        max_delivery_count=max((run.delivery_count for run in state.in_flight), default=0),
+        max_delivery_count=highest_delivery_count(state),
     )
 
 
@@ -253,5 +276,4 @@ def _member(group: GroupState, engine: Engine) -> GroupMember:
 
 
 def _held(state: SharePartition, member_id: str) -> int:
-    runs: Sequence[tuple[int, int]] = [run[:2] for run in state.in_flight if run.member_id == member_id]
-    return sum(last - first + 1 for first, last in runs)
+    return sum(offsets for run, offsets in offsets_by_kind(state.in_flight) if run.member_id == member_id)

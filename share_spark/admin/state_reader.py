@@ -10,22 +10,18 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_spark.delta.commit_files import CommitFiles
+from share_spark.admin.table_files import log_without_spark
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.maintenance.heartbeat import ALIVE, Beat
-from share_spark.model.errors import ConfigError, StateError
+from share_spark.model.errors import StateError
 from share_spark.model.ids import SharePartitionKey
 from share_spark.partition import SharePartition
-from share_spark.spark.public_files import files_without_spark
 from share_spark.state.commits import CommitListing, GroupTail, SegmentStamps, tail_found
 from share_spark.state.direct_rows import rows_that_count, stamp_rows
 from share_spark.state.fold import fold_rows
 from share_spark.state.record_rows import SNAPSHOT
 from share_spark.state.tables import check_properties, log_table
-
-_MOST_BYTES = 64 << 20
-"""Of a checkpoint: of some 500,000 files, in a second or two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +42,11 @@ class Engine:
     beat: Beat
     silent_ms: int
 
+    @property
+    def is_running(self) -> bool:
+        """As far as one can see from here."""
+        return self.beat.is_running(self.silent_ms)
+
 
 @dataclass(frozen=True, slots=True)
 class StateReader:
@@ -59,17 +60,14 @@ class StateReader:
     def open(cls, location: str) -> StateReader:
         """``location``: the state directory. Raises ConfigError (not a path), StateError (no state of ours there)."""
         place = log_table(Location.parse(location))
-        if place.path is None:
-            raise ConfigError(f"{location} is a name of the catalog, which only Spark knows: give the directory")
-        files = CommitFiles(files_without_spark(place.path), place.path)
-        if not files.is_table():
-            raise StateError(f"no share-group state at {location}")
         try:
-            log = TableLog.open(files, keeps_files=True, most_bytes=_MOST_BYTES)
+            log = log_without_spark(place)
         except UnknownTableError as reason:
             raise StateError(f"the state at {location} cannot be read without Spark: {reason}") from reason
+        if log is None:
+            raise StateError(f"no share-group state at {location}")
         check_properties(str(place), log.properties)
-        return cls(place.path.rstrip("/"), log, CommitListing(files))
+        return cls(str(place.path).rstrip("/"), log, CommitListing(log.files))
 
     def groups(self) -> list[str]:
         """All that were not deleted."""

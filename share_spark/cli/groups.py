@@ -15,7 +15,7 @@ from share_spark.cli.group_tables import Row, table
 from share_spark.model.errors import ConfigError
 
 if TYPE_CHECKING:
-    from share_spark.admin.share_group_admin import GroupMember, PartitionOffsets, ShareGroupAdmin
+    from share_spark.admin.share_group_admin import GroupMember, GroupsLook, PartitionOffsets
 
 UNKNOWN = "-"
 """What Kafka's tool prints for a value that is not known."""
@@ -35,8 +35,10 @@ def run_groups(arguments: Sequence[str]) -> int:
         topic_table=given.topic_table,
         request_timeout_ms=given.timeout,
     )
-    show = listed if given.list else described if given.describe else changed
-    print(show(admin, given), flush=True)
+    if given.list or given.describe:
+        print((listed if given.list else described)(admin.look(), given), flush=True)
+    else:
+        print(changed(admin, given), flush=True)
     return 0
 
 
@@ -65,10 +67,10 @@ def _states(given: Namespace) -> list[str]:
     return [text.strip().capitalize() for text in (given.state or "").split(",") if text.strip()]
 
 
-def listed(admin: ShareGroupAdmin, given: Namespace) -> str:
+def listed(look: GroupsLook, given: Namespace) -> str:
     """``--list``: group ids, with ``--state`` in two columns."""
     wanted = _states(given)
-    found = [one for one in admin.list_groups() if not wanted or one.phase.value in wanted]
+    found = [one for one in look.list_groups() if not wanted or one.phase.value in wanted]
     if given.json:
         return _json([{"group_id": one.group_id, "state": one.phase.value} for one in found])
     if given.state is None:
@@ -76,21 +78,21 @@ def listed(admin: ShareGroupAdmin, given: Namespace) -> str:
     return table(("GROUP", "STATE"), [(one.group_id, one.phase.value) for one in found])
 
 
-def described(admin: ShareGroupAdmin, given: Namespace) -> str:
+def described(look: GroupsLook, given: Namespace) -> str:
     """``--describe``, of each group one after the other."""
-    groups = [one.group_id for one in admin.list_groups()] if given.all_groups else given.group
+    groups = [one.group_id for one in look.list_groups()] if given.all_groups else given.group
     show = _members if given.members else _state if given.state is not None else _offsets
     if given.json:
-        return _json([record for group in groups for record in show(admin, group, given)[1]])
-    return "\n\n".join(show(admin, group, given)[0] for group in groups)
+        return _json([record for group in groups for record in show(look, group, given)[1]])
+    return "\n\n".join(show(look, group, given)[0] for group in groups)
 
 
 Shown = tuple[str, Sequence[Mapping[str, Any]]]
 """As a table, and as records."""
 
 
-def _offsets(admin: ShareGroupAdmin, group: str, given: Namespace) -> Shown:
-    rows = admin.describe_offsets(group)
+def _offsets(look: GroupsLook, group: str, given: Namespace) -> Shown:
+    rows = look.describe_offsets(group)
     columns: dict[str, Callable[[PartitionOffsets], object]] = {
         "GROUP": lambda row: row.group_id,
         "TOPIC": lambda row: row.topic,
@@ -107,16 +109,16 @@ def _offsets(admin: ShareGroupAdmin, group: str, given: Namespace) -> Shown:
             "MAX-DELIVERY-COUNT": lambda row: row.max_delivery_count,
         }
     text = table(tuple(columns), [[cell(row) for cell in columns.values()] for row in rows])
-    return _note_if_empty(admin, group) + text, [asdict(row) for row in rows]
+    return _note_if_empty(look, group) + text, [asdict(row) for row in rows]
 
 
-def _members(admin: ShareGroupAdmin, group: str, given: Namespace) -> Shown:
-    found = admin.describe_members(group)
+def _members(look: GroupsLook, group: str, given: Namespace) -> Shown:
+    found = look.describe_members(group)
     names = ["GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]
     names += ["MEMBER-EPOCH"] * given.verbose + ["ASSIGNMENT"]
     rows = [_member_row(member, verbose=given.verbose) for member in found]
     records = [{**asdict(one), "acquired": {f"{t}:{p}": n for (t, p), n in one.acquired.items()}} for one in found]
-    return _note_if_empty(admin, group) + (table(names, rows) if rows else ""), records
+    return _note_if_empty(look, group) + (table(names, rows) if rows else ""), records
 
 
 def _member_row(member: GroupMember, *, verbose: bool) -> Row:
@@ -128,17 +130,17 @@ def _member_row(member: GroupMember, *, verbose: bool) -> Row:
     return [*row, len(member.acquired), *([member.writer_epoch] if verbose else []), assigned or UNKNOWN]
 
 
-def _state(admin: ShareGroupAdmin, group: str, _given: Namespace) -> Shown:
-    found, members = admin.describe_group(group), admin.describe_members(group)
+def _state(look: GroupsLook, group: str, _given: Namespace) -> Shown:
+    found, members = look.describe_group(group), look.describe_members(group)
     host = members[0].host if members else UNKNOWN
     names = ("GROUP", "COORDINATOR (ID)", "STATE", "#MEMBERS")
     record = {"group_id": group, "coordinator": host, "state": found.phase.value, "members": len(members)}
     return table(names, [tuple(record.values())]), [record]
 
 
-def _note_if_empty(admin: ShareGroupAdmin, group: str) -> str:
+def _note_if_empty(look: GroupsLook, group: str) -> str:
     """As Kafka's tool says it."""
-    empty = admin.describe_group(group).phase.value == "Empty"
+    empty = look.describe_group(group).phase.value == "Empty"
     return f"Share group '{group}' has no active members.\n\n" if empty else ""
 
 

@@ -34,7 +34,7 @@ from pyspark.sql import functions as F
 
 from share_spark.delta.location import sql_literal
 from share_spark.engine.ports import RECORD_COLUMNS, AcquiredSpan, NumberedSpan, TopicLog
-from share_spark.engine.ranges import offsets_in
+from share_spark.engine.ranges import each_between, offsets_in
 from share_spark.engine.spans import covering_spans
 
 if TYPE_CHECKING:
@@ -117,19 +117,15 @@ def _pages(acquired: Sequence[AcquiredSpan | NumberedSpan], third: str) -> pa.Ta
 def _pages_of(one: AcquiredSpan | NumberedSpan, third: str) -> pa.Table:
     """A row per range and page that it touches."""
     first, last, value = one.ranges.T
-    low, high = first >> _PAGE_BITS, last >> _PAGE_BITS
-    repeats = high - low + 1
-    # Row i of the range whose rows begin at row s is on page low + (i - s).
-    starts = np.repeat(np.cumsum(repeats) - repeats, repeats)
-    page = np.repeat(low, repeats) + np.arange(len(starts)) - starts
+    page, of = each_between(first >> _PAGE_BITS, last >> _PAGE_BITS)
     partition = one.partition.partition
     key = (page << _PARTITION_BITS) | (partition & ((1 << _PARTITION_BITS) - 1))
     columns = {
         "page_key": key,
         "of_topic": pa.array([one.partition.topic] * len(key), pa.string()),
         "of_partition": np.full(len(key), partition, np.int32),
-        "first_offset": np.repeat(first, repeats),
-        "last_offset": np.repeat(last, repeats),
-        third: np.repeat(value, repeats).astype(np.int32),
+        "first_offset": first[of],
+        "last_offset": last[of],
+        third: value[of].astype(np.int32),
     }
     return pa.table(columns)

@@ -195,8 +195,8 @@ def deliver(
     records are of this one topic, so its name need not travel with each of them. ``place``: where workers keep their
     ledgers. Output rows of records that are not accepted are dropped in the worker; the result must be closed when
     those of the accepted ones have been read. ``output_directory``: workers write the rows to files there. ``keeps``:
-    where they write what is released. ``kept``: records that the first tasks take from such files; in each of them
-    ``records`` has a marker.
+    where they write what is released or rejected. ``kept``: records that the first tasks take from such files; in each
+    of them ``records`` has a marker.
 
     Raises ShareError (a record was read twice, a handler that cannot be sent); then nothing is known. What is wrong
     with the delivery as a whole is the ``fault`` of the result.

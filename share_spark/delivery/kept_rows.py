@@ -27,7 +27,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan
-from share_spark.engine.ranges import ANSWER, DELIVERY_COUNT, FIRST, LAST, AcquiredRanges, Ranges, ascending, offsets_in
+from share_spark.engine.ranges import (
+    ANSWER,
+    DELIVERY_COUNT,
+    FIRST,
+    LAST,
+    AcquiredRanges,
+    Ranges,
+    ascending,
+    each_between,
+)
 from share_spark.handlers.acknowledgement import Ack, Answers
 from share_spark.model.ids import TopicPartition
 from share_spark.spark.threads import TASK_COLUMN
@@ -360,10 +369,7 @@ def _numbered_records(part: KeptPart) -> Iterator[pa.RecordBatch]:
 def _offsets(ranges: Ranges) -> Offsets:
     """Each offset of the ranges, ascending."""
     ordered = ascending(ranges)
-    sizes = ordered[:, LAST] - ordered[:, FIRST] + 1
-    before = np.repeat(np.cumsum(sizes) - sizes, sizes)
-    offsets: Offsets = np.repeat(ordered[:, FIRST], sizes) + np.arange(offsets_in(ordered)) - before
-    return offsets
+    return each_between(ordered[:, FIRST], ordered[:, LAST])[0]
 
 
 _NONE = np.empty(0, np.int64)

@@ -69,7 +69,7 @@ class LedgerPlace:
         there is none."""
         if not self.outlives_us:
             return None
-        return str(Path(self.shared or _local_root()).parent / KEPT_RECORDS / self.group / self.member_id)
+        return str(self._group_directory(KEPT_RECORDS) / self.member_id)
 
     def clear(self) -> None:
         """The last delivery is over."""
@@ -118,13 +118,12 @@ class LedgerPlace:
 
     def forget(self, members: Iterable[str]) -> None:
         """Remove what they have left."""
-        kept = Path(self.shared or _local_root()).parent / KEPT_RECORDS / self.group
         for member in members:
-            shutil.rmtree(self._group_directory() / member, ignore_errors=True)
-            shutil.rmtree(kept / member, ignore_errors=True)
+            for purpose in (LEDGERS, KEPT_RECORDS):
+                shutil.rmtree(self._group_directory(purpose) / member, ignore_errors=True)
 
-    def _group_directory(self) -> Path:
-        return Path(self.shared or _local_root()) / self.group
+    def _group_directory(self, purpose: str = LEDGERS) -> Path:
+        return Path(self.shared or _local_root()).with_name(purpose) / self.group
 
     def _roots(self) -> Iterator[tuple[str, bool]]:
         if self.shared is not None:

@@ -58,8 +58,8 @@ WRITTEN = -27
 """Code of a row that says in ``error`` which file of output rows a task has written (``DataFile.to_json``)."""
 
 KEPT = -28
-"""Code of a row that says in ``error`` to which file a task has written the records that it released, ``first_offset``
-of them."""
+"""Code of a row that says in ``error`` to which file a task has written the records that were released or rejected,
+``first_offset`` of them."""
 
 SPECIAL = -20
 """All lower codes are of rows of other kinds."""

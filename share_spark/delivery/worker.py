@@ -101,9 +101,10 @@ class HandlerTask:
 
     ``payload``: the packed handler of this ``name``. ``topic``: all records are of this one, and the column is left
     out. ``delivery``: the id of the delivery outside which it must not run. ``output_directory``: where workers write
-    files of output rows; None: the rows leave with the runs. ``keeps``: where they write the records that are released;
-    None: they do not. ``kept``: records that come from such files, not with the batches. Answers of a task leave at its
-    end, output rows batch by batch. A contract that is broken as a whole leaves as the one row that says so.
+    files of output rows; None: the rows leave with the runs. ``keeps``: where they write the records that are released
+    or rejected; None: they do not. ``kept``: records that come from such files, not with the batches. Answers of a task
+    leave at its end, output rows batch by batch. A contract that is broken as a whole leaves as the one row that says
+    so.
     """
 
     name: str
@@ -121,10 +122,6 @@ class HandlerTask:
     def sends_output(self) -> bool:
         """Do output rows leave with the runs?"""
         return self.output is not None and self.output_directory is None
-
-    def with_kept(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        """``batches``, and what this task takes from files."""
-        return batches if self.kept is None else _with_kept(self.kept, batches)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         """Raises OutputLostError outside its delivery."""
@@ -175,7 +172,7 @@ class _TaskRun:
         log.add_entries(entries, codes_of(entries), known)
         try:
             yield from self._saved_rows(entries)
-            rest = _unknown(task.with_kept(batches), entries, known)
+            rest = _unknown(_with_kept(task.kept, batches), entries, known)
             if self.run.reports_only:  # the handler is not even loaded: that may be what kills
                 for batch in rest:
                     log.add(batch, Answers.same(batch.num_rows, Loss.NOT_ENTERED))
@@ -279,8 +276,11 @@ class _TaskRun:
         return f"{overrun_text(handler.timeout_ms or 0)} and did not react: {where}"
 
 
-def _with_kept(kept: KeptInput, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The first batch has a row, if only a marker, in each task that takes records from files."""
+def _with_kept(kept: KeptInput | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """``batches``, and what this task takes from files: each that does has a first batch, if only with a marker."""
+    if kept is None:
+        yield from batches
+        return
     for number, batch in enumerate(batches):
         yield batch.filter(batch.column("offset").is_valid())
         if not number:

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from share_spark.delta.commit_files import CommitFile, CommitFiles, actions_in, parse_commit
 
-_MOST_CHECKPOINT_BYTES = 64 << 20
+MOST_CHECKPOINT_BYTES = 64 << 20
 """The checkpoint of a table with some 500,000 files. What is larger is Spark's business."""
 
 _MOST_WITH_FILES = 4 << 20
@@ -223,7 +223,7 @@ def _required_column(kind: Any) -> str | None:
 def _checkpoint_actions(
     files: CommitFiles, path: str, keeps_files: bool, most_bytes: int | None
 ) -> Iterable[Mapping[str, Any]]:
-    content = files.content(path, most_bytes or (_MOST_WITH_FILES if keeps_files else _MOST_CHECKPOINT_BYTES))
+    content = files.content(path, most_bytes or (_MOST_WITH_FILES if keeps_files else MOST_CHECKPOINT_BYTES))
     if content is None:
         raise UnknownTableError(f"checkpoint {path} is too large to be read here, or gone")
     if path.endswith(".json"):

@@ -239,7 +239,8 @@ class ShareGroupEngine:
 
     def _truncate(self, inputs: Inputs, partition_inputs: Mapping[SharePartitionKey, PartitionInput]) -> None:
         """Before the commit: once the state knows of a truncation, no engine finds it again."""
-        truncated = truncated_logs(self._summaries, inputs.ends)
+        # A log that was truncated makes an input; so the others, which may be many, need not be looked at.
+        truncated = truncated_logs(self._summaries, {key: inputs.ends[key] for key in partition_inputs})
         self._truncates = bool(truncated)
         if truncated:
             warn_of_truncations(partition_inputs, self._summaries)

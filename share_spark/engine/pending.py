@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from share_spark.engine.answers import cut_by_error, is_inside
 from share_spark.engine.ports import AcknowledgedSpans, DeadLetter, DeadLetterSink
 from share_spark.engine.ranges import AcknowledgedRanges
-from share_spark.engine.step import PartitionOutcome
+from share_spark.engine.step import PartitionOutcome, archived_below
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
 from share_spark.model.requests import ArchivedRange, ArchiveReason
 
@@ -58,18 +58,8 @@ NOTHING_PENDING = PendingAcknowledgements(spans={})
 
 
 def letters_below(ends: Mapping[TopicPartition, int], letters: Sequence[DeadLetter]) -> list[DeadLetter]:
-    """``letters`` without the offsets from ``ends`` on.
-
-    letters       [-------][-----]
-    end                 |
-    result        [----]
-    """
-    last = {partition: end - 1 for partition, end in ends.items()}
-    return [
-        letter._replace(last_offset=min(letter.last_offset, last.get(letter.partition, letter.last_offset)))
-        for letter in letters
-        if letter.first_offset <= last.get(letter.partition, letter.first_offset)
-    ]
+    """``letters`` without the offsets from ``ends`` on."""
+    return [kept for letter in letters for kept in archived_below(ends.get(letter.partition), [letter])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,8 +130,11 @@ def truncated_logs(
     summaries: Mapping[SharePartitionKey, PartitionSummary], ends: Mapping[SharePartitionKey, LogEnds]
 ) -> dict[TopicPartition, int]:
     """Where the logs that were found truncated end now, exclusive."""
-    cuts = {key: truncated_to(summaries.get(key), end) for key, end in ends.items()}
-    return {TopicPartition(summaries[key].topic, key.partition): cut for key, cut in cuts.items() if cut is not None}
+    return {
+        TopicPartition(summaries[key].topic, key.partition): cut
+        for key, end in ends.items()
+        if (cut := truncated_to(summaries.get(key), end)) is not None
+    }
 
 
 def targets_of(ends: Mapping[SharePartitionKey, LogEnds]) -> dict[SharePartitionKey, int]:

@@ -33,6 +33,21 @@ def offsets_in(ranges: Ranges) -> int:
     return int((ranges[:, LAST] - ranges[:, FIRST] + 1).sum())
 
 
+def each_between(first: NDArray[np.int64], last: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(each number from ``first`` to ``last``, which pair it is of), pair by pair.
+
+    first, last     (3, 5)  (8, 8)
+    numbers         3 4 5    8
+    pairs           0 0 0    1
+    """
+    sizes = last - first + 1
+    pairs = np.repeat(np.arange(len(sizes)), sizes)
+    # Row i of the pair whose rows begin at row s is its first number + (i - s).
+    begins = np.cumsum(sizes) - sizes
+    numbers: NDArray[np.int64] = first[pairs] + np.arange(len(pairs)) - begins[pairs]
+    return numbers, pairs
+
+
 def ascending(ranges: Ranges) -> Ranges:
     """A copy in the order of the offsets."""
     sorted_ranges: Ranges = ranges[np.argsort(ranges[:, FIRST], kind="stable")]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -350,10 +350,27 @@ def _archived_below(end: int | None, responses: Sequence[PartitionResponse]) -> 
     found = [response.archived for response in responses if response.archived]
     if end is None and len(found) <= 1:
         return found[0] if found else ()
-    return tuple(run for archived in found for run in _below(end, archived))
+    return tuple(run for archived in found for run in archived_below(end, archived))
 
 
-def _below(end: int | None, archived: Iterable[ArchivedRange]) -> Iterator[ArchivedRange]:
+class _Run(Protocol):
+    @property
+    def first_offset(self) -> int: ...
+    @property
+    def last_offset(self) -> int: ...
+    def _replace(self, *, last_offset: int) -> Self: ...
+
+
+Archived = TypeVar("Archived", bound=_Run)
+
+
+def archived_below(end: int | None, archived: Iterable[Archived]) -> Iterator[Archived]:
+    """What of ``archived`` lies below ``end`` (exclusive), all of it if that is None.
+
+    archived      [-------][-----]
+    end                 |
+    result        [----]
+    """
     for run in archived:
         if end is None or run.last_offset < end:
             yield run

@@ -26,7 +26,7 @@ from share_spark.coordinator.messages import InitializeState, ShareGroupStateReq
 from share_spark.delta.location import Location
 from share_spark.engine.idle_group import claim_idle_sinks
 from share_spark.gateway.kip_takeover import after_write, durable_state, new_live_form
-from share_spark.maintenance.heartbeat import BEAT_MS, Beat, age_ms, has_journals, heartbeat_file
+from share_spark.maintenance.heartbeat import ALIVE_MS, Beat, age_ms, has_journals, heartbeat_file
 from share_spark.maintenance.idle_groups import LeftInJournals
 from share_spark.maintenance.retention import segments_below
 from share_spark.model.errors import ConfigError, ErrorCode, FencedError, StateError
@@ -44,9 +44,6 @@ from share_spark.state.tables import ensure_tables, log_table, state_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-ALIVE_MS = 6 * BEAT_MS
-"""An engine with a heartbeat within this time counts as running."""
 
 GroupStates = dict[SharePartitionKey, tuple[str, SharePartition]]
 """(topic name, live state) by key."""
@@ -201,7 +198,7 @@ class _GroupLog(GroupLog):
         heartbeat = heartbeat_file(self.spark, self.location, self.group_id)
         age = age_ms(heartbeat)
         beat = Beat.from_text(heartbeat.read())
-        if age is not None and age < ALIVE_MS and not beat.ended:
+        if age is not None and beat.is_running(age):
             raise FencedError(
                 f"group {self.group_id!r} is run by an engine ({beat.member_id}, last heartbeat {age // 1_000} s ago); "
                 f"stop it, and {ALIVE_MS // 1_000} s later its state can be changed"

@@ -38,6 +38,9 @@ ALIVE = "alive"
 BEAT_MS = 10_000
 """How often a heartbeat file is written."""
 
+ALIVE_MS = 6 * BEAT_MS
+"""An engine with a heartbeat within this time counts as running, unless it says that it has ended."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SmallFile:
@@ -93,6 +96,10 @@ class Beat(NamedTuple):
         """From now on."""
         now_ms = time.time_ns() // 1_000_000
         return cls(claim.member_id, claim.writer_epoch, socket.gethostname(), os.getpid(), now_ms, kafka, table)
+
+    def is_running(self, silent_ms: int) -> bool:
+        """``silent_ms``: since it was written."""
+        return not self.ended and silent_ms < ALIVE_MS
 
     def to_text(self) -> str:
         """One line."""

@@ -73,22 +73,25 @@ class DeltaDeadLetters:
         app_id = f"share_spark/dead letters/{claim.group_id}@{claim.log_id}"
         fault: Exception | None = None
         try:
-            self._append(spark, _letter_rows(letters, claim.group_id), app_id, stamp)
+            is_there = self._append(spark, _letter_rows(letters, claim.group_id), app_id, stamp)
         except _APPEND_ERRORS as error:
-            fault = error
+            fault, is_there = error, False
         # After an error the append may have been committed all the same, and Delta skips a number below the table's
         # without an error. So what counts is the table's log.
-        if self._latest(spark, app_id) < stamp.number:
+        if not is_there and self._latest(spark, app_id) < stamp.number:
             raise self._failed(fault or RuntimeError("the append is not in its log")) from fault
 
-    def _append(self, spark: SparkSession, rows: DataFrame | pa.Table, app_id: str, stamp: BatchStamp) -> None:
+    def _append(self, spark: SparkSession, rows: DataFrame | pa.Table, app_id: str, stamp: BatchStamp) -> bool:
+        """Are the letters certainly in the table now?"""
         try:
             appends = self._appends = self._appends or DirectAppends.of_files(spark, self._location.directory(spark))
             self._append_files(appends, rows, app_id, stamp)
+            return True
         except NotImplementedError as reason:
             _log.info("%s: appended to by Spark, which takes longer: %s", self, reason)
             frame = spark.createDataFrame(rows) if isinstance(rows, pa.Table) else rows
             self._location.append(frame, {"txnAppId": app_id, "txnVersion": str(stamp.number)})
+            return False
 
     def _append_files(self, appends: DirectAppends, rows: DataFrame | pa.Table, app_id: str, stamp: BatchStamp) -> None:
         """Nothing if the letters of this stamp, or of a later one, are there. Raises MovedError if they have come

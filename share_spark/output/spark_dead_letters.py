@@ -219,11 +219,12 @@ class SparkDeadLetters:
         none of the others again. Raises DeadLetterError."""
         with _as_dead_letter_error():
             journal = self._claimed.journals.announced
+            entries = _entries(journal, stamps)
             # A successor has taken an entry over, and may not have written it yet: with a higher number in the table
             # it never could.
-            if any(journal.read(stamp) is None for stamp in stamps):
+            if len(entries) < len(stamps):
                 raise FencedError("another engine has taken over the dead letters of this one")
-            self._write_from(journal, stamps)
+            self._write_entries(journal, entries)
 
     def truncate(self, ends: Mapping[TopicPartition, int]) -> None:
         """Raises DeadLetterError."""
@@ -250,20 +251,18 @@ class SparkDeadLetters:
             journals.truncate(truncated)
             for stamp in waiting:
                 _log.info("writing the dead letters of micro-batch %s, which an engine before left", stamp)
-                self._write_from(journals.waiting, [stamp])
+                if entries := _entries(journals.waiting, [stamp]):
+                    self._write_entries(journals.waiting, entries)
 
-    def _write_from(self, journal: Journal, stamps: Sequence[BatchStamp]) -> None:
-        """Entries are removed when their letters are written."""
-        entries = [(stamp, entry) for stamp in stamps if (entry := journal.read(stamp)) is not None]
-        if not entries:
-            return
-        found = [self._found[stamp] for stamp, _ in entries if stamp in self._found]
+    def _write_entries(self, journal: Journal, entries: Mapping[BatchStamp, bytes]) -> None:
+        """By ascending stamps; they are removed when their letters are written."""
+        found = [self._found[stamp] for stamp in entries if stamp in self._found]
         if len(found) == len(entries):
             letters: DataFrame | pa.Table = pa.concat_tables(found)
         else:
-            letters = self._read([letter for _, entry in entries for letter in letters_in(entry)])
-        self.target.write(self.spark, self._claimed.claim, entries[-1][0], letters)
-        for stamp, _ in entries:
+            letters = self._read([letter for entry in entries.values() for letter in letters_in(entry)])
+        self.target.write(self.spark, self._claimed.claim, max(entries), letters)
+        for stamp in entries:
             journal.remove(stamp)
             self._found.pop(stamp, None)
 
@@ -281,6 +280,11 @@ class SparkDeadLetters:
     def _claimed(self) -> _LetterWriter:
         assert self._writer is not None, "used before recover"
         return self._writer
+
+
+def _entries(journal: Journal, stamps: Sequence[BatchStamp]) -> dict[BatchStamp, bytes]:
+    """Those that are there."""
+    return {stamp: entry for stamp in stamps if (entry := journal.read(stamp)) is not None}
 
 
 def _wanted(letters: Sequence[DeadLetter]) -> Wanted:

@@ -26,8 +26,10 @@ from share_spark.partition.state import (
     check_invariants,
     deadlines_ms,
     has_available,
+    highest_delivery_count,
     next_deadline_ms,
     next_fetch_offset,
+    offsets_by_state,
     waiting,
 )
 
@@ -43,9 +45,11 @@ __all__ = [
     "evolve",
     "from_kip",
     "has_available",
+    "highest_delivery_count",
     "kip_batches",
     "next_deadline_ms",
     "next_fetch_offset",
+    "offsets_by_state",
     "restore",
     "take_snapshot",
     "waiting",

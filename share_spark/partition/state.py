@@ -111,6 +111,19 @@ def waiting(state: SharePartition) -> tuple[int, tuple[int, int, int]]:
     return available - sum(found), (found[0], found[1], found[2])
 
 
+def offsets_by_state(state: SharePartition) -> dict[DeliveryState, int]:
+    """How many offsets are in each state, those below the SPSO that are still Acquired among them."""
+    found = dict.fromkeys(DeliveryState, 0)
+    for run, offsets in offsets_by_kind(state.in_flight):
+        found[run.delivery_state] += offsets
+    return found
+
+
+def highest_delivery_count(state: SharePartition) -> int:
+    """In the window, 0 if it is empty."""
+    return max((run.delivery_count for run in samples(state.in_flight)), default=0)
+
+
 def has_available(state: SharePartition) -> bool:
     """Whether something inside the window can be acquired."""
     return next(available_ranges(state), None) is not None

@@ -43,7 +43,8 @@ _STATE_ERRORS: tuple[type[Exception], ...] = (*JVM_ERRORS, ValueError)
 @dataclass(slots=True, kw_only=True)
 class GroupLog:
     """``least_epoch``: a writer epoch that is known to have been claimed; a log that knows less has been put back to an
-    older state. ``commits``: of the log table; the first use finds them where they are left out."""
+    older state. ``commits``: of the log table; the first use finds them where they are left out. ``_rows``: what
+    ``known_topics`` has read, up to that commit, for the load that follows."""
 
     spark: SparkSession
     location: Location
@@ -56,6 +57,7 @@ class GroupLog:
     _directory: str | None = None
     _before_claim: tuple[int, LogTail] | None = None
     _table_log: TableLog | None = None
+    _rows: tuple[CommitNote | None, pa.Table] | None = None
     _direct: DirectAppends | NotImplementedError | None = None
 
     @property
@@ -87,6 +89,7 @@ class GroupLog:
                 return ()
             direct = self.small_rows(tail)
             if direct is not None:
+                self._rows = tail.valid, direct
                 return {(row["topic"], row["topic_id"]) for row in direct.select(["topic", "topic_id"]).to_pylist()}
             rows = tail.rows(self.spark).where(F.col("kind") == SNAPSHOT).select("topic", "topic_id").distinct()
             return [(row.topic, row.topic_id) for row in rows.collect()]
@@ -94,6 +97,9 @@ class GroupLog:
     def small_rows(self, tail: LogTail) -> pa.Table | None:
         """The records that count (LOG_SCHEMA), by micro-batch; None where Spark has to read them, and for a segment
         that is large. Raises StateError: some are gone."""
+        before, self._rows = self._rows, None
+        if before is not None and before[0] == tail.valid:
+            return before[1]
         if tail.valid is None or self.table_log is None:
             return None
         self.table_log.refresh()

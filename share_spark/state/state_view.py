@@ -7,7 +7,7 @@ down.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,8 +18,9 @@ from pyspark.sql import functions as F
 
 from share_spark.delta.location import Location
 from share_spark.model.ids import SharePartitionKey
-from share_spark.model.records import DeliveryState
-from share_spark.partition import SharePartition
+from share_spark.model.records import DeliveryState, InFlightBatch
+from share_spark.partition import SharePartition, highest_delivery_count, next_deadline_ms, offsets_by_state
+from share_spark.partition.columns import Columns, is_columns
 from share_spark.spark.python_worker import drop_zip_importers
 from share_spark.state.buckets import KEY_HASH_SQL, STATE, key_hash
 from share_spark.state.commits import CommitListing
@@ -132,8 +133,10 @@ class _LiveStatus:
 
     def rows(self, entries: Iterable[tuple[str, SharePartition]]) -> pa.RecordBatch:
         """STATE_COLUMNS and ``bucket``."""
-        rows = [self._row(topic, found) for topic, found in entries if self._wanted(found)]
-        return pa.RecordBatch.from_pylist(rows, schema=_STATE_SCHEMA.append(pa.field("bucket", pa.int32())))
+        wanted = [(topic, found) for topic, found in entries if self._wanted(found)]
+        rows = [self._row(topic, found) for topic, found in wanted]
+        schema = _STATE_SCHEMA.append(pa.field("bucket", pa.int32()))
+        return _with_windows(rows, [found for _, found in wanted], schema)
 
     def _wanted(self, found: SharePartition) -> bool:
         return self.buckets is None or state_bucket(found.key) in self.buckets
@@ -154,12 +157,13 @@ def _status_function(group_id: str) -> Callable[[pa.Table], pa.Table]:
         written = _last_written(rows)
         last_batch = pc.max(rows.column("batch_id")).as_py()
         epoch = pc.max(rows.column("writer_epoch")).as_py()
+        states = fold_rows(rows, group_id).values()
         entries = [
             _row(topic, found, written[found.key.topic_id, found.key.partition])
             | {"writer_epoch": epoch, "as_of_batch": last_batch}
-            for topic, found in fold_rows(rows, group_id).values()
+            for topic, found in states
         ]
-        return pa.Table.from_pylist(entries, schema=_STATE_SCHEMA)
+        return pa.Table.from_batches([_with_windows(entries, [found for _, found in states], _STATE_SCHEMA)])
 
     return status_rows
 
@@ -172,10 +176,8 @@ def _last_written(rows: pa.Table) -> dict[tuple[str, int], int]:
 
 
 def _row(topic: str, found: SharePartition, updated_at_us: int) -> dict[str, Any]:
-    sizes = dict.fromkeys(_PLACES.values(), 0)
-    for run in found.in_flight:
-        sizes[_PLACES[run.delivery_state]] += run.last_offset - run.first_offset + 1
-    deadlines = [run.lock_deadline_ms for run in found.in_flight if run.lock_deadline_ms is not None]
+    """STATE_COLUMNS but ``in_flight``, and those that say who wrote it."""
+    deadline_ms = next_deadline_ms(found)
     return {
         "group_id": found.key.group_id,
         "topic": topic,
@@ -183,14 +185,44 @@ def _row(topic: str, found: SharePartition, updated_at_us: int) -> dict[str, Any
         "partition": found.key.partition,
         "start_offset": found.start_offset,
         "end_offset": found.end_offset,
-        **sizes,
-        "max_delivery_count": max((run.delivery_count for run in found.in_flight), default=0),
-        "next_lock_deadline": min(deadlines) * 1_000 if deadlines else None,
-        "in_flight": [_range(run) for run in found.in_flight],
+        **{_PLACES[state]: offsets for state, offsets in offsets_by_state(found).items()},
+        "max_delivery_count": highest_delivery_count(found),
+        "next_lock_deadline": deadline_ms * 1_000 if deadline_ms is not None else None,
         "state_epoch": found.state_epoch,
         "snapshot_epoch": found.snapshot_epoch,
         "updated_at": updated_at_us,
     }
+
+
+def _with_windows(
+    rows: Sequence[dict[str, Any]], states: Sequence[SharePartition], schema: pa.Schema
+) -> pa.RecordBatch:
+    """``rows``, one for each of ``states``, with ``in_flight``."""
+    index = schema.get_field_index("in_flight")
+    found = pa.RecordBatch.from_pylist(list(rows), schema=schema.remove(index))
+    columns: list[Any] = found.columns
+    return pa.RecordBatch.from_arrays([*columns[:index], _windows(states), *columns[index:]], schema=schema)
+
+
+def _windows(states: Iterable[SharePartition]) -> pa.ListArray[Any]:
+    """The ranges of each state. Many are arrays already; those of small windows are converted together."""
+    parts, small, ends = [pa.array([], _RANGE)], list[dict[str, Any]](), [0]
+    for state in states:
+        runs = state.in_flight
+        ends.append(ends[-1] + len(runs))
+        if is_columns(runs):
+            parts += [pa.array(small, _RANGE), _ranges(runs)]
+            small = []
+        else:
+            small += map(_range, runs)
+    parts.append(pa.array(small, _RANGE))
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.concat_arrays(parts))
+
+
+def _ranges(runs: Columns[InFlightBatch]) -> pa.StructArray:
+    of_kinds: Any = pa.array([_range(run) for run in runs.samples], _RANGE)
+    fields: list[Any] = of_kinds.take(pa.array(runs.kind)).flatten()
+    return pa.StructArray.from_arrays([pa.array(runs.first), pa.array(runs.last), *fields[2:]], fields=list(_RANGE))
 
 
 def _range(run: Any) -> dict[str, Any]:
@@ -205,6 +237,16 @@ def _range(run: Any) -> dict[str, Any]:
 
 
 _MICROS = pa.timestamp("us", "UTC")
+_RANGE = pa.struct(
+    [
+        ("first_offset", pa.int64()),
+        ("last_offset", pa.int64()),
+        ("state", pa.string()),
+        ("delivery_count", pa.int16()),
+        ("member_id", pa.string()),
+        ("lock_deadline", _MICROS),
+    ]
+)
 _STATE_FIELDS: list[Any] = [
     ("group_id", pa.string()),
     ("topic", pa.string()),
@@ -218,21 +260,7 @@ _STATE_FIELDS: list[Any] = [
     ("archived", pa.int64()),
     ("max_delivery_count", pa.int32()),
     ("next_lock_deadline", _MICROS),
-    (
-        "in_flight",
-        pa.list_(
-            pa.struct(
-                [
-                    ("first_offset", pa.int64()),
-                    ("last_offset", pa.int64()),
-                    ("state", pa.string()),
-                    ("delivery_count", pa.int16()),
-                    ("member_id", pa.string()),
-                    ("lock_deadline", _MICROS),
-                ]
-            )
-        ),
-    ),
+    ("in_flight", pa.list_(_RANGE)),
     ("state_epoch", pa.int32()),
     ("snapshot_epoch", pa.int32()),
     ("writer_epoch", pa.int64()),

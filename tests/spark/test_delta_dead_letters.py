@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
+from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
 from share_spark.model.errors import DeadLetterError
 from share_spark.model.ids import BatchStamp
@@ -75,11 +76,28 @@ def test_the_letters_of_a_micro_batch_are_there_once(spark: SparkSession, tmp_pa
     assert {row.group_id: row["count"] for row in found} == {"billing": 4, "shipping": 2}
 
 
-def test_an_append_that_happened_though_it_raised_is_believed(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["Spark", "files"])
+def test_an_append_that_happened_though_it_raised_is_believed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
     place = str(tmp_path / "dead")
     DeltaDeadLetters(place).check(spark)
+    if way == "Spark":
+        only_on_spark(monkeypatch)
+    else:
+        monkeypatch.setattr(DirectAppends, "commit", raises_after(DirectAppends.commit))
     DeltaDeadLetters(RaisesAfter(path=place)).write(spark, claim_of("billing"), BatchStamp(1, 7), letters(spark))
     assert spark.read.format("delta").load(place).count() == 2
+
+
+def raises_after(commit: Callable[..., int]) -> Callable[..., int]:
+    """A commit whose answer is lost."""
+
+    def lost(*given: Any, **more: Any) -> int:
+        commit(*given, **more)
+        raise Py4JError("connection reset")
+
+    return lost
 
 
 def test_an_append_that_did_not_happen_though_nothing_was_raised_is_a_fault(

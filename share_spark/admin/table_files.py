@@ -1,0 +1,18 @@
+"""Tables of ours by their files, without Spark."""
+
+from __future__ import annotations
+
+from share_spark.delta.commit_files import CommitFiles
+from share_spark.delta.location import Location
+from share_spark.delta.table_log import MOST_CHECKPOINT_BYTES, TableLog
+from share_spark.model.errors import ConfigError
+from share_spark.spark.public_files import files_without_spark
+
+
+def log_without_spark(place: Location) -> TableLog | None:
+    """The log of the table with its files, None if there is no table. Raises ConfigError (``place`` is a name of the
+    catalog), UnknownTableError (only Spark can read it)."""
+    if place.path is None:
+        raise ConfigError(f"{place} is a name of the catalog, which only Spark knows: give the directory")
+    files = CommitFiles(files_without_spark(place.path), place.path)
+    return TableLog.open(files, keeps_files=True, most_bytes=MOST_CHECKPOINT_BYTES) if files.is_table() else None
