@@ -240,7 +240,7 @@ def what_was_finished_stays_so_after_a_truncation(patch: pytest.MonkeyPatch) -> 
 
 
 def dead_letters_are_made_of_what_is_gone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("share_spark.engine.step._below", lambda _end, archived: archived)
+    patch.setattr("share_spark.engine.step.archived_below", lambda _end, archived: archived)
 
 
 def a_compaction_does_not_claim_the_sink(patch: pytest.MonkeyPatch) -> None:
