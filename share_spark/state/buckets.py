@@ -128,15 +128,19 @@ class Advance:
 
 
 class Written(NamedTuple):
-    """How many records a task, or all tasks, return, and the ranges in them."""
+    """How many records a task, or all tasks, return, and the ranges in them; ``touched``: ranges of the states that had
+    an input."""
 
     records: int = 0
     ranges: int = 0
+    touched: int = 0
 
     def plus(self, some: Sequence[Advanced]) -> Written:
         """With the records of these."""
         records = [one.record for one in some if one.record is not None]
-        return Written(self.records + len(records), self.ranges + sum(len(record.batches) for record in records))
+        ranges = sum(len(record.batches) for record in records)
+        touched = sum(len(one.state.in_flight) for one in some if one.outcome is not None)
+        return Written(self.records + len(records), self.ranges + ranges, self.touched + touched)
 
 
 _RANGES_AT_ONCE = 50_000
@@ -178,7 +182,7 @@ def outcomes_in(payloads: Iterable[bytes]) -> tuple[list[PartitionOutcome], Writ
     found = [pickle.loads(payload) for payload in payloads]
     outcomes = [value for value in found if isinstance(value, PartitionOutcome)]
     written = [value for value in found if isinstance(value, Written)]
-    return outcomes, Written(sum(one.records for one in written), sum(one.ranges for one in written))
+    return outcomes, Written(*map(sum, zip(*written, strict=True)))
 
 
 def _result(bucket: int, some: Sequence[Advanced]) -> Iterator[pa.RecordBatch]:

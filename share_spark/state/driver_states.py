@@ -1,11 +1,14 @@
-"""The live state of a group that is small: on the driver, where the step of a micro-batch takes a millisecond and a
-Spark job over it a tenth of a second."""
+"""The live state of a group on the driver, up to what that can hold and decide in time: there the step of a micro-batch
+takes a millisecond, and a Spark job over it a tenth of a second."""
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -19,15 +22,66 @@ from share_spark.state.buckets import HEADER, STATE, bucket_of, frame_rows, key_
 from share_spark.state.record_rows import record_array
 
 MOST_WEIGHT = 400_000
-"""Above this the state belongs to the executors: a micro-batch that touches all of it takes one Python process a
-second or two, and a Spark job over it less. Some 3,000,000 ranges of few share-partitions, or 15,000 of these."""
+"""A micro-batch that touches more takes one Python process more than a second or two, and a Spark job less."""
+
+MOST_BYTES = 800 << 20
+"""Of a whole state, beside Spark's own limit for what a job returns to the driver (1 GB)."""
 
 
-def weight_of(share_partitions: int, ranges: int) -> int:
-    """What a micro-batch that touches all of a state takes, in units of five microseconds (``python -m tests.bench
-    window``): 20 for each share-partition; one for a range, and an eighth where there are so many that they are
-    columns."""
-    return 20 * share_partitions + min(ranges, COLUMNS_FROM * share_partitions) + ranges // 8
+class Extent(NamedTuple):
+    """How large a state, or what a micro-batch touches of it, is."""
+
+    share_partitions: int
+    ranges: int
+
+    @property
+    def weight(self) -> int:
+        """What its decision takes, in units of five microseconds (``python -m tests.bench window``): 20 for each
+        share-partition; one for a range, and an eighth where there are so many that they are columns."""
+        return 20 * self.share_partitions + self._most_in_tuples + self.ranges // 8
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory at most: 20 for a range in columns, 170 in a tuple, 1,000 beside them."""
+        return 1_000 * self.share_partitions + 150 * self._most_in_tuples + 20 * self.ranges
+
+    @property
+    def _most_in_tuples(self) -> int:
+        return min(self.ranges, COLUMNS_FROM * self.share_partitions)
+
+
+class DriverCapacity(NamedTuple):
+    """Up to where a state is kept on the driver: the weight of what a micro-batch touches, and the size of it all. Idle
+    share-partitions cost memory there and no time, on the executors both."""
+
+    weight: int
+    size_bytes: int
+
+    @classmethod
+    def of_this_machine(cls) -> DriverCapacity:
+        """An eighth of the memory that this process may use, and not more than MOST_BYTES."""
+        return cls(MOST_WEIGHT, min(MOST_BYTES, memory_bytes() // 8))
+
+    @property
+    def half(self) -> DriverCapacity:
+        """Below this a state comes back, so that one near the limit does not go to and fro."""
+        return DriverCapacity(self.weight // 2, self.size_bytes // 2)
+
+    def holds(self, whole: Extent, touched: Extent | None = None) -> bool:
+        """Is there room for ``whole``? ``touched``: of it, by a micro-batch; None where there was none yet."""
+        return whole.size_bytes <= self.size_bytes and (touched is None or touched.weight <= self.weight)
+
+
+def memory_bytes() -> int:
+    """That this process may use: the limit of its container, else of the machine."""
+    of_machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in _CONTAINER_LIMITS:
+        if limit.is_file() and (text := limit.read_text().strip()).isdecimal():
+            return min(of_machine, int(text))
+    return of_machine
+
+
+_CONTAINER_LIMITS = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +102,9 @@ class DriverStates:
         return cls(states=states, ranges=sum(len(state.in_flight) for _, state in states.values()))
 
     @property
-    def weight(self) -> int:
-        """What a micro-batch takes at most."""
-        return weight_of(len(self.states), self.ranges)
+    def extent(self) -> Extent:
+        """Of all of it."""
+        return Extent(len(self.states), self.ranges)
 
     def advance(self, partition_inputs: Mapping[SharePartitionKey, PartitionInput], terms: StepTerms) -> DriverAdvance:
         """One micro-batch; the states here stay as they are."""
@@ -90,6 +144,12 @@ class DriverAdvance:
     def outcomes(self) -> list[PartitionOutcome]:
         """Of the share-partitions that had an input."""
         return [one.outcome for one in self.changed if one.outcome is not None]
+
+    @property
+    def touched(self) -> Extent:
+        """The states that had an input."""
+        sizes = [len(one.state.in_flight) for one in self.changed if one.outcome is not None]
+        return Extent(len(sizes), sum(sizes))
 
     @property
     def ranges(self) -> int:

@@ -31,7 +31,7 @@ from share_spark.spark.threads import running_query_id
 from share_spark.state.advancing import StepTerms
 from share_spark.state.buckets import OUTCOME, STATE, Advance, bucket_numbers, bucket_of, outcomes_in, summaries_in
 from share_spark.state.commits import CommitNote
-from share_spark.state.driver_states import MOST_WEIGHT, DriverAdvance, DriverStates, weight_of
+from share_spark.state.driver_states import DriverAdvance, DriverCapacity, DriverStates, Extent
 from share_spark.state.fold import fold_rows
 from share_spark.state.group_log import GroupLog
 from share_spark.state.live_frame import (
@@ -54,15 +54,16 @@ _log = logging.getLogger(__name__)
 
 class _Decided(NamedTuple):
     """What the last ``advance`` decided. ``live``: the state after it. ``rows``: to be appended; not ``dirty``: none.
-    ``ranges``: in them. ``weight``: of the whole state, where it is known."""
+    ``ranges``: in them. ``touched``: of the state; ``whole``: all of it, where that is known."""
 
     live: LiveState
     note: CommitNote
     rows: Callable[[str | None], pa.Table | DataFrame]
     outcomes: Sequence[PartitionOutcome]
     ranges: int
+    touched: Extent
+    whole: Extent | None
     dirty: bool = False
-    weight: int | None = None
 
 
 class _Loaded(NamedTuple):
@@ -77,8 +78,8 @@ class DeltaShareStateStore:
     """ShareStateStore on Delta for one group and one run. See ``engine.ports`` for what each method promises.
 
     ``audit``: rows also say which attempts ended and how; worth its space where history is kept. ``buckets``: as many
-    as Spark runs tasks at a time where they are left out. ``most_on_driver``: the weight up to which the state is kept
-    on the driver; it moves to the executors beyond, and back where a segment begins with half of that.
+    as Spark runs tasks at a time where they are left out. ``driver``: up to where the state is kept on the driver; it
+    moves to the executors beyond, and back where a segment begins with half of that. None: never there.
     """
 
     log: GroupLog
@@ -86,7 +87,7 @@ class DeltaShareStateStore:
     updates_per_snapshot: int
     audit: bool = False
     least_ranges: int = LEAST_RANGES
-    most_on_driver: int = MOST_WEIGHT
+    driver: DriverCapacity | None = field(default_factory=DriverCapacity.of_this_machine)
     buckets: tuple[int, ...] = ()
     live: LiveFrame = field(default_factory=LiveFrame)
     _open_segment: OpenSegment = field(default_factory=OpenSegment)
@@ -137,33 +138,33 @@ class DeltaShareStateStore:
 
     def load(self) -> Mapping[SharePartitionKey, PartitionSummary]:
         """Fold the newest valid segment."""
-        return self._load(self.most_on_driver)
+        return self._load(self.driver)
 
-    def _load(self, most_on_driver: int) -> Mapping[SharePartitionKey, PartitionSummary]:
+    def _load(self, driver: DriverCapacity | None) -> Mapping[SharePartitionKey, PartitionSummary]:
         log = self.log
         tail = log.tail()
         summaries: Mapping[SharePartitionKey, PartitionSummary] = {}
         live = LiveState(on_driver=DriverStates())
-        if not tail.empty or not most_on_driver:
+        if not tail.empty or driver is None:
             with log.as_state_error(), log_progress(log.spark, f"loading the state of group {log.group_id}"):
-                live, summaries = self._small(tail, most_on_driver) or self._folded(tail, most_on_driver)
+                live, summaries = self._small(tail, driver) or self._folded(tail, driver)
         self._loaded, self._has_state = tail, bool(summaries)
         before = self.live.state
         self.live.adopt(live._replace(writer_epoch=log.writer_epoch, batch_id=before.batch_id, at_ms=before.at_ms))
         return summaries
 
-    def _small(self, tail: LogTail, most_on_driver: int) -> _Loaded | None:
+    def _small(self, tail: LogTail, driver: DriverCapacity | None) -> _Loaded | None:
         """Without Spark; None if that cannot be, or if the state is not small."""
-        rows = self.log.small_rows(tail) if most_on_driver else None
-        if rows is None:
+        rows = self.log.small_rows(tail) if driver is not None else None
+        if rows is None or driver is None:
             return None
         states = DriverStates.of(fold_rows(rows, self.log.group_id))
-        if states.weight > most_on_driver:
+        if not driver.holds(states.extent):
             return None
         summaries = {key: front_of(topic, state) for key, (topic, state) in states.states.items()}
         return _Loaded(LiveState(on_driver=states), summaries)
 
-    def _folded(self, tail: LogTail, most_on_driver: int) -> _Loaded:
+    def _folded(self, tail: LogTail, driver: DriverCapacity | None) -> _Loaded:
         """By Spark, in parallel over the buckets."""
         log = self.log
         if tail.empty:  # the first micro-batch will compute the empty frame on its way
@@ -173,7 +174,7 @@ class DeltaShareStateStore:
         summaries, end = summaries_in(payloads_in(frame, OUTCOME))
         log.refuse_damaged(tail, end.batch_id)
         live = LiveState(frame=frame)
-        if weight_of(len(summaries), end.ranges) <= most_on_driver:
+        if driver is not None and driver.holds(Extent(len(summaries), end.ranges)):
             live = _on_driver(live)
             unpersist(frame)
         return _Loaded(live, summaries)
@@ -207,7 +208,7 @@ class DeltaShareStateStore:
         return decided.outcomes
 
     def _decided_on_executors(self, function: Advance, note: CommitNote) -> _Decided:
-        frame, payloads = self.live.advance(function, rebuild=lambda: self._load(0))
+        frame, payloads = self.live.advance(function, rebuild=lambda: self._load(None))
         outcomes, written = outcomes_in(payloads)
         return _Decided(
             live=_stamped(LiveState(frame=frame), note),
@@ -215,7 +216,8 @@ class DeltaShareStateStore:
             rows=lambda query_id: record_rows(frame, note, query_id),
             outcomes=outcomes,
             ranges=written.ranges,
-            weight=weight_of(written.records, written.ranges) if function.terms.snapshot_all else None,
+            touched=Extent(len(outcomes), written.touched),
+            whole=Extent(written.records, written.ranges) if function.terms.snapshot_all else None,
         )
 
     def commit(self) -> None:
@@ -234,12 +236,14 @@ class DeltaShareStateStore:
 
     def _choose_place(self, decided: _Decided) -> None:
         """Where the next micro-batch finds the state."""
-        live, most = decided.live, self.most_on_driver
-        if live.on_driver is not None and live.on_driver.weight > most:
+        live, driver, whole = decided.live, self.driver, decided.whole
+        if whole is None or driver is None:
+            return
+        if live.on_driver is not None and not driver.holds(whole, decided.touched):
             _log.info("the state of group %s has grown: it moves to the executors", self.log.group_id)
             frame = frame_of(self.log.spark, live.on_driver.to_frame_rows(self.buckets), len(self.buckets))
             self.live.adopt(live._replace(on_driver=None, frame=frame))
-        elif live.frame is not None and decided.weight is not None and decided.weight <= most // 2:
+        elif live.frame is not None and driver.half.holds(whole, decided.touched):
             _log.info("the state of group %s has shrunk: it moves to the driver", self.log.group_id)
             self.live.adopt(_on_driver(live))
 
@@ -278,6 +282,8 @@ def _decided_on_driver(advance: DriverAdvance, note: CommitNote) -> _Decided:
         rows=lambda query_id: record_table(advance.records(), note, query_id),
         outcomes=advance.outcomes,
         ranges=advance.ranges,
+        touched=advance.touched,
+        whole=advance.states.extent,
     )
 
 

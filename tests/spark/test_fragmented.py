@@ -80,7 +80,7 @@ def test_the_frame_goes_on_under_the_settings_of_the_user(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism: int
 ) -> None:
     """Rows come to a load few at a time; a micro-batch is none of that."""
-    monkeypatch.setattr(DeltaWorld, "most_on_driver", 0)
+    monkeypatch.setattr(DeltaWorld, "driver", None)
     world = DeltaWorld(spark, str(tmp_path / "state"), partitions=parallelism)
     world.produce(2)
     world.engine().run()

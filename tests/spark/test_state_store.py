@@ -17,6 +17,7 @@ from share_spark.spark.frames import unpersist
 from share_spark.state import group_log
 from share_spark.state.buckets import bucket_numbers
 from share_spark.state.commits import NotedCommit
+from share_spark.state.driver_states import DriverCapacity, Extent
 from share_spark.state.tables import log_table
 from tests.support.engine_on_delta import DeltaWorld, only_on_spark
 from tests.support.engine_world import ACCEPT, GROUP, RELEASE
@@ -35,14 +36,15 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
+@pytest.mark.parametrize("capacity", [DriverCapacity(1_000, 12), DriverCapacity(12, 1_000)], ids=["size", "weight"])
 @pytest.mark.parametrize("way", ["driver"], indirect=True)
 def test_the_state_moves_to_the_executors_and_back(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, capacity: DriverCapacity
 ) -> None:
     """As it grows and shrinks; what it says is what a group says whose state never moves."""
-    monkeypatch.setattr(DeltaWorld, "most_on_driver", 12)
-    for module in ("driver_states", "state_store"):
-        monkeypatch.setattr(f"share_spark.state.{module}.weight_of", lambda *counts: sum(counts))
+    monkeypatch.setattr(DeltaWorld, "driver", capacity)
+    for measure in ("weight", "size_bytes"):
+        monkeypatch.setattr(Extent, measure, property(sum))
     rounds, places = [0], []
 
     def handler(_topic: str, _partition: int, offset: int, _count: int) -> Any:
@@ -50,7 +52,7 @@ def test_the_state_moves_to_the_executors_and_back(
 
     moving = DeltaWorld(spark, str(tmp_path / "moving"), partitions=2, handler=handler, **{UPDATES: 2})
     staying = DeltaWorld(spark, str(tmp_path / "staying"), partitions=2, handler=handler, **{UPDATES: 2})
-    monkeypatch.setattr(staying, "most_on_driver", 1_000, raising=False)
+    monkeypatch.setattr(staying, "driver", DriverCapacity(1_000, 1_000), raising=False)
     engines = [world.engine() for world in (moving, staying)]
     for turn in range(12):
         rounds[0] = turn
@@ -235,7 +237,7 @@ def test_a_frame_that_was_lost_is_rebuilt_from_the_log(
     world = DeltaWorld(spark, str(tmp_path / "state"), partitions=2)
     world.produce(2, 0)
     world.produce(2, 1)
-    monkeypatch.setattr(DeltaWorld, "most_on_driver", 0)
+    monkeypatch.setattr(DeltaWorld, "driver", None)
     engine = world.engine(available_now=True)
     engine.run()
     unpersist(engine.store.live.state.frame)

@@ -9,7 +9,7 @@ import pytest
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import UnknownTableError
-from share_spark.state.driver_states import MOST_WEIGHT
+from share_spark.state.driver_states import DriverCapacity
 from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
 from share_spark.state.state_view import read_state
@@ -23,9 +23,9 @@ _LETTER_OF = {"Available": LETTERS[0], "Acquired": LETTERS[1], "Acknowledged": L
 
 
 class DeltaWorld(InMemoryGroup):
-    """``directory``: the state location. ``most_on_driver``: 0 keeps the state on the executors."""
+    """``directory``: the state location. ``driver``: None keeps the state on the executors."""
 
-    most_on_driver: int = MOST_WEIGHT
+    driver: DriverCapacity | None = DriverCapacity.of_this_machine()
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class DeltaWorld(InMemoryGroup):
             limits=self.limits,
             updates_per_snapshot=self.config.updates_per_snapshot,
             audit=self.config.history_retention_ms > 0,
-            most_on_driver=self.most_on_driver,
+            driver=self.driver,
         )
 
     def frame(self) -> DataFrame:
@@ -67,7 +67,7 @@ def only_on_spark(patch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise UnknownTableError("a test")
 
-    patch.setattr(DeltaWorld, "most_on_driver", 0)
+    patch.setattr(DeltaWorld, "driver", None)
     patch.setattr(DirectAppends, "of", refuse)
 
 
