@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
-from urllib.parse import unquote
 
 from share_spark.admin.table_files import log_without_spark
 from share_spark.delta.location import Location
-from share_spark.delta.table_log import TableLog, UnknownTableError
+from share_spark.delta.table_log import UnknownTableError
 from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.topic_log import KafkaTopicLog
 from share_spark.model.errors import ConfigError, TopicError
 from share_spark.model.ids import LogEnds
-from share_spark.topics import topic_registry
-from share_spark.topics.topic_view import TopicView
+from share_spark.topics.topic_view import TopicView, view_of
 
 
 class EndsOfTopics(Protocol):
@@ -50,13 +47,11 @@ class EmbeddedEnds:
         """Raises ConfigError (not a path), TopicError (no topic table)."""
         try:
             log = log_without_spark(Location.parse(table))
+            if log is None:
+                raise TopicError(f"there is no topic table at {table}")
+            return cls(view_of(log, table))
         except UnknownTableError as reason:
             raise TopicError(f"topic table {table} cannot be read without Spark: {reason}") from reason
-        if log is None:
-            raise TopicError(f"there is no topic table at {table}")
-        topic_registry.check_properties(table, dict(log.properties))
-        topics = topic_registry.entries(dict(log.properties))
-        return cls(TopicView(version=log.version, topics=topics, written=_written(log)))
 
     def log_ends(self, topic: str) -> Mapping[int, LogEnds]:
         """See ``EndsOfTopics``."""
@@ -68,15 +63,3 @@ class EmbeddedEnds:
     def offsets_at(self, topic: str, timestamp_ms: int) -> Mapping[int, int]:  # noqa: ARG002 - Kafka needs it
         """Raises ConfigError."""
         raise ConfigError(f"topic {topic!r} is in a Delta table, where a time is not looked up: give an offset")
-
-
-def _written(log: TableLog) -> dict[str, dict[int, int]]:
-    """Exclusive ends by topic and partition, as the statistics of the files say them."""
-    written: dict[str, dict[int, int]] = {}
-    for file in log.active.values():
-        last = json.loads(file.stats or "{}").get("maxValues", {}).get("offset")
-        if last is not None:
-            ends = written.setdefault(unquote(file.values["topic"]), {})
-            partition = int(file.values["partition"])
-            ends[partition] = max(ends.get(partition, 0), int(last) + 1)
-    return written

@@ -52,7 +52,7 @@ class OutputFile:
             with self._path.open("rb") as file:
                 os.fsync(file.fileno())
                 size = os.fstat(file.fileno()).st_size
-            found = statistics(pq.read_metadata(self._path), self._schema)
+            found = statistics(pq.read_metadata(self._path), self._schema.names)
         return DataFile(path=self._path.name, size=size, stats=found)
 
     def discard(self) -> None:

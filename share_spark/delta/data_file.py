@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -80,14 +80,19 @@ def parquet_of(rows: pa.Table) -> bytes:
     return content.getvalue()
 
 
-def statistics(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
-    """Delta's statistics of a file of these columns: rows, and of the first ones the least and the greatest value and
+def statistics_of(content: bytes, columns: Sequence[str]) -> dict[str, Any]:
+    """``statistics`` of a file with this content."""
+    return statistics(pq.read_metadata(io.BytesIO(content)), columns)
+
+
+def statistics(metadata: pq.FileMetaData, columns: Sequence[str]) -> dict[str, Any]:
+    """Delta's statistics of a file: rows, and of the first ones of these columns the least and the greatest value and
     the nulls, as far as they are known and short. Nested columns and floating-point numbers (NaN) have none."""
     found: dict[str, Any] = {"numRecords": metadata.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
     if not metadata.num_rows:
         return {"numRecords": 0}
     at = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
-    for column in schema.names[:_COLUMNS_WITH_STATISTICS]:
+    for column in columns[:_COLUMNS_WITH_STATISTICS]:
         parts = list(_of_row_groups(metadata, at[column])) if column in at else []
         if not parts or any(part is None or not part.has_null_count for part in parts):
             continue

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from share_spark.delta.commit_files import CommitFile, CommitFiles, commit_text
-from share_spark.delta.data_file import DataFile, new_path, parquet_of
+from share_spark.delta.data_file import DataFile, new_path, parquet_of, statistics_of
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import StateError
 from share_spark.spark.delta_log import write_checkpoint
@@ -88,14 +88,15 @@ class DirectAppends:
         """Where Python writes a file of the table; None if only Spark can."""
         return local_path(self.directory) if isinstance(self.log.files.storage, LocalFiles) else None
 
-    def write(self, rows: pa.Table, values: Mapping[str, str]) -> DataFile:
+    def write(self, rows: pa.Table, values: Mapping[str, str], *, indexed: Sequence[str] = ()) -> DataFile:
         """A file with ``rows``, which have all columns but the table's partition columns. It is in no commit yet.
+        ``indexed``: columns of which the log says the least and the greatest value.
 
         Raises StateError (the table is gone), and what the storage raises."""
         self._check_there()
         content, path = parquet_of(rows), new_path()
         self.log.files.storage.write(f"{self.directory}/{path}", content)
-        return DataFile(path=path, size=len(content), stats={"numRecords": rows.num_rows}, values=values)
+        return DataFile(path=path, size=len(content), stats=statistics_of(content, indexed), values=values)
 
     def commit(
         self,
@@ -105,9 +106,11 @@ class DirectAppends:
         transactions: Mapping[str, int] | None = None,
         meanwhile: Meanwhile | None = None,
         replaced: Callable[[Mapping[str, str]], bool] | None = None,
+        blind: bool = True,
     ) -> int:
         """One commit with these files and ``txn`` entries; ``note`` is its ``userMetadata``. ``replaced``: files of
-        partitions with these values leave the table. Returns its version.
+        partitions with these values leave the table. Not ``blind``: the rows depend on what was read. Returns its
+        version.
 
         Raises what ``meanwhile`` raises, MovedError, UnknownTableError (the table has changed), StateError (it is
         gone), and then nothing has happened; what the storage raises, and then it may have happened all the same.
@@ -117,7 +120,7 @@ class DirectAppends:
         if not files:
             self._check_there()
         while True:
-            text = self._text(files, note, numbers, self._removed(replaced))
+            text = self._text(files, note, numbers, self._removed(replaced), blind=blind)
             if self.log.files.commit(self.log.version + 1, text):
                 self.log.take(text)
                 self._count()
@@ -165,6 +168,8 @@ class DirectAppends:
         note: str | None,
         transactions: Mapping[str, int],
         removed: Mapping[str, Mapping[str, str]],
+        *,
+        blind: bool,
     ) -> str:
         now_ms = int(time.time() * 1_000)
         entries = [
@@ -185,7 +190,7 @@ class DirectAppends:
             "WRITE",
             {"mode": "Overwrite" if removed else "Append", "partitionBy": partition_by},
             [*entries, *removes, *(file.to_action(now_ms) for file in files)],
-            blind=not removed,
+            blind=blind and not removed,
             readVersion=self.log.version,
             operationMetrics=metrics,
             **({} if note is None else {"userMetadata": note}),

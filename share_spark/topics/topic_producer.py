@@ -1,11 +1,13 @@
 """Writing to a topic table: topics, records, deletions.
 
-**Why two producers never assign the same offsets.** A blind append conflicts with nothing, so ours are not blind: each
-holds, as one more branch of the rows it writes, a read of its partitions from the first offset it assigns, and every
-row that this read finds raises an error. Rows that were there before the append began stop it by that error; rows
-committed while it runs stop it by Delta's conflict check (the table is Serializable and the read is part of the
-transaction). Either way nothing was written, and the append is tried again from the new ends. If Delta should ever
-treat such an append as a blind one, the reader of its commit logs a warning.
+**Why two producers never assign the same offsets.** Records that are given one by one are committed at the version that
+their offsets were chosen at, or not at all (``direct_append``). A frame is written by Spark, which commits at whatever
+version is the next. A blind append conflicts with nothing, so ours are not blind: each holds, as one more branch of the
+rows it writes, a read of its partitions from the first offset it assigns, and every row that this read finds raises an
+error. Rows that were there before the append began stop it by that error; rows committed while it runs stop it by
+Delta's conflict check (the table is Serializable and the read is part of the transaction). Either way nothing was
+written, and the append is tried again from the new ends. If Delta should ever treat such an append as a blind one, the
+reader of its commit logs a warning.
 
 Administration (create, delete, trim) rewrites a property of the table; two administrators at the same moment are not
 serialized, as they would be on a broker.
@@ -28,10 +30,12 @@ from delta.exceptions import DeltaConcurrentModificationException
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from share_spark.delta.direct_append import MovedError
 from share_spark.delta.location import properties_clause
 from share_spark.model.errors import TopicError, TopicUnreachableError
 from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.topics import topic_registry
+from share_spark.topics.direct_append import DirectTopicAppends, NumberedMessage
 from share_spark.topics.topic_registry import AppendNote, TopicEntry
 from share_spark.topics.topic_view import TopicState, TopicTable
 
@@ -44,6 +48,7 @@ ROWS_PER_FILE = 50_000
 """Small enough that one append of a topic can be read by several tasks."""
 
 _TRIES = 30
+_CHANGE_ERRORS: tuple[type[Exception], ...] = (MovedError, *JVM_ERRORS)
 _TAKEN = "share_spark: offsets taken by another producer"
 _CONFLICT = re.compile(rf"io\.delta\.exceptions\.\w*(?:Concurrent|MetadataChanged)\w*Exception|{_TAKEN}")
 _HEADERS = "array<struct<key:string,value:binary>>"
@@ -61,6 +66,14 @@ class Message(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]] | None = None
 
 
+class _Place(NamedTuple):
+    """Where an append goes: after ``version`` of the table, each partition from its base offset on."""
+
+    version: int
+    bases: Mapping[int, int]
+    note: AppendNote
+
+
 class TopicProducer:
     """Writes to one topic table; creates the table if there is none."""
 
@@ -68,6 +81,7 @@ class TopicProducer:
         self._table = table
         self._spark = table.spark
         self._location = table.location
+        self._direct: DirectTopicAppends | None = None
 
     def create_topic(self, topic: str, partitions: int) -> None:
         """Raises TopicError: exists already, a bad name, something else is in this place."""
@@ -124,8 +138,39 @@ class TopicProducer:
 
     def _append_messages(self, topic: str, messages: Iterable[Message], partitions: int) -> dict[int, int]:
         rows = _numbered_messages(messages, partitions)
-        frame = self._spark.createDataFrame(rows, _NUMBERED_COLUMNS).coalesce(1)
-        return self._append_numbered(topic, frame, Counter(row.partition for row in rows))
+        counts = Counter(row.partition for row in rows)
+        try:
+            return self._append_directly(topic, rows, counts)
+        except NotImplementedError as reason:
+            _LOG.info("%s: appended to by Spark, which takes longer: %s", self._location, reason)
+            frame = self._spark.createDataFrame(rows, _NUMBERED_COLUMNS).coalesce(1)
+            return self._append_numbered(topic, frame, counts)
+
+    def _append_directly(
+        self, topic: str, rows: Sequence[NumberedMessage], counts: Mapping[int, int]
+    ) -> dict[int, int]:
+        """Raises NotImplementedError: only Spark can."""
+        self._known(topic, counts)
+        if not rows:
+            return {}
+        direct = self._direct = self._direct or DirectTopicAppends.to(
+            self._spark, self._location.directory(self._spark)
+        )
+        return self._retrying(lambda: self._append_directly_once(direct, topic, rows, counts))
+
+    def _append_directly_once(
+        self, direct: DirectTopicAppends, topic: str, rows: Sequence[NumberedMessage], counts: Mapping[int, int]
+    ) -> dict[int, int]:
+        version = direct.refresh()
+        place = self._place(topic, counts)
+        if place.version != version:
+            raise MovedError("another commit came between")
+        try:
+            direct.append(rows, place.bases, place.note, ROWS_PER_FILE)
+        except OSError:
+            if not self._table.holds_append(place.note.append_id):
+                raise
+        return dict(place.note.ends)
 
     def _append_frame(self, topic: str, frame: DataFrame, partitions: int) -> dict[int, int]:
         """Cached while it is counted and written, so that both see the same rows."""
@@ -143,19 +188,22 @@ class TopicProducer:
         return self._retrying(lambda: self._append_once(topic, numbered, counts))
 
     def _append_once(self, topic: str, numbered: DataFrame, counts: Mapping[int, int]) -> dict[int, int]:
-        state = self._table.topic(topic)
-        bases = {partition: state.ends[partition].end_offset for partition in counts}
-        ends = {partition: bases[partition] + count for partition, count in counts.items()}
-        note = AppendNote(uuid.uuid4().hex, state.entry.topic_id, topic, ends)
-        rows = _with_offsets(topic, numbered, bases).unionByName(self._guard(topic, bases))
+        place = self._place(topic, counts)
+        rows = _with_offsets(topic, numbered, place.bases).unionByName(self._guard(topic, place.bases))
         try:
-            self._write(rows, note)
+            self._write(rows, place.note)
         except JVM_ERRORS as error:
             _LOG.debug("append to %s: %s", topic, first_line(error))
             # The commit may have been made before the error was raised: repeating it would write the records twice.
-            if not self._table.holds_append(note.append_id):
+            if not self._table.holds_append(place.note.append_id):
                 raise
-        return ends
+        return dict(place.note.ends)
+
+    def _place(self, topic: str, counts: Mapping[int, int]) -> _Place:
+        state = self._known(topic, counts)
+        bases = {partition: state.ends[partition].end_offset for partition in counts}
+        ends = {partition: bases[partition] + count for partition, count in counts.items()}
+        return _Place(state.version, bases, AppendNote(uuid.uuid4().hex, state.entry.topic_id, topic, ends))
 
     def _write(self, rows: DataFrame, note: AppendNote) -> None:
         """By path also for a named table: only so is the read in ``rows`` part of the commit."""
@@ -200,7 +248,7 @@ class TopicProducer:
         for attempt in range(_TRIES):
             try:
                 return change()
-            except JVM_ERRORS as error:
+            except _CHANGE_ERRORS as error:
                 if not _is_conflict(error):
                     raise
                 _LOG.debug("conflict on %s, try %d: %s", self._location, attempt, first_line(error))
@@ -254,18 +302,7 @@ def _looked_up(bases: Mapping[int, int]) -> Column:
     return F.element_at(F.create_map(*pairs), F.col("partition")).cast("bigint")
 
 
-class _NumberedMessage(NamedTuple):
-    """A row of _NUMBERED_COLUMNS."""
-
-    partition: int
-    number: int
-    timestamp: Any
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]] | None
-
-
-def _numbered_messages(messages: Iterable[Message], partitions: int) -> list[_NumberedMessage]:
+def _numbered_messages(messages: Iterable[Message], partitions: int) -> list[NumberedMessage]:
     """As ``_numbered``, on the driver: a few records need no shuffle."""
     now = datetime.now(UTC)
     counts: Counter[int] = Counter()
@@ -274,14 +311,14 @@ def _numbered_messages(messages: Iterable[Message], partitions: int) -> list[_Nu
         turn = sequence if key is None else zlib.crc32(key)
         place = turn % partitions if partition is None else partition
         pairs = None if headers is None else list(headers)
-        rows.append(_NumberedMessage(place, counts[place], timestamp or now, key, value, pairs))
+        rows.append(NumberedMessage(place, counts[place], timestamp or now, key, value, pairs))
         counts[place] += 1
     return rows
 
 
 def _is_conflict(error: Exception) -> bool:
     """Another writer committed first: Delta's check (its Python class is not always raised) or ours."""
-    if isinstance(error, DeltaConcurrentModificationException):
+    if isinstance(error, DeltaConcurrentModificationException | MovedError):
         return True
     return bool(_CONFLICT.search(str(error)))
 

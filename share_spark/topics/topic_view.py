@@ -6,16 +6,19 @@ in its commit. Only the first look, and rows that another program has written, n
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
 
 from pyspark.sql import functions as F
 
 from share_spark.delta.commit_files import CommitFile, CommitFiles
+from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import TopicError, TopicUnreachableError
 from share_spark.model.ids import LogEnds
 from share_spark.spark.errors import JVM_ERRORS, first_line
@@ -87,6 +90,21 @@ class TopicView:
         self.topics = topics
 
 
+def view_of(log: TableLog, place: str) -> TopicView:
+    """The topics of a table, whose log keeps its files, without a query. Raises TopicError (no topic table of ours),
+    UnknownTableError (the log does not say which offsets its files have)."""
+    topic_registry.check_properties(place, log.properties)
+    written: dict[str, dict[int, int]] = {}
+    for file in log.active.values():
+        last = json.loads(file.stats or "{}").get("maxValues", {}).get("offset")
+        if last is None:
+            raise UnknownTableError("a file has no statistics of its offsets")
+        ends = written.setdefault(unquote(file.values["topic"]), {})
+        partition = int(file.values["partition"])
+        ends[partition] = max(ends.get(partition, 0), int(last) + 1)
+    return TopicView(version=log.version, topics=topic_registry.entries(log.properties), written=written)
+
+
 class TopicTable:
     """A topic table with its view. ``spark`` is used on the driver only; safe for threads."""
 
@@ -139,6 +157,15 @@ class TopicTable:
         if not self.location.exists(self.spark):
             raise TopicError(f"there is no topic table at {self.location}")
         files = CommitFiles.at(self.spark, self.location.directory(self.spark))
+        try:
+            view = view_of(TableLog.open(files, keeps_files=True), str(self.location))
+        except UnknownTableError as reason:
+            _LOG.debug("%s is read by Spark: %s", self.location, reason)
+            return self._load_by_spark(files)
+        self._files = files
+        return view
+
+    def _load_by_spark(self, files: CommitFiles) -> TopicView:
         version = files.latest_version()
         properties = self.location.properties(self.spark)
         topic_registry.check_properties(str(self.location), properties)
@@ -146,7 +173,7 @@ class TopicTable:
         written = self._written(version) if topics else {}
         # Properties are read as of now, offsets as of ``version``: only without a commit between them do they agree.
         if files.exists(version + 1):
-            return self._load()
+            return self._load_by_spark(files)
         self._files = files
         return TopicView(version=version, topics=topics, written=written)
 

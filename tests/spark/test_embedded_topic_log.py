@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
+from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.location import Location
+from share_spark.delta.table_log import UnknownTableError
 from share_spark.engine.ports import OffsetSpan
 from share_spark.model.errors import TopicError
 from share_spark.model.ids import LogEnds
 from share_spark.spark.frames import murmur3
+from share_spark.topics.direct_append import DirectTopicAppends
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_table import EmbeddedTopicLog
 from tests.support.topic_log_cases import (
@@ -107,7 +110,10 @@ def test_another_process_sees_the_same(spark: SparkSession, lab: EmbeddedLab, ta
     assert fresh.log_ends(topic) == {0: LogEnds(5, 5), 1: LogEnds(0, 7)}
 
 
-def test_two_producers_never_assign_the_same_offsets(spark: SparkSession, lab: EmbeddedLab, table: str) -> None:
+@pytest.mark.parametrize("by_spark", [set(), {b"b"}, {b"a", b"b"}], ids=["directly", "mixed", "by Spark"])
+def test_two_producers_never_assign_the_same_offsets(
+    spark: SparkSession, lab: EmbeddedLab, table: str, by_spark: set[bytes]
+) -> None:
     topic = fresh_name()
     lab.create(topic, 1)
     start = threading.Barrier(2)
@@ -116,7 +122,10 @@ def test_two_producers_never_assign_the_same_offsets(spark: SparkSession, lab: E
         log = EmbeddedTopicLog(spark, table)
         start.wait()
         for _ in range(3):
-            log.append(topic, [Message(name)] * 10)
+            if name in by_spark:
+                log.append(topic, spark.createDataFrame([(name,)] * 10, "value binary"))
+            else:
+                log.append(topic, [Message(name)] * 10)
 
     threads = [threading.Thread(target=produce, args=(name,)) for name in (b"a", b"b")]
     for thread in threads:
@@ -128,6 +137,51 @@ def test_two_producers_never_assign_the_same_offsets(spark: SparkSession, lab: E
     frame = lab.log.read(spark, [span], 1)
     assert offsets(frame) == spanned(span)
     assert frame.where(F.col("value") == b"a").count() == 30
+
+
+def test_messages_need_no_spark_job_and_spark_where_the_table_asks_for_it(
+    spark: SparkSession, lab: EmbeddedLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = fresh_name()
+    lab.create(topic, 1)
+    lab.put(topic, {0: numbered(1)})
+
+    def jobs() -> int:
+        return len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
+
+    before = jobs()
+    lab.log.append(topic, [Message(b"1", b"key", headers=[("a", None), ("b", b"x")]), Message(None)])
+    assert jobs() == before
+
+    def refuse(*_: object) -> None:
+        raise UnknownTableError("a test")
+
+    monkeypatch.setattr(DirectTopicAppends, "to", refuse)
+    other = EmbeddedTopicLog(spark, lab.log._table.location)
+    assert other.append(topic, [Message(b"1", b"key", headers=[("a", None), ("b", b"x")]), Message(None)]) == {0: 5}
+    assert jobs() > before
+    rows = lab.log.read(spark, [OffsetSpan(topic, 0, 1, 4)], 1).drop("offset", "timestamp").collect()
+    assert rows[:2] == rows[2:]
+
+
+def test_an_append_whose_outcome_is_unknown_is_not_repeated(lab: EmbeddedLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The storage fails when the commit is there already, and when it is not."""
+    topic = fresh_name()
+    lab.create(topic, 1)
+    commit, is_written = CommitFiles.commit, [True, False]
+
+    def failing(files: CommitFiles, version: int, text: str) -> bool:
+        if is_written.pop(0):
+            commit(files, version, text)
+        raise OSError("the storage is gone")
+
+    monkeypatch.setattr(CommitFiles, "commit", failing)
+    assert lab.log.append(topic, [Message(b"1")]) == {0: 1}
+    with pytest.raises(TopicError, match="the storage is gone"):
+        lab.log.append(topic, [Message(b"2")])
+    monkeypatch.undo()
+    assert lab.log.append(topic, [Message(b"3")]) == {0: 2}
+    assert lab.log.log_ends(topic) == {0: LogEnds(0, 2)}
 
 
 def test_keys_decide_and_records_without_go_in_turn(spark: SparkSession, lab: EmbeddedLab) -> None:
