@@ -180,7 +180,7 @@ class Ledger(Books):
             one = (at, offset)
             was, cell = before.cells.get(offset), after.cells.get(offset)
             demand(cell is not None or offset < after.start, one, "has vanished:", was)
-            settled = Settled(self, one, decided).settle(was)
+            settled = Settled(self, one, decided, before.start).settle(was)
             if cell is not None and cell.state is ACQUIRED and (cell != was or _is_free(settled)):
                 taken.append(self._taken(one, was, cell, settled, decided))
                 demand(offset < after.start + self.max_locks, one, "is past the window from", after.start)

@@ -53,11 +53,13 @@ def loss_of(one: At, delivery: Mapping[At, Course]) -> Loss:
 
 @dataclass(slots=True)
 class Settled:
-    """Of one record."""
+    """Of one record. ``start``: the SPSO before; an attempt below it goes on where the log start was higher once, also
+    where an unclean leader election has moved that back since."""
 
     books: Books
     one: At
     decided: Decided
+    start: int
 
     def settle(self, was: Cell | None) -> Cell | Fate | None:
         """None: never acquired. A Cell: stays, or is Available now. A Fate: finished."""
@@ -146,7 +148,7 @@ class Settled:
                 return _DEEPER[was.doubt]
 
     def _is_below(self) -> bool:
-        return self.one[1] < self.decided.log_start(self.one[0])
+        return self.one[1] < max(self.start, self.decided.log_start(self.one[0]))
 
 
 def _available(count: int, doubt: Doubt) -> Cell:

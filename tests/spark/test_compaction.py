@@ -95,6 +95,7 @@ def test_a_living_engine_is_left_alone(spark: SparkSession, world: DeltaWorld) -
     maintenance.close()
 
 
+@pytest.mark.long
 def test_an_idle_engine_counts_as_running_while_its_heartbeat_is_recent(spark: SparkSession, world: DeltaWorld) -> None:
     """It appends nothing, so by the log alone it would count as ended."""
     world.produce(1)
@@ -187,6 +188,7 @@ def files_of(world: DeltaWorld, segment: int) -> list[str]:
     return sorted(log_table(world.location).load(world.spark).where(f"segment = {segment}").inputFiles())
 
 
+@pytest.mark.long
 def test_old_versions_and_old_commits_go(spark: SparkSession, world: DeltaWorld, tmp_path: Path) -> None:
     """Commits as far back as a checkpoint that is old enough: by that, versions younger than it stay readable."""
     world.produce(3)

@@ -108,7 +108,11 @@ def run(
 
 
 KILLERS = [25, 31, 32, 33, 34, 35]
-MASTERS = ["local-cluster[2,1,1024]", "local[2]", "local[2,4]"]
+MASTERS = [
+    pytest.param("local-cluster[2,1,1024]", marks=pytest.mark.long),
+    pytest.param("local[2]", marks=pytest.mark.long),
+    "local[2,4]",
+]
 
 
 @pytest.mark.slow
@@ -127,6 +131,7 @@ def test_each_record_that_kills_its_worker_is_released_and_all_others_are_accept
     assert (result["fault"], result["lost"], result["not_entered"]) == ("None", 0, 0)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_output_rows_are_those_of_the_accepted_records(tmp_path: Path) -> None:
     steps = DELIVERED.replace("as_handler(HANDLER)", "as_handler(kill_worker_with_rows, output='id bigint')")
@@ -138,6 +143,7 @@ def test_output_rows_are_those_of_the_accepted_records(tmp_path: Path) -> None:
     assert result["accepted"] > 20
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_batch_that_kills_its_worker_is_lost_and_all_others_are_accepted(tmp_path: Path) -> None:
     (result,), calls = run("local[2,4]", DELIVERED.replace("HANDLER", "kill_worker_of_batch"), tmp_path)
@@ -152,6 +158,7 @@ def test_workers_that_die_before_the_handler_is_called_are_a_fault_and_no_attemp
     assert (result["accepted"], result["released"], result["lost"]) == (0, 0, 0)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_repeat_of_a_stage_calls_nothing_twice(tmp_path: Path) -> None:
     """Tasks of the second stage attempt have attempt number 0 again; a record may have been in two tasks."""

@@ -108,14 +108,15 @@ class MixedTable:
         assert rows(self.spark, self.directory) == self.expected
 
 
-def test_beside_all_that_is_done_to_a_table(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("seed", "steps"), [(4, 8), pytest.param(5, 40, marks=pytest.mark.long)])
+def test_beside_all_that_is_done_to_a_table(spark: SparkSession, tmp_path: Path, seed: int, steps: int) -> None:
     """A random mix; after some of the steps both readers see exactly what was appended."""
     table = MixedTable(spark, make(spark, tmp_path / "table", "'delta.checkpointInterval' = '5'"))
     often = [table.directly, table.directly, table.directly, table.by_spark, table.checkpointed]
-    steps = [*often, table.reopened, table.optimized, table.vacuumed, table.cleaned, table.deleted]
-    rng = random.Random(4)
-    for number in range(20):
-        rng.choice(steps)()
+    kinds = [*often, table.reopened, table.optimized, table.vacuumed, table.cleaned, table.deleted]
+    rng = random.Random(seed)
+    for number in range(steps):
+        rng.choice(kinds)()
         if number % 5 == 0:
             table.check()
     table.check()

@@ -102,7 +102,7 @@ def test_what_a_crash_took_is_lost(make_world: MakeWorld) -> None:
     ]
 
 
-@pytest.mark.parametrize("notes_left", [True, False])
+@pytest.mark.parametrize("notes_left", [pytest.param(True, marks=pytest.mark.long), False])
 def test_what_a_zombie_appended_is_not_reported(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, notes_left: bool
 ) -> None:

@@ -123,6 +123,7 @@ def wait_until(what: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_a_run_with_releases_and_rejects(place: BucketPlace) -> None:
     place.put(300)
     place.work_off()

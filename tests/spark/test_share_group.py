@@ -206,6 +206,7 @@ def test_stop_leaves_nothing_acquired(place: GroupPlace) -> None:
     assert sum(available for _, _, available, _ in place.ends()) == 8
 
 
+@pytest.mark.long
 def test_it_compacts_by_itself_if_wanted(place: GroupPlace) -> None:
     """Only background maintenance writes a checkpoint of the log so soon."""
     checkpoint = place.directory / "state" / "share_state_log" / "_delta_log" / "_last_checkpoint"

@@ -53,6 +53,16 @@ def place(spark: SparkSession, tmp_path: Path) -> AdminPlace:
     return AdminPlace(spark, tmp_path)
 
 
+@pytest.fixture(scope="module")
+def idle_group(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The state of a group with one record, for tests that change nothing."""
+    state = str(tmp_path_factory.mktemp("idle") / "state")
+    world = DeltaWorld(spark, state, partitions=1)
+    world.produce(1)
+    world.engine().run()
+    return state
+
+
 def test_a_group_while_its_engine_runs_and_after_it(place: AdminPlace) -> None:
     """Where its topics are it says itself."""
     query = place.group("billing", lambda record: Ack.ACCEPT if record.offset < 4 else Ack.RELEASE).start()
@@ -170,11 +180,9 @@ def test_the_tables_are_those_of_kafka(place: AdminPlace, capsys: pytest.Capture
     ],
 )
 def test_bad_input_is_one_line(
-    place: AdminPlace, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    idle_group: str, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world = DeltaWorld(place.spark, place.state, partitions=1)
-    world.engine().run()
-    assert main(["groups", "--location", place.state, *arguments]) != 0
+    assert main(["groups", "--location", idle_group, *arguments]) != 0
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
 
@@ -260,14 +268,11 @@ def test_nothing_is_changed_while_an_engine_runs(place: AdminPlace, capsys: pyte
     ],
 )
 def test_changes_that_cannot_be_are_one_line(
-    spark: SparkSession, tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    idle_group: str, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world = DeltaWorld(spark, str(tmp_path / "state"), partitions=1)
-    world.produce(1)
-    world.engine().run()
-    before = contents(tmp_path)
-    command = ["groups", "--location", str(tmp_path / "state"), "--group", GROUP, "--topic-table", str(tmp_path)]
+    before = contents(Path(idle_group))
+    command = ["groups", "--location", idle_group, "--group", GROUP, "--topic-table", idle_group]
     assert main([*command, *arguments]) != 0
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
-    assert contents(tmp_path) == before
+    assert contents(Path(idle_group)) == before
