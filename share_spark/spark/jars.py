@@ -28,14 +28,27 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from share_spark.model.errors import EnvironmentFault
 
 JAVA_VERSIONS = (17, 21)
-"""Java releases that Spark 4.0 is built and tested for."""
+"""Java releases that Spark 4 is built and tested for."""
 
-KAFKA_CONNECTOR_VERSION = "4.0.0"
-"""Spark's Kafka source. It is compatible with every Spark 4.0.x; some mirrors of Maven Central lack a jar
+
+
+class _Modules(NamedTuple):
+    """For one release of Spark: the version of its Kafka source, and Delta's module."""
+
+    connector_version: str
+    delta: str
+
+
+_MODULES = {
+    "4.0": _Modules("4.0.0", "delta-spark_2.13"),
+    "4.2": _Modules("4.2.0", "delta-spark_4.2_2.13"),
+}
+"""The source is compatible with every bug-fix release of its Spark; some mirrors of Maven Central lack a jar
 (spark-token-provider-kafka) of the later ones."""
 
 BROKER_VERSION = "4.2.0"
@@ -121,13 +134,20 @@ def _java_version(java: str) -> int | None:
 
 def engine_tag() -> str:
     """Names the set of the engine's jars."""
-    return f"delta{version('delta-spark')}-kafka{KAFKA_CONNECTOR_VERSION}-spark{version('pyspark')}"
+    return f"delta{version('delta-spark')}-kafka{_modules().connector_version}-spark{version('pyspark')}"
+
+
+def _modules() -> _Modules:
+    release = ".".join(version("pyspark").split(".")[:2])
+    if release not in _MODULES:
+        raise JarsError(f"pyspark {version('pyspark')} is not supported: install one of {', '.join(_MODULES)}")
+    return _MODULES[release]
 
 
 def _engine_coordinates() -> list[Coordinate]:
     return [
-        ("io.delta", "delta-spark_2.13", version("delta-spark")),
-        ("org.apache.spark", "spark-sql-kafka-0-10_2.13", KAFKA_CONNECTOR_VERSION),
+        ("io.delta", _modules().delta, version("delta-spark")),
+        ("org.apache.spark", "spark-sql-kafka-0-10_2.13", _modules().connector_version),
     ]
 
 
