@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from delta.tables import DeltaTable
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -102,14 +103,25 @@ def clean_log_privately(spark: SparkSession, directory: str, *, has_checkpoint: 
     """As ``clean_log``, by Delta's own classes."""
     jvm: Any = spark._jvm
     log, snapshot = delta_log(spark, directory), newest(spark, directory)
+    catalog_table = _no_catalog_table(log, jvm.scala.Option.empty())
     if has_checkpoint:
-        log.doLogCleanup(snapshot)
+        log.doLogCleanup(snapshot, *catalog_table)
     else:
         log.checkpointAndCleanUpDeltaLog(snapshot, jvm.scala.Option.empty())
     if retention_ms is not None:
         boxed = jvm.java.util.stream.LongStream.of(retention_ms).boxed().findFirst()
         retention = jvm.scala.jdk.javaapi.OptionConverters.toScala(boxed)
-        log.cleanUpExpiredLogs(snapshot, retention, jvm.org.apache.spark.sql.delta.TruncationGranularity.MINUTE())
+        minute = jvm.org.apache.spark.sql.delta.TruncationGranularity.MINUTE()
+        log.cleanUpExpiredLogs(snapshot, *catalog_table, retention, minute)
+
+
+def _no_catalog_table(log: Any, nothing: Any) -> tuple[Any, ...]:
+    """Behind the snapshot Delta 4.0 takes no argument; later releases do, which have a default for one more."""
+    try:
+        getattr(log, "cleanUpExpiredLogs$default$4")()
+    except Py4JError:
+        return ()
+    return (nothing,)
 
 
 def write_checkpoint(spark: SparkSession, directory: str) -> None:
