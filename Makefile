@@ -16,7 +16,7 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-fast sim chaos lint fmt bench conformance broker clean python java
+.PHONY: help setup demo test test-all test-fast sim chaos lint fmt bench conformance broker cluster demo-cluster clean python java
 
 help: ## list the commands
 	@echo "usage: make COMMAND"
@@ -62,6 +62,14 @@ conformance: $(STAMP) ## replay what real Kafka does (SCENARIOS=... VECTORS=... 
 
 broker: $(STAMP) ## a one-node Kafka 4.2 on a free port, until Ctrl-C
 	@$(BIN)/python -m tests.support.broker
+
+cluster: $(STAMP) ## a Spark standalone cluster of two executors on this machine, until Ctrl-C
+	@$(BIN)/python -m tests.support.cluster
+
+demo-cluster: $(STAMP) ## the demo on such a cluster, submitted with the package as a wheel
+	@rm -rf build/wheel
+	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	@$(BIN)/python -m tests.support.cluster jobs/demo.py
 
 clean: ## remove what was built here (the cache of jars stays)
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \

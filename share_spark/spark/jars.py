@@ -36,7 +36,6 @@ JAVA_VERSIONS = (17, 21)
 """Java releases that Spark 4 is built and tested for."""
 
 
-
 class _Modules(NamedTuple):
     """For one release of Spark: the version of its Kafka source, and Delta's module."""
 

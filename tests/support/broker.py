@@ -108,7 +108,7 @@ def running_broker(heap: str = "512m") -> Iterator[Broker]:
             _wait_until_ready(broker)
             yield broker
         finally:
-            _stop(broker.process)
+            stop(broker.process)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -118,14 +118,14 @@ def running_broker(heap: str = "512m") -> Iterator[Broker]:
 
 def _start(directory: Path, heap: str) -> Broker:
     """Writes the settings, formats the storage, and starts the process without waiting for it."""
-    port, controller_port = _free_ports(2)
+    port, controller_port = free_ports(2)
     settings, data = directory / "server.properties", directory / "data"
     settings.write_text(SETTINGS.format(port=port, controller_port=controller_port, data=data))
     (directory / "log4j2.properties").write_text(LOGGING)
     _format(directory, settings)
     with (directory / "broker.log").open("ab") as log:
         process = subprocess.Popen(
-            [*_die_with_parent(), *_java(directory, heap), "kafka.Kafka", str(settings)],
+            [*die_with_parent(), *_java(directory, heap), "kafka.Kafka", str(settings)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -150,7 +150,7 @@ def _java(directory: Path, heap: str) -> list[str]:
     return [require_java(), *memory, log_settings, "-cp", classpath]
 
 
-def _die_with_parent() -> list[str]:
+def die_with_parent() -> list[str]:
     """Asks Linux to end the broker when this process is gone, however it went."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "TERM", "--"] if setpriv else []
@@ -161,7 +161,7 @@ def _cluster_id() -> str:
     return uuid4().hex[:22]
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that were free a moment ago, all different."""
     sockets = [socket.socket() for _ in range(count)]
     try:
@@ -203,7 +203,7 @@ def _last_lines(broker: Broker) -> str:
     return "\n".join(broker.log.splitlines()[-20:])
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[bytes]) -> None:
     """Asks first; a broker that does not go in time is killed."""
     process.terminate()
     try:
