@@ -239,7 +239,7 @@ def _offsets(group_id: str, topic: str, state: SharePartition, ends: Mapping[int
     end = ends.get(state.key.partition)
     lag = None
     if end is not None and state.start_offset >= 0:
-        lag = max(0, end.end_offset - max(state.start_offset, end.log_start_offset) - finished)
+        lag = end.unfinished(state.start_offset, finished)
     return PartitionOffsets(
         group_id=group_id,
         topic=topic,

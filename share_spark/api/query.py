@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from share_spark.handlers.handler import Handler
+    from share_spark.metrics.server import MetricsServer
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class ShareGroupQuery:
     name: str | None
     checkpoint: Checkpoint
     listeners: tuple[Callable[[MicroBatchProgress], None], ...] = ()
+    metrics: MetricsServer | None = None
     _query: StreamingQuery | None = None
     _batch_id: int = -1
     _closed: bool = False
@@ -181,6 +183,8 @@ class ShareGroupQuery:
     def _note(self, progress: MicroBatchProgress) -> None:
         if progress.idle:
             return
+        if self.metrics is not None:
+            self.metrics.metrics.note(progress)
         self._progress.append(progress)
         self.maintenance.note(progress.touched, self.store.segment)
         for listener in self.listeners:
@@ -224,6 +228,8 @@ class ShareGroupQuery:
         with ThreadPoolExecutor(1, thread_name_prefix="share-spark-close") as beside:
             beside.submit(self.maintenance.close)
             self._end_query(self._query)
+        if self.metrics is not None:
+            self.metrics.close()
         with self._news:
             self._ended.set()
             self._news.notify_all()

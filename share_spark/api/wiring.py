@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -30,11 +31,34 @@ from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
 from share_spark.topics.topic_table import EmbeddedTopicLog
 
+if TYPE_CHECKING:
+    from share_spark.metrics.server import MetricsServer
+
 
 def start_query(spec: ShareGroupSpec) -> ShareGroupQuery:
     """See ``ShareGroup.start``."""
     spec.check()
     warn_of_all()
+    metrics = _metrics(spec)
+    try:
+        return _started(spec, metrics)
+    except BaseException:
+        if metrics is not None:
+            metrics.close()
+        raise
+
+
+def _metrics(spec: ShareGroupSpec) -> MetricsServer | None:
+    """Before anything is claimed or made: a port that is taken is bad input."""
+    if spec.config.metrics_port == 0:
+        return None
+    from share_spark.metrics.server import GroupMetrics, MetricsServer
+
+    metrics = GroupMetrics(group_id=spec.group_id, clock=wall_clock_ms)
+    return MetricsServer.open(metrics, spec.config.metrics_host, spec.config.metrics_port)
+
+
+def _started(spec: ShareGroupSpec, metrics: MetricsServer | None) -> ShareGroupQuery:
     config = spec.config
     location = Location.parse(spec.state)
     checkpoint = Checkpoint.at(spec.spark, spec.checkpoint, location, spec.group_id)
@@ -60,7 +84,10 @@ def start_query(spec: ShareGroupSpec) -> ShareGroupQuery:
         name=spec.name,
         checkpoint=checkpoint,
         listeners=spec.listeners,
+        metrics=metrics,
     )
+    if metrics is not None:
+        metrics.metrics.look = engine.look
     query.start(spec.required_handler)
     return query
 

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from share_spark.engine.answers import answers_for, output_lost
+from share_spark.engine.look import EngineLook
 from share_spark.engine.pending import NOTHING_PENDING, DeadLetterOrder, PendingAcknowledgements, UnresolvedAppend
 from share_spark.engine.planning import Inputs, Pace, Search, is_done, plan, targets_of, targets_within, truncated_logs
 from share_spark.engine.ports import (
@@ -65,23 +66,23 @@ class Ports:
 @dataclass(slots=True)
 class EngineTime:
     """The time by which an engine decides: it goes on from one engine of a group to the next, and never back.
-    ``now_ms``: milliseconds since the epoch, as of the last ``read``.
+    ``now_ms``: milliseconds since the epoch, as of the last ``read``; ``clock_ms``: what the clock showed then.
 
     Machines' clocks differ, and are set. A successor whose clock is an hour behind must neither end locks early nor
     wait for an hour: its time begins where that of the engine before it ended, and then passes as its own clock does.
     """
 
     now_ms: int = 0
-    _clock_ms: int = 0
+    clock_ms: int = 0
 
     def start(self, clock_ms: int, last_time_ms: int) -> None:
         """``last_time_ms``: when the engine before decided its last micro-batch, 0 if there was none."""
-        self.now_ms, self._clock_ms = max(clock_ms, last_time_ms), clock_ms
+        self.now_ms, self.clock_ms = max(clock_ms, last_time_ms), clock_ms
 
     def read(self, clock_ms: int) -> int:
         """Adds what has passed on the clock since the last call. A clock that was set back adds nothing."""
-        self.now_ms += max(0, clock_ms - self._clock_ms)
-        self._clock_ms = clock_ms
+        self.now_ms += max(0, clock_ms - self.clock_ms)
+        self.clock_ms = clock_ms
         return self.now_ms
 
 
@@ -109,6 +110,7 @@ class ShareGroupEngine:
     _others_hold_until_ms: int | None = None
     _truncates: bool = False
     _first: bool = True
+    _load_s: float = 0.0
 
     def __post_init__(self) -> None:
         self._letters = DeadLetterOrder(sink=self.ports.dead_letters)
@@ -122,7 +124,10 @@ class ShareGroupEngine:
         self.ports.topics.refresh()
         self.ports.topics.check_identity(self.ports.store.known_topics())
         self._claim = claim = self.ports.store.claim()
+        timer = StepTimer()
         self._summaries = dict(self.ports.store.load())
+        timer.mark("load")
+        self._load_s = timer.steps["load"]
         self._time.start(self.ports.clock(), self.ports.store.last_time_ms)
         deadlines = [summary.last_deadline_ms for summary in self._summaries.values() if summary.last_deadline_ms]
         self._others_hold_until_ms = max(deadlines, default=0)
@@ -140,6 +145,16 @@ class ShareGroupEngine:
         if left is not None and left.stamp >= counted:
             _log.info("output of the engine before is committed; its acknowledgements count")
             self._pending = PendingAcknowledgements(spans=left.answers, member_id=left.member_id)
+
+    def look(self) -> EngineLook:
+        """From any thread: a dict is copied, and an attribute read, in one step of the interpreter."""
+        return EngineLook(
+            writer_epoch=self._claim.writer_epoch if self._claim is not None else 0,
+            load_s=self._load_s,
+            read_at_ms=self._time.clock_ms,
+            summaries=self._summaries.copy(),
+            ends=self.ports.topics.last_ends,
+        )
 
     @property
     def has_state(self) -> bool:
@@ -191,7 +206,14 @@ class ShareGroupEngine:
         self._search.comes_next = not any(partition_input.suspects for partition_input in partition_inputs.values())
         in_turn = not self._search.comes_next and inputs.suspects is not None and inputs.suspects.in_turn
         self._deliver(stamp, outcomes, timer, in_turn=in_turn)
-        return MicroBatchProgress.of(batch_id, inputs.now_ms, outcomes, self._lag(inputs), timer.steps)
+        return MicroBatchProgress.of(
+            batch_id,
+            inputs.now_ms,
+            outcomes,
+            share_partitions=len(inputs.ends),
+            lag=self._lag(inputs),
+            steps=timer.steps,
+        )
 
     def close(self) -> None:
         """After the last micro-batch: free what the delivery keeps, and wait for what is still being written. Raises

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -28,13 +28,64 @@ class StepTimer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordCounts:
+    """What happened to how many records (offsets). ``not_entered``: acquired, and given back before the handler had
+    them. The last four were archived."""
+
+    acquired: int = 0
+    redelivered: int = 0
+    accepted: int = 0
+    released: int = 0
+    not_entered: int = 0
+    rejected: int = 0
+    limit_reached: int = 0
+    gaps: int = 0
+    below_log_start: int = 0
+
+    def __add__(self, other: RecordCounts) -> RecordCounts:
+        return RecordCounts(**{name: getattr(self, name) + getattr(other, name) for name in COUNTS})
+
+    @property
+    def acknowledged(self) -> dict[str, int]:
+        """By acknowledge type. Of Release are also those that reached the delivery limit by it, and those that a crash
+        has given back. Gaps are in none."""
+        return {"Accept": self.accepted, "Release": self.released + self.limit_reached, "Reject": self.rejected}
+
+    @classmethod
+    def of(cls, outcomes: Sequence[PartitionOutcome], acquired: int) -> RecordCounts:
+        """Sum up outcomes that acquired so many."""
+        archived = _archived_by_reason(outcomes)
+        return cls(
+            acquired=acquired,
+            redelivered=sum(outcome.redelivered for outcome in outcomes),
+            accepted=sum(outcome.accepted for outcome in outcomes),
+            released=sum(outcome.released for outcome in outcomes),
+            not_entered=sum(outcome.not_entered for outcome in outcomes),
+            **{name: archived.get(reason, 0) for reason, name in ARCHIVED.items()},
+        )
+
+
+COUNTS = tuple(field.name for field in fields(RecordCounts))
+
+ARCHIVED = {
+    ArchiveReason.REJECTED: "rejected",
+    ArchiveReason.DELIVERY_LIMIT: "limit_reached",
+    ArchiveReason.GAP: "gaps",
+    ArchiveReason.LOG_START: "below_log_start",
+}
+"""The count of each reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchProgress:
-    """Counts are records (offsets). ``lag``: offsets not finished yet. ``deliveries``: delivery count -> acquired.
-    ``not_entered``: acquired, and given back before the handler had them. ``steps``: seconds per step. ``touched``:
+    """Counts are records (offsets), of all topics and, in ``topics``, of each one by its name. ``lag``: offsets not
+    finished yet. ``deliveries``: delivery count -> acquired. ``not_entered``: acquired, and given back before the
+    handler had them. ``share_partitions``: how many there are. ``steps``: seconds per step. ``touched``:
     share-partitions whose state changed."""
 
     batch_id: int
     now_ms: int
+    share_partitions: int
     active: int
     acquired: int
     redelivered: int
@@ -49,6 +100,7 @@ class MicroBatchProgress:
     deliveries: Mapping[int, int]
     steps: Mapping[str, float]
     touched: tuple[SharePartitionKey, ...]
+    topics: Mapping[str, RecordCounts]
 
     @property
     def archived(self) -> int:
@@ -66,30 +118,42 @@ class MicroBatchProgress:
         batch_id: int,
         now_ms: int,
         outcomes: Sequence[PartitionOutcome],
+        share_partitions: int,
         lag: int,
         steps: Mapping[str, float],
     ) -> MicroBatchProgress:
         """Sum up the outcomes of a micro-batch."""
-        archived = _archived_by_reason(outcomes)
-        deliveries = _deliveries(outcomes)
+        by_topic = _by_topic(outcomes)
+        deliveries = {topic: _deliveries(some) for topic, some in by_topic.items()}
+        topics = {topic: RecordCounts.of(some, sum(deliveries[topic].values())) for topic, some in by_topic.items()}
+        total = sum(topics.values(), RecordCounts())
         return cls(
             batch_id=batch_id,
             now_ms=now_ms,
+            share_partitions=share_partitions,
             active=len(outcomes),
-            acquired=sum(deliveries.values()),
-            redelivered=sum(outcome.redelivered for outcome in outcomes),
-            accepted=sum(outcome.accepted for outcome in outcomes),
-            released=sum(outcome.released for outcome in outcomes),
-            not_entered=sum(outcome.not_entered for outcome in outcomes),
-            rejected=archived.get(ArchiveReason.REJECTED, 0),
-            limit_reached=archived.get(ArchiveReason.DELIVERY_LIMIT, 0),
-            gaps=archived.get(ArchiveReason.GAP, 0),
-            below_log_start=archived.get(ArchiveReason.LOG_START, 0),
             lag=lag,
-            deliveries=deliveries,
+            deliveries=_added(deliveries.values()),
             steps=steps,
             touched=tuple(outcome.key for outcome in outcomes if outcome.changed),
+            topics=topics,
+            **{name: getattr(total, name) for name in COUNTS},
         )
+
+
+def _by_topic(outcomes: Sequence[PartitionOutcome]) -> dict[str, list[PartitionOutcome]]:
+    found: dict[str, list[PartitionOutcome]] = {}
+    for outcome in outcomes:
+        found.setdefault(outcome.summary.topic, []).append(outcome)
+    return found
+
+
+def _added(counts: Iterable[Mapping[int, int]]) -> dict[int, int]:
+    total: dict[int, int] = {}
+    for one in counts:
+        for number, records in one.items():
+            total[number] = total.get(number, 0) + records
+    return dict(sorted(total.items()))
 
 
 def _archived_by_reason(outcomes: Sequence[PartitionOutcome]) -> dict[ArchiveReason, int]:

@@ -54,6 +54,7 @@ from share_spark.partition import (
     deadlines_ms,
     decide,
     evolve,
+    offsets_by_state,
     take_snapshot,
     waiting,
 )
@@ -68,8 +69,8 @@ class PartitionSummary(NamedTuple):
     """What the driver remembers of a share-partition between micro-batches: a few integers, never its ranges.
 
     ``end_offset`` is exclusive (SPEO). ``available`` counts the offsets of the window that wait for redelivery with all
-    others, ``suspected`` those of doubt LOST_TWICE, LOST_IN_PIECE and ACCUSED. ``next_deadline_ms`` and
-    ``last_deadline_ms``: when the first and the last lock ends.
+    others, ``suspected`` those of doubt LOST_TWICE, LOST_IN_PIECE and ACCUSED, ``by_state`` all of it, in the order of
+    ``DeliveryState``. ``next_deadline_ms`` and ``last_deadline_ms``: when the first and the last lock ends.
     """
 
     topic: str
@@ -79,6 +80,7 @@ class PartitionSummary(NamedTuple):
     next_deadline_ms: int | None
     last_deadline_ms: int | None = None
     suspected: tuple[int, int, int] = (0, 0, 0)
+    by_state: tuple[int, ...] = (0, 0, 0, 0)
 
 
 class PartitionInput(NamedTuple):
@@ -390,4 +392,5 @@ def front_of(topic: str, state: SharePartition) -> PartitionSummary:
         next_deadline_ms=next_deadline_ms,
         last_deadline_ms=last_deadline_ms,
         suspected=suspected,
+        by_state=tuple(offsets_by_state(state).values()),
     )

@@ -63,6 +63,11 @@ class SubscribedTopics:
         self._ends = ends
         return ends
 
+    @property
+    def last_ends(self) -> Mapping[SharePartitionKey, LogEnds]:
+        """What ``log_ends`` gave last; never changed afterwards."""
+        return self._ends
+
     def log_ends_or_last(self) -> Mapping[SharePartitionKey, LogEnds]:
         """``log_ends``, or its last result if the topics cannot be asked: an engine that stops acquires nothing, and
         has to commit and give back what it holds while the topic log is out of reach. Nothing was acquired past these

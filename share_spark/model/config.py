@@ -74,6 +74,13 @@ def _milliseconds(low: int, high: int) -> Callable[[Any], int]:
     return read
 
 
+def _host(value: Any) -> str:
+    text = str(value).strip()
+    if not text or any(letter.isspace() for letter in text):
+        raise ConfigError(f"{value!r} is not a host name or address")
+    return text
+
+
 def _one_of(*choices: str) -> Callable[[Any], str]:
     def read(value: Any) -> str:
         if value not in choices:
@@ -107,6 +114,8 @@ SETTINGS: Mapping[str, _Setting] = {
     "history_retention_ms": _Setting("history.retention", 0, _milliseconds(0, 3_650 * _DAY_MS)),
     "compaction_interval_ms": _Setting("compaction.interval", 0, _milliseconds(0, 30 * _DAY_MS)),
     "request_timeout_ms": _Setting("request.timeout.ms", 15_000, _milliseconds(1_000, 600_000)),
+    "metrics_port": _Setting("metrics.port", 0, _integer(0, 65_535)),
+    "metrics_host": _Setting("metrics.host", "127.0.0.1", _host),
 }
 """Field of GroupConfig -> (key, default, reader). Durations take 30s, 10m, 7d or PT1H as well as milliseconds."""
 
@@ -137,6 +146,8 @@ class GroupConfig:
     history_retention_ms: int
     compaction_interval_ms: int
     request_timeout_ms: int
+    metrics_port: int
+    metrics_host: str
 
     @staticmethod
     def parse(given: Mapping[str, Any]) -> GroupConfig:

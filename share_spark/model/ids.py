@@ -85,6 +85,13 @@ class LogEnds(NamedTuple):
     end_offset: int
     high_watermark: int | None = None
 
+    def unfinished(self, start_offset: int, finished: int) -> int:
+        """The lag of a share-partition: the offsets from its SPSO on, less those of its window that are finished. 0
+        while it has no SPSO."""
+        if start_offset < 0:
+            return 0
+        return max(0, self.end_offset - max(start_offset, self.log_start_offset) - finished)
+
     @property
     def log_end(self) -> int:
         """Where the log itself ends, exclusive, however much of it may be read yet. Never below its start: the three

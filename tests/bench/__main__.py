@@ -16,6 +16,7 @@ from tests.bench import (
     history,
     latency,
     ledger,
+    metrics,
     recovery,
     start_and_end,
     throughput,
@@ -37,6 +38,7 @@ BENCHMARKS = {
     "recovery": recovery.run,
     "compaction": compaction.run,
     "ledger": ledger.run,
+    "metrics": metrics.run,
     "window": window.run,
 }
 

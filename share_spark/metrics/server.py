@@ -1,0 +1,73 @@
+"""The endpoint that Prometheus scrapes: one server per engine, from before its claim to its end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.registry import Collector
+
+from share_spark.engine.look import EngineLook
+from share_spark.engine.progress import MicroBatchProgress
+from share_spark.metrics.families import Family, families_of, families_of_look, fronts_of
+from share_spark.metrics.oldest import LogEndMarks
+from share_spark.metrics.totals import GroupTotals
+from share_spark.model.errors import ConfigError
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class GroupMetrics(Collector):
+    """Of one engine. ``note`` is called on the thread of the query, ``collect`` on those of the server; they share
+    values that are replaced, never changed. ``look``: how to look at the engine, None until there is one."""
+
+    group_id: str
+    clock: Callable[[], int]
+    look: Callable[[], EngineLook] | None = None
+    _began_ms: int = field(init=False)
+    _totals: GroupTotals = field(default_factory=GroupTotals)
+    _marks: LogEndMarks = field(default_factory=LogEndMarks)
+
+    def __post_init__(self) -> None:
+        self._began_ms = self.clock()
+
+    def note(self, progress: MicroBatchProgress) -> None:
+        """A micro-batch has ended."""
+        self._totals = self._totals.plus(progress)
+
+    def collect(self) -> Iterator[Family]:
+        """All metrics as of now."""
+        now_ms = self.clock()
+        yield from families_of(self.group_id, self._totals, self._began_ms, now_ms)
+        if self.look is not None:
+            look = self.look()
+            self._marks = marks = self._marks.looked(fronts_of(look), now_ms)
+            yield from families_of_look(self.group_id, look, marks, now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsServer:
+    """Serves ``metrics`` at ``/metrics``, on a thread of its own, until ``close``."""
+
+    metrics: GroupMetrics
+    _server: WSGIServer
+    _thread: threading.Thread
+
+    @classmethod
+    def open(cls, metrics: GroupMetrics, host: str, port: int) -> MetricsServer:
+        """Raises ConfigError: the port is taken, or the host is none of this machine."""
+        registry = CollectorRegistry()
+        registry.register(metrics)
+        try:
+            server, thread = start_http_server(port, host, registry)
+        except OSError as fault:
+            raise ConfigError(f"metrics.port: cannot listen on {host}:{port}: {fault.strerror or fault}") from None
+        return cls(metrics, server, thread)
+
+    def close(self) -> None:
+        """The port is free when this returns. Safe to call twice."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
