@@ -16,7 +16,7 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-fast sim chaos lint fmt bench conformance broker cluster demo-cluster clean python java
+.PHONY: help setup demo test test-all test-fast sim chaos lint fmt bench conformance broker cluster demo-cluster browser clean python java
 
 help: ## list the commands
 	@echo "usage: make COMMAND"
@@ -70,6 +70,10 @@ demo-cluster: $(STAMP) ## the demo on such a cluster, submitted with the package
 	@rm -rf build/wheel
 	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
 	@$(BIN)/python -m tests.support.cluster jobs/demo.py
+
+browser: ## as root on Debian: the headless Chromium that tests of the page look for
+	apt-get update -qq
+	apt-get install -y -qq --no-install-recommends chromium-headless-shell fonts-dejavu-core
 
 clean: ## remove what was built here (the cache of jars stays)
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \

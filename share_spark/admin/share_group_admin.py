@@ -74,6 +74,18 @@ class GroupMember:
     acquired: Mapping[tuple[str, int], int]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDetails:
+    """All that there is to see of one group. ``offsets``: by topic and partition. ``ends_fault``: why the ends of its
+    logs are not known, and the lag with them; empty if they are."""
+
+    state: GroupState
+    phase: GroupPhase
+    members: Sequence[GroupMember]
+    offsets: Sequence[PartitionOffsets]
+    ends_fault: str
+
+
 @dataclass(frozen=True, slots=True)
 class GroupsLook:
     """The groups as of one moment: the tables are opened once, whatever is asked. See ``ShareGroupAdmin``."""
@@ -95,16 +107,28 @@ class GroupsLook:
 
     def describe_offsets(self, group_id: str) -> list[PartitionOffsets]:
         """By topic and partition."""
-        group, ends = self.reader.group(group_id), self.ends(group_id)
-        topics = {topic for topic, _ in group.partitions.values()}
-        found = {topic: ends.log_ends(topic) if ends is not None else {} for topic in topics}
-        rows = (_offsets(group_id, topic, state, found[topic]) for topic, state in group.partitions.values())
-        return sorted(rows, key=lambda row: (row.topic, row.partition))
+        group = self.reader.group(group_id)
+        return offsets_of(group, self._log_ends(group))
 
     def describe_members(self, group_id: str) -> list[GroupMember]:
         """The engine, if one runs."""
-        group, engine = self.reader.group(group_id), self.reader.engine(group_id)
-        return [_member(group, engine)] if engine is not None and engine.is_running else []
+        return self._members(self.reader.group(group_id))
+
+    def details(self, group_id: str) -> GroupDetails:
+        """All of it, read once. Topics that cannot be asked are no error: what the state says is there all the same."""
+        group, fault = self.reader.group(group_id), ""
+        ends: Mapping[str, Mapping[int, LogEnds]] = {}
+        try:
+            ends = self._log_ends(group)
+        except (ConfigError, TopicError) as found:
+            fault = str(found)
+        return GroupDetails(
+            state=group,
+            phase=self._phase(group_id),
+            members=self._members(group),
+            offsets=offsets_of(group, ends),
+            ends_fault=fault,
+        )
 
     def idle_group(self, group_id: str) -> GroupState:
         """Raises StateError if an engine runs it."""
@@ -126,6 +150,15 @@ class GroupsLook:
                 kafka = KafkaOptions.parse({"bootstrap.servers": beat.kafka})
             self._asked[place] = ends_of(kafka, beat.table, self.request_timeout_ms)
         return self._asked[place]
+
+    def _log_ends(self, group: GroupState) -> dict[str, Mapping[int, LogEnds]]:
+        ends = self.ends(group.group_id)
+        topics = {topic for topic, _ in group.partitions.values()}
+        return {topic: ends.log_ends(topic) for topic in topics} if ends is not None else {}
+
+    def _members(self, group: GroupState) -> list[GroupMember]:
+        engine = self.reader.engine(group.group_id)
+        return [_member(group, engine)] if engine is not None and engine.is_running else []
 
     def _phase(self, group_id: str) -> GroupPhase:
         engine = self.reader.engine(group_id)
@@ -231,6 +264,13 @@ def _chosen(group: GroupState, topics: Mapping[str, Collection[int]] | None) -> 
         for (topic, partition), found in sorted(known.items(), key=lambda item: item[0])
         if topics is None or (topic in topics and (not topics[topic] or partition in topics[topic]))
     ]
+
+
+def offsets_of(group: GroupState, ends: Mapping[str, Mapping[int, LogEnds]]) -> list[PartitionOffsets]:
+    """By topic and partition."""
+    found = group.partitions.values()
+    rows = (_offsets(group.group_id, topic, state, ends.get(topic, {})) for topic, state in found)
+    return sorted(rows, key=lambda row: (row.topic, row.partition))
 
 
 def _offsets(group_id: str, topic: str, state: SharePartition, ends: Mapping[int, LogEnds]) -> PartitionOffsets:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from share_spark.cli.arguments import parse_compaction, parse_job
 from share_spark.cli.command import BAD_INPUT, FAILED, guarded
 from share_spark.cli.groups import run_groups
+from share_spark.cli.pages import serve_ui, write_report
 from share_spark.cli.running import run, run_job, state_sql
 from share_spark.cli.stored import run_compact, run_doctor, run_history, run_prepare, run_verify
 from share_spark.spark.progress import PROGRESS_LOGGER
@@ -27,6 +28,8 @@ _STORED: Mapping[str, Callable[[Sequence[str]], int]] = {
     "groups": run_groups,
     "history": run_history,
     "prepare": run_prepare,
+    "report": write_report,
+    "ui": serve_ui,
     "verify": run_verify,
 }
 

@@ -83,11 +83,13 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> _Parser:
     parser = _Parser(prog="share-spark", description="Kafka share groups on Spark and Delta.", allow_abbrev=False)
-    names = "run, groups, compact, history, verify, doctor or prepare"
+    names = "run, groups, report, ui, compact, history, verify, doctor or prepare"
     commands = parser.add_subparsers(dest="command", required=True, metavar=names, parser_class=_Parser)
     for name, help_text, add_options in (
         ("run", "run a share group", _add_run),
         ("groups", "which share groups there are, and how far they are", _add_groups),
+        ("report", "share groups as one HTML file", _add_report),
+        ("ui", "share groups as a page in the browser, live", _add_ui),
         ("compact", "keep the state tables small, by a schedule", _add_compact),
         ("history", "what happened to one record", _add_history),
         ("verify", "check the state log against itself", _add_verify),
@@ -147,12 +149,40 @@ def _add_groups(command: argparse.ArgumentParser) -> None:
     add("--verbose", action="store_true", help="with --describe: more columns")
     add("--group", action="append", default=[], help="group id; repeatable")
     add("--all-groups", action="store_true", help="each of them")
+    add("--json", action="store_true", help="for programs: one JSON document")
+    _add_place(command, timeout_ms=30_000)
+
+
+def _add_place(command: argparse.ArgumentParser, timeout_ms: int) -> None:
+    """Where the state is, and where the topics are."""
+    add = command.add_argument
     add("--location", required=True, metavar="PATH", help="directory of the state tables")
     add("--bootstrap-server", metavar="HOST:PORT", help="the Kafka cluster of the topics; default: the engine's ...")
     add("--topic-table", metavar="PATH", help="... or the Delta table of the topics")
     add("--kafka-option", action="append", default=[], metavar="KEY=VALUE", help="a Kafka client setting; repeatable")
-    add("--timeout", type=_not_negative, default=30_000, metavar="MS", help="how long the cluster may take (30000)")
-    add("--json", action="store_true", help="for programs: one JSON document")
+    allowed = f"how long the cluster may take ({timeout_ms})"
+    add("--timeout", type=_not_negative, default=timeout_ms, metavar="MS", help=allowed)
+
+
+def _add_report(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--html", required=True, metavar="FILE", help="where the page goes")
+    add("--group", action="append", default=[], help="this group only; repeatable; default: all of them")
+    _add_place(command, timeout_ms=30_000)
+
+
+def _add_ui(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--port", type=_port, default=8932, metavar="NUMBER", help="where the page is served (8932); 0: any free one")
+    add("--host", default="127.0.0.1", help="this machine only (127.0.0.1), or an address that others reach ...")
+    add("--token", metavar="TEXT", help="... who then have to know this")
+    _add_place(command, timeout_ms=5_000)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 0 to 65535")
+    return int(text)
 
 
 def kafka_options(given: argparse.Namespace) -> dict[str, str]:

@@ -15,7 +15,7 @@ from share_spark.cli.group_tables import Row, table
 from share_spark.model.errors import ConfigError
 
 if TYPE_CHECKING:
-    from share_spark.admin.share_group_admin import GroupMember, GroupsLook, PartitionOffsets
+    from share_spark.admin.share_group_admin import GroupMember, GroupsLook, PartitionOffsets, ShareGroupAdmin
 
 UNKNOWN = "-"
 """What Kafka's tool prints for a value that is not known."""
@@ -23,23 +23,30 @@ UNKNOWN = "-"
 
 def run_groups(arguments: Sequence[str]) -> int:
     """Raises ConfigError, StateError, TopicError."""
-    from share_spark.admin.share_group_admin import ShareGroupAdmin
-    from share_spark.kafka.options import KafkaOptions
-
     given = parsed(arguments)
     check(given)
-    options = kafka_options(given)
-    admin = ShareGroupAdmin(
-        given.location,
-        kafka=KafkaOptions.parse(options) if options else None,
-        topic_table=given.topic_table,
-        request_timeout_ms=given.timeout,
-    )
+    admin = admin_of(given)
     if given.list or given.describe:
         print((listed if given.list else described)(admin.look(), given), flush=True)
     else:
         print(changed(admin, given), flush=True)
     return 0
+
+
+def admin_of(given: Namespace) -> ShareGroupAdmin:
+    """Of the place that was said. Raises ConfigError; reads nothing yet."""
+    from share_spark.admin.share_group_admin import ShareGroupAdmin
+    from share_spark.kafka.options import KafkaOptions
+
+    if given.bootstrap_server and given.topic_table:
+        raise ConfigError("--bootstrap-server and --topic-table: the topics are in one of them")
+    options = kafka_options(given)
+    return ShareGroupAdmin(
+        given.location,
+        kafka=KafkaOptions.parse(options) if options else None,
+        topic_table=given.topic_table,
+        request_timeout_ms=given.timeout,
+    )
 
 
 def check(given: Namespace) -> None:
@@ -55,8 +62,6 @@ def check(given: Namespace) -> None:
         raise ConfigError("Option [all-groups] does not take the option [group]")
     if sum((given.offsets, given.members, given.describe and given.state is not None)) > 1:
         raise ConfigError("Option [describe] takes at most one of these options: [members], [offsets], [state]")
-    if given.bootstrap_server and given.topic_table:
-        raise ConfigError("--bootstrap-server and --topic-table: the topics are in one of them")
     wanted = _states(given) if given.list else ()
     for state in wanted:
         if state not in ("Stable", "Empty", "Dead"):

@@ -1,0 +1,73 @@
+"""`share-spark report` and `share-spark ui`: share groups as a page, in a file or live. No JVM."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from share_spark.cli.arguments import parsed
+from share_spark.cli.groups import admin_of
+from share_spark.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from share_spark.web.server import PageServer
+
+
+def write_report(arguments: Sequence[str]) -> int:
+    """Raises ConfigError, StateError."""
+    from share_spark.web.page import report_page
+    from share_spark.web.pictures import take_picture
+
+    given = parsed(arguments)
+    now_ms = time.time_ns() // 1_000_000
+    picture = take_picture(admin_of(given).look(), given.location, now_ms, given.group)
+    write_page(Path(given.html), report_page(picture))
+    print(f"{given.html}: {len(picture.groups):,} share group{'s' * (len(picture.groups) != 1)}", flush=True)
+    return 0
+
+
+def write_page(path: Path, page: str) -> None:
+    """All of it or nothing. Raises ConfigError."""
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        beside.write_text(page, encoding="utf-8")
+        beside.replace(path)
+    except OSError as fault:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise ConfigError(f"--html {path}: {fault.strerror or fault}") from None
+
+
+def serve_ui(arguments: Sequence[str]) -> int:
+    """Until Ctrl-C or SIGTERM. Raises ConfigError, StateError."""
+    from share_spark.web.server import PageServer, PageSource, wall_clock_ms
+
+    given = parsed(arguments)
+    admin = admin_of(given)
+    admin.look()  # what is wrong with the place is said now, and not on the page
+    with PageServer(PageSource(admin, wall_clock_ms), given.host, given.port, given.token) as server:
+        needed = " (with ?token=... once)" if given.token is not None else ""
+        print(f"share-spark: {server.url}{needed}, until Ctrl-C", flush=True)
+        _serve_until_asked(server)
+    return 0
+
+
+def _serve_until_asked(server: PageServer) -> None:
+    """The signals' own handlers are back when this returns."""
+    over = threading.Event()
+    asked = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: over.set()) for number in asked}
+    thread = threading.Thread(target=server.serve_forever, name="share-spark-ui", daemon=True)
+    thread.start()
+    try:
+        over.wait()
+    finally:
+        server.shutdown()
+        thread.join()
+        for number, handler in before.items():
+            signal.signal(number, handler)

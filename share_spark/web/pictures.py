@@ -1,0 +1,124 @@
+"""What the pages show, as values: groups, their share-partitions, and what cannot be read. No HTML here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from share_spark.admin.share_group_admin import GroupDetails, GroupMember, GroupPhase, GroupsLook, PartitionOffsets
+from share_spark.model.errors import ShareError
+from share_spark.partition import SharePartition
+from share_spark.partition.runs import offsets_by_kind
+from share_spark.web.offset_line import OffsetLine, offset_line
+
+MOST_PARTITIONS = 1_000
+"""Share-partitions of a group that are drawn: those with the greatest lag."""
+
+WIDEST, NARROWEST = 480, 48
+"""Columns of a line: where there are few share-partitions, and where there are many."""
+
+_COLUMNS_OF_A_GROUP = 48_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPicture:
+    """A share-partition."""
+
+    offsets: PartitionOffsets
+    line: OffsetLine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPicture:
+    """A group. ``decided_at_ms``: its last micro-batch, 0 if there was none. ``offsets``: of all share-partitions, by
+    topic and partition; ``partitions``: those that are drawn, in the same order. ``delivery_counts``: how many records
+    of the windows are not finished, by how often they were delivered. ``ends_fault``: why the lag is not known."""
+
+    group_id: str
+    phase: GroupPhase
+    decided_at_ms: int
+    writer_epoch: int
+    members: Sequence[GroupMember]
+    offsets: Sequence[PartitionOffsets]
+    partitions: Sequence[PartitionPicture]
+    delivery_counts: Mapping[int, int]
+    ends_fault: str
+
+
+def total_lag(rows: Iterable[PartitionOffsets]) -> int | None:
+    """None where the end of a log is not known. A share-partition that has not begun has no lag yet."""
+    lags = [row.lag for row in rows if row.start_offset >= 0]
+    return None if any(lag is None for lag in lags) else sum(lag for lag in lags if lag is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenGroup:
+    """A group whose state cannot be read."""
+
+    group_id: str
+    fault: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """The groups in ``location`` as of ``at_ms``."""
+
+    location: str
+    at_ms: int
+    groups: Sequence[GroupPicture | BrokenGroup]
+
+
+def take_picture(look: GroupsLook, location: str, now_ms: int, chosen: Collection[str] = ()) -> Picture:
+    """Of the ``chosen`` groups, or of all. Raises StateError: there is no such group."""
+    for group_id in chosen:
+        look.reader.require(group_id)
+    names = sorted(chosen) or [one.group_id for one in look.list_groups()]
+    return Picture(location=location, at_ms=now_ms, groups=[_group(look, name) for name in names])
+
+
+def _group(look: GroupsLook, group_id: str) -> GroupPicture | BrokenGroup:
+    try:
+        return group_picture(look.details(group_id))
+    except (ShareError, OSError, ValueError) as fault:  # files that are gone, or hold something else
+        return BrokenGroup(group_id=group_id, fault=str(fault).partition("\n")[0] or type(fault).__name__)
+
+
+def group_picture(details: GroupDetails) -> GroupPicture:
+    """Of one group."""
+    states = {(topic, state.key.partition): state for topic, state in details.state.partitions.values()}
+    drawn = _furthest_behind(details.offsets)
+    columns = max(NARROWEST, min(WIDEST, _COLUMNS_OF_A_GROUP // max(1, len(drawn))))
+    return GroupPicture(
+        group_id=details.state.group_id,
+        phase=details.phase,
+        decided_at_ms=details.state.at_ms,
+        writer_epoch=details.state.writer_epoch,
+        members=details.members,
+        offsets=details.offsets,
+        partitions=[
+            PartitionPicture(offsets=row, line=offset_line(states[row.topic, row.partition], columns)) for row in drawn
+        ],
+        delivery_counts=_delivery_counts(states.values()),
+        ends_fault=details.ends_fault,
+    )
+
+
+def _furthest_behind(offsets: Sequence[PartitionOffsets]) -> list[PartitionOffsets]:
+    """At most MOST_PARTITIONS, in the order given."""
+    if len(offsets) <= MOST_PARTITIONS:
+        return list(offsets)
+    order = sorted(range(len(offsets)), key=lambda at: _weight(offsets[at]), reverse=True)
+    return [offsets[at] for at in sorted(order[:MOST_PARTITIONS])]
+
+
+def _weight(row: PartitionOffsets) -> tuple[int, int]:
+    return (row.lag or 0, row.end_offset - row.start_offset)
+
+
+def _delivery_counts(states: Collection[SharePartition]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for state in states:
+        for run, offsets in offsets_by_kind(state.in_flight):
+            if not run.delivery_state.is_final:
+                found[run.delivery_count] = found.get(run.delivery_count, 0) + offsets
+    return dict(sorted(found.items()))

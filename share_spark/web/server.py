@@ -1,0 +1,163 @@
+"""The pages, live: the standard library's HTTP server, which only reads. Who is not on this machine needs a token."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from share_spark.admin.share_group_admin import GroupsLook, ShareGroupAdmin
+from share_spark.model.errors import ConfigError, ShareError, StateError
+from share_spark.web.page import fault_page, group_page, overview_page, policy
+from share_spark.web.pictures import take_picture
+
+COOKIE = "share_spark_token"
+_LOOK_MS = 1_000
+"""For so long a look at the tables serves all who ask."""
+
+
+def is_loopback(host: str) -> bool:
+    """Can only this machine reach it?"""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(slots=True)
+class PageSource:
+    """Pages by path. ``clock``: milliseconds since the epoch. Used by many threads."""
+
+    admin: ShareGroupAdmin
+    clock: Callable[[], int]
+    _look: GroupsLook | None = None
+    _looked_at_ms: int = 0
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def page(self, path: str) -> tuple[HTTPStatus, str]:
+        """The status and the HTML."""
+        try:
+            if path == "/":
+                return HTTPStatus.OK, overview_page(take_picture(self._now(), self.admin.location, self.clock()))
+            if path.startswith("/groups/"):
+                return self._group(unquote(path.removeprefix("/groups/")))
+        except (ShareError, OSError, ValueError) as fault:  # files that are gone, or hold something else
+            return HTTPStatus.SERVICE_UNAVAILABLE, fault_page("Not readable", str(fault).partition("\n")[0])
+        return HTTPStatus.NOT_FOUND, fault_page("No such page", "There is no such page.")
+
+    def _group(self, group_id: str) -> tuple[HTTPStatus, str]:
+        look = self._now()
+        try:
+            look.reader.require(group_id)
+        except StateError as fault:
+            return HTTPStatus.NOT_FOUND, fault_page("No such group", str(fault))
+        return HTTPStatus.OK, group_page(take_picture(look, self.admin.location, self.clock(), [group_id]))
+
+    def _now(self) -> GroupsLook:
+        with self._turn:
+            now_ms = self.clock()
+            if self._look is None or now_ms - self._looked_at_ms >= _LOOK_MS:
+                self._look, self._looked_at_ms = self.admin.look(), now_ms
+            return self._look
+
+
+class PageServer(ThreadingHTTPServer):
+    """``token`` None: only for this machine, and only under a name of it, so that no page of another site can read
+    these by giving its own name the address of this machine."""
+
+    daemon_threads = True
+
+    def __init__(self, source: PageSource, host: str, port: int, token: str | None) -> None:
+        """Listens at once. Raises ConfigError: the port is taken, or others could read it without a token."""
+        if token is None and not is_loopback(host):
+            raise ConfigError(f"--host {host} can be reached by others: give a --token that they have to know")
+        if token is not None and not token.strip():
+            raise ConfigError("--token is empty")
+        self.source, self.token = source, token
+        try:
+            super().__init__((host, port), _Handler)
+        except OSError as fault:
+            raise ConfigError(f"--port: cannot listen on {host}:{port}: {fault.strerror or fault}") from None
+
+    @property
+    def url(self) -> str:
+        """Of the first page, without the token."""
+        host, port = self.server_address[:2]
+        return f"http://{host if isinstance(host, str) else host.decode()}:{port}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+    server_version = "share-spark"
+    sys_version = ""
+    timeout = 30
+
+    def do_GET(self) -> None:
+        """A page, or why there is none."""
+        url = urlsplit(self.path)
+        given = parse_qs(url.query).get("token", [""])[0]
+        if not self._is_known_host():
+            self._answer(HTTPStatus.FORBIDDEN, fault_page("Unknown host", "This server answers for this machine only."))
+        elif given and self._is_token(given):
+            self._answer(HTTPStatus.SEE_OTHER, "", {"Location": url.path, "Set-Cookie": _cookie(given)})
+        elif not self._is_allowed():
+            text = "A token is needed: open this page once with ?token=... after its address."
+            self._answer(HTTPStatus.UNAUTHORIZED, fault_page("Token needed", text))
+        else:
+            self._answer(*self.server.source.page(url.path))
+
+    do_HEAD = do_GET  # noqa: N815 - the base class's name
+
+    def _is_known_host(self) -> bool:
+        name = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
+        return self.server.token is not None or is_loopback(name)
+
+    def _is_allowed(self) -> bool:
+        if self.server.token is None:
+            return True
+        try:
+            cookie = SimpleCookie(self.headers.get("Cookie", "")).get(COOKIE)
+        except CookieError:
+            cookie = None
+        scheme, _, bearer = self.headers.get("Authorization", "").partition(" ")
+        given = bearer if scheme == "Bearer" else unquote(cookie.value) if cookie is not None else ""
+        return self._is_token(given)
+
+    def _is_token(self, given: str) -> bool:
+        return self.server.token is not None and hmac.compare_digest(given.encode(), self.server.token.encode())
+
+    def _answer(self, status: HTTPStatus, page: str, headers: dict[str, str] | None = None) -> None:
+        content = page.encode()
+        self.send_response(status)
+        for name, value in {
+            "Content-Type": "text/html; charset=utf-8",
+            "Content-Length": str(len(content)),
+            "Content-Security-Policy": f"{policy(live=True)}; frame-ancestors 'none'",
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "Cache-Control": "no-store",
+            **(headers or {}),
+        }.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Nothing: a request line may hold the token."""
+
+
+def _cookie(token: str) -> str:
+    return f"{COOKIE}={quote(token, safe='')}; HttpOnly; SameSite=Strict; Path=/"
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000

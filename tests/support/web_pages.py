@@ -1,0 +1,64 @@
+"""A page server over groups that a test makes up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from share_spark.admin.share_group_admin import GroupDetails, GroupListing
+from share_spark.model.errors import ShareError, StateError
+from share_spark.web.server import PageServer, PageSource
+from tests.support.group_details import NOW_MS
+
+
+@dataclass
+class MadeUpGroups:
+    """In the place of ``ShareGroupAdmin`` and of its looks. ``fault``: what each look raises."""
+
+    groups: dict[str, GroupDetails | ShareError] = field(default_factory=dict)
+    location: str = "/lake/queues"
+    fault: Exception | None = None
+    looks: int = 0
+    now_ms: int = NOW_MS
+
+    def look(self) -> MadeUpGroups:
+        self.looks += 1
+        if self.fault is not None:
+            raise self.fault
+        return self
+
+    @property
+    def reader(self) -> MadeUpGroups:
+        return self
+
+    def require(self, group_id: str) -> None:
+        if group_id not in self.groups:
+            raise StateError(f"Group '{group_id}' does not exist")
+
+    def list_groups(self) -> list[GroupListing]:
+        return [GroupListing(group_id=name, phase=None) for name in sorted(self.groups)]
+
+    def details(self, group_id: str) -> GroupDetails:
+        found = self.groups[group_id]
+        if isinstance(found, ShareError):
+            raise found
+        return found
+
+    def clock(self) -> int:
+        """Each look is a new one."""
+        self.now_ms += 1_000
+        return self.now_ms
+
+
+@contextmanager
+def served(groups: MadeUpGroups, *, host: str = "127.0.0.1", token: str | None = None) -> Iterator[PageServer]:
+    with PageServer(PageSource(groups, groups.clock), host, 0, token) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,129 @@
+"""The pages in a real Chromium: what a person sees and does with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from share_spark.model.errors import StateError
+from share_spark.web import page
+from share_spark.web.pictures import BrokenGroup, GroupPicture, Picture, group_picture
+from tests.support.browser import Tab, find_browser, opened_browser
+from tests.support.group_details import NOW_MS, details, run, scattered, state
+from tests.support.web_pages import MadeUpGroups, served
+
+pytestmark = pytest.mark.skipif(
+    find_browser() is None,
+    reason="no Chromium on this machine: `make browser` installs Debian's, CHROMIUM=... names another",
+)
+
+LONG = "a-long-name-without-a-place-to-break-it" * 4
+
+
+@pytest.fixture(scope="module")
+def tabs() -> Iterator[Callable[[], Tab]]:
+    with opened_browser() as found:
+        yield found
+
+
+def orders(size: int, **given: object) -> GroupPicture:
+    windows = [scattered(number, 10) for number in range(size)]
+    return group_picture(details({"orders": windows}, **given))
+
+
+REPORTS: dict[str, tuple[GroupPicture | BrokenGroup, ...]] = {
+    "one": (group_picture(details({"orders": [state(0, 100, [run("Q", 100, 499), run("D", 500, 899)])]})),),
+    "thousand": (orders(1_000),),
+    "hundred thousand ranges": (group_picture(details({LONG: [scattered(0, 100_000)]}, group_id=f"<b>{LONG}</b>")),),
+    "none": (),
+    "broken": (
+        BrokenGroup(group_id=LONG, fault=f"the state of {LONG} is damaged"),
+        orders(2, waiting=None, fault=LONG),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_report_fits_the_screen_and_asks_for_nothing(tabs: Callable[[], Tab], tmp_path: Path, name: str) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(page.report_page(Picture(location="/lake/queues", at_ms=NOW_MS, groups=REPORTS[name])))
+    tab = tabs()
+    tab.open(file.as_uri())
+    tab.value("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    grounds = set()
+    for width in (1280, 390):
+        for dark in (False, True):
+            tab.window(width, dark=dark)
+            assert tab.value("document.documentElement.scrollWidth") <= width
+            grounds.add(tab.value("getComputedStyle(document.body).backgroundColor"))
+    assert len(grounds) == 2, "light and dark"
+    assert {url for url in tab.requests if not url.startswith("data:")} == {file.as_uri()}
+    assert tab.complaints == []
+    assert tab.value("document.querySelector('b')") is None, "a name is no markup"
+
+
+_TITLE = """(() => {
+    const box = document.querySelector('svg.line').getBoundingClientRect();
+    const hit = document.elementFromPoint(box.left + box.width * %s, box.top + box.height / 2);
+    return hit.parentNode.querySelector('title').textContent;
+})()"""
+
+
+def test_every_slice_says_on_hover_what_it_is(tabs: Callable[[], Tab], tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(page.report_page(Picture(location="/lake/queues", at_ms=NOW_MS, groups=REPORTS["one"])))
+    tab = tabs()
+    tab.window(1280)
+    tab.open(file.as_uri())
+    titles = [tab.value(_TITLE % part) for part in (0.25, 0.75)]
+    assert [title.splitlines()[1] for title in titles] == [
+        "400 Acquired, delivered once",
+        "400 Acknowledged, delivered once",
+    ]
+
+
+@pytest.fixture
+def live(monkeypatch: pytest.MonkeyPatch) -> MadeUpGroups:
+    monkeypatch.setattr(page, "REFRESH_MS", 50)
+    return MadeUpGroups({"billing": details({"orders": [state(0, 0, [run("Q", 0, 9)])]})})
+
+
+def test_a_live_page_follows_without_being_loaded_again(tabs: Callable[[], Tab], live: MadeUpGroups) -> None:
+    tab = tabs()
+    with served(live) as server:
+        tab.open(server.url)
+        tab.press("Tab")
+        assert tab.value("document.activeElement.id") == "pause"
+        tab.press("Tab")
+        assert tab.value("document.activeElement.id") == "to-billing"
+        tab.press("Enter")
+        tab.wait_for("location.pathname === '/groups/billing' && document.querySelector('svg.line')")
+        tab.value("window.mark = 'the same document'; document.getElementById('topic-0-0-fold').focus()")
+        tab.press("Enter")
+        assert tab.value("document.getElementById('topic-0-0').open") is False
+        live.groups["billing"] = details({"orders": [state(0, 0, [run("D", 0, 4), run("V", 5, 9, 2)])]})
+        tab.wait_for("document.querySelector('table.deliveries').textContent.includes('twice')")
+        assert tab.value("window.mark") == "the same document"
+        assert tab.value("document.getElementById('topic-0-0').open") is False, "what was folded stays so"
+        assert tab.value("document.activeElement.id") == "topic-0-0-fold", "and the focus stays"
+    assert tab.complaints == []
+
+
+def test_a_live_page_shows_faults_and_recovers_and_pauses(tabs: Callable[[], Tab], live: MadeUpGroups) -> None:
+    tab = tabs()
+    with served(live) as server:
+        tab.open(server.url)
+        live.fault = StateError("no share-group state any more")
+        tab.wait_for("document.querySelector('.fault')?.textContent.includes('no share-group state any more')")
+        live.fault = None
+        tab.wait_for("document.getElementById('to-billing')")
+        tab.value("document.getElementById('pause').click()")
+        assert tab.value("document.getElementById('pause').textContent") == "Resume"
+        shown = tab.value("document.querySelector('main').textContent")
+        assert tab.value("new Promise((found) => setTimeout(found, 300))") is None
+        assert tab.value("document.querySelector('main').textContent") == shown, "each answer has another time"
+        tab.value("document.getElementById('pause').click()")
+        tab.wait_for("!document.body.classList.contains('stale')")
+    tab.wait_for("document.body.classList.contains('stale')")
