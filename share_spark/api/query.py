@@ -183,8 +183,6 @@ class ShareGroupQuery:
     def _note(self, progress: MicroBatchProgress) -> None:
         if progress.idle:
             return
-        if self.metrics is not None:
-            self.metrics.metrics.note(progress)
         self._progress.append(progress)
         self.maintenance.note(progress.touched, self.store.segment)
         for listener in self.listeners:

@@ -83,11 +83,9 @@ def _started(spec: ShareGroupSpec, metrics: MetricsServer | None) -> ShareGroupQ
         trigger=spec.trigger,
         name=spec.name,
         checkpoint=checkpoint,
-        listeners=spec.listeners,
+        listeners=spec.listeners if metrics is None else (metrics.watch(engine.look), *spec.listeners),
         metrics=metrics,
     )
-    if metrics is not None:
-        metrics.metrics.look = engine.look
     query.start(spec.required_handler)
     return query
 

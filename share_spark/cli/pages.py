@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,10 +21,10 @@ def write_report(arguments: Sequence[str]) -> int:
     """Raises ConfigError, StateError."""
     from share_spark.web.page import report_page
     from share_spark.web.pictures import take_picture
+    from share_spark.web.server import wall_clock_ms
 
     given = parsed(arguments)
-    now_ms = time.time_ns() // 1_000_000
-    picture = take_picture(admin_of(given).look(), given.location, now_ms, given.group)
+    picture = take_picture(admin_of(given).look(), given.location, wall_clock_ms(), given.group)
     write_page(Path(given.html), report_page(picture))
     print(f"{given.html}: {len(picture.groups):,} share group{'s' * (len(picture.groups) != 1)}", flush=True)
     return 0
@@ -33,6 +32,8 @@ def write_report(arguments: Sequence[str]) -> int:
 
 def write_page(path: Path, page: str) -> None:
     """All of it or nothing. Raises ConfigError."""
+    if not path.name:
+        raise ConfigError(f"--html {path}: not a file")
     beside = path.with_name(f".{path.name}.part")
     try:
         beside.write_text(page, encoding="utf-8")

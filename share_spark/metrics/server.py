@@ -66,6 +66,11 @@ class MetricsServer:
             raise ConfigError(f"metrics.port: cannot listen on {host}:{port}: {fault.strerror or fault}") from None
         return cls(metrics, server, thread)
 
+    def watch(self, look: Callable[[], EngineLook]) -> Callable[[MicroBatchProgress], None]:
+        """From now on there is an engine to look at. Returns what is to be called after each of its micro-batches."""
+        self.metrics.look = look
+        return self.metrics.note
+
     def close(self) -> None:
         """The port is free when this returns. Safe to call twice."""
         self._server.shutdown()

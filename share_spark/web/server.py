@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import logging
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +19,8 @@ from share_spark.admin.share_group_admin import GroupsLook, ShareGroupAdmin
 from share_spark.model.errors import ConfigError, ShareError, StateError
 from share_spark.web.page import fault_page, group_page, overview_page, policy
 from share_spark.web.pictures import take_picture
+
+_log = logging.getLogger(__name__)
 
 COOKIE = "share_spark_token"
 _LOOK_MS = 1_000
@@ -33,7 +37,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(slots=True)
 class PageSource:
-    """Pages by path. ``clock``: milliseconds since the epoch. Used by many threads."""
+    """Pages by path. ``clock``: milliseconds since the epoch. Used by many threads, one after the other."""
 
     admin: ShareGroupAdmin
     clock: Callable[[], int]
@@ -44,10 +48,11 @@ class PageSource:
     def page(self, path: str) -> tuple[HTTPStatus, str]:
         """The status and the HTML."""
         try:
-            if path == "/":
-                return HTTPStatus.OK, overview_page(take_picture(self._now(), self.admin.location, self.clock()))
-            if path.startswith("/groups/"):
-                return self._group(unquote(path.removeprefix("/groups/")))
+            with self._turn:
+                if path == "/":
+                    return HTTPStatus.OK, overview_page(take_picture(self._now(), self.admin.location, self.clock()))
+                if path.startswith("/groups/"):
+                    return self._group(unquote(path.removeprefix("/groups/")))
         except (ShareError, OSError, ValueError) as fault:  # files that are gone, or hold something else
             return HTTPStatus.SERVICE_UNAVAILABLE, fault_page("Not readable", str(fault).partition("\n")[0])
         return HTTPStatus.NOT_FOUND, fault_page("No such page", "There is no such page.")
@@ -61,11 +66,10 @@ class PageSource:
         return HTTPStatus.OK, group_page(take_picture(look, self.admin.location, self.clock(), [group_id]))
 
     def _now(self) -> GroupsLook:
-        with self._turn:
-            now_ms = self.clock()
-            if self._look is None or now_ms - self._looked_at_ms >= _LOOK_MS:
-                self._look, self._looked_at_ms = self.admin.look(), now_ms
-            return self._look
+        now_ms = self.clock()
+        if self._look is None or now_ms - self._looked_at_ms >= _LOOK_MS:
+            self._look, self._looked_at_ms = self.admin.look(), now_ms
+        return self._look
 
 
 class PageServer(ThreadingHTTPServer):
@@ -81,6 +85,7 @@ class PageServer(ThreadingHTTPServer):
         if token is not None and not token.strip():
             raise ConfigError("--token is empty")
         self.source, self.token = source, token
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), _Handler)
         except OSError as fault:
@@ -89,8 +94,12 @@ class PageServer(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """Of the first page, without the token."""
-        host, port = self.server_address[:2]
-        return f"http://{host if isinstance(host, str) else host.decode()}:{port}/"
+        host, port = str(self.server_address[0]), self.server_address[1]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - the base class's names
+        """A browser that has gone away is no error."""
+        _log.debug("a request failed", exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -101,22 +110,25 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """A page, or why there is none."""
-        url = urlsplit(self.path)
-        given = parse_qs(url.query).get("token", [""])[0]
+        path, _, query = self.path.partition("?")
+        given = parse_qs(query).get("token", [""])[0]
         if not self._is_known_host():
             self._answer(HTTPStatus.FORBIDDEN, fault_page("Unknown host", "This server answers for this machine only."))
         elif given and self._is_token(given):
-            self._answer(HTTPStatus.SEE_OTHER, "", {"Location": url.path, "Set-Cookie": _cookie(given)})
+            self._answer(HTTPStatus.SEE_OTHER, "", {"Location": f"/{path.lstrip('/')}", "Set-Cookie": _cookie(given)})
         elif not self._is_allowed():
             text = "A token is needed: open this page once with ?token=... after its address."
             self._answer(HTTPStatus.UNAUTHORIZED, fault_page("Token needed", text))
         else:
-            self._answer(*self.server.source.page(url.path))
+            self._answer(*self.server.source.page(path))
 
     do_HEAD = do_GET  # noqa: N815 - the base class's name
 
     def _is_known_host(self) -> bool:
-        name = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
+        try:
+            name = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
+        except ValueError:
+            name = ""
         return self.server.token is not None or is_loopback(name)
 
     def _is_allowed(self) -> bool:

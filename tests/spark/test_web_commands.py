@@ -75,6 +75,7 @@ def test_the_page_is_served_until_it_is_asked_to_end(state: str) -> None:
         (["report", "--html", "{here}/a.html", "--group", "nobody"], "Group 'nobody' does not exist"),
         (["report", "--html", "{here}/none/a.html"], "--html {here}/none/a.html: No such file or directory"),
         (["report", "--html", "{here}"], "--html {here}: Is a directory"),
+        (["report", "--html", ""], "--html .: not a file"),
         (["ui", "--port", "{taken}"], "--port: cannot listen on 127.0.0.1:{taken}: Address already in use"),
         (["ui", "--host", "0.0.0.0"], "--host 0.0.0.0 can be reached by others: give a --token"),
         (["ui", "--token", ""], "--token is empty"),

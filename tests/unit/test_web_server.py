@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import urllib.request
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -94,7 +95,7 @@ def test_one_look_serves_all_who_ask_within_a_second(groups: MadeUpGroups) -> No
     assert groups.looks == 1
 
 
-@pytest.mark.parametrize("name", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
+@pytest.mark.parametrize("name", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "[", ""])
 def test_without_a_token_only_names_of_this_machine_are_answered(groups: MadeUpGroups, name: str) -> None:
     """A page of another site could have its own name lead here."""
     with served(groups) as server:
@@ -121,6 +122,7 @@ def test_a_token_is_given_once_and_kept_in_a_cookie(groups: MadeUpGroups) -> Non
     with served(groups, token=TOKEN) as server:
         answer = got(server, f"/groups/billing?token={QUOTED}")
         assert (answer.status, answer.headers["Location"]) == (303, "/groups/billing")
+        assert got(server, f"//evil.example?token={QUOTED}").headers["Location"] == "/evil.example"
         cookie, *rules = answer.headers["Set-Cookie"].split("; ")
         assert rules == ["HttpOnly", "SameSite=Strict", "Path=/"]
         assert got(server, Cookie=cookie).status == 200
@@ -148,3 +150,19 @@ def test_a_port_that_is_taken_is_one_line(groups: MadeUpGroups) -> None:
 def test_which_hosts_are_this_machine() -> None:
     assert all(is_loopback(host) for host in ("localhost", "127.0.0.1", "127.8.9.1", "::1"))
     assert not any(is_loopback(host) for host in ("0.0.0.0", "::", "", "localhost.evil.example", "10.0.0.1"))
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no ::1")
+def test_the_address_of_this_machine_in_its_newer_form(groups: MadeUpGroups) -> None:
+    with served(groups, host="::1") as server:
+        assert server.url == f"http://[::1]:{server.server_address[1]}/"
+        with urllib.request.urlopen(server.url, timeout=10) as answer:
+            assert answer.status == 200
