@@ -237,7 +237,7 @@ def _topic(topic: str, partitions: Sequence[PartitionPicture], now_ms: int, anch
 
 def _partition(one: PartitionPicture, now_ms: int) -> str:
     row = one.offsets
-    name = f"<span>{row.partition}</span>"
+    name = f"<span>partition {row.partition}</span>"
     lag = f'<span class="lag">{f"lag {_lag(row.lag)}" if row.start_offset >= 0 else ""}</span>'
     if not one.line.slices:
         place = "not begun yet" if row.start_offset < 0 else f"nothing in flight; next is offset {row.start_offset}"
