@@ -1,7 +1,7 @@
-"""Dead letters to a Kafka topic, with the headers of KIP-1191.
+"""Dead letters to a Kafka topic, with the headers of KIP-1191 and of Spring (``letter_headers``).
 
 The record's key, value and own headers stay as they are; where it came from and why it is here is in headers added
-behind them. Values of these headers are text. The topic must exist: how it is created (partitions, retention) is a
+behind them. The topic must exist: how it is created (partitions, retention) is a
 decision of the cluster's administrator. At least once: if an engine ends after writing and before noting so, its
 letters are written again.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from share_spark.kafka import letter_headers as names
 from share_spark.kafka.broker_admin import BrokerAdmin
 from share_spark.model.errors import DeadLetterError, TopicError, TopicUnreachableError
 from share_spark.spark.errors import JVM_ERRORS, first_line
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from share_spark.engine.ports import Claim
     from share_spark.kafka.options import KafkaOptions
     from share_spark.model.ids import BatchStamp
-
-HEADER_PREFIX = "__dlq.errors."
-"""KIP-1191: ``__dlq.errors.topic``, ``.partition``, ``.offset``, ``.group``, …"""
 
 
 class KafkaDeadLetters:
@@ -68,22 +66,34 @@ class KafkaDeadLetters:
 
 
 def _headers(group_id: str) -> Column:
-    """The record's own headers, then KIP-1191's; ``message`` is the last error, else the reason."""
-    added = {
+    """The record's own headers, then those of ``origin_headers``, worked out by Spark."""
+    message = F.coalesce("error", "reason")
+    kip = {
         "topic": F.col("topic"),
         "partition": F.col("partition"),
         "offset": F.col("offset"),
         "group": F.lit(group_id),
         "delivery.count": F.col("delivery_count"),
-        "message": F.coalesce("error", "reason"),
+        "message": message,
     }
-    # KIP-1191 asks for text: a consumer in any language reads the values without a schema.
-    headers = [
-        F.struct(
-            F.lit(f"{HEADER_PREFIX}{name}").alias("key"),
-            value.cast("string").cast("binary").alias("value"),
-        )
-        for name, value in added.items()
-    ]
+    added = {
+        **{f"{names.HEADER_PREFIX}{name}": _text(value) for name, value in kip.items()},
+        names.SPRING_TOPIC: _text(F.col("topic")),
+        names.SPRING_PARTITION: _number(F.col("partition"), names.INT_BYTES),
+        names.SPRING_OFFSET: _number(F.col("offset"), names.LONG_BYTES),
+        names.SPRING_TIMESTAMP: _number(F.unix_millis("timestamp"), names.LONG_BYTES),
+        names.SPRING_MESSAGE: _text(message),
+        names.ORIGINAL_TOPIC: _text(F.col("topic")),
+    }
+    headers = [F.struct(F.lit(name).alias("key"), value.alias("value")) for name, value in added.items()]
     none = F.array().cast("array<struct<key:string,value:binary>>")
     return F.concat(F.coalesce("headers", none), F.array(*headers))
+
+
+def _text(value: Column) -> Column:
+    return value.cast("string").cast("binary")
+
+
+def _number(value: Column, length: int) -> Column:
+    """Big endian. ANSI mode has no cast of a number to binary."""
+    return F.unhex(F.lpad(F.hex(value), 2 * length, "0"))

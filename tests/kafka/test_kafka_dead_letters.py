@@ -8,6 +8,7 @@ import pytest
 
 from share_spark.engine.ports import OffsetSpan
 from share_spark.kafka.dead_letters import KafkaDeadLetters
+from share_spark.kafka.letter_headers import Origin, origin_headers
 from share_spark.kafka.options import KafkaOptions
 from share_spark.model.errors import DeadLetterError
 from share_spark.model.ids import BatchStamp
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_letters_carry_the_headers_of_the_kip(spark: SparkSession, broker: str) -> None:
+def test_letters_carry_the_headers_of_the_kip_and_of_spring(spark: SparkSession, broker: str) -> None:
     lab = KafkaLab(broker)
     topic = fresh_name("dead")
     lab.create(topic, 1)
@@ -30,17 +31,12 @@ def test_letters_carry_the_headers_of_the_kip(spark: SparkSession, broker: str) 
     found = {bytes(row.value or b"-"): row for row in rows}
     full, empty = found[b"value"], found[b"-"]
     assert bytes(full.key) == b"key"
-    assert [(key, bytes(value)) for key, value in full.headers] == [
-        ("own", b"1"),
-        ("__dlq.errors.topic", b"orders"),
-        ("__dlq.errors.partition", b"3"),
-        ("__dlq.errors.offset", b"42"),
-        ("__dlq.errors.group", b"billing"),
-        ("__dlq.errors.delivery.count", b"5"),
-        ("__dlq.errors.message", b"ValueError: no such city"),
-    ]
-    assert (empty.key, empty.value, len(empty.headers)) == (None, None, 6)
-    assert bytes(dict(empty.headers)["__dlq.errors.message"]) == b"rejected"
+    timestamp_ms = 1_767_323_045_000
+    origin = Origin("billing", "orders", 3, 42, timestamp_ms, 5, "ValueError: no such city")
+    assert [(key, bytes(value)) for key, value in full.headers] == [("own", b"1"), *origin_headers(origin)]
+    rejected = Origin("billing", "orders", 0, 7, timestamp_ms, 1, "rejected")
+    assert (empty.key, empty.value) == (None, None)
+    assert [(key, bytes(value)) for key, value in empty.headers] == origin_headers(rejected)
 
 
 def test_a_missing_topic_is_said_at_the_start(spark: SparkSession, broker: str) -> None:
