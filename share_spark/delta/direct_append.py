@@ -42,6 +42,9 @@ _COMMITS_PER_CHECKPOINT = 100
 Meanwhile = Callable[[CommitFile], None]
 """Called with each commit of others that came before ours; raises if ours must not follow it."""
 
+Replaced = Callable[[str, Mapping[str, str]], bool]
+"""Does this file, by its path and the values of the partition columns, leave the table?"""
+
 
 class MovedError(Exception):
     """A number (``txn``) that was to be set is higher already, or another writer has set it since it was read."""
@@ -105,12 +108,13 @@ class DirectAppends:
         note: str | None = None,
         transactions: Mapping[str, int] | None = None,
         meanwhile: Meanwhile | None = None,
-        replaced: Callable[[Mapping[str, str]], bool] | None = None,
+        replaced: Replaced | None = None,
+        operation: str = "WRITE",
         blind: bool = True,
     ) -> int:
-        """One commit with these files and ``txn`` entries; ``note`` is its ``userMetadata``. ``replaced``: files of
-        partitions with these values leave the table. Not ``blind``: the rows depend on what was read. Returns its
-        version.
+        """One commit with these files and ``txn`` entries; ``note`` is its ``userMetadata``. ``replaced``: such files
+        leave the table. ``operation``: as Delta's history names it. Not ``blind``: the rows depend on what was read.
+        Returns its version.
 
         Raises what ``meanwhile`` raises, MovedError, UnknownTableError (the table has changed), StateError (it is
         gone), and then nothing has happened; what the storage raises, and then it may have happened all the same.
@@ -120,7 +124,7 @@ class DirectAppends:
         if not files:
             self._check_there()
         while True:
-            text = self._text(files, note, numbers, self._removed(replaced), blind=blind)
+            text = self._text(operation, files, note, numbers, self._removed(replaced), blind=blind)
             if self.log.files.commit(self.log.version + 1, text):
                 self.log.take(text)
                 self._count()
@@ -156,14 +160,15 @@ class DirectAppends:
         if not self.log.files.exists(self.log.version):
             raise StateError(f"the Delta table in {self.directory} is gone, or another one is in its place")
 
-    def _removed(self, replaced: Callable[[Mapping[str, str]], bool] | None) -> dict[str, Mapping[str, str]]:
+    def _removed(self, replaced: Replaced | None) -> dict[str, Mapping[str, str]]:
         """As of the newest version that is known."""
         if replaced is None:
             return {}
-        return {path: file.values for path, file in self.log.active.items() if replaced(file.values)}
+        return {path: file.values for path, file in self.log.active.items() if replaced(path, file.values)}
 
     def _text(
         self,
+        operation: str,
         files: Sequence[DataFile],
         note: str | None,
         transactions: Mapping[str, int],
@@ -187,7 +192,7 @@ class DirectAppends:
             "numOutputBytes": str(sum(file.size for file in files)),
         }
         return commit_text(
-            "WRITE",
+            operation,
             {"mode": "Overwrite" if removed else "Append", "partitionBy": partition_by},
             [*entries, *removes, *(file.to_action(now_ms) for file in files)],
             blind=blind and not removed,

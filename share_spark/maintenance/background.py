@@ -157,7 +157,7 @@ class BackgroundMaintenance:
             commits.commit(
                 files,
                 transactions={self._app_id: number},
-                replaced=lambda values: values["group_id"] == group_id and int(values["bucket"]) in rows,
+                replaced=lambda _, values: values["group_id"] == group_id and int(values["bucket"]) in rows,
             )
         except NotImplementedError as reason:
             _log.debug("the status table is written by Spark: %s", reason)

@@ -30,7 +30,7 @@ from share_spark.maintenance.heartbeat import Heartbeat, age_ms, lock_file
 from share_spark.maintenance.idle_groups import GroupEvidence, evidence_of, snapshot_group
 from share_spark.maintenance.retention import letters_before, log_starts_after, oldest_kept_segment, segments_below
 from share_spark.model.errors import ConfigError, SinkError, StateError
-from share_spark.output import dead_letters
+from share_spark.output import letter_table
 from share_spark.state.commits import CommitListing
 from share_spark.state.tables import check_location, log_table, state_table
 from share_spark.topics import topic_registry
@@ -104,7 +104,7 @@ def _tables(session: SparkSession, order: CompactionOrder) -> dict[str, KeptTabl
     if not state_table(order.state).is_free(session):
         places["share_partition_state"] = state_table(order.state)
     if order.dead_letter is not None:
-        _check_kind(session, order.dead_letter, dead_letters.TABLE_KIND, "a dead-letter table")
+        _check_kind(session, order.dead_letter, letter_table.TABLE_KIND, "a dead-letter table")
         places[f"dead letters {order.dead_letter}"] = order.dead_letter
     if order.topic_table is not None:
         _check_kind(session, order.topic_table, topic_registry.TABLE_KIND, "a topic table")

@@ -19,9 +19,10 @@ from share_spark.delta.app_transactions import NONE, AppTransactions
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.direct_append import DirectAppends, MovedError
 from share_spark.delta.location import Location
-from share_spark.engine.ports import RECORD_COLUMNS, Claim
+from share_spark.engine.ports import Claim
 from share_spark.model.errors import DeadLetterError
 from share_spark.model.ids import BatchStamp
+from share_spark.output.letter_table import COLUMNS, PROPERTIES, WRITTEN_NAMES, check_properties
 from share_spark.spark.errors import JVM_ERRORS, first_line
 
 if TYPE_CHECKING:
@@ -30,17 +31,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _APPEND_ERRORS: tuple[type[Exception], ...] = (*JVM_ERRORS, MovedError)
-
-FORMAT_VERSION = 1
-TABLE_KIND = "dead_letters"
-
-COLUMNS = f"group_id string, {RECORD_COLUMNS}, delivery_count int, reason string, error string, archived_at timestamp"
-"""The record as it was, and why it is here. ``error``: the last one, null for a plain reject."""
-
-_PROPERTIES = {
-    "share_spark.table": TABLE_KIND,
-    "share_spark.format.version": str(FORMAT_VERSION),
-}
 
 
 class DeltaDeadLetters:
@@ -60,7 +50,7 @@ class DeltaDeadLetters:
         """
         try:
             if self._location.is_free(spark):
-                self._location.create(spark, COLUMNS, properties=_PROPERTIES)
+                self._location.create(spark, COLUMNS, properties=PROPERTIES)
             self._refuse_foreign(spark)
         except JVM_ERRORS as error:
             raise self._failed(error) from error
@@ -111,14 +101,7 @@ class DeltaDeadLetters:
 
     def _refuse_foreign(self, spark: SparkSession) -> None:
         properties = self._location.properties(spark) if self._location.exists(spark) else {}
-        if properties.get("share_spark.table") != TABLE_KIND:
-            raise DeadLetterError(f"{self._location} is not a dead-letter table of share_spark")
-        version = properties.get("share_spark.format.version", "0")
-        if int(version) > FORMAT_VERSION:
-            raise DeadLetterError(
-                f"{self._location} was written by a newer share_spark "
-                f"(format {version}, this one reads up to {FORMAT_VERSION})"
-            )
+        check_properties(str(self._location), properties)
 
     def _failed(self, error: Exception) -> DeadLetterError:
         return DeadLetterError(f"dead-letter table {self._location}: {first_line(error)}")
@@ -130,15 +113,14 @@ def _written_by_workers(appends: DirectAppends, rows: DataFrame) -> list[DataFil
     return written_files(rows, directory)
 
 
-_NAMES = [column.split(" ")[0] for column in COLUMNS.split(", ")]
-
-
 def _letter_rows(letters: DataFrame | pa.Table, group_id: str) -> DataFrame | pa.Table:
-    """COLUMNS."""
+    """WRITTEN_COLUMNS."""
     if isinstance(letters, pa.Table):
         now: Any = pa.scalar(datetime.now(UTC), pa.timestamp("us", "UTC"))
         added: dict[str, Any] = {"group_id": pa.scalar(group_id), "archived_at": now}
         for name, value in added.items():
             letters = letters.append_column(name, pa.repeat(value, letters.num_rows))
-        return letters.select(_NAMES)
-    return letters.withColumns({"group_id": F.lit(group_id), "archived_at": F.current_timestamp()}).select(*_NAMES)
+        return letters.select(WRITTEN_NAMES)
+    return letters.withColumns({"group_id": F.lit(group_id), "archived_at": F.current_timestamp()}).select(
+        *WRITTEN_NAMES
+    )

@@ -23,7 +23,7 @@ from share_spark.maintenance.idle_groups import evidence_of, snapshot_group
 from share_spark.maintenance.retention import log_starts_after
 from share_spark.model.errors import ConfigError, FencedError, StateError
 from share_spark.model.ids import LogEnds
-from share_spark.output.dead_letters import COLUMNS, TABLE_KIND
+from share_spark.output.letter_table import COLUMNS, PROPERTIES
 from share_spark.state.tables import log_table
 from share_spark.topics.topic_producer import Message
 from tests.support.engine_on_delta import DeltaWorld
@@ -284,7 +284,7 @@ def test_dead_letters_and_records_go_when_their_time_is_over(
     world.produce(1)
     world.engine().run()
     letters, topics = Location.parse(str(tmp_path / "letters")), Location.parse(str(tmp_path / "topics"))
-    letters.create(spark, COLUMNS, properties={"share_spark.table": TABLE_KIND, "share_spark.format.version": "1"})
+    letters.create(spark, COLUMNS, properties=PROPERTIES)
     for hours in (3, 3, 0):
         spark.sql(
             f"INSERT INTO {letters.sql_name()} (group_id, offset, archived_at) "

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -16,7 +18,8 @@ from share_spark.delivery.output_file import OutputFile
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.direct_create import create_table
-from share_spark.delta.table_log import TableLog
+from share_spark.delta.table_log import TableLog, UnknownTableError
+from share_spark.delta.table_rows import Change, OvertakenError, TableRows
 from share_spark.model.errors import SinkError
 from share_spark.spark.public_files import LocalFiles
 
@@ -70,7 +73,7 @@ def test_partitions_are_replaced(tmp_path: Path) -> None:
     other = commits(CommitFiles(LocalFiles(), str(tmp_path)), tmp_path)
     other.commit([other.write(some(4), {"t": "a"})], meanwhile=lambda _: None)
     new = table.write(some(5), {"t": "a"})
-    table.commit([new], meanwhile=lambda _: None, replaced=lambda values: values["t"] == "a")
+    table.commit([new], meanwhile=lambda _: None, replaced=lambda _, values: values["t"] == "a")
     assert rows(tmp_path) == [(3, "b"), (5, "a")], "what another writer has added meanwhile is replaced as well"
     assert TableLog.open(table.log.files, keeps_files=True).active == table.log.active
     DeltaTable(str(tmp_path)).create_checkpoint()
@@ -120,3 +123,95 @@ def test_rows_that_cannot_be_written_are_a_fault_of_the_sink(tmp_path: Path) -> 
 
     with pytest.raises(SinkError, match="output rows cannot be written to"):
         OutputFile(str(tmp_path / "missing")).write(some(1))
+
+
+def plain(place: Path) -> TableRows:
+    """A table with two files: n = 1, 2 and n = 3."""
+    files = CommitFiles(LocalFiles(), str(place))
+    assert create_table(files, COLUMNS)
+    appends = commits(files, place)
+    for numbers in ([1, 2], [3]):
+        rows = pa.table({"n": pa.array(numbers, pa.int64()), "t": ["a"] * len(numbers)})
+        appends.commit([appends.write(rows, {})])
+    return table_rows(place)
+
+
+def table_rows(place: Path) -> TableRows:
+    files = CommitFiles(LocalFiles(), str(place))
+    return TableRows(str(place), TableLog.open(files, keeps_files=True))
+
+
+def without(*numbers: int) -> Callable[[pa.Table], Change]:
+    """Rows with these numbers are deleted."""
+
+    def judge(rows: pa.Table) -> Change:
+        kept = rows.filter(pc.invert(pc.is_in(rows.column("n"), pa.array(numbers))))
+        return Change(kept, rows.num_rows - kept.num_rows)
+
+    return judge
+
+
+def test_rows_are_deleted_in_one_commit(tmp_path: Path) -> None:
+    """A file of which nothing is left goes, one without such rows stays as it is."""
+    table = plain(tmp_path)
+    assert table.change("DELETE", without(3)) == 1
+    assert table.change("DELETE", without(1)) == 1
+    assert table.change("DELETE", without(7)) == 0
+    assert (rows(tmp_path), DeltaTable(str(tmp_path)).version()) == ([(2, "a")], 4)
+    assert DeltaTable(str(tmp_path)).history(1)[0]["operation"] == "DELETE"
+    assert [found.rows.to_pydict() for found in table.read(["n"])] == [{"n": [2]}]
+
+
+def test_an_append_in_between_is_no_conflict(tmp_path: Path) -> None:
+    table = plain(tmp_path)
+
+    def judge(found: pa.Table) -> Change:
+        appends = commits(CommitFiles(LocalFiles(), str(tmp_path)), tmp_path)
+        appends.commit([appends.write(pa.table({"n": pa.array([9], pa.int64()), "t": ["b"]}), {})])
+        return without(1, 3)(found)
+
+    assert table.change("DELETE", judge) == 2
+    assert rows(tmp_path) == [(2, "a"), (9, "b"), (9, "b")]
+
+
+def test_files_that_others_exchange_in_between_are_judged_again(tmp_path: Path) -> None:
+    table, others = plain(tmp_path), []
+
+    def judge(found: pa.Table) -> Change:
+        if not others:
+            others.append(table_rows(tmp_path).change("DELETE", without(2)))
+        return without(1)(found)
+
+    assert table.change("DELETE", judge) == 1
+    assert rows(tmp_path) == [(3, "a")]
+
+
+def test_one_that_is_never_first_gives_up(tmp_path: Path) -> None:
+    table = plain(tmp_path)
+
+    def judge(found: pa.Table) -> Change:
+        table_rows(tmp_path).change("UPDATE", lambda rows: Change(rows, rows.num_rows))
+        return without(1)(found)
+
+    with pytest.raises(OvertakenError, match="other writers were first 20 times"):
+        table.change("DELETE", judge)
+    assert rows(tmp_path) == [(1, "a"), (2, "a"), (3, "a")]
+
+
+@pytest.mark.parametrize(
+    ("property_name", "reason"),
+    [("delta.appendOnly", "must not be changed"), ("delta.enableChangeDataFeed", "change data feed")],
+)
+def test_tables_that_ask_more_of_a_writer_are_left_alone(tmp_path: Path, property_name: str, reason: str) -> None:
+    files = CommitFiles(LocalFiles(), str(tmp_path))
+    assert create_table(files, COLUMNS, properties={property_name: "true"})
+    with pytest.raises(UnknownTableError, match=reason):
+        table_rows(tmp_path).change("DELETE", without(1))
+
+
+def test_columns_that_a_file_does_not_have_are_null(tmp_path: Path) -> None:
+    table = plain(tmp_path)
+    appends = commits(CommitFiles(LocalFiles(), str(tmp_path)), tmp_path)
+    appends.commit([appends.write(some(4), {})])
+    table.log.refresh()
+    assert [found.rows.to_pylist() for found in table.read(["t", "n"])][-1] == [{"t": None, "n": 4}]

@@ -1,0 +1,164 @@
+"""The rows of a small Delta table without Spark: read file by file, changed or deleted in one commit.
+
+    read the files with such rows -> write them anew with the rest -> exchange old for new, if no commit came between
+                                                                   -> one did: an append is none of our business;
+                                                                      files of ours are gone: begin again with those
+
+Which rows are meant is judged row by row, so what others append meanwhile changes nothing of it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from share_spark.delta.commit_files import CommitFile
+from share_spark.delta.data_file import DataFile
+from share_spark.delta.direct_append import DirectAppends
+from share_spark.delta.table_log import TableLog, UnknownTableError
+from share_spark.spark.public_files import local_path
+
+_TRIES = 20
+
+_REFUSING = {
+    "delta.appendOnly": "its rows must not be changed (delta.appendOnly)",
+    "delta.enableChangeDataFeed": "it has a change data feed",
+}
+
+
+class FileRows(NamedTuple):
+    """``path``: of a file as the log has it; empty where the rows are of several files."""
+
+    path: str
+    rows: pa.Table
+
+
+class Change(NamedTuple):
+    """What is to become of the rows of a file: ``rows`` instead. ``changed``: how many are others, or left out."""
+
+    rows: pa.Table
+    changed: int
+
+
+class _Rewritten(NamedTuple):
+    """A file as it is to be: ``changed`` as in ``Change``, ``file`` if anything is left of it."""
+
+    changed: int
+    file: DataFile | None
+
+
+class OvertakenError(Exception):
+    """Another writer has exchanged a file that was read."""
+
+
+@dataclass(slots=True)
+class TableRows:
+    """Of the table in ``directory``. ``log``: with its files."""
+
+    directory: str
+    log: TableLog
+
+    @property
+    def schema(self) -> pa.Schema:
+        """All columns."""
+        return to_arrow_schema(self.log.schema)
+
+    def read(self, columns: Collection[str], paths: Collection[str] | None = None) -> Iterator[FileRows]:
+        """File by file, as of the log's version; ``paths``: only of these. Raises UnknownTableError."""
+        self._check_unpartitioned()
+        if not all(file.is_whole for file in self.log.active.values()):
+            yield FileRows("", self._read_by_delta_rs(columns))
+            return
+        for path in self.log.active if paths is None else paths:
+            yield FileRows(path, self._file(path, columns))
+
+    def change(self, operation: str, judge: Callable[[pa.Table], Change], paths: Collection[str] | None = None) -> int:
+        """``judge`` each file (all columns) of the newest version, or of ``paths`` those that are in it. One commit,
+        ``operation`` by name; none if nothing is to be changed. Returns how many rows were.
+
+        Raises UnknownTableError (only Spark can do it), OvertakenError (others were always first), and then nothing has
+        happened; what the storage raises, and then it may have happened all the same.
+        """
+        rewritten: dict[str, _Rewritten] = {}
+        for _ in range(_TRIES):
+            self.log.refresh()
+            self._check_can_change()
+            appends = DirectAppends(directory=self.directory, log=self.log, columns=self.log.metadata["schemaString"])
+            wanted = [path for path in self.log.active if paths is None or path in paths]
+            rewritten = {path: rewritten.get(path) or self._rewritten(appends, path, judge) for path in wanted}
+            found = {path: file for path, (changed, file) in rewritten.items() if changed}
+            if not found or self._exchanged(appends, operation, found):
+                return sum(changed for changed, _ in rewritten.values())
+        raise OvertakenError(f"other writers were first {_TRIES} times")
+
+    def _rewritten(self, appends: DirectAppends, path: str, judge: Callable[[pa.Table], Change]) -> _Rewritten:
+        rows, changed = judge(self._file(path, self.schema.names))
+        return _Rewritten(changed, appends.write(rows, {}) if changed and rows.num_rows else None)
+
+    def _exchanged(self, appends: DirectAppends, operation: str, found: Mapping[str, DataFile | None]) -> bool:
+        """False if another writer was first."""
+
+        def check(_commit: CommitFile) -> None:
+            if not found.keys() <= self.log.active.keys():
+                raise OvertakenError
+
+        files = [file for file in found.values() if file is not None]
+        try:
+            appends.commit(files, replaced=lambda path, _: path in found, meanwhile=check, operation=operation)
+        except OvertakenError:
+            return False
+        return True
+
+    def _check_can_change(self) -> None:
+        self.log.check_can_append()
+        self._check_unpartitioned()
+        for name, reason in _REFUSING.items():
+            if self.log.properties.get(name) == "true":
+                raise UnknownTableError(reason)
+        if not all(file.is_whole for file in self.log.active.values()):
+            raise UnknownTableError("it has deletion vectors (REORG TABLE ... APPLY (PURGE) removes them)")
+
+    def _check_unpartitioned(self) -> None:
+        if self.log.partition_columns:
+            raise UnknownTableError(f"it is partitioned by {', '.join(self.log.partition_columns)}")
+
+    def _file(self, path: str, columns: Collection[str]) -> pa.Table:
+        if ":/" in path or path.startswith("/"):
+            raise UnknownTableError("it has files of another table")
+        content = self.log.files.storage.read(f"{self.directory}/{unquote(path)}")
+        if content is None:
+            raise UnknownTableError(f"its file {path} is gone")
+        file = pq.ParquetFile(io.BytesIO(content))
+        return self._conformed(file.read([name for name in columns if name in file.schema_arrow.names]), columns)
+
+    def _conformed(self, rows: pa.Table, columns: Collection[str]) -> pa.Table:
+        """With the table's types (Spark's own times have another in Parquet), and null for what a file does not have:
+        it was added later, or its writer left it out."""
+        schema = pa.schema([self.schema.field(name) for name in columns])
+        arrays = [
+            rows.column(field.name).cast(field.type)
+            if field.name in rows.column_names
+            else pa.nulls(rows.num_rows, field.type)
+            for field in schema
+        ]
+        return pa.table(arrays, schema=schema)
+
+    def _read_by_delta_rs(self, columns: Collection[str]) -> pa.Table:
+        """It knows deletion vectors."""
+        from deltalake import DeltaTable, QueryBuilder  # some tenths of a second
+        from deltalake.exceptions import DeltaError
+
+        names = ", ".join(f'"{name}"' for name in columns)
+        try:
+            table = DeltaTable(local_path(self.directory) or self.directory, version=self.log.version)
+            found = QueryBuilder().register("rows", table).execute(f"SELECT {names} FROM rows").read_all()
+        except (DeltaError, OSError) as fault:
+            raise UnknownTableError(f"it has deletion vectors: {fault}") from fault
+        return self._conformed(pa.table(found), columns)

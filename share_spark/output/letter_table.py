@@ -1,0 +1,38 @@
+"""The table of dead letters: its columns, and how to tell that a table is one. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from share_spark.engine.ports import RECORD_COLUMNS
+from share_spark.model.errors import DeadLetterError
+
+FORMAT_VERSION = 1
+TABLE_KIND = "dead_letters"
+
+WRITTEN_COLUMNS = (
+    f"group_id string, {RECORD_COLUMNS}, delivery_count int, reason string, error string, archived_at timestamp"
+)
+"""What engines write: the record as it was, and why it is here. ``error``: the last one, null for a plain reject."""
+
+WRITTEN_NAMES = [column.split(" ")[0] for column in WRITTEN_COLUMNS.split(", ")]
+
+COLUMNS = f"{WRITTEN_COLUMNS}, corrected_value binary, redriven_at timestamp, redrive_id string"
+"""And what repairs them: ``corrected_value`` is set by users, in SQL, and sent instead of ``value``, which stays as it
+was; ``redriven_at`` and ``redrive_id`` say that the letter was sent, and under which id."""
+
+PROPERTIES = {
+    "share_spark.table": TABLE_KIND,
+    "share_spark.format.version": str(FORMAT_VERSION),
+}
+
+
+def check_properties(place: str, properties: Mapping[str, str]) -> None:
+    """Is a table with these properties one of dead letters that we can read? Raises DeadLetterError."""
+    if properties.get("share_spark.table") != TABLE_KIND:
+        raise DeadLetterError(f"{place} is not a dead-letter table of share_spark")
+    version = properties.get("share_spark.format.version", "0")
+    if int(version) > FORMAT_VERSION:
+        raise DeadLetterError(
+            f"{place} was written by a newer share_spark (format {version}, this one reads up to {FORMAT_VERSION})"
+        )
