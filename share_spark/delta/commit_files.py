@@ -53,11 +53,12 @@ class CommitFile:
 
 
 class CommitFiles:
-    """The ``_delta_log`` of the table in ``directory``, on ``storage``."""
+    """The ``_delta_log`` of the table in ``directory`` (without a slash at its end), on ``storage``."""
 
     def __init__(self, storage: StorageFiles, directory: str) -> None:
         self.storage = storage
-        self._directory = f"{directory.rstrip('/')}/_delta_log"
+        self.directory = directory.rstrip("/")
+        self._directory = f"{self.directory}/_delta_log"
 
     @classmethod
     def at(cls, spark: SparkSession, directory: str) -> CommitFiles:

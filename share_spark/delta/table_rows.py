@@ -89,7 +89,7 @@ class TableRows:
         rewritten: dict[str, _Rewritten] = {}
         for _ in range(_TRIES):
             self.log.refresh()
-            self._check_can_change()
+            self.check_can_change()
             appends = DirectAppends(directory=self.directory, log=self.log, columns=self.log.metadata["schemaString"])
             wanted = [path for path in self.log.active if paths is None or path in paths]
             rewritten = {path: rewritten.get(path) or self._rewritten(appends, path, judge) for path in wanted}
@@ -116,7 +116,8 @@ class TableRows:
             return False
         return True
 
-    def _check_can_change(self) -> None:
+    def check_can_change(self) -> None:
+        """Raises UnknownTableError."""
         self.log.check_can_append()
         self._check_unpartitioned()
         for name, reason in _REFUSING.items():

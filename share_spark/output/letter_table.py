@@ -15,11 +15,16 @@ WRITTEN_COLUMNS = (
 )
 """What engines write: the record as it was, and why it is here. ``error``: the last one, null for a plain reject."""
 
-WRITTEN_NAMES = [column.split(" ")[0] for column in WRITTEN_COLUMNS.split(", ")]
-
 COLUMNS = f"{WRITTEN_COLUMNS}, corrected_value binary, redriven_at timestamp, redrive_id string"
 """And what repairs them: ``corrected_value`` is set by users, in SQL, and sent instead of ``value``, which stays as it
 was; ``redriven_at`` and ``redrive_id`` say that the letter was sent, and under which id."""
+
+
+def _names(columns: str) -> list[str]:
+    return [column.split(" ")[0] for column in columns.split(", ")]
+
+
+WRITTEN_NAMES, COLUMN_NAMES = _names(WRITTEN_COLUMNS), _names(COLUMNS)
 
 PROPERTIES = {
     "share_spark.table": TABLE_KIND,

@@ -1,0 +1,88 @@
+"""Dead letters by their error: how many, since when, and an example of each.
+
+Errors that differ only in numbers or ids are one. The rule: each UUID, each hexadecimal number (``0x…``, or 8 digits
+and more with at least one from 0 to 9) and each number of decimal digits counts as ``#``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+_UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
+_HEX = r"0[xX][0-9a-fA-F]+|(?<![0-9A-Za-z])(?=[a-fA-F]*[0-9])[0-9a-fA-F]{8,}(?![0-9A-Za-z])"
+_VARIABLE = re.compile(rf"{_UUID}|{_HEX}|[0-9]+")
+
+_FIRST, _LAST, _COUNT, _REDRIVEN = "archived_at_min", "archived_at_max", "archived_at_count", "redriven_at_count"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LettersByError:
+    """The letters of a group that have the same reason and, but for numbers and ids, the same ``error`` (None: without
+    one). ``redriven``: how many of ``count``. ``first_seen``, ``last_seen``: when they were archived. ``topic``,
+    ``partition``, ``offset``: of the last one."""
+
+    group_id: str
+    reason: str
+    error: str | None
+    count: int
+    redriven: int
+    first_seen: datetime
+    last_seen: datetime
+    topic: str
+    partition: int
+    offset: int
+
+
+def error_pattern(error: str) -> str:
+    """
+    >>> error_pattern("KeyError: 'city-17' in order 0x7f3a (0a6f3c1e-77aa-4b5d-9f00-0123456789ab, deadbeef01)")
+    "KeyError: 'city-#' in order # (#, #)"
+    """
+    return _VARIABLE.sub("#", error)
+
+
+def by_error(parts: Iterable[pa.Table]) -> list[LettersByError]:
+    """Of all ``parts`` (``LetterFilter.columns``) together; what there is most of comes first."""
+    found: dict[tuple[str, str, str | None], LettersByError] = {}
+    for part in parts:
+        for one in _of_part(part):
+            at = one.group_id, one.reason, one.error
+            found[at] = _together(found[at], one) if at in found else one
+    return sorted(found.values(), key=lambda one: (-one.count, one.group_id, one.reason, one.error or ""))
+
+
+def _of_part(rows: pa.Table) -> Sequence[LettersByError]:
+    latest_first = rows.sort_by([("archived_at", "descending"), ("offset", "descending")])
+    measures: list[Any] = [("archived_at", how) for how in ("min", "max", "count")]
+    example: list[Any] = [(name, "first") for name in ("topic", "partition", "offset")]
+    grouped = latest_first.group_by(["group_id", "reason", "error"], use_threads=False)
+    return [_summary(row) for row in grouped.aggregate([*measures, ("redriven_at", "count"), *example]).to_pylist()]
+
+
+def _summary(row: dict[str, Any]) -> LettersByError:
+    return LettersByError(
+        group_id=row["group_id"],
+        reason=row["reason"],
+        error=None if row["error"] is None else error_pattern(row["error"]),
+        count=row[_COUNT],
+        redriven=row[_REDRIVEN],
+        first_seen=row[_FIRST],
+        last_seen=row[_LAST],
+        **{name: row[f"{name}_first"] for name in ("topic", "partition", "offset")},
+    )
+
+
+def _together(one: LettersByError, other: LettersByError) -> LettersByError:
+    latest = max(one, other, key=lambda part: part.last_seen)
+    return replace(
+        latest,
+        count=one.count + other.count,
+        redriven=one.redriven + other.redriven,
+        first_seen=min(one.first_seen, other.first_seen),
+    )

@@ -1,0 +1,59 @@
+"""Keys, values and headers as people read them: JSON, text, or else hexadecimal. Nothing that comes out can steer a
+terminal."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+_NOT_CONTROL = frozenset("\n\t")
+
+
+class PayloadText(NamedTuple):
+    """``form``: "JSON", "text", "hex", "empty" or "null". ``text``: cut to the length that was asked for; ``size``: of
+    the payload, in bytes."""
+
+    form: str
+    text: str
+    size: int
+    is_cut: bool
+
+
+def payload_text(content: bytes | None, most: int) -> PayloadText:
+    """At most ``most`` characters of it."""
+    if not content:
+        return PayloadText("null" if content is None else "empty", "", 0, is_cut=False)
+    form, text = _decoded(content)
+    return PayloadText(form, text[:most], len(content), is_cut=len(text) > most)
+
+
+def _decoded(content: bytes) -> tuple[str, str]:
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return "hex", content.hex(" ")
+    if not all(letter.isprintable() or letter in _NOT_CONTROL for letter in text.replace("\r\n", "\n")):
+        return "hex", content.hex(" ")
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            lines = json.dumps(json.loads(text), indent=2, ensure_ascii=False).split("\n")
+            return "JSON", "\n".join(map(printable, lines))
+        except (ValueError, RecursionError):
+            pass
+    return "text", text
+
+
+def one_line(text: str, most: int) -> str:
+    """The first line, what cannot be printed escaped, with ``…`` where something is left out."""
+    first, _, rest = text.strip().partition("\n")
+    shown = printable(first)
+    return shown if len(shown) <= most and not rest else f"{shown[: most - 1].rstrip()}…"
+
+
+def printable(text: str) -> str:
+    """With Python's escapes for what a terminal would obey.
+
+    >>> printable("a\\x1b[2J\\u00e9")
+    'a\\\\x1b[2J\\u00e9'
+    """
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)

@@ -1,0 +1,133 @@
+"""Where letters are sent to: the topics of a Kafka cluster, or those of a topic table."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from share_spark.admin.log_ends import ends_of
+from share_spark.admin.redrive import Sent
+from share_spark.admin.redriven_record import RedrivenRecord
+from share_spark.kafka.options import KafkaOptions
+from share_spark.kafka.topic_log import KafkaTopicLog
+from share_spark.model.errors import ConfigError, TopicError
+from share_spark.topics.topic_producer import Message
+from share_spark.topics.topic_table import EmbeddedTopicLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CLIENT_LOG = logging.getLogger(f"{__name__}.librdkafka")
+_CLIENT_LOG.setLevel(logging.CRITICAL)
+"""What is wrong with a record is said once, by us."""
+
+_LARGEST_MESSAGE = "1000000000"
+"""librdkafka's own limit would refuse records that the topic has taken; the broker's is the one that counts."""
+
+_ANY_PARTITION = -1
+
+
+@dataclass(slots=True)
+class KafkaTopics:
+    """A RedriveTarget. ``request_timeout_ms``: after which a record counts as not sent."""
+
+    options: KafkaOptions
+    request_timeout_ms: int = 30_000
+    _producer: Producer | None = field(default=None, repr=False)
+
+    def partitions(self, topic: str) -> Collection[int]:
+        """See ``RedriveTarget``."""
+        return KafkaTopicLog(self.options, request_timeout_ms=self.request_timeout_ms).describe(topic).partitions
+
+    def send(self, records: Sequence[RedrivenRecord]) -> Sent:
+        """See ``RedriveTarget``."""
+        delivered: list[int] = []
+        faults: list[str] = []
+        self._producer = self._producer or self._connected()
+        for at, record in enumerate(records):
+            try:
+                self._produce(self._producer, record, partial(_note, at, delivered, faults))
+            except (KafkaException, BufferError) as fault:
+                faults.append(str(fault))
+                break
+        if waiting := self._producer.flush(self.request_timeout_ms / 1_000 + 1):
+            faults.append(f"no answer for {waiting} records")
+        return Sent(sorted(delivered), self.options.without_secrets(faults[0]) if faults else None)
+
+    @staticmethod
+    def _produce(producer: Producer, record: RedrivenRecord, note: Callable[..., None]) -> None:
+        producer.produce(
+            record.topic,
+            record.value,
+            record.key,
+            _ANY_PARTITION if record.partition is None else record.partition,
+            on_delivery=note,
+            headers=list(record.headers),
+        )
+
+    def _connected(self) -> Producer:
+        """Records go where Java's producer puts them, in their order, and each once as long as this producer lives."""
+        config: dict[str, Any] = {
+            **self.options.librdkafka(),
+            "enable.idempotence": True,
+            "message.max.bytes": _LARGEST_MESSAGE,
+            "message.timeout.ms": self.request_timeout_ms,
+            "partitioner": "murmur2_random",
+        }
+        try:
+            return Producer(config, logger=_CLIENT_LOG)
+        except KafkaException as fault:
+            raise ConfigError(f"Kafka options: {self.options.without_secrets(fault.args[0].str())}") from None
+
+
+def _note(at: int, delivered: list[int], faults: list[str], error: KafkaError | None, _message: object) -> None:
+    if error is None:
+        delivered.append(at)
+    else:
+        faults.append(error.str())
+
+
+@dataclass(slots=True)
+class TableTopics:
+    """A RedriveTarget: the topics of a topic table. To look takes no Spark, to send takes ``spark``."""
+
+    table: str
+    spark: SparkSession | None = None
+    _log: EmbeddedTopicLog | None = field(default=None, repr=False)
+
+    def partitions(self, topic: str) -> Collection[int]:
+        """See ``RedriveTarget``."""
+        if self.spark is not None:
+            return self._opened(self.spark).describe(topic).partitions
+        ends = ends_of(None, self.table, 0)
+        assert ends is not None
+        return list(ends.log_ends(topic))
+
+    def send(self, records: Sequence[RedrivenRecord]) -> Sent:
+        """See ``RedriveTarget``. One append per topic. Raises ConfigError without a session."""
+        if self.spark is None:
+            raise ConfigError("to append to a topic table takes a Spark session")
+        by_topic: dict[str, list[int]] = {}
+        for at, record in enumerate(records):
+            by_topic.setdefault(record.topic, []).append(at)
+        delivered: list[int] = []
+        for topic, places in by_topic.items():
+            try:
+                self._opened(self.spark).append(topic, [_message_of(records[at]) for at in places])
+            except TopicError as fault:
+                return Sent(sorted(delivered), str(fault))
+            delivered += places
+        return Sent(sorted(delivered))
+
+    def _opened(self, spark: SparkSession) -> EmbeddedTopicLog:
+        self._log = self._log or EmbeddedTopicLog(spark, self.table)
+        return self._log
+
+
+def _message_of(record: RedrivenRecord) -> Message:
+    return Message(record.value, record.key, record.partition, headers=record.headers)
