@@ -7,6 +7,8 @@ What to import, by task:
     topics without Kafka  EmbeddedTopicLog, Message
     read the state        read_state, record_history, record_attempts
     look at groups        ShareGroupAdmin, GroupListing, PartitionOffsets, GroupMember
+    dead letters          DeadLetters, LetterFilter, Letter, LettersByError, LetterCount
+    send them again       KafkaTopics, TableTopics, RedrivePlan, RedriveProgress, RedriveReport
     keep it in order      verify, compact, CompactionOrder, VerifyReport, CompactionReport
     catch errors          ShareError, and below it ConfigError, HandlerError, TopicError, TopicUnreachableError,
                           StateError, FencedError, SinkError, DeadLetterError, EnvironmentFault
@@ -28,7 +30,7 @@ The packages, from the ground up (imports go one way, a linter checks it):
     output       output rows and dead letters, exactly once
     maintenance  compaction, retention, heartbeats
     audit        history, verify
-    admin        share groups as Kafka's tools show them, without Spark
+    admin        share groups as Kafka's tools show them, and dead letters, without Spark
     web          share groups as a page, in a file or served live
     gateway      the share coordinator on Delta, for clients outside Spark
     testing      in-memory twins of the ports
@@ -45,6 +47,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from share_spark.admin.dead_letters import DeadLetters, LetterCount
+    from share_spark.admin.letters import Letter, LetterFilter
+    from share_spark.admin.letters_by_error import LettersByError
+    from share_spark.admin.redrive import RedrivePlan, RedriveProgress, RedriveReport
+    from share_spark.admin.redrive_targets import KafkaTopics, TableTopics
     from share_spark.admin.share_group_admin import GroupListing, GroupMember, PartitionOffsets, ShareGroupAdmin
     from share_spark.api.query import ShareGroupQuery
     from share_spark.api.share_group import ShareGroup
@@ -80,6 +87,11 @@ if TYPE_CHECKING:
     from share_spark.topics.topic_table import EmbeddedTopicLog
 
 _MODULES = {
+    "admin.dead_letters": ("DeadLetters", "LetterCount"),
+    "admin.letters": ("Letter", "LetterFilter"),
+    "admin.letters_by_error": ("LettersByError",),
+    "admin.redrive": ("RedrivePlan", "RedriveProgress", "RedriveReport"),
+    "admin.redrive_targets": ("KafkaTopics", "TableTopics"),
     "admin.share_group_admin": ("GroupListing", "GroupMember", "PartitionOffsets", "ShareGroupAdmin"),
     "api.query": ("ShareGroupQuery",),
     "api.share_group": ("ShareGroup",),
@@ -108,22 +120,32 @@ __all__ = [
     "CompactionReport",
     "ConfigError",
     "DeadLetterError",
+    "DeadLetters",
     "EmbeddedTopicLog",
     "EnvironmentFault",
     "FencedError",
     "GroupListing",
     "GroupMember",
     "HandlerError",
+    "KafkaTopics",
+    "Letter",
+    "LetterCount",
+    "LetterFilter",
+    "LettersByError",
     "Message",
     "MicroBatchProgress",
     "PartitionOffsets",
     "Record",
+    "RedrivePlan",
+    "RedriveProgress",
+    "RedriveReport",
     "ShareError",
     "ShareGroup",
     "ShareGroupAdmin",
     "ShareGroupQuery",
     "SinkError",
     "StateError",
+    "TableTopics",
     "TopicError",
     "TopicUnreachableError",
     "VerifyReport",

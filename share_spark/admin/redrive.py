@@ -77,8 +77,8 @@ class SendRate:
 
     @property
     def piece(self) -> int:
-        """Records that are sent together: those of a second."""
-        return _PIECE if self.per_s is None else max(1, int(self.per_s))
+        """Records that are sent together: those of a second, and not too many."""
+        return _PIECE if self.per_s is None else max(1, min(_PIECE, int(self.per_s)))
 
     def wait(self, records: int) -> None:
         """Until so many more may be sent."""
@@ -184,7 +184,9 @@ class Redrive:
         self._sent += len(delivered)
         self.progress(RedriveProgress(self._sent, self.plan.total, self.rate.elapsed_s()))
         if fault is not None:
-            raise TopicError(f"{self._sent} of {self.plan.total} letters were sent, then: {fault}")
+            first = next(found.letter for at, found in enumerate(piece) if at not in delivered)
+            place = f"{first.topic}:{first.partition}:{first.offset}"
+            raise TopicError(f"{self._sent} of {self.plan.total} letters were sent, but not {place}: {fault}")
 
     def _is_mark_due(self) -> bool:
         late = self.rate.elapsed_s() - self._marked_at_s >= _MARKED_AFTER_S

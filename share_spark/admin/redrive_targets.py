@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,9 @@ _LARGEST_MESSAGE = "1000000000"
 
 _ANY_PARTITION = -1
 
+_OF_ONE_RECORD = frozenset((KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD))
+"""A broker then refuses all that came in the same request: what it refused is sent once more, one by one."""
+
 
 @dataclass(slots=True)
 class KafkaTopics:
@@ -40,35 +43,38 @@ class KafkaTopics:
     request_timeout_ms: int = 30_000
     _producer: Producer | None = field(default=None, repr=False)
 
+    @classmethod
+    def of(cls, bootstrap_servers: str, options: Mapping[str, str] | None = None) -> KafkaTopics:
+        """``options``: of Kafka's client, as ``ShareGroup.kafka`` takes them. Raises ConfigError."""
+        return cls(KafkaOptions.parse({**(options or {}), "bootstrap.servers": bootstrap_servers}))
+
     def partitions(self, topic: str) -> Collection[int]:
         """See ``RedriveTarget``."""
         return KafkaTopicLog(self.options, request_timeout_ms=self.request_timeout_ms).describe(topic).partitions
 
     def send(self, records: Sequence[RedrivenRecord]) -> Sent:
         """See ``RedriveTarget``."""
-        delivered: list[int] = []
-        faults: list[str] = []
-        self._producer = self._producer or self._connected()
-        for at, record in enumerate(records):
-            try:
-                self._produce(self._producer, record, partial(_note, at, delivered, faults))
-            except (KafkaException, BufferError) as fault:
-                faults.append(str(fault))
-                break
-        if waiting := self._producer.flush(self.request_timeout_ms / 1_000 + 1):
-            faults.append(f"no answer for {waiting} records")
-        return Sent(sorted(delivered), self.options.without_secrets(faults[0]) if faults else None)
+        fates = self._fates(records, range(len(records)))
+        refused = [at for at, error in fates.items() if error is not None and error.code() in _OF_ONE_RECORD]
+        for at in refused if len(refused) > 1 else ():
+            fates |= self._fates(records, [at])
+        delivered = [at for at, error in sorted(fates.items()) if error is None]
+        if len(delivered) == len(records):
+            return Sent(delivered)
+        errors = [error.str() for error in fates.values() if error is not None]
+        return Sent(delivered, self.options.without_secrets(errors[0] if errors else "no answer in time"))
 
-    @staticmethod
-    def _produce(producer: Producer, record: RedrivenRecord, note: Callable[..., None]) -> None:
-        producer.produce(
-            record.topic,
-            record.value,
-            record.key,
-            _ANY_PARTITION if record.partition is None else record.partition,
-            on_delivery=note,
-            headers=list(record.headers),
-        )
+    def _fates(self, records: Sequence[RedrivenRecord], places: Iterable[int]) -> dict[int, KafkaError | None]:
+        """By place, None for what is in its topic. What is not known is left out."""
+        producer = self._producer = self._producer or self._connected()
+        fates: dict[int, KafkaError | None] = {}
+        for at in places:
+            try:
+                _produce(producer, records[at], partial(_note, fates, at))
+            except KafkaException as fault:
+                fates[at] = fault.args[0]
+        producer.flush(self.request_timeout_ms / 1_000 + 1)
+        return dict(fates)
 
     def _connected(self) -> Producer:
         """Records go where Java's producer puts them, in their order, and each once as long as this producer lives."""
@@ -85,11 +91,14 @@ class KafkaTopics:
             raise ConfigError(f"Kafka options: {self.options.without_secrets(fault.args[0].str())}") from None
 
 
-def _note(at: int, delivered: list[int], faults: list[str], error: KafkaError | None, _message: object) -> None:
-    if error is None:
-        delivered.append(at)
-    else:
-        faults.append(error.str())
+def _produce(producer: Producer, record: RedrivenRecord, note: Callable[..., None]) -> None:
+    partition = _ANY_PARTITION if record.partition is None else record.partition
+    headers: list[tuple[str, str | bytes | None]] = list(record.headers)
+    producer.produce(record.topic, record.value, record.key, partition, on_delivery=note, headers=headers)
+
+
+def _note(fates: dict[int, KafkaError | None], at: int, error: KafkaError | None, _message: object) -> None:
+    fates[at] = error
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from share_spark.cli.arguments import parse_compaction, parse_job
 from share_spark.cli.command import BAD_INPUT, FAILED, guarded
+from share_spark.cli.dead_letters import run_dead_letters
 from share_spark.cli.groups import run_groups
 from share_spark.cli.pages import serve_ui, write_report
 from share_spark.cli.running import run, run_job, state_sql
@@ -24,6 +25,7 @@ __all__ = ["BAD_INPUT", "FAILED", "guarded", "main", "parse_compaction", "parse_
 
 _STORED: Mapping[str, Callable[[Sequence[str]], int]] = {
     "compact": run_compact,
+    "dead-letters": run_dead_letters,
     "doctor": run_doctor,
     "groups": run_groups,
     "history": run_history,

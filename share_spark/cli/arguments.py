@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from share_spark.cli.config_files import START, ConfigFile, read_config, read_order
+from share_spark.cli.dead_letter_arguments import add_dead_letters
 from share_spark.cli.job import Job
+from share_spark.cli.written_values import not_negative
 from share_spark.coordinator import STATE_PARTITIONS
 from share_spark.maintenance.compaction_order import KEYS as COMPACTION_KEYS
 from share_spark.maintenance.compaction_order import CompactionOrder
@@ -83,11 +85,12 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> _Parser:
     parser = _Parser(prog="share-spark", description="Kafka share groups on Spark and Delta.", allow_abbrev=False)
-    names = "run, groups, report, ui, compact, history, verify, doctor or prepare"
+    names = "run, groups, dead-letters, report, ui, compact, history, verify, doctor or prepare"
     commands = parser.add_subparsers(dest="command", required=True, metavar=names, parser_class=_Parser)
     for name, help_text, add_options in (
         ("run", "run a share group", _add_run),
         ("groups", "which share groups there are, and how far they are", _add_groups),
+        ("dead-letters", "which records failed and why; send them again, or delete them", add_dead_letters),
         ("report", "share groups as one HTML file", _add_report),
         ("ui", "share groups as a page in the browser, live", _add_ui),
         ("compact", "keep the state tables small, by a schedule", _add_compact),
@@ -136,7 +139,7 @@ def _add_groups(command: argparse.ArgumentParser) -> None:
     starts.add_argument("--to-earliest", action="store_true", help="with --reset-offsets: at the log start")
     starts.add_argument("--to-latest", action="store_true", help="... at the end")
     starts.add_argument("--to-datetime", metavar="YYYY-MM-DDThh:mm:ss.sss", help="... at the first record since (UTC)")
-    starts.add_argument("--to-offset", type=_not_negative, metavar="OFFSET", help="... there")
+    starts.add_argument("--to-offset", type=not_negative, metavar="OFFSET", help="... there")
     starts.add_argument("--shift-by", type=int, metavar="NUMBER", help="... so many records on, or back if below 0")
     add("--topic", action="append", default=[], metavar="TOPIC[:0,1,2]", help="these topics, or partitions; repeatable")
     add("--all-topics", action="store_true", help="all topics of the group")
@@ -161,7 +164,7 @@ def _add_place(command: argparse.ArgumentParser, timeout_ms: int) -> None:
     add("--topic-table", metavar="PATH", help="... or the Delta table of the topics")
     add("--kafka-option", action="append", default=[], metavar="KEY=VALUE", help="a Kafka client setting; repeatable")
     allowed = f"how long the cluster may take ({timeout_ms})"
-    add("--timeout", type=_not_negative, default=timeout_ms, metavar="MS", help=allowed)
+    add("--timeout", type=not_negative, default=timeout_ms, metavar="MS", help=allowed)
 
 
 def _add_report(command: argparse.ArgumentParser) -> None:
@@ -213,14 +216,8 @@ def _add_history(command: argparse.ArgumentParser) -> None:
     add("--state", required=True, metavar="PATH_OR_SCHEMA", help="directory or schema of the state tables")
     add("--group", required=True, help="group id")
     add("--topic", required=True, help="topic of the record")
-    add("--partition", required=True, type=_not_negative, metavar="NUMBER", help="its partition")
-    add("--offset", required=True, type=_not_negative, metavar="NUMBER", help="its offset")
-
-
-def _not_negative(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
-    return int(text)
+    add("--partition", required=True, type=not_negative, metavar="NUMBER", help="its partition")
+    add("--offset", required=True, type=not_negative, metavar="NUMBER", help="its offset")
 
 
 def _add_compact(command: argparse.ArgumentParser) -> None:

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from share_spark.cli.command import command_session
 from share_spark.cli.group_tables import table
+from share_spark.cli.written_values import moment, topic_partitions
 from share_spark.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def changed(admin: ShareGroupAdmin, given: Namespace) -> str:
 
 def _reset(admin: ShareGroupAdmin, given: Namespace) -> str:
     start, number = _start(given)
-    topics = None if given.all_topics else dict(_topic(text) for text in given.topic)
+    topics = None if given.all_topics else dict(topic_partitions(text) for text in given.topic)
     plan = admin.plan_reset(given.group[0], start, number, topics)
     if given.execute:
         with command_session("share-spark groups") as spark:
@@ -57,7 +56,7 @@ def _reset(admin: ShareGroupAdmin, given: Namespace) -> str:
 
 
 def _offsets_deleted(admin: ShareGroupAdmin, given: Namespace) -> str:
-    topics = [_topic(text)[0] for text in given.topic]
+    topics = [topic_partitions(text)[0] for text in given.topic]
     admin.require_topics(given.group[0], topics)
     if given.execute:
         with command_session("share-spark groups") as spark:
@@ -87,28 +86,9 @@ def _start(given: Namespace) -> tuple[StartAt, int]:
     from share_spark.admin.group_changes import StartAt
 
     if given.to_datetime is not None:
-        return StartAt.TIME, _milliseconds(given.to_datetime)
+        return StartAt.TIME, int(moment(given.to_datetime).timestamp() * 1_000)
     if given.to_offset is not None:
         return StartAt.OFFSET, given.to_offset
     if given.shift_by is not None:
         return StartAt.SHIFT, given.shift_by
     return (StartAt.EARLIEST if given.to_earliest else StartAt.LATEST), 0
-
-
-def _milliseconds(text: str) -> int:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(f"{text!r} is no time: YYYY-MM-DDThh:mm:ss.sss") from None
-    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    if moment > datetime.now(UTC):
-        raise ConfigError(f"{text} is in the future")
-    return int(moment.timestamp() * 1_000)
-
-
-def _topic(text: str) -> tuple[str, Sequence[int]]:
-    name, _, partitions = text.partition(":")
-    numbers = partitions.split(",") if partitions else []
-    if not name or not all(number.isdecimal() for number in numbers):
-        raise ConfigError(f"{text!r} is no topic: TOPIC or TOPIC:0,1,2")
-    return name, [int(number) for number in numbers]

@@ -133,7 +133,7 @@ def test_what_cannot_be_marked_is_said(place: str, monkeypatch: pytest.MonkeyPat
 
 def test_where_the_target_fails_what_was_sent_is_marked(place: str) -> None:
     topics = MemoryTopics(refused=[b"1"])
-    with pytest.raises(TopicError, match=r"^2 of 3 letters were sent, then: the broker said no$"):
+    with pytest.raises(TopicError, match=r"^2 of 3 letters were sent, but not orders:0:1: the broker said no$"):
         DeadLetters(place).redrive(topics)
     assert marked(place) == [0, 2]
     topics.refused = ()

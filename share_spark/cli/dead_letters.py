@@ -1,0 +1,252 @@
+"""`share-spark dead-letters`: list, show, redrive, purge. What changes something is said first, and done with
+`--execute` only. To look starts no JVM."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from share_spark.cli.arguments import kafka_options, parsed
+from share_spark.cli.command import command_session
+from share_spark.cli.config_files import ConfigFile, read_config
+from share_spark.cli.dead_letter_arguments import has_filter
+from share_spark.cli.letter_views import grouped_view, letter_json, letter_view, letters_view
+from share_spark.cli.written_values import moment, offset_range, topic_partitions
+from share_spark.delta.location import Location
+from share_spark.model.errors import ConfigError, DeadLetterError
+from share_spark.spark.public_files import local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from share_spark.admin.letters import Letter, LetterFilter
+    from share_spark.admin.redrive import RedriveProgress, RedriveTarget
+    from share_spark.kafka.options import KafkaOptions
+
+NOT_DONE = "\n\nNothing was changed: --execute does it."
+
+_PROGRESS_S = 1.0
+
+
+def run_dead_letters(arguments: Sequence[str]) -> int:
+    """Raises ConfigError, DeadLetterError, TopicError."""
+    given = parsed(arguments)
+    verbs = {"list": _listed, "show": _shown, "redrive": _redriven, "purge": _purged}
+    print(verbs[given.verb](given), flush=True)
+    return 0
+
+
+def letter_filter(given: Namespace) -> LetterFilter:
+    """What the options say. Raises ConfigError."""
+    from share_spark.admin.letters import LetterFilter
+
+    since, until = (None if text is None else moment(text) for text in (given.since, given.until))
+    if since is not None and until is not None and since >= until:
+        raise ConfigError(f"--since {given.since} is not before --until {given.until}")
+    return LetterFilter(
+        group=given.group,
+        topics=_topics(given.topic),
+        offsets=None if given.offsets is None else offset_range(given.offsets),
+        reason=given.reason,
+        error=given.error,
+        header=None if given.header is None else _header(given.header),
+        since=since,
+        until=until,
+        redriven=True if given.redriven else False if given.not_redriven else None,
+    )
+
+
+def _topics(texts: Sequence[str]) -> Mapping[str, Sequence[int]]:
+    topics: dict[str, Sequence[int]] = {}
+    for name, partitions in map(topic_partitions, texts):
+        if name in topics:
+            raise ConfigError(f"--topic names {name!r} twice: write {name}:0,1,2 for several partitions")
+        topics[name] = partitions
+    return topics
+
+
+def _header(text: str) -> tuple[str, bytes | None]:
+    name, equals, value = text.partition("=")
+    if not name:
+        raise ConfigError(f"--header {text!r} has no name")
+    return name, value.encode() if equals else None
+
+
+def _listed(given: Namespace) -> str:
+    from share_spark.admin.dead_letters import DeadLetters
+
+    where, letters = letter_filter(given), DeadLetters(given.table)
+    if given.letters:
+        return letters_view(letters.letters(where, given.limit), as_json=given.json)
+    return grouped_view(letters.by_error(where)[: given.limit], as_json=given.json)
+
+
+def _shown(given: Namespace) -> str:
+    from share_spark.admin.dead_letters import DeadLetters
+    from share_spark.admin.letters import LetterFilter
+
+    where = LetterFilter(
+        group=given.group, topics={given.topic: [given.partition]}, offsets=(given.offset, given.offset)
+    )
+    found = DeadLetters(given.table).letters(where)
+    if not found:
+        raise DeadLetterError(f"{given.table} has no letter of {given.topic}:{given.partition}:{given.offset}")
+    histories = _histories(given.state, found) if given.state is not None else {}
+    if given.json:
+        return letter_json(found, histories)
+    return "\n\n".join(
+        "\n".join([letter_view(letter, given.most), *_indented(histories.get(letter.group_id, ()))]) for letter in found
+    )
+
+
+def _histories(state: str, letters: Sequence[Letter]) -> Mapping[str, Sequence[str]]:
+    """By group: each delivery, as readable lines."""
+    from share_spark.audit.history import collect_record_history
+    from share_spark.audit.history_report import history_lines
+
+    place = Location.parse(state)
+    with command_session("share-spark dead-letters") as spark:
+        return {
+            one.group_id: history_lines(
+                collect_record_history(
+                    spark, place, group_id=one.group_id, topic=one.topic, partition=one.partition, offset=one.offset
+                )
+            )
+            for one in letters
+        }
+
+
+def _indented(lines: Sequence[str]) -> Iterator[str]:
+    return (f"  {line}".rstrip() for line in lines)
+
+
+def _purged(given: Namespace) -> str:
+    from share_spark.admin.dead_letters import DeadLetters
+
+    _require_filter(given)
+    where = letter_filter(given)
+    if not given.execute:
+        found = DeadLetters(given.table).count(where)
+        note = f" ({_topic_counts(found.by_topic)}; redriven: {found.redriven:,})" if found.letters else ""
+        return f"{_letters(found.letters)} would be deleted{note}.{NOT_DONE}"
+    with _session_for(given.table) as spark:
+        return f"{_letters(DeadLetters(given.table, spark).purge(where))} deleted."
+
+
+def _redriven(given: Namespace) -> str:
+    from share_spark.admin.dead_letters import DeadLetters
+
+    _require_filter(given)
+    where, order = letter_filter(given), RedriveOrder.of(given)
+    chosen = {"again": given.again, "to_topic": given.to_topic, "limit": given.limit}
+    if not given.execute:
+        return _redrive_plan(order, where, chosen)
+    with _session_for(order.table, order.topic_table) as spark:
+        report = DeadLetters(order.table, spark).redrive(
+            order.target(spark), where, **chosen, rate_per_s=given.rate, progress=Progress()
+        )
+    left = report.sent - report.marked
+    note = f"; {_letters(left)} changed or deleted meanwhile and not marked" if left else ""
+    return f"{_letters(report.sent)} sent again, {report.marked:,} marked as redriven{note}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedriveOrder:
+    """Which table, and where its topics are: one of ``kafka`` and ``topic_table``."""
+
+    table: str
+    kafka: KafkaOptions | None
+    topic_table: str | None
+    timeout_ms: int
+
+    @classmethod
+    def of(cls, given: Namespace) -> RedriveOrder:
+        """Command line over configuration file. Raises ConfigError."""
+        from share_spark.admin.redrive import check_rate
+        from share_spark.kafka.options import KafkaOptions
+
+        check_rate(given.rate)
+        file = read_config(given.config) if given.config else ConfigFile()
+        table = given.table or file.job.get("dead_letter")
+        if table is None or (given.table is None and "bootstrap_server" in file.job and "/" not in table):
+            raise ConfigError("--table is missing" + ("" if table is None else f": {table!r} is a topic"))
+        options, topic_table = kafka_options(given), given.topic_table
+        if not options and topic_table is None:
+            topic_table = file.job.get("topic_table")
+        if "bootstrap_server" in file.job and topic_table is None:
+            options = {"bootstrap.servers": file.job["bootstrap_server"], **options}
+        if bool(options) == (topic_table is not None):
+            raise ConfigError("choose where the topics are: --bootstrap-server or --topic-table")
+        kafka = KafkaOptions.parse({**file.kafka, **options}) if options else None
+        return cls(table=table, kafka=kafka, topic_table=topic_table, timeout_ms=given.timeout)
+
+    def target(self, spark: SparkSession | None = None) -> RedriveTarget:
+        """``spark``: to send to a topic table."""
+        from share_spark.admin.redrive_targets import KafkaTopics, TableTopics
+
+        if self.kafka is not None:
+            return KafkaTopics(self.kafka, self.timeout_ms)
+        assert self.topic_table is not None, "one of them is there"
+        return TableTopics(self.topic_table, spark)
+
+
+def _redrive_plan(order: RedriveOrder, where: LetterFilter, chosen: Mapping[str, Any]) -> str:
+    from share_spark.admin.dead_letters import DeadLetters
+
+    letters = DeadLetters(order.table)
+    plan = letters.plan_redrive(where, **chosen)
+    if plan.total and (order.topic_table is None or _is_local(order.topic_table)):
+        plan.check_target(order.target())
+    already = letters.count(where).redriven
+    skipped = (
+        f" {_letters(already)} redriven already, --again sends them, too." if already and not chosen["again"] else ""
+    )
+    to = f" to {', '.join(sorted(plan.topics))}" if plan.total else ""
+    return f"{_letters(plan.total)} would be sent again{to}.{skipped}{NOT_DONE}"
+
+
+def _require_filter(given: Namespace) -> None:
+    if has_filter(given) == given.all:
+        raise ConfigError(f"Option [{given.verb}] takes options that say which letters, or [all]")
+
+
+@contextmanager
+def _session_for(table: str, topic_table: str | None = None) -> Iterator[SparkSession | None]:
+    """None where Python can do it: a topic table is appended to by Spark."""
+    if topic_table is None and _is_local(table):
+        yield None
+    else:
+        with command_session("share-spark dead-letters") as spark:
+            yield spark
+
+
+def _is_local(place: str) -> bool:
+    path = Location.parse(place).path
+    return path is not None and local_path(path) is not None
+
+
+class Progress:
+    """A line on stderr, at most once a second, and at the end."""
+
+    def __init__(self) -> None:
+        self._last_s = float("-inf")
+
+    def __call__(self, progress: RedriveProgress) -> None:
+        """See ``DeadLetters.redrive``."""
+        now_s = time.monotonic()
+        if now_s - self._last_s >= _PROGRESS_S or progress.sent == progress.total:
+            self._last_s = now_s
+            print(f"share-spark: {progress.sent:,} of {progress.total:,} letters sent", file=sys.stderr, flush=True)
+
+
+def _letters(number: int) -> str:
+    return f"{number:,} letter{'' if number == 1 else 's'}"
+
+
+def _topic_counts(by_topic: Mapping[str, int]) -> str:
+    return ", ".join(f"{topic}: {number:,}" for topic, number in sorted(by_topic.items()))

@@ -1,0 +1,45 @@
+"""Values as users write them on the command line: numbers, times, topics with their partitions."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from share_spark.model.errors import ConfigError
+
+
+def not_negative(text: str) -> int:
+    """For argparse."""
+    if not text.isdecimal():
+        raise ArgumentTypeError(f"{text!r} is not a number from 0 up")
+    return int(text)
+
+
+def moment(text: str) -> datetime:
+    """A time that is over; without a zone it is in UTC. Raises ConfigError."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{text!r} is no time: YYYY-MM-DDThh:mm:ss.sss") from None
+    found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    if found > datetime.now(UTC):
+        raise ConfigError(f"{text} is in the future")
+    return found
+
+
+def topic_partitions(text: str) -> tuple[str, Sequence[int]]:
+    """``TOPIC`` (no partitions: all of them) or ``TOPIC:0,1,2``. Raises ConfigError."""
+    name, _, partitions = text.partition(":")
+    numbers = partitions.split(",") if partitions else []
+    if not name or not all(number.isdecimal() for number in numbers):
+        raise ConfigError(f"{text!r} is no topic: TOPIC or TOPIC:0,1,2")
+    return name, [int(number) for number in numbers]
+
+
+def offset_range(text: str) -> tuple[int, int]:
+    """``17`` or ``17-42``, the last one included. Raises ConfigError."""
+    first, dash, last = text.partition("-")
+    if not first.isdecimal() or (dash and not last.isdecimal()) or int(last or first) < int(first):
+        raise ConfigError(f"{text!r} is no range of offsets: FIRST or FIRST-LAST")
+    return int(first), int(last or first)
