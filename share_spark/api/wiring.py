@@ -142,11 +142,6 @@ def _engine(
 
 def _store(spec: ShareGroupSpec, location: Location, least_epoch: int) -> DeltaShareStateStore:
     config = spec.config
-    limits = PartitionLimits(
-        max_delivery_count=config.max_delivery_count,
-        max_record_locks=config.max_record_locks,
-        lock_duration_ms=config.lock_duration_ms,
-    )
     log = GroupLog(
         spark=spec.spark,
         location=location,
@@ -156,7 +151,7 @@ def _store(spec: ShareGroupSpec, location: Location, least_epoch: int) -> DeltaS
     )
     return DeltaShareStateStore(
         log=log,
-        limits=limits,
+        limits=PartitionLimits.of(config),
         updates_per_snapshot=config.updates_per_snapshot,
         audit=config.history_retention_ms > 0,
     )

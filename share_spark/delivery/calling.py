@@ -22,14 +22,8 @@ import pyarrow as pa
 
 from share_spark.delivery.ledger import CallLedger, CallStatus
 from share_spark.delivery.output_rows import OutputRows, RecordAnswers
-from share_spark.handlers.acknowledgement import (
-    Ack,
-    Answers,
-    batch_answers,
-    exception_text,
-    single_answer,
-    table_columns,
-)
+from share_spark.handlers.acknowledgement import Ack, Answers, exception_text, single_answer
+from share_spark.handlers.batch_answers import batch_answers, table_columns
 from share_spark.handlers.handler import HANDLER_COLUMNS, Handler, HandlerKind
 from share_spark.handlers.output_schema import column_table, listed_rows
 from share_spark.handlers.records import records_of
@@ -89,6 +83,10 @@ class Calls:
         if self.ledger is not None:
             self.ledger.note_errors(errors)
 
+    def note_delays(self, delays: dict[int, int]) -> None:
+        if self.ledger is not None:
+            self.ledger.note_delays(delays)
+
     def note_misfit(self, text: str, records: int = 1) -> None:
         self.misfits += records
         self.misfit = text
@@ -140,6 +138,7 @@ def _call_per_record(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> C
     status = calls.begin(batch)
     codes = [int(Ack.ACCEPT)] * batch.num_rows
     errors: dict[int, str] = {}
+    delays: dict[int, int] = {}
     rows = None if handler.output is None else OutputRows(handler.output, RecordAnswers(codes, errors, status, calls))
     position, next_look = -1, 0.0
     for position, record in enumerate(records_of(batch)):
@@ -165,13 +164,16 @@ def _call_per_record(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> C
             if answer is None or answer is Ack.ACCEPT:
                 status[position] = _ACCEPTED
                 continue
-            code, error = _judged(answer, rows, position, calls)
+            code, error, delay_ms = _judged(answer, rows, position, calls)
+            if delay_ms is not None:
+                delays[position] = delay_ms
+                calls.note_delays({position: delay_ms})
             if error is None:
                 codes[position] = code
                 has_rows = code == Ack.ACCEPT and type(answer) is tuple
                 status[position] = _WITH_ROWS if has_rows else code + 1
                 continue
-        # The error before the status: a status without its error would be read as an answer without a reason.
+        # Error and delay before the status: a status without them would be read as an answer without.
         codes[position], errors[position] = code, error
         calls.note_errors({position: error})
         status[position] = code + 1
@@ -180,12 +182,12 @@ def _call_per_record(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> C
     calls.entered += position
     outputs = rows.finish(position) if rows is not None else None
     codes[position:] = [int(Loss.NOT_ENTERED)] * (batch.num_rows - position)
-    return CallOutcome(answers=Answers.listed(codes, errors), outputs=outputs)
+    return CallOutcome(answers=Answers.listed(codes, errors, delays), outputs=outputs)
 
 
-def _judged(answer: Any, rows: OutputRows | None, position: int, calls: Calls) -> tuple[int, str | None]:
-    """(code, error) of a record's answer; its output rows are added to ``rows`` if it accepts. Raises HandlerError
-    where the fault cannot be a record's."""
+def _judged(answer: Any, rows: OutputRows | None, position: int, calls: Calls) -> tuple[int, str | None, int | None]:
+    """(code, error, delay in ms) of a record's answer; its output rows are added to ``rows`` if it accepts. Raises
+    HandlerError where the fault cannot be a record's."""
     if type(answer) is tuple and rows is None:
         raise HandlerError("returned (acknowledgement, rows) but no output schema is declared")
     try:
@@ -193,14 +195,14 @@ def _judged(answer: Any, rows: OutputRows | None, position: int, calls: Calls) -
             return single_answer(answer)
         if len(answer) != 2:
             raise HandlerError(f"returned a tuple of {len(answer)}, not (acknowledgement, rows)")
-        code, error = single_answer(Ack.ACCEPT if answer[0] is None else answer[0])
+        code, error, delay_ms = single_answer(Ack.ACCEPT if answer[0] is None else answer[0])
         returned = listed_rows(answer[1])
     except HandlerError as fault:
         calls.note_misfit(str(fault))
-        return int(Ack.RELEASE), str(fault)
+        return int(Ack.RELEASE), str(fault), None
     if code == Ack.ACCEPT and rows is not None:
         rows.add(position, returned)
-    return code, error
+    return code, error, delay_ms
 
 
 # ------------------------------------------------------------------------------ handlers of a batch
@@ -274,6 +276,7 @@ def _note(answers: Answers, outputs: pa.Table | None, status: memoryview, calls:
     if answers.misfits:
         calls.note_misfit(answers.texts[-1], answers.misfits)
     calls.note_errors(answers.errors())
+    calls.note_delays(answers.delays())
     noted = answers.codes + 1
     status[:] = np.where(noted == _ACCEPTED, _WITH_ROWS if outputs is not None else _ACCEPTED, noted).astype("u1").data
     if outputs is not None and calls.ledger is not None:

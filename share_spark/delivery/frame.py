@@ -17,7 +17,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from share_spark.delivery.result import Settle
 from share_spark.delivery.runs import PRESENT, RUN_SCHEMA, VIOLATION, RunLog, Runs, special_row
-from share_spark.handlers.acknowledgement import Ack, Answers, column_answers, exception_text
+from share_spark.handlers.acknowledgement import NO_DELAY, Ack, Answers, exception_text
+from share_spark.handlers.batch_answers import ANSWER_COLUMNS, column_answers
 from share_spark.handlers.handler import KEY_COLUMNS, Handler
 from share_spark.model.errors import HandlerError
 from share_spark.model.ids import TopicPartition
@@ -74,14 +75,14 @@ def present_runs(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
 
 
 def answer_runs(handler_name: str, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    """Runs of the answers in a frame of KEY_COLUMNS, ack and perhaps error."""
+    """Runs of the answers in a frame of KEY_COLUMNS and ANSWER_COLUMNS, as far as these are there."""
     log = RunLog()
     try:
         for batch in batches:
             if any(batch.column(name).null_count for name in KEY_COLUMNS):
                 raise HandlerError("returned a row without topic, partition or offset")
-            errors = batch.column("error") if "error" in batch.schema.names else None
-            log.add(batch, column_answers(batch.column("ack"), errors, batch.num_rows))
+            columns = {name: batch.column(name) for name in ANSWER_COLUMNS if name in batch.schema.names}
+            log.add(batch, column_answers(columns, batch.num_rows))
     except HandlerError as fault:
         yield special_row(VIOLATION, f"handler {handler_name} {fault}")
         return
@@ -106,8 +107,8 @@ def _answer_frame(answer: Any, handler: Handler) -> DataFrame:
     missing = [name for name in (*KEY_COLUMNS, "ack") if name not in answer.columns]
     if missing:
         raise HandlerError(f"handler {handler.name} returned a frame without column {', '.join(missing)}")
-    types = {"topic": "string", "partition": "int", "offset": "bigint", "error": "string"}
-    chosen = [name for name in (*KEY_COLUMNS, "ack", "error") if name in answer.columns]
+    types = {"topic": "string", "partition": "int", "offset": "bigint", "error": "string", "delay_ms": "bigint"}
+    chosen = [name for name in (*KEY_COLUMNS, *ANSWER_COLUMNS) if name in answer.columns]
     columns = [answer[name].cast(types[name]) if name in types else answer[name] for name in chosen]
     return answer.select(columns)
 
@@ -148,4 +149,5 @@ def _released(rows: Any, like: Runs) -> Runs:
         last=rows[:, 1],
         code=np.full(len(rows), Ack.RELEASE, np.int8),
         error=np.full(len(rows), -1, np.int32),
+        delay=np.full(len(rows), NO_DELAY, np.int64),
     )

@@ -6,7 +6,7 @@ written before and after each call and read only after a worker was lost, so wri
 kernel keeps it when the process is gone. Up to four files, all but the first only where there is something to write:
 
     <task>          blocks, one a batch:  header | offset[n] | partition[n] | count[n] | topic[n] | status[n]
-    <task>.notes    lines of JSON: names of topics, errors of records
+    <task>.notes    lines of JSON: names of topics, errors and delays of records
     <task>.rows     output rows of accepted records, in chunks of Arrow
     <task>.stuck    what the watchdog wrote before it ended a worker that did not react (``time_limit``)
 
@@ -60,8 +60,8 @@ class CallStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntries:
-    """What a ledger says, a row a record in the order of the task. ``topic``: index into ``topics``. ``errors``: by
-    row. ``rows_written``: of that many records the output rows are in ``chunks``."""
+    """What a ledger says, a row a record in the order of the task. ``topic``: index into ``topics``. ``errors``,
+    ``delays`` (ms): by row. ``rows_written``: of that many records the output rows are in ``chunks``."""
 
     topics: Sequence[str]
     topic: LedgerColumn
@@ -70,6 +70,7 @@ class LedgerEntries:
     count: LedgerColumn
     status: LedgerColumn
     errors: dict[int, str] = field(default_factory=dict)
+    delays: dict[int, int] = field(default_factory=dict)
     rows_written: int = 0
     chunks: Sequence[bytes] = ()
 
@@ -83,7 +84,7 @@ def read_entries(path: Path) -> LedgerEntries:
     columns = [list(_columns(content, at, rows)) for at, rows, _ in _blocks(content)]
     joined = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
     offset, partition, count, topic, status = joined or [np.zeros(0, kind) for kind in _TYPES]
-    topics, errors = _notes(path)
+    topics, errors, delays = _notes(path)
     chunks, rows_written = _chunks(path)
     return LedgerEntries(
         topics=topics,
@@ -93,6 +94,7 @@ def read_entries(path: Path) -> LedgerEntries:
         count=count,
         status=status,
         errors=errors,
+        delays=delays,
         rows_written=rows_written,
         chunks=chunks,
     )
@@ -160,6 +162,11 @@ class CallLedger:
         """Errors by position in the batch that ``begin`` was called with."""
         if errors:
             self._note({"errors": [(self._first + position, text) for position, text in errors.items()]})
+
+    def note_delays(self, delays: dict[int, int]) -> None:
+        """Delays by position in the batch that ``begin`` was called with."""
+        if delays:
+            self._note({"delays": [(self._first + position, delay_ms) for position, delay_ms in delays.items()]})
 
     def write_rows(self, rows: pa.Table, complete: int) -> None:
         """Output rows of accepted records: afterwards the file has those of the first ``complete`` records of the
@@ -233,10 +240,11 @@ def _columns(content: bytes, at: int, rows: int) -> Iterator[LedgerColumn]:
         at += rows * kind.itemsize
 
 
-def _notes(path: Path) -> tuple[list[str], dict[int, str]]:
+def _notes(path: Path) -> tuple[list[str], dict[int, str], dict[int, int]]:
     file = Path(f"{path}.notes")
     topics: list[str] = []
     errors: dict[int, str] = {}
+    delays: dict[int, int] = {}
     for line in file.read_bytes().splitlines() if file.exists() else ():
         try:
             note = json.loads(line)
@@ -244,7 +252,8 @@ def _notes(path: Path) -> tuple[list[str], dict[int, str]]:
             continue
         topics += [note["topic"]] if "topic" in note else []
         errors.update((position, text) for position, text in note.get("errors", ()))
-    return topics, errors
+        delays.update((position, delay_ms) for position, delay_ms in note.get("delays", ()))
+    return topics, errors, delays
 
 
 def _as_stream(rows: pa.Table) -> bytes:

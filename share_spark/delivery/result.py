@@ -50,10 +50,10 @@ from share_spark.delivery.traces import WORKER_LOST
 from share_spark.delta.data_file import DataFile
 from share_spark.engine.ports import AcknowledgedSpan, ErrorRun
 from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, offsets_in
-from share_spark.handlers.acknowledgement import Ack
+from share_spark.handlers.acknowledgement import NO_DELAY, Ack
 from share_spark.model.errors import HandlerError, OutputLostError, ShareError
 from share_spark.model.ids import TopicPartition
-from share_spark.model.requests import Loss
+from share_spark.model.requests import Loss, RetryDelay
 from share_spark.spark.capabilities import HELD_OUTPUT, use
 from share_spark.spark.frames import checkpoint_without_check, unpersist
 
@@ -183,6 +183,7 @@ def _encoded(column: Any) -> tuple[list[str], npt.NDArray[Any]]:
 
 
 def _runs(acks: pa.Table, topic_ids: RunColumn, error_ids: RunColumn) -> Runs:
+    delays: Any = pc.fill_null(acks.column("delay_ms"), pa.scalar(NO_DELAY, pa.int64()))
     return Runs(
         topic=topic_ids,
         partition=acks.column("partition").to_numpy(),
@@ -190,6 +191,7 @@ def _runs(acks: pa.Table, topic_ids: RunColumn, error_ids: RunColumn) -> Runs:
         last=acks.column("last_offset").to_numpy(),
         code=acks.column("ack").to_numpy(),
         error=error_ids,
+        delay=delays.to_numpy(),
     )
 
 
@@ -208,7 +210,12 @@ def _span(key: TopicPartition, runs: Runs, texts: list[str]) -> AcknowledgedSpan
     rows = zip(noted.first.tolist(), noted.last.tolist(), noted.error.tolist(), strict=True)
     errors = tuple(ErrorRun(first, last, texts[error]) for first, last, error in rows)
     ranges = np.column_stack([runs.first, runs.last, runs.code.astype(np.int64)])
-    return AcknowledgedSpan(key, AcknowledgedRanges(ranges), errors)
+    return AcknowledgedSpan(key, AcknowledgedRanges(ranges), errors, _delays(runs))
+
+
+def _delays(runs: Runs) -> tuple[RetryDelay, ...]:
+    asked = runs.picked((runs.code == Ack.RELEASE) & (runs.delay != NO_DELAY))
+    return tuple(map(RetryDelay, asked.first.tolist(), asked.last.tolist(), asked.delay.tolist()))
 
 
 _OTHER_ATTEMPT = f"{OutputLostError.__name__}: output rows are of another attempt than the acknowledgements"

@@ -1,12 +1,12 @@
 """Acknowledgements as runs: a million answers leave the workers as a few rows.
 
-A run is a stretch of *consecutive* offsets of one topic-partition with one code and one error. An offset that was not
-delivered ends a run, so that the engine sees gaps when it compares the runs with the acquired ranges.
+A run is a stretch of *consecutive* offsets of one topic-partition with one code, error and delay. An offset that was
+not delivered ends a run, so that the engine sees gaps when it compares the runs with the acquired ranges.
 
     offset     7   8   9  10      12  13  14      (11 was not delivered)
     code       1   1   1   2       1   1   1      (1 accept, 2 release)
     error      -   -   -   x       -   -   -
-    new run    *           *       *              where offset, code or error does not continue
+    new run    *           *       *              where offset, code, error or delay does not continue
     runs      [7 ..... 9] [10]    [12 .... 14]
 
 Columns of RUN_SCHEMA are what a worker sends; besides acknowledgements (codes 1 to 3, see ``Ack``) and losses (codes -1
@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from share_spark.delivery.ledger import LedgerEntries
-from share_spark.handlers.acknowledgement import Answers
+from share_spark.handlers.acknowledgement import NO_DELAY, Answers
 
 PRESENT = 0
 """Code of a run of records that exist; sent with the answers of a frame handler, so that the driver finds the records
@@ -71,6 +71,7 @@ _RUN_FIELDS: list[pa.Field[Any]] = [
     pa.field("last_offset", pa.int64()),
     pa.field("ack", pa.int8()),
     pa.field("error", pa.string()),
+    pa.field("delay_ms", pa.int64()),
 ]
 RUN_SCHEMA = pa.schema(_RUN_FIELDS)
 
@@ -83,7 +84,8 @@ RunColumn = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """Runs as columns of equal length. Topics and errors are ids in a ``Vocabulary`` of the owner of the runs."""
+    """Runs as columns of equal length. Topics and errors are ids in a ``Vocabulary`` of the owner of the runs.
+    ``delay``: milliseconds, NO_DELAY where none was asked for."""
 
     topic: RunColumn
     partition: RunColumn
@@ -91,13 +93,14 @@ class Runs:
     last: RunColumn
     code: RunColumn
     error: RunColumn
+    delay: RunColumn
 
     def joined(self) -> Runs:
         """Adjacent runs that continue each other become one run. Keeps the order."""
         if len(self.first) < 2:
             return self
         ends = self.first[1:] != self.last[:-1] + 1
-        for column in (self.topic, self.partition, self.code, self.error):
+        for column in (self.topic, self.partition, self.code, self.error, self.delay):
             ends |= column[1:] != column[:-1]
         starts = np.concatenate(([0], np.flatnonzero(ends) + 1))
         # A run's first offset is that of its first row, its last offset that of the row before the next run.
@@ -124,6 +127,7 @@ class Runs:
             last=self.last[ends],
             code=self.code[starts],
             error=self.error[starts],
+            delay=self.delay[starts],
         )
 
     @staticmethod
@@ -138,6 +142,7 @@ class Runs:
             last=np.concatenate([part.last for part in parts]),
             code=np.concatenate([part.code for part in parts]),
             error=np.concatenate([part.error for part in parts]),
+            delay=np.concatenate([part.delay for part in parts]),
         )
 
 
@@ -183,6 +188,7 @@ class RunLog:
             last=offsets,
             code=answers.codes,
             error=error_ids[answers.error_ids - 1],
+            delay=answers.every_delay_ms,
         )
         self._parts.append(runs.joined())
 
@@ -204,6 +210,7 @@ class RunLog:
             last=offsets,
             code=codes[picked],
             error=error_ids,
+            delay=np.array([entries.delays.get(at, NO_DELAY) for at in picked.tolist()], np.int64),
         )
         self._parts.append(runs)
 
@@ -226,6 +233,7 @@ class RunLog:
             pa.array(runs.last, pa.int64()),
             pa.array(runs.code, pa.int8()),
             self._errors.column(runs.error),
+            pa.array(runs.delay, pa.int64(), mask=runs.delay == NO_DELAY),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=RUN_SCHEMA)
 
@@ -251,7 +259,7 @@ def kept_row(path: str, rows: int) -> pa.RecordBatch:
 
 
 def _row(code: int, *, first: int = 0, last: int = 0, error: str | None = None) -> pa.RecordBatch:
-    values = ("", 0, first, last, code, error)
+    values = ("", 0, first, last, code, error, None)
     return pa.RecordBatch.from_pylist([dict(zip(RUN_SCHEMA.names, values, strict=True))], schema=RUN_SCHEMA)
 
 

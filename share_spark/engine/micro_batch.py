@@ -174,6 +174,12 @@ class ShareGroupEngine:
         deadlines = [summary.next_deadline_ms for summary in self._summaries.values() if summary.next_deadline_ms]
         return min(deadlines, default=None)
 
+    @property
+    def next_available_ms(self) -> int | None:
+        """When the next delayed record may be delivered, if there is one."""
+        times = [summary.next_available_ms for summary in self._summaries.values() if summary.delayed]
+        return min((time_ms for time_ms in times if time_ms is not None), default=None)
+
     def run(self, batch_id: int, *, stopping: bool = False) -> MicroBatchProgress:
         """One micro-batch. With ``stopping`` it commits what is known and gives the rest back, and acquires nothing.
 
@@ -233,6 +239,8 @@ class ShareGroupEngine:
             ends=ends,
             initial_offsets=topics.initial_offsets(self._summaries, ends, self.ports.clock()),
             acknowledged=self._pending.ranges,
+            delays=self._pending.delays,
+            has_backoff=self.config.backoff_policy != "none",
             targets=self._targets,
             stopping=stopping,
             acknowledged_by=self._pending.member_id,

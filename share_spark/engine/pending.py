@@ -11,7 +11,7 @@ from share_spark.engine.ports import AcknowledgedSpans, DeadLetter, DeadLetterSi
 from share_spark.engine.ranges import AcknowledgedRanges
 from share_spark.engine.step import PartitionOutcome, archived_below
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
-from share_spark.model.requests import ArchivedRange, ArchiveReason
+from share_spark.model.requests import ArchivedRange, ArchiveReason, RetryDelay
 
 ENGINE_LOST = "the engine died while its handler had this record"
 """Error of a record whose last attempt, alone, ended with the engine."""
@@ -36,6 +36,11 @@ class PendingAcknowledgements:
     def ranges(self) -> Mapping[SharePartitionKey, AcknowledgedRanges]:
         """As an input of the next micro-batch."""
         return {key: span.ranges for key, span in self.spans.items()}
+
+    @property
+    def delays(self) -> Mapping[SharePartitionKey, Sequence[RetryDelay]]:
+        """What handlers ask for, where they do."""
+        return {key: span.delays for key, span in self.spans.items() if span.delays}
 
     def dead_letters(self, outcome: PartitionOutcome) -> list[DeadLetter]:
         """Of what the commit of these acknowledgements archives in one share-partition, with the handler's errors."""

@@ -1,8 +1,8 @@
 """Which share-partitions have something to do in a micro-batch, and how much each may take. Pure.
 
-A share-partition is active when it has acknowledgements waiting, new records, redeliveries, a lock that has run out, a
-log start that moved past it, a log end that went back below its SPEO, or no state yet. All others get no input and cost
-nothing but a look at two integers.
+A share-partition is active when it has acknowledgements waiting, new records, redeliveries that are not delayed, a lock
+that has run out, a log start that moved past it, a log end that went back below its SPEO, or no state yet. All others
+get no input and cost nothing but a look at two integers.
 
 How many records all of them may take (``Pace``) follows the rate of the handlers, measured while they run, so that they
 are done within the budget of time. A handler that is fast is not held back by it; after a slow one hardly anything has
@@ -27,7 +27,8 @@ from share_spark.engine.ranges import ANSWER, NOT_ACKNOWLEDGED, AcknowledgedRang
 from share_spark.engine.step import MemberTraces, PartitionInput, PartitionSummary
 from share_spark.model.ids import LogEnds, SharePartitionKey, TopicPartition
 from share_spark.model.records import Doubt
-from share_spark.model.requests import AcknowledgeType
+from share_spark.model.requests import AcknowledgeType, RetryDelay
+from share_spark.partition.columns import total_offsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,7 @@ class Inputs:
     """Everything a micro-batch reads before it decides; each read once.
 
     ``topics``: topic id -> name. ``ends``: log ends per key. ``initial_offsets``: for keys without state.
+    ``delays``: what handlers ask for of ``acknowledged``; ``has_backoff``: other released records are delayed as well.
     ``targets``: exclusive end offsets of an available-now run, None when the run is endless. ``acknowledged_by`` as
     in ``PartitionInput``. ``suspects``: what of the suspects is next, None if there are none; ``suspects_next``: it
     is their turn. ``traces``: what dead members have left, by topic-partition.
@@ -45,6 +47,8 @@ class Inputs:
     ends: Mapping[SharePartitionKey, LogEnds]
     initial_offsets: Mapping[SharePartitionKey, int]
     acknowledged: Mapping[SharePartitionKey, AcknowledgedRanges]
+    delays: Mapping[SharePartitionKey, Sequence[RetryDelay]] = field(default_factory=dict)
+    has_backoff: bool = False
     targets: Mapping[SharePartitionKey, int] | None = None
     stopping: bool = False
     acknowledged_by: str | None = None
@@ -87,6 +91,7 @@ def _no_longer_read(
             end_offset=0,
             acknowledged=ranges,
             acknowledged_by=inputs.acknowledged_by,
+            delays=inputs.delays.get(key, ()),
         )
         for key, ranges in inputs.acknowledged.items()
         if key not in inputs.ends and key in summaries
@@ -166,7 +171,7 @@ def _demand(
     end = end_for(key, inputs)
     if summary is None or summary.start_offset < 0:
         return min(max(0, end - inputs.initial_offsets.get(key, 0)), max_record_locks)
-    released = _released(inputs.acknowledged.get(key, NOT_ACKNOWLEDGED))
+    released = _released(key, inputs) + summary.due(inputs.now_ms)
     new = max(0, end - max(summary.end_offset, inputs.ends[key].log_start_offset))
     # Acknowledgements may empty the window, so a share-partition that has some may be able to use all of it.
     window = 0 if key in inputs.acknowledged else summary.end_offset - summary.start_offset
@@ -175,12 +180,17 @@ def _demand(
     return summary.available + not_searched + released + min(new, max(0, max_record_locks - window))
 
 
-def _released(acknowledged: AcknowledgedRanges) -> int:
-    """What may be acquired at once."""
+def _released(key: SharePartitionKey, inputs: Inputs) -> int:
+    """What is acknowledged now, and may be acquired at once."""
+    acknowledged, delays = inputs.acknowledged.get(key, NOT_ACKNOWLEDGED), inputs.delays.get(key, ())
     if not len(acknowledged):
         return 0
     answers = acknowledged[:, ANSWER]
-    return offsets_in(acknowledged[(answers == AcknowledgeType.RELEASE) | (answers < 0)])
+    lost = offsets_in(acknowledged[answers < 0])
+    if inputs.has_backoff:
+        return lost + total_offsets([delay for delay in delays if not delay.delay_ms])
+    later = total_offsets([delay for delay in delays if delay.delay_ms])
+    return lost + offsets_in(acknowledged[answers == AcknowledgeType.RELEASE]) - later
 
 
 def _must_settle(
@@ -220,6 +230,7 @@ def _input_of(
         alone=suspects and piece is not None and piece.alone,
         traces=traces_of(TopicPartition(inputs.topics[key.topic_id], key.partition), inputs.traces),
         truncated_to=truncated_to(summaries.get(key), inputs.ends[key]),
+        delays=inputs.delays.get(key, ()),
     )
 
 

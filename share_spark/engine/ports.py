@@ -12,6 +12,7 @@ from share_spark.engine.ranges import AcknowledgedRanges, AcquiredRanges, Number
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.model.errors import ShareError
 from share_spark.model.ids import BatchStamp, LogEnds, SharePartitionKey, TopicPartition
+from share_spark.model.requests import RetryDelay
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -150,11 +151,13 @@ class ErrorRun(NamedTuple):
 
 
 class AcknowledgedSpan(NamedTuple):
-    """What handlers said of one topic-partition. ``errors``: ascending; only what has a text."""
+    """What handlers said of one topic-partition. ``errors``: ascending; only what has a text. ``delays``: of released
+    records, ascending and disjoint; only what a handler asked for."""
 
     partition: TopicPartition
     ranges: AcknowledgedRanges
     errors: Sequence[ErrorRun]
+    delays: Sequence[RetryDelay] = ()
 
 
 class Delivered(NamedTuple):

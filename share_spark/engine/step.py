@@ -8,13 +8,13 @@ belongs to engines that have ended, and so was lost in a crash (``partition.lost
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from share_spark.engine.attempts import Answered
 from share_spark.engine.ranges import (
     ANSWER,
     DELIVERY_COUNT,
@@ -27,7 +27,7 @@ from share_spark.engine.ranges import (
 )
 from share_spark.model.errors import ErrorCode
 from share_spark.model.ids import SharePartitionKey
-from share_spark.model.records import UNINITIALIZED_START_OFFSET, DeliveryState, Doubt, InFlightBatch, ShareRecord
+from share_spark.model.records import UNINITIALIZED_START_OFFSET, Doubt, ShareRecord
 from share_spark.model.requests import (
     Acknowledge,
     AcknowledgementBatch,
@@ -44,6 +44,7 @@ from share_spark.model.requests import (
     PartitionRequest,
     PartitionResponse,
     ReleaseMember,
+    RetryDelay,
     Trace,
     TracedRange,
     TruncateLog,
@@ -65,12 +66,18 @@ MemberTraces = tuple[tuple[str, NDArray[np.int64]], ...]
 delivery count, ``Loss``."""
 
 
+MOST_DELAYS = 16
+"""Times that a summary holds."""
+
+
 class PartitionSummary(NamedTuple):
     """What the driver remembers of a share-partition between micro-batches: a few integers, never its ranges.
 
     ``end_offset`` is exclusive (SPEO). ``available`` counts the offsets of the window that wait for redelivery with all
     others, ``suspected`` those of doubt LOST_TWICE, LOST_IN_PIECE and ACCUSED, ``by_state`` all of it, in the order of
-    ``DeliveryState``. ``next_deadline_ms`` and ``last_deadline_ms``: when the first and the last lock ends.
+    ``DeliveryState``. ``next_deadline_ms`` and ``last_deadline_ms``: when the first and the last lock of a member ends.
+    ``delayed``: (until when, how many offsets) of those that are delayed, the first ``MOST_DELAYS`` times in order;
+    what comes later is seen once these are past.
     """
 
     topic: str
@@ -81,13 +88,24 @@ class PartitionSummary(NamedTuple):
     last_deadline_ms: int | None = None
     suspected: tuple[int, int, int] = (0, 0, 0)
     by_state: tuple[int, ...] = (0, 0, 0, 0)
+    delayed: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def next_available_ms(self) -> int | None:
+        """When the first delayed record may be acquired, None if there is none."""
+        return self.delayed[0][0] if self.delayed else None
+
+    def due(self, now_ms: int) -> int:
+        """How many delayed records may be acquired."""
+        return sum(offsets for until_ms, offsets in self.delayed if until_ms <= now_ms)
 
 
 class PartitionInput(NamedTuple):
     """Everything a share-partition needs to know in one micro-batch. Sent from the driver to its bucket.
 
     ``end_offset`` (exclusive) bounds new records: the log end, or the target of an available-now run.
-    ``acknowledged_by``: the member whose acknowledgements they are, if not the engine itself: one whose output is
+    ``delays``: what handlers ask for of ``acknowledged``. ``acknowledged_by``: the member whose acknowledgements they
+    are, if not the engine itself: one whose output is
     committed and who died before it could say so here; of these, only what it still holds counts. ``release_member``:
     the engine is stopping, what it still holds was never entered. ``initial_offset``: SPSO of a share-partition that
     has none. ``searched``, ``suspects``, ``alone`` as in ``Acquire``. ``traces``: of members that have ended and
@@ -107,6 +125,7 @@ class PartitionInput(NamedTuple):
     alone: bool = False
     traces: MemberTraces = ()
     truncated_to: int | None = None
+    delays: Sequence[RetryDelay] = ()
 
 
 class PartitionOutcome(NamedTuple):
@@ -125,21 +144,6 @@ class PartitionOutcome(NamedTuple):
     not_entered: int
     redelivered: int
     error: ErrorCode
-
-
-class EndedAttempt(NamedTuple):
-    """How the attempt of a run of offsets ended, for the audit: ``accepted``, ``released``, ``lost`` (in a crash),
-    ``not entered`` (the handler never had it, so the count is taken back), ``truncated`` (the log ends below it now),
-    or why it was archived."""
-
-    first_offset: int
-    last_offset: int
-    delivery_count: int
-    outcome: str
-
-
-Answered = tuple[tuple[PartitionRequest, PartitionResponse], ...]
-"""The requests of a step to the share-partition, and the answers."""
 
 
 class StepResult(NamedTuple):
@@ -175,40 +179,6 @@ def step(
     return StepResult(after, record, outcome, tuple(zip(requests, decision.responses, strict=True)))
 
 
-def ended_attempts(answered: Answered) -> list[EndedAttempt]:
-    """All that ended, in the order in which it was decided."""
-    return [
-        found
-        for request, response in answered
-        for archived in [tuple(response.archived)]
-        for found in (
-            *(EndedAttempt(*taken, "not entered") for taken in response.not_entered),
-            *(_ended(request, run, archived) for run in _entered(response)),
-        )
-    ]
-
-
-def _entered(response: PartitionResponse) -> Iterator[InFlightBatch]:
-    taken_back = {taken.first_offset for taken in response.not_entered}
-    return (run for run in response.ended if run.first_offset not in taken_back)
-
-
-def _ended(request: PartitionRequest, run: InFlightBatch, archived: Sequence[ArchivedRange]) -> EndedAttempt:
-    text = _outcome_text(request, run, archived)
-    return EndedAttempt(run.first_offset, run.last_offset, run.delivery_count, text)
-
-
-def _outcome_text(request: PartitionRequest, run: InFlightBatch, archived: Sequence[ArchivedRange]) -> str:
-    if isinstance(request, TruncateLog):
-        return "truncated"
-    if run.delivery_state is DeliveryState.ACKNOWLEDGED:
-        return "accepted"
-    if run.delivery_state is DeliveryState.AVAILABLE:
-        return "lost" if isinstance(request, ExpireLocks | LoseAttempts) else "released"
-    at = bisect_right(archived, run.first_offset, key=lambda found: found.first_offset)
-    return archived[at - 1].reason.value
-
-
 def with_snapshot(state: SharePartition) -> tuple[SharePartition, ShareRecord]:
     """The state and the snapshot that begins a segment with it (R74, R75)."""
     record = take_snapshot(state)
@@ -224,7 +194,7 @@ def settling_requests(
         requests.append(Initialize(start_offset=partition_input.initial_offset))
     # Before anything that ends attempts without their acknowledgement: what a handler answered must not be lost.
     if len(partition_input.acknowledged):
-        requests += answers_of(state, partition_input.acknowledged, member_id, partition_input.acknowledged_by)
+        requests += answers_of(state, partition_input, member_id)
     # What is still held has no answer, so it is taken as never entered.
     if partition_input.release_member:
         requests.append(ReleaseMember(member_id=member_id, charged=False))
@@ -244,10 +214,9 @@ def _trace(member_id: str, entered: NDArray[np.int64]) -> Trace:
 LOSSES = {int(loss): loss for loss in Loss}
 
 
-def answers_of(
-    state: SharePartition, acknowledged: AcknowledgedRanges, member_id: str, acknowledged_by: str | None
-) -> list[PartitionRequest]:
+def answers_of(state: SharePartition, partition_input: PartitionInput, member_id: str) -> list[PartitionRequest]:
     """Acknowledgements, and attempts that ended without one."""
+    acknowledged, acknowledged_by = partition_input.acknowledged, partition_input.acknowledged_by
     # These come from the sink's journal. The state may have absorbed them already: the engine before appended them,
     # and ended before it removed the entry.
     if acknowledged_by is not None:
@@ -257,7 +226,7 @@ def answers_of(
     requests: list[PartitionRequest] = []
     if not is_lost.all():
         batches = acknowledgement_batches(AcknowledgedRanges(acknowledged[~is_lost]))
-        requests.append(Acknowledge(member_id=member_id, batches=batches))
+        requests.append(Acknowledge(member_id=member_id, batches=batches, delays=partition_input.delays))
     if is_lost.any():
         ranges = coded(LostRange, acknowledged[is_lost], {number: (loss,) for number, loss in LOSSES.items()})
         requests.append(LoseAttempts(member_id=member_id, ranges=ranges))
@@ -382,7 +351,7 @@ def archived_below(end: int | None, archived: Iterable[Archived]) -> Iterator[Ar
 
 def front_of(topic: str, state: SharePartition) -> PartitionSummary:
     """The summary of a share-partition, for the driver."""
-    available, suspected = waiting(state)
+    available, suspected, delayed = waiting(state)
     next_deadline_ms, last_deadline_ms = deadlines_ms(state)
     return PartitionSummary(
         topic=topic,
@@ -393,4 +362,5 @@ def front_of(topic: str, state: SharePartition) -> PartitionSummary:
         last_deadline_ms=last_deadline_ms,
         suspected=suspected,
         by_state=tuple(offsets_by_state(state).values()),
+        delayed=delayed[:MOST_DELAYS],
     )

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from share_spark.handlers.acknowledgement import column_of
+from share_spark.handlers.batch_answers import column_of
 from share_spark.model.errors import HandlerError
 
 if TYPE_CHECKING:

@@ -90,6 +90,19 @@ def _one_of(*choices: str) -> Callable[[Any], str]:
     return read
 
 
+def _number(low: float, high: float) -> Callable[[Any], float]:
+    def read(value: Any) -> float:
+        try:
+            number = float(str(value))
+        except ValueError:
+            raise ConfigError(f"{value!r} is not a number") from None
+        if not low <= number <= high:
+            raise ConfigError(f"{number:g} is outside {low:g}..{high:g}")
+        return number
+
+    return read
+
+
 class _Setting(NamedTuple):
     key: str
     default: Any
@@ -97,6 +110,11 @@ class _Setting(NamedTuple):
 
 
 _DAY_MS = 86_400_000
+
+MOST_DELAY_MS = 30 * _DAY_MS
+"""Of a retry."""
+
+BACKOFF_POLICIES = ("none", "fixed", "exponential")
 
 SETTINGS: Mapping[str, _Setting] = {
     "lock_duration_ms": _Setting("share.record.lock.duration.ms", 30_000, _milliseconds(1_000, 3_600_000)),
@@ -106,6 +124,10 @@ SETTINGS: Mapping[str, _Setting] = {
     "isolation_level": _Setting(
         "share.isolation.level", "read_uncommitted", _one_of("read_uncommitted", "read_committed")
     ),
+    "backoff_policy": _Setting("share.record.redelivery.backoff.policy", "none", _one_of(*BACKOFF_POLICIES)),
+    "backoff_ms": _Setting("share.record.redelivery.backoff.ms", 1_000, _milliseconds(1, MOST_DELAY_MS)),
+    "backoff_max_ms": _Setting("share.record.redelivery.backoff.max.ms", 60_000, _milliseconds(1, MOST_DELAY_MS)),
+    "backoff_jitter": _Setting("share.record.redelivery.backoff.jitter", 0.0, _number(0, 1)),
     "max_records_per_trigger": _Setting("max.records.per.trigger", 500_000, _integer(1, 10**9)),
     "delivery_timeout_ms": _Setting("delivery.timeout.ms", 300_000, _milliseconds(100, _DAY_MS)),
     "delivery_budget_ms": _Setting("delivery.budget.ms", 10_000, _milliseconds(100, _DAY_MS)),
@@ -138,6 +160,10 @@ class GroupConfig:
     max_record_locks: int
     offset_reset: OffsetReset
     isolation_level: str
+    backoff_policy: str
+    backoff_ms: int
+    backoff_max_ms: int
+    backoff_jitter: float
     max_records_per_trigger: int
     delivery_timeout_ms: int
     delivery_budget_ms: int

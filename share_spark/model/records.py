@@ -2,7 +2,8 @@
 
 A ``ShareSnapshot`` is the complete state of one share-partition, a ``ShareUpdate`` holds only what changed; the state
 is the last snapshot plus all later updates with its snapshot epoch. Both also carry what Kafka keeps in memory only,
-the Acquired ranges with their member and lock deadline, so that delivery counts stay exact across a crash.
+the Acquired ranges with their member and lock deadline, so that delivery counts stay exact across a crash, and the
+time before which a delayed record is not acquired again.
 ``kip_batches`` gives back the form of the KIP, in which Acquired is never written.
 """
 
@@ -71,8 +72,9 @@ class InFlightBatch(NamedTuple):
     A tuple and not a dataclass: a micro-batch in which one record in twenty is released makes a hundred thousand of
     these, and a frozen dataclass costs six times as much to build.
 
-    ``member_id`` and ``lock_deadline_ms`` (milliseconds since the epoch) are set only while Acquired. The lock ends
-    *at* the deadline. ``doubt``: what crashes have left; an acknowledgement clears it.
+    ``lock_deadline_ms`` (milliseconds since the epoch): before it nobody acquires these offsets. While Acquired it is
+    the lock of ``member_id``, which is set only then; while Available it is the delay of a retry, a lock that no member
+    holds, or None. A lock ends *at* the deadline. ``doubt``: what crashes have left; an acknowledgement clears it.
     """
 
     first_offset: int

@@ -80,16 +80,26 @@ class Initialize:
     start_offset: int
 
 
+class RetryDelay(NamedTuple):
+    """Offsets that, if they are released, are not acquired again for so long; 0: at once."""
+
+    first_offset: int
+    last_offset: int
+    delay_ms: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledge:
     """Acknowledgements of one member, all or nothing (R50).
 
     ``is_renew_ack``: the request may renew; without it type 4 is refused (ShareAcknowledge version 2, KIP-1222).
+    ``delays``: what the member asks for, ascending and disjoint; other released offsets wait as the limits say.
     """
 
     member_id: str
     batches: Sequence[AcknowledgementBatch]
     is_renew_ack: bool = True
+    delays: Sequence[RetryDelay] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow as pa
 from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, CommittedOutput, ErrorRun
 from share_spark.engine.ranges import AcknowledgedRanges
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
+from share_spark.model.requests import RetryDelay
 
 _ANSWER_FIELDS: list[pa.Field[pa.DataType]] = [
     pa.field("topic", pa.string()),
@@ -21,9 +23,11 @@ _ANSWER_FIELDS: list[pa.Field[pa.DataType]] = [
     pa.field("last_offset", pa.int64()),
     pa.field("answer", pa.int8()),
     pa.field("error", pa.string()),
+    pa.field("delay_ms", pa.int64()),
 ]
 _ANSWERS = pa.schema(_ANSWER_FIELDS)
-"""A row is an acknowledged range (``answer``: the acknowledge type or a ``Loss``), or the error text of a range."""
+"""A row is an acknowledged range (``answer``: the acknowledge type or a ``Loss``), or the error text of a range, or the
+delay of one."""
 
 
 def to_payload(output: CommittedOutput) -> bytes:
@@ -43,17 +47,21 @@ def from_payload(group_id: str, payload: bytes) -> CommittedOutput:
     columns = [table.column(name).to_pylist() for name in _ANSWERS.names]
     ranges: dict[tuple[str, str, int], list[tuple[int, int, int]]] = {}
     errors: dict[tuple[str, str, int], list[ErrorRun]] = {}
-    for topic, topic_id, partition, first, last, answer, error in zip(*columns, strict=True):
+    delays: dict[tuple[str, str, int], list[RetryDelay]] = {}
+    for topic, topic_id, partition, first, last, answer, error, delay_ms in zip(*columns, strict=True):
         at = (topic, topic_id, partition)
-        if answer is None:
+        if answer is not None:
+            ranges.setdefault(at, []).append((first, last, answer))
+        elif error is not None:
             errors.setdefault(at, []).append(ErrorRun(first, last, error))
         else:
-            ranges.setdefault(at, []).append((first, last, answer))
+            delays.setdefault(at, []).append(RetryDelay(first, last, delay_ms))
     answers = {
         SharePartitionKey(group_id, topic_id, partition): AcknowledgedSpan(
             TopicPartition(topic, partition),
             AcknowledgedRanges(np.array(found, np.int64)),
             errors.get((topic, topic_id, partition), ()),
+            delays.get((topic, topic_id, partition), ()),
         )
         for (topic, topic_id, partition), found in ranges.items()
     }
@@ -62,21 +70,24 @@ def from_payload(group_id: str, payload: bytes) -> CommittedOutput:
 
 def _batches(answers: AcknowledgedSpans) -> Iterator[pa.RecordBatch]:
     for key, span in answers.items():
-        first, last, answer = span.ranges.T
-        yield _batch(key, span, first, last, pa.array(answer, pa.int8()), pa.nulls(len(first), pa.string()))
+        yield _batch(key, span, "answer", span.ranges.T)
         if span.errors:
-            low, high, texts = zip(*span.errors, strict=True)
-            yield _batch(key, span, low, high, pa.nulls(len(low), pa.int8()), pa.array(texts, pa.string()))
+            yield _batch(key, span, "error", tuple(zip(*span.errors, strict=True)))
+        if span.delays:
+            yield _batch(key, span, "delay_ms", tuple(zip(*span.delays, strict=True)))
 
 
-def _batch(
-    key: SharePartitionKey, span: AcknowledgedSpan, first: object, last: object, answer: object, error: object
-) -> pa.RecordBatch:
-    offsets = [pa.array(first, pa.int64()), pa.array(last, pa.int64())]  # type: ignore[call-overload]
-    size = len(offsets[0])
-    key_columns = [
-        pa.repeat(span.partition.topic, size),
-        pa.repeat(key.topic_id, size),
-        pa.repeat(pa.scalar(key.partition, pa.int32()), size),
-    ]
-    return pa.RecordBatch.from_arrays([*key_columns, *offsets, answer, error], schema=_ANSWERS)  # type: ignore[list-item]
+def _batch(key: SharePartitionKey, span: AcknowledgedSpan, name: str, columns: Any) -> pa.RecordBatch:
+    """``columns``: first offset, last offset, and what the column ``name`` says; the others of its kind are null."""
+    first, last, said = columns
+    size = len(first)
+    values = {
+        "topic": pa.repeat(span.partition.topic, size),
+        "topic_id": pa.repeat(key.topic_id, size),
+        "partition": pa.repeat(pa.scalar(key.partition, pa.int32()), size),
+        "first_offset": pa.array(first, pa.int64()),
+        "last_offset": pa.array(last, pa.int64()),
+        name: pa.array(said, _ANSWERS.field(name).type),
+    }
+    everything: list[Any] = [values.get(field.name, pa.array([None] * size, field.type)) for field in _ANSWER_FIELDS]
+    return pa.RecordBatch.from_arrays(everything, schema=_ANSWERS)

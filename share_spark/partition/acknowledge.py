@@ -17,6 +17,7 @@ from share_spark.model.errors import ErrorCode
 from share_spark.model.records import DeliveryState, FetchedBatch, InFlightBatch
 from share_spark.model.requests import Acknowledge, AcknowledgementBatch, PartitionResponse
 from share_spark.partition.acknowledge_columns import end_acknowledged, ended_in_columns
+from share_spark.partition.backoff import delayed
 from share_spark.partition.columns import is_columns
 from share_spark.partition.draft import Draft
 from share_spark.partition.request_effects import Ended, RequestEffects, response_to
@@ -34,21 +35,23 @@ def acknowledge(draft: Draft, request: Acknowledge, limits: PartitionLimits, now
     """End attempts as their owner says; an empty list is answered with NONE (R53)."""
     ended = ended_in_columns(draft, request)
     if ended is not None:
-        return _end_columns(draft, ended, limits)
+        return _end_columns(draft, ended, request, limits, now_ms)
     error = check_request(request)
     if error is not _NONE:
         return PartitionResponse(error=error)
     if is_columns(draft.runs):
         draft.runs = tuple(draft.runs)  # from here on it goes from run to run
-    work = _Acknowledgement(draft, request.member_id, limits, now_ms)
+    work = _Acknowledgement(draft, request, limits, now_ms)
     go = work.go_by_fetched if draft.fetched else work.go_by_runs
     return work.finish(go(request.batches))
 
 
-def _end_columns(draft: Draft, ended: Ended, limits: PartitionLimits) -> PartitionResponse:
+def _end_columns(
+    draft: Draft, ended: Ended, request: Acknowledge, limits: PartitionLimits, now_ms: int
+) -> PartitionResponse:
     response = response_to(ended, end_acknowledged, limits.max_delivery_count)
     if response.ended:
-        draft.apply(response.ended)
+        draft.apply(delayed(response.ended, request.delays, limits.backoff, draft.state.key, now_ms))
         draft.advance_start()
     return response
 
@@ -77,17 +80,19 @@ class _Acknowledgement:
         "_batches",
         "_draft",
         "_ended_to",
+        "_limits",
         "_member_id",
+        "_now_ms",
         "_outcome",
         "_renewed",
-        "_renewed_to_ms",
+        "_request",
         "_split",
     )
 
-    def __init__(self, draft: Draft, member_id: str, limits: PartitionLimits, now_ms: int) -> None:
-        self._draft = draft
-        self._member_id = member_id
-        self._renewed_to_ms = now_ms + limits.lock_duration_ms
+    def __init__(self, draft: Draft, request: Acknowledge, limits: PartitionLimits, now_ms: int) -> None:
+        self._draft, self._request = draft, request
+        self._member_id = request.member_id
+        self._limits, self._now_ms = limits, now_ms
         self._batches = draft.tracking()
         self._at_batch = self._at_run = 0
         self._ended_to = -1
@@ -102,8 +107,9 @@ class _Acknowledgement:
         draft.apply(self._renewed)
         if error is not _NONE:
             return PartitionResponse(error=error)
-        if self._outcome.changes:
-            draft.apply(self._outcome.changes)
+        changes, delays = self._outcome.changes, self._request.delays
+        if changes:
+            draft.apply(delayed(changes, delays, self._limits.backoff, draft.state.key, self._now_ms))
             draft.advance_start()
         return self._outcome.response()
 
@@ -239,8 +245,8 @@ class _Acknowledgement:
         """A new deadline, the same attempt (KIP-1222). Two batches may share an offset; it is renewed once."""
         done_to = self._renewed[-1].last_offset if self._renewed else -1
         if run.last_offset > done_to:
-            first = max(run.first_offset, done_to + 1)
-            self._renewed.append(run._replace(first_offset=first, lock_deadline_ms=self._renewed_to_ms))
+            first, deadline_ms = max(run.first_offset, done_to + 1), self._now_ms + self._limits.lock_duration_ms
+            self._renewed.append(run._replace(first_offset=first, lock_deadline_ms=deadline_ms))
 
 
 def _type_ranges(batch: AcknowledgementBatch, low: int, high: int) -> Iterator[tuple[int, int, int]]:

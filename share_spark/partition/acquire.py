@@ -29,7 +29,7 @@ from share_spark.partition.kafka_modes.acquire_batches import BatchAcquisition
 from share_spark.partition.lost import suspects
 from share_spark.partition.release import archive_available, fetched_in_part
 from share_spark.partition.request_effects import RequestEffects
-from share_spark.partition.runs import Runs, pieces
+from share_spark.partition.runs import Runs, is_locked, pieces
 from share_spark.partition.state import PartitionLimits
 from share_spark.partition.transitions import Event
 
@@ -83,10 +83,10 @@ def _leave_read_gap_if_stuck(draft: Draft, limits: PartitionLimits) -> None:
 def _acquire_exact(draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int) -> Sequence[AcquiredRange]:
     deadline_ms = now_ms + limits.lock_duration_ms
     if is_columns(draft.runs) and draft.active_read_gap is None:
-        return _acquire_columns(draft, draft.runs, request, limits, deadline_ms)
+        return _acquire_columns(draft, draft.runs, request, limits, now_ms)
     remaining = request.max_records
     changes: list[InFlightBatch] = []
-    for first, last, count, doubt in _exact_ranges(draft, request, limits):
+    for first, last, count, doubt in _exact_ranges(draft, request, limits, now_ms):
         taken_to = min(last, first + remaining - 1)
         changes.append(InFlightBatch(first, taken_to, _ACQUIRED, count + 1, request.member_id, deadline_ms, doubt))
         remaining -= taken_to - first + 1
@@ -97,14 +97,15 @@ def _acquire_exact(draft: Draft, request: Acquire, limits: PartitionLimits, now_
 
 
 def _acquire_columns(
-    draft: Draft, runs: Columns[InFlightBatch], request: Acquire, limits: PartitionLimits, deadline_ms: int
+    draft: Draft, runs: Columns[InFlightBatch], request: Acquire, limits: PartitionLimits, now_ms: int
 ) -> Sequence[AcquiredRange]:
     """The same, by operations on whole columns."""
+    deadline_ms = now_ms + limits.lock_duration_ms
     window_last = _window_last(draft, request, limits)
     parts: list[Columns[InFlightBatch]] = []
     for batch in request.log_batches:
         read = between(runs, batch.base_offset, batch.last_offset)
-        free = (_free_fields(run, request.searched) for run in read.samples)
+        free = (_free_fields(run, request.searched, now_ms) for run in read.samples)
         taken = [
             None if one is None else (_ACQUIRED, one[0] + 1, request.member_id, deadline_ms, one[1]) for one in free
         ]
@@ -185,17 +186,21 @@ def _window_last(draft: Draft, request: Acquire, limits: PartitionLimits) -> int
     return start + limits.max_record_locks - 1
 
 
-def _exact_ranges(draft: Draft, request: Acquire, limits: PartitionLimits) -> Iterator[tuple[int, int, int, Doubt]]:
+def _exact_ranges(
+    draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int
+) -> Iterator[tuple[int, int, int, Doubt]]:
     """(first, last, delivery count so far, doubt) of what may be acquired, ascending; new offsets have count 0."""
     window_last, end = _window_last(draft, request, limits), draft.end
     for batch in request.log_batches:
-        yield from _inside_window(draft, batch, request.searched)
+        yield from _inside_window(draft, batch, request.searched, now_ms)
         first, last = max(batch.base_offset, end), min(batch.last_offset, window_last)
         if first <= last:
             yield first, last, 0, _NONE
 
 
-def _inside_window(draft: Draft, batch: LogBatch, searched: Doubt) -> Iterator[tuple[int, int, int, Doubt]]:
+def _inside_window(
+    draft: Draft, batch: LogBatch, searched: Doubt, now_ms: int
+) -> Iterator[tuple[int, int, int, Doubt]]:
     """Available runs of one log batch, and holes of the read gap."""
     gap = draft.active_read_gap or OffsetRange(batch.last_offset + 1, -1)
     hole = max(batch.base_offset, gap.first, draft.start)
@@ -203,18 +208,20 @@ def _inside_window(draft: Draft, batch: LogBatch, searched: Doubt) -> Iterator[t
         if gap and hole < run.first_offset:
             yield hole, run.first_offset - 1, 0, _NONE
         hole = max(hole, run.last_offset + 1)
-        free = _free_fields(run, searched)
+        free = _free_fields(run, searched, now_ms)
         if free is not None:
             yield run.first_offset, run.last_offset, *free
     if gap and hole <= min(gap.last, batch.last_offset):
         yield hole, min(gap.last, batch.last_offset), 0, _NONE
 
 
-def _free_fields(run: InFlightBatch, searched: Doubt) -> tuple[int, Doubt] | None:
-    """(delivery count so far, doubt) of a run that may be acquired, else None. The suspects that are being searched may
-    not. Once the search has come to smaller pieces, the other suspects are no longer in it, and come with all other
-    records."""
-    if run.delivery_state is _AVAILABLE and (run.doubt is _NONE or run.doubt < max(searched, Doubt.LOST_TWICE)):
+def _free_fields(run: InFlightBatch, searched: Doubt, now_ms: int) -> tuple[int, Doubt] | None:
+    """(delivery count so far, doubt) of a run that may be acquired, else None. One that is delayed may not, and neither
+    may the suspects that are being searched. Once the search has come to smaller pieces, the other suspects are no
+    longer in it, and come with all other records."""
+    if run.delivery_state is not _AVAILABLE or is_locked(run, now_ms):
+        return None
+    if run.doubt is _NONE or run.doubt < max(searched, Doubt.LOST_TWICE):
         return run.delivery_count, min(run.doubt, Doubt.LOST_ONCE)
     return None
 

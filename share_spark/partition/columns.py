@@ -308,6 +308,22 @@ def between(ranges: Columns[Row], first: int, last: int) -> Columns[Row]:
     return below_offset(from_offset(ranges, first), last + 1)
 
 
+def with_hash(
+    row: Callable[..., OtherRow], ranges: Columns[Any], seeds: Sequence[int], below: int
+) -> Columns[OtherRow]:
+    """``ranges`` with one more field: a number from 0 to ``below - 1``, by a hash (splitmix64) of the first offset and
+    the seed of the range's kind, which is less than 2^32."""
+    mixed = ranges.first.astype(np.uint64) + (ranges.by_kind(seeds, np.uint64) << np.uint64(32)) + np.uint64(_GOLDEN)
+    for shift, factor in _SPLITMIX:
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    number = ((mixed ^ (mixed >> np.uint64(31))) % np.uint64(below)).astype(np.int32)
+    kinds = tuple((*kind, found) for kind in ranges.kinds for found in range(below))
+    return _used(Columns(row, ranges.first, ranges.last, ranges.kind * np.int32(below) + number, kinds))
+
+
+_GOLDEN, _SPLITMIX = 0x9E3779B97F4A7C15, ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+
+
 def total_offsets(ranges: Sequence[tuple[Any, ...]]) -> int:
     """How many offsets the ranges, of either form, hold."""
     if is_columns(ranges):

@@ -19,7 +19,7 @@ from share_spark.partition.columns import as_columns, is_columns
 from share_spark.partition.draft import Draft
 from share_spark.partition.lost import lose, traced
 from share_spark.partition.request_effects import Ended, RequestEffects, both, ended_all, ended_inside, response_to
-from share_spark.partition.runs import Runs, below_offset, chosen, from_offset, pieces
+from share_spark.partition.runs import Runs, below_offset, chosen, from_offset, is_locked, pieces
 from share_spark.partition.state import PartitionLimits
 from share_spark.partition.transitions import Event
 
@@ -33,7 +33,7 @@ HowEnded = Callable[[Runs], Ended]
 
 def expire_locks(draft: Draft, request: ExpireLocks, limits: PartitionLimits, now_ms: int) -> PartitionResponse:
     """End the locks whose deadline is now or past: a lock ends *at* its deadline (R55)."""
-    due = chosen(draft.runs, lambda run: run.lock_deadline_ms is not None and run.lock_deadline_ms <= now_ms)
+    due = chosen(draft.runs, lambda run: run.member_id is not None and not is_locked(run, now_ms))
     if request.lost:
         return _end_attempts(draft, due, lambda ended: traced(ended, request.traces), limits)
     return _end_attempts(draft, due, lambda ended: ended_all(ended, Event.LOCK_EXPIRED), limits)

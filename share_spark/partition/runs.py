@@ -166,6 +166,11 @@ def chosen(runs: Runs, is_wanted: Callable[[InFlightBatch], bool]) -> Runs:
     return runs.where(runs.mask(is_wanted)) if is_columns(runs) else [run for run in runs if is_wanted(run)]
 
 
+def is_locked(run: InFlightBatch, now_ms: int) -> bool:
+    """Whether nobody may acquire ``run`` yet: a member holds it, or it is delayed. A lock ends *at* its deadline."""
+    return run.lock_deadline_ms is not None and run.lock_deadline_ms > now_ms
+
+
 def samples(runs: Runs) -> Sequence[InFlightBatch]:
     """The runs; of columns, one for all runs that differ only in their offsets, with any offsets."""
     return runs.samples if is_columns(runs) else runs

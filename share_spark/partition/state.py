@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple, Self
 
+from share_spark.model.config import GroupConfig
 from share_spark.model.ids import OffsetRange, SharePartitionKey
 from share_spark.model.records import UNINITIALIZED_START_OFFSET, DeliveryState, Doubt, FetchedBatch, InFlightBatch
+from share_spark.partition.backoff import NO_BACKOFF, Backoff, BackoffPolicy
 from share_spark.partition.columns import in_best_form
 from share_spark.partition.runs import offsets_by_kind, samples
 
@@ -23,17 +26,34 @@ class PartitionLimits:
     ``max_delivery_count``: attempts per record (R6). ``max_record_locks``: width of the in-flight window in offsets,
     SPSO to end, final ones included (R37). ``delivery_throttling``: often-delivered records come back in ever
     smaller parts, the last attempt alone, as Kafka 4.2 does (KAFKA-17541); without it they come back like any other.
+    ``backoff``: of released records whose member asks for no delay; Kafka has none.
     """
 
     max_delivery_count: int = 5
     max_record_locks: int = 2_000
     lock_duration_ms: int = 30_000
     delivery_throttling: bool = False
+    backoff: Backoff = NO_BACKOFF
 
     def __post_init__(self) -> None:
         assert self.max_delivery_count >= 1, self.max_delivery_count
         assert self.max_record_locks >= 1, self.max_record_locks
         assert self.lock_duration_ms >= 1, self.lock_duration_ms
+
+    @classmethod
+    def of(cls, config: GroupConfig) -> Self:
+        """Those of a group that the Spark-native engine runs."""
+        return cls(
+            max_delivery_count=config.max_delivery_count,
+            max_record_locks=config.max_record_locks,
+            lock_duration_ms=config.lock_duration_ms,
+            backoff=Backoff(
+                policy=BackoffPolicy(config.backoff_policy),
+                delay_ms=config.backoff_ms,
+                max_delay_ms=config.backoff_max_ms,
+                jitter=config.backoff_jitter,
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,18 +117,38 @@ def available_ranges(state: SharePartition) -> Iterator[tuple[int, int, int]]:
             yield run.first_offset, run.last_offset, run.delivery_count
 
 
-def waiting(state: SharePartition) -> tuple[int, tuple[int, int, int]]:
-    """How many records wait to be delivered with all others, and how many are to be searched for the one that brings
-    engines down: Available ones of doubt LOST_TWICE, LOST_IN_PIECE and ACCUSED."""
-    available, found = 0, [0, 0, 0]
+class Waiting(NamedTuple):
+    """How many records wait to be delivered with all others; how many are to be searched for the one that brings
+    engines down (Available ones of doubt LOST_TWICE, LOST_IN_PIECE and ACCUSED); and when how many are delivered with
+    all others that are delayed until then, (milliseconds since the epoch, records) in order."""
+
+    available: int
+    suspected: tuple[int, int, int]
+    delayed: tuple[tuple[int, int], ...] = ()
+
+
+def waiting(state: SharePartition) -> Waiting:
+    """Of the window, by what they wait for."""
+    available, found, delayed = 0, [0, 0, 0], list[tuple[int, int]]()
     for run, offsets in offsets_by_kind(state.in_flight):
         if run.delivery_state is _AVAILABLE:
-            available += offsets
-            if run.doubt >= Doubt.LOST_TWICE:
+            if run.lock_deadline_ms is not None:
+                delayed.append((run.lock_deadline_ms, offsets))
+            elif run.doubt >= Doubt.LOST_TWICE:
                 found[run.doubt - Doubt.LOST_TWICE] += offsets
+            else:
+                available += offsets
     if state.active_read_gap is not None:
-        available = sum(last - first + 1 for first, last, _ in available_ranges(state))
-    return available - sum(found), (found[0], found[1], found[2])
+        others = sum(found) + sum(offsets for _, offsets in delayed)
+        available = sum(last - first + 1 for first, last, _ in available_ranges(state)) - others
+    return Waiting(available, (found[0], found[1], found[2]), _by_time(delayed) if delayed else ())
+
+
+def _by_time(delayed: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    totals = dict[int, int]()
+    for until_ms, offsets in delayed:
+        totals[until_ms] = totals.get(until_ms, 0) + offsets
+    return tuple(sorted(totals.items()))
 
 
 def offsets_by_state(state: SharePartition) -> dict[DeliveryState, int]:
@@ -142,13 +182,14 @@ def can_acquire(state: SharePartition, limits: PartitionLimits) -> bool:
 
 
 def deadlines_ms(state: SharePartition) -> tuple[int | None, int | None]:
-    """When the first and the last lock ends, milliseconds since the epoch; None while nothing is locked."""
-    deadlines = [run.lock_deadline_ms for run in samples(state.in_flight) if run.lock_deadline_ms is not None]
+    """When the first and the last lock of a member ends, milliseconds since the epoch; None while nothing is locked."""
+    runs = samples(state.in_flight)
+    deadlines = [run.lock_deadline_ms for run in runs if run.lock_deadline_ms is not None and run.member_id is not None]
     return min(deadlines, default=None), max(deadlines, default=None)
 
 
 def next_deadline_ms(state: SharePartition) -> int | None:
-    """When the first lock ends, milliseconds since the epoch; None while nothing is locked."""
+    """When the first lock of a member ends, milliseconds since the epoch; None while nothing is locked."""
     return deadlines_ms(state)[0]
 
 
@@ -170,9 +211,11 @@ def check_invariants(state: SharePartition) -> None:
 def _check_run(state: SharePartition, run: InFlightBatch) -> None:
     """One run is well formed, and lies where a run of its state may lie."""
     assert run.first_offset <= run.last_offset, run
-    owned = run.member_id is not None and run.lock_deadline_ms is not None
+    owned = run.member_id is not None
     assert owned == (run.delivery_state is _ACQUIRED), ("owner and state disagree", run)
-    assert (run.member_id is None) == (run.lock_deadline_ms is None), run
+    assert not owned or run.lock_deadline_ms is not None, ("a lock without an end", run)
+    is_delayed = not owned and run.lock_deadline_ms is not None
+    assert not is_delayed or (run.delivery_state is _AVAILABLE and not run.doubt), ("delayed, and not just so", run)
     below = run.first_offset < state.start_offset
     assert not below or run.delivery_state is _ACQUIRED, ("below the SPSO", run)
     assert run.delivery_count >= 0, run

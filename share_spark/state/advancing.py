@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from share_spark.engine.step import Answered, EndedAttempt, PartitionInput, PartitionOutcome, ended_attempts, step
+from share_spark.engine.attempts import Answered, EndedAttempt, ended_attempts
+from share_spark.engine.step import PartitionInput, PartitionOutcome, step
 from share_spark.engine.step import with_snapshot as snapshot_of
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import ShareRecord

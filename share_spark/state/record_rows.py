@@ -5,7 +5,7 @@ Rows are built and read column by column: a share-partition can carry a hundred 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby, pairwise, repeat
 from operator import attrgetter
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_spark.engine.step import EndedAttempt
+from share_spark.engine.attempts import EndedAttempt
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import DeliveryState, Doubt, InFlightBatch, ShareRecord, ShareSnapshot, ShareUpdate
 from share_spark.partition.columns import Columns, are_many, intersection, is_columns, merged, outside
@@ -40,6 +40,7 @@ _ACQUIRED = pa.struct(
     ]
 )
 _DOUBTS = pa.struct([("first_offset", pa.int64()), ("last_offset", pa.int64()), ("doubt", pa.int8())])
+_DELAYS = pa.struct([("first_offset", pa.int64()), ("last_offset", pa.int64()), ("lock_deadline_ms", pa.int64())])
 _ENDED = pa.struct(
     [
         ("first_offset", pa.int64()),
@@ -61,6 +62,7 @@ RECORD_TYPE = pa.struct(
         ("state_batches", pa.list_(_STATE_BATCH)),
         ("acquired", pa.list_(_ACQUIRED)),
         ("doubts", pa.list_(_DOUBTS)),
+        ("delays", pa.list_(_DELAYS)),
         ("ended", pa.list_(_ENDED)),
     ]
 )
@@ -82,9 +84,10 @@ def record_array(
         pa.array([getattr(record, "state_epoch", None) for _, record in records], pa.int32()),
         pa.array([record.leader_epoch for _, record in records], pa.int32()),
         pa.array([record.start_offset for _, record in records], pa.int64()),
-        _lists([settled for settled, _, _ in split], _STATE_BATCH, InFlightBatch._fields),
-        _lists([held for _, held, _ in split], _ACQUIRED, InFlightBatch._fields),
-        _lists([doubted for _, _, doubted in split], _DOUBTS, InFlightBatch._fields),
+        *(
+            _lists([parts[at] for parts in split], item, InFlightBatch._fields)
+            for at, item in enumerate((_STATE_BATCH, _ACQUIRED, _DOUBTS, _DELAYS))
+        ),
         _lists(ended or [()] * len(records), _ENDED, EndedAttempt._fields),
     ]
     return pa.StructArray.from_arrays(columns, fields=list(RECORD_TYPE))
@@ -130,15 +133,21 @@ _SCALARS = (
 
 
 def _split(batches: Sequence[InFlightBatch]) -> tuple[Sequence[InFlightBatch], ...]:
-    """Those that are not Acquired, those that are, and those in doubt."""
+    """Those that are not Acquired, those that are, those in doubt, and those that are delayed."""
     if is_columns(batches):
         held = batches.mask(lambda batch: batch.delivery_state is DeliveryState.ACQUIRED)
-        return batches.where(~held), batches.where(held), batches.where(batches.mask(attrgetter("doubt")))
+        marked = (batches.where(batches.mask(is_marked)) for is_marked in (attrgetter("doubt"), _is_delayed))
+        return batches.where(~held), batches.where(held), *marked
     return (
         [batch for batch in batches if batch.delivery_state is not DeliveryState.ACQUIRED],
         [batch for batch in batches if batch.delivery_state is DeliveryState.ACQUIRED],
         [batch for batch in batches if batch.doubt],
+        [batch for batch in batches if _is_delayed(batch)],
     )
+
+
+def _is_delayed(batch: InFlightBatch) -> bool:
+    return batch.lock_deadline_ms is not None and batch.member_id is None
 
 
 def _lists(rows: Sequence[Sequence[tuple[Any, ...]]], item: pa.StructType, names: Sequence[str]) -> Any:
@@ -150,7 +159,9 @@ def _lists(rows: Sequence[Sequence[tuple[Any, ...]]], item: pa.StructType, names
     offsets = [0]
     for row in rows:
         offsets.append(offsets[-1] + len(row))
-    parts = list(_parts(rows, len(names))) or [[()] * len(names)]
+    if not offsets[-1]:
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array([], item))
+    parts = list(_parts(rows, len(names)))
     columns = [_column(parts, names.index(field.name), field) for field in item]
     values = pa.StructArray.from_arrays(columns, fields=list(item))
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
@@ -190,6 +201,8 @@ def _texts(part: Any, at: int, kind: pa.DataType) -> Any:
 
 
 _RANGES = ("state_batches", "acquired")
+_MARKS = ("doubts", "delays")
+"""What is said of some of these ranges: of a range as a whole."""
 
 
 def _batches_in(rows: pa.Table) -> Iterator[Sequence[InFlightBatch]]:
@@ -203,7 +216,7 @@ def _batches_in(rows: pa.Table) -> Iterator[Sequence[InFlightBatch]]:
     if not any(is_large):
         yield from _tuples_in(rows)
         return
-    ranges = rows.select([*_RANGES, "doubts"])
+    ranges = rows.select([*_RANGES, *_MARKS])
     small = _tuples_in(ranges.filter(pa.array([not large for large in is_large], pa.bool_())))
     for row, large in enumerate(is_large):
         yield _columns_in(ranges.slice(row, 1)) if large else next(small)
@@ -212,26 +225,34 @@ def _batches_in(rows: pa.Table) -> Iterator[Sequence[InFlightBatch]]:
 def _tuples_in(rows: pa.Table) -> Iterator[tuple[InFlightBatch, ...]]:
     settled = _in_flight(rows.column("state_batches"), _settled_batches)
     held = _in_flight(rows.column("acquired"), _held_batches)
-    doubted = _in_flight(rows.column("doubts"), _doubts)
-    for ranges, owned, doubts in zip(settled, held, doubted, strict=True):
-        yield _with_doubts(sorted(ranges + owned), dict(doubts))
+    doubted, delayed = (_marks(rows.column(name)) for name in _MARKS)
+    for ranges, owned, doubts, delays in zip(settled, held, doubted, delayed, strict=True):
+        yield _marked(sorted(ranges + owned), doubts, delays)
 
 
 def _columns_in(row: pa.Table) -> Columns[InFlightBatch]:
-    """The ranges of one row. A run is in doubt as a whole."""
-    settled, held, doubted = (_fields(row.column(name)) for name in ("state_batches", "acquired", "doubts"))
+    """The ranges of one row."""
+    settled, held, doubted, delayed = (_fields(row.column(name)) for name in (*_RANGES, *_MARKS))
     batches = merged(
         _encoded(settled, lambda state, count: (_STATE_OF[state], count, None, None)),
         _encoded(held, lambda count, member_id, deadline_ms: (DeliveryState.ACQUIRED, count, member_id, deadline_ms)),
     )
-    doubts = _encoded(doubted, lambda doubt: (Doubt(doubt),))
-    if not doubts:
-        return _with_doubt(batches, Doubt.NONE)
-    return merged(intersection(InFlightBatch, batches, doubts), _with_doubt(outside(batches, doubts), Doubt.NONE))
+    batches = batches.recoded(InFlightBatch, [(*kind, Doubt.NONE) for kind in batches.kinds])
+    batches = _changed(batches, doubted, lambda kind, doubt: (*kind[:4], Doubt(doubt)))
+    return _changed(batches, delayed, lambda kind, until_ms: (*kind[:3], until_ms, kind[4]))
 
 
-def _with_doubt(batches: Columns[InFlightBatch], doubt: Doubt) -> Columns[InFlightBatch]:
-    return batches.recoded(InFlightBatch, [(*kind, doubt) for kind in batches.kinds])
+def _changed(
+    batches: Columns[InFlightBatch], fields: Sequence[Any], kind_of: Callable[[tuple[Any, ...], Any], tuple[Any, ...]]
+) -> Columns[InFlightBatch]:
+    """``batches``, of which those that the marks in ``fields`` name have the kind that ``kind_of`` makes of theirs and
+    the mark."""
+    if not len(fields[0]):
+        return batches
+    marks: Columns[Any] = _encoded(fields, lambda mark: (mark,))
+    found = intersection(InFlightBatch, batches, marks)
+    found = found.recoded(InFlightBatch, [kind_of(kind[:-1], kind[-1]) for kind in found.kinds])
+    return merged(found, outside(batches, marks))
 
 
 def _fields(column: Any) -> list[Any]:
@@ -261,15 +282,32 @@ def _encoded(fields: Sequence[Any], kind_of: Callable[..., tuple[Any, ...]]) -> 
     )
 
 
-def _with_doubts(batches: list[InFlightBatch], doubts: dict[int, Doubt]) -> tuple[InFlightBatch, ...]:
-    """``doubts`` by first offset: a run is in doubt as a whole."""
-    if not doubts:
-        return tuple(batches)
-    return tuple(batch._replace(doubt=doubts.get(batch.first_offset, Doubt.NONE)) for batch in batches)
+def _marked(
+    batches: list[InFlightBatch], doubts: Mapping[int, int], delays: Mapping[int, int]
+) -> tuple[InFlightBatch, ...]:
+    """``doubts`` and ``delays`` by first offset."""
+    if doubts:
+        batches = [batch._replace(doubt=Doubt(doubts.get(batch.first_offset, Doubt.NONE))) for batch in batches]
+    if delays:
+        batches = [
+            batch._replace(lock_deadline_ms=delays[batch.first_offset]) if batch.first_offset in delays else batch
+            for batch in batches
+        ]
+    return tuple(batches)
 
 
-def _doubts(first: list[int], _last: list[int], doubts: list[int]) -> Iterator[tuple[int, Doubt]]:
-    return zip(first, map(Doubt, doubts), strict=True)
+_UNMARKED: Mapping[int, int] = {}
+
+
+def _marks(column: Any) -> Iterator[Mapping[int, int]]:
+    """Of each row the marks by first offset."""
+    for chunk in column.chunks:
+        if not len(chunk.flatten()):
+            yield from repeat(_UNMARKED, len(chunk))
+            continue
+        yield from map(
+            dict, _in_flight(pa.chunked_array([chunk]), lambda first, _, marks: zip(first, marks, strict=True))
+        )
 
 
 def _in_flight(column: Any, build: Any) -> Iterator[list[Any]]:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from share_spark.delta.location import Location
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import DeliveryState, InFlightBatch
-from share_spark.partition import SharePartition, highest_delivery_count, next_deadline_ms, offsets_by_state
+from share_spark.partition import SharePartition, highest_delivery_count, next_deadline_ms, offsets_by_state, waiting
 from share_spark.partition.columns import Columns, is_columns
 from share_spark.spark.python_worker import drop_zip_importers
 from share_spark.state.buckets import KEY_HASH_SQL, STATE, key_hash
@@ -50,8 +50,9 @@ def read_state(spark: SparkSession, location: str | Location, group_id: str | No
     """The live state, one row per share-partition (``tables.STATE_COLUMNS``), exact as of the last commit.
 
     ``start_offset`` is the SPSO, ``end_offset`` the SPEO (exclusive); ``available`` ... ``archived`` count the offsets
-    of the window in each state; ``in_flight`` lists its ranges; ``as_of_batch`` is the group's last micro-batch. Raises
-    StateError if there is no state of ours at ``location``.
+    of the window in each state, ``delayed`` those of the available ones that are not acquired before a time, the first
+    of which is ``next_available``; ``in_flight`` lists its ranges; ``as_of_batch`` is the group's last micro-batch.
+    Raises StateError if there is no state of ours at ``location``.
     """
     place = Location.parse(location) if isinstance(location, str) else location
     check_location(spark, place)
@@ -177,7 +178,7 @@ def _last_written(rows: pa.Table) -> dict[tuple[str, int], int]:
 
 def _row(topic: str, found: SharePartition, updated_at_us: int) -> dict[str, Any]:
     """STATE_COLUMNS but ``in_flight``, and those that say who wrote it."""
-    deadline_ms = next_deadline_ms(found)
+    deadline_ms, delayed = next_deadline_ms(found), waiting(found).delayed
     return {
         "group_id": found.key.group_id,
         "topic": topic,
@@ -186,8 +187,10 @@ def _row(topic: str, found: SharePartition, updated_at_us: int) -> dict[str, Any
         "start_offset": found.start_offset,
         "end_offset": found.end_offset,
         **{_PLACES[state]: offsets for state, offsets in offsets_by_state(found).items()},
+        "delayed": sum(offsets for _, offsets in delayed),
         "max_delivery_count": highest_delivery_count(found),
         "next_lock_deadline": deadline_ms * 1_000 if deadline_ms is not None else None,
+        "next_available": delayed[0][0] * 1_000 if delayed else None,
         "state_epoch": found.state_epoch,
         "snapshot_epoch": found.snapshot_epoch,
         "updated_at": updated_at_us,
@@ -258,8 +261,10 @@ _STATE_FIELDS: list[Any] = [
     ("acquired", pa.int64()),
     ("acknowledged", pa.int64()),
     ("archived", pa.int64()),
+    ("delayed", pa.int64()),
     ("max_delivery_count", pa.int32()),
     ("next_lock_deadline", _MICROS),
+    ("next_available", _MICROS),
     ("in_flight", pa.list_(_RANGE)),
     ("state_epoch", pa.int32()),
     ("snapshot_epoch", pa.int32()),

@@ -20,25 +20,26 @@ from share_spark.model.errors import StateError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 STATE_BATCHES = "array<struct<first_offset:bigint,last_offset:bigint,delivery_state:tinyint,delivery_count:smallint>>"
 ACQUIRED = (
     "array<struct<first_offset:bigint,last_offset:bigint,delivery_count:smallint,"
     "member_id:string,lock_deadline_ms:bigint>>"
 )
+DELAYS = "array<struct<first_offset:bigint,last_offset:bigint,lock_deadline_ms:bigint>>"
 DOUBTS = "array<struct<first_offset:bigint,last_offset:bigint,doubt:tinyint>>"
 ENDED = "array<struct<first_offset:bigint,last_offset:bigint,delivery_count:smallint,outcome:string>>"
 
 RECORD_COLUMNS = (
     "kind string, topic string, topic_id string, partition int, snapshot_epoch int, state_epoch int, "
     f"leader_epoch int, start_offset bigint, state_batches {STATE_BATCHES}, acquired {ACQUIRED}, doubts {DOUBTS}, "
-    f"ended {ENDED}"
+    f"delays {DELAYS}, ended {ENDED}"
 )
 """What a record says. ``state_batches`` is the KIP's form (R74) without Acquired; ``acquired`` and ``doubts`` are
 ours: the ranges with their member and lock deadline, by which counts stay exact, and those of either column that a
-crash has put in doubt. ``ended`` is for the audit alone, and empty unless history is kept. ``start_offset`` -1 in an
-update: not moved."""
+crash has put in doubt; so are ``delays``, the Available ranges that are not acquired before a time. ``ended`` is for
+the audit alone, and empty unless history is kept. ``start_offset`` -1 in an update: not moved."""
 
 STAMP_COLUMNS = (
     "writer_epoch bigint, run_id string, query_id string, batch_id bigint, at_ms bigint, written_at timestamp"
@@ -55,12 +56,13 @@ IN_FLIGHT = (
 
 STATE_COLUMNS = (
     "group_id string, topic string, topic_id string, partition int, start_offset bigint, end_offset bigint, "
-    "available bigint, acquired bigint, acknowledged bigint, archived bigint, max_delivery_count int, "
-    f"next_lock_deadline timestamp, in_flight {IN_FLIGHT}, state_epoch int, snapshot_epoch int, "
-    "writer_epoch bigint, as_of_batch bigint, updated_at timestamp"
+    "available bigint, acquired bigint, acknowledged bigint, archived bigint, delayed bigint, max_delivery_count int, "
+    f"next_lock_deadline timestamp, next_available timestamp, in_flight {IN_FLIGHT}, "
+    "state_epoch int, snapshot_epoch int, writer_epoch bigint, as_of_batch bigint, updated_at timestamp"
 )
-"""One row per share-partition: SPSO, SPEO (exclusive), how many offsets of the window are in which state, the
-ranges."""
+"""One row per share-partition: SPSO, SPEO (exclusive), how many offsets of the window are in which state, the ranges.
+``delayed``: how many of the available ones are not acquired before a time; ``next_available``: the first of these
+times."""
 
 LOG_TABLE = "share_state_log"
 STATE_TABLE = "share_partition_state"
@@ -127,9 +129,10 @@ def check_properties(table: str, properties: Mapping[str, str]) -> None:
     version = properties.get("share_spark.format.version")
     if version is None:
         raise StateError(f"state location holds something else: {table} is not a table of share_spark")
-    if int(version) > FORMAT_VERSION:
+    if int(version) != FORMAT_VERSION:
+        age = "a newer" if int(version) > FORMAT_VERSION else "an older"
         raise StateError(
-            f"{table} was written by a newer share_spark (format {version}, this one reads up to {FORMAT_VERSION})"
+            f"{table} was written by {age} share_spark (format {version}, this one reads {FORMAT_VERSION})"
         )
 
 

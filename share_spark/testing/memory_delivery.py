@@ -12,14 +12,16 @@ from numpy.typing import NDArray
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, ErrorRun, MemberTrace
 from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, ascending
 from share_spark.model.ids import TopicPartition
-from share_spark.model.requests import AcknowledgeType, Loss
+from share_spark.model.requests import AcknowledgeType, Loss, RetryDelay
 from share_spark.testing.memory import InMemoryTopicLog
+
+_NO_DELAY = -1
 
 _T = TypeVar("_T")
 
-Answer = AcknowledgeType | tuple[AcknowledgeType, str]
+Answer = AcknowledgeType | tuple[AcknowledgeType, str] | tuple[AcknowledgeType, str, int]
 RecordHandler = Callable[[str, int, int, int], Answer]
-"""(topic, partition, offset, delivery count) -> acknowledgement, perhaps with an error text."""
+"""(topic, partition, offset, delivery count) -> acknowledgement, perhaps with an error text, and a delay in ms."""
 
 
 class WorkerLostError(Exception):
@@ -81,11 +83,12 @@ class InMemoryDelivery:
             for offset in range(first, last + 1)
             if self.log.record(at, offset) is not None
         ]
-        ranges = np.array(_runs((offset, int(kind)) for offset, kind, _ in said), dtype=np.int64)
-        errors = [ErrorRun(*run) for run in _runs((offset, error) for offset, _, error in said) if run[2]]
-        return AcknowledgedSpan(at, AcknowledgedRanges(ranges.reshape(-1, 3)), errors)
+        ranges = np.array(_runs((offset, int(kind)) for offset, kind, _, _ in said), dtype=np.int64)
+        errors = [ErrorRun(*run) for run in _runs((offset, error) for offset, _, error, _ in said) if run[2]]
+        delays = [RetryDelay(*run) for run in _runs((offset, delay) for offset, *_, delay in said) if run[2] >= 0]
+        return AcknowledgedSpan(at, AcknowledgedRanges(ranges.reshape(-1, 3)), errors, delays)
 
-    def _answer(self, at: TopicPartition, offset: int, count: int) -> tuple[AcknowledgeType, str]:
+    def _answer(self, at: TopicPartition, offset: int, count: int) -> tuple[AcknowledgeType, str, int]:
         ledger = self.ledgers.setdefault(self._member_id, {})
         ledger[at, offset, count] = False
         try:
@@ -97,7 +100,9 @@ class InMemoryDelivery:
         except Exception as fault:  # noqa: BLE001 - whatever a handler raises is a release
             answer = AcknowledgeType.RELEASE, f"{type(fault).__name__}: {fault}"
         ledger[at, offset, count] = True
-        return answer if isinstance(answer, tuple) else (answer, "")
+        if not isinstance(answer, tuple):
+            return answer, "", _NO_DELAY
+        return answer if len(answer) == 3 else (*answer, _NO_DELAY)
 
 
 def _entered(ledger: Mapping[tuple[TopicPartition, int, int], bool]) -> dict[TopicPartition, NDArray[np.int64]]:

@@ -6,6 +6,7 @@ acquisitions by offset alone (``AcquireMode.EXACT``), and everything else.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVED = 0, 1, 2, 4
@@ -17,7 +18,7 @@ INVALID_REQUEST, INVALID_RECORD_STATE = "INVALID_REQUEST", "INVALID_RECORD_STATE
 
 @dataclass
 class OracleRecord:
-    """State of one offset in the window."""
+    """State of one offset in the window. ``deadline``: nobody acquires it before; of a member, or of a delay."""
 
     state: int
     count: int
@@ -36,7 +37,7 @@ class OracleRecord:
 
 @dataclass
 class PartitionOracle:
-    """SPSO, SPEO (exclusive) and a record per offset."""
+    """SPSO, SPEO (exclusive) and a record per offset. ``backoff``: the delay after so many deliveries."""
 
     max_count: int
     max_locks: int
@@ -44,6 +45,7 @@ class PartitionOracle:
     start: int = 0
     end: int = 0
     records: dict[int, OracleRecord] = field(default_factory=dict)
+    backoff: Callable[[int], int] = lambda _: 0
 
     def next_fetch_offset(self) -> int:
         """R36."""
@@ -62,7 +64,9 @@ class PartitionOracle:
                 self.records[offset] = OracleRecord(AVAILABLE, 0)
                 self.end = offset + 1
             record = self.records.get(offset)
-            if record is not None and record.state == AVAILABLE and record.doubt < max(searched, LOST_TWICE):
+            if record is None or (record.deadline is not None and record.deadline > now):
+                continue
+            if record.state == AVAILABLE and record.doubt < max(searched, LOST_TWICE):
                 record.state, record.count = ACQUIRED, record.count + 1
                 record.doubt = min(record.doubt, LOST_ONCE)
                 record.member, record.deadline = member, now + self.lock_ms
@@ -81,8 +85,10 @@ class PartitionOracle:
             record.member, record.deadline = member, now + self.lock_ms
         return [(offset, self.records[offset].count) for offset in piece]
 
-    def acknowledge(self, member: str, batches: list[tuple[int, int, list[int]]], now: int) -> str | None:
-        """R47-R53, and renewals (KIP-1222)."""
+    def acknowledge(
+        self, member: str, batches: list[tuple[int, int, list[int]]], now: int, delays: dict[int, int] | None = None
+    ) -> str | None:
+        """R47-R53, and renewals (KIP-1222). ``delays``: by offset, what the member asks for."""
         if not self.well_formed(batches):
             return INVALID_REQUEST
         ended: dict[int, int] = {}
@@ -92,7 +98,11 @@ class PartitionOracle:
                 return error
         for offset, kind in ended.items():
             state = {0: ARCHIVED, 1: ACKNOWLEDGED, 2: AVAILABLE, 3: ARCHIVED}[kind]
-            self.records[offset].end(state, self.max_count)
+            record = self.records[offset]
+            record.end(state, self.max_count)
+            delay = (delays or {}).get(offset, self.backoff(record.count))
+            if record.state == AVAILABLE and delay:
+                record.deadline = now + delay
         if ended:
             self.advance()
         return None
@@ -184,7 +194,7 @@ class PartitionOracle:
         self, now: int, *, lost: bool = False, traces: dict[str, dict[int, tuple[int, int]]] | None = None
     ) -> None:
         """``traces``: by member and offset, (delivery count, how it ended) of what was entered."""
-        held = ((o, r.deadline) for o, r in self.records.items())
+        held = ((o, r.deadline) for o, r in self.records.items() if r.state == ACQUIRED)
         due = [o for o, at in held if at is not None and at <= now]
         if lost:
             self.lose({o: self.traced(self.records[o], o, traces or {}) for o in due})
@@ -207,7 +217,7 @@ class PartitionOracle:
             return
         for at, record in list(self.records.items()):
             if at < offset and record.state == AVAILABLE:
-                record.state = ARCHIVED
+                record.state, record.deadline = ARCHIVED, None
         self.start = offset
         self.end = max(self.end, offset)
         self.forget()

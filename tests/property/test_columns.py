@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from share_spark.model.requests import (
     PartitionRequest,
     PartitionResponse,
     ReleaseMember,
+    RetryDelay,
     Trace,
     TracedRange,
     TruncateLog,
@@ -39,6 +41,7 @@ from share_spark.partition import (
     take_snapshot,
     waiting,
 )
+from share_spark.partition.backoff import NO_BACKOFF, Backoff, BackoffPolicy
 from share_spark.partition.columns import Columns, as_columns, between, total_offsets, up_to
 from share_spark.partition.runs import (
     below_offset,
@@ -73,7 +76,10 @@ def run_lists(draw: st.DrawFn, least: int = 0) -> tuple[InFlightBatch, ...]:
         owner: tuple[Any, Any] = (
             (draw(MEMBERS), draw(st.integers(1, 2))) if state is DeliveryState.ACQUIRED else (None, None)
         )
-        doubt = Doubt.NONE if state.is_final else draw(st.sampled_from([Doubt.NONE, Doubt.NONE, *list(Doubt)[:5]]))
+        if state is DeliveryState.AVAILABLE and draw(st.integers(0, 3)) == 0:  # delayed
+            owner = None, draw(st.integers(1, 2))
+        is_plain = state.is_final or (owner[0] is None and owner[1] is not None)
+        doubt = Doubt.NONE if is_plain else draw(st.sampled_from([Doubt.NONE, Doubt.NONE, *list(Doubt)[:5]]))
         found.append(InFlightBatch(first, at - 1, state, draw(st.integers(1, 2)), *owner, doubt))
     return tuple(found)
 
@@ -167,6 +173,7 @@ def answers_to_all(draw: st.DrawFn) -> tuple[AcknowledgementBatch, ...]:
     return tuple(AcknowledgementBatch(first + at, first + at, (kind,)) for at, kind in enumerate(types))
 
 
+DELAYS = st.just(()) | disjoint(RetryDelay, st.tuples(st.sampled_from([0, 3, 20])))
 REQUESTS: st.SearchStrategy[PartitionRequest] = st.one_of(
     st.builds(
         Acquire,
@@ -176,8 +183,8 @@ REQUESTS: st.SearchStrategy[PartitionRequest] = st.one_of(
         log_batches=st.just((LogBatch(0, 40),)) | disjoint(LogBatch, st.tuples(st.sampled_from([False] * 4 + [True]))),
         searched=st.sampled_from(list(Doubt)[:5]),
     ),
-    st.builds(Acknowledge, member_id=MEMBERS, batches=answers_to_all()),
-    st.builds(Acknowledge, member_id=MEMBERS, batches=ranges(AcknowledgementBatch, PLAIN_TYPES)),
+    st.builds(Acknowledge, member_id=MEMBERS, batches=answers_to_all(), delays=DELAYS),
+    st.builds(Acknowledge, member_id=MEMBERS, batches=ranges(AcknowledgementBatch, PLAIN_TYPES), delays=DELAYS),
     st.builds(Acknowledge, member_id=MEMBERS, batches=ranges(AcknowledgementBatch, TYPES)),
     st.builds(LoseAttempts, member_id=MEMBERS, ranges=disjoint(LostRange, LOSSES)),
     st.builds(ReleaseMember, member_id=MEMBERS, charged=st.booleans()),
@@ -194,6 +201,11 @@ REQUESTS: st.SearchStrategy[PartitionRequest] = st.one_of(
 )
 STEPS = st.lists(st.tuples(st.integers(0, 6), st.lists(REQUESTS, min_size=1, max_size=3)), max_size=12)
 LIMITS = PartitionLimits(max_delivery_count=3, max_record_locks=50, lock_duration_ms=10)
+BACKOFFS = [
+    NO_BACKOFF,
+    Backoff(policy=BackoffPolicy.FIXED, delay_ms=5),
+    Backoff(policy=BackoffPolicy.EXPONENTIAL, delay_ms=4, max_delay_ms=9, jitter=0.5),
+]
 
 Decided = tuple[ShareRecord | None, tuple[PartitionResponse, ...], SharePartition]
 
@@ -201,17 +213,18 @@ Decided = tuple[ShareRecord | None, tuple[PartitionResponse, ...], SharePartitio
 def in_columns(request: PartitionRequest) -> PartitionRequest:
     """With its ranges as columns."""
     if isinstance(request, Acknowledge) and request.batches:
-        return Acknowledge(member_id=request.member_id, batches=as_columns(request.batches))
+        delays = as_columns(request.delays) if request.delays else ()
+        return Acknowledge(member_id=request.member_id, batches=as_columns(request.batches), delays=delays)
     if isinstance(request, LoseAttempts) and request.ranges:
         return LoseAttempts(member_id=request.member_id, ranges=as_columns(request.ranges))
     return request
 
 
-def decided(steps: list[tuple[int, list[PartitionRequest]]]) -> list[Decided]:
+def decided(steps: list[tuple[int, list[PartitionRequest]]], backoff: Backoff) -> list[Decided]:
     state, now_ms, found = evolve(None, take_snapshot(SharePartition(key=KEY, start_offset=0))), 0, list[Decided]()
     for ms, requests in steps:
         now_ms += ms
-        decision = decide(state, requests, LIMITS, now_ms)
+        decision = decide(state, requests, replace(LIMITS, backoff=backoff), now_ms)
         state = state if decision.record is None else evolve(state, decision.record)
         check_invariants(state)
         found.append((decision.record, decision.responses, state))
@@ -219,14 +232,14 @@ def decided(steps: list[tuple[int, list[PartitionRequest]]]) -> list[Decided]:
 
 
 @settings(max_examples=500, deadline=None)
-@given(STEPS)
+@given(STEPS, st.sampled_from(BACKOFFS))
 def test_the_same_requests_lead_to_the_same_records_answers_and_states(
-    steps: list[tuple[int, list[PartitionRequest]]],
+    steps: list[tuple[int, list[PartitionRequest]]], backoff: Backoff
 ) -> None:
     with columns_from(NEVER):
-        expected = decided(steps)
+        expected = decided(steps, backoff)
     with columns_from(ALWAYS):
-        found = decided([(ms, [in_columns(request) for request in requests]) for ms, requests in steps])
+        found = decided([(ms, [in_columns(request) for request in requests]) for ms, requests in steps], backoff)
         assert found == expected
         assert [(waiting(state), deadlines_ms(state)) for _, _, state in found] == [
             (waiting(state), deadlines_ms(state)) for _, _, state in expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from share_spark.model.errors import ErrorCode
 from share_spark.model.records import Doubt
-from share_spark.model.requests import AcquiredRange, AcquireMode, LoseAttempts, Loss, Trace, TracedRange
+from share_spark.model.requests import AcquiredRange, AcquireMode, LoseAttempts, Loss, RetryDelay, Trace, TracedRange
 from share_spark.partition import (
     PartitionLimits,
     from_kip,
@@ -21,7 +22,9 @@ from share_spark.partition import (
     next_fetch_offset,
     restore,
     take_snapshot,
+    waiting,
 )
+from share_spark.partition.backoff import Backoff, BackoffPolicy
 from tests.property.oracle import ACQUIRED, AVAILABLE, FINAL, PartitionOracle
 from tests.support.share_partition import KEY, Partition
 from tests.support.window_forms import ALWAYS, NEVER, columns_from
@@ -30,6 +33,12 @@ MEMBERS = st.sampled_from(["a", "b"])
 OFFSETS = st.integers(0, 24)
 SEARCHED = [Doubt.LOST_TWICE, Doubt.LOST_IN_PIECE, Doubt.ACCUSED]
 LOSSES = st.sampled_from(list(Loss))
+BACKOFFS = {
+    BackoffPolicy.NONE: lambda _: 0,
+    BackoffPolicy.FIXED: lambda _: 5,
+    BackoffPolicy.EXPONENTIAL: lambda count: 5 if count == 1 else 8,
+}
+DELAYS = st.dictionaries(OFFSETS, st.sampled_from([0, 3, 20]), max_size=4)
 TYPES = st.integers(-1, 5) | st.integers(1, 2)
 
 
@@ -49,13 +58,24 @@ def offsets_of(ranges: tuple[AcquiredRange, ...]) -> list[tuple[int, int]]:
 class LeaderAgainstOracle(RuleBasedStateMachine):
     """Both get the same requests; after each, every offset must agree."""
 
-    @initialize(limit=st.integers(1, 3), locks=st.integers(3, 30), start=st.integers(0, 5), columns=st.booleans())
-    def begin(self, limit: int, locks: int, start: int, columns: bool) -> None:
+    @initialize(
+        limit=st.integers(1, 3),
+        locks=st.integers(3, 30),
+        start=st.integers(0, 5),
+        columns=st.booleans(),
+        policy=st.sampled_from(BackoffPolicy),
+    )
+    def begin(self, limit: int, locks: int, start: int, columns: bool, policy: BackoffPolicy) -> None:
         self.window_form = ExitStack()
         self.window_form.enter_context(columns_from(ALWAYS if columns else NEVER))
-        limits = PartitionLimits(max_delivery_count=limit, max_record_locks=locks, lock_duration_ms=10)
+        limits = PartitionLimits(
+            max_delivery_count=limit,
+            max_record_locks=locks,
+            lock_duration_ms=10,
+            backoff=Backoff(policy=policy, delay_ms=5, max_delay_ms=8),
+        )
         self.leader = Partition(start=start, limits=limits)
-        self.oracle = PartitionOracle(limit, locks, 10, start=start, end=start)
+        self.oracle = PartitionOracle(limit, locks, 10, start=start, end=start, backoff=BACKOFFS[policy])
         self.finished: dict[int, int] = {}
         self.highest_start = start
 
@@ -67,24 +87,27 @@ class LeaderAgainstOracle(RuleBasedStateMachine):
         got = self.leader.fetch(member, *log, most=most, mode=AcquireMode.EXACT, searched=searched)
         assert offsets_of(tuple(AcquiredRange(*found) for found in got)) == expected
 
-    @rule(member=MEMBERS, batches=st.lists(ack_batch(), max_size=4), tidy=st.booleans())
-    def acknowledge(self, member: str, batches: list[tuple[int, int, tuple[int, ...]]], tidy: bool) -> None:
+    @rule(member=MEMBERS, batches=st.lists(ack_batch(), max_size=4), tidy=st.booleans(), asked=DELAYS)
+    def acknowledge(
+        self, member: str, batches: list[tuple[int, int, tuple[int, ...]]], tidy: bool, asked: dict[int, int]
+    ) -> None:
         if tidy:
             batches = sorted(batches)
         plain = [(first, last, list(types)) for first, last, types in batches]
-        expected = self.oracle.acknowledge(member, plain, self.leader.now_ms)
-        error = self.leader.ack(member, *batches)
+        expected = self.oracle.acknowledge(member, plain, self.leader.now_ms, asked)
+        delays = tuple(RetryDelay(offset, offset, ms) for offset, ms in sorted(asked.items()))
+        error = self.leader.ack(member, *batches, delays=delays)
         assert (None if error is ErrorCode.NONE else error.name) == expected
 
-    @rule(member=MEMBERS, data=st.data(), kind=st.integers(0, 4))
-    def acknowledge_something_held(self, member: str, data: st.DataObject, kind: int) -> None:
+    @rule(member=MEMBERS, data=st.data(), kind=st.integers(0, 4), asked=DELAYS)
+    def acknowledge_something_held(self, member: str, data: st.DataObject, kind: int, asked: dict[int, int]) -> None:
         held = [o for o, r in self.oracle.records.items() if r.member == member]
         if held:
             first = data.draw(st.sampled_from(sorted(held)))
             last = first
             while last + 1 in held and data.draw(st.booleans()):
                 last += 1
-            self.acknowledge(member, [(first, last, (kind,))], True)
+            self.acknowledge(member, [(first, last, (kind,))], True, asked)
 
     @rule(member=MEMBERS)
     def release(self, member: str) -> None:
@@ -156,8 +179,10 @@ class LeaderAgainstOracle(RuleBasedStateMachine):
         assert next_fetch_offset(state) == self.oracle.next_fetch_offset()
         available = any(r.state == AVAILABLE for r in self.oracle.records.values())
         assert has_available(state) == available
-        deadlines = [r.deadline for r in self.oracle.records.values() if r.deadline is not None]
-        assert next_deadline_ms(state) == min(deadlines, default=None)
+        locked = [r for r in self.oracle.records.values() if r.deadline is not None]
+        assert next_deadline_ms(state) == min((r.deadline for r in locked if r.state == ACQUIRED), default=None)
+        delayed = Counter(r.deadline for r in locked if r.state == AVAILABLE)
+        assert waiting(state).delayed == tuple(sorted(delayed.items()))
 
     @invariant()
     def recovery_gives_the_live_state(self) -> None:

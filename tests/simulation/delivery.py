@@ -14,7 +14,7 @@ from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Deli
 from share_spark.model.errors import HandlerError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.records import Doubt
-from share_spark.model.requests import Loss
+from share_spark.model.requests import Loss, RetryDelay
 from tests.simulation.facts import ACCEPT, DIED_AMONG_OTHERS, DONE, GAP, REJECT, RELEASE, At, Course, Said, demand
 from tests.simulation.processes import Death
 
@@ -220,7 +220,9 @@ class Run:
             return
         if kind == "hang":
             world.time_ms += world.rng.randint(1, world.limits.lock_duration_ms)
-        self.said[one] = Said(REJECT if kind == "reject" else RELEASE, f"{kind} {count} of {one[1]}")
+        text = f"{kind} {count} of {one[1]}"
+        delay_ms = world.scenario.asked_ms(one[1] + count) if kind == "release" else None
+        self.said[one] = Said(REJECT, text) if kind == "reject" else Said(RELEASE, text, delay_ms)
 
     def _worker_died(self, task: Task) -> None:
         """Its task is repeated, reads the ledger, and goes on after what was in the handler. What that worker had
@@ -276,4 +278,6 @@ def _span(at: TopicPartition, said: dict[At, Said], *, is_broken: bool) -> Ackno
     left_out = Loss.NOT_ENTERED if is_broken else GAP
     rows = sorted((one[1], answer) for one, answer in said.items() if one[0] == at and answer.kind != left_out)
     ranges = np.array([(offset, offset, answer.kind) for offset, answer in rows], np.int64).reshape(-1, 3)
-    return AcknowledgedSpan(at, ranges, [(offset, offset, answer.error) for offset, answer in rows if answer.error])
+    delays = [RetryDelay(offset, offset, answer.delay_ms) for offset, answer in rows if answer.delay_ms is not None]
+    errors = [(offset, offset, answer.error) for offset, answer in rows if answer.error]
+    return AcknowledgedSpan(at, ranges, errors, delays)

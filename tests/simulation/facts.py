@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from share_spark.model.ids import LogEnds, TopicPartition
 from share_spark.model.records import DeliveryState, Doubt
 from share_spark.model.requests import AcknowledgeType
+from share_spark.partition.backoff import Backoff
 from share_spark.testing.memory_output import InMemoryDeadLetterTable
 
 At = tuple[TopicPartition, int]
@@ -45,10 +46,12 @@ class Cell(NamedTuple):
 
 
 class Said(NamedTuple):
-    """An answer about one record: acknowledge type or ``Loss``, and the text that came with it."""
+    """An answer about one record: acknowledge type or ``Loss``, the text that came with it, and the delay that it asks
+    for."""
 
     kind: int
     error: str | None
+    delay_ms: int | None = None
 
 
 DONE, DIED_AMONG_OTHERS = "done", "died among others"
@@ -120,7 +123,8 @@ class Decided:
 class Books:
     """What is known of all records.
 
-    ``acquisitions``: the last attempt at each. ``deliveries``: the last attempts of each member. ``entered``: how often
+    ``backoff``: how long a released record waits. ``acquisitions``: the last attempt at each. ``deliveries``: the last
+    attempts of each member. ``entered``: how often
     a handler was entered with a record. ``overcharged``: how often a lost machine has cost it an attempt that was not
     made. ``fates``: of every record that is finished. ``in_sink``: answers that a commit of the sink has decided, with
     the version that acquired. ``suspicions``: how many deaths a record may have caused, for all that is known.
@@ -134,6 +138,7 @@ class Books:
     """
 
     limit: int
+    backoff: Backoff
     letters: InMemoryDeadLetterTable
     acquisitions: dict[At, Acquisition] = field(default_factory=dict)
     deliveries: dict[str, dict[At, Acquisition]] = field(default_factory=dict)

@@ -76,8 +76,10 @@ def _cells(batches: tuple[InFlightBatch, ...]) -> dict[int, Cell]:
     return {offset: Cell(*run[2:]) for run in batches for offset in range(run.first_offset, run.last_offset + 1)}
 
 
-def _is_free(settled: Cell | Fate | None) -> bool:
-    return settled is None or (isinstance(settled, Cell) and settled.state is AVAILABLE)
+def _is_free(settled: Cell | Fate | None, now_ms: int) -> bool:
+    if not isinstance(settled, Cell):
+        return settled is None
+    return settled.state is AVAILABLE and (settled.deadline_ms is None or settled.deadline_ms <= now_ms)
 
 
 class Taken(NamedTuple):
@@ -180,8 +182,9 @@ class Ledger(Books):
             one = (at, offset)
             was, cell = before.cells.get(offset), after.cells.get(offset)
             demand(cell is not None or offset < after.start, one, "has vanished:", was)
-            settled = Settled(self, one, decided, before.start).settle(was)
-            if cell is not None and cell.state is ACQUIRED and (cell != was or _is_free(settled)):
+            until_ms = cell.deadline_ms if cell is not None and cell.state is AVAILABLE else None
+            settled = Settled(self, one, decided, before.start, until_ms).settle(was)
+            if cell is not None and cell.state is ACQUIRED and (cell != was or _is_free(settled, decided.now_ms)):
                 taken.append(self._taken(one, was, cell, settled, decided))
                 demand(offset < after.start + self.max_locks, one, "is past the window from", after.start)
             else:
@@ -190,7 +193,7 @@ class Ledger(Books):
         return taken
 
     def _taken(self, one: At, was: Cell | None, cell: Cell, settled: Cell | Fate | None, decided: Decided) -> Taken:
-        demand(_is_free(settled), one, "acquired out of", was)
+        demand(_is_free(settled, decided.now_ms), one, "acquired out of", was, "at", decided.now_ms)
         assert not isinstance(settled, Fate)
         count = (settled.count if settled else 0) + 1
         expected = (ACQUIRED, count, decided.member_id, decided.now_ms + self.lock_ms)

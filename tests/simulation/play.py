@@ -33,17 +33,14 @@ class SimulatedWorld:
         self.seed, self.rng = seed, Random(seed)
         self.scenario: Scenario = draw(self.rng)
         config = self.scenario.config
-        self.limits = PartitionLimits(
-            max_delivery_count=config.max_delivery_count,
-            max_record_locks=config.max_record_locks,
-            lock_duration_ms=config.lock_duration_ms,
-        )
+        self.limits = PartitionLimits.of(config)
         self.letters, self.output = InMemoryDeadLetterTable(), InMemoryOutputTable()
         self.ledger = Ledger(
             letters=self.letters,
             group_id=GROUP,
             lock_ms=config.lock_duration_ms,
             limit=config.max_delivery_count,
+            backoff=self.limits.backoff,
             max_locks=config.max_record_locks,
             max_records=config.max_records_per_trigger,
         )

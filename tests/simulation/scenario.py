@@ -49,6 +49,7 @@ class Scenario:
     several records at once. ``slow_ms``: what a call takes. ``is_supervised``: an engine that ends by a fault is
     started again at once. ``truncation_rate``: of the log, among what else may happen in a turn. ``compaction_weight``:
     of a compaction that begins, likewise. ``targetless_rate``: how many engines have no dead-letter target.
+    ``asks_delays``: handlers say when they want to have a record again.
     """
 
     config: GroupConfig
@@ -71,6 +72,11 @@ class Scenario:
     truncation_rate: float
     compaction_weight: float
     targetless_rate: float
+    asks_delays: bool = False
+
+    def asked_ms(self, number: int) -> int | None:
+        """The delay that a handler asks for with one of its releases."""
+        return (None, 0, 500, 20_000)[number % 4] if self.asks_delays else None
 
     def behaviour(self, rng: Random) -> Behaviour:
         """What becomes of one more record."""
@@ -82,7 +88,7 @@ class Scenario:
 
 def draw(rng: Random) -> Scenario:
     """A quarter of all scenarios have no deaths, a quarter no sleepers, and so on: faults hide each other."""
-    return Scenario(
+    found = Scenario(
         config=_config(rng),
         partitions=_partitions(rng),
         steps=rng.choice([20, 50, 100, 150]),
@@ -104,6 +110,20 @@ def draw(rng: Random) -> Scenario:
         compaction_weight=rng.choice([0.0, 0.0, 0.1, 0.5]),
         targetless_rate=rng.choice([0.0, 0.0, 0.3]),
     )
+    return _with_delays(found, Random(f"{found.steps} {found.burst} {rng.getstate()[1][:3]}"))
+
+
+def _with_delays(found: Scenario, rng: Random) -> Scenario:
+    """In half of the scenarios released records are not delivered again at once. Drawn by themselves, so that the
+    plays of all others stay what they are."""
+    config = replace(
+        found.config,
+        backoff_policy=rng.choice(["none", "none", "none", "fixed", "exponential"]),
+        backoff_ms=rng.choice([1, 700, 5_000]),
+        backoff_max_ms=rng.choice([2_000, 20_000]),
+        backoff_jitter=rng.choice([0.0, 0.3, 1.0]),
+    )
+    return replace(found, config=config, asks_delays=rng.random() < 0.2)
 
 
 def _partitions(rng: Random) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from share_spark.model.records import Doubt
 from share_spark.model.requests import Loss
+from share_spark.partition.backoff import Backoff
 from tests.simulation.facts import (
     ACCEPT,
     AVAILABLE,
@@ -37,6 +38,18 @@ _DEEPER = {
 }
 
 
+def delays_after(backoff: Backoff, count: int) -> tuple[int, int]:
+    """The shortest and the longest that a record may wait after so many deliveries."""
+    if backoff.policy == "none":
+        return 0, 0
+    factor = 2 ** (count - 1) if backoff.policy == "exponential" else 1
+    middle_ms = min(backoff.delay_ms * factor, backoff.max_delay_ms)
+    spread_ms = round(middle_ms * backoff.jitter)
+    return max(middle_ms - spread_ms - 1, 0) if spread_ms else middle_ms, min(
+        middle_ms + spread_ms + 1, backoff.max_delay_ms
+    )
+
+
 def loss_of(one: At, delivery: Mapping[At, Course]) -> Loss:
     """How the attempt at ``one`` has ended if the engine of ``delivery`` is dead, and its ledgers show it."""
     course = delivery[one]
@@ -54,12 +67,14 @@ def loss_of(one: At, delivery: Mapping[At, Course]) -> Loss:
 @dataclass(slots=True)
 class Settled:
     """Of one record. ``start``: the SPSO before; an attempt below it goes on where the log start was higher once, also
-    where an unclean leader election has moved that back since."""
+    where an unclean leader election has moved that back since. ``until_ms``: before which it is not acquired, by the
+    commit that is judged."""
 
     books: Books
     one: At
     decided: Decided
     start: int
+    until_ms: int | None = None
 
     def settle(self, was: Cell | None) -> Cell | Fate | None:
         """None: never acquired. A Cell: stays, or is Available now. A Fate: finished."""
@@ -105,7 +120,17 @@ class Settled:
             return Fate("gap")
         if was.count >= self.books.limit:
             return Fate("delivery limit reached", was.count, said.error, self._is_below())
-        return Fate("log start") if self._is_below() else _available(was.count, Doubt.NONE)
+        return Fate("log start") if self._is_below() else self._released(was.count, said)
+
+    def _released(self, count: int, said: Said) -> Cell:
+        """What the handler asks for, exactly, else within what the group's settings say."""
+        least_ms = most_ms = said.delay_ms or 0
+        if said.delay_ms is None:
+            least_ms, most_ms = delays_after(self.books.backoff, count)
+        now_ms, until_ms = self.decided.now_ms, self.until_ms
+        if until_ms is None or not least_ms <= until_ms - now_ms <= most_ms:
+            until_ms = now_ms + least_ms if least_ms else None
+        return Cell(AVAILABLE, count, None, until_ms, Doubt.NONE)
 
     def _lost(self, was: Cell, loss: Loss, error: str | None) -> Cell | Fate:
         """Not acknowledged. The limit archives only what was the only one in a handler, and accused of it before."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from share_spark.engine.micro_batch import EngineTime
+from share_spark.engine.pending import PendingAcknowledgements
 from share_spark.engine.planning import Search
 from share_spark.engine.ports import Claim, CommittedOutput
 from share_spark.model.errors import FencedError
@@ -78,6 +79,14 @@ def zombies_count(patch: pytest.MonkeyPatch) -> None:
 def locks_end_early(patch: pytest.MonkeyPatch) -> None:
     expire = HANDLERS[ExpireLocks]
     patch.setitem(HANDLERS, ExpireLocks, lambda draft, request, limits, _: expire(draft, request, limits, 2**62))
+
+
+def delays_are_not_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(acquire, "is_locked", lambda *_: False)
+
+
+def delays_are_forgotten_with_the_engine(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PendingAcknowledgements, "delays", {})
 
 
 def failed_appends_are_taken_as_not_done(patch: pytest.MonkeyPatch) -> None:
@@ -155,7 +164,7 @@ def suspects_run_with_everybody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(acquire, "_exact_ranges", _all_available)
 
 
-def _all_available(draft: Draft, request: Acquire, _limits: object) -> Iterator[tuple[int, int, int, Doubt]]:
+def _all_available(draft: Draft, request: Acquire, *_: object) -> Iterator[tuple[int, int, int, Doubt]]:
     for run in draft.runs:
         if run.delivery_state is DeliveryState.AVAILABLE and run.first_offset >= draft.start:
             yield run.first_offset, run.last_offset, run.delivery_count, Doubt.NONE
@@ -267,6 +276,8 @@ the plays have changed, the search goes on from them."""
         (never_fenced, "though it has seen that"),
         (zombies_count, "snapshot epoch goes back"),
         (locks_end_early, "should be Cell(state=<DeliveryState.ACQUIRED"),
+        (delays_are_not_kept, "acquired out of"),
+        (delays_are_forgotten_with_the_engine, "should be Cell(state=<DeliveryState.AVAILABLE"),
         (failed_appends_are_taken_as_not_done, ""),
         (crashes_archive_all_that_was_in_flight, "should be Cell(state=<DeliveryState.AVAILABLE"),
         (what_was_not_entered_is_charged, "should be Cell(state=<DeliveryState.AVAILABLE"),

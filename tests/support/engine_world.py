@@ -78,11 +78,7 @@ class InMemoryGroup:
 
     @property
     def limits(self) -> PartitionLimits:
-        return PartitionLimits(
-            max_delivery_count=self.config.max_delivery_count,
-            max_record_locks=self.config.max_record_locks,
-            lock_duration_ms=self.config.lock_duration_ms,
-        )
+        return PartitionLimits.of(self.config)
 
     def produce(self, records: int, partition: int = 0) -> None:
         self.topics.append(at(partition), [MemoryRecord(self.clock())] * records)

@@ -17,6 +17,7 @@ from share_spark.model.requests import (
     PartitionRequest,
     PartitionResponse,
     ReleaseMember,
+    RetryDelay,
     Trace,
     TruncateLog,
 )
@@ -80,18 +81,28 @@ class Partition:
         )
         return [tuple(found) for found in self.ask(request).acquired]
 
-    def ack(self, member: str, *batches: tuple[int, int, int | tuple[int, ...]], renew: bool = True) -> ErrorCode:
+    def ack(
+        self,
+        member: str,
+        *batches: tuple[int, int, int | tuple[int, ...]],
+        renew: bool = True,
+        delays: tuple[RetryDelay, ...] = (),
+    ) -> ErrorCode:
         """The error of acknowledging (first, last, type or types)."""
-        return self.answer(member, *batches, renew=renew).error
+        return self.answer(member, *batches, renew=renew, delays=delays).error
 
     def answer(
-        self, member: str, *batches: tuple[int, int, int | tuple[int, ...]], renew: bool = True
+        self,
+        member: str,
+        *batches: tuple[int, int, int | tuple[int, ...]],
+        renew: bool = True,
+        delays: tuple[RetryDelay, ...] = (),
     ) -> PartitionResponse:
         acknowledged = tuple(
             AcknowledgementBatch(first, last, types if isinstance(types, tuple) else (types,))
             for first, last, types in batches
         )
-        return self.ask(Acknowledge(member_id=member, batches=acknowledged, is_renew_ack=renew))
+        return self.ask(Acknowledge(member_id=member, batches=acknowledged, is_renew_ack=renew, delays=delays))
 
     def release(self, member: str) -> PartitionResponse:
         return self.ask(ReleaseMember(member_id=member))

@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from share_spark.engine.step import EndedAttempt, PartitionInput, ended_attempts, step
+from share_spark.engine.attempts import EndedAttempt, ended_attempts
+from share_spark.engine.step import PartitionInput, step
 from share_spark.model.errors import DeadLetterError, StateError, TopicUnreachableError
 from share_spark.model.ids import BatchStamp
 from share_spark.partition import PartitionLimits

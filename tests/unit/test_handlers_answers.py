@@ -9,8 +9,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from share_spark.handlers.acknowledgement import ERROR_TEXT_LIMIT, Ack, Answers, batch_answers, single_answer
-from share_spark.model.errors import HandlerError
+from share_spark.handlers.acknowledgement import ERROR_TEXT_LIMIT, Ack, Acknowledgement, Answers, single_answer
+from share_spark.handlers.batch_answers import batch_answers
+from share_spark.model.errors import ConfigError, HandlerError
 from share_spark.model.requests import AcknowledgeType
 
 ACCEPT, RELEASE, REJECT = Ack
@@ -32,17 +33,62 @@ def test_the_numbers_are_the_protocols() -> None:
 @pytest.mark.parametrize(
     ("value", "answer"),
     [
-        (Ack.ACCEPT, (1, None)),
-        (Ack.release("later"), (2, "later")),
-        (Ack.reject("bad"), (3, "bad")),
-        (2, (2, None)),
-        (np.int64(3), (3, None)),
-        ("accept", (1, None)),
-        ("REJECT", (3, None)),
+        (Ack.ACCEPT, (1, None, None)),
+        (Ack.release("later"), (2, "later", None)),
+        (Ack.reject("bad"), (3, "bad", None)),
+        (Ack.release(delay=1.5), (2, None, 1_500)),
+        (Ack.release("later", delay="10m"), (2, "later", 600_000)),
+        (Ack.release(delay=0), (2, None, 0)),
+        (Acknowledgement(Ack.REJECT, "bad", 5), (3, "bad", None)),
+        (2, (2, None, None)),
+        (np.int64(3), (3, None, None)),
+        ("accept", (1, None, None)),
+        ("REJECT", (3, None, None)),
     ],
 )
-def test_single_answers(value: object, answer: tuple[int, str | None]) -> None:
+def test_single_answers(value: object, answer: tuple[int, str | None, int | None]) -> None:
     assert single_answer(value) == answer
+
+
+@pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), "soon", "31d", None.__class__])
+def test_what_is_no_delay(delay: Any) -> None:
+    with pytest.raises(ConfigError, match=r"delay|duration"):
+        Ack.release(delay=delay)
+
+
+def test_a_delay_that_was_not_made_by_release_is_checked_as_well() -> None:
+    with pytest.raises(HandlerError, match="delay_ms of -1, not 0 to 30 days"):
+        single_answer(Acknowledgement(Ack.RELEASE, None, -1))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [Ack.release(delay=0.5), ACCEPT, RELEASE, Ack.release("x", delay="7ms")],
+        pa.table({"ack": [2, 1, 2, 2], "delay_ms": [500, 9, None, 7]}),
+        pd.DataFrame({"ack": [2, 1, 2, 2], "delay_ms": [500, 9, None, 7]}),
+    ],
+    ids=lambda answer: type(answer).__name__,
+)
+def test_delays_of_a_batch_are_those_of_its_releases(answer: Any) -> None:
+    assert batch_answers(answer, 4).delays() == {0: 500, 3: 7}
+
+
+def test_one_delay_for_a_batch_and_none() -> None:
+    assert batch_answers(Ack.release(delay=2), 2).delays() == {0: 2_000, 1: 2_000}
+    assert batch_answers(pa.table({"ack": [2, 2], "delay_ms": pa.nulls(2)}), 2).delays() == {}
+    assert batch_answers([2, 2], 2).delays_ms is None
+
+
+def test_a_row_with_a_delay_that_is_none_is_released_without() -> None:
+    answers = batch_answers(pa.table({"ack": [1, 2, 2, 2], "delay_ms": [-1, 10, None, -5]}), 4)
+    assert (answers.codes.tolist(), answers.delays(), answers.misfits) == ([1, 2, 2, 2], {1: 10}, 1)
+    assert answers.errors() == {3: "answered with a delay_ms of -5, not 0 to 30 days"}
+
+
+def test_delays_of_parts_that_have_some_and_none() -> None:
+    parts = [Answers.same(2, Ack.RELEASE), Answers.same(1, Ack.RELEASE, None, 5)]
+    assert Answers.concatenated(parts).delays() == {2: 5}
 
 
 @pytest.mark.parametrize("value", [True, 0, 4, "maybe", 1.0, object(), None])
@@ -112,6 +158,7 @@ def test_no_errors_at_all() -> None:
         (pd.Series([1, "accept"], dtype=object), "column ack of mixed types"),
         (pa.table({"value": [1, 2]}), "a table without a column ack \\(it has value\\)"),
         (pa.table({"ack": [1, 2], "error": [1, 2]}), "column error of type int64, not string"),
+        (pa.table({"ack": [1, 2], "delay_ms": ["1s", "2s"]}), "column delay_ms of type string, not whole numbers"),
         ("accept", "returned 'accept', not one acknowledgement per row"),
         ({"ack": [1, 2]}, "not one acknowledgement per row"),
     ],

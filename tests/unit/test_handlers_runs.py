@@ -53,7 +53,8 @@ def orders(*offsets: int) -> pa.RecordBatch:
 
 
 def rows(batch: pa.RecordBatch) -> list[Row]:
-    return [tuple(row.values()) for row in batch.to_pylist()]  # type: ignore[misc]
+    """Without the delay."""
+    return [tuple(row.values())[:6] for row in batch.to_pylist()]  # type: ignore[misc]
 
 
 def logged(*parts: tuple[pa.RecordBatch, Answers]) -> list[Row]:
@@ -88,6 +89,19 @@ def test_another_answer_or_error_ends_a_run() -> None:
     ]
 
 
+def test_another_delay_ends_a_run_and_comes_to_the_driver_with_the_release_it_is_of() -> None:
+    log = RunLog()
+    log.add(orders(0, 1, 2, 3, 4), Answers.listed([2, 2, 2, 2, 1], {}, {0: 500, 1: 500, 2: 0, 4: 9}))
+    assert [tuple(row.values())[2:] for row in log.batch().to_pylist()] == [
+        (0, 1, 2, None, 500),
+        (2, 2, 2, None, 0),
+        (3, 3, 2, None, None),
+        (4, 4, 1, None, None),
+    ]
+    (span,) = decoded(table(log.batch()), read_once).partitions.values()
+    assert span.delays == ((0, 1, 500), (2, 2, 0))
+
+
 def test_interleaved_partitions_and_topics() -> None:
     mixed = keys(("a", 0, 1), ("a", 1, 2), ("a", 0, 2), ("b", 0, 3), ("a", 1, 3))
     assert logged(accepted(mixed)) == [("a", 0, 1, 2, 1, None), ("a", 1, 2, 3, 1, None), ("b", 0, 3, 3, 1, None)]
@@ -119,7 +133,7 @@ def table(*sent: Row | pa.RecordBatch) -> pa.Table:
     batches = [
         one
         if isinstance(one, pa.RecordBatch)
-        else pa.RecordBatch.from_pylist([dict(zip(RUN_SCHEMA.names, one, strict=True))], RUN_SCHEMA)
+        else pa.RecordBatch.from_pylist([dict(zip(RUN_SCHEMA.names, (*one, None), strict=False))], RUN_SCHEMA)
         for one in sent
     ]
     return pa.Table.from_batches(batches, RUN_SCHEMA)
@@ -275,6 +289,14 @@ def test_a_task_that_is_run_again_calls_nothing_twice() -> None:
     place = LedgerPlace(group="test", member_id=uuid.uuid4().hex)
     first = task(lambda _: [1, 2, 3], batch_of(3), place=place)
     assert task(lambda _: 1 / 0, batch_of(3), place=place) == first
+
+
+def test_a_repeat_of_a_task_reports_the_delays_of_the_first_run() -> None:
+    place = LedgerPlace(group="test", member_id=uuid.uuid4().hex)
+    answers = pa.table({"ack": [2, 2, 1], "delay_ms": [500, None, None]})
+    handler = as_handler(arrow_handler(lambda _: answers))
+    first, repeat = (pa.Table.from_batches(sent(handler, batch_of(3), place=place)) for _ in range(2))
+    assert first.column("delay_ms").to_pylist() == repeat.column("delay_ms").to_pylist() == [500, None, None]
 
 
 def price(batch: pa.RecordBatch) -> pa.Table:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_spark.engine.step import PartitionInput, ended_attempts, step
+from share_spark.engine.attempts import ended_attempts
+from share_spark.engine.step import PartitionInput, step
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import DeliveryState, Doubt, InFlightBatch, ShareRecord, ShareSnapshot, ShareUpdate
 from share_spark.partition import PartitionLimits, evolve
@@ -23,7 +24,7 @@ COUNTS = st.integers(0, 2**15 - 1)
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[InFlightBatch, ...]:
-    """Ascending, disjoint ranges; an Acquired one has an owner and a deadline."""
+    """Ascending, disjoint ranges; an Acquired one has an owner and a deadline, an Available one may be delayed."""
     found, at = [], draw(st.integers(0, 2**62))
     for _ in range(draw(st.integers(0, 5))):
         first = at + draw(st.integers(0, 3))
@@ -31,6 +32,8 @@ def batches(draw: st.DrawFn) -> tuple[InFlightBatch, ...]:
         state = draw(st.sampled_from(DeliveryState))
         held = state is DeliveryState.ACQUIRED
         member_id, deadline_ms = (draw(st.text(max_size=5)), draw(st.integers(0, 2**62))) if held else (None, None)
+        if state is DeliveryState.AVAILABLE:
+            deadline_ms = draw(st.none() | st.integers(0, 2**62))
         doubt = Doubt.NONE if state.is_final else draw(st.sampled_from(Doubt))
         found.append(InFlightBatch(first, last, state, draw(COUNTS), member_id, deadline_ms, doubt))
         at = last + 1

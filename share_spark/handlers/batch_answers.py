@@ -1,0 +1,211 @@
+"""What a batch handler returned, as ``Answers``. Columns are judged as columns; a Python loop over records runs only
+where the handler itself answered with a list of mixed things.
+
+Pure: no Spark, no handler is called here. pandas is never imported (a Series is known by its methods), so that a worker
+whose handler does not use it does not load it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from share_spark.handlers.acknowledgement import (
+    ACK_BY_NAME,
+    CHOICES,
+    NO_DELAY,
+    Ack,
+    Acknowledgement,
+    Answers,
+    Codes,
+    DelaysMs,
+    ErrorIds,
+    error_text,
+    not_an_answer,
+    shown,
+    single_answer,
+)
+from share_spark.model.config import MOST_DELAY_MS
+from share_spark.model.errors import HandlerError
+
+
+def batch_answers(answer: Any, rows: int) -> Answers:
+    """What a batch handler returned, for a batch of ``rows`` records, without output columns.
+
+    A table or frame with a column ``ack`` (and perhaps ``error``, and ``delay_ms`` of released records), one answer per
+    row as list, tuple or array of any kind, or one Ack for the whole batch. A row whose answer is none (a null, an
+    unknown number or name) is released. Raises HandlerError: nothing, another length, no such column, a column of
+    another type.
+    """
+    if answer is None:
+        raise HandlerError("returned nothing: a batch handler returns one acknowledgement per row")
+    if isinstance(answer, Acknowledgement | Ack):
+        return Answers.same(rows, *single_answer(answer))
+    if (columns := table_columns(answer)) is not None:
+        if "ack" not in columns:
+            raise HandlerError(f"returned a table without a column ack (it has {', '.join(columns)})")
+        return column_answers({name: column_of(answer, name) for name in ANSWER_COLUMNS if name in columns}, rows)
+    if isinstance(answer, list | tuple):
+        return _list_answers(answer, rows)
+    if not is_column(answer):
+        raise HandlerError(f"returned {shown(answer)}, not one acknowledgement per row")
+    return column_answers({"ack": answer}, rows)
+
+
+def table_columns(answer: Any) -> list[str] | None:
+    """Column names of an Arrow table or batch or a pandas frame; None if it is none of these."""
+    if isinstance(answer, pa.Table | pa.RecordBatch):
+        return list(answer.schema.names)
+    if hasattr(answer, "columns") and hasattr(answer, "iloc"):
+        return [str(name) for name in answer.columns]
+    return None
+
+
+def column_of(answer: Any, name: str) -> Any:
+    """A column of what ``table_columns`` knows."""
+    return answer.column(name) if isinstance(answer, pa.Table | pa.RecordBatch) else answer[name]
+
+
+def is_column(answer: Any) -> bool:
+    """An Arrow or NumPy array, or a pandas Series."""
+    series = hasattr(answer, "iloc") and hasattr(answer, "array")
+    return isinstance(answer, pa.Array | pa.ChunkedArray | np.ndarray) or series
+
+
+ANSWER_COLUMNS = ("ack", "error", "delay_ms")
+"""Columns of a table of answers; only the first has to be there."""
+
+
+def column_answers(columns: Mapping[str, Any], rows: int) -> Answers:
+    """ANSWER_COLUMNS, as far as they are there: acknowledgements, error texts or nulls, delays or nulls. Judged without
+    a loop over the rows that are right."""
+    _check_length(len(columns["ack"]), rows)
+    codes, misfits = _column_codes(columns["ack"])
+    no_errors: tuple[ErrorIds, tuple[str, ...]] = np.zeros(rows, np.int32), ()
+    error_ids, texts = _column_errors(columns["error"], rows) if "error" in columns else no_errors
+    answers = Answers(codes=codes, error_ids=np.where(codes == Ack.ACCEPT, 0, error_ids), texts=texts)
+    if "delay_ms" in columns:
+        delays_ms, wrong = _column_delays(columns["delay_ms"], codes)
+        answers, misfits = answers.with_delays(delays_ms), wrong | misfits
+    return answers.with_misfits(misfits)
+
+
+def _column_delays(delays: Any, codes: Codes) -> tuple[DelaysMs, dict[int, str]]:
+    """Delays of a column of whole numbers, null for none, and what is wrong with those of released records that are
+    none. Raises HandlerError."""
+    rows = len(codes)
+    _check_length(len(delays), rows)
+    column = _arrow_column(delays, "delay_ms")
+    if pa.types.is_null(column.type):
+        return np.full(rows, NO_DELAY, np.int64), {}
+    if not pa.types.is_integer(column.type) and not _is_whole(column):
+        raise HandlerError(f"returned a column delay_ms of type {column.type}, not whole numbers")
+    found = column.fill_null(0).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    wrong = (codes == Ack.RELEASE) & ((found < 0) | (found > MOST_DELAY_MS))
+    texts = {int(at): f"answered with a delay_ms of {found[at]}, not 0 to 30 days" for at in np.flatnonzero(wrong)}
+    return np.where(column.is_valid().to_numpy(zero_copy_only=False), found, NO_DELAY), texts
+
+
+def _list_answers(answers: Sequence[object], rows: int) -> Answers:
+    """A list: as a column when all its elements are numbers or names, else one by one."""
+    _check_length(len(answers), rows)
+    if set(map(type, answers)) <= {Ack, int}:
+        codes, misfits = _number_codes(np.array(answers, np.int64))
+        return Answers(codes=codes, error_ids=np.zeros(rows, np.int32)).with_misfits(misfits)
+    listed: list[int] = []
+    errors: dict[int, str] = {}
+    delays: dict[int, int] = {}
+    misfits = {}
+    for position, answer in enumerate(answers):
+        try:
+            code, error, delay_ms = single_answer(answer)
+        except HandlerError as fault:
+            code, error, delay_ms = Ack.RELEASE, None, None
+            misfits[position] = str(fault)
+        listed.append(code)
+        if error is not None:
+            errors[position] = error
+        if delay_ms is not None:
+            delays[position] = delay_ms
+    return Answers.listed(listed, errors, delays).with_misfits(misfits)
+
+
+_NO_ANSWER = "returned no acknowledgement (null)"
+
+
+def _column_codes(acks: Any) -> tuple[Codes, dict[int, str]]:
+    """Codes of a column of numbers or names, and what is wrong with those that are none. Raises HandlerError."""
+    column = _arrow_column(acks, "ack")
+    if pa.types.is_null(column.type):
+        return np.full(len(column), Ack.RELEASE, np.int8), dict.fromkeys(range(len(column)), _NO_ANSWER)
+    if pa.types.is_integer(column.type):
+        codes, misfits = _number_codes(column.fill_null(int(Ack.RELEASE)).to_numpy(zero_copy_only=False))
+    elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        codes, misfits = _named_codes(column.fill_null(Ack.RELEASE.name))
+    elif _is_whole(column):  # pandas makes floats of integers with a null among them
+        codes, misfits = _number_codes(column.cast(pa.int64()).fill_null(int(Ack.RELEASE)).to_numpy())
+    else:
+        raise HandlerError(f"returned acknowledgements of type {column.type}, not {CHOICES}")
+    if column.null_count:
+        misfits |= dict.fromkeys(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist(), _NO_ANSWER)
+    return codes, misfits
+
+
+def _is_whole(column: Any) -> bool:
+    if not pa.types.is_floating(column.type) or (len(column) and not column.null_count):
+        return False
+    return bool(pc.all(pc.equal(column, pc.floor(column)), min_count=0).as_py())
+
+
+def _column_errors(errors: Any, rows: int) -> tuple[ErrorIds, tuple[str, ...]]:
+    """Error ids and texts of a column of strings; null is no error. Raises HandlerError."""
+    _check_length(len(errors), rows)
+    column = _arrow_column(errors, "error")
+    if pa.types.is_null(column.type):
+        return np.zeros(rows, np.int32), ()
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        raise HandlerError(f"returned a column error of type {column.type}, not string")
+    encoded = column.dictionary_encode()
+    ids = pc.fill_null(pc.add(encoded.indices.cast(pa.int32()), 1), 0)
+    texts = tuple(error_text(text) for text in encoded.dictionary.to_pylist())
+    return ids.to_numpy(zero_copy_only=False), texts
+
+
+def _arrow_column(column: Any, name: str) -> Any:
+    """Any column as one Arrow array, dictionaries (pandas categories) decoded."""
+    try:
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+        if not isinstance(column, pa.Array):
+            column = pa.array(column, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError) as fault:
+        raise HandlerError(f"returned a column {name} of mixed types: {fault}") from None
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _named_codes(names: Any) -> tuple[Codes, dict[int, str]]:
+    """Codes of a column of names: each different name is looked up once."""
+    encoded = names.dictionary_encode()
+    texts = encoded.dictionary.to_pylist()
+    wrong = {at: not_an_answer(name) for at, name in enumerate(texts) if name.upper() not in ACK_BY_NAME}
+    codes = np.array([ACK_BY_NAME.get(name.upper(), Ack.RELEASE) for name in texts], np.int8)
+    positions: npt.NDArray[np.int32] = encoded.indices.to_numpy(zero_copy_only=False)
+    misfits = {int(row): wrong[int(positions[row])] for row in np.flatnonzero(np.isin(positions, list(wrong)))}
+    return codes[positions], misfits
+
+
+def _number_codes(numbers: npt.NDArray[Any]) -> tuple[Codes, dict[int, str]]:
+    wrong = (numbers < Ack.ACCEPT) | (numbers > Ack.REJECT)
+    misfits = {int(row): not_an_answer(numbers[row]) for row in np.flatnonzero(wrong)}
+    codes = np.where(wrong, Ack.RELEASE, numbers) if misfits else numbers
+    return codes.astype(np.int8, copy=False), misfits
+
+
+def _check_length(length: int, rows: int) -> None:
+    if length != rows:
+        raise HandlerError(f"returned {length} acknowledgements for {rows} records")
