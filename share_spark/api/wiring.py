@@ -123,7 +123,13 @@ def _engine(
     handler = spec.required_handler
     if handler.timeout_ms is None and handler.kind is not HandlerKind.FRAME:
         handler = replace(handler, timeout_ms=config.delivery_timeout_ms)
-    delivery = SparkDelivery(spark=spec.spark, log=log, handler=handler, budget_ms=config.delivery_budget_ms)
+    delivery = SparkDelivery(
+        spark=spec.spark,
+        log=log,
+        handler=handler,
+        budget_ms=config.delivery_budget_ms,
+        most_tasks=config.max_concurrency,
+    )
     target = _dead_letters(spec)
     letters: DeadLetterSink = NoDeadLetters(spark=spec.spark)
     if target is not None:

@@ -54,7 +54,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class SparkDelivery:
-    """Delivery port: one Spark job per micro-batch, with as many tasks as there are cores.
+    """Delivery port: one Spark job per micro-batch, with as many tasks as there are cores, or at most ``most_tasks`` if
+    that is not 0. Each of these takes its records one after another from the topic log alone: the tasks that take kept
+    ones come on top of the others.
 
     Output rows of a delivery are kept until the next one. ``output_directory``: where workers write them to files,
     which they can if all run where the directory is.
@@ -65,6 +67,7 @@ class SparkDelivery:
     handler: Handler
     budget_ms: int = 10_000
     output_directory: str | None = None
+    most_tasks: int = 0
     _place: LedgerPlace | None = None
     _result: DeliveryResult = field(default_factory=DeliveryResult)
     _kept: KeptRows = field(default_factory=KeptRows)
@@ -95,19 +98,19 @@ class SparkDelivery:
     def deliver(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool = False) -> Delivered:
         """Raises ShareError."""
         self.free_outputs()
-        tasks = 1 if in_turn else self.spark.sparkContext.defaultParallelism
-        rest, kept = (acquired, None) if in_turn else self._kept.take(acquired, tasks)
+        tasks, is_bounded = self._tasks(in_turn=in_turn)
+        rest, kept = (acquired, None) if is_bounded else self._kept.take(acquired, tasks)
         records = self._records(rest, kept, tasks)
         topics = {one.partition.topic for one in acquired}
         topic = topics.pop() if len(topics) == 1 else None
         self._result = result = deliver(
-            records.coalesce(1) if in_turn else records,
+            records.coalesce(tasks) if is_bounded else records,
             self.handler,
             topic=topic,
             place=self._started,
             terms=Terms(self.budget_ms / 1_000, self._seconds_per_record, in_turn),
             output_directory=self.output_directory,
-            keeps=self._keeps(tasks),
+            keeps=None if is_bounded and not in_turn else self._keeps(tasks),
             kept=kept,
         )
         self._kept.drop_used()
@@ -120,6 +123,13 @@ class SparkDelivery:
         return Delivered(
             [*result.partitions.values()], result.fault, result.entered, result.busy_s, result.explains_deaths
         )
+
+    def _tasks(self, *, in_turn: bool) -> tuple[int, bool]:
+        """(How many, must there not be more?)"""
+        cores = self.spark.sparkContext.defaultParallelism
+        if in_turn:
+            return 1, True
+        return (self.most_tasks, True) if 0 < self.most_tasks < cores else (cores, False)
 
     @property
     def outputs(self) -> DataFrame | Sequence[DataFile] | None:

@@ -38,7 +38,8 @@ from share_spark.engine.ports import (
     ShareStateStore,
 )
 from share_spark.engine.progress import MicroBatchProgress, StepTimer
-from share_spark.engine.ranges import ANSWER
+from share_spark.engine.ranges import ANSWER, offsets_in
+from share_spark.engine.rate import RateLimit
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.engine.topics import SubscribedTopics, warn_of_truncations
 from share_spark.model.config import GroupConfig
@@ -105,6 +106,7 @@ class ShareGroupEngine:
     _output_in_doubt: bool = False
     _search: Search = field(default_factory=Search)
     _pace: Pace = field(default_factory=Pace)
+    _rate: RateLimit = field(init=False)
     _targets: Mapping[SharePartitionKey, int] | None = None
     _time: EngineTime = field(default_factory=EngineTime)
     _others_hold_until_ms: int | None = None
@@ -114,6 +116,7 @@ class ShareGroupEngine:
 
     def __post_init__(self) -> None:
         self._letters = DeadLetterOrder(sink=self.ports.dead_letters)
+        self._rate = RateLimit(records_per_s=self.config.rate_limit)
 
     def start(self) -> Claim:
         """Claim the group, rebuild its state, take over what the engine before left unfinished, note the targets of an
@@ -199,7 +202,7 @@ class ShareGroupEngine:
         partition_inputs = plan(
             inputs,
             self._summaries,
-            max_records=self._pace.most_records(self.config.max_records_per_trigger, self.config.delivery_budget_ms),
+            max_records=self._most_records(inputs.now_ms),
             max_record_locks=self.config.max_record_locks,
         )
         self._truncate(inputs, partition_inputs)
@@ -207,6 +210,7 @@ class ShareGroupEngine:
         assert self._claim is not None, "run before start"
         stamp = BatchStamp(self._claim.writer_epoch, batch_id)
         outcomes = self._decide_and_commit(stamp, partition_inputs, timer) if partition_inputs or self._first else ()
+        self._rate = self._rate.after(sum(offsets_in(outcome.acquired) for outcome in outcomes))
         self._first = False
         self._forget_traces()
         self._search.comes_next = not any(partition_input.suspects for partition_input in partition_inputs.values())
@@ -220,6 +224,12 @@ class ShareGroupEngine:
             lag=self._lag(inputs),
             steps=timer.steps,
         )
+
+    def _most_records(self, now_ms: int) -> int:
+        """What the handler is likely to be done with in time, and what its rate allows."""
+        budget_ms = self.config.delivery_budget_ms
+        self._rate = self._rate.at(now_ms, budget_ms)
+        return self._rate.most_records(self._pace.most_records(self.config.max_records_per_trigger, budget_ms))
 
     def close(self) -> None:
         """After the last micro-batch: free what the delivery keeps, and wait for what is still being written. Raises

@@ -60,9 +60,11 @@ class Inputs:
 def plan(
     inputs: Inputs, summaries: Mapping[SharePartitionKey, PartitionSummary], *, max_records: int, max_record_locks: int
 ) -> dict[SharePartitionKey, PartitionInput]:
-    """Inputs of the active share-partitions; ``max_records`` is shared out among those that want records."""
-    wanted = {key: _demand(key, inputs, summaries, max_record_locks) for key in inputs.ends}
-    piece = None if inputs.stopping else inputs.suspects
+    """Inputs of the active share-partitions; ``max_records`` is shared out among those that want records. 0: nothing is
+    acquired, not even suspects."""
+    is_held = max_records == 0
+    wanted = {key: 0 if is_held else _demand(key, inputs, summaries, max_record_locks) for key in inputs.ends}
+    piece = None if inputs.stopping or is_held else inputs.suspects
     # In a micro-batch of suspects the others settle as well (acknowledgements, locks), but acquire nothing: a record
     # that is in flight beside a suspect would be lost with it.
     if piece is not None and (inputs.suspects_next or not any(wanted.values())):

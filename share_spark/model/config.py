@@ -131,6 +131,8 @@ SETTINGS: Mapping[str, _Setting] = {
     "max_records_per_trigger": _Setting("max.records.per.trigger", 500_000, _integer(1, 10**9)),
     "delivery_timeout_ms": _Setting("delivery.timeout.ms", 300_000, _milliseconds(100, _DAY_MS)),
     "delivery_budget_ms": _Setting("delivery.budget.ms", 10_000, _milliseconds(100, _DAY_MS)),
+    "rate_limit": _Setting("delivery.rate.limit", 0.0, _number(0, 1e9)),
+    "max_concurrency": _Setting("delivery.max.concurrency", 0, _integer(0, 100_000)),
     "updates_per_snapshot": _Setting("share.coordinator.snapshot.update.records.per.snapshot", 500, _integer(1, 500)),
     "state_refresh_ms": _Setting("state.refresh", 10_000, _milliseconds(1_000, _DAY_MS)),
     "history_retention_ms": _Setting("history.retention", 0, _milliseconds(0, 3_650 * _DAY_MS)),
@@ -167,6 +169,8 @@ class GroupConfig:
     max_records_per_trigger: int
     delivery_timeout_ms: int
     delivery_budget_ms: int
+    rate_limit: float
+    max_concurrency: int
     updates_per_snapshot: int
     state_refresh_ms: int
     history_retention_ms: int

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,8 +14,6 @@ from share_spark.handlers.handler import Record
 from tests.spark.test_share_group import GroupPlace
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
 RECORDS = 600
@@ -40,6 +40,24 @@ def test_a_slow_handler_is_given_what_it_can_do_in_time(place: GroupPlace) -> No
     assert second.accepted + second.not_entered == RECORDS
     assert second.acquired <= 2 * second.accepted
     assert sum(one.not_entered for one in place.progress[2:]) <= second.accepted
+    assert sum(one.accepted for one in place.progress) == RECORDS
+    assert {count for one in place.progress for count in one.deliveries} == {1}
+
+
+def alone_at(directory: str) -> Callable[[Record], None]:
+    """A handler that fails while another one runs."""
+
+    def handler(_: Record) -> None:
+        marker = Path(directory) / "a handler is running"
+        marker.touch(exist_ok=False)
+        time.sleep(0.002)
+        marker.unlink()
+
+    return handler
+
+
+def test_no_more_handlers_run_at_a_time_than_are_allowed(place: GroupPlace, tmp_path: Path) -> None:
+    place.work_off(alone_at(str(tmp_path)), **{"delivery.max.concurrency": 1})
     assert sum(one.accepted for one in place.progress) == RECORDS
     assert {count for one in place.progress for count in one.deliveries} == {1}
 
