@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from share_spark.admin.group_changes import NewOffset, StartAt, forget, moved, reset
 from share_spark.admin.log_ends import EndsOfTopics, ends_of
-from share_spark.admin.state_reader import Engine, GroupState, StateReader
+from share_spark.admin.state_reader import Engine, GroupState, StateReader, now_ms
+from share_spark.engine.pauses import NOT_PAUSED, Pauses
 from share_spark.kafka.options import KafkaOptions
 from share_spark.maintenance.heartbeat import Beat
 from share_spark.model.errors import ConfigError, StateError, TopicError
@@ -130,6 +131,11 @@ class GroupsLook:
             ends_fault=fault,
         )
 
+    def pauses(self, group_id: str) -> Pauses:
+        """What of the group is paused now."""
+        self.reader.require(group_id)
+        return self.reader.pause_file(group_id).read().at(now_ms())
+
     def idle_group(self, group_id: str) -> GroupState:
         """Raises StateError if an engine runs it."""
         group = self.reader.group(group_id)
@@ -199,6 +205,35 @@ class ShareGroupAdmin:
         """Its state."""
         return self.look().describe_group(group_id)
 
+    def pauses(self, group_id: str) -> Pauses:
+        """What of the group is paused now."""
+        return self.look().pauses(group_id)
+
+    def plan_pause(
+        self, group_id: str, topics: Mapping[str, Collection[int]] | None = None, until_ms: int | None = None
+    ) -> Pauses:
+        """What would be paused of the group; changes nothing. ``topics``: with their partitions, none for all of them;
+        None: the whole group. ``until_ms`` (milliseconds since the epoch): it goes on by itself then. Raises
+        ConfigError for a topic or partition that the group does not have."""
+        look = self.look()
+        _chosen(look.reader.group(group_id), topics)
+        return look.pauses(group_id).paused(topics, until_ms)
+
+    def plan_resume(self, group_id: str, topics: Mapping[str, Collection[int]] | None = None) -> Pauses:
+        """What would still be paused of the group; changes nothing. ``topics`` as in ``plan_pause``; None: all that is
+        paused. Raises ConfigError where a pause of more than that would still hold it."""
+        found = self.pauses(group_id)
+        if (wider := found.still_holding(topics)) is not None:
+            raise ConfigError(f"paused is {wider} of group {group_id!r}: resume that as a whole")
+        return found.resumed(topics)
+
+    def set_pauses(self, group_id: str, pauses: Pauses) -> None:
+        """Do what ``plan_pause`` or ``plan_resume`` has planned. An engine that runs takes it over at its next
+        micro-batch, the next one from its start: it acquires nothing of what is paused, and finishes what it has."""
+        reader = self.look().reader
+        reader.require(group_id)
+        reader.pause_file(group_id).write(pauses)
+
     def plan_reset(
         self, group_id: str, start: StartAt, number: int = 0, topics: Mapping[str, Collection[int]] | None = None
     ) -> list[NewOffset]:
@@ -231,7 +266,9 @@ class ShareGroupAdmin:
 
     def delete_group(self, spark: SparkSession, group_id: str) -> None:
         """All of its state. Raises as ``delete_offsets``."""
-        forget(spark, self.location, group_id, self.look().idle_group(group_id).partitions)
+        look = self.look()
+        forget(spark, self.location, group_id, look.idle_group(group_id).partitions)
+        look.reader.pause_file(group_id).write(NOT_PAUSED)
 
 
 def _new_offset(

@@ -14,6 +14,7 @@ from share_spark.admin.table_files import log_without_spark
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.maintenance.heartbeat import ALIVE, Beat
+from share_spark.maintenance.pause_file import PauseFile
 from share_spark.model.errors import StateError
 from share_spark.model.ids import SharePartitionKey
 from share_spark.partition import SharePartition
@@ -105,7 +106,11 @@ class StateReader:
         at_ms, content = storage.modified_at_ms(path), storage.read(path)
         if at_ms is None or content is None:
             return None
-        return Engine(beat=Beat.from_text(content.decode()), silent_ms=max(0, int(time.time() * 1_000) - at_ms))
+        return Engine(beat=Beat.from_text(content.decode()), silent_ms=max(0, now_ms() - at_ms))
+
+    def pause_file(self, group_id: str) -> PauseFile:
+        """What of the group is paused."""
+        return PauseFile.beside(self.directory, group_id, self.log.files.storage)
 
     def _stamps(self, group_id: str) -> Iterator[SegmentStamps]:
         rows = stamp_rows(self.log, self.directory, group_id)
@@ -121,6 +126,11 @@ class StateReader:
                 batch_id=row["batch_id_max"],
                 at_ms=row["at_ms_max"] or 0,
             )
+
+
+def now_ms() -> int:
+    """Milliseconds since the epoch."""
+    return int(time.time() * 1_000)
 
 
 def _is_deleted(found: GroupTail) -> bool:

@@ -21,6 +21,8 @@ from share_spark.handlers.handler import Handler, HandlerKind
 from share_spark.kafka.dead_letters import KafkaDeadLetters
 from share_spark.kafka.topic_log import KafkaTopicLog
 from share_spark.maintenance.background import BackgroundMaintenance
+from share_spark.maintenance.heartbeat import pause_file
+from share_spark.maintenance.pause_file import PauseReader
 from share_spark.model.errors import ConfigError
 from share_spark.output.dead_letters import DeltaDeadLetters
 from share_spark.output.sink import DeltaOutput, DeltaSink, FormerSinks
@@ -142,6 +144,7 @@ def _engine(
         dead_letters=letters,
         sink=_output(spec, handler, delivery),
         clock=wall_clock_ms,
+        pauses=PauseReader(pause_file(spec.spark, location, spec.group_id)),
     )
     return ShareGroupEngine(config=config, ports=ports, available_now=spec.trigger.available_now), store
 

@@ -16,7 +16,7 @@ from share_spark.cli.command import command_session
 from share_spark.cli.config_files import ConfigFile, read_config
 from share_spark.cli.dead_letter_arguments import has_filter
 from share_spark.cli.letter_views import grouped_view, letter_json, letter_view, letters_view
-from share_spark.cli.written_values import moment, offset_range, topic_partitions
+from share_spark.cli.written_values import offset_range, past_moment, topic_partitions
 from share_spark.delta.location import Location
 from share_spark.model.errors import ConfigError, DeadLetterError
 from share_spark.spark.public_files import local_path
@@ -45,7 +45,7 @@ def letter_filter(given: Namespace) -> LetterFilter:
     """What the options say. Raises ConfigError."""
     from share_spark.admin.letters import LetterFilter
 
-    since, until = (None if text is None else moment(text) for text in (given.since, given.until))
+    since, until = (None if text is None else past_moment(text) for text in (given.since, given.until))
     if since is not None and until is not None and since >= until:
         raise ConfigError(f"--since {given.since} is not before --until {given.until}")
     return LetterFilter(

@@ -1,5 +1,5 @@
-"""`share-spark groups --reset-offsets | --delete-offsets | --delete`. What is to be done is said first, and done with
-`--execute` only: for that a Spark session is started."""
+"""`share-spark groups --reset-offsets | --delete-offsets | --delete | --pause | --resume`. What is to be done is said
+first, and done with `--execute` only; but for the last two a Spark session is started for that."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ from typing import TYPE_CHECKING
 
 from share_spark.cli.command import command_session
 from share_spark.cli.group_tables import table
-from share_spark.cli.written_values import moment, topic_partitions
+from share_spark.cli.written_values import later_ms, milliseconds, past_moment, topic_partitions
 from share_spark.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from share_spark.admin.group_changes import StartAt
     from share_spark.admin.share_group_admin import ShareGroupAdmin
 
+_VERBS = ("reset-offsets", "delete-offsets", "delete", "pause", "resume")
 _STARTS = ("to_earliest", "to_latest", "to_datetime", "to_offset", "shift_by")
 
 
 def check_change(given: Namespace) -> None:
     """Raises ConfigError for options that do not go together, with Kafka's words where it has some."""
-    verb = "reset-offsets" if given.reset_offsets else "delete-offsets" if given.delete_offsets else "delete"
+    verb = next(name for name in _VERBS if getattr(given, name.replace("-", "_")))
     if given.delete:
         if not (given.group or given.all_groups):
             raise ConfigError("Option [delete] takes one of these options: [all-groups], [group]")
         return
     if len(given.group) != 1:
         raise ConfigError(f"Option [{verb}] takes the option: [group], once")
+    if given.until is not None and not given.pause:
+        raise ConfigError(f"Option [{verb}] does not take the option [until]")
     if given.delete_offsets and not given.topic:
         raise ConfigError("Option [delete-offsets] takes the following options: [topic], [group]")
     if given.reset_offsets:
@@ -39,6 +42,8 @@ def check_change(given: Namespace) -> None:
 
 def changed(admin: ShareGroupAdmin, given: Namespace) -> str:
     """What was done, or would be."""
+    if given.pause or given.resume:
+        return _paused(admin, given)
     if given.reset_offsets:
         return _reset(admin, given)
     return _offsets_deleted(admin, given) if given.delete_offsets else _deleted(admin, given)
@@ -53,6 +58,20 @@ def _reset(admin: ShareGroupAdmin, given: Namespace) -> str:
             admin.reset_offsets(spark, plan)
     rows = [(found.key.group_id, found.topic, found.key.partition, found.offset) for found in plan]
     return table(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows) + _not_done(given)
+
+
+def _paused(admin: ShareGroupAdmin, given: Namespace) -> str:
+    (group,) = given.group
+    topics = dict(topic_partitions(text) for text in given.topic) or None
+    if given.pause:
+        until_ms = None if given.until is None else later_ms(given.until)
+        pauses = admin.plan_pause(group, topics, until_ms)
+    else:
+        pauses = admin.plan_resume(group, topics)
+    if given.execute:
+        admin.set_pauses(group, pauses)
+    is_done = "Paused" if given.execute else "Would be paused"
+    return f"{is_done} of share group '{group}': {pauses}." + _not_done(given)
 
 
 def _offsets_deleted(admin: ShareGroupAdmin, given: Namespace) -> str:
@@ -86,7 +105,7 @@ def _start(given: Namespace) -> tuple[StartAt, int]:
     from share_spark.admin.group_changes import StartAt
 
     if given.to_datetime is not None:
-        return StartAt.TIME, int(moment(given.to_datetime).timestamp() * 1_000)
+        return StartAt.TIME, milliseconds(past_moment(given.to_datetime))
     if given.to_offset is not None:
         return StartAt.OFFSET, given.to_offset
     if given.shift_by is not None:

@@ -138,9 +138,11 @@ def _member_row(member: GroupMember, *, verbose: bool) -> Row:
 def _state(look: GroupsLook, group: str, _given: Namespace) -> Shown:
     found, members = look.describe_group(group), look.describe_members(group)
     host = members[0].host if members else UNKNOWN
-    names = ("GROUP", "COORDINATOR (ID)", "STATE", "#MEMBERS")
+    pauses = look.pauses(group)
+    names = ("GROUP", "COORDINATOR (ID)", "STATE", "#MEMBERS", *(["PAUSED"] if pauses else []))
     record = {"group_id": group, "coordinator": host, "state": found.phase.value, "members": len(members)}
-    return table(names, [tuple(record.values())]), [record]
+    row = (*record.values(), *([str(pauses)] if pauses else []))
+    return table(names, [row]), [{**record, "paused": [one._asdict() for one in pauses.entries]}]
 
 
 def _note_if_empty(look: GroupsLook, group: str) -> str:

@@ -6,6 +6,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from share_spark.model.config import parse_duration_ms
 from share_spark.model.errors import ConfigError
 
 
@@ -17,15 +18,35 @@ def not_negative(text: str) -> int:
 
 
 def moment(text: str) -> datetime:
-    """A time that is over; without a zone it is in UTC. Raises ConfigError."""
+    """A time; without a zone it is in UTC. Raises ConfigError."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(f"{text!r} is no time: YYYY-MM-DDThh:mm:ss.sss") from None
-    found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def past_moment(text: str) -> datetime:
+    """A time that is over. Raises ConfigError."""
+    found = moment(text)
     if found > datetime.now(UTC):
         raise ConfigError(f"{text} is in the future")
     return found
+
+
+def later_ms(text: str) -> int:
+    """A time to come, or so long from now, in milliseconds since the epoch. Raises ConfigError."""
+    now = datetime.now(UTC)
+    if not (text[:1].isdecimal() and "-" in text):
+        return milliseconds(now) + parse_duration_ms(text)
+    if (found := moment(text)) <= now:
+        raise ConfigError(f"{text} is past")
+    return milliseconds(found)
+
+
+def milliseconds(found: datetime) -> int:
+    """Since the epoch."""
+    return int(found.timestamp() * 1_000)
 
 
 def topic_partitions(text: str) -> tuple[str, Sequence[int]]:

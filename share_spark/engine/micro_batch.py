@@ -23,7 +23,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from share_spark.engine.answers import answers_for, output_lost
+from share_spark.engine.engine_time import EngineTime
 from share_spark.engine.look import EngineLook
+from share_spark.engine.pauses import NOT_PAUSED, Pauses
 from share_spark.engine.pending import NOTHING_PENDING, DeadLetterOrder, PendingAcknowledgements, UnresolvedAppend
 from share_spark.engine.planning import Inputs, Pace, Search, is_done, plan, targets_of, targets_within, truncated_logs
 from share_spark.engine.ports import (
@@ -35,6 +37,7 @@ from share_spark.engine.ports import (
     Delivery,
     MemberTrace,
     OutputSink,
+    PauseSource,
     ShareStateStore,
 )
 from share_spark.engine.progress import MicroBatchProgress, StepTimer
@@ -62,29 +65,7 @@ class Ports:
     dead_letters: DeadLetterSink
     clock: Clock
     sink: OutputSink | None = None
-
-
-@dataclass(slots=True)
-class EngineTime:
-    """The time by which an engine decides: it goes on from one engine of a group to the next, and never back.
-    ``now_ms``: milliseconds since the epoch, as of the last ``read``; ``clock_ms``: what the clock showed then.
-
-    Machines' clocks differ, and are set. A successor whose clock is an hour behind must neither end locks early nor
-    wait for an hour: its time begins where that of the engine before it ended, and then passes as its own clock does.
-    """
-
-    now_ms: int = 0
-    clock_ms: int = 0
-
-    def start(self, clock_ms: int, last_time_ms: int) -> None:
-        """``last_time_ms``: when the engine before decided its last micro-batch, 0 if there was none."""
-        self.now_ms, self.clock_ms = max(clock_ms, last_time_ms), clock_ms
-
-    def read(self, clock_ms: int) -> int:
-        """Adds what has passed on the clock since the last call. A clock that was set back adds nothing."""
-        self.now_ms += max(0, clock_ms - self.clock_ms)
-        self.clock_ms = clock_ms
-        return self.now_ms
+    pauses: PauseSource = Pauses
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,6 +88,8 @@ class ShareGroupEngine:
     _search: Search = field(default_factory=Search)
     _pace: Pace = field(default_factory=Pace)
     _rate: RateLimit = field(init=False)
+    _pauses: Pauses = NOT_PAUSED
+    _paused: frozenset[SharePartitionKey] = frozenset()
     _targets: Mapping[SharePartitionKey, int] | None = None
     _time: EngineTime = field(default_factory=EngineTime)
     _others_hold_until_ms: int | None = None
@@ -166,10 +149,11 @@ class ShareGroupEngine:
 
     @property
     def done(self) -> bool:
-        """An available-now run has worked off everything below its targets and committed that."""
+        """An available-now run has worked off everything below its targets and committed that. It does not wait for
+        what is paused."""
         if self._targets is None or self._pending or not self.ports.dead_letters.is_settled():
             return False
-        return is_done(self._summaries, self._targets)
+        return is_done(self._summaries, {key: end for key, end in self._targets.items() if key not in self._paused})
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -242,6 +226,8 @@ class ShareGroupEngine:
         topics = self.ports.topics
         ends = topics.log_ends_or_last() if stopping else topics.log_ends()
         self._targets = targets_within(self._targets, ends)
+        if not stopping:
+            self._look_at_pauses(topics.names(), ends, now_ms)
         traces = self._traces(ends)  # before the search: they show how it is to be done
         return Inputs(
             now_ms=now_ms,
@@ -254,9 +240,20 @@ class ShareGroupEngine:
             targets=self._targets,
             stopping=stopping,
             acknowledged_by=self._pending.member_id,
-            suspects=self._search.next_piece(self._summaries, ends),
+            suspects=self._search.next_piece(self._summaries, ends.keys() - self._paused),
+            paused=self._paused,
             suspects_next=self._search.comes_next,
             traces=traces,
+        )
+
+    def _look_at_pauses(self, names: Mapping[str, str], ends: Iterable[SharePartitionKey], now_ms: int) -> None:
+        """What handlers have already is finished; what is paused is not acquired."""
+        pauses = self.ports.pauses().at(now_ms)
+        if pauses != self._pauses:
+            _log.info("paused now: %s", pauses)
+        self._pauses = pauses
+        self._paused = frozenset(
+            key for key in (ends if pauses else ()) if pauses.holds(names[key.topic_id], key.partition, now_ms)
         )
 
     def _traces(self, ends: Iterable[SharePartitionKey]) -> Sequence[MemberTrace]:

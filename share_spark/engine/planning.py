@@ -19,7 +19,7 @@ to itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from share_spark.engine.ports import NO_TRACE, MemberTrace
@@ -37,6 +37,7 @@ class Inputs:
 
     ``topics``: topic id -> name. ``ends``: log ends per key. ``initial_offsets``: for keys without state.
     ``delays``: what handlers ask for of ``acknowledged``; ``has_backoff``: other released records are delayed as well.
+    ``paused``: nothing is acquired of these.
     ``targets``: exclusive end offsets of an available-now run, None when the run is endless. ``acknowledged_by`` as
     in ``PartitionInput``. ``suspects``: what of the suspects is next, None if there are none; ``suspects_next``: it
     is their turn. ``traces``: what dead members have left, by topic-partition.
@@ -49,6 +50,7 @@ class Inputs:
     acknowledged: Mapping[SharePartitionKey, AcknowledgedRanges]
     delays: Mapping[SharePartitionKey, Sequence[RetryDelay]] = field(default_factory=dict)
     has_backoff: bool = False
+    paused: Collection[SharePartitionKey] = ()
     targets: Mapping[SharePartitionKey, int] | None = None
     stopping: bool = False
     acknowledged_by: str | None = None
@@ -63,7 +65,8 @@ def plan(
     """Inputs of the active share-partitions; ``max_records`` is shared out among those that want records. 0: nothing is
     acquired, not even suspects."""
     is_held = max_records == 0
-    wanted = {key: 0 if is_held else _demand(key, inputs, summaries, max_record_locks) for key in inputs.ends}
+    held = inputs.ends.keys() if is_held else inputs.paused
+    wanted = {key: 0 if key in held else _demand(key, inputs, summaries, max_record_locks) for key in inputs.ends}
     piece = None if inputs.stopping or is_held else inputs.suspects
     # In a micro-batch of suspects the others settle as well (acknowledgements, locks), but acquire nothing: a record
     # that is in flight beside a suspect would be lost with it.

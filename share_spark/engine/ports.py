@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from share_spark.engine.pauses import Pauses
 from share_spark.engine.ranges import AcknowledgedRanges, AcquiredRanges, NumberedRanges
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.model.errors import ShareError
@@ -345,6 +346,14 @@ class DeadLetterTarget(Protocol):
     def write(self, spark: SparkSession, claim: Claim, stamp: BatchStamp, letters: DataFrame | pa.Table) -> None:
         """Write one dead letter per row of ``letters`` (RECORD_COLUMNS, delivery_count int, reason string, error
         string), a table if there are few. A table takes those of one stamp once. Raises DeadLetterError."""
+        ...
+
+
+class PauseSource(Protocol):
+    """What the operators of the group have paused."""
+
+    def __call__(self) -> Pauses:
+        """As of now, or a moment ago. Raises StateError."""
         ...
 
 

@@ -22,6 +22,7 @@ from share_spark.delivery.ledger_place import LEDGERS
 from share_spark.delta.journal import WAITING_LETTERS
 from share_spark.delta.location import Location
 from share_spark.engine.ports import Claim
+from share_spark.maintenance.pause_file import PauseFile
 from share_spark.model.ids import NO_STAMP
 from share_spark.spark.files import StorageFiles
 from share_spark.spark.hadoop_files import files_at
@@ -157,6 +158,12 @@ class Heartbeat:
 def heartbeat_file(spark: SparkSession, location: Location, group_id: str) -> SmallFile:
     """The heartbeat of a group's engine: there and young while one runs."""
     return SmallFile.of(spark, f"{_beside_log(spark, location)}/{ALIVE}/{quote(group_id, safe='')}")
+
+
+def pause_file(spark: SparkSession, location: Location, group_id: str) -> PauseFile:
+    """What of a group is paused."""
+    directory = log_table(location).directory(spark)
+    return PauseFile.beside(directory, group_id, files_at(spark, directory))
 
 
 _CLAIM = f"-{NO_STAMP.batch_id}"

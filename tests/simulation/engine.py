@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from share_spark.engine.micro_batch import Ports, ShareGroupEngine
+from share_spark.engine.pauses import NOT_PAUSED, Pauses
 from share_spark.engine.step import PartitionInput
 from share_spark.model.errors import (
     DeadLetterError,
@@ -39,13 +40,15 @@ class SimulatedEngine:
     ``said``: the same once the engine goes on with it. ``ends``: all that the topic log has answered; ``looked``:
     what it goes by of that. ``looked_at``: the version up to which it has seen the state log. ``forgives``: there is
     nowhere to put the output of its last delivery, which is given back as if it had not been tried. ``learned``: how
-    far others had come when it asked. ``others``: whose ledgers were there when it started."""
+    far others had come when it asked. ``pauses``: as it has seen
+    them. ``others``: whose ledgers were there when it started."""
 
     def __init__(self, world: SimulatedWorld, run_id: str, *, available_now: bool, batch_id: int, skew_ms: int) -> None:
         self.world, self.run_id, self.batch_id, self.skew_ms = world, run_id, batch_id, skew_ms
         self.now_ms, self.clock_ms, self.looked_at = -1, 0, -1
         self.stopping = self.closing = self.faulted = self.has_asked = self.reads_time = False
         self.forgives = False
+        self.pauses = NOT_PAUSED
         self.has_target = world.is_calm or world.rng.random() >= world.scenario.targetless_rate
         self.ends: dict[TopicPartition, set[LogEnds]] = {}
         self.looked: Mapping[TopicPartition, LogEnds] = {}
@@ -84,7 +87,12 @@ class SimulatedEngine:
             dead_letters=letters(self.world.letters, hook=self._letters_hook, is_late=self.writes_letters_late),
             clock=Clock(self, decides=True),
             sink=InMemoryOutputSink(self.world.output, hook=self._output_hook) if has_sink else None,
+            pauses=self._look_at_pauses,
         )
+
+    def _look_at_pauses(self) -> Pauses:
+        self.pauses = self.world.pauses
+        return self.pauses
 
     # ---------------------------------------------------------------------------------------------------- its life
 
@@ -160,6 +168,7 @@ class SimulatedEngine:
             courses=courses,
             lost=lost,
             looked=self.looked,
+            pauses=self.pauses,
         )
 
     def enters(self, one: At, count: int) -> None:

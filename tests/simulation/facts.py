@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from share_spark.engine.pauses import NOT_PAUSED, Pauses
 from share_spark.model.ids import LogEnds, TopicPartition
 from share_spark.model.records import DeliveryState, Doubt
 from share_spark.model.requests import AcknowledgeType
@@ -100,7 +101,8 @@ class Decided:
     """What an engine knew when it decided: the reasons that its commit may have. ``courses``: how far the attempts of
     others had come, as ledgers show it except for ``lost`` members. ``forgives``: this engine's last delivery is
     given back as if it had not been tried, as there was nowhere to put its output. ``has_target``: it writes letters
-    of what it archives. ``looked``: the log ends that it has gone by, of every partition."""
+    of what it archives. ``looked``: the log ends that it has gone by, of every partition. ``pauses``: as it
+    has seen them."""
 
     run_id: str
     member_id: str
@@ -113,6 +115,7 @@ class Decided:
     courses: Courses
     lost: frozenset[str]
     looked: Mapping[TopicPartition, LogEnds]
+    pauses: Pauses = NOT_PAUSED
 
     def log_start(self, at: TopicPartition) -> int:
         """0 where nothing was to be decided."""

@@ -202,6 +202,8 @@ class Ledger(Books):
         end = ends.end_offset if settled is None else decided.looked[one[0]].log_end
         demand(ends.log_start_offset <= one[1] < end, one, "acquired outside of the log", ends, "up to", end)
         demand(not decided.stopping, one, "acquired by an engine that stops")
+        is_paused = decided.pauses.holds(one[0].topic, one[0].partition, decided.now_ms)
+        demand(not is_paused, one, "acquired, and paused is", decided.pauses)
         return Taken(one, cell, settled.doubt if settled else Doubt.NONE)
 
     def _check_settled(self, one: At, was: Cell | None, cell: Cell | None, settled: Cell | Fate | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from share_spark.engine.pauses import NOT_PAUSED
 from share_spark.model.errors import FencedError
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.partition import PartitionLimits, check_invariants
@@ -47,6 +48,7 @@ class SimulatedWorld:
         self.time_ms, self.turn, self.trace = 1_000_000, 0, list[str]()
         self.topics, self.state_log = InMemoryTopicLog(), InMemoryStateLog()
         self.files: Files = {}
+        self.pauses = NOT_PAUSED
         self.behaviours: dict[At, Behaviour] = {}
         self.late: tuple[SimulatedEngine, StateCommit, Decided | None] | None = None
         self.engines: list[SimulatedEngine] = []
@@ -259,6 +261,8 @@ class SimulatedWorld:
         ]
         if len(self.engines) < self.scenario.most_engines:
             choices.append((0.4 if self.engines else 8.0, self._start_engine))  # type: ignore[arg-type]
+        if self.scenario.pause_weight:
+            choices.append((self.scenario.pause_weight, self._pause))
         if self.engines:
             one = self.rng.choice(self.engines)
             choices.append((8.0, lambda: self._resume(one)))
@@ -269,6 +273,15 @@ class SimulatedWorld:
                 choices.append((0.3, lambda: self._set_clock(one)))
         weights, acts = zip(*choices, strict=True)
         self.rng.choices(acts, weights)[0]()
+
+    def _pause(self) -> None:
+        """Or resume."""
+        at, rng = self._somewhere(), self.rng
+        topics = rng.choice([None, {at.topic: ()}, {at.topic: (at.partition,)}])
+        until_ms = rng.choice([None, self.time_ms + 5_000])
+        is_pause = not self.pauses or rng.random() < 0.5
+        self.pauses = self.pauses.paused(topics, until_ms) if is_pause else self.pauses.resumed(topics)
+        self.note("paused:", self.pauses)
 
     def _wait(self, ms: int) -> None:
         self.time_ms += ms
@@ -284,7 +297,7 @@ class SimulatedWorld:
 
     def _finish(self) -> None:
         """No faults from outside any more, but sleepers wake up. One engine must work off everything."""
-        self.is_calm = True
+        self.is_calm, self.pauses = True, NOT_PAUSED
         self.note("calm")
         for engine in list(self.engines):
             if self.rng.random() < 0.5:
@@ -333,10 +346,12 @@ class SimulatedWorld:
             demand(engine.store._live == state, engine.run_id, "believes", engine.store._live, "not", state)
 
     def check_done(self, engine: SimulatedEngine) -> None:
-        """An available-now run says that everything below its targets is finished."""
+        """An available-now run says that everything below its targets is finished, but for what is paused."""
         targets = engine.engine._targets or {}
         names = {self.topics.describe(name).topic_id: name for name in self.topic_names}
         for key, target in targets.items():
+            if engine.pauses.holds(names[key.topic_id], key.partition, engine.now_ms):
+                continue
             self._check_finished(names, key, target)
 
     def _check_finished(self, names: dict[str, str], key: SharePartitionKey, target: int) -> None:

@@ -49,7 +49,8 @@ class Scenario:
     several records at once. ``slow_ms``: what a call takes. ``is_supervised``: an engine that ends by a fault is
     started again at once. ``truncation_rate``: of the log, among what else may happen in a turn. ``compaction_weight``:
     of a compaction that begins, likewise. ``targetless_rate``: how many engines have no dead-letter target.
-    ``asks_delays``: handlers say when they want to have a record again.
+    ``asks_delays``: handlers say when they want to have a record again. ``pause_weight``: of an operator who pauses or
+    resumes something, among what else may happen in a turn.
     """
 
     config: GroupConfig
@@ -73,6 +74,7 @@ class Scenario:
     compaction_weight: float
     targetless_rate: float
     asks_delays: bool = False
+    pause_weight: float = 0.0
 
     def asked_ms(self, number: int) -> int | None:
         """The delay that a handler asks for with one of its releases."""
@@ -110,20 +112,21 @@ def draw(rng: Random) -> Scenario:
         compaction_weight=rng.choice([0.0, 0.0, 0.1, 0.5]),
         targetless_rate=rng.choice([0.0, 0.0, 0.3]),
     )
-    return _with_delays(found, Random(f"{found.steps} {found.burst} {rng.getstate()[1][:3]}"))
+    return _with_flow(found, Random(f"{found.steps} {found.burst} {rng.getstate()[1][:3]}"))
 
 
-def _with_delays(found: Scenario, rng: Random) -> Scenario:
-    """In half of the scenarios released records are not delivered again at once. Drawn by themselves, so that the
-    plays of all others stay what they are."""
+def _with_flow(found: Scenario, rng: Random) -> Scenario:
+    """In half of the scenarios released records are not delivered again at once, in some operators pause, or a rate is
+    kept. Drawn by themselves, so that the plays of all others stay what they are."""
     config = replace(
         found.config,
         backoff_policy=rng.choice(["none", "none", "none", "fixed", "exponential"]),
         backoff_ms=rng.choice([1, 700, 5_000]),
         backoff_max_ms=rng.choice([2_000, 20_000]),
         backoff_jitter=rng.choice([0.0, 0.3, 1.0]),
+        rate_limit=rng.choice([0.0] * 6 + [5.0]),
     )
-    return replace(found, config=config, asks_delays=rng.random() < 0.2)
+    return replace(found, config=config, asks_delays=rng.random() < 0.2, pause_weight=rng.choice([0.0] * 4 + [0.5]))
 
 
 def _partitions(rng: Random) -> tuple[int, ...]:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from share_spark.engine.micro_batch import EngineTime
+from share_spark.engine.engine_time import EngineTime
+from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.engine.pending import PendingAcknowledgements
 from share_spark.engine.planning import Search
 from share_spark.engine.ports import Claim, CommittedOutput
@@ -83,6 +84,10 @@ def locks_end_early(patch: pytest.MonkeyPatch) -> None:
 
 def delays_are_not_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(acquire, "is_locked", lambda *_: False)
+
+
+def pauses_are_not_seen(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ShareGroupEngine, "_look_at_pauses", lambda engine, *_: engine.ports.pauses())
 
 
 def delays_are_forgotten_with_the_engine(patch: pytest.MonkeyPatch) -> None:
@@ -276,6 +281,7 @@ the plays have changed, the search goes on from them."""
         (never_fenced, "though it has seen that"),
         (zombies_count, "snapshot epoch goes back"),
         (locks_end_early, "should be Cell(state=<DeliveryState.ACQUIRED"),
+        (pauses_are_not_seen, "and paused is"),
         (delays_are_not_kept, "acquired out of"),
         (delays_are_forgotten_with_the_engine, "should be Cell(state=<DeliveryState.AVAILABLE"),
         (failed_appends_are_taken_as_not_done, ""),
@@ -296,7 +302,7 @@ the plays have changed, the search goes on from them."""
         (what_may_be_in_the_sink_is_given_back, "should be Fate(kind='accepted'"),
         (the_journal_is_listed_before_the_sink_is_claimed, "should be Fate(kind='accepted'"),
         (truncations_are_not_seen, "is passed over, the log start is"),
-        (truncations_take_what_is_still_there, "has vanished"),
+        (truncations_take_what_is_still_there, "is passed over, the log start is"),
         (what_was_finished_stays_so_after_a_truncation, "is passed over, the log start is"),
         (dead_letters_are_made_of_what_is_gone, "dead letters too many"),
         (a_compaction_does_not_claim_the_sink, "should be Fate(kind='accepted'"),

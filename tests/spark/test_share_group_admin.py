@@ -16,6 +16,7 @@ import pytest
 from share_spark import EmbeddedTopicLog, Message, ShareGroup, ShareGroupAdmin, read_state
 from share_spark.admin.share_group_admin import GroupMember, GroupPhase
 from share_spark.cli import main
+from share_spark.engine.pauses import NOT_PAUSED
 from share_spark.engine.progress import MicroBatchProgress
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.model.errors import ConfigError, StateError
@@ -243,6 +244,37 @@ def test_groups_and_topics_are_deleted(place: AdminPlace, capsys: pytest.Capture
     assert offsets(place, "audit") == [6, 6, 6], "as a group that was never there"
 
 
+def test_a_group_is_paused_and_resumed(place: AdminPlace, capsys: pytest.CaptureFixture[str]) -> None:
+    """By a running engine too, and by the next one."""
+    query = place.group("billing", lambda _: Ack.ACCEPT).start()
+    query.processAllAvailable()
+    command = ["groups", "--location", place.state, "--group", "billing"]
+    assert main([*command, "--pause", "--topic", "orders:0"]) == 0
+    assert capsys.readouterr().out.startswith("Would be paused of share group 'billing': orders:0.")
+    assert place.admin.pauses("billing") == NOT_PAUSED
+    assert main([*command, "--pause", "--topic", "orders:0", "--until", "2999-01-01", "--execute"]) == 0
+    time.sleep(1.2)  # an engine looks once a second
+    log = EmbeddedTopicLog(place.spark, place.topics)
+    log.append("orders", [Message(b"new", partition=partition) for partition in range(3)])
+    for _ in range(300):
+        if offsets(place, "billing") == [6, 7, 7]:
+            break
+        time.sleep(0.1)
+    query.stop()
+    place.finish("billing")
+    assert offsets(place, "billing") == [6, 7, 7]
+    capsys.readouterr()
+    assert main([*command, "--describe", "--state"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "GROUP   COORDINATOR (ID) STATE #MEMBERS PAUSED",
+        "billing -                Empty 0        orders:0 until 2999-01-01T00:00:00+00:00",
+    ]
+    assert main([*command, "--resume", "--execute"]) == 0
+    assert capsys.readouterr().out == "Paused of share group 'billing': nothing.\n"
+    place.finish("billing")
+    assert offsets(place, "billing") == [7, 7, 7]
+
+
 def test_nothing_is_changed_while_an_engine_runs(place: AdminPlace, capsys: pytest.CaptureFixture[str]) -> None:
     query = place.group("billing", lambda _: Ack.ACCEPT).start()
     members_of(place, "billing")
@@ -265,6 +297,11 @@ def test_nothing_is_changed_while_an_engine_runs(place: AdminPlace, capsys: pyte
         (["--reset-offsets", "--all-topics", "--to-latest", "--to-earliest"], "not allowed with argument"),
         (["--delete-offsets"], "Option [delete-offsets] takes the following options: [topic], [group]"),
         (["--delete-offsets", "--topic", "bills", "--execute"], "group 'billing' has no topic 'bills'"),
+        (["--pause", "--topic", "orders:7", "--execute"], "has no partition 7 of topic 'orders'"),
+        (["--pause", "--until", "2001-01-01", "--execute"], "2001-01-01 is past"),
+        (["--pause", "--until", "soon", "--execute"], "not a duration: 'soon'"),
+        (["--pause", "--resume"], "not allowed with argument"),
+        (["--resume", "--until", "1h"], "Option [resume] does not take the option [until]"),
     ],
 )
 def test_changes_that_cannot_be_are_one_line(

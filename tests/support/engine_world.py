@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from share_spark.engine.micro_batch import Ports, ShareGroupEngine
+from share_spark.engine.pauses import NOT_PAUSED
 from share_spark.engine.ports import Claim
 from share_spark.engine.progress import MicroBatchProgress
 from share_spark.engine.topics import SubscribedTopics
@@ -69,6 +70,7 @@ class InMemoryGroup:
         self.clock, self.state_log, self.dead_letters = ManualClock(), InMemoryStateLog(), InMemoryDeadLetters()
         self.output = InMemoryOutputTable() if output else None
         self.ledgers: Ledgers = {}
+        self.pauses = NOT_PAUSED
         self.topics = InMemoryTopicLog()
         self.topics.create_topic(TOPIC, partitions)
         self.handler: RecordHandler = handler or (lambda *_: ACCEPT)
@@ -148,6 +150,7 @@ class EngineLife:
             dead_letters=world.dead_letters,
             clock=world.clock,
             sink=self.sink,
+            pauses=lambda: world.pauses,
         )
         self.world = world
         self.engine = ShareGroupEngine(config=world.config, ports=ports, available_now=available_now)

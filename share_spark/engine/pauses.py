@@ -1,0 +1,104 @@
+"""What of a group is paused: of these share-partitions nothing is acquired, until a time or until somebody resumes
+them. Values only; where they are kept is the business of ``maintenance.pause_file``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+
+class Pause(NamedTuple):
+    """``topic`` None: the whole group; ``partition`` None: the whole topic. ``until_ms``: it ends then by itself,
+    milliseconds since the epoch; None: it does not."""
+
+    topic: str | None = None
+    partition: int | None = None
+    until_ms: int | None = None
+
+    def holds(self, topic: str, partition: int, now_ms: int) -> bool:
+        """Is this share-partition paused by it? A pause ends *at* its time."""
+        if self.until_ms is not None and self.until_ms <= now_ms:
+            return False
+        return self.topic in (None, topic) and self.partition in (None, partition)
+
+    @property
+    def target(self) -> tuple[str | None, int | None]:
+        """What it is about."""
+        return self.topic, self.partition
+
+    def __str__(self) -> str:
+        """``all topics``, ``orders`` or ``orders:0``, and until when."""
+        place = self.topic if self.partition is None else f"{self.topic}:{self.partition}"
+        until = "" if self.until_ms is None else f" until {_iso_time(self.until_ms)}"
+        return (place or "all topics") + until
+
+
+Topics = Mapping[str, Collection[int]]
+"""Topics with their partitions, none for all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """Of one group."""
+
+    entries: tuple[Pause, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.entries)
+
+    def holds(self, topic: str, partition: int, now_ms: int) -> bool:
+        """Is this share-partition paused?"""
+        return any(pause.holds(topic, partition, now_ms) for pause in self.entries)
+
+    def at(self, now_ms: int) -> Pauses:
+        """Without those that have ended."""
+        return Pauses(tuple(one for one in self.entries if one.until_ms is None or one.until_ms > now_ms))
+
+    def paused(self, topics: Topics | None, until_ms: int | None) -> Pauses:
+        """With these, None for the whole group. Who pauses again what is paused says anew until when."""
+        added = [Pause(*target, until_ms) for target in _targets(topics)]
+        replaced = {pause.target for pause in added}
+        return _sorted([*(one for one in self.entries if one.target not in replaced), *added])
+
+    def resumed(self, topics: Topics | None) -> Pauses:
+        """Without these, None for all that is paused. A topic takes its partitions along."""
+        if topics is None:
+            return Pauses()
+        targets = set(_targets(topics))
+        return Pauses(tuple(one for one in self.entries if not {one.target, (one.topic, None)} & targets))
+
+    def still_holding(self, topics: Topics | None) -> Pause | None:
+        """What holds one of these even when they are resumed: a pause of more than that."""
+        left = [one for one in self.resumed(topics).entries if one.partition is None]
+        names = {topic for topic, _ in _targets(topics)}
+        return next((one for one in left if one.topic is None or one.topic in names), None)
+
+    def __str__(self) -> str:
+        """``orders:0 until 2026-01-31T10:00:00+00:00, bills``; ``nothing``."""
+        return ", ".join(map(str, self.entries)) or "nothing"
+
+
+NOT_PAUSED = Pauses()
+
+
+def _iso_time(ms: int) -> str:
+    return datetime.fromtimestamp(ms // 1_000, UTC).isoformat()
+
+
+def _targets(topics: Topics | None) -> list[tuple[str | None, int | None]]:
+    if topics is None:
+        return [(None, None)]
+    return [
+        (topic, partition)
+        for topic, numbers in topics.items()
+        for partition in (sorted(numbers) if numbers else [None])
+    ]
+
+
+def _sorted(pauses: Iterable[Pause]) -> Pauses:
+    """The whole group first, a topic before its partitions."""
+    return Pauses(
+        tuple(sorted(pauses, key=lambda one: (one.topic or "", -1 if one.partition is None else one.partition)))
+    )
