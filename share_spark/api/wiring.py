@@ -7,8 +7,6 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pyspark.sql.pandas.types import from_arrow_schema
-
 from share_spark.api.checkpoint import Checkpoint
 from share_spark.api.query import ShareGroupQuery
 from share_spark.api.spec import ShareGroupSpec
@@ -28,6 +26,7 @@ from share_spark.output.dead_letters import DeltaDeadLetters
 from share_spark.output.sink import DeltaOutput, DeltaSink, FormerSinks
 from share_spark.output.spark_dead_letters import BackgroundDeadLetters, NoDeadLetters, SparkDeadLetters
 from share_spark.partition import PartitionLimits
+from share_spark.spark.arrow_types import spark_schema
 from share_spark.spark.capabilities import warn_of_all
 from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
@@ -170,7 +169,7 @@ def _output(spec: ShareGroupSpec, handler: Handler, delivery: SparkDelivery) -> 
     if spec.sink is None or handler.output is None:
         return FormerSinks(spark=spec.spark)
     sink = DeltaSink(spark=spec.spark, table=Location.parse(spec.sink))
-    sink.prepare(from_arrow_schema(handler.output))
+    sink.prepare(spark_schema(handler.output))
     return DeltaOutput(sink=sink, delivery=delivery)
 
 

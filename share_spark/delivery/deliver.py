@@ -28,7 +28,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from share_spark.delivery.acquired_records import acquired_records, task_markers
@@ -46,6 +45,7 @@ from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, ascending
 from share_spark.handlers.handler import HANDLER_COLUMNS, KEY_COLUMNS, Handler, HandlerKind
 from share_spark.model.errors import HandlerError, ShareError, TopicError
 from share_spark.model.requests import Loss
+from share_spark.spark.arrow_types import spark_schema
 from share_spark.spark.errors import first_line, is_lost_worker, tells_lost_workers
 from share_spark.spark.threads import TASK_COLUMN, give_up_task_thread, with_task_thread
 
@@ -339,5 +339,5 @@ def _sent_type(task: HandlerTask) -> StructType:
     """What a task sends, in Spark's terms."""
     if task.output is None or not task.sends_output:
         return RUN_TYPE
-    output = from_arrow_schema(pa.schema([field.with_nullable(True) for field in task.output]))
+    output = spark_schema(pa.schema([field.with_nullable(True) for field in task.output]))
     return StructType([*RUN_TYPE.fields, StructField(OUTPUT_COLUMN, output)])

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from share_spark.delivery.result import Settle
 from share_spark.delivery.runs import PRESENT, RUN_SCHEMA, VIOLATION, RunLog, Runs, special_row
@@ -22,8 +21,9 @@ from share_spark.handlers.batch_answers import ANSWER_COLUMNS, column_answers
 from share_spark.handlers.handler import KEY_COLUMNS, Handler
 from share_spark.model.errors import HandlerError
 from share_spark.model.ids import TopicPartition
+from share_spark.spark.arrow_types import spark_schema
 
-RUN_TYPE = from_arrow_schema(RUN_SCHEMA)
+RUN_TYPE = spark_schema(RUN_SCHEMA)
 """RUN_SCHEMA in Spark's terms; a DDL string would be parsed by the JVM each time, for 10 ms."""
 
 

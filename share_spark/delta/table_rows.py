@@ -17,12 +17,12 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from share_spark.delta.commit_files import CommitFile
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.table_log import TableLog, UnknownTableError
+from share_spark.spark.arrow_types import arrow_schema
 from share_spark.spark.public_files import local_path
 
 _TRIES = 20
@@ -68,7 +68,7 @@ class TableRows:
     @property
     def schema(self) -> pa.Schema:
         """All columns."""
-        return to_arrow_schema(self.log.schema)
+        return arrow_schema(self.log.schema)
 
     def read(self, columns: Collection[str], paths: Collection[str] | None = None) -> Iterator[FileRows]:
         """File by file, as of the log's version; ``paths``: only of these. Raises UnknownTableError."""

@@ -30,15 +30,16 @@ def arrow_output(schema: str | StructType | pa.Schema, handler_name: str) -> pa.
     """The declared schema in Arrow's terms, in the types that Spark has. DDL is parsed by the session that runs. Raises
     HandlerError."""
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
     from pyspark.sql.types import StructType
+
+    from share_spark.spark.arrow_types import arrow_schema, spark_schema
 
     try:
         parsed = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-        spark_type = from_arrow_schema(parsed) if isinstance(parsed, pa.Schema) else parsed
+        spark_type = spark_schema(parsed) if isinstance(parsed, pa.Schema) else parsed
         if not isinstance(spark_type, StructType) or not spark_type.fields:
             raise HandlerError(f"handler {handler_name}: the output schema is not a list of columns")
-        return to_arrow_schema(spark_type)
+        return arrow_schema(spark_type)
     except PySparkException as fault:
         reason = str(fault).strip().splitlines()[0]
         raise HandlerError(f"handler {handler_name}: the output schema is wrong: {reason}") from None
