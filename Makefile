@@ -11,6 +11,9 @@ SEED      ?= 1
 # Each process keeps about one core busy, and has a session and a broker of its own.
 TWO_AT_ONCE := -n 2 --dist worksteal
 
+# The release of Spark in the environment, 4.0 or 4.2: `make clean test SPARK=4.2`.
+SPARK     ?= 4.0
+
 VENV  := .venv
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.set-up
@@ -85,7 +88,7 @@ $(STAMP): pyproject.toml | python java
 	@[ -f $@ ] || rm -rf $(VENV)
 	@rm -f $@
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,demo]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,demo,spark$(subst .,,$(SPARK))]'
 	$(BIN)/python -m share_spark.spark.jars
 	-$(BIN)/share-spark prepare  # without it all works, and starts slower
 	@touch $@

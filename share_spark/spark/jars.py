@@ -37,18 +37,19 @@ JAVA_VERSIONS = (17, 21)
 
 
 class _Modules(NamedTuple):
-    """For one release of Spark: the version of its Kafka source, and Delta's module."""
+    """For one release of Spark: the version of its Kafka source, the release of Delta and its module."""
 
     connector_version: str
+    delta_release: str
     delta: str
 
 
 _MODULES = {
-    "4.0": _Modules("4.0.0", "delta-spark_2.13"),
-    "4.2": _Modules("4.2.0", "delta-spark_4.2_2.13"),
+    "4.0": _Modules("4.0.0", "4.0", "delta-spark_2.13"),
+    "4.2": _Modules("4.2.0", "4.4", "delta-spark_4.2_2.13"),
 }
-"""The source is compatible with every bug-fix release of its Spark; some mirrors of Maven Central lack a jar
-(spark-token-provider-kafka) of the later ones."""
+"""By the release of Spark. The source is compatible with every bug-fix release of its Spark; some mirrors of Maven
+Central lack a jar (spark-token-provider-kafka) of the later ones."""
 
 BROKER_VERSION = "4.2.0"
 """The first Kafka release in which share groups are ready for production."""
@@ -137,10 +138,16 @@ def engine_tag() -> str:
 
 
 def _modules() -> _Modules:
-    release = ".".join(version("pyspark").split(".")[:2])
-    if release not in _MODULES:
-        raise JarsError(f"pyspark {version('pyspark')} is not supported: install one of {', '.join(_MODULES)}")
-    return _MODULES[release]
+    modules = _MODULES.get(_release("pyspark"))
+    if modules is None or _release("delta-spark") != modules.delta_release:
+        known = (f"pyspark {spark} with delta-spark {found.delta_release}" for spark, found in _MODULES.items())
+        installed = f"pyspark {version('pyspark')} with delta-spark {version('delta-spark')}"
+        raise JarsError(f"{installed} is not supported: install {' or '.join(known)}")
+    return modules
+
+
+def _release(package: str) -> str:
+    return ".".join(version(package).split(".")[:2])
 
 
 def _engine_coordinates() -> list[Coordinate]:

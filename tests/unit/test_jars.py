@@ -105,3 +105,19 @@ def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert jars.cache_dir() == tmp_path / "xdg" / "share_spark"
     monkeypatch.setenv("SHARE_SPARK_CACHE", str(tmp_path / "own"))
     assert jars.cache_dir() == tmp_path / "own"
+
+
+@pytest.mark.parametrize(
+    ("spark", "delta", "module"), [("4.0.5", "4.0.1", "delta-spark_2.13"), ("4.2.1", "4.4.0", "delta-spark_4.2_2.13")]
+)
+def test_the_jars_are_of_the_releases_that_are_installed(
+    monkeypatch: pytest.MonkeyPatch, spark: str, delta: str, module: str
+) -> None:
+    monkeypatch.setattr(jars, "version", {"pyspark": spark, "delta-spark": delta}.__getitem__)
+    assert ("io.delta", module, delta) in jars._engine_coordinates()
+
+
+def test_releases_that_do_not_go_together_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jars, "version", {"pyspark": "4.0.5", "delta-spark": "4.4.0"}.__getitem__)
+    with pytest.raises(jars.JarsError, match=r"pyspark 4\.0\.5 with delta-spark 4\.4\.0 is not supported: install"):
+        jars.engine_tag()
