@@ -72,7 +72,7 @@ def take_picture(look: GroupsLook, location: str, now_ms: int, chosen: Collectio
     """Of the ``chosen`` groups, or of all. Raises StateError: there is no such group."""
     for group_id in chosen:
         look.reader.require(group_id)
-    names = sorted(chosen) or [one.group_id for one in look.list_groups()]
+    names = sorted(set(chosen)) or [one.group_id for one in look.list_groups()]
     return Picture(location=location, at_ms=now_ms, groups=[_group(look, name) for name in names])
 
 

@@ -10,8 +10,17 @@ import pytest
 from share_spark.web.drawings import line_svg, slice_title, span
 from share_spark.web.offset_line import offset_line
 from share_spark.web.page import fault_page, group_page, group_path, overview_page, policy, report_page
-from share_spark.web.pictures import MOST_PARTITIONS, BrokenGroup, GroupPicture, Picture, group_picture, total_lag
+from share_spark.web.pictures import (
+    MOST_PARTITIONS,
+    BrokenGroup,
+    GroupPicture,
+    Picture,
+    group_picture,
+    take_picture,
+    total_lag,
+)
 from tests.support.group_details import MEMBER, NOW_MS, details, run, scattered, state
+from tests.support.web_pages import MadeUpGroups
 
 NASTY = '<script>alert("x")</script>\'&'
 BROKEN = BrokenGroup(group_id="audit", fault="the state log of group 'audit' is damaged")
@@ -183,3 +192,10 @@ def test_times_are_in_the_unit_of_which_there_are_two() -> None:
         "2 h",
         "2 d",
     ]
+
+
+def test_a_group_that_is_chosen_twice_is_shown_once() -> None:
+    groups = MadeUpGroups({name: details({}, group_id=name) for name in ("audit", "billing")})
+    found = take_picture(groups, groups.location, NOW_MS, ["billing", "billing"])
+    assert [one.group_id for one in found.groups] == ["billing"]
+    assert [one.group_id for one in take_picture(groups, groups.location, NOW_MS).groups] == ["audit", "billing"]
