@@ -59,6 +59,11 @@ class Letter:
         return self.value if self.corrected_value is None else self.corrected_value
 
     @property
+    def size(self) -> int:
+        """Of what is sent, without headers, in bytes."""
+        return len(self.key or b"") + len(self.value_to_send or b"")
+
+    @property
     def message(self) -> str:
         """The last error, else the reason."""
         return self.reason if self.error is None else self.error

@@ -58,18 +58,25 @@ def by_error(parts: Iterable[pa.Table]) -> list[LettersByError]:
 
 
 def _of_part(rows: pa.Table) -> Sequence[LettersByError]:
-    latest_first = rows.sort_by([("archived_at", "descending"), ("offset", "descending")])
+    latest_first = _with_patterns(rows).sort_by([("archived_at", "descending"), ("offset", "descending")])
     measures: list[Any] = [("archived_at", how) for how in ("min", "max", "count")]
     example: list[Any] = [(name, "first") for name in ("topic", "partition", "offset")]
     grouped = latest_first.group_by(["group_id", "reason", "error"], use_threads=False)
     return [_summary(row) for row in grouped.aggregate([*measures, ("redriven_at", "count"), *example]).to_pylist()]
 
 
+def _with_patterns(rows: pa.Table) -> pa.Table:
+    """First, so that each error is one group, however many numbers it has."""
+    errors = rows.column("error").to_pylist()
+    patterns = pa.array([None if error is None else error_pattern(error) for error in errors], pa.string())
+    return rows.set_column(rows.schema.get_field_index("error"), "error", patterns)
+
+
 def _summary(row: dict[str, Any]) -> LettersByError:
     return LettersByError(
         group_id=row["group_id"],
         reason=row["reason"],
-        error=None if row["error"] is None else error_pattern(row["error"]),
+        error=row["error"],
         count=row[_COUNT],
         redriven=row[_REDRIVEN],
         first_seen=row[_FIRST],

@@ -59,7 +59,8 @@ class RedriveProgress(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedriveReport:
-    """``sent``: letters. ``marked``: of them; one that was changed or deleted since it was read is not."""
+    """``sent``: letters. ``marked``: of them; one that was changed, deleted or marked by others since it was read is
+    not."""
 
     sent: int
     marked: int
@@ -169,7 +170,7 @@ class Redrive:
         bytes_ = 0
         for found in islice(self.stored.letters(self.plan.where, self.plan.paths), self.plan.total):
             piece.append(found)
-            bytes_ += redriven_record(found.letter).size
+            bytes_ += found.letter.size
             if len(piece) >= self.rate.piece or bytes_ >= _PIECE_BYTES:
                 yield piece
                 piece, bytes_ = [], 0
@@ -180,7 +181,7 @@ class Redrive:
         records = [redriven_record(letter, self.plan.to_topic) for _, letter in piece]
         delivered, fault = self.target.send(records)
         self._unmarked += [piece[at] for at in delivered]
-        self._unmarked_bytes += sum(records[at].size for at in delivered)
+        self._unmarked_bytes += sum(piece[at].letter.size for at in delivered)
         self._sent += len(delivered)
         self.progress(RedriveProgress(self._sent, self.plan.total, self.rate.elapsed_s()))
         if fault is not None:

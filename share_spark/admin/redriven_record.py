@@ -22,18 +22,13 @@ _ID_LENGTH = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedrivenRecord:
-    """``partition``: None where the key decides. ``size``: in bytes, without headers."""
+    """``partition``: None where the key decides."""
 
     topic: str
     partition: int | None
     key: bytes | None
     value: bytes | None
     headers: Headers
-
-    @property
-    def size(self) -> int:
-        """Of key and value, in bytes."""
-        return len(self.key or b"") + len(self.value or b"")
 
 
 def redriven_record(letter: Letter, to_topic: str | None = None) -> RedrivenRecord:

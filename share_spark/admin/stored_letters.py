@@ -167,5 +167,5 @@ def _marked(rows: pa.Table, ids: Mapping[int, str], at: datetime) -> pa.Table:
 def _as_dead_letter_error(place: object) -> Iterator[None]:
     try:
         yield
-    except (NotImplementedError, OvertakenError, OSError) as reason:
+    except (NotImplementedError, OvertakenError, OSError, pa.ArrowException) as reason:
         raise DeadLetterError(f"dead-letter table {place}: {reason}") from reason

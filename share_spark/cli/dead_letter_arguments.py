@@ -31,6 +31,7 @@ def has_filter(given: Namespace) -> bool:
 def _add_list(verb: ArgumentParser) -> None:
     _add_table(verb, required=True)
     _add_filters(verb)
+    _add_redriven(verb)
     verb.add_argument("--letters", action="store_true", help="one by one, the newest first")
     verb.add_argument("--limit", type=_above_zero, metavar="NUMBER", help="so many lines at most")
     verb.add_argument("--json", action="store_true", help="for programs: one JSON document")
@@ -58,7 +59,7 @@ def _add_redrive(verb: ArgumentParser) -> None:
     _add_filters(verb)
     _add_execute(verb)
     add("--limit", type=_above_zero, metavar="NUMBER", help="so many letters at most")
-    add("--again", action="store_true", help="also those that were redriven already")
+    add("--again", action="store_true", help="also those that were sent again already")
     add("--rate", type=_rate, metavar="NUMBER", help="at most so many letters a second")
     add("--to-topic", metavar="TOPIC", help="to this topic; default: to the letter's own topic and partition")
     add("--bootstrap-server", metavar="HOST:PORT", help="the Kafka cluster of the topics ...")
@@ -71,6 +72,7 @@ def _add_redrive(verb: ArgumentParser) -> None:
 def _add_purge(verb: ArgumentParser) -> None:
     _add_table(verb, required=True)
     _add_filters(verb)
+    _add_redriven(verb)
     _add_execute(verb)
 
 
@@ -94,6 +96,10 @@ def _add_filters(verb: ArgumentParser) -> None:
     add("--header", metavar="NAME[=VALUE]", help="with such a header")
     add("--since", metavar="YYYY-MM-DDThh:mm:ss.sss", help="archived then or later (UTC)")
     add("--until", metavar="YYYY-MM-DDThh:mm:ss.sss", help="archived before (UTC)")
+    verb.set_defaults(redriven=False, not_redriven=False)
+
+
+def _add_redriven(verb: ArgumentParser) -> None:
     done = verb.add_mutually_exclusive_group()
     done.add_argument("--redriven", action="store_true", help="that were sent again")
     done.add_argument("--not-redriven", action="store_true", help="that were not")

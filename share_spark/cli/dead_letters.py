@@ -151,7 +151,7 @@ def _redriven(given: Namespace) -> str:
             order.target(spark), where, **chosen, rate_per_s=given.rate, progress=Progress()
         )
     left = report.sent - report.marked
-    note = f"; {_letters(left)} changed or deleted meanwhile and not marked" if left else ""
+    note = f"; {_letters(left)} changed, deleted or marked by others meanwhile" if left else ""
     return f"{_letters(report.sent)} sent again, {report.marked:,} marked as redriven{note}."
 
 

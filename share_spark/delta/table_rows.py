@@ -73,11 +73,12 @@ class TableRows:
     def read(self, columns: Collection[str], paths: Collection[str] | None = None) -> Iterator[FileRows]:
         """File by file, as of the log's version; ``paths``: only of these. Raises UnknownTableError."""
         self._check_unpartitioned()
+        schema = self._schema_of(columns)
         if not all(file.is_whole for file in self.log.active.values()):
-            yield FileRows("", self._read_by_delta_rs(columns))
+            yield FileRows("", self._read_by_delta_rs(schema))
             return
         for path in self.log.active if paths is None else paths:
-            yield FileRows(path, self._file(path, columns))
+            yield FileRows(path, self._file(path, schema))
 
     def change(self, operation: str, judge: Callable[[pa.Table], Change], paths: Collection[str] | None = None) -> int:
         """``judge`` each file (all columns) of the newest version, or of ``paths`` those that are in it. One commit,
@@ -91,15 +92,17 @@ class TableRows:
             self.log.refresh()
             self.check_can_change()
             appends = DirectAppends(directory=self.directory, log=self.log, columns=self.log.metadata["schemaString"])
-            wanted = [path for path in self.log.active if paths is None or path in paths]
-            rewritten = {path: rewritten.get(path) or self._rewritten(appends, path, judge) for path in wanted}
+            wanted, schema = [path for path in self.log.active if paths is None or path in paths], self.schema
+            rewritten = {path: rewritten.get(path) or self._rewritten(appends, path, schema, judge) for path in wanted}
             found = {path: file for path, (changed, file) in rewritten.items() if changed}
             if not found or self._exchanged(appends, operation, found):
                 return sum(changed for changed, _ in rewritten.values())
         raise OvertakenError(f"other writers were first {_TRIES} times")
 
-    def _rewritten(self, appends: DirectAppends, path: str, judge: Callable[[pa.Table], Change]) -> _Rewritten:
-        rows, changed = judge(self._file(path, self.schema.names))
+    def _rewritten(
+        self, appends: DirectAppends, path: str, schema: pa.Schema, judge: Callable[[pa.Table], Change]
+    ) -> _Rewritten:
+        rows, changed = judge(self._file(path, schema))
         return _Rewritten(changed, appends.write(rows, {}) if changed and rows.num_rows else None)
 
     def _exchanged(self, appends: DirectAppends, operation: str, found: Mapping[str, DataFile | None]) -> bool:
@@ -130,36 +133,40 @@ class TableRows:
         if self.log.partition_columns:
             raise UnknownTableError(f"it is partitioned by {', '.join(self.log.partition_columns)}")
 
-    def _file(self, path: str, columns: Collection[str]) -> pa.Table:
+    def _schema_of(self, columns: Collection[str]) -> pa.Schema:
+        schema = self.schema
+        return pa.schema([schema.field(name) for name in columns])
+
+    def _file(self, path: str, schema: pa.Schema) -> pa.Table:
         if ":/" in path or path.startswith("/"):
             raise UnknownTableError("it has files of another table")
         content = self.log.files.storage.read(f"{self.directory}/{unquote(path)}")
         if content is None:
             raise UnknownTableError(f"its file {path} is gone")
         file = pq.ParquetFile(io.BytesIO(content))
-        return self._conformed(file.read([name for name in columns if name in file.schema_arrow.names]), columns)
+        there = set(file.schema_arrow.names)
+        return _conformed(file.read([name for name in schema.names if name in there]), schema)
 
-    def _conformed(self, rows: pa.Table, columns: Collection[str]) -> pa.Table:
-        """With the table's types (Spark's own times have another in Parquet), and null for what a file does not have:
-        it was added later, or its writer left it out."""
-        schema = pa.schema([self.schema.field(name) for name in columns])
-        arrays = [
-            rows.column(field.name).cast(field.type)
-            if field.name in rows.column_names
-            else pa.nulls(rows.num_rows, field.type)
-            for field in schema
-        ]
-        return pa.table(arrays, schema=schema)
-
-    def _read_by_delta_rs(self, columns: Collection[str]) -> pa.Table:
+    def _read_by_delta_rs(self, schema: pa.Schema) -> pa.Table:
         """It knows deletion vectors."""
         from deltalake import DeltaTable, QueryBuilder  # some tenths of a second
         from deltalake.exceptions import DeltaError
 
-        names = ", ".join(f'"{name}"' for name in columns)
+        names = ", ".join(f'"{name}"' for name in schema.names)
         try:
             table = DeltaTable(local_path(self.directory) or self.directory, version=self.log.version)
             found = QueryBuilder().register("rows", table).execute(f"SELECT {names} FROM rows").read_all()
         except (DeltaError, OSError) as fault:
             raise UnknownTableError(f"it has deletion vectors: {fault}") from fault
-        return self._conformed(pa.table(found), columns)
+        return _conformed(pa.table(found), schema)
+
+
+def _conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """With the table's types (Spark's own times have another in Parquet), and null for what a file does not have: it
+    was added later, or its writer left it out."""
+    there = set(rows.column_names)
+    arrays = [
+        rows.column(field.name).cast(field.type) if field.name in there else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(arrays, schema=schema)

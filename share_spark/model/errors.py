@@ -82,7 +82,7 @@ class FencedError(ShareError):
 
 
 class DeadLetterError(ShareError):
-    """The dead-letter topic or table refused a write."""
+    """The dead-letter topic or table: not there, not ours, or it cannot be read or written."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
     retriable = True

@@ -150,14 +150,16 @@ def test_what_is_no_table_of_letters_is_refused(tmp_path: Path) -> None:
         "no table": "^there is no dead-letter table at ",
         "foreign": "is not a dead-letter table of share_spark$",
         "newer": "was written by a newer share_spark ",
-        "damaged": "^dead-letter table .* its file .* is gone$",
+        "incomplete": "^dead-letter table .* its file .* is gone$",
+        "damaged": "^dead-letter table .*: .*[Pp]arquet",
     }
     make_letters(tmp_path / "foreign", properties={})
     newer = {"share_spark.table": "dead_letters", "share_spark.format.version": "99"}
     make_letters(tmp_path / "newer", properties=newer)
-    make_letters(tmp_path / "damaged", [row(1)])
-    for file in (tmp_path / "damaged").glob("*.parquet"):
-        file.unlink()
+    for name in ("incomplete", "damaged"):
+        make_letters(tmp_path / name, [row(1)])
+        (file,) = (tmp_path / name).glob("*.parquet")
+        file.unlink() if name == "incomplete" else file.write_bytes(b"PAR1")
     for name, message in cases.items():
         with pytest.raises(DeadLetterError, match=message):
             DeadLetters(str(tmp_path / name)).letters()

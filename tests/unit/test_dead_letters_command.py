@@ -167,6 +167,7 @@ REFUSED: dict[str, tuple[Sequence[str], str]] = {
     "a purge of nothing said": (["purge", *TABLE], "Option [purge] takes options that say which letters, or [all]"),
     "a purge of both": (["purge", *TABLE, "--all", "--error", "x"], "that say which letters, or [all]"),
     "both at once": (["purge", *TABLE, "--all", "--execute", "--dry-run"], "not allowed with argument"),
+    "a redrive of what was redriven": (["redrive", *TABLE, *KAFKA, "--redriven"], "unknown argument --redriven"),
     "a redrive of nothing said": (["redrive", *TABLE, *KAFKA], "Option [redrive] takes options that say which"),
     "no target": (["redrive", *TABLE, "--all"], "choose where the topics are: --bootstrap-server or --topic-table"),
     "two targets": (["redrive", *TABLE, "--all", *KAFKA, "--topic-table", "./t"], "choose where the topics are"),

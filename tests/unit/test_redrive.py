@@ -157,6 +157,13 @@ def test_letters_that_are_deleted_while_they_are_sent_are_gone(place: str) -> No
     assert (report.sent, report.marked) == (3, 0)
 
 
+def test_two_at_once_send_the_same_ids(place: str) -> None:
+    first, second = MemoryTopics(), MemoryTopics()
+    first.meanwhile = lambda: DeadLetters(place).redrive(second)
+    assert DeadLetters(place).redrive(first).marked == 0
+    assert (first.ids, marked(place)) == (second.ids, [0, 1, 2])
+
+
 def test_pieces_of_a_file_are_marked_in_the_file_that_took_its_place(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
