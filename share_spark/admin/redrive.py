@@ -83,11 +83,14 @@ class SendRate:
 
     def wait(self, records: int) -> None:
         """Until so many more may be sent."""
-        now = self.clock()
-        self._began = now if self._began is None else self._began
-        if self.per_s is not None and (early := self._began + self._sent / self.per_s - now) > 0:
-            self.sleep(early)
+        if (early_s := self.early_s()) > 0:
+            self.sleep(early_s)
+        self._began = self.clock() if self._began is None else self._began
         self._sent += records
+
+    def early_s(self) -> float:
+        """How long until more may be sent; below 0 if they could have been."""
+        return 0.0 if self.per_s is None else self._sent / self.per_s - self.elapsed_s()
 
     def elapsed_s(self) -> float:
         """Since the first."""
@@ -190,7 +193,8 @@ class Redrive:
             raise TopicError(f"{self._sent} of {self.plan.total} letters were sent, but not {place}: {fault}")
 
     def _is_mark_due(self) -> bool:
-        late = self.rate.elapsed_s() - self._marked_at_s >= _MARKED_AFTER_S
+        next_s = self.rate.elapsed_s() + max(0.0, self.rate.early_s())
+        late = next_s - self._marked_at_s >= _MARKED_AFTER_S
         return late or len(self._unmarked) >= _MARKED_TOGETHER or self._unmarked_bytes >= _MARKED_BYTES
 
     def _mark(self) -> None:

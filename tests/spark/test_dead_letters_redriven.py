@@ -12,8 +12,10 @@ from share_spark.admin.redrive_targets import TableTopics
 from share_spark.admin.redriven_record import DELIVERY_COUNT, REDRIVE_ID
 from share_spark.cli import main
 from share_spark.delta.location import Location
+from share_spark.model.errors import DeadLetterError
 from share_spark.output.letter_table import COLUMNS, PROPERTIES
 from tests.support.letter_tables import row
+from tests.support.memory_topics import MemoryTopics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,6 +121,11 @@ def test_a_table_with_deletion_vectors_is_read_and_left_alone(spark: SparkSessio
     letters = DeadLetters(str(place))
     assert [(one.offset, one.corrected_value) for one in letters.letters()] == [(2, None), (1, b"1"), (0, None)]
     assert letters.count(LetterFilter(error="city 2")).letters == 1
+    topics = MemoryTopics()
+    for change in (lambda: letters.purge(LetterFilter()), lambda: letters.redrive(topics)):
+        with pytest.raises(DeadLetterError, match="it has deletion vectors"):
+            change()
+    assert topics.records == []
 
 
 def test_a_table_of_the_catalog_with_a_session(spark: SparkSession) -> None:

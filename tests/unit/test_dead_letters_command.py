@@ -16,7 +16,7 @@ from share_spark.admin.dead_letters import DeadLetters
 from share_spark.admin.letters import LetterFilter
 from share_spark.kafka.options import KafkaOptions
 from tests.support.letter_tables import make_letters, row, set_columns
-from tests.unit.test_redrive import MemoryTopics
+from tests.support.memory_topics import MemoryTopics
 
 HEADERS = [{"key": "tenant", "value": b"a"}, {"key": "kafka_dlt-original-partition", "value": b"\0\0\0\3"}]
 KAFKA = ["--bootstrap-server", "127.0.0.1:1"]

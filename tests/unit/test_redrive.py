@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,43 +9,15 @@ import pytest
 
 from share_spark.admin.dead_letters import DeadLetters
 from share_spark.admin.letters import Letter, LetterFilter
-from share_spark.admin.redrive import RedriveProgress, SendRate, Sent
-from share_spark.admin.redriven_record import DELIVERY_COUNT, REDRIVE_ID, RedrivenRecord, delivered_before
+from share_spark.admin.redrive import RedriveProgress, SendRate
+from share_spark.admin.redriven_record import DELIVERY_COUNT, REDRIVE_ID, delivered_before
 from share_spark.admin.stored_letters import StoredLetters
 from share_spark.kafka.letter_headers import Origin, origin_headers
 from share_spark.model.errors import ConfigError, DeadLetterError, TopicError
 from tests.support.letter_tables import add_letters, make_letters, row, set_columns
+from tests.support.memory_topics import MemoryTopics
 
 NOON_MS = 1_767_355_200_000
-
-
-@dataclass(slots=True)
-class MemoryTopics:
-    """A RedriveTarget. ``refused``: values that it does not take; ``meanwhile``: called before each piece."""
-
-    topics: Mapping[str, Collection[int]] = field(default_factory=lambda: {"orders": {0, 1}})
-    refused: Collection[bytes] = ()
-    meanwhile: Any = lambda: None
-    records: list[RedrivenRecord] = field(default_factory=list)
-
-    def partitions(self, topic: str) -> Collection[int]:
-        if topic not in self.topics:
-            raise TopicError(f"topic {topic!r} does not exist")
-        return self.topics[topic]
-
-    def send(self, records: Sequence[RedrivenRecord]) -> Sent:
-        self.meanwhile()
-        taken = [at for at, record in enumerate(records) if record.value not in self.refused]
-        self.records += [records[at] for at in taken]
-        return Sent(taken, None if len(taken) == len(records) else "the broker said no")
-
-    @property
-    def values(self) -> list[bytes | None]:
-        return [record.value for record in self.records]
-
-    @property
-    def ids(self) -> list[bytes | None]:
-        return [dict(record.headers)[REDRIVE_ID] for record in self.records]
 
 
 @pytest.fixture
@@ -214,11 +184,22 @@ def test_no_more_than_the_rate_and_each_second_is_reported(tmp_path: Path) -> No
     for records in (rate.piece, rate.piece, 1):
         rate.wait(records)
     assert (rate.piece, slept, rate.elapsed_s()) == (2, [1.0, 1.0], 2.0)
-    assert SendRate(0.1).piece == 1
+    assert (SendRate(0.1).piece, SendRate(1e9).piece, SendRate(None).early_s()) == (1, 1_000, 0)
     reported: list[RedriveProgress] = []
     place = make_letters(tmp_path / "dead", [row(1), row(2)])
     DeadLetters(place).redrive(MemoryTopics(), progress=reported.append)
     assert [(one.sent, one.total) for one in reported] == [(2, 2)]
+
+
+def test_a_slow_redrive_marks_before_it_waits(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that dies while it waits leaves nothing to be sent twice."""
+    monkeypatch.setattr(SendRate, "piece", 1)
+    monkeypatch.setattr(SendRate, "early_s", lambda _: 60.0)
+    seen: list[list[int]] = []
+    topics = MemoryTopics(meanwhile=lambda: seen.append(marked(place)))
+    monkeypatch.setattr(SendRate, "wait", lambda *_: None)
+    assert DeadLetters(place).redrive(topics, rate_per_s=1).marked == 3
+    assert seen == [[], [0], [0, 1]]
 
 
 @pytest.mark.parametrize("rate", [0, -1, float("inf"), float("nan")])
