@@ -17,6 +17,7 @@ from share_spark.engine.pauses import NOT_PAUSED, Pauses
 from share_spark.kafka.options import KafkaOptions
 from share_spark.maintenance.heartbeat import Beat
 from share_spark.model.errors import ConfigError, StateError, TopicError
+from share_spark.model.html_table import html_table
 from share_spark.model.ids import LogEnds
 from share_spark.model.records import DeliveryState
 from share_spark.partition import SharePartition, highest_delivery_count, offsets_by_state
@@ -171,6 +172,14 @@ class GroupsLook:
         return GroupPhase.STABLE if engine is not None and engine.is_running else GroupPhase.EMPTY
 
 
+_SHOWN = ("partition", "start_offset", "end_offset", "available", "acquired", "max_delivery_count")
+"""Of a share-partition that is shown in a notebook."""
+
+
+def _or_unknown(lag: int | None) -> int | str:
+    return "-" if lag is None else lag
+
+
 @dataclass(frozen=True, slots=True)
 class ShareGroupAdmin:
     """Of the state in ``location`` (a directory). ``kafka``: connection options, ``topic_table``: of an embedded topic
@@ -184,6 +193,17 @@ class ShareGroupAdmin:
     kafka: KafkaOptions | None = None
     topic_table: str | None = None
     request_timeout_ms: int = 30_000
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the share-partitions of all groups, as of now."""
+        look = self.look()
+        rows = [
+            (row.group_id, phase.value, row.topic, *(getattr(row, name) for name in _SHOWN), _or_unknown(row.lag))
+            for listing in look.list_groups()
+            for phase in (listing.phase,)
+            for row in look.describe_offsets(listing.group_id)
+        ]
+        return html_table(f"Share groups in {self.location}", ("group", "state", "topic", *_SHOWN, "lag"), rows)
 
     def look(self) -> GroupsLook:
         """The groups as of now."""

@@ -24,6 +24,7 @@ from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.engine.progress import MicroBatchProgress
 from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.model.errors import EnvironmentFault, FencedError
+from share_spark.model.html_table import html_table
 from share_spark.state.state_store import DeltaShareStateStore
 
 if TYPE_CHECKING:
@@ -45,6 +46,11 @@ class Trigger:
 
     processing_time: str | None = None
     available_now: bool = False
+
+
+_SHOWN = ("redelivered", "accepted", "released", "archived")
+_MOST_SHOWN = 10
+"""Of a query that shows itself in a notebook: counts, and micro-batches."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -80,6 +86,16 @@ class ShareGroupQuery:
     def __repr__(self) -> str:
         state = "active" if self.isActive else "ended"
         return f"ShareGroupQuery(group={self.store.log.group_id!r}, name={self.name!r}, {state})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: how it is, and its last micro-batches."""
+        title = f"Share group {self.store.log.group_id}: {self.status['message']}"
+        names = ("micro-batch", "acquired", *_SHOWN, "lag", "seconds")
+        rows = [
+            (one.batch_id, one.acquired, *(getattr(one, name) for name in _SHOWN), one.lag, sum(one.steps.values()))
+            for one in self.recentProgress[-_MOST_SHOWN:]
+        ]
+        return html_table(title, names, rows)
 
     def start(self, handler: Handler) -> None:
         """Claim, load, and hand the loop to Spark. Raises what ``ShareGroupEngine.start`` raises."""

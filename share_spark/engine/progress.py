@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from share_spark.engine.step import PartitionOutcome
+from share_spark.model.html_table import html_facts
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.requests import ArchiveReason
 
@@ -106,6 +107,12 @@ class MicroBatchProgress:
     def archived(self) -> int:
         """Records archived, for any reason."""
         return self.rejected + self.limit_reached + self.gaps + self.below_log_start
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        counts = {name: getattr(self, name) for name in (*COUNTS, "lag")}
+        seconds = {f"{name}, s": seconds for name, seconds in self.steps.items()}
+        return html_facts(f"Micro-batch {self.batch_id}", counts | seconds)
 
     @property
     def idle(self) -> bool:
