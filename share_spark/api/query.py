@@ -160,9 +160,9 @@ class ShareGroupQuery:
         return ended
 
     def processAllAvailable(self) -> None:  # noqa: N802
-        """Wait until every record that is in the topics now is finished (accepted or archived), retries and locks of
-        dead engines included, or the query has ended. While records keep coming it may wait for long. Raises what
-        ended the query (a ShareError)."""
+        """Wait until every record that is in the topics now is finished (accepted or archived), retries, their delays
+        and locks of dead engines included, or the query has ended. While records keep coming, or something is paused,
+        it may wait for long. Raises what ended the query (a ShareError)."""
         with self._news:
             begun = self._begun
             self._news.wait_for(lambda: self._caught_up > begun or self._ended.is_set())

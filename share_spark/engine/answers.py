@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from share_spark.engine.breaker import Attempts
 from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, Delivered, ErrorRun
 from share_spark.engine.ranges import (
     ANSWER,
@@ -41,6 +42,21 @@ def output_lost(span: AcknowledgedSpan, error: str, *, is_explained: bool) -> Ac
     ranges[accepted, ANSWER] = Loss.FINISHED if is_explained else Loss.AFTER_HANDLER
     lost = [ErrorRun(first, last, error) for first, last, _ in ranges[accepted].tolist()]
     return span._replace(ranges=ranges, errors=sorted([*span.errors, *lost]))
+
+
+def attempts_in(answers: AcknowledgedSpans, at_ms: int) -> Attempts:
+    """Of handlers that were entered, with how many failed. Output that was lost says nothing of the handler."""
+    total = failed = 0
+    for span in answers.values():
+        said = span.ranges[:, ANSWER]
+        failures = offsets_in(span.ranges[np.isin(said, _FAILED)])
+        total += failures + offsets_in(span.ranges[np.isin(said, _DONE)])
+        failed += failures
+    return Attempts(at_ms, total, failed)
+
+
+_FAILED = [AcknowledgeType.RELEASE, Loss.UNKNOWN, Loss.IN_HANDLER, Loss.AMONG_OTHERS]
+_DONE = [AcknowledgeType.ACCEPT, AcknowledgeType.REJECT]
 
 
 def filled(

@@ -22,12 +22,13 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from share_spark.engine.acquisition_limits import AcquisitionLimits
 from share_spark.engine.answers import answers_for, output_lost
 from share_spark.engine.engine_time import EngineTime
 from share_spark.engine.look import EngineLook
 from share_spark.engine.pauses import NOT_PAUSED, Pauses
 from share_spark.engine.pending import NOTHING_PENDING, DeadLetterOrder, PendingAcknowledgements, UnresolvedAppend
-from share_spark.engine.planning import Inputs, Pace, Search, is_done, plan, targets_of, targets_within, truncated_logs
+from share_spark.engine.planning import Inputs, Search, is_done, plan, targets_of, targets_within, truncated_logs
 from share_spark.engine.ports import (
     AcknowledgedSpans,
     AcquiredSpan,
@@ -42,7 +43,6 @@ from share_spark.engine.ports import (
 )
 from share_spark.engine.progress import MicroBatchProgress, StepTimer
 from share_spark.engine.ranges import ANSWER, offsets_in
-from share_spark.engine.rate import RateLimit
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.engine.topics import SubscribedTopics, warn_of_truncations
 from share_spark.model.config import GroupConfig
@@ -86,8 +86,7 @@ class ShareGroupEngine:
     _letters: DeadLetterOrder = field(init=False)
     _output_in_doubt: bool = False
     _search: Search = field(default_factory=Search)
-    _pace: Pace = field(default_factory=Pace)
-    _rate: RateLimit = field(init=False)
+    _limits: AcquisitionLimits = field(init=False)
     _pauses: Pauses = NOT_PAUSED
     _paused: frozenset[SharePartitionKey] = frozenset()
     _targets: Mapping[SharePartitionKey, int] | None = None
@@ -99,7 +98,7 @@ class ShareGroupEngine:
 
     def __post_init__(self) -> None:
         self._letters = DeadLetterOrder(sink=self.ports.dead_letters)
-        self._rate = RateLimit(records_per_s=self.config.rate_limit)
+        self._limits = AcquisitionLimits(config=self.config)
 
     def start(self) -> Claim:
         """Claim the group, rebuild its state, take over what the engine before left unfinished, note the targets of an
@@ -186,7 +185,7 @@ class ShareGroupEngine:
         partition_inputs = plan(
             inputs,
             self._summaries,
-            max_records=self._most_records(inputs.now_ms),
+            max_records=self._limits.most_records(inputs.now_ms),
             max_record_locks=self.config.max_record_locks,
         )
         self._truncate(inputs, partition_inputs)
@@ -194,7 +193,7 @@ class ShareGroupEngine:
         assert self._claim is not None, "run before start"
         stamp = BatchStamp(self._claim.writer_epoch, batch_id)
         outcomes = self._decide_and_commit(stamp, partition_inputs, timer) if partition_inputs or self._first else ()
-        self._rate = self._rate.after(sum(offsets_in(outcome.acquired) for outcome in outcomes))
+        self._limits.acquired(sum(offsets_in(outcome.acquired) for outcome in outcomes))
         self._first = False
         self._forget_traces()
         self._search.comes_next = not any(partition_input.suspects for partition_input in partition_inputs.values())
@@ -208,12 +207,6 @@ class ShareGroupEngine:
             lag=self._lag(inputs),
             steps=timer.steps,
         )
-
-    def _most_records(self, now_ms: int) -> int:
-        """What the handler is likely to be done with in time, and what its rate allows."""
-        budget_ms = self.config.delivery_budget_ms
-        self._rate = self._rate.at(now_ms, budget_ms)
-        return self._rate.most_records(self._pace.most_records(self.config.max_records_per_trigger, budget_ms))
 
     def close(self) -> None:
         """After the last micro-batch: free what the delivery keeps, and wait for what is still being written. Raises
@@ -355,7 +348,7 @@ class ShareGroupEngine:
         if delivered.fault is not None:
             self._pending = NOTHING_PENDING if self._has_output else PendingAcknowledgements(spans=answers)
             raise delivered.fault
-        self._pace = self._pace if in_turn else self._pace.after(delivered.entered, delivered.busy_s)
+        self._limits.delivered(delivered, answers, self._time.now_ms, in_turn=in_turn)
         self._search.one_by_one |= any((span.ranges[:, ANSWER] == Loss.UNKNOWN).any() for span in answers.values())
         counted = self._commit_output(stamp, answers, delivered.is_explained)
         self._pending = PendingAcknowledgements(spans=counted)

@@ -35,12 +35,11 @@ from share_spark.partition.columns import total_offsets
 class Inputs:
     """Everything a micro-batch reads before it decides; each read once.
 
-    ``topics``: topic id -> name. ``ends``: log ends per key. ``initial_offsets``: for keys without state.
-    ``delays``: what handlers ask for of ``acknowledged``; ``has_backoff``: other released records are delayed as well.
-    ``paused``: nothing is acquired of these.
-    ``targets``: exclusive end offsets of an available-now run, None when the run is endless. ``acknowledged_by`` as
-    in ``PartitionInput``. ``suspects``: what of the suspects is next, None if there are none; ``suspects_next``: it
-    is their turn. ``traces``: what dead members have left, by topic-partition.
+    ``topics``: topic id -> name. ``ends``: log ends per key. ``initial_offsets``: for keys without state. ``delays``:
+    what handlers ask for of ``acknowledged``; ``has_backoff``: other released records are delayed as well. ``paused``:
+    nothing is acquired of these. ``targets``: exclusive end offsets of an available-now run, None when the run is
+    endless. ``acknowledged_by`` as in ``PartitionInput``. ``suspects``: what of the suspects is next, None if there are
+    none; ``suspects_next``: it is their turn. ``traces``: what dead members have left, by topic-partition.
     """
 
     now_ms: int

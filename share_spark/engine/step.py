@@ -103,13 +103,13 @@ class PartitionSummary(NamedTuple):
 class PartitionInput(NamedTuple):
     """Everything a share-partition needs to know in one micro-batch. Sent from the driver to its bucket.
 
-    ``end_offset`` (exclusive) bounds new records: the log end, or the target of an available-now run.
-    ``delays``: what handlers ask for of ``acknowledged``. ``acknowledged_by``: the member whose acknowledgements they
-    are, if not the engine itself: one whose output is
-    committed and who died before it could say so here; of these, only what it still holds counts. ``release_member``:
-    the engine is stopping, what it still holds was never entered. ``initial_offset``: SPSO of a share-partition that
-    has none. ``searched``, ``suspects``, ``alone`` as in ``Acquire``. ``traces``: of members that have ended and
-    whose locks may end now. ``truncated_to`` (exclusive): the log was found to end there, below the SPEO.
+    ``end_offset`` (exclusive) bounds new records: the log end, or the target of an available-now run. ``delays``: what
+    handlers ask for of ``acknowledged``. ``acknowledged_by``: the member whose acknowledgements they are, if not the
+    engine itself: one whose output is committed and who died before it could say so here; of these, only what it still
+    holds counts. ``release_member``: the engine is stopping, what it still holds was never entered. ``initial_offset``:
+    SPSO of a share-partition that has none. ``searched``, ``suspects``, ``alone`` as in ``Acquire``. ``traces``: of
+    members that have ended and whose locks may end now. ``truncated_to`` (exclusive): the log was found to end there,
+    below the SPEO.
     """
 
     topic: str

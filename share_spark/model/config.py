@@ -133,6 +133,10 @@ SETTINGS: Mapping[str, _Setting] = {
     "delivery_budget_ms": _Setting("delivery.budget.ms", 10_000, _milliseconds(100, _DAY_MS)),
     "rate_limit": _Setting("delivery.rate.limit", 0.0, _number(0, 1e9)),
     "max_concurrency": _Setting("delivery.max.concurrency", 0, _integer(0, 100_000)),
+    "breaker_failure_rate": _Setting("delivery.breaker.failure.rate", 0.0, _number(0, 1)),
+    "breaker_window_ms": _Setting("delivery.breaker.window", 60_000, _milliseconds(1_000, _DAY_MS)),
+    "breaker_probes": _Setting("delivery.breaker.probes", 10, _integer(1, 10**6)),
+    "breaker_probe_interval_ms": _Setting("delivery.breaker.probe.interval", 10_000, _milliseconds(0, _DAY_MS)),
     "updates_per_snapshot": _Setting("share.coordinator.snapshot.update.records.per.snapshot", 500, _integer(1, 500)),
     "state_refresh_ms": _Setting("state.refresh", 10_000, _milliseconds(1_000, _DAY_MS)),
     "history_retention_ms": _Setting("history.retention", 0, _milliseconds(0, 3_650 * _DAY_MS)),
@@ -171,6 +175,10 @@ class GroupConfig:
     delivery_budget_ms: int
     rate_limit: float
     max_concurrency: int
+    breaker_failure_rate: float
+    breaker_window_ms: int
+    breaker_probes: int
+    breaker_probe_interval_ms: int
     updates_per_snapshot: int
     state_refresh_ms: int
     history_retention_ms: int
@@ -187,7 +195,7 @@ class GroupConfig:
     def changed(self, given: Mapping[str, Any]) -> GroupConfig:
         """With the settings of ``{key: value}``, the others as they are.
 
-        Raises ConfigError with one line: an unknown key, or a value that does not fit.
+        Raises ConfigError with one line: an unknown key, or a value that does not fit, by itself or to another.
         """
         by_key = {setting.key: name for name, setting in SETTINGS.items()}
         chosen = {}
@@ -196,7 +204,11 @@ class GroupConfig:
             if key not in by_key:
                 raise ConfigError(f"unknown setting {raw_key!r}{_nearest(key, by_key)}")
             chosen[by_key[key]] = _read(by_key[key], value)
-        return replace(self, **chosen)
+        found = replace(self, **chosen)
+        if found.backoff_policy == "exponential" and found.backoff_ms > found.backoff_max_ms:
+            first, most = (SETTINGS[name].key for name in ("backoff_ms", "backoff_max_ms"))
+            raise ConfigError(f"{first}: {found.backoff_ms} is above {most}, {found.backoff_max_ms}")
+        return found
 
 
 def _read(name: str, value: Any) -> Any:

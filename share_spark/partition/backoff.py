@@ -54,8 +54,8 @@ class BackoffPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """``jitter`` (0 to 1): the delay is between ``1 - jitter`` and ``1 + jitter`` of what the policy says, and never
-    above ``max_delay_ms``."""
+    """``max_delay_ms``: of EXPONENTIAL. ``jitter`` (0 to 1): the delay is between ``1 - jitter`` and ``1 + jitter`` of
+    what the policy says, and not above the maximum."""
 
     policy: BackoffPolicy = BackoffPolicy.NONE
     delay_ms: int = 1_000
@@ -67,12 +67,15 @@ class Backoff:
 
     def delay_after_ms(self, delivery_count: int, level: int = LEVELS // 2) -> int:
         """After this delivery; ``level`` 0 is the shortest of the ``LEVELS``, the one in the middle has no jitter."""
-        if not self:
-            return 0
-        doublings = min(delivery_count - 1, _MOST_DOUBLINGS) if self.policy is BackoffPolicy.EXPONENTIAL else 0
-        delay_ms = min(self.delay_ms << max(doublings, 0), self.max_delay_ms)
         factor = 1 - self.jitter + 2 * self.jitter * level / (LEVELS - 1)
-        return min(round(delay_ms * factor), self.max_delay_ms)
+        match self.policy:
+            case BackoffPolicy.NONE:
+                return 0
+            case BackoffPolicy.FIXED:
+                return round(self.delay_ms * factor)
+            case BackoffPolicy.EXPONENTIAL:
+                doubled_ms = self.delay_ms << min(delivery_count - 1, _MOST_DOUBLINGS)
+                return min(round(min(doubled_ms, self.max_delay_ms) * factor), self.max_delay_ms)
 
 
 NO_BACKOFF = Backoff()

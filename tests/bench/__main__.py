@@ -7,6 +7,7 @@ import sys
 
 from share_spark import build_session
 from tests.bench import (
+    backoff,
     breadth,
     cold_start,
     compaction,
@@ -40,6 +41,7 @@ BENCHMARKS = {
     "ledger": ledger.run,
     "metrics": metrics.run,
     "window": window.run,
+    "backoff": backoff.run,
 }
 
 

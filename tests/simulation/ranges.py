@@ -250,7 +250,9 @@ class GroupRanges:
         )
         delivery = RangeDelivery(self)
         ports = Ports(topics=topics, store=store, delivery=delivery, dead_letters=self.letters, clock=self._clock)
-        return ShareGroupEngine(config=config, ports=ports, _pace=Pace(records_per_s=10.0 * _NO_LIMIT))
+        engine = ShareGroupEngine(config=config, ports=ports)
+        engine._limits.pace = Pace(records_per_s=10.0 * _NO_LIMIT)
+        return engine
 
     def _clock(self) -> int:
         return self.time_ms

@@ -126,7 +126,9 @@ def _with_flow(found: Scenario, rng: Random) -> Scenario:
         backoff_jitter=rng.choice([0.0, 0.3, 1.0]),
         rate_limit=rng.choice([0.0] * 6 + [5.0]),
     )
-    return replace(found, config=config, asks_delays=rng.random() < 0.2, pause_weight=rng.choice([0.0] * 4 + [0.5]))
+    found = replace(found, config=config, asks_delays=rng.random() < 0.2, pause_weight=rng.choice([0.0] * 4 + [0.5]))
+    breaker = replace(config, breaker_failure_rate=rng.choice([0.1, 0.5]), breaker_probes=2)
+    return replace(found, config=breaker) if rng.random() < 0.1 else found
 
 
 def _partitions(rng: Random) -> tuple[int, ...]:

@@ -42,12 +42,12 @@ def delays_after(backoff: Backoff, count: int) -> tuple[int, int]:
     """The shortest and the longest that a record may wait after so many deliveries."""
     if backoff.policy == "none":
         return 0, 0
-    factor = 2 ** (count - 1) if backoff.policy == "exponential" else 1
-    middle_ms = min(backoff.delay_ms * factor, backoff.max_delay_ms)
+    doubles = backoff.policy == "exponential"
+    most_ms = backoff.max_delay_ms if doubles else 10**9
+    middle_ms = min(backoff.delay_ms * 2 ** (count - 1 if doubles else 0), most_ms)
     spread_ms = round(middle_ms * backoff.jitter)
-    return max(middle_ms - spread_ms - 1, 0) if spread_ms else middle_ms, min(
-        middle_ms + spread_ms + 1, backoff.max_delay_ms
-    )
+    rounding_ms = 1 if spread_ms else 0
+    return max(middle_ms - spread_ms - rounding_ms, 0), min(middle_ms + spread_ms + rounding_ms, most_ms)
 
 
 def loss_of(one: At, delivery: Mapping[At, Course]) -> Loss:

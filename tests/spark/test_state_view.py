@@ -106,6 +106,23 @@ def test_a_row_says_where_everything_is(spark: SparkSession, tmp_path: Path) -> 
     assert row.next_lock_deadline.timestamp() * 1_000 == world.clock() + 30_000
 
 
+def test_a_row_says_what_is_delayed_and_until_when_and_so_does_the_next_engine(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    world = DeltaWorld(spark, str(tmp_path / "state"), handler=lambda *record: (RELEASE, "", 7_000 + record[2]))
+    world.produce(3)
+    engine = world.engine()
+    engine.run()
+    engine.run()
+    (row,) = world.frame().collect()
+    assert (row.available, row.delayed, row.next_lock_deadline) == (3, 3, None)
+    assert row.next_available.timestamp() * 1_000 == world.clock() + 7_000
+    assert [run.lock_deadline.timestamp() * 1_000 for run in row.in_flight] == [
+        world.clock() + 7_000 + n for n in range(3)
+    ]
+    assert world.engine().engine.next_available_ms == world.clock() + 7_000
+
+
 def test_closed_segments_go_unless_their_history_is_wanted(spark: SparkSession, tmp_path: Path) -> None:
     world = DeltaWorld(spark, str(tmp_path / "state"), partitions=2, handler=lambda *_: RELEASE, **{UPDATES: 1})
     world.produce(1)

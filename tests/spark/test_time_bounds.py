@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record
 from tests.spark.test_share_group import GroupPlace
 
@@ -42,6 +43,18 @@ def test_a_slow_handler_is_given_what_it_can_do_in_time(place: GroupPlace) -> No
     assert sum(one.not_entered for one in place.progress[2:]) <= second.accepted
     assert sum(one.accepted for one in place.progress) == RECORDS
     assert {count for one in place.progress for count in one.deliveries} == {1}
+
+
+def test_a_record_comes_again_when_its_handler_wants_it(spark: SparkSession, tmp_path: Path) -> None:
+    place = GroupPlace(spark, tmp_path)
+    place.put(range(6))
+    place.work_off(
+        lambda record: Ack.release(delay="1s") if record.value == b"0" and record.delivery_count == 1 else None
+    )
+    released = next(one for one in place.progress if one.released)
+    (delivered,) = [one for one in place.progress if one.redelivered]
+    assert (released.released, delivered.redelivered) == (1, 1)
+    assert delivered.now_ms - released.now_ms >= 1_000
 
 
 def alone_at(directory: str) -> Callable[[Record], None]:

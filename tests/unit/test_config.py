@@ -56,6 +56,9 @@ def test_what_is_no_offset_reset_is_refused(text: str) -> None:
         ("share.isolation.level", "serializable", "is not one of read_uncommitted, read_committed"),
         ("share.record.lock.duration.ms", "soon", "share.record.lock.duration.ms: not a duration: 'soon'"),
         ("share.delivery.count.limits", 5, "unknown setting .*did you mean 'share.delivery.count.limit'"),
+        ("share.record.redelivery.backoff.jitter", "much", "backoff.jitter: 'much' is not a number"),
+        ("share.record.redelivery.backoff.jitter", 1.5, "backoff.jitter: 1.5 is outside 0..1"),
+        ("delivery.rate.limit", "nan", "delivery.rate.limit: nan is outside 0..1e"),
         ("colour", "red", "unknown setting 'colour'$"),
     ],
 )
@@ -64,6 +67,27 @@ def test_r170_what_does_not_fit_is_refused_by_name(key: str, value: Any, message
     with pytest.raises(ConfigError, match=message) as refused:
         GroupConfig.parse({key: value})
     assert re.search("\n", str(refused.value)) is None
+
+
+def test_settings_of_the_flow() -> None:
+    config = GroupConfig.parse(
+        {
+            "share.record.redelivery.backoff.policy": "exponential",
+            "share.record.redelivery.backoff.ms": "2s",
+            "share.record.redelivery.backoff.jitter": "0.25",
+            "delivery.rate.limit": "0.5",
+            "delivery.breaker.probe.interval": "1m",
+        }
+    )
+    assert (config.backoff_policy, config.backoff_ms, config.backoff_jitter) == ("exponential", 2_000, 0.25)
+    assert (config.rate_limit, config.breaker_probe_interval_ms) == (0.5, 60_000)
+
+
+def test_a_first_delay_above_the_maximum_is_refused_where_delays_grow() -> None:
+    given = {"share.record.redelivery.backoff.ms": "10m", "share.record.redelivery.backoff.policy": "fixed"}
+    assert GroupConfig.parse(given).backoff_ms == 600_000
+    with pytest.raises(ConfigError, match=r"backoff.ms: 600000 is above share.record.redelivery.backoff.max.ms, 60000"):
+        GroupConfig.parse(given).changed({"share.record.redelivery.backoff.policy": "exponential"})
 
 
 def test_r171_both_spellings_are_taken() -> None:

@@ -53,5 +53,5 @@ def test_an_engine_acquires_by_its_pace() -> None:
     world = InMemoryGroup(handler=lambda *_: ACCEPT, delivery__budget__ms=1_000)
     world.produce(100)
     engine = world.engine()
-    engine.engine._pace = Pace(records_per_s=10)
+    engine.engine._limits.pace = Pace(records_per_s=10)
     assert engine.run().acquired == 8

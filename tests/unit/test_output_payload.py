@@ -13,11 +13,11 @@ from share_spark.output.payload import from_payload, to_payload
 def test_answers_come_back_as_they_were() -> None:
     answers = {
         SharePartitionKey("billing", "tid", partition): AcknowledgedSpan(
-            TopicPartition("orders", partition), np.array(ranges, np.int64).reshape(-1, 3), errors
+            TopicPartition("orders", partition), np.array(ranges, np.int64).reshape(-1, 3), errors, delays
         )
-        for partition, ranges, errors in [
-            (0, [(0, 9, 1), (10, 10, 2), (11, 2**40, Loss.AMONG_OTHERS)], [(10, 10, "ValueError: no such city")]),
-            (7, [(5, 5, 3), (6, 6, Loss.NOT_ENTERED), (7, 7, Loss.FINISHED)], []),
+        for partition, ranges, errors, delays in [
+            (0, [(0, 9, 1), (10, 11, 2), (12, 2**40, Loss.AMONG_OTHERS)], [(10, 10, "no such city")], [(11, 11, 0)]),
+            (7, [(5, 5, 3), (6, 6, Loss.NOT_ENTERED), (7, 7, Loss.FINISHED), (8, 9, 2)], [], [(8, 9, 2**31)]),
         ]
     }
     found = from_payload("billing", to_payload(CommittedOutput(BatchStamp(3, 41), "spark-abc", answers)))
@@ -27,6 +27,7 @@ def test_answers_come_back_as_they_were() -> None:
         assert found.answers[key].partition == span.partition
         assert found.answers[key].ranges.tolist() == span.ranges.tolist()
         assert list(found.answers[key].errors) == list(span.errors)
+        assert list(found.answers[key].delays) == list(span.delays)
 
 
 def test_a_hundred_thousand_ranges_are_small() -> None:

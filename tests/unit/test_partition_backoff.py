@@ -103,6 +103,7 @@ def test_delays_by_policy() -> None:
     assert [FIXED.delay_after_ms(count) for count in (1, 2, 9)] == [100, 100, 100]
     assert [EXPONENTIAL.delay_after_ms(count) for count in (1, 2, 3, 60)] == [100, 200, 350, 350]
     assert Backoff().delay_after_ms(3) == 0
+    assert Backoff(policy=BackoffPolicy.FIXED, delay_ms=600_000).delay_after_ms(1) == 600_000, "has no maximum"
 
 
 def test_jitter_is_within_its_bounds_and_never_above_the_maximum() -> None:

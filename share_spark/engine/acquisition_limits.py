@@ -1,0 +1,55 @@
+"""How many records an engine may acquire in its next micro-batch: what handlers are likely to be done with in time
+(``planning.Pace``), what the rate of the group allows (``rate``), and what its failures allow (``breaker``)."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from share_spark.engine.answers import attempts_in
+from share_spark.engine.breaker import Breaker
+from share_spark.engine.planning import Pace
+from share_spark.engine.ports import AcknowledgedSpans, Delivered
+from share_spark.engine.rate import RateLimit
+from share_spark.model.config import GroupConfig
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class AcquisitionLimits:
+    """Of one engine; it remembers what came of its deliveries."""
+
+    config: GroupConfig
+    pace: Pace = field(default_factory=Pace)
+    _rate: RateLimit = field(init=False)
+    _breaker: Breaker = field(init=False)
+
+    def __post_init__(self) -> None:
+        config = self.config
+        self._rate = RateLimit(records_per_s=config.rate_limit)
+        self._breaker = Breaker(
+            failure_rate=config.breaker_failure_rate,
+            window_ms=config.breaker_window_ms,
+            probes=config.breaker_probes,
+            probe_interval_ms=config.breaker_probe_interval_ms,
+        )
+
+    def most_records(self, now_ms: int) -> int:
+        """For the micro-batch of this time."""
+        budget_ms = self.config.delivery_budget_ms
+        self._rate = self._rate.at(now_ms, budget_ms)
+        in_time = self.pace.most_records(self.config.max_records_per_trigger, budget_ms)
+        return self._breaker.most_records(now_ms, self._rate.most_records(in_time))
+
+    def acquired(self, records: int) -> None:
+        """So many have been."""
+        self._rate = self._rate.after(records)
+
+    def delivered(self, delivered: Delivered, answers: AcknowledgedSpans, now_ms: int, *, in_turn: bool) -> None:
+        """What came of the delivery. The pace of records that run ``in_turn`` says nothing of others."""
+        if not in_turn:
+            self.pace = self.pace.after(delivered.entered, delivered.busy_s)
+        before, self._breaker = self._breaker, self._breaker.after(attempts_in(answers, now_ms))
+        if self._breaker.is_open != before.is_open:
+            _log.warning("%s", self._breaker)
