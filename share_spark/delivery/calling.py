@@ -257,7 +257,7 @@ def _call_on_slice(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> Cal
         return _all_released(handler, batch, overrun_text(handler.timeout_ms or 0, batch.num_rows), status, calls)
     except _FAULTS as fault:
         return _all_released(handler, batch, exception_text(fault), status, calls)
-    answers = batch_answers(answer, batch.num_rows)
+    answers = batch_answers(answer, batch.num_rows, handler.output.names if handler.output is not None else ())
     answers, outputs = _with_outputs(handler, answer, answers)
     _note(answers, outputs, status, calls)
     return CallOutcome(answers=answers, outputs=outputs)

@@ -7,7 +7,7 @@ whose handler does not use it does not load it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,13 +34,13 @@ from share_spark.model.config import MOST_DELAY_MS
 from share_spark.model.errors import HandlerError
 
 
-def batch_answers(answer: Any, rows: int) -> Answers:
+def batch_answers(answer: Any, rows: int, outputs: Collection[str] = ()) -> Answers:
     """What a batch handler returned, for a batch of ``rows`` records, without output columns.
 
     A table or frame with a column ``ack`` (and perhaps ``error``, and ``delay_ms`` of released records), one answer per
     row as list, tuple or array of any kind, or one Ack for the whole batch. A row whose answer is none (a null, an
     unknown number or name) is released. Raises HandlerError: nothing, another length, no such column, a column of
-    another type.
+    another type. ``outputs``: the declared output columns; one that is called ``delay_ms`` is no delay.
     """
     if answer is None:
         raise HandlerError("returned nothing: a batch handler returns one acknowledgement per row")
@@ -49,7 +49,8 @@ def batch_answers(answer: Any, rows: int) -> Answers:
     if (columns := table_columns(answer)) is not None:
         if "ack" not in columns:
             raise HandlerError(f"returned a table without a column ack (it has {', '.join(columns)})")
-        return column_answers({name: column_of(answer, name) for name in ANSWER_COLUMNS if name in columns}, rows)
+        names = [name for name in ANSWER_COLUMNS if name in columns and not (name == "delay_ms" and name in outputs)]
+        return column_answers({name: column_of(answer, name) for name in names}, rows)
     if isinstance(answer, list | tuple):
         return _list_answers(answer, rows)
     if not is_column(answer):

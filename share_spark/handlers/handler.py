@@ -120,7 +120,8 @@ def pandas_handler(function: Any = None, **declared: Any) -> Any:
 
 
 def frame_handler(function: _F) -> _F:
-    """Marks a function of a Spark DataFrame that returns one with topic, partition, offset, ack and perhaps error.
+    """Marks a function of a Spark DataFrame that returns one with topic, partition, offset, ack, and perhaps error and
+    delay_ms.
 
     It is called on the driver. What it does to the frame runs in Spark's own tasks, which Spark repeats after a
     failure: the guarantee of one call per record and delivery holds for the other kinds only.

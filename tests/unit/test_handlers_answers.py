@@ -74,6 +74,11 @@ def test_delays_of_a_batch_are_those_of_its_releases(answer: Any) -> None:
     assert batch_answers(answer, 4).delays() == {0: 500, 3: 7}
 
 
+def test_an_output_column_of_that_name_is_no_delay() -> None:
+    answer = pa.table({"ack": [2, 1], "delay_ms": [0.5, 1.5]})
+    assert batch_answers(answer, 2, ["delay_ms"]).delays() == {}
+
+
 def test_one_delay_for_a_batch_and_none() -> None:
     assert batch_answers(Ack.release(delay=2), 2).delays() == {0: 2_000, 1: 2_000}
     assert batch_answers(pa.table({"ack": [2, 2], "delay_ms": pa.nulls(2)}), 2).delays() == {}
