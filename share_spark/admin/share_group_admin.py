@@ -244,7 +244,7 @@ class ShareGroupAdmin:
         paused. Raises ConfigError where a pause of more than that would still hold it."""
         found = self.pauses(group_id)
         if (wider := found.still_holding(topics)) is not None:
-            raise ConfigError(f"paused is {wider} of group {group_id!r}: resume that as a whole")
+            raise ConfigError(f"group {group_id!r}: {wider} is paused as a whole, resume that")
         return found.resumed(topics)
 
     def set_pauses(self, group_id: str, pauses: Pauses) -> None:

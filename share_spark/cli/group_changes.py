@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from share_spark.cli.command import command_session
 from share_spark.cli.group_tables import table
-from share_spark.cli.written_values import later_ms, milliseconds, past_moment, topic_partitions
+from share_spark.cli.written_values import later_ms, milliseconds, past_moment, topics_named
 from share_spark.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ _STARTS = ("to_earliest", "to_latest", "to_datetime", "to_offset", "shift_by")
 def check_change(given: Namespace) -> None:
     """Raises ConfigError for options that do not go together, with Kafka's words where it has some."""
     verb = next(name for name in _VERBS if getattr(given, name.replace("-", "_")))
+    if given.until is not None and not given.pause:
+        raise ConfigError(f"Option [{verb}] does not take the option [until]")
     if given.delete:
         if not (given.group or given.all_groups):
             raise ConfigError("Option [delete] takes one of these options: [all-groups], [group]")
         return
     if len(given.group) != 1:
         raise ConfigError(f"Option [{verb}] takes the option: [group], once")
-    if given.until is not None and not given.pause:
-        raise ConfigError(f"Option [{verb}] does not take the option [until]")
     if given.delete_offsets and not given.topic:
         raise ConfigError("Option [delete-offsets] takes the following options: [topic], [group]")
     if given.reset_offsets:
@@ -51,7 +51,7 @@ def changed(admin: ShareGroupAdmin, given: Namespace) -> str:
 
 def _reset(admin: ShareGroupAdmin, given: Namespace) -> str:
     start, number = _start(given)
-    topics = None if given.all_topics else dict(topic_partitions(text) for text in given.topic)
+    topics = None if given.all_topics else topics_named(given.topic)
     plan = admin.plan_reset(given.group[0], start, number, topics)
     if given.execute:
         with command_session("share-spark groups") as spark:
@@ -62,7 +62,7 @@ def _reset(admin: ShareGroupAdmin, given: Namespace) -> str:
 
 def _paused(admin: ShareGroupAdmin, given: Namespace) -> str:
     (group,) = given.group
-    topics = dict(topic_partitions(text) for text in given.topic) or None
+    topics = topics_named(given.topic) or None
     if given.pause:
         until_ms = None if given.until is None else later_ms(given.until)
         pauses = admin.plan_pause(group, topics, until_ms)
@@ -75,7 +75,7 @@ def _paused(admin: ShareGroupAdmin, given: Namespace) -> str:
 
 
 def _offsets_deleted(admin: ShareGroupAdmin, given: Namespace) -> str:
-    topics = [topic_partitions(text)[0] for text in given.topic]
+    topics = list(topics_named(given.topic))
     admin.require_topics(given.group[0], topics)
     if given.execute:
         with command_session("share-spark groups") as spark:

@@ -58,6 +58,15 @@ def topic_partitions(text: str) -> tuple[str, Sequence[int]]:
     return name, [int(number) for number in numbers]
 
 
+def topics_named(texts: Sequence[str]) -> dict[str, Sequence[int]]:
+    """By name; of a topic that is named twice all partitions that are, or all that it has. Raises ConfigError."""
+    found: dict[str, Sequence[int]] = {}
+    for name, numbers in map(topic_partitions, texts):
+        known = found.get(name)
+        found[name] = [] if not numbers or known == [] else [*(known or []), *numbers]
+    return found
+
+
 def offset_range(text: str) -> tuple[int, int]:
     """``17`` or ``17-42``, the last one included. Raises ConfigError."""
     first, dash, last = text.partition("-")

@@ -11,6 +11,7 @@ import pytest
 
 from share_spark import cli
 from share_spark.cli.config_files import ConfigFile, _flat, read_config
+from share_spark.cli.group_changes import _topics
 from share_spark.model.config import SETTINGS
 
 ROOT = Path(__file__).parents[2]
@@ -138,6 +139,18 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
 )
 def test_intervals(text: str, interval: int) -> None:
     assert cli.parse_job([*ENOUGH, *TABLE, "--trigger", text]).trigger == f"{interval} milliseconds"
+
+
+@pytest.mark.parametrize(
+    ("texts", "topics"),
+    [
+        (["a:0", "a:2,1", "b"], {"a": [0, 2, 1], "b": []}),
+        (["a", "a:2"], {"a": []}),
+        (["a:2", "a"], {"a": []}),
+    ],
+)
+def test_topics_that_are_named_more_than_once(texts: list[str], topics: dict[str, list[int]]) -> None:
+    assert _topics(texts) == topics
 
 
 def test_the_shipped_file_has_every_setting_at_its_default() -> None:
