@@ -378,12 +378,9 @@ class ShareGroupEngine:
         return answers
 
     def _lag(self, inputs: Inputs) -> int:
-        """Offsets not finished yet: log end less SPSO, over all share-partitions."""
-        return sum(
-            max(0, end.end_offset - max(self._summaries[key].start_offset, end.log_start_offset))
-            for key, end in inputs.ends.items()
-            if key in self._summaries
-        )
+        """Offsets that are not finished, over all share-partitions."""
+        found = ((end, self._summaries.get(key)) for key, end in inputs.ends.items())
+        return sum(summary.lag(end) for end, summary in found if summary is not None)
 
 
 def _check(outcomes: Sequence[PartitionOutcome]) -> None:

@@ -26,8 +26,8 @@ from share_spark.engine.ranges import (
     offsets_in,
 )
 from share_spark.model.errors import ErrorCode
-from share_spark.model.ids import SharePartitionKey
-from share_spark.model.records import UNINITIALIZED_START_OFFSET, Doubt, ShareRecord
+from share_spark.model.ids import LogEnds, SharePartitionKey
+from share_spark.model.records import UNINITIALIZED_START_OFFSET, DeliveryState, Doubt, ShareRecord
 from share_spark.model.requests import (
     Acknowledge,
     AcknowledgementBatch,
@@ -89,6 +89,11 @@ class PartitionSummary(NamedTuple):
     suspected: tuple[int, int, int] = (0, 0, 0)
     by_state: tuple[int, ...] = (0, 0, 0, 0)
     delayed: tuple[tuple[int, int], ...] = ()
+
+    def lag(self, ends: LogEnds) -> int:
+        """Offsets that are not finished."""
+        finished = (offsets for offsets, state in zip(self.by_state, DeliveryState, strict=True) if state.is_final)
+        return ends.unfinished(self.start_offset, sum(finished))
 
     @property
     def next_available_ms(self) -> int | None:

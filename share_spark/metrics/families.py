@@ -91,12 +91,7 @@ def _lags(look: EngineLook) -> Values:
     for key, ends in look.ends.items():
         summary = look.summaries.get(key)
         if summary is not None:
-            finished = summary.by_state[_ACKNOWLEDGED] + summary.by_state[_ARCHIVED]
-            lag = ends.unfinished(summary.start_offset, finished)
-            yield (summary.topic, str(key.partition)), lag
-
-
-_ACKNOWLEDGED, _ARCHIVED = (list(DeliveryState).index(one) for one in DeliveryState if one.is_final)
+            yield (summary.topic, str(key.partition)), summary.lag(ends)
 
 
 def _oldest(look: EngineLook, marks: LogEndMarks, now_ms: int) -> Values:

@@ -11,7 +11,7 @@ import pytest
 
 from share_spark import cli
 from share_spark.cli.config_files import ConfigFile, _flat, read_config
-from share_spark.cli.group_changes import _topics
+from share_spark.cli.written_values import topics_named
 from share_spark.model.config import SETTINGS
 
 ROOT = Path(__file__).parents[2]
@@ -150,7 +150,7 @@ def test_intervals(text: str, interval: int) -> None:
     ],
 )
 def test_topics_that_are_named_more_than_once(texts: list[str], topics: dict[str, list[int]]) -> None:
-    assert _topics(texts) == topics
+    assert topics_named(texts) == topics
 
 
 def test_the_shipped_file_has_every_setting_at_its_default() -> None:
