@@ -45,7 +45,7 @@ class KafkaTopics:
 
     @classmethod
     def of(cls, bootstrap_servers: str, options: Mapping[str, str] | None = None) -> KafkaTopics:
-        """``options``: of Kafka's client, as ``ShareGroup.kafka`` takes them. Raises ConfigError."""
+        """``options``: settings of Kafka's client by their names there. Raises ConfigError."""
         return cls(KafkaOptions.parse({**(options or {}), "bootstrap.servers": bootstrap_servers}))
 
     def partitions(self, topic: str) -> Collection[int]:

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from share_spark import ShareError, ShareGroup, cli
+from share_spark import KafkaTopics, ShareError, ShareGroup, cli
+from share_spark.cli.arguments import parsed
 from share_spark.cli.config_files import read_config
+from share_spark.cli.dead_letters import RedriveOrder
 from share_spark.kafka.broker_admin import BrokerAdmin
 from share_spark.kafka.dead_letters import KafkaDeadLetters
 from share_spark.kafka.options import KafkaOptions
@@ -47,6 +49,11 @@ def kafka_options(given: dict[str, str]) -> list[str]:
     return [part for key, value in given.items() for part in ("--kafka-option", f"{key}={value}")]
 
 
+def redrive_order(given: dict[str, str]) -> RedriveOrder:
+    where = ["redrive", "--table", "./dead", "--all", "--bootstrap-server", NOWHERE]
+    return RedriveOrder.of(parsed(["dead-letters", *where, *kafka_options(given)]))
+
+
 def texts_of(fault: BaseException) -> str:
     """The error as anybody may print it, with all that it is chained to."""
     chain, at = [], fault
@@ -64,6 +71,7 @@ def test_no_object_that_holds_options_shows_them(kind: str) -> None:
     group = ShareGroup("b", spark=session, state="./s").kafka(NOWHERE, **given).subscribe("t").process("json:loads")
     job = cli.parse_job([*ENOUGH, *KAFKA, *kafka_options(given)])
     holders = [options, group, group._spec, job, job.share_group(session), KafkaDeadLetters("dead", options)]
+    holders += [KafkaTopics(options), redrive_order(given)]
     for holder in holders:
         assert SECRET not in f"{holder} {holder!r} {holder!s}"
         assert NOWHERE in repr(holder)
