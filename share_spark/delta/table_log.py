@@ -174,13 +174,16 @@ class TableLog:
         yield from _column_metadata(json.loads(self.metadata["schemaString"]))
 
     def _take(self, actions: Iterable[Mapping[str, Any]]) -> None:
+        """Of one commit, or of a part of a checkpoint: all files that leave go before those that come, as a file that
+        gets a deletion vector does both."""
+        came: dict[str, ActiveFile] = {}
         for action in actions:
             self.metadata = action.get("metaData") or self.metadata
             self.protocol = action.get("protocol") or self.protocol
             if transaction := action.get("txn"):
                 self.transactions[transaction["appId"]] = int(transaction["version"])
             if self.keeps_files and (added := action.get("add")):
-                self.active[added["path"]] = ActiveFile(
+                came[added["path"]] = ActiveFile(
                     added["partitionValues"],
                     int(added["size"]),
                     added.get("deletionVector") is None,
@@ -188,6 +191,7 @@ class TableLog:
                 )
             if self.keeps_files and (removed := action.get("remove")):
                 self.active.pop(removed["path"], None)
+        self.active |= came
 
 
 def _writer_features(protocol: Mapping[str, Any]) -> frozenset[str]:

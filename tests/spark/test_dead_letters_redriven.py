@@ -14,7 +14,7 @@ from share_spark.cli import main
 from share_spark.delta.location import Location
 from share_spark.model.errors import DeadLetterError
 from share_spark.output.letter_table import COLUMNS, PROPERTIES
-from tests.support.letter_tables import row
+from tests.support.letter_tables import make_letters, row
 from tests.support.memory_topics import MemoryTopics
 
 if TYPE_CHECKING:
@@ -112,11 +112,8 @@ def test_beside_an_engine_that_appends(spark: SparkSession, tmp_path: Path) -> N
 def test_a_table_with_deletion_vectors_is_read_and_left_alone(spark: SparkSession, tmp_path: Path) -> None:
     """As Databricks makes them: to change it takes its own SQL."""
     place = Location.parse(str(tmp_path / "dead"))
-    place.create(spark, COLUMNS, properties={**PROPERTIES, "delta.enableDeletionVectors": "true"})
-    values = [row(offset) for offset in range(3)]
-    spark.createDataFrame(values, spark.read.format("delta").load(str(place)).schema).coalesce(1).write.format(
-        "delta"
-    ).mode("append").save(str(place))
+    make_letters(tmp_path / "dead", [row(offset) for offset in range(3)])
+    spark.sql(f"ALTER TABLE {place.sql_name()} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
     spark.sql(f"UPDATE {place.sql_name()} SET corrected_value = value WHERE offset = 1")
     letters = DeadLetters(str(place))
     assert [(one.offset, one.corrected_value) for one in letters.letters()] == [(2, None), (1, b"1"), (0, None)]

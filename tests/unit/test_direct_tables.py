@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -215,3 +216,18 @@ def test_columns_that_a_file_does_not_have_are_null(tmp_path: Path) -> None:
     appends.commit([appends.write(some(4), {})])
     table.log.refresh()
     assert [found.rows.to_pylist() for found in table.read(["t", "n"])][-1] == [{"t": None, "n": 4}]
+
+
+def test_a_file_that_gets_a_deletion_vector_stays(tmp_path: Path) -> None:
+    """Delta's writer names it as added and as removed, in any order."""
+    files = CommitFiles(LocalFiles(), str(tmp_path))
+    appends = plain(tmp_path)
+    path, file = next(iter(appends.log.active.items()))
+    added = {"path": path, "partitionValues": {}, "size": file.size, "deletionVector": {"cardinality": 1}}
+    removed = {"path": path, "dataChange": True}
+    for version, actions in ((3, [{"add": added}, {"remove": removed}]), (4, [{"remove": removed}, {"add": added}])):
+        assert files.commit(version, "".join(json.dumps(action) + "\n" for action in actions))
+        log = TableLog.open(files, keeps_files=True)
+        assert [log.active[path].is_whole, len(log.active)] == [False, 2]
+    with pytest.raises(UnknownTableError, match="it has deletion vectors"):
+        table_rows(tmp_path).change("DELETE", without(1))
