@@ -17,10 +17,14 @@ def test_a_notebook_runs(path: Path) -> None:
     header, *cells = path.read_text().split("# COMMAND ----------")
     assert header.startswith("# Databricks notebook source\n")
     known: dict[str, Any] = {"__name__": "__main__"}
-    shown = [run_cell(cell, path, known) for cell in cells]
-    tables = [value._repr_html_() for value in shown if hasattr(value, "_repr_html_")]
+    shown = [html_of(run_cell(cell, path, known)) for cell in cells]
+    tables = [html for html in shown if html is not None]
     assert tables
     assert all("<td" in table for table in tables)
+
+
+def html_of(value: Any) -> str | None:
+    return value._repr_html_() if hasattr(value, "_repr_html_") else None
 
 
 def run_cell(cell: str, path: Path, known: dict[str, Any]) -> Any:
