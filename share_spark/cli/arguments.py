@@ -56,7 +56,7 @@ def parse_compaction(arguments: Sequence[str]) -> CompactionOrder:
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     """The options by name. Raises ConfigError for one that there is not."""
-    given, rest = _parser().parse_known_args(list(arguments))
+    given, rest = command_parser().parse_known_args(list(arguments))
     if rest:
         raise ConfigError(f"unknown argument {_unknown(rest)} (--help lists the options)")
     return given
@@ -83,7 +83,8 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{shown} (--help lists the options)") from None
 
 
-def _parser() -> _Parser:
+def command_parser() -> argparse.ArgumentParser:
+    """Of `share-spark` with all its commands."""
     parser = _Parser(prog="share-spark", description="Kafka share groups on Spark and Delta.", allow_abbrev=False)
     names = "run, groups, dead-letters, report, ui, compact, history, verify, doctor or prepare"
     commands = parser.add_subparsers(dest="command", required=True, metavar=names, parser_class=_Parser)

@@ -1,5 +1,5 @@
-"""README.md is run: its Python, its SQL, its `share-spark` commands. What stands for a place or a broker there is
-replaced by ``SUBSTITUTIONS``; what cannot run is in ``NOT_RUN``, with the reason."""
+"""README.md and docs/operations.md are run: their Python, SQL, `share-spark` commands. What stands for a place or a
+broker there is replaced by ``SUBSTITUTIONS``; what cannot run is in ``NOT_RUN``, with the reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from share_spark import Ack, EmbeddedTopicLog, Message, Record, cli
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text() + (ROOT / "docs" / "operations.md").read_text()
 HERE = __name__
 
 SUBSTITUTIONS = {
@@ -37,6 +38,7 @@ SUBSTITUTIONS = {
 """And ``/lake``, which becomes a temporary directory."""
 
 NOT_RUN = {
+    "share-spark ui": "serves a page until it is stopped; tests/spark/test_web_commands.py does it",
     "make": "each is a test run, a benchmark or a demo of its own, and takes minutes",
     "spark-submit": "starts a JVM of its own; tests/spark/test_job_signals.py does it",
 }
@@ -97,7 +99,7 @@ def python_blocks() -> list[str]:
 def commands() -> list[str]:
     """Lines of indented blocks, continued ones joined, and commands with options in the running text."""
     blocks = re.findall(r"(?:^    .*\n)+", README, re.MULTILINE)
-    lines = [line.strip() for block in blocks for line in joined(block).splitlines()]
+    lines = [line.partition("  #")[0].strip() for block in blocks for line in joined(block).splitlines()]
     told = re.findall(r"`((?:share-spark|spark-submit) [^`]*--[^`]*)`", README)
     found = [" ".join(text.split()) for text in [*lines, *told]]
     return [text for text in found if text.startswith((*RUN, *NOT_RUN))]
@@ -126,7 +128,11 @@ def test_python_blocks_run(lake: Lake, block: str) -> None:
     run_python(lake, block)
 
 
-@pytest.mark.parametrize("command", [text for text in commands() if text.startswith("share-spark")])
+def run_here(text: str) -> bool:
+    return text.startswith("share-spark") and not text.startswith(tuple(NOT_RUN))
+
+
+@pytest.mark.parametrize("command", [text for text in commands() if run_here(text)])
 def test_commands_run(lake: Lake, capsys: pytest.CaptureFixture[str], command: str) -> None:
     lake.put()
     words = shlex.split(lake.substituted(command).removesuffix("..."))

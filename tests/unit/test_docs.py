@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.reference import REFERENCE, reference
+
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "docs" / "rules.md"
 CITATION = re.compile(r"\b([RO])(\d{1,3})(?:-\1(\d{1,3}))?\b")
@@ -35,6 +37,21 @@ def without_gaps_named_in_the_preamble(path: Path) -> str:
     """The preamble of the rules names those that are left out."""
     text = path.read_text(encoding="utf-8")
     return text.partition("\n## ")[2] if path == RULES else text
+
+
+def test_the_reference_is_that_of_the_code() -> None:
+    """``python -m tests.support.reference`` writes it."""
+    assert REFERENCE.read_text(encoding="utf-8") == reference()
+
+
+def test_the_readme_is_a_front_page() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+
+
+def test_links_lead_somewhere() -> None:
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+            assert (path.parent / target).exists(), f"{path.name}: {target}"
 
 
 def test_a_citation_of_a_range_cites_all_of_it() -> None:
