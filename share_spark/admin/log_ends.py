@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from share_spark.admin.table_files import log_without_spark
 from share_spark.delta.location import Location
-from share_spark.delta.table_log import UnknownTableError
+from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.topic_log import KafkaTopicLog
 from share_spark.model.errors import ConfigError, TopicError
@@ -28,6 +35,11 @@ class EndsOfTopics(Protocol):
         only Spark can say."""
         ...
 
+    def times_at(self, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
+        """By partition, the timestamp (milliseconds) of the first record at or after its offset; a partition without
+        one is left out. Raises as ``log_ends``."""
+        ...
+
 
 def ends_of(kafka: KafkaOptions | None, table: str | None, request_timeout_ms: int) -> EndsOfTopics | None:
     """Of the cluster or of the topic table; None where neither is known."""
@@ -38,18 +50,21 @@ def ends_of(kafka: KafkaOptions | None, table: str | None, request_timeout_ms: i
 
 @dataclass(slots=True)
 class EmbeddedEnds:
-    """Of the topics in a topic table, as of one version."""
+    """Of the topics in a topic table, as of one version. ``directory``: its own."""
 
     view: TopicView
+    log: TableLog
+    directory: str
 
     @classmethod
     def of(cls, table: str) -> EmbeddedEnds:
         """Raises ConfigError (not a path), TopicError (no topic table)."""
         try:
-            log = log_without_spark(Location.parse(table))
+            place = Location.parse(table)
+            log = log_without_spark(place)
             if log is None:
                 raise TopicError(f"there is no topic table at {table}")
-            return cls(view_of(log, table))
+            return cls(view_of(log, table), log, str(place.path))
         except UnknownTableError as reason:
             raise TopicError(f"topic table {table} cannot be read without Spark: {reason}") from reason
 
@@ -63,3 +78,40 @@ class EmbeddedEnds:
     def offsets_at(self, topic: str, timestamp_ms: int) -> Mapping[int, int]:  # noqa: ARG002 - Kafka needs it
         """Raises ConfigError."""
         raise ConfigError(f"topic {topic!r} is in a Delta table, where a time is not looked up: give an offset")
+
+    def times_at(self, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
+        """See ``EndsOfTopics``."""
+        try:
+            found = {partition: self._time_at(topic, partition, offset) for partition, offset in offsets.items()}
+        except UnknownTableError as reason:
+            raise TopicError(f"topic {topic!r} cannot be read without Spark: {reason}") from reason
+        return {partition: at_ms for partition, at_ms in found.items() if at_ms is not None}
+
+    def _time_at(self, topic: str, partition: int, offset: int) -> int | None:
+        """Of files whose offsets overlap (after an OPTIMIZE) more than one has to be looked into."""
+        first: tuple[int, int] | None = None
+        for path, least in self._files_from(topic, partition, offset):
+            if first is not None and least > first[0]:
+                break
+            rows = self._rows(path)
+            rows = rows.filter(pc.field("offset") >= offset).sort_by("offset").slice(0, 1)
+            for row in rows.to_pylist():
+                found = row["offset"], int(row["timestamp"].timestamp() * 1_000)
+                first = found if first is None else min(first, found)
+        return None if first is None else first[1]
+
+    def _files_from(self, topic: str, partition: int, offset: int) -> list[tuple[str, int]]:
+        """(path, its least offset) of the files that may have records from ``offset`` on, by that offset."""
+        found = []
+        for path, file in self.log.active.items():
+            if (unquote(file.values["topic"]), file.values["partition"]) == (topic, str(partition)):
+                stats = json.loads(file.stats or "{}")
+                if stats["maxValues"]["offset"] >= offset:
+                    found.append((path, int(stats["minValues"]["offset"])))
+        return sorted(found, key=lambda pair: pair[1])
+
+    def _rows(self, path: str) -> pa.Table:
+        content = self.log.files.storage.read(f"{self.directory.rstrip('/')}/{unquote(path)}")
+        if content is None:
+            raise UnknownTableError(f"its file {path} is gone")
+        return pq.ParquetFile(io.BytesIO(content)).read(["offset", "timestamp"])

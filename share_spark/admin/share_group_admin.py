@@ -112,6 +112,21 @@ class GroupsLook:
         group = self.reader.group(group_id)
         return offsets_of(group, self._log_ends(group))
 
+    def lag_ms(self, rows: Sequence[PartitionOffsets]) -> dict[tuple[str, int], int]:
+        """Of a group's share-partitions that have a lag, by (topic, partition): for how long the oldest record that is
+        not finished has been in the log. Asks for one record of each; where the topics are not known there is none."""
+        ends = self.ends(rows[0].group_id) if rows else None
+        found: dict[str, dict[int, int]] = {}
+        for row in rows:
+            if row.lag:
+                found.setdefault(row.topic, {})[row.partition] = row.start_offset
+        now = now_ms()
+        return {
+            (topic, partition): max(0, now - at_ms)
+            for topic, offsets in found.items()
+            for partition, at_ms in (ends.times_at(topic, offsets) if ends is not None else {}).items()
+        }
+
     def describe_members(self, group_id: str) -> list[GroupMember]:
         """The engine, if one runs."""
         return self._members(self.reader.group(group_id))
@@ -216,6 +231,12 @@ class ShareGroupAdmin:
     def describe_offsets(self, group_id: str) -> list[PartitionOffsets]:
         """By topic and partition."""
         return self.look().describe_offsets(group_id)
+
+    def lag_ms(self, group_id: str) -> dict[tuple[str, int], int]:
+        """Of share-partitions with a lag, by (topic, partition): for how long the oldest record that is not finished
+        has been in the log."""
+        look = self.look()
+        return look.lag_ms(look.describe_offsets(group_id))
 
     def describe_members(self, group_id: str) -> list[GroupMember]:
         """The engine, if one runs."""

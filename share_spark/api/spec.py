@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from share_spark.api.query import Trigger
 from share_spark.model.config import DEFAULT_CONFIG, SETTINGS, GroupConfig
-from share_spark.model.errors import ConfigError
+from share_spark.model.errors import ConfigError, EnvironmentFault
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +64,12 @@ class ShareGroupSpec:
         return {SETTINGS[name].key: str(value) for name, value in now.items() if value != getattr(DEFAULT_CONFIG, name)}
 
     def check(self) -> None:
-        """Is everything said that a start needs? Raises ConfigError."""
+        """Is everything said that a start needs? Raises ConfigError, EnvironmentFault."""
+        if type(self.spark).__module__.startswith("pyspark.sql.connect"):
+            raise EnvironmentFault(
+                "a share group needs a classic Spark session: Spark Connect (serverless compute as well) has no driver "
+                "in which it could run"
+            )
         if not self.group_id.strip():
             raise ConfigError("group id is empty")
         if not self.topics or not all(self.topics):

@@ -9,10 +9,11 @@ is any text that could hold one.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from share_spark.cli.arguments import parse_compaction, parse_job
+from share_spark.cli.arguments import command_parser, parse_compaction, parse_job
 from share_spark.cli.command import BAD_INPUT, FAILED, guarded
 from share_spark.cli.dead_letters import run_dead_letters
 from share_spark.cli.groups import run_groups
@@ -38,6 +39,8 @@ _STORED: Mapping[str, Callable[[Sequence[str]], int]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script. Returns the exit code; prints what is wrong."""
+    if "_ARGCOMPLETE" in os.environ:
+        _complete()
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = bool({"--debug", "-v"} & set(given))
     logging.basicConfig(
@@ -48,6 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger(PROGRESS_LOGGER).setLevel(logging.INFO)
     return guarded(lambda: _command(given), debug=debug)
+
+
+def _complete() -> None:
+    """A shell asks what may come next (``register-python-argcomplete share-spark``). Ends the process."""
+    import argcomplete
+
+    argcomplete.autocomplete(command_parser(), always_complete_options="long")
 
 
 def _command(given: Sequence[str]) -> int:

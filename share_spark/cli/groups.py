@@ -13,6 +13,7 @@ from share_spark.cli.arguments import kafka_options, parsed
 from share_spark.cli.group_changes import changed, check_change
 from share_spark.cli.group_tables import Row, table
 from share_spark.model.errors import ConfigError
+from share_spark.web.drawings import span
 
 if TYPE_CHECKING:
     from share_spark.admin.share_group_admin import GroupMember, GroupsLook, PartitionOffsets, ShareGroupAdmin
@@ -92,6 +93,9 @@ def described(look: GroupsLook, given: Namespace) -> str:
     return "\n\n".join(show(look, group, given)[0] for group in groups)
 
 
+Ages = Mapping[tuple[str, int], int]
+"""By topic and partition: for how long the oldest unfinished record has been there, in milliseconds."""
+
 Shown = tuple[str, Sequence[Mapping[str, Any]]]
 """As a table, and as records."""
 
@@ -106,15 +110,29 @@ def _offsets(look: GroupsLook, group: str, given: Namespace) -> Shown:
         "START-OFFSET": lambda row: UNKNOWN if row.start_offset < 0 else row.start_offset,
         "LAG": lambda row: UNKNOWN if row.lag is None else row.lag,
     }
+    ages = look.lag_ms(rows) if given.verbose else {}
     if given.verbose:
         columns |= {
+            "LAG-TIME": lambda row: _age(row, ages),
             "END-OFFSET": lambda row: row.end_offset,
             "AVAILABLE": lambda row: row.available,
             "ACQUIRED": lambda row: row.acquired,
             "MAX-DELIVERY-COUNT": lambda row: row.max_delivery_count,
         }
     text = table(tuple(columns), [[cell(row) for cell in columns.values()] for row in rows])
-    return _note_if_empty(look, group) + text, [asdict(row) for row in rows]
+    records = [asdict(row) | _lag_ms(row, ages) for row in rows]
+    return _note_if_empty(look, group) + text, records
+
+
+def _age(row: PartitionOffsets, ages: Ages) -> str:
+    age_ms = 0 if row.lag == 0 else ages.get((row.topic, row.partition))
+    return UNKNOWN if age_ms is None else span(age_ms)
+
+
+def _lag_ms(row: PartitionOffsets, ages: Ages) -> dict[str, int]:
+    """Where it is known."""
+    place = row.topic, row.partition
+    return {"lag_ms": ages[place]} if place in ages else {}
 
 
 def _members(look: GroupsLook, group: str, given: Namespace) -> Shown:

@@ -29,6 +29,7 @@ from share_spark.kafka.broker_admin import (
     at_timestamp,
     topic_id_text,
 )
+from share_spark.kafka.record_times import times_at
 from share_spark.kafka.span_reads import SpanRead, plan_reads
 from share_spark.model.errors import TopicError
 from share_spark.model.ids import LogEnds
@@ -70,6 +71,7 @@ class KafkaTopicLog:
     ) -> None:
         self._options = options
         self._admin = BrokerAdmin(options, request_timeout_ms)
+        self._request_timeout_ms = request_timeout_ms
         self._poll_timeout_ms = poll_timeout_ms
         self._run = _new_run()
         self._topic_ids: dict[str, str] = {}
@@ -119,6 +121,10 @@ class KafkaTopicLog:
         partitions = self.describe(topic).partitions
         found, ends = self._offsets(topic, partitions, at_timestamp(timestamp_ms), LATEST)
         return {p: found[p] if found[p] >= 0 else ends[p] for p in partitions}
+
+    def times_at(self, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
+        """By partition, the timestamp of the first record at or after its offset; see ``record_times``."""
+        return times_at(self._options, topic, offsets, self._request_timeout_ms)
 
     def read(self, spark: SparkSession, spans: Sequence[OffsetSpan], tasks: int) -> DataFrame:
         """The records inside ``spans``; see TopicLog. Spans must end below the log end: beyond it an executor waits for

@@ -167,6 +167,14 @@ def test_compaction_leaves_gaps(spark: SparkSession, lab: KafkaLab) -> None:
     assert lab.log.log_ends(topic)[0].end_offset > 50
 
 
+def test_the_time_of_a_record_is_looked_up(lab: KafkaLab) -> None:
+    topic = fresh_name("timed")
+    lab.create(topic, 3)
+    lab.put(topic, {p: [Sent(b"x", timestamp_ms=1_700_000_000_000 + n) for n in range(3)] for p in range(2)})
+    assert lab.log.times_at(topic, {0: 1, 1: 3, 2: 0}) == {0: 1_700_000_000_001}, "the others have no such record"
+    assert lab.log.times_at(topic, {}) == {}
+
+
 def test_spans_of_two_topics(spark: SparkSession, lab: KafkaLab, orders: str) -> None:
     other = fresh_name("other")
     lab.create(other, 2)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,24 @@ def members_of(place: AdminPlace, group: str) -> Sequence[GroupMember]:
                 return members
         time.sleep(0.1)
     raise AssertionError("no engine shows itself")
+
+
+def test_the_lag_in_time_is_the_age_of_the_oldest_unfinished_record(
+    place: AdminPlace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of partition 0 that is the fourth record, a day old; partition 1 has an hour, and 2 nothing."""
+    place.finish("billing")
+    log, now = EmbeddedTopicLog(place.spark, place.topics), datetime.now(UTC)
+    old, older = now - timedelta(hours=1, minutes=30), now - timedelta(days=3)
+    log.append("orders", [Message(b"late", partition=0, timestamp=older), Message(b"x", partition=0, timestamp=old)])
+    log.append(
+        "orders", place.spark.createDataFrame([(b"y", 1, old)], "value binary, partition int, timestamp timestamp")
+    )
+    ages = place.admin.lag_ms("billing")
+    assert {key: round(age / 3_600_000, 1) for key, age in ages.items()} == {("orders", 0): 72.0, ("orders", 1): 1.5}
+    assert main(["groups", "--location", place.state, "--describe", "--group", "billing", "--verbose"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[3:]]
+    assert [(line[5], " ".join(line[6:8])) for line in lines] == [("2", "3 d"), ("1", "90 min"), ("0", "0 s")]
 
 
 def test_what_it_says_is_what_spark_says(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -9,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from share_spark import cli
+from share_spark import ShareGroup, cli
 from share_spark.cli.config_files import ConfigFile, _flat, read_config
 from share_spark.cli.written_values import topics_named
 from share_spark.model.config import SETTINGS
+from share_spark.model.errors import EnvironmentFault
 
 ROOT = Path(__file__).parents[2]
 ENOUGH = ["run", "--group", "billing", "--topic", "orders", "--handler", "json:loads", "--state", "./state"]
@@ -167,3 +169,27 @@ def test_help_needs_no_spark() -> None:
         [sys.executable, "-m", "share_spark.cli", "run", "--help"], capture_output=True, text=True, check=True
     )
     assert "--handler MODULE:FUNCTION" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "next_words"),
+    [
+        ("share-spark gro", {"groups"}),
+        ("share-spark dead-letters re", {"redrive"}),
+        ("share-spark ui --po", {"--port"}),
+    ],
+)
+def test_a_shell_is_told_what_may_come_next(tmp_path: Path, line: str, next_words: set[str]) -> None:
+    """In the protocol of argcomplete."""
+    asked = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n"}
+    out = tmp_path / "completions"
+    environment = {**os.environ, **asked, "_ARGCOMPLETE_STDOUT_FILENAME": str(out)}
+    subprocess.run([sys.executable, "-m", "share_spark.cli"], env=environment, check=False)
+    assert set(out.read_text().split()) == next_words
+
+
+def test_a_session_of_spark_connect_is_refused_by_name() -> None:
+    remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    group = ShareGroup("billing", spark=remote, state="./state").table("./topics").subscribe("orders").process(print)
+    with pytest.raises(EnvironmentFault, match="needs a classic Spark session"):
+        group.start()
