@@ -20,6 +20,7 @@ from share_spark.cli.groups import run_groups
 from share_spark.cli.pages import serve_ui, write_report
 from share_spark.cli.running import run, run_job, state_sql
 from share_spark.cli.stored import run_compact, run_doctor, run_history, run_prepare, run_verify
+from share_spark.cli.top import run_top
 from share_spark.spark.progress import PROGRESS_LOGGER
 
 __all__ = ["BAD_INPUT", "FAILED", "guarded", "main", "parse_compaction", "parse_job", "run", "state_sql"]
@@ -32,6 +33,7 @@ _STORED: Mapping[str, Callable[[Sequence[str]], int]] = {
     "history": run_history,
     "prepare": run_prepare,
     "report": write_report,
+    "top": run_top,
     "ui": serve_ui,
     "verify": run_verify,
 }

@@ -86,11 +86,12 @@ class _Parser(argparse.ArgumentParser):
 def command_parser() -> argparse.ArgumentParser:
     """Of `share-spark` with all its commands."""
     parser = _Parser(prog="share-spark", description="Kafka share groups on Spark and Delta.", allow_abbrev=False)
-    names = "run, groups, dead-letters, report, ui, compact, history, verify, doctor or prepare"
+    names = "run, groups, top, dead-letters, report, ui, compact, history, verify, doctor or prepare"
     commands = parser.add_subparsers(dest="command", required=True, metavar=names, parser_class=_Parser)
     for name, help_text, add_options in (
         ("run", "run a share group", _add_run),
         ("groups", "which share groups there are, and how far they are", _add_groups),
+        ("top", "how fast groups move, in the terminal", _add_top),
         ("dead-letters", "which records failed and why; send them again, or delete them", add_dead_letters),
         ("report", "share groups as one HTML file", _add_report),
         ("ui", "share groups as a page in the browser, live", _add_ui),
@@ -176,6 +177,24 @@ def _add_report(command: argparse.ArgumentParser) -> None:
     add("--html", required=True, metavar="FILE", help="where the page goes")
     add("--group", action="append", default=[], help="this group only; repeatable; default: all of them")
     _add_place(command, timeout_ms=30_000)
+
+
+def _add_top(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--group", action="append", default=[], help="this group only; repeatable; default: all of them")
+    add("--interval", type=_seconds, default=2.0, metavar="SECONDS", help="between two looks (2)")
+    add("--count", type=not_negative, default=-1, metavar="NUMBER", help="looks, then it ends; default: until Ctrl-C")
+    _add_place(command, timeout_ms=5_000)
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0.1 <= found <= 3_600:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.1 to 3600")
+    return found
 
 
 def _add_ui(command: argparse.ArgumentParser) -> None:

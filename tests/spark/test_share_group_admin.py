@@ -207,6 +207,18 @@ def test_bad_input_is_one_line(
     assert said in line
 
 
+def test_the_terminal_view(place: AdminPlace, capsys: pytest.CaptureFixture[str]) -> None:
+    place.finish("billing")
+    assert main(["top", "--location", place.state, "--interval", "0.1", "--count", "1"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "GROUP   STATE TOPIC  LAG FINISHED/S TO GO ACQUIRED WAITING",
+        "billing Empty orders 0   0          0 s   0        0",
+        "",
+    ]
+    assert main(["top", "--location", place.state, "--interval", "0"]) == 2
+    assert "is not a number of seconds" in capsys.readouterr().err
+
+
 def test_what_is_no_state(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="no share-group state at"):
         ShareGroupAdmin(str(tmp_path)).list_groups()
