@@ -13,6 +13,6 @@ def log_without_spark(place: Location) -> TableLog | None:
     """The log of the table with its files, None if there is no table. Raises ConfigError (``place`` is a name of the
     catalog), UnknownTableError (only Spark can read it)."""
     if place.path is None:
-        raise ConfigError(f"{place} is a name of the catalog, which only Spark knows: a directory has a slash, as ./state")
+        raise ConfigError(f"{place} is a name of the catalog, which only Spark knows: a directory has a slash")
     files = CommitFiles(files_without_spark(place.path), place.path)
     return TableLog.open(files, keeps_files=True, most_bytes=MOST_CHECKPOINT_BYTES) if files.is_table() else None
