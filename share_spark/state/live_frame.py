@@ -85,8 +85,10 @@ _BATCHES = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "128",
     # One log row can be megabytes. The first releases of Spark 4.0 may not know this one: hence few rows, too.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
+    # Else the JVM has 4,096 of them in memory at a time, with all their ranges.
+    "spark.sql.parquet.columnarReaderBatchSize": "64",
 }
-"""Log rows that go to a Python worker at a time."""
+"""Log rows that are read, and go to a Python worker, at a time."""
 
 _RECORD = FRAME_COLUMNS.split("record ", 1)[1]
 
