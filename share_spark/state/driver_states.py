@@ -63,9 +63,9 @@ class DriverCapacity(NamedTuple):
         return cls(MOST_WEIGHT, min(MOST_BYTES, memory_bytes() // 8))
 
     @property
-    def half(self) -> DriverCapacity:
-        """Below this a state comes back, so that one near the limit does not go to and fro."""
-        return DriverCapacity(self.weight // 2, self.size_bytes // 2)
+    def to_return(self) -> DriverCapacity:
+        """Below this a state comes back: half of the weight, so that one near the limit does not go to and fro."""
+        return DriverCapacity(self.weight // 2, self.size_bytes)
 
     def holds(self, whole: Extent, touched: Extent | None = None) -> bool:
         """Is there room for ``whole``? ``touched``: of it, by a micro-batch; None where there was none yet."""

@@ -79,7 +79,7 @@ class DeltaShareStateStore:
 
     ``audit``: rows also say which attempts ended and how; worth its space where history is kept. ``buckets``: as many
     as Spark runs tasks at a time where they are left out. ``driver``: up to where the state is kept on the driver; it
-    moves to the executors beyond, and back where a segment begins with half of that. None: never there.
+    moves to the executors beyond, and back where a segment begins below ``to_return``. None: never there.
     """
 
     log: GroupLog
@@ -243,7 +243,7 @@ class DeltaShareStateStore:
             _log.info("the state of group %s has grown: it moves to the executors", self.log.group_id)
             frame = frame_of(self.log.spark, live.on_driver.to_frame_rows(self.buckets), len(self.buckets))
             self.live.adopt(live._replace(on_driver=None, frame=frame))
-        elif live.frame is not None and driver.half.holds(whole, decided.touched):
+        elif live.frame is not None and driver.to_return.holds(whole, decided.touched):
             _log.info("the state of group %s has shrunk: it moves to the driver", self.log.group_id)
             self.live.adopt(_on_driver(live))
 
