@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import unquote
 
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from share_spark.admin.table_files import log_without_spark
 from share_spark.delta.location import Location
@@ -50,21 +47,19 @@ def ends_of(kafka: KafkaOptions | None, table: str | None, request_timeout_ms: i
 
 @dataclass(slots=True)
 class EmbeddedEnds:
-    """Of the topics in a topic table, as of one version. ``directory``: its own."""
+    """Of the topics in a topic table, as of one version."""
 
     view: TopicView
     log: TableLog
-    directory: str
 
     @classmethod
     def of(cls, table: str) -> EmbeddedEnds:
         """Raises ConfigError (not a path), TopicError (no topic table)."""
         try:
-            place = Location.parse(table)
-            log = log_without_spark(place)
+            log = log_without_spark(Location.parse(table))
             if log is None:
                 raise TopicError(f"there is no topic table at {table}")
-            return cls(view_of(log, table), log, str(place.path))
+            return cls(view_of(log, table), log)
         except UnknownTableError as reason:
             raise TopicError(f"topic table {table} cannot be read without Spark: {reason}") from reason
 
@@ -93,7 +88,7 @@ class EmbeddedEnds:
         for path, least in self._files_from(topic, partition, offset):
             if first is not None and least > first[0]:
                 break
-            rows = self._rows(path)
+            rows = self.log.data_file(path).read(["offset", "timestamp"])
             rows = rows.filter(pc.field("offset") >= offset).sort_by("offset").slice(0, 1)
             for row in rows.to_pylist():
                 found = row["offset"], int(row["timestamp"].timestamp() * 1_000)
@@ -109,9 +104,3 @@ class EmbeddedEnds:
                 if stats["maxValues"]["offset"] >= offset:
                     found.append((path, int(stats["minValues"]["offset"])))
         return sorted(found, key=lambda pair: pair[1])
-
-    def _rows(self, path: str) -> pa.Table:
-        content = self.log.files.storage.read(f"{self.directory.rstrip('/')}/{unquote(path)}")
-        if content is None:
-            raise UnknownTableError(f"its file {path} is gone")
-        return pq.ParquetFile(io.BytesIO(content)).read(["offset", "timestamp"])

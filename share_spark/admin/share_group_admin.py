@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from share_spark.admin.group_changes import NewOffset, StartAt, forget, moved, reset
 from share_spark.admin.log_ends import EndsOfTopics, ends_of
-from share_spark.admin.state_reader import Engine, GroupState, StateReader, now_ms
+from share_spark.admin.state_reader import Engine, GroupState, StateReader
 from share_spark.engine.pauses import NOT_PAUSED, Pauses
 from share_spark.kafka.options import KafkaOptions
-from share_spark.maintenance.heartbeat import Beat
+from share_spark.maintenance.heartbeat import Beat, wall_clock_ms
 from share_spark.model.errors import ConfigError, StateError, TopicError
 from share_spark.model.html_table import html_table
 from share_spark.model.ids import LogEnds
@@ -120,7 +120,7 @@ class GroupsLook:
         for row in rows:
             if row.lag:
                 found.setdefault(row.topic, {})[row.partition] = row.start_offset
-        now = now_ms()
+        now = wall_clock_ms()
         return {
             (topic, partition): max(0, now - at_ms)
             for topic, offsets in found.items()
@@ -150,7 +150,7 @@ class GroupsLook:
     def pauses(self, group_id: str) -> Pauses:
         """What of the group is paused now."""
         self.reader.require(group_id)
-        return self.reader.pause_file(group_id).read().at(now_ms())
+        return self.reader.pause_file(group_id).read().at(wall_clock_ms())
 
     def idle_group(self, group_id: str) -> GroupState:
         """Raises StateError if an engine runs it."""

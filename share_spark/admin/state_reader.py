@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -13,7 +12,7 @@ import pyarrow.compute as pc
 from share_spark.admin.table_files import log_without_spark
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import TableLog, UnknownTableError
-from share_spark.maintenance.heartbeat import ALIVE, Beat
+from share_spark.maintenance.heartbeat import ALIVE, Beat, wall_clock_ms
 from share_spark.maintenance.pause_file import PauseFile
 from share_spark.model.errors import StateError
 from share_spark.model.ids import SharePartitionKey
@@ -87,7 +86,7 @@ class StateReader:
         partitions: Mapping[SharePartitionKey, tuple[str, SharePartition]] = {}
         if found.valid is not None:
             try:
-                partitions = fold_rows(rows_that_count(self.log, self.directory, found.valid), group_id)
+                partitions = fold_rows(rows_that_count(self.log, found.valid), group_id)
             except UnknownTableError as reason:
                 raise StateError(f"the state of group {group_id!r} cannot be read without Spark: {reason}") from reason
         at_ms = 0 if found.valid is None else found.valid.at_ms
@@ -106,14 +105,14 @@ class StateReader:
         at_ms, content = storage.modified_at_ms(path), storage.read(path)
         if at_ms is None or content is None:
             return None
-        return Engine(beat=Beat.from_text(content.decode()), silent_ms=max(0, now_ms() - at_ms))
+        return Engine(beat=Beat.from_text(content.decode()), silent_ms=max(0, wall_clock_ms() - at_ms))
 
     def pause_file(self, group_id: str) -> PauseFile:
         """What of the group is paused."""
         return PauseFile.beside(self.directory, group_id, self.log.files.storage)
 
     def _stamps(self, group_id: str) -> Iterator[SegmentStamps]:
-        rows = stamp_rows(self.log, self.directory, group_id)
+        rows = stamp_rows(self.log, group_id)
         marked = rows.append_column("is_whole", pc.equal(rows.column("kind"), pa.scalar(SNAPSHOT)))
         found = marked.group_by(["segment", "writer_epoch"]).aggregate(
             [("is_whole", "max"), ("batch_id", "max"), ("at_ms", "max")]
@@ -126,11 +125,6 @@ class StateReader:
                 batch_id=row["batch_id_max"],
                 at_ms=row["at_ms_max"] or 0,
             )
-
-
-def now_ms() -> int:
-    """Milliseconds since the epoch."""
-    return int(time.time() * 1_000)
 
 
 def _is_deleted(found: GroupTail) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ from share_spark.handlers.handler import Handler, HandlerKind
 from share_spark.kafka.dead_letters import KafkaDeadLetters
 from share_spark.kafka.topic_log import KafkaTopicLog
 from share_spark.maintenance.background import BackgroundMaintenance
-from share_spark.maintenance.heartbeat import pause_file
+from share_spark.maintenance.heartbeat import pause_file, wall_clock_ms
 from share_spark.maintenance.pause_file import PauseReader
 from share_spark.model.errors import ConfigError
 from share_spark.output.dead_letters import DeltaDeadLetters
@@ -171,8 +170,3 @@ def _output(spec: ShareGroupSpec, handler: Handler, delivery: SparkDelivery) -> 
     sink = DeltaSink(spark=spec.spark, table=Location.parse(spec.sink))
     sink.prepare(spark_schema(handler.output))
     return DeltaOutput(sink=sink, delivery=delivery)
-
-
-def wall_clock_ms() -> int:
-    """Milliseconds since the epoch, by the wall clock: the only clock that the engine gets."""
-    return time.time_ns() // 1_000_000

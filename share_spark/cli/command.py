@@ -36,6 +36,9 @@ def command_session(name: str) -> Iterator[SparkSession]:
 
 BAD_INPUT, FAILED = 2, 1
 
+NOT_DONE = "\n\nNothing was changed: --execute does it."
+"""Below what a command would do."""
+
 
 def guarded(command: Callable[[], int], *, debug: bool = False) -> int:
     """Run it; an error becomes one line and an exit code: 2 for bad input, 1 for anything else."""

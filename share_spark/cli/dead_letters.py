@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from share_spark.cli.arguments import kafka_options, parsed
-from share_spark.cli.command import command_session
+from share_spark.cli.command import NOT_DONE, command_session
 from share_spark.cli.config_files import ConfigFile, read_config
 from share_spark.cli.dead_letter_arguments import has_filter
 from share_spark.cli.letter_views import grouped_view, letter_json, letter_view, letters_view
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from share_spark.admin.letters import Letter, LetterFilter
     from share_spark.admin.redrive import RedriveProgress, RedriveTarget
     from share_spark.kafka.options import KafkaOptions
-
-NOT_DONE = "\n\nNothing was changed: --execute does it."
 
 _PROGRESS_S = 1.0
 
@@ -202,10 +200,8 @@ def _redrive_plan(order: RedriveOrder, where: LetterFilter, chosen: Mapping[str,
     plan = letters.plan_redrive(where, **chosen)
     if plan.total and (order.topic_table is None or _is_local(order.topic_table)):
         plan.check_target(order.target())
-    already = letters.count(where).redriven
-    skipped = (
-        f" {_letters(already)} redriven already, --again sends them, too." if already and not chosen["again"] else ""
-    )
+    already = 0 if chosen["again"] else letters.count(where).redriven
+    skipped = f" {_letters(already)} redriven already, --again sends them, too." if already else ""
     to = f" to {', '.join(sorted(plan.topics))}" if plan.total else ""
     return f"{_letters(plan.total)} would be sent again{to}.{skipped}{NOT_DONE}"
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from share_spark.cli.command import command_session
+from share_spark.cli.command import NOT_DONE, command_session
 from share_spark.cli.group_tables import table
 from share_spark.cli.written_values import later_ms, milliseconds, past_moment, topics_named
 from share_spark.model.errors import ConfigError
@@ -98,7 +98,7 @@ def _deleted(admin: ShareGroupAdmin, given: Namespace) -> str:
 
 
 def _not_done(given: Namespace) -> str:
-    return "" if given.execute else "\n\nNothing was changed: --execute does it."
+    return "" if given.execute else NOT_DONE
 
 
 def _start(given: Namespace) -> tuple[StartAt, int]:

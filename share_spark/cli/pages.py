@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from share_spark.cli.arguments import parsed
 from share_spark.cli.groups import admin_of
+from share_spark.cli.signals import asked_to_end
+from share_spark.maintenance.heartbeat import wall_clock_ms
 from share_spark.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ def write_report(arguments: Sequence[str]) -> int:
     """Raises ConfigError, StateError."""
     from share_spark.web.page import report_page
     from share_spark.web.pictures import take_picture
-    from share_spark.web.server import wall_clock_ms
 
     given = parsed(arguments)
     picture = take_picture(admin_of(given).look(), given.location, wall_clock_ms(), given.group)
@@ -46,7 +46,7 @@ def write_page(path: Path, page: str) -> None:
 
 def serve_ui(arguments: Sequence[str]) -> int:
     """Until Ctrl-C or SIGTERM. Raises ConfigError, StateError."""
-    from share_spark.web.server import PageServer, PageSource, wall_clock_ms
+    from share_spark.web.server import PageServer, PageSource
 
     given = parsed(arguments)
     admin = admin_of(given)
@@ -59,16 +59,11 @@ def serve_ui(arguments: Sequence[str]) -> int:
 
 
 def _serve_until_asked(server: PageServer) -> None:
-    """The signals' own handlers are back when this returns."""
-    over = threading.Event()
-    asked = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda *_: over.set()) for number in asked}
-    thread = threading.Thread(target=server.serve_forever, name="share-spark-ui", daemon=True)
-    thread.start()
-    try:
-        over.wait()
-    finally:
-        server.shutdown()
-        thread.join()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with asked_to_end() as over:
+        thread = threading.Thread(target=server.serve_forever, name="share-spark-ui", daemon=True)
+        thread.start()
+        try:
+            over.wait()
+        finally:
+            server.shutdown()
+            thread.join()

@@ -6,40 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log10
 
-from share_spark.engine.progress import MicroBatchProgress
-
-_SUMMED = (
-    *("acquired", "redelivered", "accepted", "released", "rejected", "limit_reached", "gaps", "below_log_start"),
-)
+from share_spark.engine.progress import COUNTS, MicroBatchProgress, RecordCounts, deliveries_added
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunTotals:
+class RunTotals(RecordCounts):
     """Records (offsets) over the micro-batches of one run. ``lag``: offsets not finished after the last of them.
     ``deliveries``: n -> records that were delivered for the n-th time."""
 
     micro_batches: int = 0
-    acquired: int = 0
-    redelivered: int = 0
-    accepted: int = 0
-    released: int = 0
-    rejected: int = 0
-    limit_reached: int = 0
-    gaps: int = 0
-    below_log_start: int = 0
     lag: int = 0
     deliveries: Mapping[int, int] = field(default_factory=dict)
 
-    @property
-    def archived(self) -> int:
-        """Records archived for whatever reason."""
-        return self.rejected + self.limit_reached + self.gaps + self.below_log_start
-
     def plus(self, progress: MicroBatchProgress) -> RunTotals:
         """The totals with one more micro-batch."""
-        counts = {name: getattr(self, name) + getattr(progress, name) for name in _SUMMED}
-        numbers = sorted({*self.deliveries, *progress.deliveries})
-        deliveries = {n: self.deliveries.get(n, 0) + progress.deliveries.get(n, 0) for n in numbers}
+        counts = {name: getattr(self, name) + getattr(progress, name) for name in COUNTS}
+        deliveries = deliveries_added([self.deliveries, progress.deliveries])
         return RunTotals(micro_batches=self.micro_batches + 1, lag=progress.lag, deliveries=deliveries, **counts)
 
 

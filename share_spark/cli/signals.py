@@ -23,6 +23,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +87,18 @@ class StopSignals:
         self._name = signal.Signals(number).name
         if self._counts[way] > 1:
             _leave()
+
+
+@contextmanager
+def asked_to_end() -> Iterator[threading.Event]:
+    """Set by SIGINT or SIGTERM, in a process without a JVM. The signals' own handlers are back at the end."""
+    over = threading.Event()
+    before = {number: signal.signal(number, lambda *_: over.set()) for number in _SIGNALS}
+    try:
+        yield over
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _leave() -> None:

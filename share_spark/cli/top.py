@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +11,9 @@ from typing import TYPE_CHECKING
 from share_spark.cli.arguments import parsed
 from share_spark.cli.group_tables import table
 from share_spark.cli.groups import UNKNOWN, admin_of
+from share_spark.cli.signals import asked_to_end
 from share_spark.web.drawings import span
+from share_spark.web.pictures import total_lag
 
 if TYPE_CHECKING:
     from share_spark.admin.share_group_admin import GroupsLook, PartitionOffsets
@@ -41,20 +41,15 @@ Totals = Mapping[tuple[str, str], TopicTotals]
 def run_top(arguments: Sequence[str]) -> int:
     """Until Ctrl-C or SIGTERM, or as often as was said. Raises ConfigError, StateError, TopicError."""
     given = parsed(arguments)
-    admin, over = admin_of(given), threading.Event()
+    admin = admin_of(given)
     before, began = totals_of(admin.look(), given.group), time.monotonic()
-    signals = (signal.SIGINT, signal.SIGTERM)
-    handlers = {number: signal.signal(number, lambda *_: over.set()) for number in signals}
-    try:
+    with asked_to_end() as over:
         shown = 0
         while shown != given.count and not over.wait(given.interval):
             now, ended = totals_of(admin.look(), given.group), time.monotonic()
             text = table(COLUMNS, rows_of(before, now, ended - began))
             print(f"{_CLEAR if sys.stdout.isatty() else ''}{text}\n", flush=True)
             before, began, shown = now, ended, shown + 1
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
     return 0
 
 
@@ -72,10 +67,9 @@ def totals_of(look: GroupsLook, groups: Sequence[str]) -> Totals:
 
 def _totals(state: str, rows: Iterable[PartitionOffsets]) -> TopicTotals:
     begun = [row for row in rows if row.start_offset >= 0]
-    lags = [row.lag for row in begun if row.lag is not None]
     return TopicTotals(
         state=state,
-        lag=sum(lags) if len(lags) == len(begun) else None,
+        lag=total_lag(begun),
         finished=sum(row.start_offset + row.acknowledged + row.archived for row in begun),
         acquired=sum(row.acquired for row in begun),
         available=sum(row.available for row in begun),

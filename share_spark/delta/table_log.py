@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
@@ -129,6 +130,15 @@ class TableLog:
         self._take(actions_in(text) if self.keeps_files else commit.actions)
         self.version += 1
         return commit
+
+    def data_file(self, path: str) -> pq.ParquetFile:
+        """One of ``active``, by its path there. Raises UnknownTableError: it is another table's, or gone."""
+        if ":/" in path or path.startswith("/"):
+            raise UnknownTableError("it has files of another table")
+        content = self.files.storage.read(f"{self.files.directory}/{unquote(path)}")
+        if content is None:
+            raise UnknownTableError(f"its file {path} is gone")
+        return pq.ParquetFile(io.BytesIO(content))
 
     @property
     def table_id(self) -> str:

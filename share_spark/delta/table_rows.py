@@ -9,14 +9,11 @@ Which rows are meant is judged row by row, so what others append meanwhile chang
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
-from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from share_spark.delta.commit_files import CommitFile
 from share_spark.delta.data_file import DataFile
@@ -138,12 +135,7 @@ class TableRows:
         return pa.schema([schema.field(name) for name in columns])
 
     def _file(self, path: str, schema: pa.Schema) -> pa.Table:
-        if ":/" in path or path.startswith("/"):
-            raise UnknownTableError("it has files of another table")
-        content = self.log.files.storage.read(f"{self.directory}/{unquote(path)}")
-        if content is None:
-            raise UnknownTableError(f"its file {path} is gone")
-        file = pq.ParquetFile(io.BytesIO(content))
+        file = self.log.data_file(path)
         there = set(file.schema_arrow.names)
         return _conformed(file.read([name for name in schema.names if name in there]), schema)
 

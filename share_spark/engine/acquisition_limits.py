@@ -50,6 +50,7 @@ class AcquisitionLimits:
         """What came of the delivery. The pace of records that run ``in_turn`` says nothing of others."""
         if not in_turn:
             self.pace = self.pace.after(delivered.entered, delivered.busy_s)
-        before, self._breaker = self._breaker, self._breaker.after(attempts_in(answers, now_ms))
-        if self._breaker.is_open != before.is_open:
-            _log.warning("%s", self._breaker)
+        if self._breaker.failure_rate:
+            before, self._breaker = self._breaker, self._breaker.after(attempts_in(answers, now_ms))
+            if self._breaker.is_open != before.is_open:
+                _log.warning("%s", self._breaker)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 @dataclass(slots=True)
 class EngineTime:
     """The time by which an engine decides: it goes on from one engine of a group to the next, and never back.
-    ``now_ms``: milliseconds since the epoch, as of the last ``read``; ``clock_ms``: what the clock
-    showed then.
+    ``now_ms``: milliseconds since the epoch, as of the last ``read``; ``clock_ms``: what the clock showed then.
 
     Machines' clocks differ, and are set. A successor whose clock is an hour behind must neither end locks early nor
     wait for an hour: its time begins where that of the engine before it ended, and then passes as its own clock does.

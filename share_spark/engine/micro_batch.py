@@ -42,10 +42,10 @@ from share_spark.engine.ports import (
     ShareStateStore,
 )
 from share_spark.engine.progress import MicroBatchProgress, StepTimer
-from share_spark.engine.ranges import ANSWER, offsets_in
+from share_spark.engine.ranges import ANSWER
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.engine.topics import SubscribedTopics, warn_of_truncations
-from share_spark.model.config import GroupConfig
+from share_spark.model.config import BackoffPolicy, GroupConfig
 from share_spark.model.errors import ErrorCode, FencedError, OutputLostError, OutputUnknownError, SinkError, StateError
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
 from share_spark.model.requests import Loss
@@ -152,7 +152,10 @@ class ShareGroupEngine:
         what is paused."""
         if self._targets is None or self._pending or not self.ports.dead_letters.is_settled():
             return False
-        return is_done(self._summaries, {key: end for key, end in self._targets.items() if key not in self._paused})
+        targets = self._targets
+        if self._paused:
+            targets = {key: end for key, end in targets.items() if key not in self._paused}
+        return is_done(self._summaries, targets)
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -193,13 +196,12 @@ class ShareGroupEngine:
         assert self._claim is not None, "run before start"
         stamp = BatchStamp(self._claim.writer_epoch, batch_id)
         outcomes = self._decide_and_commit(stamp, partition_inputs, timer) if partition_inputs or self._first else ()
-        self._limits.acquired(sum(offsets_in(outcome.acquired) for outcome in outcomes))
         self._first = False
         self._forget_traces()
         self._search.comes_next = not any(partition_input.suspects for partition_input in partition_inputs.values())
         in_turn = not self._search.comes_next and inputs.suspects is not None and inputs.suspects.in_turn
         self._deliver(stamp, outcomes, timer, in_turn=in_turn)
-        return MicroBatchProgress.of(
+        progress = MicroBatchProgress.of(
             batch_id,
             inputs.now_ms,
             outcomes,
@@ -207,6 +209,8 @@ class ShareGroupEngine:
             lag=self._lag(inputs),
             steps=timer.steps,
         )
+        self._limits.acquired(progress.acquired)
+        return progress
 
     def close(self) -> None:
         """After the last micro-batch: free what the delivery keeps, and wait for what is still being written. Raises
@@ -229,11 +233,11 @@ class ShareGroupEngine:
             initial_offsets=topics.initial_offsets(self._summaries, ends, self.ports.clock()),
             acknowledged=self._pending.ranges,
             delays=self._pending.delays,
-            has_backoff=self.config.backoff_policy != "none",
+            has_backoff=self.config.backoff_policy != BackoffPolicy.NONE,
             targets=self._targets,
             stopping=stopping,
             acknowledged_by=self._pending.member_id,
-            suspects=self._search.next_piece(self._summaries, ends.keys() - self._paused),
+            suspects=self._search.next_piece(self._summaries, ends.keys() - self._paused if self._paused else ends),
             paused=self._paused,
             suspects_next=self._search.comes_next,
             traces=traces,

@@ -175,7 +175,7 @@ def _demand(
     end = end_for(key, inputs)
     if summary is None or summary.start_offset < 0:
         return min(max(0, end - inputs.initial_offsets.get(key, 0)), max_record_locks)
-    released = _released(key, inputs) + summary.due(inputs.now_ms)
+    released = _released(key, inputs) + (summary.due(inputs.now_ms) if summary.delayed else 0)
     new = max(0, end - max(summary.end_offset, inputs.ends[key].log_start_offset))
     # Acknowledgements may empty the window, so a share-partition that has some may be able to use all of it.
     window = 0 if key in inputs.acknowledged else summary.end_offset - summary.start_offset
@@ -186,10 +186,10 @@ def _demand(
 
 def _released(key: SharePartitionKey, inputs: Inputs) -> int:
     """What is acknowledged now, and may be acquired at once."""
-    acknowledged, delays = inputs.acknowledged.get(key, NOT_ACKNOWLEDGED), inputs.delays.get(key, ())
+    acknowledged = inputs.acknowledged.get(key, NOT_ACKNOWLEDGED)
     if not len(acknowledged):
         return 0
-    answers = acknowledged[:, ANSWER]
+    answers, delays = acknowledged[:, ANSWER], inputs.delays.get(key, ())
     lost = offsets_in(acknowledged[answers < 0])
     if inputs.has_backoff:
         return lost + total_offsets([delay for delay in delays if not delay.delay_ms])

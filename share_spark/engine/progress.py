@@ -47,13 +47,18 @@ class RecordCounts:
         return RecordCounts(**{name: getattr(self, name) + getattr(other, name) for name in COUNTS})
 
     @property
+    def archived(self) -> int:
+        """Records archived, for any reason."""
+        return self.rejected + self.limit_reached + self.gaps + self.below_log_start
+
+    @property
     def acknowledged(self) -> dict[str, int]:
         """By acknowledge type. Of Release are also those that reached the delivery limit by it, and those that a crash
         has given back. Gaps are in none."""
         return {"Accept": self.accepted, "Release": self.released + self.limit_reached, "Reject": self.rejected}
 
     @classmethod
-    def of(cls, outcomes: Sequence[PartitionOutcome], acquired: int) -> RecordCounts:
+    def summed(cls, outcomes: Sequence[PartitionOutcome], acquired: int) -> RecordCounts:
         """Sum up outcomes that acquired so many."""
         archived = _archived_by_reason(outcomes)
         return cls(
@@ -78,35 +83,20 @@ ARCHIVED = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MicroBatchProgress:
+class MicroBatchProgress(RecordCounts):
     """Counts are records (offsets), of all topics and, in ``topics``, of each one by its name. ``lag``: offsets not
-    finished yet. ``deliveries``: delivery count -> acquired. ``not_entered``: acquired, and given back before the
-    handler had them. ``share_partitions``: how many there are. ``steps``: seconds per step. ``touched``:
-    share-partitions whose state changed."""
+    finished yet. ``deliveries``: delivery count -> acquired. ``share_partitions``: how many there are. ``steps``:
+    seconds per step. ``touched``: share-partitions whose state changed."""
 
     batch_id: int
     now_ms: int
     share_partitions: int
     active: int
-    acquired: int
-    redelivered: int
-    accepted: int
-    released: int
-    not_entered: int
-    rejected: int
-    limit_reached: int
-    gaps: int
-    below_log_start: int
     lag: int
     deliveries: Mapping[int, int]
     steps: Mapping[str, float]
     touched: tuple[SharePartitionKey, ...]
     topics: Mapping[str, RecordCounts]
-
-    @property
-    def archived(self) -> int:
-        """Records archived, for any reason."""
-        return self.rejected + self.limit_reached + self.gaps + self.below_log_start
 
     def _repr_html_(self) -> str:
         """For notebooks."""
@@ -132,7 +122,7 @@ class MicroBatchProgress:
         """Sum up the outcomes of a micro-batch."""
         by_topic = _by_topic(outcomes)
         deliveries = {topic: _deliveries(some) for topic, some in by_topic.items()}
-        topics = {topic: RecordCounts.of(some, sum(deliveries[topic].values())) for topic, some in by_topic.items()}
+        topics = {topic: RecordCounts.summed(some, sum(deliveries[topic].values())) for topic, some in by_topic.items()}
         total = sum(topics.values(), RecordCounts())
         return cls(
             batch_id=batch_id,
@@ -140,7 +130,7 @@ class MicroBatchProgress:
             share_partitions=share_partitions,
             active=len(outcomes),
             lag=lag,
-            deliveries=_added(deliveries.values()),
+            deliveries=deliveries_added(deliveries.values()),
             steps=steps,
             touched=tuple(outcome.key for outcome in outcomes if outcome.changed),
             topics=topics,
@@ -155,7 +145,8 @@ def _by_topic(outcomes: Sequence[PartitionOutcome]) -> dict[str, list[PartitionO
     return found
 
 
-def _added(counts: Iterable[Mapping[int, int]]) -> dict[int, int]:
+def deliveries_added(counts: Iterable[Mapping[int, int]]) -> dict[int, int]:
+    """Delivery count -> records, of all together."""
     total: dict[int, int] = {}
     for one in counts:
         for number, records in one.items():

@@ -27,7 +27,7 @@ from share_spark.engine.ranges import (
 )
 from share_spark.model.errors import ErrorCode
 from share_spark.model.ids import LogEnds, SharePartitionKey
-from share_spark.model.records import UNINITIALIZED_START_OFFSET, DeliveryState, Doubt, ShareRecord
+from share_spark.model.records import UNINITIALIZED_START_OFFSET, Doubt, ShareRecord
 from share_spark.model.requests import (
     Acknowledge,
     AcknowledgementBatch,
@@ -92,8 +92,8 @@ class PartitionSummary(NamedTuple):
 
     def lag(self, ends: LogEnds) -> int:
         """Offsets that are not finished."""
-        finished = (offsets for offsets, state in zip(self.by_state, DeliveryState, strict=True) if state.is_final)
-        return ends.unfinished(self.start_offset, sum(finished))
+        _, _, acknowledged, archived = self.by_state
+        return ends.unfinished(self.start_offset, acknowledged + archived)
 
     @property
     def next_available_ms(self) -> int | None:

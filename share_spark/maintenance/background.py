@@ -20,7 +20,7 @@ from share_spark.delta.location import Location
 from share_spark.engine.ports import Claim
 from share_spark.maintenance.compaction import compact
 from share_spark.maintenance.compaction_order import CompactionOrder
-from share_spark.maintenance.heartbeat import Beat, Heartbeat, heartbeat_file
+from share_spark.maintenance.heartbeat import Beat, Heartbeat, heartbeat_file, wall_clock_ms
 from share_spark.maintenance.retention import oldest_kept_segment, segments_below
 from share_spark.model.errors import StateError
 from share_spark.model.ids import BatchStamp, SharePartitionKey
@@ -196,7 +196,7 @@ class BackgroundMaintenance:
         current = self._segment
         if current <= self._pruned:
             return
-        group_id, now_ms = self._claimed.group_id, int(time.time() * 1_000)
+        group_id, now_ms = self._claimed.group_id, wall_clock_ms()
         oldest_kept = oldest_kept_segment(
             self.spark, self.location, group_id, current, retention_ms=self.retention_ms, now_ms=now_ms
         )

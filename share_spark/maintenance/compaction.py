@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as F
 
 from share_spark.delta.location import Location, sql_literal
+from share_spark.delta.table_kind import TableKind
 from share_spark.delta.table_maintenance import KeptTable, TableSize, maintenance_session
 from share_spark.maintenance.compaction_order import CompactionOrder
-from share_spark.maintenance.heartbeat import Heartbeat, age_ms, lock_file
+from share_spark.maintenance.heartbeat import Heartbeat, age_ms, lock_file, wall_clock_ms
 from share_spark.maintenance.idle_groups import GroupEvidence, evidence_of, snapshot_group
 from share_spark.maintenance.retention import letters_before, log_starts_after, oldest_kept_segment, segments_below
 from share_spark.model.errors import ConfigError, SinkError, StateError
@@ -104,20 +105,18 @@ def _tables(session: SparkSession, order: CompactionOrder) -> dict[str, KeptTabl
     if not state_table(order.state).is_free(session):
         places["share_partition_state"] = state_table(order.state)
     if order.dead_letter is not None:
-        _check_kind(session, order.dead_letter, letter_table.TABLE_KIND, "a dead-letter table")
+        _check_kind(session, order.dead_letter, letter_table.KIND)
         places[f"dead letters {order.dead_letter}"] = order.dead_letter
     if order.topic_table is not None:
-        _check_kind(session, order.topic_table, topic_registry.TABLE_KIND, "a topic table")
+        _check_kind(session, order.topic_table, topic_registry.KIND)
         places[f"topics {order.topic_table}"] = order.topic_table
     return {name: KeptTable(session, place) for name, place in places.items()}
 
 
-def _check_kind(session: SparkSession, place: Location, kind: str, named: str) -> None:
+def _check_kind(session: SparkSession, place: Location, kind: TableKind) -> None:
     properties = place.properties(session) if place.exists(session) else {}
-    if properties.get("share_spark.table") != kind:
-        raise ConfigError(f"{place} is not {named} of share_spark")
-    if int(properties.get("share_spark.format.version", "0")) > 1:
-        raise ConfigError(f"{place} was written by a newer share_spark")
+    if (fault := kind.fault(str(place), properties)) is not None:
+        raise ConfigError(fault)
 
 
 def _groups(session: SparkSession, order: CompactionOrder) -> list[str]:
@@ -192,7 +191,7 @@ class _Compaction:
     def _snapshot(self, group_id: str) -> GroupEvidence:
         found, commits = self._look(group_id)
         subject = f"group {group_id}"
-        if found.has_engine(_now_ms(), self.order.idle_ms):
+        if found.has_engine(wall_clock_ms(), self.order.idle_ms):
             self._say(subject, "an engine runs it, or has until lately: snapshots are left to it")
         elif found.unfinished:
             self._say(subject, "its last engine has left work that the next one finishes first: no snapshot")
@@ -228,7 +227,12 @@ class _Compaction:
             return
         retention_ms = self.order.history_retention_ms
         oldest = oldest_kept_segment(
-            self.session, self.order.state, found.group_id, found.segment, retention_ms=retention_ms, now_ms=_now_ms()
+            self.session,
+            self.order.state,
+            found.group_id,
+            found.segment,
+            retention_ms=retention_ms,
+            now_ms=wall_clock_ms(),
         )
         named = F.col("partitionValues")["group_id"] == found.group_id
         files = log.files_where(named & (F.col("partitionValues")["segment"].cast("int") < oldest))
@@ -262,7 +266,7 @@ class _Compaction:
     def _log_retention_ms(self) -> int:
         """A running engine that has been idle for long looks for claims from its own last commit on: that commit is
         kept."""
-        now_ms, idle_ms = _now_ms(), self.order.idle_ms
+        now_ms, idle_ms = wall_clock_ms(), self.order.idle_ms
         running = [found for found in self._found if found.has_engine(now_ms, idle_ms)]
         return max([self.order.vacuum_retention_ms, *(now_ms - found.written_at_ms + idle_ms for found in running)])
 
@@ -271,7 +275,7 @@ class _Compaction:
     def _drop_letters(self, table: KeptTable) -> None:
         if self.order.dead_letter_retention_ms is None:
             return
-        where = letters_before(_now_ms() - self.order.dead_letter_retention_ms)
+        where = letters_before(wall_clock_ms() - self.order.dead_letter_retention_ms)
         if letters := table.place.load(self.session).where(where).count():
             self._do(_name(table), f"delete {letters} letters", partial(table.delete, where))
 
@@ -279,7 +283,7 @@ class _Compaction:
         if self.order.topic_retention_ms is None:
             return
         log = EmbeddedTopicLog(self.session, table.place)
-        starts = log_starts_after(self.session, table.place, _now_ms() - self.order.topic_retention_ms)
+        starts = log_starts_after(self.session, table.place, wall_clock_ms() - self.order.topic_retention_ms)
         for topic, moved in starts.items():
             offsets = ", ".join(f"{partition}: {offset}" for partition, offset in sorted(moved.items()))
             self._do(
@@ -323,7 +327,3 @@ def _move_log_start(log: EmbeddedTopicLog, topic: str, starts: Mapping[int, int]
 
 def _name(table: KeptTable) -> str:
     return str(table.place).rpartition("/")[2]
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1_000)

@@ -95,8 +95,8 @@ class Beat(NamedTuple):
     @classmethod
     def of_this_process(cls, claim: Claim, *, kafka: str | None = None, table: str | None = None) -> Beat:
         """From now on."""
-        now_ms = time.time_ns() // 1_000_000
-        return cls(claim.member_id, claim.writer_epoch, socket.gethostname(), os.getpid(), now_ms, kafka, table)
+        host, pid = socket.gethostname(), os.getpid()
+        return cls(claim.member_id, claim.writer_epoch, host, pid, wall_clock_ms(), kafka, table)
 
     def is_running(self, silent_ms: int) -> bool:
         """``silent_ms``: since it was written."""
@@ -190,10 +190,15 @@ def lock_file(spark: SparkSession, location: Location) -> SmallFile:
     return SmallFile.of(spark, f"{_beside_log(spark, location)}/compaction")
 
 
+def wall_clock_ms() -> int:
+    """Milliseconds since the epoch, by the wall clock: the only clock that the engine gets."""
+    return time.time_ns() // 1_000_000
+
+
 def age_ms(file: SmallFile) -> int | None:
     """Milliseconds since it was last written; None if there is no such file."""
     at = file.modified_at_ms()
-    return None if at is None else int(time.time() * 1_000) - at
+    return None if at is None else wall_clock_ms() - at
 
 
 def _beside_log(spark: SparkSession, location: Location) -> str:

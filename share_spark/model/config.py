@@ -11,6 +11,7 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from share_spark.model.errors import ConfigError
@@ -114,7 +115,14 @@ _DAY_MS = 86_400_000
 MOST_DELAY_MS = 30 * _DAY_MS
 """Of a retry."""
 
-BACKOFF_POLICIES = ("none", "fixed", "exponential")
+
+class BackoffPolicy(StrEnum):
+    """What the delay of a retry depends on."""
+
+    NONE = "none"
+    FIXED = "fixed"
+    EXPONENTIAL = "exponential"
+
 
 SETTINGS: Mapping[str, _Setting] = {
     "lock_duration_ms": _Setting("share.record.lock.duration.ms", 30_000, _milliseconds(1_000, 3_600_000)),
@@ -124,7 +132,7 @@ SETTINGS: Mapping[str, _Setting] = {
     "isolation_level": _Setting(
         "share.isolation.level", "read_uncommitted", _one_of("read_uncommitted", "read_committed")
     ),
-    "backoff_policy": _Setting("share.record.redelivery.backoff.policy", "none", _one_of(*BACKOFF_POLICIES)),
+    "backoff_policy": _Setting("share.record.redelivery.backoff.policy", "none", _one_of(*BackoffPolicy)),
     "backoff_ms": _Setting("share.record.redelivery.backoff.ms", 1_000, _milliseconds(1, MOST_DELAY_MS)),
     "backoff_max_ms": _Setting("share.record.redelivery.backoff.max.ms", 60_000, _milliseconds(1, MOST_DELAY_MS)),
     "backoff_jitter": _Setting("share.record.redelivery.backoff.jitter", 0.0, _number(0, 1)),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from share_spark.delta.table_kind import TableKind
 from share_spark.engine.ports import RECORD_COLUMNS
 from share_spark.model.errors import DeadLetterError
 
-FORMAT_VERSION = 1
-TABLE_KIND = "dead_letters"
+KIND = TableKind(name="dead_letters", text="dead-letter table", version=1)
 
 WRITTEN_COLUMNS = (
     f"group_id string, {RECORD_COLUMNS}, delivery_count int, reason string, error string, archived_at timestamp"
@@ -26,18 +26,10 @@ def _names(columns: str) -> list[str]:
 
 WRITTEN_NAMES, COLUMN_NAMES = _names(WRITTEN_COLUMNS), _names(COLUMNS)
 
-PROPERTIES = {
-    "share_spark.table": TABLE_KIND,
-    "share_spark.format.version": str(FORMAT_VERSION),
-}
+PROPERTIES = KIND.properties
 
 
 def check_properties(place: str, properties: Mapping[str, str]) -> None:
     """Is a table with these properties one of dead letters that we can read? Raises DeadLetterError."""
-    if properties.get("share_spark.table") != TABLE_KIND:
-        raise DeadLetterError(f"{place} is not a dead-letter table of share_spark")
-    version = properties.get("share_spark.format.version", "0")
-    if int(version) > FORMAT_VERSION:
-        raise DeadLetterError(
-            f"{place} was written by a newer share_spark (format {version}, this one reads up to {FORMAT_VERSION})"
-        )
+    if (fault := KIND.fault(place, properties)) is not None:
+        raise DeadLetterError(fault)

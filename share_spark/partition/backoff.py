@@ -18,9 +18,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
+from share_spark.model.config import BackoffPolicy
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import DeliveryState, InFlightBatch
 from share_spark.model.requests import RetryDelay
@@ -42,14 +42,6 @@ LEVELS = 9
 """Different delays after the same delivery count."""
 
 _MOST_DOUBLINGS = 40
-
-
-class BackoffPolicy(StrEnum):
-    """What the delay of a retry depends on."""
-
-    NONE = "none"
-    FIXED = "fixed"
-    EXPONENTIAL = "exponential"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Self
 
-from share_spark.model.config import GroupConfig
+from share_spark.model.config import BackoffPolicy, GroupConfig
 from share_spark.model.ids import OffsetRange, SharePartitionKey
 from share_spark.model.records import UNINITIALIZED_START_OFFSET, DeliveryState, Doubt, FetchedBatch, InFlightBatch
-from share_spark.partition.backoff import NO_BACKOFF, Backoff, BackoffPolicy
+from share_spark.partition.backoff import NO_BACKOFF, Backoff
 from share_spark.partition.columns import in_best_form
 from share_spark.partition.runs import offsets_by_kind, samples
 

@@ -3,9 +3,7 @@ milliseconds, and a look at a group needs no JVM."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator, Mapping
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +21,7 @@ MOST_RANGES = 2_000_000
 """In them: about a second in Python."""
 
 
-def rows_that_count(log: TableLog, directory: str, valid: CommitNote) -> pa.Table:
+def rows_that_count(log: TableLog, valid: CommitNote) -> pa.Table:
     """The records (LOG_SCHEMA) up to ``valid``, the last commit of the group that counts, in the order of the
     micro-batches; no claims. ``log`` keeps files. Raises UnknownTableError: only Spark can, or should, read them."""
     wanted = {"group_id": valid.group_id, "segment": str(valid.segment)}
@@ -32,19 +30,19 @@ def rows_that_count(log: TableLog, directory: str, valid: CommitNote) -> pa.Tabl
         raise UnknownTableError("the segment is large")
     if not all(file.is_whole for file in files.values()):
         raise UnknownTableError("rows of its files are deleted")
-    rows = pa.concat_tables([LOG_SCHEMA.empty_table(), *_tables(log, directory, files, LOG_SCHEMA)])
+    rows = pa.concat_tables([LOG_SCHEMA.empty_table(), *_tables(log, files, LOG_SCHEMA)])
     counts = (pc.field("writer_epoch") == valid.writer_epoch) & (pc.field("batch_id") <= valid.batch_id)
     return rows.filter(counts & (pc.field("kind") != CLAIM)).sort_by("batch_id")
 
 
-def stamp_rows(log: TableLog, directory: str, group_id: str) -> pa.Table:
+def stamp_rows(log: TableLog, group_id: str) -> pa.Table:
     """``kind``, ``segment``, ``writer_epoch``, ``batch_id`` and ``at_ms`` of all rows of a group. Raises
     UnknownTableError."""
     columns = pa.schema([LOG_SCHEMA.field(name) for name in ("kind", "writer_epoch", "batch_id", "at_ms")])
     parts = [columns.append(pa.field("segment", pa.int32())).empty_table()]
     for path, file in _files(log).items():
         if file.values["group_id"] == group_id:
-            (found,) = _tables(log, directory, [path], columns)
+            (found,) = _tables(log, [path], columns)
             segment = pa.array([int(file.values["segment"])] * found.num_rows, pa.int32())
             parts.append(found.append_column("segment", segment))
     return pa.concat_tables(parts)
@@ -56,15 +54,10 @@ def _files(log: TableLog) -> Mapping[str, ActiveFile]:
     return log.active
 
 
-def _tables(log: TableLog, directory: str, paths: Iterable[str], columns: pa.Schema) -> Iterator[pa.Table]:
+def _tables(log: TableLog, paths: Iterable[str], columns: pa.Schema) -> Iterator[pa.Table]:
     ranges = 0
     for path in paths:
-        if ":/" in path or path.startswith("/"):
-            raise UnknownTableError("it has files of another table")
-        content = log.files.storage.read(f"{directory.rstrip('/')}/{unquote(path)}")
-        if content is None:
-            raise UnknownTableError(f"its file {path} is gone")
-        file = pq.ParquetFile(io.BytesIO(content))
+        file = log.data_file(path)
         ranges += _most_values(file.metadata)
         if ranges > MOST_RANGES:
             raise UnknownTableError("the segment has many ranges")

@@ -104,7 +104,7 @@ class GroupLog:
             return None
         self.table_log.refresh()
         try:
-            rows = rows_that_count(self.table_log, self.directory, tail.valid)
+            rows = rows_that_count(self.table_log, tail.valid)
         except UnknownTableError as reason:
             _log.debug("%s is read by Spark: %s", self.table, reason)
             return None

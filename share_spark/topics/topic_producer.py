@@ -165,12 +165,7 @@ class TopicProducer:
         place = self._place(topic, counts)
         if place.version != version:
             raise MovedError("another commit came between")
-        try:
-            direct.append(rows, place.bases, place.note, ROWS_PER_FILE)
-        except OSError:
-            if not self._table.holds_append(place.note.append_id):
-                raise
-        return dict(place.note.ends)
+        return self._committed(place, lambda: direct.append(rows, place.bases, place.note, ROWS_PER_FILE))
 
     def _append_frame(self, topic: str, frame: DataFrame, partitions: int) -> dict[int, int]:
         """Cached while it is counted and written, so that both see the same rows."""
@@ -190,11 +185,15 @@ class TopicProducer:
     def _append_once(self, topic: str, numbered: DataFrame, counts: Mapping[int, int]) -> dict[int, int]:
         place = self._place(topic, counts)
         rows = _with_offsets(topic, numbered, place.bases).unionByName(self._guard(topic, place.bases))
+        return self._committed(place, lambda: self._write(rows, place.note))
+
+    def _committed(self, place: _Place, write: Callable[[], None]) -> dict[int, int]:
+        """The new end offsets. The commit may have been made before an error was raised: repeating it would write the
+        records twice."""
         try:
-            self._write(rows, place.note)
+            write()
         except JVM_ERRORS as error:
-            _LOG.debug("append to %s: %s", topic, first_line(error))
-            # The commit may have been made before the error was raised: repeating it would write the records twice.
+            _LOG.debug("append to %s: %s", place.note.topic, first_line(error))
             if not self._table.holds_append(place.note.append_id):
                 raise
         return dict(place.note.ends)

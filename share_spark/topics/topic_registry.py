@@ -16,17 +16,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from share_spark.delta.table_kind import TableKind
 from share_spark.engine.ports import RECORD_COLUMNS
 from share_spark.model.errors import TopicError
 
-FORMAT_VERSION = 1
-TABLE_KIND = "topic_log"
+KIND = TableKind(name="topic_log", text="topic table", version=1)
 PARTITIONED_BY = ("topic", "partition")
 COLUMNS = RECORD_COLUMNS
 
 TABLE_PROPERTIES = {
-    "share_spark.table": TABLE_KIND,
-    "share_spark.format.version": str(FORMAT_VERSION),
+    **KIND.properties,
     # Two appends to one partition must conflict, also those of different programs.
     "delta.isolationLevel": "Serializable",
     # Reads by offset or timestamp skip files by these; statistics of keys and values are never used.
@@ -130,13 +129,8 @@ def check_topic(topic: str, partitions: int) -> None:
 
 def check_properties(place: str, properties: Mapping[str, str]) -> None:
     """Is a table with these properties a topic table that we can read? Raises TopicError."""
-    if properties.get("share_spark.table") != TABLE_KIND:
-        raise TopicError(f"{place} is not a topic table of share_spark")
-    version = properties.get("share_spark.format.version", "0")
-    if int(version) > FORMAT_VERSION:
-        raise TopicError(
-            f"{place} was written by a newer share_spark (format {version}, this one reads up to {FORMAT_VERSION})"
-        )
+    if (fault := KIND.fault(place, properties)) is not None:
+        raise TopicError(fault)
 
 
 def _by_partition(fields: Mapping[str, int]) -> dict[int, int]:

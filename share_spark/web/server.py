@@ -7,7 +7,6 @@ import ipaddress
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -168,8 +167,3 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _cookie(token: str) -> str:
     return f"{COOKIE}={quote(token, safe='')}; HttpOnly; SameSite=Strict; Path=/"
-
-
-def wall_clock_ms() -> int:
-    """Milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000

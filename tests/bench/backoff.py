@@ -16,10 +16,11 @@ import numpy as np
 
 from share_spark.engine.ranges import NOT_ACKNOWLEDGED, AcknowledgedRanges
 from share_spark.engine.step import PartitionInput, StepResult, front_of, step
+from share_spark.model.config import BackoffPolicy
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.requests import AcknowledgeType
 from share_spark.partition import PartitionLimits, SharePartition
-from share_spark.partition.backoff import NO_BACKOFF, Backoff, BackoffPolicy
+from share_spark.partition.backoff import NO_BACKOFF, Backoff
 from share_spark.state.record_rows import record_array
 from tests.bench.harness import Measure, report
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from share_spark.model.config import BackoffPolicy
 from share_spark.model.records import DeliveryState, Doubt, InFlightBatch, ShareRecord, ShareSnapshot
 from share_spark.model.requests import (
     Acknowledge,
@@ -41,7 +42,7 @@ from share_spark.partition import (
     take_snapshot,
     waiting,
 )
-from share_spark.partition.backoff import NO_BACKOFF, Backoff, BackoffPolicy
+from share_spark.partition.backoff import NO_BACKOFF, Backoff
 from share_spark.partition.columns import Columns, as_columns, between, total_offsets, up_to
 from share_spark.partition.runs import (
     below_offset,

@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from share_spark.model.config import BackoffPolicy
 from share_spark.model.errors import ErrorCode
 from share_spark.model.records import Doubt
 from share_spark.model.requests import AcquiredRange, AcquireMode, LoseAttempts, Loss, RetryDelay, Trace, TracedRange
@@ -24,7 +25,7 @@ from share_spark.partition import (
     take_snapshot,
     waiting,
 )
-from share_spark.partition.backoff import Backoff, BackoffPolicy
+from share_spark.partition.backoff import Backoff
 from tests.property.oracle import ACQUIRED, AVAILABLE, FINAL, PartitionOracle
 from tests.support.share_partition import KEY, Partition
 from tests.support.window_forms import ALWAYS, NEVER, columns_from

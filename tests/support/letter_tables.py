@@ -19,6 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from share_spark.delivery.kept_rows import RECORD_SCHEMA
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.direct_create import create_table
@@ -42,17 +43,10 @@ TYPES = StructType(
     ]
 )
 
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 WRITTEN = pa.schema(
     [
         ("group_id", pa.string()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", HEADERS),
+        *RECORD_SCHEMA,
         ("delivery_count", pa.int32()),
         ("reason", pa.string()),
         ("error", pa.string()),

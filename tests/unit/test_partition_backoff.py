@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from share_spark.model.config import BackoffPolicy
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import DeliveryState, Doubt, InFlightBatch
 from share_spark.model.requests import LoseAttempts, Loss, LostRange, ReleaseMember, RetryDelay
 from share_spark.partition import PartitionLimits, kip_batches, next_deadline_ms, waiting
-from share_spark.partition.backoff import LEVELS, Backoff, BackoffPolicy, delayed
+from share_spark.partition.backoff import LEVELS, Backoff, delayed
 from tests.support.share_partition import ACCEPT, GAP, KEY, REJECT, RELEASE, Partition
 
 pytestmark = pytest.mark.usefixtures("window_form")
