@@ -88,7 +88,8 @@ class TimeLimit:
         if left_s == math.inf:  # no call runs
             return
         if left_s > 0:
-            signal.setitimer(signal.ITIMER_REAL, left_s)
+            # Not less: below a microsecond it would be 0, which is no timer at all.
+            signal.setitimer(signal.ITIMER_REAL, max(left_s, _RETRY_S))
         elif frame is not None and frame.f_code in self._outside:
             signal.setitimer(signal.ITIMER_REAL, _RETRY_S)  # between two calls, or in C that has just returned
         else:

@@ -247,6 +247,15 @@ def test_a_record_over_its_time_is_released_and_the_next_goes_on() -> None:
     assert time.monotonic() - started < 30
 
 
+def test_a_signal_that_comes_just_too_early_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A timer of less than a microsecond would be none."""
+    monkeypatch.setattr("share_spark.handlers.time_limit.time.monotonic", lambda: 10.0)
+    with TimeLimit(0.05) as limit:
+        limit.since = 9.95 + 1e-8
+        limit._ring(signal.SIGALRM, None)
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+
+
 def test_a_batch_has_the_time_of_a_call() -> None:
     def handle(batch: pa.RecordBatch) -> Any:
         time.sleep(5)
