@@ -165,12 +165,14 @@ class Location:
             raise fault
 
     def _clear_beginning(self, spark: SparkSession) -> None:
+        """Only what was there for all of that time: what is begun this moment belongs to a program that lives."""
         deadline = time.monotonic() + _MAKING_S
-        while self._is_begun(spark) and time.monotonic() < deadline:
+        while self._is_begun(spark):
+            if time.monotonic() >= deadline:
+                log = f"{self.path}/{_LOG}"
+                files_at(spark, log).delete(log, recursive=True)
+                return
             time.sleep(0.1)
-        if self._is_begun(spark):
-            log = f"{self.path}/{_LOG}"
-            files_at(spark, log).delete(log, recursive=True)
 
     def _is_begun(self, spark: SparkSession) -> bool:
         """Is there a log without a commit, and nothing else?"""

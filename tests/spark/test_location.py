@@ -46,6 +46,17 @@ def test_who_is_making_it_is_waited_for(spark: SparkSession, tmp_path: Path) -> 
     assert table.properties(spark)["share_spark.table"] == "his"
 
 
+def test_what_another_has_just_begun_is_left_to_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was there when we looked first, and another program begins before we look again."""
+    table = uncommitted(tmp_path / "orders")
+    looks = iter([False])
+    monkeypatch.setattr(Location, "_is_begun", lambda *_: next(looks, True))
+    table._clear_beginning(spark)
+    assert (tmp_path / "orders" / "_delta_log" / ".00000000000000000000.json.4711.tmp").exists()
+
+
 def test_what_another_process_has_made_is_seen_though_there_was_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """Delta remembers a log without commits."""
     made, table = tmp_path / "made", uncommitted(tmp_path / "orders")
