@@ -56,6 +56,10 @@ def _small(directory: Path) -> dict[str, str]:
         "spark.driver.memory": "2g",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.local.dir": str(directory / "local"),
+        # Most plans of a test run once: to compile them costs more than they do (a quarter of the processor's time).
+        # What is started as a process of its own, like a user's job, compiles its plans.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
 
 

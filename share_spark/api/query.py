@@ -25,6 +25,7 @@ from share_spark.engine.progress import MicroBatchProgress
 from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.model.errors import EnvironmentFault, FencedError
 from share_spark.model.html_table import html_table
+from share_spark.spark.errors import first_line
 from share_spark.state.state_store import DeltaShareStateStore
 
 if TYPE_CHECKING:
@@ -256,10 +257,18 @@ class ShareGroupQuery:
             return False
 
     def _end_query(self, query: StreamingQuery) -> None:
+        """Spark's query only starts micro-batches. If it fails after the engine was to end, nothing is lost by that: on
+        a local file system Spark starts `chmod` for each file, and a Ctrl-C reaches that process as well."""
+        was_to_end = self._over.is_set()
         try:
             fault = query.exception()
             if fault is not None and self._fault is None:
-                self._fault = fault
+                failed = EnvironmentFault(f"Spark's streaming query has failed: {first_line(fault)}")
+                if was_to_end:
+                    _log.warning("%s (after the end of the work)", failed)
+                else:
+                    failed.__cause__ = fault
+                    self._fault = failed
             query.stop()
         except Exception:  # noqa: BLE001 - it is over either way
             _log.debug("stopping the query", exc_info=True)

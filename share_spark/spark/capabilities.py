@@ -262,8 +262,9 @@ def _refusal(capability: Capability) -> str | None:
 
 
 def own_line(error: BaseException) -> str:
-    """The message in one line, without the stack and without py4j's own line before it."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
+    """The message in one line, without the stack, py4j's own line before it and a query's description after it."""
+    said, _, _ = str(error).partition("=== Streaming Query ===")
+    lines = [line for line in said.splitlines() if line.strip()]
     if lines and lines[0].startswith("An error occurred while calling"):
         lines = lines[1:]
     return lines[0].lstrip(": ").strip() if lines else type(error).__name__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -17,7 +18,7 @@ from share_spark.api.share_group import ShareGroup
 from share_spark.engine.progress import MicroBatchProgress
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record
-from share_spark.model.errors import ConfigError, HandlerError, TopicError
+from share_spark.model.errors import ConfigError, EnvironmentFault, HandlerError, TopicError
 from share_spark.state.state_view import read_state
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_table import EmbeddedTopicLog
@@ -207,6 +208,40 @@ def test_stop_leaves_nothing_acquired(place: GroupPlace) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_fault_of_sparks_own_query_is_named_and_harmless_once_the_work_is_to_end(
+    place: GroupPlace, stopped: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.put(range(RECORDS))
+    seen: list[MicroBatchProgress] = []
+
+    def meddle(progress: MicroBatchProgress) -> None:
+        """Spark fails at the end of the first micro-batch; the engine ends only then, though it is asked to before."""
+        seen.append(progress)
+        if len(seen) > 1:
+            while query.sparkQuery is not None and query.sparkQuery.isActive:
+                time.sleep(0.02)
+            return
+        commits = Path(query.checkpoint.directory.removeprefix("file:")) / "commits"
+        shutil.rmtree(commits)
+        commits.write_text("in the way")
+        if stopped:
+            stopper.start()
+            while not query._over.is_set():
+                time.sleep(0.02)
+
+    group = place.group(lambda _record: None, f"ticks-{stopped}", **{"max.records.per.trigger": 10}).listen(meddle)
+    stopper = threading.Thread(target=lambda: query.stop())
+    query = group.start()
+    if stopped:
+        assert query.awaitTermination(60)
+        assert "Spark's streaming query has failed: parent is not a dir" in caplog.text
+    else:
+        with pytest.raises(EnvironmentFault, match="streaming query has failed: parent is not a dir"):
+            query.awaitTermination(60)
+    assert sum(progress.accepted for progress in seen) == 10  # what was begun is committed either way
+
+
 def test_it_compacts_by_itself_if_wanted(place: GroupPlace) -> None:
     """Only background maintenance writes a checkpoint of the log so soon."""
     checkpoint = place.directory / "state" / "share_state_log" / "_delta_log" / "_last_checkpoint"
