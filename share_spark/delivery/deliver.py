@@ -33,6 +33,7 @@ from pyspark.sql.types import StructField, StructType
 from share_spark.delivery.acquired_records import acquired_records, task_markers
 from share_spark.delivery.frame import RUN_TYPE, frame_runs, settled
 from share_spark.delivery.kept_rows import MOST_BYTES, KeptInput, KeptPlace, KeptRows, Wanted
+from share_spark.delivery.large_records import has_limit, marked, set_limit
 from share_spark.delivery.ledger import CallStatus, LedgerEntries
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.result import DeliveryResult, decoded, held, read_once
@@ -80,6 +81,8 @@ class SparkDelivery:
         self._others = place.all_others()
         if self._leaves_traces:
             place.start()
+        else:
+            set_limit(self.spark)  # what the handler sends to Python is not looked at
 
     def traces(self) -> Sequence[MemberTrace]:
         return member_traces(self._started) if self._leaves_traces else ()
@@ -113,6 +116,8 @@ class SparkDelivery:
             keeps=None if is_bounded and not in_turn else self._keeps(tasks),
             kept=kept,
         )
+        if result.has_large:
+            set_limit(self.spark)
         self._kept.drop_used()
         self._kept.add(result.kept, topic, result.partitions.values())
         if result.entered and not in_turn:
@@ -331,7 +336,8 @@ def _handled(records: DataFrame, handler: Handler, task: HandlerTask) -> DataFra
     wanted = handler.columns or HANDLER_COLUMNS
     keys = (*(KEY_COLUMNS if task.topic is None else KEY_COLUMNS[1:]), "delivery_count")
     columns = [*wanted, *(name for name in keys if name not in wanted)]
-    chosen = [_HEADERS if name == "headers" else name for name in columns]
+    chosen = columns if has_limit(records.sparkSession) else marked(columns)
+    chosen = [_HEADERS if name == "headers" else name for name in chosen]
     return with_task_thread(records, chosen, TASK_COLUMN).mapInArrow(task, _sent_type(task))
 
 

@@ -34,6 +34,7 @@ from share_spark.delivery.kept_rows import KeptFile
 from share_spark.delivery.runs import (
     FAULT,
     KEPT,
+    LARGE,
     MEASURED,
     OUTPUT,
     OUTPUT_COLUMN,
@@ -70,7 +71,7 @@ class DeliveryResult:
     busiest worker for ``busy_s`` seconds. ``outputs``: the output rows of accepted records, lazy, in the declared
     schema; None if there are none. They are kept on the executors until ``close``; once an executor has died with some
     of them, reading raises OutputLostError inside Spark. ``files``: instead, where workers wrote the rows themselves.
-    ``kept``: files of released records.
+    ``kept``: files of released records. ``has_large``: some were too large for a batch, and not entered.
     """
 
     partitions: Mapping[TopicPartition, AcknowledgedSpan] = field(default_factory=dict)
@@ -84,6 +85,7 @@ class DeliveryResult:
     unknown_thread: str | None = None
     files: Sequence[DataFile] = ()
     kept: Sequence[KeptFile] = ()
+    has_large: bool = False
 
     def close(self) -> None:
         """Free the output rows. Safe to call twice."""
@@ -149,6 +151,7 @@ def decoded(table: pa.Table, settle: Settle) -> DeliveryResult:
         produced={row["first_offset"]: row["last_offset"] for row in rows if row["ack"] == PRODUCED},
         files=[DataFile.from_json(row["error"]) for row in rows if row["ack"] == WRITTEN],
         kept=[KeptFile(row["error"], row["first_offset"]) for row in rows if row["ack"] == KEPT],
+        has_large=any(row["ack"] == LARGE for row in rows),
         unknown_thread=next((row["error"] for row in rows if row["ack"] == UNKNOWN_THREAD), None),
     )
 

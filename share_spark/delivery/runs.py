@@ -61,6 +61,9 @@ KEPT = -28
 """Code of a row that says in ``error`` to which file a task has written the records that were released or rejected,
 ``first_offset`` of them."""
 
+LARGE = -29
+"""Code of a row that says that records of the task were too large for a batch (``large_records``)."""
+
 SPECIAL = -20
 """All lower codes are of rows of other kinds."""
 

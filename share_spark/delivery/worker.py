@@ -30,11 +30,13 @@ from pyspark import TaskContext, cloudpickle
 
 from share_spark.delivery.calling import CallOutcome, Calls, call_handler, overrun_text, watched_code
 from share_spark.delivery.kept_rows import KeptInput, KeptPlace, KeptWriter
+from share_spark.delivery.large_records import parted
 from share_spark.delivery.ledger import CallLedger, CallStatus, LedgerEntries
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.output_file import OutputFile
 from share_spark.delivery.runs import (
     FAULT,
+    LARGE,
     UNKNOWN_THREAD,
     VIOLATION,
     WRITTEN,
@@ -148,6 +150,7 @@ class _TaskRun:
     produced: int = 0
     file: OutputFile | None = None
     keeps: KeptWriter | None = None
+    has_large: bool = False
 
     def results(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The runs, and the output rows unless they go to a file."""
@@ -172,7 +175,7 @@ class _TaskRun:
         log.add_entries(entries, codes_of(entries), known)
         try:
             yield from self._saved_rows(entries)
-            rest = _unknown(_with_kept(task.kept, batches), entries, known)
+            rest = self._without_large(_unknown(_with_kept(task.kept, batches), entries, known), log)
             if self.run.reports_only:  # the handler is not even loaded: that may be what kills
                 for batch in rest:
                     log.add(batch, Answers.same(batch.num_rows, Loss.NOT_ENTERED))
@@ -187,12 +190,22 @@ class _TaskRun:
             yield self._row(log.batch())
         entered, busy_s = (calls.entered, calls.busy_s) if calls is not None else (0, 0.0)
         yield self._row(measured_row(int(known.sum()) + entered, busy_s))
+        if self.has_large:
+            yield self._row(special_row(LARGE, ""))
         if task.sends_output:
             yield self._row(produced_row(_attempt_id(), self.produced))
         if self.file is not None and (written := self.file.close()) is not None:
             yield self._row(special_row(WRITTEN, written.to_json()))
         if self.keeps is not None and (kept := self.keeps.close()) is not None:
             yield self._row(kept_row(*kept))
+
+    def _without_large(self, batches: Iterable[pa.RecordBatch], log: RunLog) -> Iterator[pa.RecordBatch]:
+        for batch, large in parted(batches):
+            if large is not None:
+                self.has_large = True
+                log.add(large, Answers.same(large.num_rows, Loss.NOT_ENTERED))
+            if batch.num_rows:
+                yield batch
 
     def _handled(self, batches: Iterable[pa.RecordBatch], log: RunLog, has_entries: bool) -> Iterator[pa.RecordBatch]:
         handler = _unpacked(self.task.name, self.task.payload)

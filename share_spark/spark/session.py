@@ -26,6 +26,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from share_spark.spark.arrow_types import ARROW_BYTES, NO_ARROW_LIMIT
 from share_spark.spark.capabilities import SUBMITTED_SETTINGS, WORKER_DAEMON, is_allowed, use
 from share_spark.spark.class_archive import archive_options
 from share_spark.spark.jars import JarsError, jar_paths, require_java
@@ -42,9 +43,9 @@ DEFAULTS: Mapping[str, str] = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # With a limit in bytes Spark adds up all columns after every row: half the time of a Python stage. The limit in
-    # records stays.
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+    # With a limit in bytes Spark adds up all columns after every row: half the time of a Python stage. An engine sets
+    # one when it meets large records (``delivery.large_records``).
+    ARROW_BYTES: NO_ARROW_LIMIT,
     "spark.sql.session.timeZone": "UTC",
     # Spark's own pattern, and options of Kafka that it does not know for secrets. Names and values are matched.
     "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|sasl[.]jaas|keystore[.]key|private.key",

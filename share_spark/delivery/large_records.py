@@ -1,0 +1,80 @@
+"""Records that are too large to go to Python ten thousand at a time.
+
+Spark sends rows to a worker in Arrow batches of 10,000: of records of 1 MB, Kafka's default limit, that is more than
+Arrow can address, and more than the JVM has. Spark can end a batch by its bytes too, but adds up all columns after
+every row then, which takes half the time of the stage where records are small. So a session of ours has no such limit,
+and an engine looks at each record instead:
+
+    in the JVM      a record above LARGE_BYTES goes on without its content, marked by a delivery count below zero
+    in the worker   the handler is not entered with it (``Loss.NOT_ENTERED``: it is given back, and not charged)
+    on the driver   from then on the session has the limit, no record is marked, and the next micro-batch delivers it
+
+A session that has a limit already (Spark's own default is 256 MB) keeps it, and nothing is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from share_spark.spark.arrow_types import ARROW_BYTES, NO_ARROW_LIMIT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LARGE_BYTES = 16 << 10
+"""Ten thousand of these are 160 MB. What a byte costs is then more than what a row does."""
+
+_LIMITS = {
+    ARROW_BYTES: str(64 << 20),
+    # The first releases of Spark 4.0 may not know that one: hence fewer rows, too.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+}
+
+_SIZES = {
+    "key": "coalesce(octet_length(key), 0)",
+    "value": "coalesce(octet_length(value), 0)",
+    # Not `aggregate`: a lambda function would keep Spark from compiling the whole stage.
+    "headers": "if(size(headers) > 0, octet_length(array_join(cast(headers.value AS array<string>), '')), 0)",
+}
+
+
+def has_limit(spark: SparkSession) -> bool:
+    """Does Spark end an Arrow batch by its bytes?"""
+    return spark.conf.get(ARROW_BYTES, NO_ARROW_LIMIT) != NO_ARROW_LIMIT
+
+
+def set_limit(spark: SparkSession) -> None:
+    """From the next job on, unless there is one."""
+    if not has_limit(spark):
+        for name, value in _LIMITS.items():
+            spark.conf.set(name, value)
+
+
+def marked(columns: Sequence[str]) -> list[str]:
+    """SQL for ``columns`` and the delivery count, which is below zero where the record is large. What is null is a
+    record's content only: every batch still has a row for it."""
+    sizes = [size for name, size in _SIZES.items() if name in columns]
+    if not sizes:
+        return list(columns)
+    large = f"({' + '.join(sizes)}) > {LARGE_BYTES}"
+    empty = dict.fromkeys(("key", "value"), "NULL") | {
+        "headers": "cast(array() AS array<struct<key:string,value:binary>>)"
+    }
+    found = {name: f"if({large}, {empty[name]}, {name}) AS {name}" for name in _SIZES}
+    found["delivery_count"] = f"if({large}, -delivery_count, delivery_count) AS delivery_count"
+    return [found.get(name, name) for name in columns]
+
+
+def parted(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
+    """(Records to handle, those that were marked or None), for each batch, none with rows left out."""
+    for batch in batches:
+        counts = batch.column("delivery_count")
+        if (pc.min(counts).as_py() or 0) >= 0:
+            yield batch, None
+        else:
+            is_large = pc.less(counts, pa.scalar(0, counts.type))
+            yield batch.filter(pc.invert(is_large)), batch.filter(is_large)
