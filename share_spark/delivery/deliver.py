@@ -117,7 +117,8 @@ class SparkDelivery:
             kept=kept,
         )
         if result.has_large:
-            set_limit(self.spark)
+            for session in (self.spark, records.sparkSession):  # a topic log may read in one of its own
+                set_limit(session)
         self._kept.drop_used()
         self._kept.add(result.kept, topic, result.partitions.values())
         if result.entered and not in_turn:
