@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from share_spark.api.query import Trigger
-from share_spark.model.config import DEFAULT_CONFIG, SETTINGS, GroupConfig
+from share_spark.model.config import DEFAULT_CONFIG, GroupConfig
 from share_spark.model.errors import ConfigError, EnvironmentFault
 
 if TYPE_CHECKING:
@@ -52,16 +52,12 @@ class ShareGroupSpec:
             "process": self.handler and self.handler.name,
             "to_delta": self.sink and repr(self.sink),
             "dead_letter": self.dead_letter and repr(self.dead_letter),
-            "options": self._changed_settings(),
+            "options": self.config.not_default(),
             "checkpointLocation": self.checkpoint and repr(self.checkpoint),
             "queryName": self.name and repr(self.name),
             "trigger": None if self.trigger == Trigger() else self.trigger,
         }
         yield from ((name, value) for name, value in values.items() if value)
-
-    def _changed_settings(self) -> dict[str, str]:
-        now = {name: getattr(self.config, name) for name in SETTINGS}
-        return {SETTINGS[name].key: str(value) for name, value in now.items() if value != getattr(DEFAULT_CONFIG, name)}
 
     def check(self) -> None:
         """Is everything said that a start needs? Raises ConfigError, EnvironmentFault."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from share_spark.api.checkpoint import Checkpoint
@@ -14,17 +13,17 @@ from share_spark.delta.location import Location
 from share_spark.engine.micro_batch import Ports, ShareGroupEngine
 from share_spark.engine.ports import DeadLetterSink, DeadLetterTarget, OutputSink, TopicLog
 from share_spark.engine.topics import SubscribedTopics
-from share_spark.handlers.handler import Handler, HandlerKind
+from share_spark.handlers.handler import Handler
 from share_spark.kafka.dead_letters import KafkaDeadLetters
 from share_spark.kafka.topic_log import KafkaTopicLog
 from share_spark.maintenance.background import BackgroundMaintenance
-from share_spark.maintenance.heartbeat import pause_file, wall_clock_ms
+from share_spark.maintenance.dynamic_config_file import DynamicConfigReader
+from share_spark.maintenance.heartbeat import dynamic_config_file, pause_file, wall_clock_ms
 from share_spark.maintenance.pause_file import PauseReader
 from share_spark.model.errors import ConfigError
 from share_spark.output.dead_letters import DeltaDeadLetters
 from share_spark.output.sink import DeltaOutput, DeltaSink, FormerSinks
 from share_spark.output.spark_dead_letters import BackgroundDeadLetters, NoDeadLetters, SparkDeadLetters
-from share_spark.partition import PartitionLimits
 from share_spark.spark.arrow_types import spark_schema
 from share_spark.spark.capabilities import warn_of_all
 from share_spark.state.group_log import GroupLog
@@ -74,6 +73,7 @@ def _started(spec: ShareGroupSpec, metrics: MetricsServer | None) -> ShareGroupQ
         compaction_interval_ms=config.compaction_interval_ms,
         kafka=spec.kafka.bootstrap_servers if spec.kafka is not None else None,
         table=str(spec.table) if spec.table is not None else None,
+        settings=config.not_default(),
     )
     query = ShareGroupQuery(
         spark=spec.spark,
@@ -115,21 +115,10 @@ def _dead_letters(spec: ShareGroupSpec) -> DeadLetterTarget | None:
 def _engine(
     spec: ShareGroupSpec, location: Location, log: TopicLog, least_epoch: int
 ) -> tuple[ShareGroupEngine, DeltaShareStateStore]:
-    config = spec.config
     store = _store(spec, location, least_epoch)
-    topics = SubscribedTopics(
-        group_id=spec.group_id, topics=spec.topics, log=log, reset=config.offset_reset, clock=wall_clock_ms
-    )
+    topics = SubscribedTopics(group_id=spec.group_id, topics=spec.topics, log=log, clock=wall_clock_ms)
     handler = spec.required_handler
-    if handler.timeout_ms is None and handler.kind is not HandlerKind.FRAME:
-        handler = replace(handler, timeout_ms=config.delivery_timeout_ms)
-    delivery = SparkDelivery(
-        spark=spec.spark,
-        log=log,
-        handler=handler,
-        budget_ms=config.delivery_budget_ms,
-        most_tasks=config.max_concurrency,
-    )
+    delivery = SparkDelivery(spark=spec.spark, log=log, handler=handler)
     target = _dead_letters(spec)
     letters: DeadLetterSink = NoDeadLetters(spark=spec.spark)
     if target is not None:
@@ -142,9 +131,10 @@ def _engine(
         dead_letters=letters,
         sink=_output(spec, handler, delivery),
         clock=wall_clock_ms,
+        config=DynamicConfigReader(dynamic_config_file(spec.spark, location, spec.group_id), spec.config),
         pauses=PauseReader(pause_file(spec.spark, location, spec.group_id)),
     )
-    return ShareGroupEngine(config=config, ports=ports, available_now=spec.trigger.available_now), store
+    return ShareGroupEngine(ports=ports, available_now=spec.trigger.available_now), store
 
 
 def _store(spec: ShareGroupSpec, location: Location, least_epoch: int) -> DeltaShareStateStore:
@@ -158,7 +148,6 @@ def _store(spec: ShareGroupSpec, location: Location, least_epoch: int) -> DeltaS
     )
     return DeltaShareStateStore(
         log=log,
-        limits=PartitionLimits.of(config),
         updates_per_snapshot=config.updates_per_snapshot,
         audit=config.history_retention_ms > 0,
     )

@@ -41,7 +41,16 @@ from share_spark.delivery.runs import OUTPUT_COLUMN, RUN_SCHEMA, RunLog
 from share_spark.delivery.traces import WORKER_LOST, codes_of, member_traces, read_delivery
 from share_spark.delivery.worker import DELIVERY_PROPERTY, DeliveryRun, HandlerTask, Terms, packed
 from share_spark.delta.data_file import DataFile
-from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, ErrorRun, MemberTrace, TopicLog
+from share_spark.engine.ports import (
+    AcknowledgedSpan,
+    AcquiredSpan,
+    Claim,
+    Delivered,
+    DeliveryLimits,
+    ErrorRun,
+    MemberTrace,
+    TopicLog,
+)
 from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, ascending
 from share_spark.handlers.handler import HANDLER_COLUMNS, KEY_COLUMNS, Handler, HandlerKind
 from share_spark.model.errors import HandlerError, ShareError, TopicError
@@ -55,8 +64,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class SparkDelivery:
-    """Delivery port: one Spark job per micro-batch, with as many tasks as there are cores, or at most ``most_tasks`` if
-    that is not 0. Each of these takes its records one after another from the topic log alone: the tasks that take kept
+    """Delivery port: one Spark job per micro-batch, with as many tasks as there are cores, or at most as many as the
+    limits say. Each of these takes its records one after another from the topic log alone: the tasks that take kept
     ones come on top of the others.
 
     Output rows of a delivery are kept until the next one. ``output_directory``: where workers write them to files,
@@ -66,9 +75,7 @@ class SparkDelivery:
     spark: SparkSession
     log: TopicLog
     handler: Handler
-    budget_ms: int = 10_000
     output_directory: str | None = None
-    most_tasks: int = 0
     _place: LedgerPlace | None = None
     _result: DeliveryResult = field(default_factory=DeliveryResult)
     _kept: KeptRows = field(default_factory=KeptRows)
@@ -98,10 +105,10 @@ class SparkDelivery:
         self.free_outputs()
         self._kept.clear()
 
-    def deliver(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool = False) -> Delivered:
+    def deliver(self, acquired: Sequence[AcquiredSpan], *, limits: DeliveryLimits, in_turn: bool = False) -> Delivered:
         """Raises ShareError."""
         self.free_outputs()
-        tasks, is_bounded = self._tasks(in_turn=in_turn)
+        tasks, is_bounded = self._tasks(limits.most_tasks, in_turn=in_turn)
         rest, kept = (acquired, None) if is_bounded else self._kept.take(acquired, tasks)
         records = self._records(rest, kept, tasks)
         topics = {one.partition.topic for one in acquired}
@@ -111,7 +118,7 @@ class SparkDelivery:
             self.handler,
             topic=topic,
             place=self._started,
-            terms=Terms(self.budget_ms / 1_000, self._seconds_per_record, in_turn),
+            terms=Terms(limits.budget_ms / 1_000, self._seconds_per_record, in_turn, limits.timeout_ms),
             output_directory=self.output_directory,
             keeps=None if is_bounded and not in_turn else self._keeps(tasks),
             kept=kept,
@@ -130,12 +137,12 @@ class SparkDelivery:
             [*result.partitions.values()], result.fault, result.entered, result.busy_s, result.explains_deaths
         )
 
-    def _tasks(self, *, in_turn: bool) -> tuple[int, bool]:
+    def _tasks(self, most_tasks: int, *, in_turn: bool) -> tuple[int, bool]:
         """(How many, must there not be more?)"""
         cores = self.spark.sparkContext.defaultParallelism
         if in_turn:
             return 1, True
-        return (self.most_tasks, True) if 0 < self.most_tasks < cores else (cores, False)
+        return (most_tasks, True) if 0 < most_tasks < cores else (cores, False)
 
     @property
     def outputs(self) -> DataFrame | Sequence[DataFile] | None:

@@ -19,7 +19,7 @@ import functools
 import io
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,11 +81,13 @@ class DeliveryRun(NamedTuple):
 
 class Terms(NamedTuple):
     """``budget_s``: no call begins later than so many seconds after the task. ``seconds_per_record`` of a worker, None
-    if not known. ``in_turn``: no record shares a call with others."""
+    if not known. ``in_turn``: no record shares a call with others. ``timeout_ms``: of a call, where the handler has
+    none; it is not packed with the handler, as a worker that finds another payload loads it anew."""
 
     budget_s: float = float("inf")
     seconds_per_record: float | None = None
     in_turn: bool = False
+    timeout_ms: int | None = None
 
 
 def packed(handler: Handler) -> bytes:
@@ -208,7 +210,7 @@ class _TaskRun:
                 yield batch
 
     def _handled(self, batches: Iterable[pa.RecordBatch], log: RunLog, has_entries: bool) -> Iterator[pa.RecordBatch]:
-        handler = _unpacked(self.task.name, self.task.payload)
+        handler = self._handler()
         limit_s = handler.timeout_ms / 1_000 if handler.timeout_ms is not None else None
         with TimeLimit(limit_s, stuck=self._stuck, outside=watched_code()) as limit:
             self.calls = calls = self._new_calls(limit)
@@ -224,6 +226,10 @@ class _TaskRun:
                 if outcome.outputs is not None:
                     yield from self._sent(outcome.outputs)
             calls.check(handler)
+
+    def _handler(self) -> Handler:
+        handler = _unpacked(self.task.name, self.task.payload)
+        return handler if handler.timeout_ms is not None else replace(handler, timeout_ms=self.task.terms.timeout_ms)
 
     def _new_calls(self, limit: TimeLimit) -> Calls:
         terms = self.task.terms
@@ -284,9 +290,9 @@ class _TaskRun:
         where = stuck_at(self._stuck)
         if where is None:
             return WORKER_LOST
-        handler = _unpacked(self.task.name, self.task.payload)
+        timeout_ms = self._handler().timeout_ms
         self._stuck.unlink()
-        return f"{overrun_text(handler.timeout_ms or 0)} and did not react: {where}"
+        return f"{overrun_text(timeout_ms or 0)} and did not react: {where}"
 
 
 def _with_kept(kept: KeptInput | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

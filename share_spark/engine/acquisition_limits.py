@@ -20,26 +20,16 @@ _log = logging.getLogger(__name__)
 class AcquisitionLimits:
     """Of one engine; it remembers what came of its deliveries."""
 
-    config: GroupConfig
     pace: Pace = field(default_factory=Pace)
-    _rate: RateLimit = field(init=False)
-    _breaker: Breaker = field(init=False)
+    _rate: RateLimit = field(default_factory=RateLimit)
+    _breaker: Breaker = field(default_factory=Breaker)
 
-    def __post_init__(self) -> None:
-        config = self.config
-        self._rate = RateLimit(records_per_s=config.rate_limit)
-        self._breaker = Breaker(
-            failure_rate=config.breaker_failure_rate,
-            window_ms=config.breaker_window_ms,
-            probes=config.breaker_probes,
-            probe_interval_ms=config.breaker_probe_interval_ms,
-        )
-
-    def most_records(self, now_ms: int) -> int:
-        """For the micro-batch of this time."""
-        budget_ms = self.config.delivery_budget_ms
-        self._rate = self._rate.at(now_ms, budget_ms)
-        in_time = self.pace.most_records(self.config.max_records_per_trigger, budget_ms)
+    def most_records(self, config: GroupConfig, now_ms: int) -> int:
+        """For the micro-batch of this time, by the settings that count in it."""
+        budget_ms = config.delivery_budget_ms
+        self._rate = self._rate.at(now_ms, budget_ms).limited_to(config.rate_limit)
+        self._breaker = self._breaker.under(config)
+        in_time = self.pace.most_records(config.max_records_per_trigger, budget_ms)
         return self._breaker.most_records(now_ms, self._rate.most_records(in_time))
 
     def acquired(self, records: int) -> None:

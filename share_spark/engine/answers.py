@@ -18,8 +18,17 @@ from share_spark.engine.ranges import (
     offsets_in,
 )
 from share_spark.engine.step import PartitionOutcome
+from share_spark.model.errors import ErrorCode, StateError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss
+
+
+def refuse_errors(outcomes: Sequence[PartitionOutcome]) -> None:
+    """A live engine acknowledges only what it holds; a refusal means its state is not what it believes. Raises
+    StateError."""
+    for outcome in outcomes:
+        if outcome.error is not ErrorCode.NONE:
+            raise StateError(f"{outcome.key} refused its own acknowledgements: {outcome.error.name}")
 
 
 def answers_for(acquired: Mapping[TopicPartition, PartitionOutcome], delivered: Delivered) -> AcknowledgedSpans:

@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from share_spark.model.config import GroupConfig
+
 LEAST_ATTEMPTS = 10
 """Fewer within the window do not open it."""
 
@@ -42,6 +44,16 @@ class Breaker:
     def is_open(self) -> bool:
         """Are there only probes?"""
         return self.probed_ms is not None
+
+    def under(self, config: GroupConfig) -> Breaker:
+        """By these settings from now on. Without a failure rate it closes, and forgets."""
+        return replace(
+            self if config.breaker_failure_rate else Breaker(),
+            failure_rate=config.breaker_failure_rate,
+            window_ms=config.breaker_window_ms,
+            probes=config.breaker_probes,
+            probe_interval_ms=config.breaker_probe_interval_ms,
+        )
 
     def most_records(self, now_ms: int, wanted: int) -> int:
         """How many of ``wanted`` may be acquired now."""

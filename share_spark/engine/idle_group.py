@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from share_spark.engine.ports import ShareStateStore
+from share_spark.partition import PartitionLimits
 
 
 class LeftBehind(Protocol):
@@ -45,6 +46,7 @@ def snapshot_idle(store: ShareStateStore, left: LeftBehind, batch_id: int) -> in
     if not claim_idle_sinks(left, store.claim().writer_epoch):
         return None
     summaries = store.load()
-    store.advance({}, batch_id=batch_id, now_ms=store.last_time_ms)  # nothing is decided, no time passes
+    # Nothing is decided, by whatever limits, and no time passes.
+    store.advance({}, limits=PartitionLimits(), batch_id=batch_id, now_ms=store.last_time_ms)
     store.commit()
     return len(summaries)

@@ -14,6 +14,8 @@ What if the process dies ...
 - inside the commit of the output: it is there or it is not, and the acknowledgements with it. An engine that lives and
   does not know which does nothing more: what it gave back might have been decided.
 An append whose outcome is unknown is looked up by its stamp; the live state is rebuilt from the log before going on.
+Settings may change between a decision and the one that repeats it: the log has states, counts and deadlines, and no
+state is folded by settings. So a micro-batch decides by one reading of them, and whatever it has appended stands.
 """
 
 from __future__ import annotations
@@ -23,19 +25,30 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from share_spark.engine.acquisition_limits import AcquisitionLimits
-from share_spark.engine.answers import answers_for, output_lost
+from share_spark.engine.answers import answers_for, output_lost, refuse_errors
 from share_spark.engine.engine_time import EngineTime
 from share_spark.engine.look import EngineLook
 from share_spark.engine.pauses import NOT_PAUSED, Pauses
 from share_spark.engine.pending import NOTHING_PENDING, DeadLetterOrder, PendingAcknowledgements, UnresolvedAppend
-from share_spark.engine.planning import Inputs, Search, is_done, plan, targets_of, targets_within, truncated_logs
+from share_spark.engine.planning import (
+    Inputs,
+    Search,
+    is_done,
+    lag_of,
+    plan,
+    targets_of,
+    targets_within,
+    truncated_logs,
+)
 from share_spark.engine.ports import (
     AcknowledgedSpans,
     AcquiredSpan,
     Claim,
     Clock,
+    CurrentConfig,
     DeadLetterSink,
     Delivery,
+    DeliveryLimits,
     MemberTrace,
     OutputSink,
     PauseSource,
@@ -46,9 +59,10 @@ from share_spark.engine.ranges import ANSWER
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.engine.topics import SubscribedTopics, warn_of_truncations
 from share_spark.model.config import BackoffPolicy, GroupConfig
-from share_spark.model.errors import ErrorCode, FencedError, OutputLostError, OutputUnknownError, SinkError, StateError
+from share_spark.model.errors import FencedError, OutputLostError, OutputUnknownError, SinkError, StateError
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
 from share_spark.model.requests import Loss
+from share_spark.partition import PartitionLimits
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +78,7 @@ class Ports:
     delivery: Delivery
     dead_letters: DeadLetterSink
     clock: Clock
+    config: CurrentConfig
     sink: OutputSink | None = None
     pauses: PauseSource = Pauses
 
@@ -76,7 +91,6 @@ class ShareGroupEngine:
     ``_others_hold_until_ms``: when the last lock ends of those that were there at the start, None once all have ended.
     """
 
-    config: GroupConfig
     ports: Ports
     available_now: bool = False
     _claim: Claim | None = None
@@ -86,7 +100,8 @@ class ShareGroupEngine:
     _letters: DeadLetterOrder = field(init=False)
     _output_in_doubt: bool = False
     _search: Search = field(default_factory=Search)
-    _limits: AcquisitionLimits = field(init=False)
+    _config: GroupConfig = field(init=False)
+    _limits: AcquisitionLimits = field(default_factory=AcquisitionLimits)
     _pauses: Pauses = NOT_PAUSED
     _paused: frozenset[SharePartitionKey] = frozenset()
     _targets: Mapping[SharePartitionKey, int] | None = None
@@ -98,7 +113,6 @@ class ShareGroupEngine:
 
     def __post_init__(self) -> None:
         self._letters = DeadLetterOrder(sink=self.ports.dead_letters)
-        self._limits = AcquisitionLimits(config=self.config)
 
     def start(self) -> Claim:
         """Claim the group, rebuild its state, take over what the engine before left unfinished, note the targets of an
@@ -109,6 +123,7 @@ class ShareGroupEngine:
         self.ports.topics.refresh()
         self.ports.topics.check_identity(self.ports.store.known_topics())
         self._claim = claim = self.ports.store.claim()
+        self._config = self.ports.config()
         timer = StepTimer()
         self._summaries = dict(self.ports.store.load())
         timer.mark("load")
@@ -163,12 +178,6 @@ class ShareGroupEngine:
         deadlines = [summary.next_deadline_ms for summary in self._summaries.values() if summary.next_deadline_ms]
         return min(deadlines, default=None)
 
-    @property
-    def next_available_ms(self) -> int | None:
-        """When the next delayed record may be delivered, if there is one."""
-        times = [summary.next_available_ms for summary in self._summaries.values() if summary.delayed]
-        return min((time_ms for time_ms in times if time_ms is not None), default=None)
-
     def run(self, batch_id: int, *, stopping: bool = False) -> MicroBatchProgress:
         """One micro-batch. With ``stopping`` it commits what is known and gives the rest back, and acquires nothing.
 
@@ -188,8 +197,8 @@ class ShareGroupEngine:
         partition_inputs = plan(
             inputs,
             self._summaries,
-            max_records=self._limits.most_records(inputs.now_ms),
-            max_record_locks=self.config.max_record_locks,
+            max_records=self._limits.most_records(self._config, inputs.now_ms),
+            max_record_locks=self._config.max_record_locks,
         )
         self._truncate(inputs, partition_inputs)
         timer.mark("plan")
@@ -206,7 +215,7 @@ class ShareGroupEngine:
             inputs.now_ms,
             outcomes,
             share_partitions=len(inputs.ends),
-            lag=self._lag(inputs),
+            lag=lag_of(self._summaries, inputs.ends),
             steps=timer.steps,
         )
         self._limits.acquired(progress.acquired)
@@ -224,16 +233,19 @@ class ShareGroupEngine:
         ends = topics.log_ends_or_last() if stopping else topics.log_ends()
         self._targets = targets_within(self._targets, ends)
         if not stopping:
+            self._config = self.ports.config()
             self._look_at_pauses(topics.names(), ends, now_ms)
         traces = self._traces(ends)  # before the search: they show how it is to be done
         return Inputs(
             now_ms=now_ms,
             topics=topics.names(),
             ends=ends,
-            initial_offsets=topics.initial_offsets(self._summaries, ends, self.ports.clock()),
+            initial_offsets=topics.initial_offsets(
+                self._summaries, ends, self._config.offset_reset, self.ports.clock()
+            ),
             acknowledged=self._pending.ranges,
             delays=self._pending.delays,
-            has_backoff=self.config.backoff_policy != BackoffPolicy.NONE,
+            has_backoff=self._config.backoff_policy != BackoffPolicy.NONE,
             targets=self._targets,
             stopping=stopping,
             acknowledged_by=self._pending.member_id,
@@ -249,9 +261,7 @@ class ShareGroupEngine:
         if pauses != self._pauses:
             _log.info("paused now: %s", pauses)
         self._pauses = pauses
-        self._paused = frozenset(
-            key for key in (ends if pauses else ()) if pauses.holds(names[key.topic_id], key.partition, now_ms)
-        )
+        self._paused = pauses.held(ends, names, now_ms)
 
     def _traces(self, ends: Iterable[SharePartitionKey]) -> Sequence[MemberTrace]:
         """Asked when locks end that may not be ours. Where engines before left none, the next leaves none either."""
@@ -286,9 +296,14 @@ class ShareGroupEngine:
         self._letters.withdraw()
         refusal = ""
         for _ in range(_COMMIT_ATTEMPTS):
-            outcomes = self.ports.store.advance(partition_inputs, batch_id=stamp.batch_id, now_ms=self._time.now_ms)
+            outcomes = self.ports.store.advance(
+                partition_inputs,
+                limits=PartitionLimits.of(self._config),
+                batch_id=stamp.batch_id,
+                now_ms=self._time.now_ms,
+            )
             timer.mark("decide")
-            _check(outcomes)
+            refuse_errors(outcomes)
             self._letters.announce(stamp, [letter for one in outcomes for letter in self._pending.dead_letters(one)])
             refusal = self._commit(stamp)
             if not refusal:
@@ -346,7 +361,7 @@ class ShareGroupEngine:
         if not acquired:
             return
         spans = [AcquiredSpan(at, outcome.acquired) for at, outcome in acquired.items()]
-        delivered = self.ports.delivery.deliver(spans, in_turn=in_turn)
+        delivered = self.ports.delivery.deliver(spans, limits=DeliveryLimits.of(self._config), in_turn=in_turn)
         timer.mark("deliver")
         answers = answers_for(acquired, delivered)
         if delivered.fault is not None:
@@ -380,15 +395,3 @@ class ShareGroupEngine:
             answers = {key: output_lost(span, str(fault), is_explained=is_explained) for key, span in answers.items()}
         self._output_in_doubt = False
         return answers
-
-    def _lag(self, inputs: Inputs) -> int:
-        """Offsets that are not finished, over all share-partitions."""
-        found = ((end, self._summaries.get(key)) for key, end in inputs.ends.items())
-        return sum(summary.lag(end) for end, summary in found if summary is not None)
-
-
-def _check(outcomes: Sequence[PartitionOutcome]) -> None:
-    """A live engine acknowledges only what it holds; a refusal means its state is not what it believes."""
-    for outcome in outcomes:
-        if outcome.error is not ErrorCode.NONE:
-            raise StateError(f"{outcome.key} refused its own acknowledgements: {outcome.error.name}")

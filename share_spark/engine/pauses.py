@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from share_spark.model.ids import SharePartitionKey
+
 
 class Pause(NamedTuple):
     """``topic`` None: the whole group; ``partition`` None: the whole topic. ``until_ms``: it ends then by itself,
@@ -51,6 +53,14 @@ class Pauses:
     def holds(self, topic: str, partition: int, now_ms: int) -> bool:
         """Is this share-partition paused?"""
         return any(pause.holds(topic, partition, now_ms) for pause in self.entries)
+
+    def held(
+        self, keys: Iterable[SharePartitionKey], names: Mapping[str, str], now_ms: int
+    ) -> frozenset[SharePartitionKey]:
+        """Those of ``keys`` that are paused. ``names``: topic id -> name."""
+        if not self:
+            return frozenset()
+        return frozenset(key for key in keys if self.holds(names[key.topic_id], key.partition, now_ms))
 
     def at(self, now_ms: int) -> Pauses:
         """Without those that have ended."""

@@ -165,6 +165,12 @@ def is_done(summaries: Mapping[SharePartitionKey, PartitionSummary], targets: Ma
     return all(key in summaries and summaries[key].start_offset >= target for key, target in targets.items())
 
 
+def lag_of(summaries: Mapping[SharePartitionKey, PartitionSummary], ends: Mapping[SharePartitionKey, LogEnds]) -> int:
+    """Offsets that are not finished, over all share-partitions."""
+    found = ((end, summaries.get(key)) for key, end in ends.items())
+    return sum(summary.lag(end) for end, summary in found if summary is not None)
+
+
 def _demand(
     key: SharePartitionKey,
     inputs: Inputs,

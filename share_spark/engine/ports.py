@@ -11,9 +11,11 @@ import numpy as np
 from share_spark.engine.pauses import Pauses
 from share_spark.engine.ranges import AcknowledgedRanges, AcquiredRanges, NumberedRanges
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
+from share_spark.model.config import GroupConfig
 from share_spark.model.errors import ShareError
 from share_spark.model.ids import BatchStamp, LogEnds, SharePartitionKey, TopicPartition
 from share_spark.model.requests import RetryDelay
+from share_spark.partition import PartitionLimits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,9 +105,16 @@ class ShareStateStore(Protocol):
         ...
 
     def advance(
-        self, partition_inputs: Mapping[SharePartitionKey, PartitionInput], *, batch_id: int, now_ms: int
+        self,
+        partition_inputs: Mapping[SharePartitionKey, PartitionInput],
+        *,
+        limits: PartitionLimits,
+        batch_id: int,
+        now_ms: int,
     ) -> Sequence[PartitionOutcome]:
-        """Decide for every share-partition that has an input; others stay as they are. Tentative until ``commit``."""
+        """Decide for every share-partition that has an input; others stay as they are. Tentative until ``commit``.
+
+        ``limits`` may be others each time: the log has what came of them, and no state is folded by them."""
         ...
 
     def commit(self) -> None:
@@ -189,6 +198,21 @@ class MemberTrace(NamedTuple):
     entered: Mapping[TopicPartition, NDArray[np.int64]]
 
 
+class DeliveryLimits(NamedTuple):
+    """Of one delivery. ``budget_ms``: past this time after its start a worker begins no call. ``timeout_ms``: of a
+    call, where the handler does not say its own. ``most_tasks``: handlers at a time, 0 for as many as there are
+    cores."""
+
+    budget_ms: int
+    timeout_ms: int
+    most_tasks: int = 0
+
+    @classmethod
+    def of(cls, config: GroupConfig) -> DeliveryLimits:
+        """By the settings of a group."""
+        return cls(config.delivery_budget_ms, config.delivery_timeout_ms, config.max_concurrency)
+
+
 class Delivery(Protocol):
     """Brings acquired records to the handler and its acknowledgements back; enters it at most once per record and
     delivery count, and leaves a trace of it that outlives the process where that can be."""
@@ -197,7 +221,7 @@ class Delivery(Protocol):
         """The group is claimed: from now on a trace that is missing says that nothing was entered."""
         ...
 
-    def deliver(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool = False) -> Delivered:
+    def deliver(self, acquired: Sequence[AcquiredSpan], *, limits: DeliveryLimits, in_turn: bool = False) -> Delivered:
         """``in_turn``: one record after another, in one task, none of them with others in a batch. Raises what is not
         to be expected; then nothing is known, and nothing is taken to have been entered."""
         ...
@@ -354,6 +378,14 @@ class PauseSource(Protocol):
 
     def __call__(self) -> Pauses:
         """As of now, or a moment ago. Raises StateError."""
+        ...
+
+
+class CurrentConfig(Protocol):
+    """The settings of the group: those of its job, and over them those that operators have set since."""
+
+    def __call__(self) -> GroupConfig:
+        """As of now, or a moment ago."""
         ...
 
 

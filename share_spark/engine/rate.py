@@ -34,6 +34,14 @@ class RateLimit:
         most = max(1.0, self.records_per_s * most_ms / 1_000)
         return replace(self, tokens=min(most, self.tokens + self.records_per_s * passed_ms / 1_000), at_ms=now_ms)
 
+    def limited_to(self, records_per_s: float) -> RateLimit:
+        """With this rate from now on. What was acquired without a limit is owed to nobody; of what was saved at a
+        higher rate a second's worth is left."""
+        if records_per_s == self.records_per_s:
+            return self
+        kept = min(self.tokens, max(1.0, records_per_s)) if self.records_per_s else 0.0
+        return replace(self, records_per_s=records_per_s, tokens=kept)
+
     def after(self, records: int) -> RateLimit:
         """So many have been acquired."""
         return replace(self, tokens=self.tokens - records)

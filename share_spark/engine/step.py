@@ -95,11 +95,6 @@ class PartitionSummary(NamedTuple):
         _, _, acknowledged, archived = self.by_state
         return ends.unfinished(self.start_offset, acknowledged + archived)
 
-    @property
-    def next_available_ms(self) -> int | None:
-        """When the first delayed record may be acquired, None if there is none."""
-        return self.delayed[0][0] if self.delayed else None
-
     def due(self, now_ms: int) -> int:
         """How many delayed records may be acquired."""
         return sum(offsets for until_ms, offsets in self.delayed if until_ms <= now_ms)

@@ -25,7 +25,6 @@ class SubscribedTopics:
     group_id: str
     topics: Sequence[str]
     log: TopicLog
-    reset: OffsetReset
     clock: Clock
     _described: dict[str, TopicDescription] = field(default_factory=dict)
     _ends: dict[SharePartitionKey, LogEnds] = field(default_factory=dict)
@@ -86,27 +85,32 @@ class SubscribedTopics:
         self,
         summaries: Mapping[SharePartitionKey, PartitionSummary],
         ends: Mapping[SharePartitionKey, LogEnds],
+        reset: OffsetReset,
         now_ms: int,
     ) -> dict[SharePartitionKey, int]:
         """SPSO of the share-partitions that have none (R26).
 
-        The policy decides for a topic that the group sees for the first time. A partition that is added to a topic
+        ``reset`` decides for a topic that the group sees for the first time. A partition that is added to a topic
         later begins at its log start, so that nothing written before it was noticed is skipped (KIP-1282's reading).
         """
         wanted = [key for key in ends if key not in summaries or summaries[key].start_offset < 0]
         seen = {key.topic_id for key, summary in summaries.items() if summary.start_offset >= 0} if wanted else set()
         added = {key: ends[key].log_start_offset for key in wanted if key.topic_id in seen}
         fresh = [key for key in wanted if key.topic_id not in seen]
-        return added | (self._by_policy(fresh, ends, now_ms) if fresh else {})
+        return added | (self._by_policy(fresh, ends, reset, now_ms) if fresh else {})
 
     def _by_policy(
-        self, keys: Sequence[SharePartitionKey], ends: Mapping[SharePartitionKey, LogEnds], now_ms: int
+        self,
+        keys: Sequence[SharePartitionKey],
+        ends: Mapping[SharePartitionKey, LogEnds],
+        reset: OffsetReset,
+        now_ms: int,
     ) -> dict[SharePartitionKey, int]:
-        if self.reset.policy == "earliest":
+        if reset.policy == "earliest":
             return {key: ends[key].log_start_offset for key in keys}
-        if self.reset.policy == "latest":
+        if reset.policy == "latest":
             return {key: ends[key].end_offset for key in keys}
-        found = self._offsets_at(now_ms - self.reset.duration_ms)
+        found = self._offsets_at(now_ms - reset.duration_ms)
         # Asked later than the ends were: what came between is new, whatever its time says.
         return {key: min(max(found[key], ends[key].log_start_offset), ends[key].log_end) for key in keys}
 

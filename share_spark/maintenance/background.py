@@ -38,8 +38,8 @@ _log = logging.getLogger(__name__)
 @dataclass(slots=True, kw_only=True)
 class BackgroundMaintenance:
     """Refreshes ``share_partition_state`` at most every ``refresh_ms``, prunes segments closed for ``retention_ms`` and
-    compacts every ``compaction_interval_ms`` (0: never). Its heartbeat says that the engine runs, and where its
-    topics are: ``kafka``, the addresses of brokers, or ``table``."""
+    compacts every ``compaction_interval_ms`` (0: never). Its heartbeat says that the engine runs, where its topics
+    are: ``kafka``, the addresses of brokers, or ``table``, and with which ``settings`` it was started."""
 
     spark: SparkSession
     location: Location
@@ -49,6 +49,7 @@ class BackgroundMaintenance:
     compaction_interval_ms: int = 0
     kafka: str | None = None
     table: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
     _claim: Claim | None = None
     _changed: set[int] | None = None
     _segment: int = -1
@@ -67,7 +68,7 @@ class BackgroundMaintenance:
         with self._lock:
             self._changed = None
         heartbeat = heartbeat_file(self.spark, self.location, claim.group_id)
-        beat = Beat.of_this_process(claim, kafka=self.kafka, table=self.table)
+        beat = Beat.of_this_process(claim, kafka=self.kafka, table=self.table, settings=self.settings)
         last = beat._replace(ended=True)
         self._heartbeat = Heartbeat(file=heartbeat, text=beat.to_text(), last_text=last.to_text())
         self._heartbeat.start()

@@ -14,14 +14,16 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from share_spark.delivery.ledger_place import LEDGERS
 from share_spark.delta.journal import WAITING_LETTERS
 from share_spark.delta.location import Location
 from share_spark.engine.ports import Claim
+from share_spark.maintenance.dynamic_config_file import DynamicConfigFile
 from share_spark.maintenance.pause_file import PauseFile
 from share_spark.model.ids import NO_STAMP
 from share_spark.spark.files import StorageFiles
@@ -81,7 +83,8 @@ class SmallFile:
 
 class Beat(NamedTuple):
     """What an engine says of itself. ``since_ms``: when it began. ``kafka`` or ``table``: where its topics are.
-    ``ended``: it has stopped by itself."""
+    ``ended``: it has stopped by itself. ``settings``: those of its job that are not the default, by key; None if it
+    does not say."""
 
     member_id: str
     writer_epoch: int = 0
@@ -91,12 +94,13 @@ class Beat(NamedTuple):
     kafka: str | None = None
     table: str | None = None
     ended: bool = False
+    settings: Mapping[str, str] | None = None
 
     @classmethod
-    def of_this_process(cls, claim: Claim, *, kafka: str | None = None, table: str | None = None) -> Beat:
-        """From now on."""
+    def of_this_process(cls, claim: Claim, **said: Any) -> Beat:
+        """From now on. ``said``: further fields."""
         host, pid = socket.gethostname(), os.getpid()
-        return cls(claim.member_id, claim.writer_epoch, host, pid, wall_clock_ms(), kafka, table)
+        return cls(claim.member_id, claim.writer_epoch, host, pid, wall_clock_ms(), **said)
 
     def is_running(self, silent_ms: int) -> bool:
         """``silent_ms``: since it was written."""
@@ -164,6 +168,12 @@ def pause_file(spark: SparkSession, location: Location, group_id: str) -> PauseF
     """What of a group is paused."""
     directory = log_table(location).directory(spark)
     return PauseFile.beside(directory, group_id, files_at(spark, directory))
+
+
+def dynamic_config_file(spark: SparkSession, location: Location, group_id: str) -> DynamicConfigFile:
+    """What is set for a group while it runs."""
+    directory = log_table(location).directory(spark)
+    return DynamicConfigFile.beside(directory, group_id, files_at(spark, directory))
 
 
 _CLAIM = f"-{NO_STAMP.batch_id}"

@@ -20,7 +20,6 @@ from share_spark.engine.idle_group import snapshot_idle
 from share_spark.maintenance.heartbeat import has_journals, heartbeat_file
 from share_spark.model.errors import FencedError
 from share_spark.output.sink_journal import as_state_error, claim_sinks_before
-from share_spark.partition import PartitionLimits
 from share_spark.spark.frames import unpersist
 from share_spark.state.commits import CommitListing, CommitsAsOf
 from share_spark.state.group_log import GroupLog
@@ -114,8 +113,7 @@ def snapshot_group(spark: SparkSession, location: Location, commits: CommitListi
         run_id=f"compaction-{uuid.uuid4().hex[:12]}",
         commits=CommitsAsOf(commits.files, found.version),
     )
-    # No decision uses the limits: a snapshot only repeats the state.
-    store = DeltaShareStateStore(log=log, limits=PartitionLimits(), updates_per_snapshot=1)
+    store = DeltaShareStateStore(log=log, updates_per_snapshot=1)
     try:
         return snapshot_idle(store, LeftInJournals(log), found.batch_id)
     except FencedError:

@@ -105,12 +105,18 @@ def _number(low: float, high: float) -> Callable[[Any], float]:
 
 
 class _Setting(NamedTuple):
+    """``fixed``: why it cannot change while an engine runs, empty if it can."""
+
     key: str
     default: Any
     read: Callable[[Any], Any]
+    fixed: str = ""
 
 
 _DAY_MS = 86_400_000
+
+_OF_THE_ENGINE = "it says how an engine keeps its tables, from its start to its end"
+_OF_THE_MACHINE = "it belongs to the machine that the engine runs on"
 
 MOST_DELAY_MS = 30 * _DAY_MS
 """Of a retry."""
@@ -130,7 +136,10 @@ SETTINGS: Mapping[str, _Setting] = {
     "max_record_locks": _Setting("share.partition.max.record.locks", 2_000, _integer(100, 10**9)),
     "offset_reset": _Setting("share.auto.offset.reset", "latest", lambda v: OffsetReset.parse(str(v))),
     "isolation_level": _Setting(
-        "share.isolation.level", "read_uncommitted", _one_of("read_uncommitted", "read_committed")
+        "share.isolation.level",
+        "read_uncommitted",
+        _one_of("read_uncommitted", "read_committed"),
+        fixed="what is in flight was acquired by the level that the topics were opened with",
     ),
     "backoff_policy": _Setting("share.record.redelivery.backoff.policy", "none", _one_of(*BackoffPolicy)),
     "backoff_ms": _Setting("share.record.redelivery.backoff.ms", 1_000, _milliseconds(1, MOST_DELAY_MS)),
@@ -145,13 +154,17 @@ SETTINGS: Mapping[str, _Setting] = {
     "breaker_window_ms": _Setting("delivery.breaker.window", 60_000, _milliseconds(1_000, _DAY_MS)),
     "breaker_probes": _Setting("delivery.breaker.probes", 10, _integer(1, 10**6)),
     "breaker_probe_interval_ms": _Setting("delivery.breaker.probe.interval", 10_000, _milliseconds(0, _DAY_MS)),
-    "updates_per_snapshot": _Setting("share.coordinator.snapshot.update.records.per.snapshot", 500, _integer(1, 500)),
-    "state_refresh_ms": _Setting("state.refresh", 10_000, _milliseconds(1_000, _DAY_MS)),
-    "history_retention_ms": _Setting("history.retention", 0, _milliseconds(0, 3_650 * _DAY_MS)),
-    "compaction_interval_ms": _Setting("compaction.interval", 0, _milliseconds(0, 30 * _DAY_MS)),
-    "request_timeout_ms": _Setting("request.timeout.ms", 15_000, _milliseconds(1_000, 600_000)),
-    "metrics_port": _Setting("metrics.port", 0, _integer(0, 65_535)),
-    "metrics_host": _Setting("metrics.host", "127.0.0.1", _host),
+    "updates_per_snapshot": _Setting(
+        "share.coordinator.snapshot.update.records.per.snapshot", 500, _integer(1, 500), fixed=_OF_THE_ENGINE
+    ),
+    "state_refresh_ms": _Setting("state.refresh", 10_000, _milliseconds(1_000, _DAY_MS), fixed=_OF_THE_ENGINE),
+    "history_retention_ms": _Setting("history.retention", 0, _milliseconds(0, 3_650 * _DAY_MS), fixed=_OF_THE_ENGINE),
+    "compaction_interval_ms": _Setting("compaction.interval", 0, _milliseconds(0, 30 * _DAY_MS), fixed=_OF_THE_ENGINE),
+    "request_timeout_ms": _Setting(
+        "request.timeout.ms", 15_000, _milliseconds(1_000, 600_000), fixed="clients of the brokers were opened with it"
+    ),
+    "metrics_port": _Setting("metrics.port", 0, _integer(0, 65_535), fixed=_OF_THE_MACHINE),
+    "metrics_host": _Setting("metrics.host", "127.0.0.1", _host, fixed=_OF_THE_MACHINE),
 }
 """Field of GroupConfig -> (key, default, reader). Durations take 30s, 10m, 7d or PT1H as well as milliseconds."""
 
@@ -205,18 +218,39 @@ class GroupConfig:
 
         Raises ConfigError with one line: an unknown key, or a value that does not fit, by itself or to another.
         """
-        by_key = {setting.key: name for name, setting in SETTINGS.items()}
         chosen = {}
-        for raw_key, value in given.items():
-            key = ALIASES.get(raw_key, raw_key)
-            if key not in by_key:
-                raise ConfigError(f"unknown setting {raw_key!r}{_nearest(key, by_key)}")
-            chosen[by_key[key]] = _read(by_key[key], value)
+        for key, value in given.items():
+            if (name := field_of(key)) is None:
+                raise ConfigError(f"unknown setting {key!r}{nearest_key(key)}")
+            chosen[name] = _read(name, value)
         found = replace(self, **chosen)
         if found.backoff_policy == "exponential" and found.backoff_ms > found.backoff_max_ms:
             first, most = (SETTINGS[name].key for name in ("backoff_ms", "backoff_max_ms"))
             raise ConfigError(f"{first}: {found.backoff_ms} is above {most}, {found.backoff_max_ms}")
         return found
+
+    def text(self, name: str) -> str:
+        """The value of a field, as ``parse`` reads it."""
+        return str(getattr(self, name))
+
+    def not_default(self) -> dict[str, str]:
+        """``{key: value}`` of what differs from the default, as ``parse`` reads it."""
+        named = {name: self.text(name) for name in SETTINGS}
+        return {SETTINGS[name].key: text for name, text in named.items() if text != DEFAULT_CONFIG.text(name)}
+
+
+_BY_KEY = {setting.key: name for name, setting in SETTINGS.items()}
+
+
+def field_of(key: str) -> str | None:
+    """The field of GroupConfig that a key, or its other spelling, names; None if there is none."""
+    return _BY_KEY.get(ALIASES.get(key, key))
+
+
+def nearest_key(key: str) -> str:
+    """For a message about an unknown key: the known one that may have been meant, empty if there is none."""
+    close = difflib.get_close_matches(key, _BY_KEY, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _read(name: str, value: Any) -> Any:
@@ -224,11 +258,6 @@ def _read(name: str, value: Any) -> Any:
         return SETTINGS[name].read(value)
     except ConfigError as fault:
         raise ConfigError(f"{SETTINGS[name].key}: {fault}") from None
-
-
-def _nearest(key: str, known: Mapping[str, str]) -> str:
-    close = difflib.get_close_matches(key, known, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 assert {field.name for field in fields(GroupConfig)} == set(SETTINGS)

@@ -83,7 +83,6 @@ class DeltaShareStateStore:
     """
 
     log: GroupLog
-    limits: PartitionLimits
     updates_per_snapshot: int
     audit: bool = False
     least_ranges: int = LEAST_RANGES
@@ -180,14 +179,19 @@ class DeltaShareStateStore:
         return _Loaded(live, summaries)
 
     def advance(
-        self, partition_inputs: Mapping[SharePartitionKey, PartitionInput], *, batch_id: int, now_ms: int
+        self,
+        partition_inputs: Mapping[SharePartitionKey, PartitionInput],
+        *,
+        limits: PartitionLimits,
+        batch_id: int,
+        now_ms: int,
     ) -> Sequence[PartitionOutcome]:
         """On the driver, or one Python call per bucket; then the result stays on the executors but for the outcomes."""
         begins = self._open_segment.begins
         ends = self._open_segment.is_full(self.updates_per_snapshot, self.least_ranges)
         terms = StepTerms(
             group_id=self.log.group_id,
-            limits=self.limits,
+            limits=limits,
             member_id=self.member_id,
             now_ms=now_ms,
             snapshot_all=begins or ends,

@@ -232,7 +232,6 @@ class InMemoryShareStateStore:
     log: InMemoryStateLog
     group_id: str
     run_id: str
-    limits: PartitionLimits
     updates_per_snapshot: int = 500
     least_ranges: int = LEAST_RANGES
     interrupt: Interrupt = _uninterrupted
@@ -278,14 +277,19 @@ class InMemoryShareStateStore:
         return {key: front_of(topic, state) for key, (topic, state) in self._live.items()}
 
     def advance(
-        self, partition_inputs: Mapping[SharePartitionKey, PartitionInput], *, batch_id: int, now_ms: int
+        self,
+        partition_inputs: Mapping[SharePartitionKey, PartitionInput],
+        *,
+        limits: PartitionLimits,
+        batch_id: int,
+        now_ms: int,
     ) -> Sequence[PartitionOutcome]:
         ends = self._open.is_full(self.updates_per_snapshot, self.least_ranges)
         self._time_ms = now_ms
         live, records, outcomes = dict(self._live), {}, []
         for key, partition_input in partition_inputs.items():
             before = live[key][1] if key in live else None
-            result = step(key, before, partition_input, limits=self.limits, member_id=self.member_id, now_ms=now_ms)
+            result = step(key, before, partition_input, limits=limits, member_id=self.member_id, now_ms=now_ms)
             live[key] = partition_input.topic, result.state
             outcomes.append(result.outcome)
             if result.record is not None:

@@ -9,7 +9,15 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, ErrorRun, MemberTrace
+from share_spark.engine.ports import (
+    AcknowledgedSpan,
+    AcquiredSpan,
+    Claim,
+    Delivered,
+    DeliveryLimits,
+    ErrorRun,
+    MemberTrace,
+)
 from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, ascending
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss, RetryDelay
@@ -50,7 +58,13 @@ class InMemoryDelivery:
         self._others = self.ledgers.keys() - {claim.member_id}
         self.ledgers[self._member_id] = {}
 
-    def deliver(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool = False) -> Delivered:  # noqa: ARG002
+    def deliver(
+        self,
+        acquired: Sequence[AcquiredSpan],
+        *,
+        limits: DeliveryLimits,  # noqa: ARG002
+        in_turn: bool = False,  # noqa: ARG002
+    ) -> Delivered:
         self.ledgers[self._member_id] = {}
         try:
             answers = [self._deliver(one) for one in acquired]

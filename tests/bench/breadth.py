@@ -116,8 +116,7 @@ class Stored:
     def __init__(self, spark: SparkSession, scratch: Scratch, partitions: int) -> None:
         location = Location.parse(scratch.fresh("stored"))
         log = GroupLog(spark=spark, location=location, group_id="breadth", run_id="one")
-        limits = PartitionLimits(max_record_locks=UNLIMITED)
-        self.store = DeltaShareStateStore(log=log, limits=limits, updates_per_snapshot=500)
+        self.store = DeltaShareStateStore(log=log, updates_per_snapshot=500)
         self.store.claim()
         self.store.load()
         self.partitions, self.batch_id = partitions, 0
@@ -165,7 +164,12 @@ class Stored:
             )
             for at in active
         }
-        outcomes = self.store.advance(inputs, batch_id=self.batch_id, now_ms=1_000 + self.batch_id)
+        outcomes = self.store.advance(
+            inputs,
+            limits=PartitionLimits(max_record_locks=UNLIMITED),
+            batch_id=self.batch_id,
+            now_ms=1_000 + self.batch_id,
+        )
         self.store.commit()
         self.batch_id += 1
         return outcomes

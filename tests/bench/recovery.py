@@ -13,7 +13,6 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from share_spark.delta.location import Location
-from share_spark.partition import PartitionLimits
 from share_spark.state.commits import CommitNote
 from share_spark.state.group_log import GroupLog
 from share_spark.state.record_rows import CLAIM
@@ -126,6 +125,6 @@ def _as_log(rows: DataFrame, empty: DataFrame) -> DataFrame:
 def _recover(spark: SparkSession, location: Location, group_id: str = GROUP, partitions: int = PARTITIONS) -> None:
     """A restart: the claim, and the state of every share-partition on the executors again."""
     log = GroupLog(spark=spark, location=location, group_id=group_id, run_id=os.urandom(4).hex())
-    store = DeltaShareStateStore(log=log, limits=PartitionLimits(), updates_per_snapshot=500)
+    store = DeltaShareStateStore(log=log, updates_per_snapshot=500)
     store.claim()
     assert len(store.load()) == partitions

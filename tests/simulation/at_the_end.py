@@ -41,7 +41,7 @@ def _check_fate(world: SimulatedWorld, one: At, fate: Fate) -> None:
         demand(behaviour is not None and behaviour.kind == "reject", one, behaviour, "ended as", fate)
     elif fate.kind == "delivery limit reached":
         attempts = world.ledger.entered[one] + world.ledger.overcharged[one]
-        demand(fate.count == attempts >= world.limits.max_delivery_count, one, "ended as", fate, "after", attempts)
+        demand(fate.count == attempts >= world.lowest_limit, one, "ended as", fate, "after", attempts)
     elif fate.kind == "gap":
         demand(world.record(one) is None, one, "is there, but ended as a gap")
     elif fate.kind == "log start":

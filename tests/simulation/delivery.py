@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, MemberTrace
+from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, DeliveryLimits, MemberTrace
 from share_spark.model.errors import HandlerError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.records import Doubt
@@ -80,14 +80,15 @@ class SimulatedDelivery:
     def close(self) -> None:
         """Nothing is kept."""
 
-    def deliver(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool = False) -> Delivered:
+    def deliver(self, acquired: Sequence[AcquiredSpan], *, limits: DeliveryLimits, in_turn: bool = False) -> Delivered:
         of = self.of
         of.must_own("deliver")
         self._files[of.store.member_id] = {}
         of.world.ledger.lost.discard(of.store.member_id)
         of.point("before delivery", HandlerError)
         began_ms = of.world.time_ms
-        run = Run(of, list(self._tasks(acquired, in_turn=in_turn)), of.world.scenario.has_batches and not in_turn)
+        tasks, has_batches = list(self._tasks(acquired, in_turn=in_turn)), of.world.scenario.has_batches and not in_turn
+        run = Run(of, tasks, has_batches, limits.budget_ms)
         fault = run.work_off()
         of.point("after delivery", None)
         of.hears({one: (of.held[one], answer) for one, answer in run.said.items()}, fault)
@@ -134,6 +135,7 @@ class Run:
     of: SimulatedEngine
     tasks: list[Task]
     has_batches: bool
+    budget_ms: int
     said: dict[At, Said] = field(default_factory=dict)
     entered: int = 0
     _until_ms: int = 0
@@ -142,7 +144,7 @@ class Run:
     def work_off(self) -> HandlerError | None:
         """Whatever the tasks do, in whatever order; returns the fault that has ended it."""
         world = self.of.world
-        self._until_ms = world.time_ms + world.scenario.config.delivery_budget_ms
+        self._until_ms = world.time_ms + self.budget_ms
         if world.strikes():
             self._break("the handler cannot be loaded")
         records = sum(len(task.records) for task in self.tasks)

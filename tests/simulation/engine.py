@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from share_spark.engine.micro_batch import Ports, ShareGroupEngine
 from share_spark.engine.pauses import NOT_PAUSED, Pauses
 from share_spark.engine.step import PartitionInput
+from share_spark.model.config import GroupConfig
 from share_spark.model.errors import (
     DeadLetterError,
     FencedError,
@@ -37,18 +38,18 @@ _OFTEN = {"before journal": 0.3, "after claim of output": 0.5, "after listing of
 
 class SimulatedEngine:
     """``held``: what its counted commits have acquired. ``answers``: what its handlers said of the last delivery;
-    ``said``: the same once the engine goes on with it. ``ends``: all that the topic log has answered; ``looked``:
-    what it goes by of that. ``looked_at``: the version up to which it has seen the state log. ``forgives``: there is
-    nowhere to put the output of its last delivery, which is given back as if it had not been tried. ``learned``: how
-    far others had come when it asked. ``pauses``: as it has seen
-    them. ``others``: whose ledgers were there when it started."""
+    ``said``: the same once the engine goes on with it. ``ends``: all that the topic log has answered; ``looked``: what
+    it goes by of that. ``looked_at``: the version up to which it has seen the state log. ``forgives``: there is nowhere
+    to put the output of its last delivery, which is given back as if it had not been tried. ``learned``: how far others
+    had come when it asked. ``config``, ``pauses``: as it has seen them. ``others``: whose ledgers were there when it
+    started."""
 
     def __init__(self, world: SimulatedWorld, run_id: str, *, available_now: bool, batch_id: int, skew_ms: int) -> None:
         self.world, self.run_id, self.batch_id, self.skew_ms = world, run_id, batch_id, skew_ms
         self.now_ms, self.clock_ms, self.looked_at = -1, 0, -1
         self.stopping = self.closing = self.faulted = self.has_asked = self.reads_time = False
         self.forgives = False
-        self.pauses = NOT_PAUSED
+        self.pauses, self.config = NOT_PAUSED, world.config
         self.has_target = world.is_calm or world.rng.random() >= world.scenario.targetless_rate
         self.ends: dict[TopicPartition, set[LogEnds]] = {}
         self.looked: Mapping[TopicPartition, LogEnds] = {}
@@ -62,11 +63,10 @@ class SimulatedEngine:
             log=world.state_log,
             group_id=GROUP,
             run_id=run_id,
-            limits=world.limits,
             updates_per_snapshot=world.scenario.config.updates_per_snapshot,
             least_ranges=world.scenario.least_ranges,
         ).of_engine(self)
-        self.engine = ShareGroupEngine(config=world.scenario.config, ports=self._ports(), available_now=available_now)
+        self.engine = ShareGroupEngine(ports=self._ports(), available_now=available_now)
         self.process = SimulatedProcess(self._live)
 
     @property
@@ -76,19 +76,24 @@ class SimulatedEngine:
 
     def _ports(self) -> Ports:
         log = Topics(self, self.world.topics)
-        config, has_sink = self.world.scenario.config, self.world.scenario.has_sink
+        has_sink = self.world.scenario.has_sink
         letters = InMemoryDeadLetters if self.has_target else InMemoryNoDeadLetters
         return Ports(
-            topics=Subscribed(
-                group_id=GROUP, topics=self.world.topic_names, log=log, reset=config.offset_reset, clock=Clock(self)
-            ).of_engine(self),
+            topics=Subscribed(group_id=GROUP, topics=self.world.topic_names, log=log, clock=Clock(self)).of_engine(
+                self
+            ),
             store=self.store,
             delivery=SimulatedDelivery(self),
             dead_letters=letters(self.world.letters, hook=self._letters_hook, is_late=self.writes_letters_late),
             clock=Clock(self, decides=True),
+            config=self._look_at_config,
             sink=InMemoryOutputSink(self.world.output, hook=self._output_hook) if has_sink else None,
             pauses=self._look_at_pauses,
         )
+
+    def _look_at_config(self) -> GroupConfig:
+        self.config = self.world.config
+        return self.config
 
     def _look_at_pauses(self) -> Pauses:
         self.pauses = self.world.pauses
@@ -168,6 +173,7 @@ class SimulatedEngine:
             courses=courses,
             lost=lost,
             looked=self.looked,
+            config=self.config,
             pauses=self.pauses,
         )
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from share_spark.engine.pauses import NOT_PAUSED, Pauses
+from share_spark.model.config import GroupConfig
 from share_spark.model.ids import LogEnds, TopicPartition
 from share_spark.model.records import DeliveryState, Doubt
 from share_spark.model.requests import AcknowledgeType
-from share_spark.partition.backoff import Backoff
 from share_spark.testing.memory_output import InMemoryDeadLetterTable
 
 At = tuple[TopicPartition, int]
@@ -101,8 +101,8 @@ class Decided:
     """What an engine knew when it decided: the reasons that its commit may have. ``courses``: how far the attempts of
     others had come, as ledgers show it except for ``lost`` members. ``forgives``: this engine's last delivery is
     given back as if it had not been tried, as there was nowhere to put its output. ``has_target``: it writes letters
-    of what it archives. ``looked``: the log ends that it has gone by, of every partition. ``pauses``: as it
-    has seen them."""
+    of what it archives. ``looked``: the log ends that it has gone by, of every partition. ``config``,
+    ``pauses``: as it has seen them."""
 
     run_id: str
     member_id: str
@@ -115,6 +115,7 @@ class Decided:
     courses: Courses
     lost: frozenset[str]
     looked: Mapping[TopicPartition, LogEnds]
+    config: GroupConfig
     pauses: Pauses = NOT_PAUSED
 
     def log_start(self, at: TopicPartition) -> int:
@@ -126,8 +127,7 @@ class Decided:
 class Books:
     """What is known of all records.
 
-    ``backoff``: how long a released record waits. ``acquisitions``: the last attempt at each. ``deliveries``: the last
-    attempts of each member. ``entered``: how often
+    ``acquisitions``: the last attempt at each. ``deliveries``: the last attempts of each member. ``entered``: how often
     a handler was entered with a record. ``overcharged``: how often a lost machine has cost it an attempt that was not
     made. ``fates``: of every record that is finished. ``in_sink``: answers that a commit of the sink has decided, with
     the version that acquired. ``suspicions``: how many deaths a record may have caused, for all that is known.
@@ -140,8 +140,6 @@ class Books:
     how many of ``letters`` were written until then.
     """
 
-    limit: int
-    backoff: Backoff
     letters: InMemoryDeadLetterTable
     acquisitions: dict[At, Acquisition] = field(default_factory=dict)
     deliveries: dict[str, dict[At, Acquisition]] = field(default_factory=dict)

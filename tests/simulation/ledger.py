@@ -97,9 +97,6 @@ class Ledger(Books):
     ``first``: from where on a partition's records are the group's."""
 
     group_id: str
-    lock_ms: int
-    max_locks: int
-    max_records: int
     windows: dict[TopicPartition, Window] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
     first: dict[TopicPartition, int] = field(default_factory=dict)
@@ -152,7 +149,8 @@ class Ledger(Books):
         self._check_none_is_past_the_end(decided)
         if not decided.has_target:
             self.unlettered |= self.fates.keys() - finished
-        self._judge_suspects(taken, searched if searched >= Doubt.LOST_TWICE else Doubt.NONE)
+        most = decided.config.max_records_per_trigger
+        self._judge_suspects(taken, searched if searched >= Doubt.LOST_TWICE else Doubt.NONE, most)
         for one, cell, _ in taken:
             self.acquisitions[one] = Acquisition(version, decided.member_id, cell.count, cell.doubt)
             attempts = self.entered[one] + self.overcharged[one]
@@ -186,7 +184,8 @@ class Ledger(Books):
             settled = Settled(self, one, decided, before.start, until_ms).settle(was)
             if cell is not None and cell.state is ACQUIRED and (cell != was or _is_free(settled, decided.now_ms)):
                 taken.append(self._taken(one, was, cell, settled, decided))
-                demand(offset < after.start + self.max_locks, one, "is past the window from", after.start)
+                is_inside = was is not None or offset < after.start + decided.config.max_record_locks
+                demand(is_inside, one, "is past the window from", after.start)
             else:
                 self._check_settled(one, was, cell, settled)
         self._skip_to(at, before, after, decided)
@@ -196,7 +195,7 @@ class Ledger(Books):
         demand(_is_free(settled, decided.now_ms), one, "acquired out of", was, "at", decided.now_ms)
         assert not isinstance(settled, Fate)
         count = (settled.count if settled else 0) + 1
-        expected = (ACQUIRED, count, decided.member_id, decided.now_ms + self.lock_ms)
+        expected = (ACQUIRED, count, decided.member_id, decided.now_ms + decided.config.lock_duration_ms)
         demand(cell[:4] == expected, one, "acquired as", cell, "not", expected, "from", was)
         ends = decided.ends[one[0]]
         end = ends.end_offset if settled is None else decided.looked[one[0]].log_end
@@ -217,7 +216,7 @@ class Ledger(Books):
         demand(cell is not None, one, "has vanished, should be", settled, "was", was)
         demand(cell == settled, one, "should be", settled, "is", cell, "was", was)
 
-    def _judge_suspects(self, taken: list[Taken], searched: Doubt) -> None:
+    def _judge_suspects(self, taken: list[Taken], searched: Doubt, most: int) -> None:
         """Suspects run by themselves, those of the deepest doubt first; all other acquisitions leave them out."""
         suspects = [found for found in taken if found.cell.doubt >= Doubt.LOST_TWICE]
         for one, cell, doubt in taken:
@@ -229,7 +228,7 @@ class Ledger(Books):
                 free = doubt < max(searched, Doubt.LOST_TWICE) and cell.doubt == min(doubt, Doubt.LOST_ONCE)
                 demand(free, one, "of doubt", doubt, "runs with others as", cell.doubt, "while", searched)
         if not suspects:
-            demand(len(taken) <= self.max_records, len(taken), "records acquired at once")
+            demand(len(taken) <= most, len(taken), "records acquired at once")
 
     def _skip_to(self, at: TopicPartition, before: Window, after: Window, decided: Decided) -> None:
         """What the SPSO has passed without a cell was never acquired: only the log start may do that (R25)."""

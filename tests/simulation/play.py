@@ -18,7 +18,7 @@ from tests.simulation.describe import brief
 from tests.simulation.engine import GROUP, SimulatedEngine
 from tests.simulation.facts import At, Cell, Decided, Violation, demand
 from tests.simulation.ledger import Ledger
-from tests.simulation.scenario import Behaviour, Scenario, draw
+from tests.simulation.scenario import Behaviour, Scenario, another_setting, draw
 
 _MOST_TURNS = 4_000
 """Of the quiet end. A record that kills its engine costs a few for each time that it is narrowed down."""
@@ -33,18 +33,10 @@ class SimulatedWorld:
     def __init__(self, seed: int) -> None:
         self.seed, self.rng = seed, Random(seed)
         self.scenario: Scenario = draw(self.rng)
-        config = self.scenario.config
-        self.limits = PartitionLimits.of(config)
+        self.config = config = self.scenario.config
+        self.limits, self.lowest_limit = PartitionLimits.of(config), config.max_delivery_count
         self.letters, self.output = InMemoryDeadLetterTable(), InMemoryOutputTable()
-        self.ledger = Ledger(
-            letters=self.letters,
-            group_id=GROUP,
-            lock_ms=config.lock_duration_ms,
-            limit=config.max_delivery_count,
-            backoff=self.limits.backoff,
-            max_locks=config.max_record_locks,
-            max_records=config.max_records_per_trigger,
-        )
+        self.ledger = Ledger(letters=self.letters, group_id=GROUP)
         self.time_ms, self.turn, self.trace = 1_000_000, 0, list[str]()
         self.topics, self.state_log = InMemoryTopicLog(), InMemoryStateLog()
         self.files: Files = {}
@@ -263,6 +255,8 @@ class SimulatedWorld:
             choices.append((0.4 if self.engines else 8.0, self._start_engine))  # type: ignore[arg-type]
         if self.scenario.pause_weight:
             choices.append((self.scenario.pause_weight, self._pause))
+        if self.scenario.setting_weight:
+            choices.append((self.scenario.setting_weight, self._change_setting))
         if self.engines:
             one = self.rng.choice(self.engines)
             choices.append((8.0, lambda: self._resume(one)))
@@ -282,6 +276,11 @@ class SimulatedWorld:
         is_pause = not self.pauses or rng.random() < 0.5
         self.pauses = self.pauses.paused(topics, until_ms) if is_pause else self.pauses.resumed(topics)
         self.note("paused:", self.pauses)
+
+    def _change_setting(self) -> None:
+        self.config = another_setting(self.config, self.rng)
+        self.lowest_limit = min(self.lowest_limit, self.config.max_delivery_count)
+        self.note("settings:", self.config)
 
     def _wait(self, ms: int) -> None:
         self.time_ms += ms

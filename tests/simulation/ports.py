@@ -13,6 +13,7 @@ from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionS
 from share_spark.engine.topics import SubscribedTopics
 from share_spark.model.errors import StateError, TopicUnreachableError
 from share_spark.model.ids import LogEnds, SharePartitionKey, TopicPartition
+from share_spark.partition import PartitionLimits
 from share_spark.testing.memory import InMemoryShareStateStore, InMemoryTopicLog, Moment, StateCommit
 
 if TYPE_CHECKING:
@@ -95,11 +96,16 @@ class Store(InMemoryShareStateStore):
         return super().load()
 
     def advance(
-        self, partition_inputs: Mapping[SharePartitionKey, PartitionInput], *, batch_id: int, now_ms: int
+        self,
+        partition_inputs: Mapping[SharePartitionKey, PartitionInput],
+        *,
+        limits: PartitionLimits,
+        batch_id: int,
+        now_ms: int,
     ) -> Sequence[PartitionOutcome]:
         self.of.point("decide", StateError)
         self.of.decides(now_ms, partition_inputs)
-        return super().advance(partition_inputs, batch_id=batch_id, now_ms=now_ms)
+        return super().advance(partition_inputs, limits=limits, batch_id=batch_id, now_ms=now_ms)
 
     def was_committed(self, batch_id: int) -> bool:
         for _ in range(5):  # appends fail seldom; what comes after one is to be played often

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 from share_spark.engine.micro_batch import Ports, ShareGroupEngine
 from share_spark.engine.planning import Pace
-from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, MemberTrace
+from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, DeliveryLimits, MemberTrace
 from share_spark.engine.topics import SubscribedTopics
 from share_spark.model.config import GroupConfig
 from share_spark.model.errors import HandlerError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss
-from share_spark.partition import PartitionLimits
 from share_spark.testing.memory import InMemoryShareStateStore, InMemoryStateLog, InMemoryTopicLog
 from share_spark.testing.memory_output import InMemoryDeadLetters
 from tests.simulation.processes import Death
@@ -127,7 +126,13 @@ class RangeDelivery:
     def close(self) -> None:
         """Nothing is kept."""
 
-    def deliver(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool = False) -> Delivered:
+    def deliver(
+        self,
+        acquired: Sequence[AcquiredSpan],
+        *,
+        limits: DeliveryLimits,  # noqa: ARG002
+        in_turn: bool = False,
+    ) -> Delivered:
         self._note({})
         holding = Holding(acquired, in_turn)
         self.group.highest_count = max([self.group.highest_count, *(count for _, _, _, count in holding.runs())])
@@ -234,7 +239,6 @@ class GroupRanges:
             log=self.state_log,
             group_id="group",
             run_id=f"run{self.engines}",
-            limits=PartitionLimits(max_delivery_count=self.limit, max_record_locks=_NO_LIMIT, lock_duration_ms=LOCK_MS),
         )
         config = GroupConfig.parse(
             {
@@ -245,12 +249,17 @@ class GroupRanges:
                 "max.records.per.trigger": _NO_LIMIT,
             }
         )
-        topics = SubscribedTopics(
-            group_id="group", topics=[TOPIC], log=self.topics, reset=config.offset_reset, clock=self._clock
-        )
+        topics = SubscribedTopics(group_id="group", topics=[TOPIC], log=self.topics, clock=self._clock)
         delivery = RangeDelivery(self)
-        ports = Ports(topics=topics, store=store, delivery=delivery, dead_letters=self.letters, clock=self._clock)
-        engine = ShareGroupEngine(config=config, ports=ports)
+        ports = Ports(
+            topics=topics,
+            store=store,
+            delivery=delivery,
+            dead_letters=self.letters,
+            clock=self._clock,
+            config=lambda: config,
+        )
+        engine = ShareGroupEngine(ports=ports)
         engine._limits.pace = Pace(records_per_s=10.0 * _NO_LIMIT)
         return engine
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from share_spark.model.config import GroupConfig
 
@@ -50,7 +50,7 @@ class Scenario:
     started again at once. ``truncation_rate``: of the log, among what else may happen in a turn. ``compaction_weight``:
     of a compaction that begins, likewise. ``targetless_rate``: how many engines have no dead-letter target.
     ``asks_delays``: handlers say when they want to have a record again. ``pause_weight``: of an operator who pauses or
-    resumes something, among what else may happen in a turn.
+    resumes something, among what else may happen in a turn. ``setting_weight``: of one who changes a setting, likewise.
     """
 
     config: GroupConfig
@@ -75,6 +75,7 @@ class Scenario:
     targetless_rate: float
     asks_delays: bool = False
     pause_weight: float = 0.0
+    setting_weight: float = 0.0
 
     def asked_ms(self, number: int) -> int | None:
         """The delay that a handler asks for with one of its releases."""
@@ -128,7 +129,23 @@ def _with_flow(found: Scenario, rng: Random) -> Scenario:
     )
     found = replace(found, config=config, asks_delays=rng.random() < 0.2, pause_weight=rng.choice([0.0] * 4 + [0.5]))
     breaker = replace(config, breaker_failure_rate=rng.choice([0.1, 0.5]), breaker_probes=2)
-    return replace(found, config=breaker) if rng.random() < 0.1 else found
+    found = replace(found, config=breaker) if rng.random() < 0.1 else found
+    return replace(found, setting_weight=0.5) if rng.random() < 0.2 else found
+
+
+def another_setting(config: GroupConfig, rng: Random) -> GroupConfig:
+    """``config`` with one setting as an operator may change it beside a running engine."""
+    changes: list[dict[str, Any]] = [
+        {"max_delivery_count": rng.randint(2, 5)},
+        {"lock_duration_ms": rng.choice([1_000, 10_000, 30_000])},
+        {"max_record_locks": rng.choice([2, 5, 20, 100])},
+        {"max_records_per_trigger": rng.choice([1, 10, 500])},
+        {"backoff_policy": rng.choice(["none", "fixed", "exponential"])},
+        {"rate_limit": rng.choice([0.0, 5.0, 50.0])},
+        {"breaker_failure_rate": rng.choice([0.0, 0.5])},
+        {"delivery_budget_ms": rng.choice([100, 10_000])},
+    ]
+    return replace(config, **rng.choice(changes))
 
 
 def _partitions(rng: Random) -> tuple[int, ...]:

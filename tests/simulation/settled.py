@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from share_spark.model.records import Doubt
 from share_spark.model.requests import Loss
+from share_spark.partition import PartitionLimits
 from share_spark.partition.backoff import Backoff
 from tests.simulation.facts import (
     ACCEPT,
@@ -118,7 +119,7 @@ class Settled:
             return Fate("rejected", was.count, said.error)
         if said.kind == GAP:
             return Fate("gap")
-        if was.count >= self.books.limit:
+        if was.count >= self.decided.config.max_delivery_count:
             return Fate("delivery limit reached", was.count, said.error, self._is_below())
         return Fate("log start") if self._is_below() else self._released(was.count, said)
 
@@ -126,7 +127,7 @@ class Settled:
         """What the handler asks for, exactly, else within what the group's settings say."""
         least_ms = most_ms = said.delay_ms or 0
         if said.delay_ms is None:
-            least_ms, most_ms = delays_after(self.books.backoff, count)
+            least_ms, most_ms = delays_after(PartitionLimits.of(self.decided.config).backoff, count)
         now_ms, until_ms = self.decided.now_ms, self.until_ms
         if until_ms is None or not least_ms <= until_ms - now_ms <= most_ms:
             until_ms = now_ms + least_ms if least_ms else None
@@ -136,7 +137,7 @@ class Settled:
         """Not acknowledged. The limit archives only what was the only one in a handler, and accused of it before."""
         self._charge(loss)
         self.books.suspicions[self.one] += loss not in (Loss.NOT_ENTERED, Loss.FINISHED)
-        is_guilty = self._was_alone(was, loss) and was.count >= self.books.limit
+        is_guilty = self._was_alone(was, loss) and was.count >= self.decided.config.max_delivery_count
         if self._is_below():
             return Fate("log start", was.count, error, is_guilty)
         if is_guilty:
@@ -156,7 +157,7 @@ class Settled:
             self.books.overcharged[self.one] += 1
 
     def _was_alone(self, was: Cell, loss: Loss) -> bool:
-        overdue = was.count >= 2 * self.books.limit
+        overdue = was.count >= 2 * self.decided.config.max_delivery_count
         if was.doubt is Doubt.ALONE and (loss is Loss.UNKNOWN or (loss is Loss.AFTER_HANDLER and overdue)):
             return True
         return loss is Loss.IN_HANDLER and was.doubt >= Doubt.ACCUSED

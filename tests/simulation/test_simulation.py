@@ -14,6 +14,7 @@ from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.engine.pending import PendingAcknowledgements
 from share_spark.engine.planning import Search
 from share_spark.engine.ports import Claim, CommittedOutput
+from share_spark.model.config import GroupConfig
 from share_spark.model.errors import FencedError
 from share_spark.model.ids import BatchStamp
 from share_spark.model.records import DeliveryState, Doubt, InFlightBatch
@@ -88,6 +89,18 @@ def delays_are_not_kept(patch: pytest.MonkeyPatch) -> None:
 
 def pauses_are_not_seen(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShareGroupEngine, "_look_at_pauses", lambda engine, *_: engine.ports.pauses())
+
+
+def settings_stay_what_they_were_at_the_start(patch: pytest.MonkeyPatch) -> None:
+    first: dict[int, tuple[ShareGroupEngine, GroupConfig]] = {}
+    patch.setattr(
+        ShareGroupEngine,
+        "_config",
+        property(
+            lambda engine: first[id(engine)][1],
+            lambda engine, config: first.setdefault(id(engine), (engine, config)),
+        ),
+    )
 
 
 def delays_are_forgotten_with_the_engine(patch: pytest.MonkeyPatch) -> None:
@@ -282,6 +295,7 @@ the plays have changed, the search goes on from them."""
         (zombies_count, "snapshot epoch goes back"),
         (locks_end_early, "should be Cell(state=<DeliveryState.ACQUIRED"),
         (pauses_are_not_seen, "and paused is"),
+        (settings_stay_what_they_were_at_the_start, "acquired as"),
         (delays_are_not_kept, "acquired out of"),
         (delays_are_forgotten_with_the_engine, "should be Cell(state=<DeliveryState.AVAILABLE"),
         (failed_appends_are_taken_as_not_done, ""),

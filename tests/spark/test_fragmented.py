@@ -9,7 +9,6 @@ import pytest
 
 from share_spark.delta.location import Location
 from share_spark.model.records import DeliveryState, InFlightBatch
-from share_spark.partition import PartitionLimits
 from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
 from tests.support.engine_on_delta import DeltaWorld
@@ -51,7 +50,7 @@ def test_a_long_fragmented_segment_is_restored_in_little_memory(
     write_segment(spark, location, partitions=PARTITIONS, ranges=RANGES, updates=UPDATES)
     settings = spark.conf.getAll
     log = GroupLog(spark=spark, location=location, group_id=GROUP, run_id="new")
-    store = DeltaShareStateStore(log=log, limits=PartitionLimits(), updates_per_snapshot=500)
+    store = DeltaShareStateStore(log=log, updates_per_snapshot=500)
     assert store.claim().writer_epoch == 2
     with measured(tmp_path / "peaks") as peaks:
         summaries = store.load()

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from share_spark.delivery.deliver import SparkDelivery
-from share_spark.engine.ports import AcquiredSpan, DeadLetter, Delivered, OffsetSpan
+from share_spark.engine.ports import AcquiredSpan, DeadLetter, Delivered, DeliveryLimits, OffsetSpan
 from share_spark.engine.ranges import ANSWER, AcquiredRanges
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, as_handler
+from share_spark.model.config import DEFAULT_CONFIG
 from share_spark.model.ids import NO_STAMP, BatchStamp, TopicPartition
 from share_spark.output.dead_letters import DeltaDeadLetters
 from share_spark.output.spark_dead_letters import SparkDeadLetters
@@ -61,7 +62,7 @@ class KeptPlace:
         spans = [
             AcquiredSpan(TopicPartition("orders", at), AcquiredRanges(np.array(ranges, np.int64))) for at in (0, 1)
         ]
-        return self.delivery.deliver(spans)
+        return self.delivery.deliver(spans, limits=DeliveryLimits.of(DEFAULT_CONFIG))
 
     def called(self) -> list[str]:
         return sorted(self.calls.read_text().split())

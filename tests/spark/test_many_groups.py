@@ -52,7 +52,9 @@ class Run:
 
     def _micro_batch(self, batch_id: int) -> None:
         """Acquire ten records more of each share-partition than there were, and accept what was acquired before."""
-        outcomes = self.store.advance(self._controls(batch_id), batch_id=batch_id, now_ms=1_000 + batch_id)
+        outcomes = self.store.advance(
+            self._controls(batch_id), limits=PartitionLimits(), batch_id=batch_id, now_ms=1_000 + batch_id
+        )
         self.store.commit()
         self.summaries |= {outcome.key: outcome.summary for outcome in outcomes}
         self.last = BatchStamp(self.store.log.writer_epoch, batch_id)
@@ -78,7 +80,6 @@ def run_of(spark: SparkSession, location: Location, group: int, name: str) -> Ru
     log = GroupLog(spark=spark, location=location, group_id=f"group-{group:02}", run_id=f"{name}-{group:02}")
     store = DeltaShareStateStore(
         log=log,
-        limits=PartitionLimits(lock_duration_ms=30_000),
         updates_per_snapshot=2,
         buckets=(0,),
     )

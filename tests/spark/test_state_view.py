@@ -120,7 +120,7 @@ def test_a_row_says_what_is_delayed_and_until_when_and_so_does_the_next_engine(
     assert [run.lock_deadline.timestamp() * 1_000 for run in row.in_flight] == [
         world.clock() + 7_000 + n for n in range(3)
     ]
-    assert world.engine().engine.next_available_ms == world.clock() + 7_000
+    assert world.engine().next_available_ms == world.clock() + 7_000
 
 
 def test_closed_segments_go_unless_their_history_is_wanted(spark: SparkSession, tmp_path: Path) -> None:

@@ -43,7 +43,6 @@ class DeltaWorld(InMemoryGroup):
         log = GroupLog(spark=self.spark, location=self.location, group_id=GROUP, run_id=run_id)
         return DeltaShareStateStore(
             log=log,
-            limits=self.limits,
             updates_per_snapshot=self.config.updates_per_snapshot,
             audit=self.config.history_retention_ms > 0,
             driver=self.driver,

@@ -14,7 +14,7 @@ from share_spark.engine.topics import SubscribedTopics
 from share_spark.model.config import GroupConfig
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.requests import AcknowledgeType
-from share_spark.partition import PartitionLimits, SharePartition, check_invariants
+from share_spark.partition import SharePartition, check_invariants
 from share_spark.testing.memory import (
     InMemoryShareStateStore,
     InMemoryStateLog,
@@ -78,10 +78,6 @@ class InMemoryGroup:
         self.runs = 0
         self.make_store = store or memory_store
 
-    @property
-    def limits(self) -> PartitionLimits:
-        return PartitionLimits.of(self.config)
-
     def produce(self, records: int, partition: int = 0) -> None:
         self.topics.append(at(partition), [MemoryRecord(self.clock())] * records)
 
@@ -127,7 +123,6 @@ def memory_store(world: InMemoryGroup, run_id: str) -> InMemoryShareStateStore:
         log=world.state_log,
         group_id=GROUP,
         run_id=run_id,
-        limits=world.limits,
         updates_per_snapshot=world.config.updates_per_snapshot,
     )
 
@@ -140,20 +135,19 @@ class EngineLife:
     def __init__(self, world: InMemoryGroup, run_id: str, available_now: bool) -> None:
         self.store = world.make_store(world, run_id)
         self.sink = InMemoryOutputSink(world.output) if world.output is not None else None
-        topics = SubscribedTopics(
-            group_id=GROUP, topics=[TOPIC], log=world.topics, reset=world.config.offset_reset, clock=world.clock
-        )
+        topics = SubscribedTopics(group_id=GROUP, topics=[TOPIC], log=world.topics, clock=world.clock)
         ports = Ports(
             topics=topics,
             store=self.store,
             delivery=InMemoryDelivery(world.topics, world.handle, world.ledgers),
             dead_letters=world.dead_letters,
             clock=world.clock,
+            config=lambda: world.config,
             sink=self.sink,
             pauses=lambda: world.pauses,
         )
         self.world = world
-        self.engine = ShareGroupEngine(config=world.config, ports=ports, available_now=available_now)
+        self.engine = ShareGroupEngine(ports=ports, available_now=available_now)
         self.batch_id = 0
 
     def run(self, *, stopping: bool = False) -> MicroBatchProgress:
@@ -161,6 +155,12 @@ class EngineLife:
             return self.engine.run(self.batch_id, stopping=stopping)
         finally:
             self.batch_id += 1
+
+    @property
+    def next_available_ms(self) -> int | None:
+        """When the next delayed record may be delivered, if there is one."""
+        delayed = [summary.delayed for summary in self.engine.look().summaries.values()]
+        return min((times[0][0] for times in delayed if times), default=None)
 
     def run_until_done(self, *, step_ms: int = 0, most: int = 100) -> list[MicroBatchProgress]:
         """Micro-batches of an available-now run until it says that it is done."""

@@ -48,14 +48,14 @@ def test_a_delayed_record_is_delivered_at_its_time_and_nothing_is_written_until_
     engine = world.engine()
     engine.run()
     engine.run()
-    assert engine.engine.next_available_ms == world.clock() + 5_000
+    assert engine.next_available_ms == world.clock() + 5_000
     version = world.state_log.version
     world.clock.advance(4_999)
     assert engine.run().idle
     assert world.state_log.version == version
     world.clock.advance(1)
     assert engine.run().redelivered == 1
-    assert engine.engine.next_available_ms is None
+    assert engine.next_available_ms is None
 
 
 def test_what_a_handler_asks_for_wins_over_the_settings() -> None:
@@ -64,7 +64,7 @@ def test_what_a_handler_asks_for_wins_over_the_settings() -> None:
     engine = world.engine()
     engine.run()
     engine.run()
-    assert engine.engine.next_available_ms == world.clock() + 60_000
+    assert engine.next_available_ms == world.clock() + 60_000
 
 
 def test_a_delay_of_zero_is_none() -> None:
@@ -83,7 +83,7 @@ def test_a_delay_survives_engines() -> None:
     first.run()
     until_ms = world.clock() + 5_000
     second = world.engine()
-    assert second.engine.next_available_ms == until_ms
+    assert second.next_available_ms == until_ms
     world.clock.advance(4_999)
     assert second.run().acquired == 0
     world.clock.advance(1)
@@ -100,7 +100,7 @@ def test_an_engine_that_dies_in_the_commit_of_a_release_has_delayed_it_or_not_re
         engine.run()
     second = world.engine()
     is_delayed = moment is Moment.AFTER_APPEND
-    assert second.engine.next_available_ms == (world.clock() + 50_000 if is_delayed else None)
+    assert second.next_available_ms == (world.clock() + 50_000 if is_delayed else None)
     world.clock.advance(30_000)
     assert sum(second.run().redelivered for _ in range(2)) == (0 if is_delayed else 1)
 
@@ -111,7 +111,7 @@ def test_output_that_was_committed_before_the_end_takes_its_delays_along() -> No
     world.engine().run()
     second = world.engine()
     assert second.run().acquired == 0
-    assert second.engine.next_available_ms == world.clock() + 9_000
+    assert second.next_available_ms == world.clock() + 9_000
 
 
 def test_an_available_now_run_waits_for_delayed_records() -> None:

@@ -53,9 +53,7 @@ def fragmenting(least_ranges: int) -> InMemoryGroup:
     """Every second record is released, each time; a segment may hold ``least_ranges`` ranges."""
 
     def store(world: InMemoryGroup, run_id: str) -> InMemoryShareStateStore:
-        return InMemoryShareStateStore(
-            log=world.state_log, group_id=GROUP, run_id=run_id, limits=world.limits, least_ranges=least_ranges
-        )
+        return InMemoryShareStateStore(log=world.state_log, group_id=GROUP, run_id=run_id, least_ranges=least_ranges)
 
     world = InMemoryGroup(
         handler=lambda *record: RELEASE if record[2] % 2 else ACCEPT,

@@ -24,7 +24,7 @@ def test_what_was_written_is_read(file: PauseFile) -> None:
     file.write(PAUSES)
     assert file.read() == PAUSES
     file.write(NOT_PAUSED)
-    assert not Path(file.path).exists()
+    assert not Path(file.file.path).exists()
     assert file.read() == NOT_PAUSED
     file.write(NOT_PAUSED)
 
@@ -37,7 +37,7 @@ def test_the_group_is_one_file(file: PauseFile, tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["nonsense", '{"a": 1}', "[1]", '[{"topics": "a"}]'])
 def test_what_somebody_else_has_written_pauses_nothing_silently(file: PauseFile, content: str) -> None:
     file.write(PAUSES)
-    Path(file.path).write_text(content)
+    Path(file.file.path).write_text(content)
     with pytest.raises(StateError, match="does not say what is paused"):
         file.read()
 
@@ -58,8 +58,8 @@ def test_a_storage_that_does_not_answer_changes_nothing(file: PauseFile) -> None
     now = [0.0]
     reader = PauseReader(file, clock=lambda: now[0])
     assert reader() == PAUSES
-    Path(file.path).unlink()
-    Path(file.path).mkdir()  # cannot be read
+    Path(file.file.path).unlink()
+    Path(file.file.path).mkdir()  # cannot be read
     now[0] = 5.0
     assert reader() == PAUSES
     with pytest.raises(OSError, match="a%2Fgroup"):
