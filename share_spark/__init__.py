@@ -6,7 +6,7 @@ What to import, by task:
     write a handler       Record, Ack, record_handler, arrow_handler, pandas_handler, frame_handler
     topics without Kafka  EmbeddedTopicLog, Message
     read the state        read_state, record_history, record_attempts
-    look at groups        ShareGroupAdmin, GroupListing, PartitionOffsets, GroupMember
+    look at groups        ShareGroupAdmin, GroupListing, PartitionOffsets, GroupMember, ConfigEntry
     dead letters          DeadLetters, LetterFilter, Letter, LettersByError, LetterCount
     send them again       KafkaTopics, TableTopics, RedrivePlan, RedriveProgress, RedriveReport
     keep it in order      verify, compact, CompactionOrder, VerifyReport, CompactionReport
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     )
     from share_spark.maintenance.compaction import CompactionReport, compact
     from share_spark.maintenance.compaction_order import CompactionOrder
+    from share_spark.model.dynamic_config import ConfigEntry
     from share_spark.model.errors import (
         ConfigError,
         DeadLetterError,
@@ -103,6 +104,7 @@ _MODULES = {
     "handlers.handler": ("Record", "arrow_handler", "frame_handler", "pandas_handler", "record_handler"),
     "maintenance.compaction": ("CompactionReport", "compact"),
     "maintenance.compaction_order": ("CompactionOrder",),
+    "model.dynamic_config": ("ConfigEntry",),
     "model.errors": (
         *("ConfigError", "DeadLetterError", "EnvironmentFault", "FencedError", "HandlerError", "ShareError"),
         *("SinkError", "StateError", "TopicError", "TopicUnreachableError"),
@@ -118,6 +120,7 @@ __all__ = [
     "Ack",
     "CompactionOrder",
     "CompactionReport",
+    "ConfigEntry",
     "ConfigError",
     "DeadLetterError",
     "DeadLetters",

@@ -4,15 +4,17 @@ refused or makes the change fail. With Spark; what is to be changed is worked ou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from share_spark.admin.state_reader import GroupState
 from share_spark.coordinator.messages import DeleteState, InitializeState, ShareGroupStateRequest, StateRequest
 from share_spark.gateway.share_coordinator import DeltaShareCoordinator
-from share_spark.model.errors import ErrorCode, StateError
+from share_spark.model.errors import ConfigError, ErrorCode, StateError, TopicError
 from share_spark.model.ids import LogEnds, SharePartitionKey
+from share_spark.partition import SharePartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,6 +52,39 @@ def moved(start: StartAt, number: int, before: int, ends: LogEnds, at_time: int 
         StartAt.TIME: ends.end_offset if at_time is None else at_time,
     }[start]
     return min(max(wanted, ends.log_start_offset), ends.end_offset)
+
+
+def new_offset(
+    topic: str,
+    state: SharePartition,
+    start: StartAt,
+    number: int,
+    ends: Mapping[int, LogEnds],
+    at_time: Mapping[int, int],
+) -> NewOffset:
+    """Of one share-partition. ``at_time``: for TIME, by partition. Raises TopicError."""
+    partition = state.key.partition
+    if partition not in ends:
+        raise TopicError(f"topic {topic!r} has no partition {partition} any more")
+    offset = moved(start, number, state.start_offset, ends[partition], at_time.get(partition))
+    return NewOffset(key=state.key, topic=topic, offset=offset, state_epoch=state.state_epoch + 1)
+
+
+def partitions_of(group: GroupState, topics: Mapping[str, Collection[int]] | None) -> list[tuple[str, SharePartition]]:
+    """By topic and partition. Raises ConfigError for what the group does not have."""
+    known = {(topic, state.key.partition): (topic, state) for topic, state in group.partitions.values()}
+    names = {topic for topic, _ in known}
+    for topic, partitions in (topics or {}).items():
+        if topic not in names:
+            raise ConfigError(f"group {group.group_id!r} has no topic {topic!r}")
+        for partition in partitions:
+            if (topic, partition) not in known:
+                raise ConfigError(f"group {group.group_id!r} has no partition {partition} of topic {topic!r}")
+    return [
+        found
+        for (topic, partition), found in sorted(known.items(), key=lambda item: item[0])
+        if topics is None or (topic in topics and (not topics[topic] or partition in topics[topic]))
+    ]
 
 
 def reset(spark: SparkSession, location: str, group_id: str, offsets: Sequence[NewOffset]) -> None:

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from share_spark.admin.group_changes import NewOffset, StartAt, forget, moved, reset
+from share_spark.admin.group_changes import NewOffset, StartAt, forget, new_offset, partitions_of, reset
 from share_spark.admin.log_ends import EndsOfTopics, ends_of
 from share_spark.admin.state_reader import Engine, GroupState, StateReader
 from share_spark.engine.pauses import NOT_PAUSED, Pauses
 from share_spark.kafka.options import KafkaOptions
 from share_spark.maintenance.heartbeat import Beat, wall_clock_ms
+from share_spark.model.config import GroupConfig
+from share_spark.model.dynamic_config import ConfigEntry, altered, entries, over
 from share_spark.model.errors import ConfigError, StateError, TopicError
 from share_spark.model.html_table import html_table
 from share_spark.model.ids import LogEnds
@@ -257,7 +259,7 @@ class ShareGroupAdmin:
         None: the whole group. ``until_ms`` (milliseconds since the epoch): it goes on by itself then. Raises
         ConfigError for a topic or partition that the group does not have."""
         look = self.look()
-        _chosen(look.reader.group(group_id), topics)
+        partitions_of(look.reader.group(group_id), topics)
         return look.pauses(group_id).paused(topics, until_ms)
 
     def plan_resume(self, group_id: str, topics: Mapping[str, Collection[int]] | None = None) -> Pauses:
@@ -275,6 +277,34 @@ class ShareGroupAdmin:
         reader.require(group_id)
         reader.pause_file(group_id).write(pauses)
 
+    def describe_configs(self, group_id: str) -> list[ConfigEntry]:
+        """All settings of the group: what counts, and where it comes from. What its job says is known of the last
+        engine that ran it."""
+        reader = self.look().reader
+        reader.require(group_id)
+        return entries(reader.job_settings(group_id), reader.dynamic_config_file(group_id).read())
+
+    def plan_configs(
+        self, group_id: str, add: Mapping[str, object] | None = None, delete: Collection[str] = ()
+    ) -> dict[str, str]:
+        """What the dynamic configs of the group would be, by key, with the values ``add`` and without the keys
+        ``delete``; changes nothing. Raises ConfigError for an unknown key, one that cannot change while an engine runs,
+        one to be deleted that is not set, and a value that does not fit, by itself or to the others."""
+        reader = self.look().reader
+        reader.require(group_id)
+        found = altered(reader.dynamic_config_file(group_id).read(), add or {}, delete)
+        over(GroupConfig.parse(reader.job_settings(group_id)), found)
+        return found
+
+    def alter_configs(
+        self, group_id: str, add: Mapping[str, object] | None = None, delete: Collection[str] = ()
+    ) -> dict[str, str]:
+        """Do what ``plan_configs`` says, with its errors. An engine that runs takes it over at its next micro-batch,
+        and so does the next one. Locks that there are, and delays of records that wait, stay as they are."""
+        found = self.plan_configs(group_id, add, delete)
+        self.look().reader.dynamic_config_file(group_id).write(found)
+        return found
+
     def plan_reset(
         self, group_id: str, start: StartAt, number: int = 0, topics: Mapping[str, Collection[int]] | None = None
     ) -> list[NewOffset]:
@@ -282,14 +312,14 @@ class ShareGroupAdmin:
         with their partitions, none for all of them; None: all topics. Raises StateError too for a group that an engine
         runs, and ConfigError for a topic or partition that the group does not have."""
         look = self.look()
-        chosen = _chosen(look.idle_group(group_id), topics)
+        chosen = partitions_of(look.idle_group(group_id), topics)
         ends = look.ends(group_id)
         if ends is None:
             raise ConfigError("where the topics are is not known: give the Kafka cluster or the topic table")
         topic_names = {topic for topic, _ in chosen}
         found = {topic: ends.log_ends(topic) for topic in topic_names}
         times = {topic: ends.offsets_at(topic, number) for topic in topic_names} if start is StartAt.TIME else {}
-        return [_new_offset(topic, state, start, number, found[topic], times.get(topic, {})) for topic, state in chosen]
+        return [new_offset(topic, state, start, number, found[topic], times.get(topic, {})) for topic, state in chosen]
 
     def reset_offsets(self, spark: SparkSession, plan: Sequence[NewOffset]) -> None:
         """Do what ``plan_reset`` has planned, in one commit. Raises FencedError, StateError, SinkError."""
@@ -298,50 +328,19 @@ class ShareGroupAdmin:
 
     def delete_offsets(self, spark: SparkSession, group_id: str, topics: Collection[str]) -> None:
         """The group forgets these topics. Raises as ``plan_reset`` and ``reset_offsets``."""
-        chosen = _chosen(self.look().idle_group(group_id), dict.fromkeys(topics, ()))
+        chosen = partitions_of(self.look().idle_group(group_id), dict.fromkeys(topics, ()))
         forget(spark, self.location, group_id, [state.key for _, state in chosen])
 
     def require_topics(self, group_id: str, topics: Collection[str]) -> None:
         """Raises as ``delete_offsets`` would before it changes anything."""
-        _chosen(self.look().idle_group(group_id), dict.fromkeys(topics, ()))
+        partitions_of(self.look().idle_group(group_id), dict.fromkeys(topics, ()))
 
     def delete_group(self, spark: SparkSession, group_id: str) -> None:
         """All of its state. Raises as ``delete_offsets``."""
         look = self.look()
         forget(spark, self.location, group_id, look.idle_group(group_id).partitions)
         look.reader.pause_file(group_id).write(NOT_PAUSED)
-
-
-def _new_offset(
-    topic: str,
-    state: SharePartition,
-    start: StartAt,
-    number: int,
-    ends: Mapping[int, LogEnds],
-    at_time: Mapping[int, int],
-) -> NewOffset:
-    partition = state.key.partition
-    if partition not in ends:
-        raise TopicError(f"topic {topic!r} has no partition {partition} any more")
-    offset = moved(start, number, state.start_offset, ends[partition], at_time.get(partition))
-    return NewOffset(key=state.key, topic=topic, offset=offset, state_epoch=state.state_epoch + 1)
-
-
-def _chosen(group: GroupState, topics: Mapping[str, Collection[int]] | None) -> list[tuple[str, SharePartition]]:
-    """By topic and partition. Raises ConfigError for what the group does not have."""
-    known = {(topic, state.key.partition): (topic, state) for topic, state in group.partitions.values()}
-    names = {topic for topic, _ in known}
-    for topic, partitions in (topics or {}).items():
-        if topic not in names:
-            raise ConfigError(f"group {group.group_id!r} has no topic {topic!r}")
-        for partition in partitions:
-            if (topic, partition) not in known:
-                raise ConfigError(f"group {group.group_id!r} has no partition {partition} of topic {topic!r}")
-    return [
-        found
-        for (topic, partition), found in sorted(known.items(), key=lambda item: item[0])
-        if topics is None or (topic in topics and (not topics[topic] or partition in topics[topic]))
-    ]
+        look.reader.dynamic_config_file(group_id).write({})
 
 
 def offsets_of(group: GroupState, ends: Mapping[str, Mapping[int, LogEnds]]) -> list[PartitionOffsets]:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from share_spark.admin.table_files import log_without_spark
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import TableLog, UnknownTableError
+from share_spark.maintenance.dynamic_config_file import DynamicConfigFile
 from share_spark.maintenance.heartbeat import ALIVE, Beat, wall_clock_ms
 from share_spark.maintenance.pause_file import PauseFile
 from share_spark.model.errors import StateError
@@ -107,9 +108,18 @@ class StateReader:
             return None
         return Engine(beat=Beat.from_text(content.decode()), silent_ms=max(0, wall_clock_ms() - at_ms))
 
+    def job_settings(self, group_id: str) -> Mapping[str, str]:
+        """Of the last engine that ran the group, as far as it says; by key, without those that are the default."""
+        engine = self.engine(group_id)
+        return (engine.beat.settings if engine is not None else None) or {}
+
     def pause_file(self, group_id: str) -> PauseFile:
         """What of the group is paused."""
         return PauseFile.beside(self.directory, group_id, self.log.files.storage)
+
+    def dynamic_config_file(self, group_id: str) -> DynamicConfigFile:
+        """What is set for the group while it runs."""
+        return DynamicConfigFile.beside(self.directory, group_id, self.log.files.storage)
 
     def _stamps(self, group_id: str) -> Iterator[SegmentStamps]:
         rows = stamp_rows(self.log, group_id)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from share_spark.cli.arguments import command_parser, parse_compaction, parse_job
 from share_spark.cli.command import BAD_INPUT, FAILED, guarded
+from share_spark.cli.configs import run_configs
 from share_spark.cli.dead_letters import run_dead_letters
 from share_spark.cli.groups import run_groups
 from share_spark.cli.pages import serve_ui, write_report
@@ -27,6 +28,7 @@ __all__ = ["BAD_INPUT", "FAILED", "guarded", "main", "parse_compaction", "parse_
 
 _STORED: Mapping[str, Callable[[Sequence[str]], int]] = {
     "compact": run_compact,
+    "configs": run_configs,
     "dead-letters": run_dead_letters,
     "doctor": run_doctor,
     "groups": run_groups,

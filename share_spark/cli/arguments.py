@@ -86,11 +86,12 @@ class _Parser(argparse.ArgumentParser):
 def command_parser() -> argparse.ArgumentParser:
     """Of `share-spark` with all its commands."""
     parser = _Parser(prog="share-spark", description="Kafka share groups on Spark and Delta.", allow_abbrev=False)
-    names = "run, groups, top, dead-letters, report, ui, compact, history, verify, doctor or prepare"
+    names = "run, groups, configs, top, dead-letters, report, ui, compact, history, verify, doctor or prepare"
     commands = parser.add_subparsers(dest="command", required=True, metavar=names, parser_class=_Parser)
     for name, help_text, add_options in (
         ("run", "run a share group", _add_run),
         ("groups", "which share groups there are, and how far they are", _add_groups),
+        ("configs", "settings of a group that change while it runs", _add_configs),
         ("top", "how fast groups move, in the terminal", _add_top),
         ("dead-letters", "which records failed and why; send them again, or delete them", add_dead_letters),
         ("report", "share groups as one HTML file", _add_report),
@@ -159,6 +160,25 @@ def _add_groups(command: argparse.ArgumentParser) -> None:
     add("--all-groups", action="store_true", help="each of them")
     add("--json", action="store_true", help="for programs: one JSON document")
     _add_place(command, timeout_ms=30_000)
+
+
+def _add_configs(command: argparse.ArgumentParser) -> None:
+    """The form of ``kafka-configs.sh`` (Kafka 4.2) for groups."""
+    add = command.add_argument
+    verbs = command.add_mutually_exclusive_group(required=True)
+    verbs.add_argument("--describe", action="store_true", help="what is set, and where it comes from")
+    verbs.add_argument("--alter", action="store_true", help="set or unset it; a running engine takes it over")
+    add("--all", action="store_true", help="with --describe: all settings, those of the job and defaults, too")
+    pairs = "with --alter: KEY=VALUE,KEY=[VALUE,VALUE]; repeatable"
+    add("--add-config", action="append", default=[], metavar="PAIRS", help=pairs)
+    add("--delete-config", action="append", default=[], metavar="KEYS", help="... keys to unset: KEY,KEY; repeatable")
+    changes = command.add_mutually_exclusive_group()
+    changes.add_argument("--dry-run", action="store_true", help="only say what would be set (the default)")
+    changes.add_argument("--execute", action="store_true", help="do it")
+    add("--entity-type", choices=["groups"], default="groups", help="as Kafka's tool has it: there are only groups")
+    add("--group", "--entity-name", action="append", default=[], help="group id; --describe takes several, or all")
+    add("--json", action="store_true", help="with --describe: for programs, one JSON document")
+    add("--location", required=True, metavar="PATH", help="directory of the state tables")
 
 
 def _add_place(command: argparse.ArgumentParser, timeout_ms: int) -> None:

@@ -260,6 +260,7 @@ def test_a_group_begins_where_it_is_reset_to(place: AdminPlace, capsys: pytest.C
 def test_groups_and_topics_are_deleted(place: AdminPlace, capsys: pytest.CaptureFixture[str]) -> None:
     place.finish("billing")
     place.finish("audit")
+    place.admin.alter_configs("audit", {"share.delivery.count.limit": 3})
     command = ["groups", "--location", place.state]
     assert main([*command, "--delete", "--group", "audit"]) == 0
     assert capsys.readouterr().out.startswith("Share groups ('audit') would be deleted.")
@@ -273,6 +274,7 @@ def test_groups_and_topics_are_deleted(place: AdminPlace, capsys: pytest.Capture
     assert "Group 'audit' does not exist" in capsys.readouterr().err
     place.finish("audit")
     assert offsets(place, "audit") == [6, 6, 6], "as a group that was never there"
+    assert {one.value for one in place.admin.describe_configs("audit") if "count.limit" in one.name} == {"5"}
 
 
 def test_a_group_is_paused_and_resumed(place: AdminPlace, capsys: pytest.CaptureFixture[str]) -> None:

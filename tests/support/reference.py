@@ -27,8 +27,10 @@ The same keys work in `conf/share-spark.toml`, in `ShareGroup(...).option(key, v
 Durations are milliseconds, or text such as `30s`, `10m`, `7d`, `PT1H`. Kafka's broker-side names (`group.share.*`) are
 taken, too.
 
-| setting | default | what it says |
-|---|---|---|
+What is dynamic can be changed while the group runs, with `share-spark configs`.
+
+| setting | dynamic | default | what it says |
+|---|---|---|---|
 """
 
 
@@ -41,7 +43,7 @@ def _settings() -> Iterator[str]:
     texts = dict(_commented(_CONFIG.read_text(encoding="utf-8")))
     for setting in SETTINGS.values():
         default = setting.default if not isinstance(setting.default, OffsetReset) else str(setting.default)
-        yield f"| `{setting.key}` | `{default}` | {texts[setting.key]} |"
+        yield f"| `{setting.key}` | {'no' if setting.fixed else 'yes'} | `{default}` | {texts[setting.key]} |"
 
 
 def _commented(text: str) -> Iterator[tuple[str, str]]:
