@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log10
 
+from share_spark.admin.letters_by_error import error_pattern
 from share_spark.engine.progress import COUNTS, MicroBatchProgress, RecordCounts, deliveries_added
+
+_MOST_ERRORS = 100
+"""That a run remembers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTotals(RecordCounts):
     """Records (offsets) over the micro-batches of one run. ``lag``: offsets not finished after the last of them.
-    ``deliveries``: n -> records that were delivered for the n-th time."""
+    ``deliveries``: n -> records that were delivered for the n-th time. ``errors``: error, without its numbers and ids
+    (``error_pattern``) -> records that failed with it."""
 
     micro_batches: int = 0
     lag: int = 0
     deliveries: Mapping[int, int] = field(default_factory=dict)
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def finished(self) -> int:
+        """Records that will not be delivered again."""
+        return self.accepted + self.archived
 
     def plus(self, progress: MicroBatchProgress) -> RunTotals:
         """The totals with one more micro-batch."""
         counts = {name: getattr(self, name) + getattr(progress, name) for name in COUNTS}
         deliveries = deliveries_added([self.deliveries, progress.deliveries])
-        return RunTotals(micro_batches=self.micro_batches + 1, lag=progress.lag, deliveries=deliveries, **counts)
+        return RunTotals(
+            micro_batches=self.micro_batches + 1,
+            lag=progress.lag,
+            deliveries=deliveries,
+            errors=_errors_added(self.errors, progress.errors),
+            **counts,
+        )
+
+
+def _errors_added(total: Mapping[str, int], errors: Mapping[str, int]) -> dict[str, int]:
+    """The most frequent ones: each text may be another."""
+    found = Counter(total)
+    for error, records in errors.items():
+        found[error_pattern(error)] += records
+    return dict(found.most_common(_MOST_ERRORS))
 
 
 def progress_line(now: RunTotals, before: RunTotals, seconds: float) -> str:

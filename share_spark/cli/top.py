@@ -79,7 +79,16 @@ def _totals(state: str, rows: Iterable[PartitionOffsets]) -> TopicTotals:
 def rows_of(before: Totals, now: Totals, seconds: float) -> list[Sequence[object]]:
     """COLUMNS of each topic, by what has changed in ``seconds``."""
     return [
-        (group, one.state, topic, _text(one.lag), f"{rate:,.0f}", _to_go(one.lag, rate), one.acquired, one.available)
+        (
+            group,
+            one.state,
+            topic,
+            _text(one.lag),
+            f"{rate:,.0f}",
+            to_go(one.lag, rate),
+            one.acquired,
+            one.available,
+        )
         for (group, topic), one in now.items()
         for rate in [max(0, one.finished - before.get((group, topic), one).finished) / max(seconds, 1e-3)]
     ]
@@ -89,7 +98,7 @@ def _text(lag: int | None) -> str:
     return UNKNOWN if lag is None else f"{lag:,}"
 
 
-def _to_go(lag: int | None, rate: float) -> str:
+def to_go(lag: int | None, rate: float) -> str:
     """If it goes on like that, and nothing comes in."""
     if lag == 0:
         return span(0)

@@ -32,6 +32,11 @@ class AcquisitionLimits:
         in_time = self.pace.most_records(config.max_records_per_trigger, budget_ms)
         return self._breaker.most_records(now_ms, self._rate.most_records(in_time))
 
+    @property
+    def breaker(self) -> str:
+        """Why the circuit breaker is open; empty while it is closed."""
+        return str(self._breaker) if self._breaker.is_open else ""
+
     def acquired(self, records: int) -> None:
         """So many have been."""
         self._rate = self._rate.after(records)

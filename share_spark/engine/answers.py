@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -21,6 +22,18 @@ from share_spark.engine.step import PartitionOutcome
 from share_spark.model.errors import ErrorCode, StateError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss
+
+MOST_ERRORS = 20
+"""Different ones that a micro-batch tells of."""
+
+
+def errors_in(answers: AcknowledgedSpans) -> dict[str, int]:
+    """Error -> records that failed with it, of what there is most."""
+    found: Counter[str] = Counter()
+    for span in answers.values():
+        for first, last, error in span.errors:
+            found[error] += last - first + 1
+    return dict(found.most_common(MOST_ERRORS))
 
 
 def refuse_errors(outcomes: Sequence[PartitionOutcome]) -> None:

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from share_spark.engine.acquisition_limits import AcquisitionLimits
-from share_spark.engine.answers import answers_for, output_lost, refuse_errors
+from share_spark.engine.answers import answers_for, errors_in, output_lost, refuse_errors
 from share_spark.engine.engine_time import EngineTime
 from share_spark.engine.look import EngineLook
 from share_spark.engine.pauses import NOT_PAUSED, Pauses
@@ -154,6 +154,8 @@ class ShareGroupEngine:
             read_at_ms=self._time.clock_ms,
             summaries=self._summaries.copy(),
             ends=self.ports.topics.last_ends,
+            pauses=self._pauses,
+            breaker=self._limits.breaker,
         )
 
     @property
@@ -217,6 +219,7 @@ class ShareGroupEngine:
             share_partitions=len(inputs.ends),
             lag=lag_of(self._summaries, inputs.ends),
             steps=timer.steps,
+            errors=errors_in(self._pending.spans),
         )
         self._limits.acquired(progress.acquired)
         return progress

@@ -86,7 +86,8 @@ ARCHIVED = {
 class MicroBatchProgress(RecordCounts):
     """Counts are records (offsets), of all topics and, in ``topics``, of each one by its name. ``lag``: offsets not
     finished yet. ``deliveries``: delivery count -> acquired. ``share_partitions``: how many there are. ``steps``:
-    seconds per step. ``touched``: share-partitions whose state changed."""
+    seconds per step. ``touched``: share-partitions whose state changed. ``errors``: error -> records that failed
+    with it when they were delivered, the most frequent ones; they are released or rejected by the next micro-batch."""
 
     batch_id: int
     now_ms: int
@@ -97,6 +98,7 @@ class MicroBatchProgress(RecordCounts):
     steps: Mapping[str, float]
     touched: tuple[SharePartitionKey, ...]
     topics: Mapping[str, RecordCounts]
+    errors: Mapping[str, int]
 
     def _repr_html_(self) -> str:
         """For notebooks."""
@@ -118,6 +120,7 @@ class MicroBatchProgress(RecordCounts):
         share_partitions: int,
         lag: int,
         steps: Mapping[str, float],
+        errors: Mapping[str, int],
     ) -> MicroBatchProgress:
         """Sum up the outcomes of a micro-batch."""
         by_topic = _by_topic(outcomes)
@@ -134,6 +137,7 @@ class MicroBatchProgress(RecordCounts):
             steps=steps,
             touched=tuple(outcome.key for outcome in outcomes if outcome.changed),
             topics=topics,
+            errors=errors,
             **{name: getattr(total, name) for name in COUNTS},
         )
 
