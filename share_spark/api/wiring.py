@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from share_spark.api.checkpoint import Checkpoint
@@ -20,6 +21,7 @@ from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.maintenance.dynamic_config_file import DynamicConfigReader
 from share_spark.maintenance.heartbeat import dynamic_config_file, pause_file, wall_clock_ms
 from share_spark.maintenance.pause_file import PauseReader
+from share_spark.metrics.tracing import spans_of
 from share_spark.model.errors import ConfigError
 from share_spark.output.dead_letters import DeltaDeadLetters
 from share_spark.output.sink import DeltaOutput, DeltaSink, FormerSinks
@@ -31,6 +33,7 @@ from share_spark.state.state_store import DeltaShareStateStore
 from share_spark.topics.topic_table import EmbeddedTopicLog
 
 if TYPE_CHECKING:
+    from share_spark.engine.progress import MicroBatchProgress
     from share_spark.metrics.server import MetricsServer
 
 
@@ -55,6 +58,15 @@ def _metrics(spec: ShareGroupSpec) -> MetricsServer | None:
 
     metrics = GroupMetrics(group_id=spec.group_id, clock=wall_clock_ms)
     return MetricsServer.open(metrics, spec.config.metrics_host, spec.config.metrics_port)
+
+
+def _watchers(
+    spec: ShareGroupSpec, engine: ShareGroupEngine, metrics: MetricsServer | None
+) -> Iterator[Callable[[MicroBatchProgress], None]]:
+    if metrics is not None:
+        yield metrics.watch(engine.look)
+    if (spans := spans_of(spec.group_id)) is not None:
+        yield spans.note
 
 
 def _started(spec: ShareGroupSpec, metrics: MetricsServer | None) -> ShareGroupQuery:
@@ -83,7 +95,7 @@ def _started(spec: ShareGroupSpec, metrics: MetricsServer | None) -> ShareGroupQ
         trigger=spec.trigger,
         name=spec.name,
         checkpoint=checkpoint,
-        listeners=spec.listeners if metrics is None else (metrics.watch(engine.look), *spec.listeners),
+        listeners=(*_watchers(spec, engine, metrics), *spec.listeners),
         metrics=metrics,
     )
     query.start(spec.required_handler)

@@ -1,4 +1,4 @@
-"""Metrics of running share groups, in Prometheus' form.
+"""Metrics of running share groups, in Prometheus' form; and their micro-batches as OpenTelemetry traces (``tracing``).
 
 ``definitions`` lists them, ``totals`` adds up what micro-batches did, ``oldest`` tells for how long records wait; these
 are pure. ``families`` puts them together, and ``server`` serves them. Counters are per topic and cost a micro-batch

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import socket
 import urllib.request
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client.parser import text_string_to_metric_families
 
 from share_spark import Ack, EmbeddedTopicLog, Message, ShareGroup
@@ -52,7 +57,19 @@ def labels(**named: str) -> frozenset[tuple[str, str]]:
     return frozenset(named.items())
 
 
-def test_two_groups_serve_their_own_metrics_until_they_end(spark: SparkSession, tmp_path: Path, topics: str) -> None:
+@pytest.fixture
+def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    """What the process traces."""
+    found, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(found))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    return found
+
+
+def test_two_groups_serve_their_own_metrics_until_they_end(
+    spark: SparkSession, tmp_path: Path, topics: str, exporter: InMemorySpanExporter
+) -> None:
+    """And trace their micro-batches."""
     ports = dict(zip(("billing", "audit"), free_ports(2), strict=True))
     queries = {name: group(spark, tmp_path, topics, name, port).start() for name, port in ports.items()}
     for query in queries.values():
@@ -71,6 +88,11 @@ def test_two_groups_serve_their_own_metrics_until_they_end(spark: SparkSession, 
     for port in ports.values():
         with pytest.raises(OSError, match="refused"):
             scraped(port)
+    accepted = Counter[object]()
+    for span in exporter.get_finished_spans():
+        if span.attributes and "share_spark.accepted" in span.attributes:
+            accepted[span.attributes["share_spark.group"]] += span.attributes["share_spark.accepted"]
+    assert accepted == {"billing": RECORDS - 2, "audit": RECORDS - 2}
 
 
 def test_a_port_that_is_taken_claims_nothing(spark: SparkSession, tmp_path: Path, topics: str) -> None:
