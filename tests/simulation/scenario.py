@@ -148,6 +148,11 @@ def another_setting(config: GroupConfig, rng: Random) -> GroupConfig:
     return replace(config, **rng.choice(changes))
 
 
+def unhindered(config: GroupConfig) -> GroupConfig:
+    """Without a circuit breaker, which most of the handlers here would keep open."""
+    return replace(config, breaker_failure_rate=0.0)
+
+
 def _partitions(rng: Random) -> tuple[int, ...]:
     """Of each topic. Seldom many."""
     if rng.random() < _MANY:
