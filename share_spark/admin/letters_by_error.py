@@ -38,6 +38,11 @@ class LettersByError:
     partition: int
     offset: int
 
+    @property
+    def key(self) -> tuple[str, str, str | None]:
+        """What its letters have in common."""
+        return self.group_id, self.reason, self.error
+
 
 def error_pattern(error: str) -> str:
     """
@@ -49,24 +54,27 @@ def error_pattern(error: str) -> str:
 
 def by_error(parts: Iterable[pa.Table]) -> list[LettersByError]:
     """Of all ``parts`` (``LetterFilter.columns``) together; what there is most of comes first."""
+    return together(one for part in parts for one in _of_part(part))
+
+
+def together(counted: Iterable[LettersByError]) -> list[LettersByError]:
+    """Of several parts, each error once; in the order of ``by_error``."""
     found: dict[tuple[str, str, str | None], LettersByError] = {}
-    for part in parts:
-        for one in _of_part(part):
-            at = one.group_id, one.reason, one.error
-            found[at] = _together(found[at], one) if at in found else one
+    for one in counted:
+        found[one.key] = _both(found[one.key], one) if one.key in found else one
     return sorted(found.values(), key=lambda one: (-one.count, one.group_id, one.reason, one.error or ""))
 
 
 def _of_part(rows: pa.Table) -> Sequence[LettersByError]:
-    latest_first = _with_patterns(rows).sort_by([("archived_at", "descending"), ("offset", "descending")])
+    latest_first = with_patterns(rows).sort_by([("archived_at", "descending"), ("offset", "descending")])
     measures: list[Any] = [("archived_at", how) for how in ("min", "max", "count")]
     example: list[Any] = [(name, "first") for name in ("topic", "partition", "offset")]
     grouped = latest_first.group_by(["group_id", "reason", "error"], use_threads=False)
     return [_summary(row) for row in grouped.aggregate([*measures, ("redriven_at", "count"), *example]).to_pylist()]
 
 
-def _with_patterns(rows: pa.Table) -> pa.Table:
-    """First, so that each error is one group, however many numbers it has."""
+def with_patterns(rows: pa.Table) -> pa.Table:
+    """``error`` as its pattern, so that each error is one group, however many numbers it has."""
     errors = rows.column("error").to_pylist()
     patterns = pa.array([None if error is None else error_pattern(error) for error in errors], pa.string())
     return rows.set_column(rows.schema.get_field_index("error"), "error", patterns)
@@ -85,7 +93,7 @@ def _summary(row: dict[str, Any]) -> LettersByError:
     )
 
 
-def _together(one: LettersByError, other: LettersByError) -> LettersByError:
+def _both(one: LettersByError, other: LettersByError) -> LettersByError:
     latest = max(one, other, key=lambda part: part.last_seen)
     return replace(
         latest,

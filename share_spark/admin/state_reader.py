@@ -113,6 +113,11 @@ class StateReader:
         engine = self.engine(group_id)
         return (engine.beat.settings if engine is not None else None) or {}
 
+    def letter_table(self, group_id: str) -> str | None:
+        """Where the dead letters of the group go, if its engine says that it is a table."""
+        engine = self.engine(group_id)
+        return None if engine is None else engine.beat.letters
+
     def pause_file(self, group_id: str) -> PauseFile:
         """What of the group is paused."""
         return PauseFile.beside(self.directory, group_id, self.log.files.storage)

@@ -75,6 +75,13 @@ class ShareGroupSpec:
             raise ConfigError(f"to_delta: handler {handler.name} declares no output: call process(handler, output=...)")
 
     @property
+    def letter_table(self) -> Location | None:
+        """Where dead letters go, if that is a table. Raises ConfigError."""
+        if self.dead_letter is None or (self.kafka is not None and "/" not in self.dead_letter):
+            return None
+        return Location.parse(self.dead_letter)
+
+    @property
     def required_handler(self) -> Handler:
         """Raises ConfigError if there is none."""
         if self.handler is None:

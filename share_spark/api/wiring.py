@@ -86,6 +86,7 @@ def _started(spec: ShareGroupSpec, metrics: MetricsServer | None) -> ShareGroupQ
         kafka=spec.kafka.bootstrap_servers if spec.kafka is not None else None,
         table=str(spec.table) if spec.table is not None else None,
         settings=config.not_default(),
+        letters=str(spec.letter_table) if spec.letter_table is not None else None,
     )
     query = ShareGroupQuery(
         spark=spec.spark,
@@ -114,12 +115,12 @@ def _topic_log(spec: ShareGroupSpec) -> TopicLog:
 def _dead_letters(spec: ShareGroupSpec) -> DeadLetterTarget | None:
     if spec.dead_letter is None:
         return None
-    if spec.kafka is not None and "/" not in spec.dead_letter:
-        target: KafkaDeadLetters | DeltaDeadLetters = KafkaDeadLetters(
-            spec.dead_letter, spec.kafka, request_timeout_ms=spec.config.request_timeout_ms
-        )
+    if spec.letter_table is not None:
+        target: KafkaDeadLetters | DeltaDeadLetters = DeltaDeadLetters(spec.letter_table)
     else:
-        target = DeltaDeadLetters(Location.parse(spec.dead_letter))
+        assert spec.kafka is not None, "its topics"
+        timeout_ms = spec.config.request_timeout_ms
+        target = KafkaDeadLetters(spec.dead_letter, spec.kafka, request_timeout_ms=timeout_ms)
     target.check(spec.spark)
     return target
 

@@ -192,10 +192,15 @@ def _add_place(command: argparse.ArgumentParser, timeout_ms: int) -> None:
     add("--timeout", type=not_negative, default=timeout_ms, metavar="MS", help=allowed)
 
 
+def _add_letter_table(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--dead-letter", metavar="PATH", help="the table of dead letters; default: the engine's")
+
+
 def _add_report(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--html", required=True, metavar="FILE", help="where the page goes")
     add("--group", action="append", default=[], help="this group only; repeatable; default: all of them")
+    _add_letter_table(command)
     _add_place(command, timeout_ms=30_000)
 
 
@@ -222,6 +227,7 @@ def _add_ui(command: argparse.ArgumentParser) -> None:
     add("--port", type=_port, default=8932, metavar="NUMBER", help="where the page is served (8932); 0: any free one")
     add("--host", default="127.0.0.1", help="this machine only (127.0.0.1), or an address that others reach ...")
     add("--token", metavar="TEXT", help="... who then have to know this")
+    _add_letter_table(command)
     _add_place(command, timeout_ms=5_000)
 
 

@@ -63,10 +63,15 @@ def letters_view(letters: Sequence[Letter], *, as_json: bool) -> str:
 
 def letter_view(letter: Letter, most: int) -> str:
     """All of one; ``most`` characters of a key or value."""
+    from share_spark.admin.letter_facts import letter_facts
     from share_spark.admin.payload_text import printable
 
     title = printable(f"group {letter.group_id}: {letter.topic}, partition {letter.partition}, offset {letter.offset}")
-    facts = [f"  {name:<14}{text}" for name, text in _facts(letter)]
+    facts = [
+        f"  {name if at == 0 else '':<14}{line}"
+        for name, text in letter_facts(letter)
+        for at, line in enumerate(text.split("\n"))
+    ]
     parts = [("key", letter.key), ("value", letter.value)]
     if letter.corrected_value is not None:
         parts.append(("corrected value", letter.corrected_value))
@@ -77,27 +82,6 @@ def letter_view(letter: Letter, most: int) -> str:
 def letter_json(letters: Sequence[Letter], histories: Mapping[str, Sequence[str]]) -> str:
     """All of them; bytes in base64."""
     return _json([{**_record(one), "history": list(histories.get(one.group_id, ()))} for one in letters])
-
-
-def _facts(letter: Letter) -> list[tuple[str, str]]:
-    from share_spark.admin.payload_text import printable
-    from share_spark.admin.redriven_record import REDRIVE_ID, delivered_before
-
-    before = delivered_before(letter)
-    first_line, *more = (letter.error or _NONE).splitlines() or [""]
-    facts = [
-        ("archived", _time(letter.archived_at)),
-        ("reason", printable(letter.reason)),
-        ("deliveries", f"{letter.delivery_count}" + (f", and {before} before it was redriven" if before else "")),
-        ("error", printable(first_line)),
-        *(("", printable(line)) for line in more),
-        ("record time", _NONE if letter.timestamp is None else _time(letter.timestamp)),
-    ]
-    if from_id := dict(letter.headers).get(REDRIVE_ID):
-        facts.append(("redriven from", f"the letter with redrive id {printable(from_id.decode(errors='replace'))}"))
-    if letter.redriven_at is not None:
-        facts.append(("redriven", f"{_time(letter.redriven_at)}, redrive id {printable(str(letter.redrive_id))}"))
-    return facts
 
 
 def _header_lines(letter: Letter) -> list[str]:

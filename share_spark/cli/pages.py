@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,12 +20,17 @@ if TYPE_CHECKING:
 
 
 def write_report(arguments: Sequence[str]) -> int:
-    """Raises ConfigError, StateError."""
+    """Raises ConfigError, StateError, DeadLetterError."""
+    from share_spark.web.letter_pictures import LetterTables
     from share_spark.web.page import report_page
     from share_spark.web.pictures import take_picture
 
     given = parsed(arguments)
-    picture = take_picture(admin_of(given).look(), given.location, wall_clock_ms(), given.group)
+    look = admin_of(given).look()
+    letters = LetterTables(given.dead_letter)
+    letters.check()
+    in_report = partial(letters.in_report, look)
+    picture = take_picture(look, given.location, wall_clock_ms(), given.group, in_report)
     write_page(Path(given.html), report_page(picture))
     print(f"{given.html}: {len(picture.groups):,} share group{'s' * (len(picture.groups) != 1)}", flush=True)
     return 0
@@ -45,13 +51,17 @@ def write_page(path: Path, page: str) -> None:
 
 
 def serve_ui(arguments: Sequence[str]) -> int:
-    """Until Ctrl-C or SIGTERM. Raises ConfigError, StateError."""
+    """Until Ctrl-C or SIGTERM. Raises ConfigError, StateError, DeadLetterError."""
+    from share_spark.web.letter_pictures import LetterTables
     from share_spark.web.server import PageServer, PageSource
 
     given = parsed(arguments)
     admin = admin_of(given)
-    admin.look()  # what is wrong with the place is said now, and not on the page
-    with PageServer(PageSource(admin, wall_clock_ms), given.host, given.port, given.token) as server:
+    letters = LetterTables(given.dead_letter)
+    admin.look()  # what is wrong with a place is said now, and not on the page
+    letters.check()
+    source = PageSource(admin, wall_clock_ms, letters)
+    with PageServer(source, given.host, given.port, given.token) as server:
         needed = " (with ?token=... once)" if given.token is not None else ""
         print(f"share-spark: {server.url}{needed}, until Ctrl-C", flush=True)
         _serve_until_asked(server)

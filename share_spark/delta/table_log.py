@@ -66,12 +66,13 @@ _FEATURE_LISTS = 7
 
 class ActiveFile(NamedTuple):
     """A file of the table. ``values``: of the partition columns, as text. ``is_whole``: none of its rows is deleted.
-    ``stats``: Delta's statistics as JSON, if it has any."""
+    ``stats``: Delta's statistics as JSON, if it has any. ``written_at_ms``: by its writer's clock."""
 
     values: Mapping[str, str]
     size: int
     is_whole: bool
     stats: str | None = None
+    written_at_ms: int = 0
 
 
 class UnknownTableError(NotImplementedError):
@@ -198,6 +199,7 @@ class TableLog:
                     int(added["size"]),
                     added.get("deletionVector") is None,
                     added.get("stats"),
+                    int(added.get("modificationTime") or 0),
                 )
             if self.keeps_files and (removed := action.get("remove")):
                 self.active.pop(removed["path"], None)

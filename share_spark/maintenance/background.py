@@ -39,7 +39,8 @@ _log = logging.getLogger(__name__)
 class BackgroundMaintenance:
     """Refreshes ``share_partition_state`` at most every ``refresh_ms``, prunes segments closed for ``retention_ms`` and
     compacts every ``compaction_interval_ms`` (0: never). Its heartbeat says that the engine runs, where its topics
-    are: ``kafka``, the addresses of brokers, or ``table``, and with which ``settings`` it was started."""
+    are: ``kafka``, the addresses of brokers, or ``table``, which table its dead ``letters`` go to, and with which
+    ``settings`` it was started."""
 
     spark: SparkSession
     location: Location
@@ -50,6 +51,7 @@ class BackgroundMaintenance:
     kafka: str | None = None
     table: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    letters: str | None = None
     _claim: Claim | None = None
     _changed: set[int] | None = None
     _segment: int = -1
@@ -68,7 +70,8 @@ class BackgroundMaintenance:
         with self._lock:
             self._changed = None
         heartbeat = heartbeat_file(self.spark, self.location, claim.group_id)
-        beat = Beat.of_this_process(claim, kafka=self.kafka, table=self.table, settings=self.settings)
+        said = {"kafka": self.kafka, "table": self.table, "letters": self.letters, "settings": self.settings}
+        beat = Beat.of_this_process(claim, **said)
         last = beat._replace(ended=True)
         self._heartbeat = Heartbeat(file=heartbeat, text=beat.to_text(), last_text=last.to_text())
         self._heartbeat.start()

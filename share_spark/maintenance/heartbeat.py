@@ -82,9 +82,9 @@ class SmallFile:
 
 
 class Beat(NamedTuple):
-    """What an engine says of itself. ``since_ms``: when it began. ``kafka`` or ``table``: where its topics are.
-    ``ended``: it has stopped by itself. ``settings``: those of its job that are not the default, by key; None if it
-    does not say."""
+    """What an engine says of itself. ``since_ms``: when it began. ``kafka`` or ``table``: where its topics are;
+    ``letters``: its dead-letter table. ``ended``: it has stopped by itself. ``settings``: those of its job that are
+    not the default, by key; None if it does not say."""
 
     member_id: str
     writer_epoch: int = 0
@@ -93,6 +93,7 @@ class Beat(NamedTuple):
     since_ms: int = 0
     kafka: str | None = None
     table: str | None = None
+    letters: str | None = None
     ended: bool = False
     settings: Mapping[str, str] | None = None
 

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Callable, Sequence
-from functools import cache
 from html import escape
-from importlib.resources import files
 from itertools import groupby
-from urllib.parse import quote
 
 from share_spark.admin.share_group_admin import GroupMember, GroupPhase, PartitionOffsets
+from share_spark.web.document import ago, cell, document, group_path, heads, place_and_time, way_back
 from share_spark.web.drawings import STATE_CLASSES, STATE_NAMES, histogram_rows, line_svg, span, utc
+from share_spark.web.letters_page import errors_in_report, errors_table
 from share_spark.web.pictures import BrokenGroup, GroupPicture, PartitionPicture, Picture, total_lag
-
-REFRESH_MS = 3_000
-"""How often a live page is fetched again."""
 
 _STATE_FIELDS = ("available", "acquired", "acknowledged", "archived")
 """Of PartitionOffsets, in the order of ``STATE_NAMES``."""
@@ -28,68 +22,27 @@ Links = Callable[[str], str]
 """Where the page of a group is."""
 
 
-def group_path(group_id: str) -> str:
-    """On the server."""
-    return f"/groups/{quote(group_id, safe='')}"
-
-
 def overview_page(picture: Picture) -> str:
     """All groups, live."""
-    return _document("Share groups", _head(picture), _overview(picture, group_path), live=True)
+    return document(
+        "Share groups", place_and_time(picture.location, picture.at_ms), _overview(picture, group_path), live=True
+    )
 
 
 def group_page(picture: Picture) -> str:
     """Its only group, live."""
     (group,) = picture.groups
-    body = '<p class="note"><a id="all" href="/">All groups</a></p>' + _section(group, picture.at_ms, 0)
-    return _document(f"Share group {group.group_id}", _head(picture), body, live=True)
-
-
-def fault_page(title: str, text: str) -> str:
-    """In the place of another live page, as long as that cannot be made."""
-    return _document(title, "", f'<p class="fault" role="alert">{escape(text)}</p>', live=True)
+    body = way_back() + _section(group, picture.at_ms, 0, errors_table)
+    head = place_and_time(picture.location, picture.at_ms)
+    return document(f"Share group {group.group_id}", head, body, live=True)
 
 
 def report_page(picture: Picture) -> str:
     """All groups of the picture in one file, with nothing to load and nothing that runs."""
     numbers = {group.group_id: at for at, group in enumerate(picture.groups)}
     overview = _overview(picture, lambda group_id: f"#group-{numbers[group_id]}")
-    sections = "".join(_section(group, picture.at_ms, at) for at, group in enumerate(picture.groups))
-    return _document("Share groups", _head(picture), overview + sections, live=False)
-
-
-def policy(live: bool) -> str:
-    """Content-Security-Policy: our own style and script, and no request but a page for itself."""
-    rules = ["default-src 'none'", f"style-src '{_digest(_asset('page.css'))}'", "img-src data:", "base-uri 'none'"]
-    if live:
-        rules += [f"script-src '{_digest(_asset('page.js'))}'", "connect-src 'self'"]
-    return "; ".join([*rules, "form-action 'none'"])
-
-
-@cache
-def _asset(name: str) -> str:
-    return files("share_spark.web").joinpath(name).read_text(encoding="utf-8")
-
-
-def _digest(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-def _document(title: str, head: str, main: str, *, live: bool) -> str:
-    button = '<button type="button" id="pause" aria-pressed="false">Pause</button>' if live else ""
-    script = f"<script>{_asset('page.js')}</script>" if live else ""
-    refresh = f' data-refresh-ms="{REFRESH_MS}"' if live else ""
-    policy_tag = f'<meta http-equiv="Content-Security-Policy" content="{policy(live)}">'
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">{policy_tag}'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>{escape(title)}</title><style>{_asset('page.css')}</style></head><body{refresh}>"
-        f"<header><h1>Share groups</h1>{button}</header><main>{head}{main}</main>{script}</body></html>\n"
-    )
-
-
-def _head(picture: Picture) -> str:
-    return f'<p class="note">{escape(picture.location)}, as of {utc(picture.at_ms)}</p>'
+    sections = "".join(_section(group, picture.at_ms, at, errors_in_report) for at, group in enumerate(picture.groups))
+    return document("Share groups", place_and_time(picture.location, picture.at_ms), overview + sections, live=False)
 
 
 def _overview(picture: Picture, links: Links) -> str:
@@ -98,35 +51,24 @@ def _overview(picture: Picture, links: Links) -> str:
             '<p class="card">There are no share groups here yet. The first micro-batch of a group makes its state.</p>'
         )
     rows = "".join(_overview_row(group, picture.at_ms, links) for group in picture.groups)
-    names = (("Group", False), ("State", False), ("Lag", True), ("Acquired", True), ("Waiting again", True))
-    heads = "".join(f"<th{_number(is_number)}>{name}</th>" for name, is_number in (*names, ("Last micro-batch", False)))
-    return f'<div class="card"><table class="cards"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+    names = ("Group", "State", "Lag", "Acquired", "Waiting again", "Last micro-batch")
+    head = heads(*names, numbers=("Lag", "Acquired", "Waiting again"))
+    return f'<div class="card"><table class="cards">{head}<tbody>{rows}</tbody></table></div>'
 
 
 def _overview_row(group: GroupPicture | BrokenGroup, now_ms: int, links: Links) -> str:
     link = f'<a id="to-{escape(group.group_id)}" href="{escape(links(group.group_id))}">{escape(group.group_id)}</a>'
     if isinstance(group, BrokenGroup):
-        return (
-            f"<tr>{_cell('Group', link)}{_cell('State', _phase(group))}<td colspan='4'>{escape(group.fault)}</td></tr>"
-        )
+        return f"<tr>{cell('Group', link)}{cell('State', _phase(group))}<td colspan='4'>{escape(group.fault)}</td></tr>"
     cells = (
-        _cell("Group", link),
-        _cell("State", _phase(group)),
-        _cell("Lag", _lag(total_lag(group.offsets)), is_number=True),
-        _cell("Acquired", f"{sum(row.acquired for row in group.offsets):,}", is_number=True),
-        _cell("Waiting again", f"{sum(row.available for row in group.offsets):,}", is_number=True),
-        _cell("Last micro-batch", _ago(group.decided_at_ms, now_ms)),
+        cell("Group", link),
+        cell("State", _phase(group)),
+        cell("Lag", _lag(total_lag(group.offsets)), is_number=True),
+        cell("Acquired", f"{sum(row.acquired for row in group.offsets):,}", is_number=True),
+        cell("Waiting again", f"{sum(row.available for row in group.offsets):,}", is_number=True),
+        cell("Last micro-batch", ago(group.decided_at_ms, now_ms)),
     )
     return f"<tr>{''.join(cells)}</tr>"
-
-
-def _cell(label: str, content: str, *, is_number: bool = False) -> str:
-    """``content`` is HTML. The label is shown where the columns have no heads: on a narrow screen."""
-    return f'<td data-label="{label}"{_number(is_number)}><span>{content}</span></td>'
-
-
-def _number(is_number: bool) -> str:
-    return ' class="number"' if is_number else ""
 
 
 def _phase(group: GroupPicture | BrokenGroup) -> str:
@@ -140,17 +82,17 @@ def _lag(lag: int | None) -> str:
     return "not known" if lag is None else f"{lag:,}"
 
 
-def _ago(at_ms: int, now_ms: int) -> str:
-    return f"{span(max(0, now_ms - at_ms))} ago" if at_ms else "none yet"
+Errors = Callable[[GroupPicture], str]
+"""How the dead letters of a group are shown."""
 
 
-def _section(group: GroupPicture | BrokenGroup, now_ms: int, number: int) -> str:
+def _section(group: GroupPicture | BrokenGroup, now_ms: int, number: int, errors: Errors) -> str:
     title = f'<div class="title"><h2>{escape(group.group_id)}</h2>{_phase(group)}</div>'
     if isinstance(group, BrokenGroup):
         parts = [title, f'<p class="fault" role="alert">{escape(group.fault)}</p>']
     else:
         parts = [title, _facts(group, now_ms), _ends_fault(group), _members(group.members, now_ms), _deliveries(group)]
-        parts.append(_topics(group, now_ms, number))
+        parts += [errors(group), _topics(group, now_ms, number)]
     return f'<section id="group-{number}">{"".join(parts)}</section>'
 
 
@@ -163,7 +105,7 @@ def _facts(group: GroupPicture, now_ms: int) -> str:
         ("Lag", _lag(total_lag(group.offsets)), ""),
         *states,
         ("Share-partitions", f"{len(group.offsets):,}", ""),
-        ("Last micro-batch", f"{_ago(group.decided_at_ms, now_ms)}", "text"),
+        ("Last micro-batch", f"{ago(group.decided_at_ms, now_ms)}", "text"),
     )
     found = "".join(f'<div><dt>{name}</dt><dd class="{kind}">{value}</dd></div>' for name, value, kind in facts)
     return f'<dl class="facts">{found}</dl>'
@@ -180,20 +122,19 @@ def _members(members: Sequence[GroupMember], now_ms: int) -> str:
         return "<h3>Members</h3><p class='note'>None: no engine runs this group.</p>"
     names = ("Member", "Host", "Epoch", "Runs since", "Heartbeat", "Holds")
     rows = "".join(f"<tr>{_member(one, now_ms)}</tr>" for one in members)
-    heads = "".join(f"<th>{name}</th>" for name in names)
-    return f'<h3>Members</h3><table class="cards"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
+    return f'<h3>Members</h3><table class="cards">{heads(*names)}<tbody>{rows}</tbody></table>'
 
 
 def _member(member: GroupMember, now_ms: int) -> str:
     held = sum(member.acquired.values())
     return "".join(
         (
-            _cell("Member", escape(member.member_id)),
-            _cell("Host", f"{escape(member.host)}, process {member.pid}"),
-            _cell("Epoch", str(member.writer_epoch)),
-            _cell("Runs since", f"{utc(member.since_ms)} ({span(max(0, now_ms - member.since_ms))})"),
-            _cell("Heartbeat", f"{span(member.silent_ms)} ago"),
-            _cell("Holds", f"{held:,} records of {_share_partitions(len(member.acquired))}" if held else "nothing"),
+            cell("Member", escape(member.member_id)),
+            cell("Host", f"{escape(member.host)}, process {member.pid}"),
+            cell("Epoch", str(member.writer_epoch)),
+            cell("Runs since", f"{utc(member.since_ms)} ({span(max(0, now_ms - member.since_ms))})"),
+            cell("Heartbeat", f"{span(member.silent_ms)} ago"),
+            cell("Holds", f"{held:,} records of {_share_partitions(len(member.acquired))}" if held else "nothing"),
         )
     )
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from share_spark.admin.letters import Letter
+from share_spark.admin.letters_by_error import LettersByError
 from share_spark.admin.share_group_admin import GroupDetails, GroupMember, GroupPhase, GroupsLook, PartitionOffsets
 from share_spark.model.errors import ShareError
 from share_spark.partition import SharePartition
@@ -29,6 +33,39 @@ class PartitionPicture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorPicture:
+    """Dead letters with the same error; ``letters``: the newest of them, as far as they are shown."""
+
+    error: LettersByError
+    letters: Sequence[Letter] = ()
+
+    @property
+    def error_id(self) -> str:
+        """In addresses: an error may be a long text."""
+        return hashlib.sha256(json.dumps(self.error.key).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LettersPicture:
+    """The dead letters of a group in ``table``; ``more``: errors that are rarer. ``is_cut``: only the newest letters of
+    the table were counted. ``fault``: why there are none, empty if they could be read."""
+
+    table: str
+    errors: Sequence[ErrorPicture] = ()
+    more: int = 0
+    is_cut: bool = False
+    fault: str = ""
+
+
+LettersOf = Callable[[str], LettersPicture | None]
+"""By group; None: it is not known where they are."""
+
+
+def no_letters(_group_id: str) -> None:
+    """LettersOf of nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPicture:
     """A group. ``decided_at_ms``: its last micro-batch, 0 if there was none. ``offsets``: of all share-partitions, by
     topic and partition; ``partitions``: those that are drawn, in the same order. ``delivery_counts``: how many records
@@ -43,6 +80,7 @@ class GroupPicture:
     partitions: Sequence[PartitionPicture]
     delivery_counts: Mapping[int, int]
     ends_fault: str
+    letters: LettersPicture | None = None
 
 
 def total_lag(rows: Iterable[PartitionOffsets]) -> int | None:
@@ -68,19 +106,30 @@ class Picture:
     groups: Sequence[GroupPicture | BrokenGroup]
 
 
-def take_picture(look: GroupsLook, location: str, now_ms: int, chosen: Collection[str] = ()) -> Picture:
+def take_picture(
+    look: GroupsLook, location: str, now_ms: int, chosen: Collection[str] = (), letters: LettersOf = no_letters
+) -> Picture:
     """Of the ``chosen`` groups, or of all. Raises StateError: there is no such group."""
     for group_id in chosen:
         look.reader.require(group_id)
     names = sorted(set(chosen)) or [one.group_id for one in look.list_groups()]
-    return Picture(location=location, at_ms=now_ms, groups=[_group(look, name) for name in names])
+    return Picture(location=location, at_ms=now_ms, groups=[_group(look, name, letters) for name in names])
 
 
-def _group(look: GroupsLook, group_id: str) -> GroupPicture | BrokenGroup:
+def _group(look: GroupsLook, group_id: str, letters: LettersOf) -> GroupPicture | BrokenGroup:
     try:
-        return group_picture(look.details(group_id))
-    except (ShareError, OSError, ValueError) as fault:  # files that are gone, or hold something else
-        return BrokenGroup(group_id=group_id, fault=str(fault).partition("\n")[0] or type(fault).__name__)
+        return replace(group_picture(look.details(group_id)), letters=letters(group_id))
+    except READ_FAULTS as fault:
+        return BrokenGroup(group_id=group_id, fault=fault_line(fault))
+
+
+READ_FAULTS = (ShareError, OSError, ValueError)
+"""What comes of files that are gone, or hold something else."""
+
+
+def fault_line(fault: BaseException) -> str:
+    """In one line."""
+    return str(fault).partition("\n")[0] or type(fault).__name__
 
 
 def group_picture(details: GroupDetails) -> GroupPicture:

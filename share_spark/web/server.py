@@ -9,15 +9,19 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from share_spark.admin.share_group_admin import GroupsLook, ShareGroupAdmin
-from share_spark.model.errors import ConfigError, ShareError, StateError
-from share_spark.web.page import fault_page, group_page, overview_page, policy
-from share_spark.web.pictures import take_picture
+from share_spark.model.errors import ConfigError, StateError
+from share_spark.web.document import fault_page, policy
+from share_spark.web.letter_pictures import LetterTables, chosen
+from share_spark.web.letters_page import letters_page
+from share_spark.web.page import group_page, overview_page
+from share_spark.web.pictures import READ_FAULTS, fault_line, take_picture
 
 _log = logging.getLogger(__name__)
 
@@ -34,41 +38,67 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+Answer = tuple[HTTPStatus, str]
+"""The status and the HTML."""
+
+
 @dataclass(slots=True)
 class PageSource:
     """Pages by path. ``clock``: milliseconds since the epoch. Used by many threads, one after the other."""
 
     admin: ShareGroupAdmin
     clock: Callable[[], int]
+    letters: LetterTables = field(default_factory=LetterTables)
     _look: GroupsLook | None = None
     _looked_at_ms: int = 0
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
-    def page(self, path: str) -> tuple[HTTPStatus, str]:
-        """The status and the HTML."""
+    def page(self, path: str) -> Answer:
+        """``path``: as it was asked for, without the query."""
         try:
             with self._turn:
-                if path == "/":
-                    return HTTPStatus.OK, overview_page(take_picture(self._now(), self.admin.location, self.clock()))
-                if path.startswith("/groups/"):
-                    return self._group(unquote(path.removeprefix("/groups/")))
-        except (ShareError, OSError, ValueError) as fault:  # files that are gone, or hold something else
-            return HTTPStatus.SERVICE_UNAVAILABLE, fault_page("Not readable", str(fault).partition("\n")[0])
-        return HTTPStatus.NOT_FOUND, fault_page("No such page", "There is no such page.")
+                match [unquote(part) for part in path.split("/")]:
+                    case ["", ""]:
+                        picture = take_picture(self._now(), self.admin.location, self.clock())
+                        return HTTPStatus.OK, overview_page(picture)
+                    case ["", "groups", group_id]:
+                        return self._of_group(group_id, self._group)
+                    case ["", "groups", group_id, "letters", error_id]:
+                        return self._of_group(group_id, partial(self._error, error_id=error_id))
+        except READ_FAULTS as fault:
+            return HTTPStatus.SERVICE_UNAVAILABLE, fault_page("Not readable", fault_line(fault))
+        return _missing("page", "There is no such page.")
 
-    def _group(self, group_id: str) -> tuple[HTTPStatus, str]:
+    def _of_group(self, group_id: str, answer: Callable[[GroupsLook, str], Answer]) -> Answer:
         look = self._now()
         try:
             look.reader.require(group_id)
         except StateError as fault:
-            return HTTPStatus.NOT_FOUND, fault_page("No such group", str(fault))
-        return HTTPStatus.OK, group_page(take_picture(look, self.admin.location, self.clock(), [group_id]))
+            return _missing("group", str(fault))
+        return answer(look, group_id)
+
+    def _group(self, look: GroupsLook, group_id: str) -> Answer:
+        letters = partial(self.letters.errors, look)
+        picture = take_picture(look, self.admin.location, self.clock(), [group_id], letters)
+        return HTTPStatus.OK, group_page(picture)
+
+    def _error(self, look: GroupsLook, group_id: str, error_id: str) -> Answer:
+        found = self.letters.errors(look, group_id)
+        error = None if found is None else chosen(found.errors, error_id)
+        if found is None or error is None:
+            return _missing("error", f"There are no dead letters of group {group_id!r} with this error any more.")
+        shown = self.letters.of_error(found.table, error)
+        return HTTPStatus.OK, letters_page(self.admin.location, self.clock(), found, shown)
 
     def _now(self) -> GroupsLook:
         now_ms = self.clock()
         if self._look is None or now_ms - self._looked_at_ms >= _LOOK_MS:
             self._look, self._looked_at_ms = self.admin.look(), now_ms
         return self._look
+
+
+def _missing(what: str, text: str) -> Answer:
+    return HTTPStatus.NOT_FOUND, fault_page(f"No such {what}", text)
 
 
 class PageServer(ThreadingHTTPServer):

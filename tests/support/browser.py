@@ -74,6 +74,8 @@ class Tab:
         text, _, self._read = self._read.partition(b"\0")
         message: dict[str, Any] = json.loads(text)
         params = message.get("params", {})
+        if message.get("sessionId") != self._session:
+            return message  # of another tab, which may be open still
         if message.get("method") == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
         elif message.get("method") == "Log.entryAdded":

@@ -20,6 +20,7 @@ class MadeUpGroups:
     groups: dict[str, GroupDetails | ShareError] = field(default_factory=dict)
     location: str = "/lake/queues"
     fault: Exception | None = None
+    letters: str | None = None
     looks: int = 0
     now_ms: int = NOW_MS
 
@@ -39,6 +40,9 @@ class MadeUpGroups:
 
     def list_groups(self) -> list[GroupListing]:
         return [GroupListing(group_id=name, phase=None) for name in sorted(self.groups)]
+
+    def letter_table(self, _group_id: str) -> str | None:
+        return self.letters
 
     def details(self, group_id: str) -> GroupDetails:
         found = self.groups[group_id]

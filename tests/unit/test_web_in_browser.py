@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from share_spark.model.errors import StateError
-from share_spark.web import page
+from share_spark.web import document, page
 from share_spark.web.pictures import BrokenGroup, GroupPicture, Picture, group_picture
 from tests.support.browser import Tab, find_browser, opened_browser
 from tests.support.group_details import NOW_MS, details, run, scattered, state
+from tests.support.letter_tables import add_letters, make_letters, row
 from tests.support.web_pages import MadeUpGroups, served
 
 pytestmark = pytest.mark.skipif(
@@ -86,7 +87,7 @@ def test_every_slice_says_on_hover_what_it_is(tabs: Callable[[], Tab], tmp_path:
 
 @pytest.fixture
 def live(monkeypatch: pytest.MonkeyPatch) -> MadeUpGroups:
-    monkeypatch.setattr(page, "REFRESH_MS", 50)
+    monkeypatch.setattr(document, "REFRESH_MS", 50)
     return MadeUpGroups({"billing": details({"orders": [state(0, 0, [run("Q", 0, 9)])]})})
 
 
@@ -127,3 +128,24 @@ def test_a_live_page_shows_faults_and_recovers_and_pauses(tabs: Callable[[], Tab
         tab.value("document.getElementById('pause').click()")
         tab.wait_for("!document.body.classList.contains('stale')")
     tab.wait_for("document.body.classList.contains('stale')")
+
+
+def test_from_a_group_to_the_letters_of_an_error(tabs: Callable[[], Tab], live: MadeUpGroups, tmp_path: Path) -> None:
+    live.letters = make_letters(tmp_path / "dead", [row(0, value=b"<b>" + b"x" * 9_000), row(1, error=LONG)])
+    tab = tabs()
+    with served(live) as server:
+        tab.window(390)
+        tab.open(f"{server.url}groups/billing")
+        tab.value("document.querySelector('table.errors a').focus()")
+        tab.press("Enter")
+        tab.wait_for("location.pathname.includes('/letters/') && document.querySelector('details.letter pre')")
+        assert tab.value("document.documentElement.scrollWidth") <= 390
+        fold = "document.querySelector('details.letter summary')"
+        tab.value(f"{fold}.focus()")
+        tab.press("Enter")
+        add_letters(tmp_path / "dead", [row(2, error=tab.value("document.querySelector('.title + pre').textContent"))])
+        tab.wait_for("document.querySelectorAll('details.letter').length === 2")
+        assert tab.value("document.querySelectorAll('details.letter')[1].open") is False, "what was folded stays so"
+        assert tab.value("document.activeElement.textContent.startsWith('orders, partition 0, offset 0')")
+        assert tab.value("document.querySelector('b')") is None, "a value is no markup"
+        assert tab.complaints == []

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 
 import pytest
 
+from share_spark.web.document import fault_page, group_path, policy
 from share_spark.web.drawings import line_svg, slice_title, span
 from share_spark.web.offset_line import offset_line
-from share_spark.web.page import fault_page, group_page, group_path, overview_page, policy, report_page
+from share_spark.web.page import group_page, overview_page, report_page
 from share_spark.web.pictures import (
     MOST_PARTITIONS,
     BrokenGroup,
@@ -20,11 +20,11 @@ from share_spark.web.pictures import (
     total_lag,
 )
 from tests.support.group_details import MEMBER, NOW_MS, details, run, scattered, state
+from tests.support.page_elements import Elements
 from tests.support.web_pages import MadeUpGroups
 
 NASTY = '<script>alert("x")</script>\'&'
 BROKEN = BrokenGroup(group_id="audit", fault="the state log of group 'audit' is damaged")
-VOID = {"meta", "link", "rect", "path"}
 
 
 def picture(*groups: GroupPicture | BrokenGroup) -> Picture:
@@ -34,41 +34,6 @@ def picture(*groups: GroupPicture | BrokenGroup) -> Picture:
 def billing() -> GroupPicture:
     runs = [run("Q", 100, 499), run("V", 500, 519, 3), run("D", 520, 899), run("X", 900, 902, 5)]
     return group_picture(details({"orders": [state(0, 100, runs), state(1, -1, []), state(2, 55, [])]}))
-
-
-class Elements(HTMLParser):
-    """Tags are closed in order; all text is kept, and all that could load something."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.texts: list[str] = []
-        self.loads: list[str] = []
-        self.ids: list[str] = []
-        self.feed(page)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in VOID:
-            self.open.append(tag)
-        found = dict(attrs)
-        self.ids += [found["id"] or ""] if "id" in found else []
-        self.loads += [value or "" for name, value in attrs if name in ("src", "srcset", "data", "action")]
-        self.loads += [found["href"] or ""] if tag == "link" else []
-        assert "style" not in found, "the policy forbids it"
-        assert not any(name.startswith("on") for name in found)
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in VOID:
-            assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] not in ("style", "script"):
-            self.texts.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(self.texts)
 
 
 @pytest.mark.parametrize(

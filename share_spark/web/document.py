@@ -1,0 +1,89 @@
+"""What every page has: its head, its policy, the cells of its tables; and where pages are. Pure."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Collection
+from functools import cache
+from html import escape
+from importlib.resources import files
+from urllib.parse import quote
+
+from share_spark.web.drawings import span, utc
+
+REFRESH_MS = 3_000
+"""How often a live page is fetched again."""
+
+
+def group_path(group_id: str) -> str:
+    """Where the page of a group is, on the server."""
+    return f"/groups/{quote(group_id, safe='')}"
+
+
+def way_back(group_id: str | None = None) -> str:
+    """Links to the pages above this one: all groups, and a group."""
+    group = "" if group_id is None else f' › <a id="group" href="{group_path(group_id)}">{escape(group_id)}</a>'
+    return f'<p class="note"><a id="all" href="/">All groups</a>{group}</p>'
+
+
+def place_and_time(location: str, at_ms: int) -> str:
+    """Which state is shown, as of when."""
+    return f'<p class="note">{escape(location)}, as of {utc(at_ms)}</p>'
+
+
+def fault_page(title: str, text: str) -> str:
+    """In the place of another live page, as long as that cannot be made."""
+    return document(title, "", f'<p class="fault" role="alert">{escape(text)}</p>', live=True)
+
+
+def policy(live: bool) -> str:
+    """Content-Security-Policy: our own style and script, and no request but a page for itself."""
+    rules = ["default-src 'none'", f"style-src '{_digest(_asset('page.css'))}'", "img-src data:", "base-uri 'none'"]
+    if live:
+        rules += [f"script-src '{_digest(_asset('page.js'))}'", "connect-src 'self'"]
+    return "; ".join([*rules, "form-action 'none'"])
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("share_spark.web").joinpath(name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def document(title: str, head: str, main: str, *, live: bool) -> str:
+    """A page; ``head`` and ``main`` are HTML. Live: it is fetched again and again by its script."""
+    button = '<button type="button" id="pause" aria-pressed="false">Pause</button>' if live else ""
+    script = f"<script>{_asset('page.js')}</script>" if live else ""
+    refresh = f' data-refresh-ms="{REFRESH_MS}"' if live else ""
+    policy_tag = f'<meta http-equiv="Content-Security-Policy" content="{policy(live)}">'
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">{policy_tag}'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<title>{escape(title)}</title><style>{_asset('page.css')}</style></head><body{refresh}>"
+        f"<header><h1>Share groups</h1>{button}</header><main>{head}{main}</main>{script}</body></html>\n"
+    )
+
+
+def cell(label: str, content: str, *, is_number: bool = False) -> str:
+    """``content`` is HTML. The label is shown where the columns have no heads: on a narrow screen."""
+    return f'<td data-label="{label}"{number_class(is_number)}><span>{content}</span></td>'
+
+
+def heads(*names: str, numbers: Collection[str] = ()) -> str:
+    """The head of a table; those of ``names`` that are in ``numbers`` stand to the right."""
+    found = "".join(f"<th{number_class(name in numbers)}>{name}</th>" for name in names)
+    return f"<thead><tr>{found}</tr></thead>"
+
+
+def number_class(is_number: bool) -> str:
+    """An attribute, or nothing."""
+    return ' class="number"' if is_number else ""
+
+
+def ago(at_ms: int, now_ms: int) -> str:
+    """``at_ms`` 0: never."""
+    return f"{span(max(0, now_ms - at_ms))} ago" if at_ms else "none yet"

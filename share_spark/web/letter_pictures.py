@@ -1,0 +1,65 @@
+"""Dead letters of groups as values, read again and again from their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from share_spark.admin.letters_by_error import LettersByError
+from share_spark.admin.recent_letters import RecentLetters
+from share_spark.admin.share_group_admin import GroupsLook
+from share_spark.web.pictures import READ_FAULTS, ErrorPicture, LettersPicture, fault_line
+
+MOST_ERRORS = 100
+"""Of a group that are shown: those with most letters."""
+
+MOST_LETTERS, IN_REPORT = 50, 3
+"""Letters of an error that are shown, the newest; and in a report that has many errors."""
+
+_WITH_LETTERS = 20
+"""Errors of a group in a report that are shown with letters."""
+
+
+@dataclass(slots=True)
+class LetterTables:
+    """``table``: of all groups; None: the one that the group's engine names."""
+
+    table: str | None = None
+    _recent: dict[str, RecentLetters] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Can ``table`` be read, if there is one? Raises as ``RecentLetters``."""
+        if self.table is not None:
+            self._letters_in(self.table).check()
+
+    def errors(self, look: GroupsLook, group_id: str) -> LettersPicture | None:
+        """Without letters; None where no table is known."""
+        table = self.table or look.reader.letter_table(group_id)
+        if table is None:
+            return None
+        try:
+            found = self._letters_in(table).by_error(group_id)
+        except READ_FAULTS as fault:
+            return LettersPicture(table=table, fault=fault_line(fault))
+        shown = [ErrorPicture(error=error) for error in found.errors[:MOST_ERRORS]]
+        return LettersPicture(table=table, errors=shown, more=len(found.errors) - len(shown), is_cut=found.is_cut)
+
+    def in_report(self, look: GroupsLook, group_id: str) -> LettersPicture | None:
+        """The most frequent errors with some letters each."""
+        found = self.errors(look, group_id)
+        if found is None:
+            return None
+        with_letters = [self.of_error(found.table, one.error, IN_REPORT) for one in found.errors[:_WITH_LETTERS]]
+        return replace(found, errors=[*with_letters, *found.errors[_WITH_LETTERS:]])
+
+    def of_error(self, table: str, error: LettersByError, most: int = MOST_LETTERS) -> ErrorPicture:
+        """Raises as ``RecentLetters``."""
+        return ErrorPicture(error=error, letters=self._letters_in(table).letters(error, most))
+
+    def _letters_in(self, table: str) -> RecentLetters:
+        return self._recent.setdefault(table, RecentLetters(table))
+
+
+def chosen(errors: Sequence[ErrorPicture], error_id: str) -> LettersByError | None:
+    """The error of this id, if it is still there."""
+    return next((one.error for one in errors if one.error_id == error_id), None)
