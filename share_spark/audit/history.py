@@ -7,8 +7,7 @@ are closed, and the rows of the others do not say why a record changed. Stale ap
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Window
@@ -19,12 +18,14 @@ from share_spark.audit.record_events import (
     FINISHED,
     GONE,
     Ended,
+    Extent,
     Life,
     RecordEvent,
+    RecordHistory,
     RecordRow,
     RecordState,
     Written,
-    events_of,
+    history_of,
     settled_state,
 )
 from share_spark.delta.location import Location
@@ -42,22 +43,6 @@ EVENT_COLUMNS = (
     "event string, delivery_count int, member_id string, lock_deadline timestamp, note string, batch_id bigint, "
     "writer_epoch bigint, run_id string, written_at timestamp"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordHistory:
-    """``events`` of one record, in order. ``since_us``: when the oldest row of its share-partition that is kept was
-    written, microseconds since the epoch; ``whole``: it is the group's first. ``finished``: the record lies below the
-    start offset, whether or not the log says more of it."""
-
-    group_id: str
-    topic: str
-    partition: int
-    offset: int
-    events: tuple[RecordEvent, ...]
-    since_us: int
-    whole: bool
-    finished: bool
 
 
 def record_history(
@@ -118,22 +103,7 @@ def collect_record_history(
     late = set(late_appends_at(spark, location, version, group_id).get(group_id, ()))
     own = log.where((F.col("topic") == topic) & (F.col("partition") == partition))
     rows = [row for row in _rows_about(own, offset) if row.written.stamp not in late]
-    return RecordHistory(
-        group_id=group_id,
-        topic=topic,
-        partition=partition,
-        offset=offset,
-        events=tuple(events_of(rows)),
-        since_us=extent.since_us,
-        whole=extent.first_segment == 0,
-        finished=_is_finished(rows),
-    )
-
-
-def _is_finished(rows: Sequence[RecordRow]) -> bool:
-    """As of the last row that says where the record lies."""
-    places = (row.state.name for row in reversed(rows) if row.state is not None)
-    return next((place == FINISHED for place in places if place in (FINISHED, GONE)), False)
+    return history_of(rows, extent, group_id=group_id, topic=topic, partition=partition, offset=offset)
 
 
 def _version(spark: SparkSession, location: Location) -> int:
@@ -141,8 +111,8 @@ def _version(spark: SparkSession, location: Location) -> int:
     return CommitListing.of(spark, log_table(location).directory(spark)).latest_version()
 
 
-def _extent(log: DataFrame, location: Location, group_id: str, topic: str, partition: int) -> Any:
-    """``since_us`` of the share-partition and ``first_segment`` of the group. Raises ConfigError."""
+def _extent(log: DataFrame, location: Location, group_id: str, topic: str, partition: int) -> Extent:
+    """Raises ConfigError."""
     is_topic = F.col("topic") == topic
     is_own = is_topic & (F.col("partition") == partition)
     (found,) = log.agg(
@@ -150,13 +120,9 @@ def _extent(log: DataFrame, location: Location, group_id: str, topic: str, parti
         F.max(is_topic).alias("topic"),
         F.unix_micros(F.min(F.when(is_own, F.col("written_at")))).alias("since_us"),
     ).collect()
-    if found.first_segment is None:
-        raise ConfigError(f"unknown group {group_id!r}: it has no share-group state at {location}")
-    if not found.topic:
-        raise ConfigError(f"unknown topic {topic!r}: group {group_id!r} has no state of it at {location}")
-    if found.since_us is None:
-        raise ConfigError(f"unknown partition {partition} of {topic!r}: group {group_id!r} has no state of it")
-    return found
+    extent = Extent(found.first_segment, bool(found.topic), found.since_us)
+    extent.check(str(location), group_id, topic, partition)
+    return extent
 
 
 def _rows_about(log: DataFrame, offset: int) -> Iterator[RecordRow]:

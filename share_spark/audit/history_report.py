@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from share_spark.audit.history import RecordHistory
-from share_spark.audit.record_events import RecordEvent
+from share_spark.audit.record_events import RecordEvent, RecordHistory
 
 _HEADER = ("written at", "event", "count", "member", "locked until", "batch", "epoch", "note")
 
@@ -16,8 +15,8 @@ def history_lines(found: RecordHistory) -> list[str]:
     title = f"group {found.group_id}: {found.topic}, partition {found.partition}, offset {found.offset}"
     rows = [_HEADER, *map(_cells, found.events)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = [_line(row, widths) for row in rows] if found.events else [f"  {_nothing(found)}"]
-    return [title, "", *table, "", _reach(found)]
+    table = [_line(row, widths) for row in rows] if found.events else [f"  {nothing_known(found)}"]
+    return [title, "", *table, "", how_far_back(found)]
 
 
 def _cells(event: RecordEvent) -> tuple[str, ...]:
@@ -38,7 +37,8 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return ("  " + "  ".join(map(str.ljust, cells, widths))).rstrip()
 
 
-def _nothing(found: RecordHistory) -> str:
+def nothing_known(found: RecordHistory) -> str:
+    """Of a record without events."""
     if not found.finished:
         return "nothing known: it was not acquired yet"
     if found.whole:
@@ -46,8 +46,11 @@ def _nothing(found: RecordHistory) -> str:
     return "nothing known: it lies below the start offset since before the log begins, or was never acquired"
 
 
-def _reach(found: RecordHistory) -> str:
+def how_far_back(found: RecordHistory) -> str:
+    """The log that was read."""
     since = f"the log of this share-partition goes back to {iso_time(found.since_us)}"
+    if found.is_cut:
+        return f"{since}, as far as it was read: `share-spark history` reads older segments"
     return f"{since}, its beginning" if found.whole else f"{since}; older segments are gone (history.retention)"
 
 

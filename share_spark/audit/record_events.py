@@ -11,8 +11,10 @@ truncated: the record is gone, and what is acquired at its offset later is anoth
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from share_spark.model.errors import ConfigError
 from share_spark.model.ids import BatchStamp
 from share_spark.model.records import DeliveryState
 
@@ -94,6 +96,67 @@ class RecordEvent(NamedTuple):
     lock_deadline_ms: int | None
     note: str | None
     written: Written
+
+
+class Extent(NamedTuple):
+    """What is kept of a group's log. ``first_segment``: the group's lowest, None if it has no row. ``has_topic``: some
+    row is of the topic. ``since_us``: when the oldest row of the share-partition was written (microseconds since the
+    epoch), None if it has none. ``is_cut``: there are older segments, which were not read."""
+
+    first_segment: int | None
+    has_topic: bool
+    since_us: int | None
+    is_cut: bool = False
+
+    def check(self, location: str, group_id: str, topic: str, partition: int) -> None:
+        """Is there a log of this share-partition? Raises ConfigError."""
+        if self.first_segment is None:
+            raise ConfigError(f"unknown group {group_id!r}: it has no share-group state at {location}")
+        if not self.has_topic:
+            raise ConfigError(f"unknown topic {topic!r}: group {group_id!r} has no state of it at {location}")
+        if self.since_us is None:
+            raise ConfigError(f"unknown partition {partition} of {topic!r}: group {group_id!r} has no state of it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordHistory:
+    """``events`` of one record, in order. ``since_us``: when the oldest row of its share-partition that was read was
+    written, microseconds since the epoch; ``whole``: it is the group's first; ``is_cut``: there are older ones in the
+    log. ``finished``: the record lies below the start offset, whether or not the log says more of it."""
+
+    group_id: str
+    topic: str
+    partition: int
+    offset: int
+    events: tuple[RecordEvent, ...]
+    since_us: int
+    whole: bool
+    finished: bool
+    is_cut: bool = False
+
+
+def history_of(
+    rows: Sequence[RecordRow], extent: Extent, *, group_id: str, topic: str, partition: int, offset: int
+) -> RecordHistory:
+    """``rows``: those of the record that count, ascending; ``extent``: checked."""
+    assert extent.since_us is not None, "checked"
+    return RecordHistory(
+        group_id=group_id,
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        events=tuple(events_of(rows)),
+        since_us=extent.since_us,
+        whole=extent.first_segment == 0,
+        finished=_is_finished(rows),
+        is_cut=extent.is_cut,
+    )
+
+
+def _is_finished(rows: Sequence[RecordRow]) -> bool:
+    """As of the last row that says where the record lies."""
+    places = (row.state.name for row in reversed(rows) if row.state is not None)
+    return next((place == FINISHED for place in places if place in (FINISHED, GONE)), False)
 
 
 def settled_state(delivery_state: int, delivery_count: int) -> RecordState:

@@ -30,7 +30,7 @@ def rows_that_count(log: TableLog, valid: CommitNote) -> pa.Table:
         raise UnknownTableError("the segment is large")
     if not all(file.is_whole for file in files.values()):
         raise UnknownTableError("rows of its files are deleted")
-    rows = pa.concat_tables([LOG_SCHEMA.empty_table(), *_tables(log, files, LOG_SCHEMA)])
+    rows = pa.concat_tables([LOG_SCHEMA.empty_table(), *tables_of(log, files, LOG_SCHEMA)])
     counts = (pc.field("writer_epoch") == valid.writer_epoch) & (pc.field("batch_id") <= valid.batch_id)
     return rows.filter(counts & (pc.field("kind") != CLAIM)).sort_by("batch_id")
 
@@ -42,7 +42,7 @@ def stamp_rows(log: TableLog, group_id: str) -> pa.Table:
     parts = [columns.append(pa.field("segment", pa.int32())).empty_table()]
     for path, file in _files(log).items():
         if file.values["group_id"] == group_id:
-            (found,) = _tables(log, [path], columns)
+            (found,) = tables_of(log, [path], columns)
             segment = pa.array([int(file.values["segment"])] * found.num_rows, pa.int32())
             parts.append(found.append_column("segment", segment))
     return pa.concat_tables(parts)
@@ -54,7 +54,8 @@ def _files(log: TableLog) -> Mapping[str, ActiveFile]:
     return log.active
 
 
-def _tables(log: TableLog, paths: Iterable[str], columns: pa.Schema) -> Iterator[pa.Table]:
+def tables_of(log: TableLog, paths: Iterable[str], columns: pa.Schema) -> Iterator[pa.Table]:
+    """The rows of files, file by file. Raises UnknownTableError: they have more ranges than should be read here."""
     ranges = 0
     for path in paths:
         file = log.data_file(path)

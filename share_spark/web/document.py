@@ -38,11 +38,11 @@ def fault_page(title: str, text: str) -> str:
 
 
 def policy(live: bool) -> str:
-    """Content-Security-Policy: our own style and script, and no request but a page for itself."""
+    """Content-Security-Policy: our own style and script, and no request but for pages of the same server."""
     rules = ["default-src 'none'", f"style-src '{_digest(_asset('page.css'))}'", "img-src data:", "base-uri 'none'"]
     if live:
         rules += [f"script-src '{_digest(_asset('page.js'))}'", "connect-src 'self'"]
-    return "; ".join([*rules, "form-action 'none'"])
+    return "; ".join([*rules, f"form-action '{'self' if live else 'none'}'"])
 
 
 @cache

@@ -42,6 +42,7 @@ def line_svg(line: OffsetLine, label: str, now_ms: int) -> str:
     slices = "".join(_slice(one, line, now_ms) for one in line.slices)
     return (
         f'<svg class="line" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" '
+        f'data-start="{line.start_offset}" data-size="{line.size}" '
         f'aria-label="{escape(label)}"><rect class="none" width="{_WIDTH}" height="{_HEIGHT}"/>{slices}</svg>'
     )
 

@@ -9,10 +9,12 @@ from html import escape
 
 from share_spark.admin.letter_facts import letter_facts, letter_time
 from share_spark.admin.letters import Letter, microseconds
+from share_spark.admin.letters_by_error import LettersByError
 from share_spark.admin.payload_text import one_line, payload_text, printable
 from share_spark.web.document import cell, document, group_path, heads, place_and_time, way_back
 from share_spark.web.drawings import times, utc
 from share_spark.web.pictures import ErrorPicture, GroupPicture, LettersPicture
+from share_spark.web.record_page import RecordPlace, record_path
 
 _MOST_SHOWN, _LONGEST_HEADER, _LONGEST_ERROR, _LONGEST_TITLE = 4_000, 400, 4_000, 160
 """Characters."""
@@ -23,12 +25,12 @@ _OPEN_LETTERS = 3
 
 def errors_table(group: GroupPicture) -> str:
     """Live: each error is a link to its letters."""
-    return _part(group, "".join(_row(one, _link(group.group_id, one)) for one in _errors(group)))
+    return _part(group, "".join(_row(one, _link(group.group_id, one), _example_link(one)) for one in _errors(group)))
 
 
 def errors_in_report(group: GroupPicture) -> str:
     """With the letters below, as far as they are in the picture."""
-    rows = "".join(_row(one, escape(_title(one))) for one in _errors(group))
+    rows = "".join(_row(one, escape(_title(one)), escape(_example(one))) for one in _errors(group))
     letters = "".join(_of_error(one) for one in _errors(group) if one.letters)
     return _part(group, rows) + letters
 
@@ -44,7 +46,7 @@ def letters_page(location: str, at_ms: int, letters: LettersPicture, one: ErrorP
     parts = [
         way_back(error.group_id),
         f'<section><div class="title"><h2>{escape(one_line(error.reason, _LONGEST_TITLE))}</h2></div>{more}',
-        f'<p class="note">{escape(counts)}</p>{_cut_note(letters)}{_letters(one)}</section>',
+        f'<p class="note">{escape(counts)}</p>{_cut_note(letters)}{_letters(one, live=True)}</section>',
     ]
     return document(f"Dead letters of {error.group_id}", place_and_time(location, at_ms), "".join(parts), live=True)
 
@@ -73,18 +75,29 @@ def _cut_note(found: LettersPicture) -> str:
     return '<p class="note">The table is large: only its newest letters are counted here.</p>'
 
 
-def _row(one: ErrorPicture, title: str) -> str:
+def _row(one: ErrorPicture, title: str, example: str) -> str:
     error = one.error
-    example = printable(f"{error.topic}:{error.partition}:{error.offset}")
     cells = (
         cell("Error", title),
         cell("Letters", f"{error.count:,}", is_number=True),
         cell("Redriven", f"{error.redriven:,}", is_number=True),
         cell("First seen", _to_the_second(error.first_seen)),
         cell("Last seen", _to_the_second(error.last_seen)),
-        cell("Example", escape(example)),
+        cell("Example", example),
     )
     return f"<tr>{''.join(cells)}</tr>"
+
+
+def _example(one: ErrorPicture) -> str:
+    return printable(f"{one.error.topic}:{one.error.partition}:{one.error.offset}")
+
+
+def _example_link(one: ErrorPicture) -> str:
+    return f'<a id="example-{one.error_id}" href="{escape(_record_path(one.error))}">{escape(_example(one))}</a>'
+
+
+def _record_path(found: Letter | LettersByError) -> str:
+    return record_path(found.group_id, RecordPlace(found.topic, str(found.partition), str(found.offset)))
 
 
 def _to_the_second(moment: datetime) -> str:
@@ -106,13 +119,20 @@ def _of_error(one: ErrorPicture) -> str:
     note = f'<p class="note">{left:,} older ones are not in this report.</p>' if left > 0 else ""
     return (
         f'<details id="letters-{one.error_id}"><summary>{escape(_title(one))} '
-        f'<span class="note">{one.error.count:,}</span></summary>{_letters(one, folded=True)}{note}</details>'
+        f'<span class="note">{one.error.count:,}</span></summary>{_letters(one)}{note}</details>'
     )
 
 
-def _letters(one: ErrorPicture, *, folded: bool = False) -> str:
-    is_open = " open" * (not folded and len(one.letters) <= _OPEN_LETTERS)
-    return "".join(_letter(letter, _anchor(one, letter), is_open) for letter in one.letters)
+def _letters(one: ErrorPicture, *, live: bool = False) -> str:
+    is_open = live and len(one.letters) <= _OPEN_LETTERS
+    return "".join(
+        _letter(letter, _anchor(one, letter), _life_link(letter) if live else "", is_open=is_open)
+        for letter in one.letters
+    )
+
+
+def _life_link(letter: Letter) -> str:
+    return f'<p><a href="{escape(_record_path(letter))}">Its life in the group</a></p>'
 
 
 def _anchor(one: ErrorPicture, letter: Letter) -> str:
@@ -121,7 +141,7 @@ def _anchor(one: ErrorPicture, letter: Letter) -> str:
     return escape("-".join(map(str, ("letter", one.error_id, *place))))
 
 
-def _letter(letter: Letter, anchor: str, is_open: str) -> str:
+def _letter(letter: Letter, anchor: str, link: str, *, is_open: bool) -> str:
     place = printable(f"{letter.topic}, partition {letter.partition}, offset {letter.offset}")
     about = f"archived {letter_time(letter.archived_at)}, delivered {times(letter.delivery_count)}"
     facts = "".join(
@@ -130,9 +150,9 @@ def _letter(letter: Letter, anchor: str, is_open: str) -> str:
     headers = "".join(_header(name, value) for name, value in letter.headers)
     table = f'<h3>Headers</h3><table class="pairs"><tbody>{headers}</tbody></table>' if headers else ""
     return (
-        f'<details class="letter" id="{anchor}"{is_open}><summary id="{anchor}-fold">{escape(place)} '
+        f'<details class="letter" id="{anchor}"{" open" * is_open}><summary id="{anchor}-fold">{escape(place)} '
         f'<span class="note">{about}</span></summary><table class="pairs"><tbody>{facts}</tbody></table>{table}'
-        f"{''.join(_payloads(letter))}</details>"
+        f"{''.join(_payloads(letter))}{link}</details>"
     )
 
 

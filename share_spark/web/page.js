@@ -1,10 +1,24 @@
-// Fetches the page again and puts its new content in the place of the old; focus, open topics and place stay.
+// Fetches the page again and puts its new content in the place of the old; focus, open topics and place stay, and so
+// does a form that somebody may be filling in. A click into the line of a share-partition asks for the record there.
 (() => {
   const button = document.getElementById("pause");
   const everyMs = Number(document.body.dataset.refreshMs);
   let paused = false;
 
   const openIds = () => [...document.querySelectorAll("details[open]")].map((one) => one.id);
+
+  function putInPlace(old, next) {
+    const kept = new Map();
+    for (const one of [...old.children]) {
+      if (one.dataset.keep && next.querySelector(`#${one.id}`)) kept.set(one.id, one);
+      else one.remove();
+    }
+    let before = old.firstElementChild;
+    for (const one of [...next.children]) {
+      if (kept.has(one.id)) before = kept.get(one.id).nextElementSibling;
+      else old.insertBefore(one, before);
+    }
+  }
 
   function show(text) {
     const next = new DOMParser().parseFromString(text, "text/html").querySelector("main");
@@ -14,7 +28,7 @@
     const open = new Set(openIds());
     const focused = document.activeElement && document.activeElement.id;
     for (const one of next.querySelectorAll("details")) if (known.has(one.id)) one.open = open.has(one.id);
-    old.replaceWith(next);
+    putInPlace(old, next);
     const again = focused && document.getElementById(focused);
     if (again) again.focus({ preventScroll: true });
   }
@@ -37,6 +51,17 @@
     button.setAttribute("aria-pressed", String(paused));
     button.textContent = paused ? "Resume" : "Pause";
     refresh();
+  });
+  document.addEventListener("click", (event) => {
+    const line = event.target.closest("svg.line");
+    const form = document.getElementById("record");
+    if (!line || !form) return;
+    const box = line.getBoundingClientRect();
+    const part = Math.min(0.999999, Math.max(0, (event.clientX - box.left) / box.width));
+    form.elements.topic.value = line.closest("details").dataset.topic;
+    form.elements.partition.value = line.closest("li").dataset.partition;
+    form.elements.offset.value = String(BigInt(line.dataset.start) + BigInt(Math.floor(part * line.dataset.size)));
+    form.requestSubmit();
   });
   // A page that takes long is fetched less often.
   async function again() {

@@ -11,6 +11,7 @@ from share_spark.web.document import ago, cell, document, group_path, heads, pla
 from share_spark.web.drawings import STATE_CLASSES, STATE_NAMES, histogram_rows, line_svg, span, utc
 from share_spark.web.letters_page import errors_in_report, errors_table
 from share_spark.web.pictures import BrokenGroup, GroupPicture, PartitionPicture, Picture, total_lag
+from share_spark.web.record_page import record_form
 
 _STATE_FIELDS = ("available", "acquired", "acknowledged", "archived")
 """Of PartitionOffsets, in the order of ``STATE_NAMES``."""
@@ -32,9 +33,16 @@ def overview_page(picture: Picture) -> str:
 def group_page(picture: Picture) -> str:
     """Its only group, live."""
     (group,) = picture.groups
-    body = way_back() + _section(group, picture.at_ms, 0, errors_table)
+    body = way_back() + _section(group, picture.at_ms, 0, errors_table) + _record_form(group)
     head = place_and_time(picture.location, picture.at_ms)
     return document(f"Share group {group.group_id}", head, body, live=True)
+
+
+def _record_form(group: GroupPicture | BrokenGroup) -> str:
+    if isinstance(group, BrokenGroup) or not group.offsets:
+        return ""
+    hint = '<p class="note">A click into the line of a window asks for the record at that place.</p>'
+    return record_form(group.group_id, {row.topic for row in group.offsets}, hint=hint)
 
 
 def report_page(picture: Picture) -> str:
@@ -170,7 +178,7 @@ def _topic(topic: str, partitions: Sequence[PartitionPicture], now_ms: int, anch
     many = f"{_share_partitions(len(partitions))}, lag {lag}"
     items = "".join(_partition(one, now_ms) for one in partitions)
     return (
-        f'<details id="{anchor}"{" open" * (len(partitions) <= _OPEN_PARTITIONS)}>'
+        f'<details id="{anchor}" data-topic="{escape(topic)}"{" open" * (len(partitions) <= _OPEN_PARTITIONS)}>'
         f'<summary id="{anchor}-fold">{escape(topic)} <span class="note">{many}</span></summary>'
         f'<ol class="partitions">{items}</ol></details>'
     )
@@ -188,7 +196,7 @@ def _partition(one: PartitionPicture, now_ms: int) -> str:
         f'<span class="ends"><span>{one.line.start_offset}</span><span>{_counts(row)}</span>'
         f"<span>{one.line.end_offset}</span></span>"
     )
-    return f"<li>{name}{drawn}{lag}{ends}</li>"
+    return f'<li data-partition="{row.partition}">{name}{drawn}{lag}{ends}</li>'
 
 
 def _counts(row: PartitionOffsets) -> str:

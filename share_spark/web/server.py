@@ -13,8 +13,9 @@ from functools import partial
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode, urlsplit
 
+from share_spark.admin.record_life import read_record_history
 from share_spark.admin.share_group_admin import GroupsLook, ShareGroupAdmin
 from share_spark.model.errors import ConfigError, StateError
 from share_spark.web.document import fault_page, policy
@@ -22,6 +23,7 @@ from share_spark.web.letter_pictures import LetterTables, chosen
 from share_spark.web.letters_page import letters_page
 from share_spark.web.page import group_page, overview_page
 from share_spark.web.pictures import READ_FAULTS, fault_line, take_picture
+from share_spark.web.record_page import RecordPlace, no_record_page, record_form, record_page
 
 _log = logging.getLogger(__name__)
 
@@ -53,8 +55,8 @@ class PageSource:
     _looked_at_ms: int = 0
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
-    def page(self, path: str) -> Answer:
-        """``path``: as it was asked for, without the query."""
+    def page(self, path: str, query: str = "") -> Answer:
+        """``path`` and ``query`` as they were asked for."""
         try:
             with self._turn:
                 match [unquote(part) for part in path.split("/")]:
@@ -65,6 +67,8 @@ class PageSource:
                         return self._of_group(group_id, self._group)
                     case ["", "groups", group_id, "letters", error_id]:
                         return self._of_group(group_id, partial(self._error, error_id=error_id))
+                    case ["", "groups", group_id, "record"]:
+                        return self._of_group(group_id, partial(self._record, place=_record_place(query)))
         except READ_FAULTS as fault:
             return HTTPStatus.SERVICE_UNAVAILABLE, fault_page("Not readable", fault_line(fault))
         return _missing("page", "There is no such page.")
@@ -90,11 +94,34 @@ class PageSource:
         shown = self.letters.of_error(found.table, error)
         return HTTPStatus.OK, letters_page(self.admin.location, self.clock(), found, shown)
 
+    def _record(self, look: GroupsLook, group_id: str, place: RecordPlace) -> Answer:
+        topics = {topic for topic, _ in look.reader.group(group_id).partitions.values()}
+        form = record_form(group_id, topics, place)
+        try:
+            if place.fault:
+                raise ConfigError(place.fault)
+            found = read_record_history(
+                look.reader,
+                group_id=group_id,
+                topic=place.topic,
+                partition=int(place.partition),
+                offset=int(place.offset),
+            )
+        except ConfigError as fault:
+            page = no_record_page(self.admin.location, self.clock(), group_id, str(fault), form)
+            return HTTPStatus.NOT_FOUND, page
+        return HTTPStatus.OK, record_page(self.admin.location, self.clock(), found, form)
+
     def _now(self) -> GroupsLook:
         now_ms = self.clock()
         if self._look is None or now_ms - self._looked_at_ms >= _LOOK_MS:
             self._look, self._looked_at_ms = self.admin.look(), now_ms
         return self._look
+
+
+def _record_place(query: str) -> RecordPlace:
+    given = parse_qs(query)
+    return RecordPlace(**{name: given.get(name, [""])[0].strip() for name in RecordPlace._fields})
 
 
 def _missing(what: str, text: str) -> Answer:
@@ -144,12 +171,13 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._is_known_host():
             self._answer(HTTPStatus.FORBIDDEN, fault_page("Unknown host", "This server answers for this machine only."))
         elif given and self._is_token(given):
-            self._answer(HTTPStatus.SEE_OTHER, "", {"Location": f"/{path.lstrip('/')}", "Set-Cookie": _cookie(given)})
+            to = f"/{path.lstrip('/')}{_without_token(query)}"
+            self._answer(HTTPStatus.SEE_OTHER, "", {"Location": to, "Set-Cookie": _cookie(given)})
         elif not self._is_allowed():
             text = "A token is needed: open this page once with ?token=... after its address."
             self._answer(HTTPStatus.UNAUTHORIZED, fault_page("Token needed", text))
         else:
-            self._answer(*self.server.source.page(path))
+            self._answer(*self.server.source.page(path, query))
 
     do_HEAD = do_GET  # noqa: N815 - the base class's name
 
@@ -193,6 +221,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         """Nothing: a request line may hold the token."""
+
+
+def _without_token(query: str) -> str:
+    rest = urlencode([(name, text) for name, text in parse_qsl(query) if name != "token"])
+    return f"?{rest}" if rest else ""
 
 
 def _cookie(token: str) -> str:

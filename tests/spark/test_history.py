@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from share_spark import cli, record_attempts, record_history
+from share_spark.admin.record_life import read_record_history
+from share_spark.admin.state_reader import StateReader
+from share_spark.audit.history import collect_record_history
 from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.model.errors import ConfigError, FencedError, StateError
 from share_spark.state.tables import log_table, state_table
@@ -39,9 +42,10 @@ def by_offset(_topic: str, _partition: int, offset: int, count: int) -> Answer:
 
 def event_texts(world: DeltaWorld, offset: int, partition: int = 0) -> list[str]:
     """``event count [note] batch.epoch`` of one record, each with its member if it is an acquisition."""
-    frame = record_history(
-        world.spark, str(world.location), group_id=GROUP, topic=TOPIC, partition=partition, offset=offset
-    )
+    record = {"group_id": GROUP, "topic": TOPIC, "partition": partition, "offset": offset}
+    frame = record_history(world.spark, str(world.location), **record)
+    found = collect_record_history(world.spark, world.location, **record)
+    assert read_record_history(StateReader.open(str(world.location)), **record) == found, "without Spark"
     return [
         f"{row.event} {row.delivery_count}"
         + (f" by {row.member_id}" if row.event == "acquired" else "")

@@ -24,7 +24,8 @@ class Elements(HTMLParser):
             self.open.append(tag)
         found = dict(attrs)
         self.ids += [found["id"] or ""] if "id" in found else []
-        self.loads += [value or "" for name, value in attrs if name in ("src", "srcset", "data", "action")]
+        self.loads += [value or "" for name, value in attrs if name in ("src", "srcset", "data")]
+        assert not (found.get("action") or "/").startswith(("//", "http")), "only of the same server"
         self.loads += [found["href"] or ""] if tag == "link" else []
         assert "style" not in found, "the policy forbids it"
         assert not any(name.startswith("on") for name in found)

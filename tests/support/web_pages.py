@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from share_spark.admin.share_group_admin import GroupDetails, GroupListing
+from share_spark.admin.share_group_admin import GroupDetails, GroupListing, ShareGroupAdmin
 from share_spark.model.errors import ShareError, StateError
 from share_spark.web.server import PageServer, PageSource
 from tests.support.group_details import NOW_MS
@@ -57,8 +57,15 @@ class MadeUpGroups:
 
 
 @contextmanager
-def served(groups: MadeUpGroups, *, host: str = "127.0.0.1", token: str | None = None) -> Iterator[PageServer]:
-    with PageServer(PageSource(groups, groups.clock), host, 0, token) as server:
+def served(
+    groups: MadeUpGroups | ShareGroupAdmin,
+    *,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    clock: Callable[[], int] | None = None,
+) -> Iterator[PageServer]:
+    """``clock``: of real groups."""
+    with PageServer(PageSource(groups, clock or groups.clock), host, 0, token) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from share_spark.admin.share_group_admin import ShareGroupAdmin
 from share_spark.model.errors import StateError
 from share_spark.web import document, page
 from share_spark.web.pictures import BrokenGroup, GroupPicture, Picture, group_picture
 from tests.support.browser import Tab, find_browser, opened_browser
 from tests.support.group_details import NOW_MS, details, run, scattered, state
 from tests.support.letter_tables import add_letters, make_letters, row
+from tests.support.state_logs import StateLog, snapshot, update
 from tests.support.web_pages import MadeUpGroups, served
 
 pytestmark = pytest.mark.skipif(
@@ -149,3 +152,41 @@ def test_from_a_group_to_the_letters_of_an_error(tabs: Callable[[], Tab], live: 
         assert tab.value("document.activeElement.textContent.startsWith('orders, partition 0, offset 0')")
         assert tab.value("document.querySelector('b')") is None, "a value is no markup"
         assert tab.complaints == []
+
+
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StateLog:
+    monkeypatch.setattr(document, "REFRESH_MS", 50)
+    log = StateLog(tmp_path / "state")
+    log.claim()
+    log.records(snapshot(100, run("Q", 100, 199)))
+    return log
+
+
+def test_a_record_is_asked_for_by_a_click_into_a_line_or_by_its_offset(
+    tabs: Callable[[], Tab], stored: StateLog
+) -> None:
+    tab = tabs()
+    with served(ShareGroupAdmin(stored.location), clock=count(NOW_MS, 1_000).__next__) as server:
+        tab.window(390)
+        tab.open(f"{server.url}groups/billing")
+        tab.value("document.getElementById('record-offset').value = '7'")
+        stored.records(update(-1, run("D", 150, 159)))
+        tab.wait_for("document.querySelector('svg.line').getAttribute('aria-label').includes('10 acknowledged')")
+        assert tab.value("document.getElementById('record-offset').value") == "7", "what was typed stays"
+        tab.value(_CLICK % 0.5)
+        tab.wait_for("location.search === '?topic=orders&partition=0&offset=150' && document.querySelector('.events')")
+        assert tab.value("document.documentElement.scrollWidth") <= 390
+        assert "acquired" in tab.value("document.querySelector('table.events').textContent")
+        tab.value("document.getElementById('record-offset').focus()")
+        tab.value("document.getElementById('record-offset').value = '300'")
+        tab.press("Enter")
+        tab.wait_for("document.querySelector('main')?.textContent.includes('it was not acquired yet')")
+        assert tab.complaints == []
+
+
+_CLICK = """(() => {
+    const line = document.querySelector('svg.line'), box = line.getBoundingClientRect();
+    const at = { bubbles: true, clientX: box.left + box.width * %s, clientY: box.top + 2 };
+    line.dispatchEvent(new MouseEvent('click', at));
+})()"""

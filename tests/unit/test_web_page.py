@@ -117,7 +117,7 @@ def test_of_ten_thousand_share_partitions_those_behind_are_drawn() -> None:
     assert [one.offsets.partition for one in found.partitions] == list(range(10_000 - MOST_PARTITIONS, 10_000))
     page = group_page(picture(found))
     assert "The 1,000 with the greatest lag; 9,000 more are not shown." in page
-    assert '<details id="topic-0-0">' in page, "folded"
+    assert '<details id="topic-0-0" data-topic="orders">' in page, "folded"
     assert len(page) < 3_000_000
 
 

@@ -1,0 +1,80 @@
+"""State logs made without Spark, commit by commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+
+from share_spark.delta.commit_files import CommitFiles
+from share_spark.delta.direct_append import DirectAppends
+from share_spark.delta.direct_create import create_table
+from share_spark.delta.table_log import TableLog
+from share_spark.engine.attempts import EndedAttempt
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.records import InFlightBatch, ShareRecord, ShareSnapshot, ShareUpdate
+from share_spark.spark.public_files import LocalFiles
+from share_spark.state.commits import CommitNote
+from share_spark.state.log_rows import LOG_SCHEMA, claim_table, record_table
+from share_spark.state.record_rows import CLAIM, record_array
+from share_spark.state.tables import LOG_TABLE
+
+_COLUMNS = [StructField("group_id", StringType()), StructField("segment", IntegerType())]
+_PROPERTIES = {"share_spark.format.version": "2", "share_spark.table": LOG_TABLE}
+
+BEGAN_MS = 1_763_820_000_000
+TOPIC = "orders"
+
+
+def snapshot(start: int, *runs: InFlightBatch, partition: int = 0, topic: str = TOPIC) -> ShareSnapshot:
+    """Of a share-partition of the topic."""
+    key = SharePartitionKey("billing", f"id of {topic}", partition)
+    return ShareSnapshot(key=key, snapshot_epoch=0, state_epoch=0, leader_epoch=0, start_offset=start, batches=runs)
+
+
+def update(start: int, *runs: InFlightBatch, partition: int = 0, topic: str = TOPIC) -> ShareUpdate:
+    """``start`` -1: it has not moved."""
+    key = SharePartitionKey("billing", f"id of {topic}", partition)
+    return ShareUpdate(key=key, snapshot_epoch=0, leader_epoch=0, start_offset=start, batches=runs)
+
+
+class StateLog:
+    """Of ``location``. Each commit is ``seconds`` after the one before, by its time and by its writer's clock."""
+
+    def __init__(self, location: Path, group_id: str = "billing") -> None:
+        self.location, self.group_id = str(location), group_id
+        self.directory = f"{location}/{LOG_TABLE}"
+        self.at_ms, self.batch_id, self.epoch, self.segment = BEGAN_MS, -1, 0, -1
+        files = CommitFiles(LocalFiles(), self.directory)
+        if not files.is_table():
+            columns = StructType([*_COLUMNS, *from_arrow_schema(LOG_SCHEMA)])
+            assert create_table(files, columns, partitioned_by=("group_id", "segment"), properties=_PROPERTIES)
+
+    def claim(self) -> None:
+        """Another engine."""
+        self.epoch, self.segment = self.epoch + 1, self.segment + 1
+        note = self._note(CLAIM, -1)
+        self._append(claim_table(note), note)
+
+    def records(self, *records: ShareRecord, ended: Sequence[Sequence[EndedAttempt]] = (), seconds: float = 1) -> int:
+        """A micro-batch. A snapshot of all begins a segment. Returns the version of its commit."""
+        self.batch_id, self.at_ms = self.batch_id + 1, self.at_ms + round(seconds * 1_000)
+        note = self._note("records", self.batch_id)
+        named = [(record.key.topic_id.removeprefix("id of "), record) for record in records]
+        return self._append(record_table(record_array(named, ended or None), note, None), note)
+
+    def _note(self, kind: str, batch_id: int) -> CommitNote:
+        return CommitNote(self.group_id, kind, self.epoch, f"run{self.epoch}", self.segment, batch_id, self.at_ms)
+
+    def _append(self, rows: pa.Table, note: CommitNote) -> int:
+        log = TableLog.open(CommitFiles(LocalFiles(), self.directory))
+        appends = DirectAppends(directory=self.directory, log=log, columns=log.metadata["schemaString"])
+        written_at = datetime.fromtimestamp(self.at_ms / 1_000, UTC) + timedelta(milliseconds=20)
+        times = pa.array([written_at] * rows.num_rows, pa.timestamp("us", "UTC"))
+        rows = rows.set_column(rows.schema.get_field_index("written_at"), "written_at", times)
+        values = {"group_id": self.group_id, "segment": str(self.segment)}
+        return appends.commit([appends.write(rows, values)], note=note.to_json())
