@@ -176,7 +176,7 @@ class GroupsLook:
         return self._asked[place]
 
     def _log_ends(self, group: GroupState) -> dict[str, Mapping[int, LogEnds]]:
-        ends = self.ends(group.group_id)
+        ends = None if self.reader.is_past else self.ends(group.group_id)
         topics = {topic for topic, _ in group.partitions.values()}
         return {topic: ends.log_ends(topic) for topic in topics} if ends is not None else {}
 
@@ -222,9 +222,10 @@ class ShareGroupAdmin:
         ]
         return html_table(f"Share groups in {self.location}", ("group", "state", "topic", *_SHOWN, "lag"), rows)
 
-    def look(self) -> GroupsLook:
-        """The groups as of now."""
-        return GroupsLook(StateReader.open(self.location), self.kafka, self.topic_table, self.request_timeout_ms)
+    def look(self, version: int | None = None) -> GroupsLook:
+        """The groups as of now, or of an earlier ``version`` of the state log (``state_versions``)."""
+        reader = StateReader.open(self.location, version)
+        return GroupsLook(reader, self.kafka, self.topic_table, self.request_timeout_ms)
 
     def list_groups(self) -> list[GroupListing]:
         """All groups with state."""

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from share_spark.admin.table_files import log_without_spark
 from share_spark.delta.location import Location
-from share_spark.delta.table_log import TableLog, UnknownTableError
+from share_spark.delta.table_log import GoneFileError, TableLog, UnknownTableError
 from share_spark.maintenance.dynamic_config_file import DynamicConfigFile
 from share_spark.maintenance.heartbeat import ALIVE, Beat, wall_clock_ms
 from share_spark.maintenance.pause_file import PauseFile
@@ -51,24 +51,27 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class StateReader:
-    """The state log in ``directory``; ``commits`` are its own."""
+    """The state log in ``directory``; ``commits`` are its own. ``is_past``: as of a version that was chosen; of its
+    engines nothing is known."""
 
     directory: str
     log: TableLog
     commits: CommitListing
+    is_past: bool = False
 
     @classmethod
-    def open(cls, location: str) -> StateReader:
-        """``location``: the state directory. Raises ConfigError (not a path), StateError (no state of ours there)."""
+    def open(cls, location: str, version: int | None = None) -> StateReader:
+        """``location``: the state directory; as of now, or of an earlier ``version`` of the log (``state_versions``).
+        Raises ConfigError (not a path), StateError (no state of ours there)."""
         place = log_table(Location.parse(location))
         try:
-            log = log_without_spark(place)
+            log = log_without_spark(place, version)
         except UnknownTableError as reason:
             raise StateError(f"the state at {location} cannot be read without Spark: {reason}") from reason
         if log is None:
             raise StateError(f"no share-group state at {location}")
         check_properties(str(place), log.properties)
-        return cls(str(place.path).rstrip("/"), log, CommitListing(log.files))
+        return cls(str(place.path).rstrip("/"), log, CommitListing(log.files), version is not None)
 
     def groups(self) -> list[str]:
         """All that were not deleted."""
@@ -89,9 +92,15 @@ class StateReader:
             try:
                 partitions = fold_rows(rows_that_count(self.log, found.valid), group_id)
             except UnknownTableError as reason:
-                raise StateError(f"the state of group {group_id!r} cannot be read without Spark: {reason}") from reason
+                raise self._unreadable(group_id, reason) from reason
         at_ms = 0 if found.valid is None else found.valid.at_ms
         return GroupState(group_id=group_id, writer_epoch=found.epoch, at_ms=at_ms, partitions=partitions)
+
+    def _unreadable(self, group_id: str, reason: UnknownTableError) -> StateError:
+        text = f"the state of group {group_id!r}"
+        if self.is_past and isinstance(reason, GoneFileError):
+            return StateError(f"{text} at version {self.log.version} of the log is gone: VACUUM has removed its files")
+        return StateError(f"{text} cannot be read without Spark: {reason}")
 
     def _known(self) -> list[str]:
         return sorted({file.values["group_id"] for file in self.log.active.values()})
@@ -101,6 +110,8 @@ class StateReader:
 
     def engine(self, group_id: str) -> Engine | None:
         """That has sent a heartbeat last, if any did."""
+        if self.is_past:
+            return None
         path = f"{self.directory}/_share_spark/{ALIVE}/{quote(group_id, safe='')}"
         storage = self.log.files.storage
         at_ms, content = storage.modified_at_ms(path), storage.read(path)

@@ -9,10 +9,17 @@ from share_spark.model.errors import ConfigError
 from share_spark.spark.public_files import files_without_spark
 
 
-def log_without_spark(place: Location) -> TableLog | None:
-    """The log of the table with its files, None if there is no table. Raises ConfigError (``place`` is a name of the
-    catalog), UnknownTableError (only Spark can read it)."""
+def log_without_spark(place: Location, version: int | None = None) -> TableLog | None:
+    """The log of the table with its files, as of now or of ``version``; None if there is no table. Raises ConfigError
+    (``place`` is a name of the catalog), UnknownTableError (only Spark can read it)."""
+    files = commits_without_spark(place)
+    if not files.is_table():
+        return None
+    return TableLog.open(files, keeps_files=True, most_bytes=MOST_CHECKPOINT_BYTES, version=version)
+
+
+def commits_without_spark(place: Location) -> CommitFiles:
+    """The files of a table's log; there may be none. Raises ConfigError (``place`` is a name of the catalog)."""
     if place.path is None:
         raise ConfigError(f"{place} is a name of the catalog, which only Spark knows: a directory has a slash")
-    files = CommitFiles(files_without_spark(place.path), place.path)
-    return TableLog.open(files, keeps_files=True, most_bytes=MOST_CHECKPOINT_BYTES) if files.is_table() else None
+    return CommitFiles(files_without_spark(place.path), place.path)

@@ -200,6 +200,9 @@ def _add_report(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--html", required=True, metavar="FILE", help="where the page goes")
     add("--group", action="append", default=[], help="this group only; repeatable; default: all of them")
+    earlier = command.add_mutually_exclusive_group()
+    earlier.add_argument("--at", metavar="TIME", help="as of this time (UTC), as far back as the state log goes ...")
+    earlier.add_argument("--version", metavar="NUMBER", help="... or as of this version of it (Delta's)")
     _add_letter_table(command)
     _add_place(command, timeout_ms=30_000)
 

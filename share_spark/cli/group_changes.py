@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from share_spark.cli.command import NOT_DONE, command_session
 from share_spark.cli.group_tables import table
-from share_spark.cli.written_values import later_ms, milliseconds, past_moment, topics_named
+from share_spark.cli.written_values import later_ms, past_moment, topics_named
 from share_spark.model.errors import ConfigError
+from share_spark.model.moments import milliseconds
 
 if TYPE_CHECKING:
     from share_spark.admin.group_changes import StartAt

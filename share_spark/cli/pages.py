@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -16,24 +17,36 @@ from share_spark.maintenance.heartbeat import wall_clock_ms
 from share_spark.model.errors import ConfigError
 
 if TYPE_CHECKING:
+    from share_spark.web.pictures import Picture
     from share_spark.web.server import PageServer
 
 
 def write_report(arguments: Sequence[str]) -> int:
     """Raises ConfigError, StateError, DeadLetterError."""
-    from share_spark.web.letter_pictures import LetterTables
     from share_spark.web.page import report_page
-    from share_spark.web.pictures import take_picture
 
     given = parsed(arguments)
-    look = admin_of(given).look()
-    letters = LetterTables(given.dead_letter)
-    letters.check()
-    in_report = partial(letters.in_report, look)
-    picture = take_picture(look, given.location, wall_clock_ms(), given.group, in_report)
+    picture = _picture(given)
     write_page(Path(given.html), report_page(picture))
     print(f"{given.html}: {len(picture.groups):,} share group{'s' * (len(picture.groups) != 1)}", flush=True)
     return 0
+
+
+def _picture(given: Namespace) -> Picture:
+    """As of now, or of the version or time that is chosen."""
+    from share_spark.admin.state_versions import StateVersions
+    from share_spark.web.letter_pictures import LetterTables
+    from share_spark.web.pictures import take_past_picture, take_picture
+
+    letters = LetterTables(given.dead_letter)
+    letters.check()
+    admin = admin_of(given)
+    look = admin.look()
+    version = StateVersions(given.location).asked(given.version, given.at)
+    if version is not None:
+        look = admin.look(version.number)
+        return take_past_picture(look, given.location, wall_clock_ms(), version, given.group)
+    return take_picture(look, given.location, wall_clock_ms(), given.group, partial(letters.in_report, look))
 
 
 def write_page(path: Path, page: str) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from share_spark.model.config import parse_duration_ms
 from share_spark.model.errors import ConfigError
+from share_spark.model.moments import milliseconds, moment
 
 
 def not_negative(text: str) -> int:
@@ -15,15 +16,6 @@ def not_negative(text: str) -> int:
     if not text.isdecimal():
         raise ArgumentTypeError(f"{text!r} is not a number from 0 up")
     return int(text)
-
-
-def moment(text: str) -> datetime:
-    """A time; without a zone it is in UTC. Raises ConfigError."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(f"{text!r} is no time: YYYY-MM-DDThh:mm:ss.sss") from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def past_moment(text: str) -> datetime:
@@ -42,11 +34,6 @@ def later_ms(text: str) -> int:
     if (found := moment(text)) <= now:
         raise ConfigError(f"{text} is past")
     return milliseconds(found)
-
-
-def milliseconds(found: datetime) -> int:
-    """Since the epoch."""
-    return int(found.timestamp() * 1_000)
 
 
 def topic_partitions(text: str) -> tuple[str, Sequence[int]]:

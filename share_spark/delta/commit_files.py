@@ -36,7 +36,8 @@ class CommitFile:
     ``properties``: the table's properties if the commit set them, else None. ``note``: its
     ``userMetadata``. ``adds_data``: it holds rows that were not in the table before. ``blind``:
     Delta took it for an append that depends on nothing. ``actions``: those of its actions that
-    change what an appending writer has to know of the table.
+    change what an appending writer has to know of the table. ``committed_at_ms``: by its writer's clock, 0 if it does
+    not say.
     """
 
     properties: dict[str, str] | None
@@ -44,6 +45,7 @@ class CommitFile:
     adds_data: bool
     blind: bool
     actions: tuple[Mapping[str, Any], ...] = field(default=(), compare=False, repr=False)
+    committed_at_ms: int = 0
 
     @property
     def transactions(self) -> dict[str, int]:
@@ -104,16 +106,32 @@ class CommitFiles:
         ``StorageFiles.commit``."""
         return self.storage.commit(self._file(version), text.encode())
 
-    def checkpoint(self) -> tuple[int, list[str]]:
-        """The newest complete checkpoint as its version and its files; -1 and none if there is none."""
+    def checkpoint(self, at_most: int | None = None) -> tuple[int, list[str]]:
+        """The newest complete checkpoint (up to the version ``at_most``) as its version and its files; -1 and none if
+        there is none."""
+        known = {version: paths for version, paths in self._checkpoints() if at_most is None or version <= at_most}
+        newest = max(known, default=-1)
+        return newest, known.get(newest, [])
+
+    def readable_versions(self) -> range:
+        """The versions that the log can still tell; empty if there is no table. Lists the directory."""
+        commits = {int(name[:20]) for name in self.storage.names(self._directory) if _COMMIT.fullmatch(name)}
+        last = max(commits, default=-1)
+        first = last
+        while first - 1 in commits:
+            first -= 1
+        starts = [version for version, _ in self._checkpoints() if first - 1 <= version <= last]
+        return range(0 if first <= 0 else min(starts, default=last + 1), last + 1)
+
+    def _checkpoints(self) -> list[tuple[int, list[str]]]:
+        """The complete ones, ascending: version and files."""
         parts: dict[tuple[int, str], list[str]] = {}
         for name in self.storage.names(self._directory):
             if found := _CHECKPOINT.fullmatch(name):
                 kind = found["of"] or found["uuid"] or ""
                 parts.setdefault((int(found["version"]), kind), []).append(f"{self._directory}/{name}")
         whole = {key: paths for key, paths in parts.items() if not key[1].isdecimal() or len(paths) == int(key[1])}
-        newest = max(whole, default=None)
-        return (-1, []) if newest is None else (newest[0], whole[newest])
+        return [(version, whole[version, kind]) for version, kind in sorted(whole)]
 
     def _file(self, version: int) -> str:
         return f"{self._directory}/{version:020d}.json"
@@ -138,6 +156,7 @@ def parse_commit(text: str) -> CommitFile:
         adds_data=adds_data,
         blind=bool(info.get("isBlindAppend")),
         actions=tuple(kept),
+        committed_at_ms=int(info.get("timestamp") or 0),
     )
 
 

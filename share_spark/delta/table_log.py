@@ -79,6 +79,10 @@ class UnknownTableError(NotImplementedError):
     """The table has something that only Spark's writer knows how to respect."""
 
 
+class GoneFileError(UnknownTableError):
+    """A file that belongs to the version that is read is not there any more."""
+
+
 @dataclass(slots=True, kw_only=True)
 class TableLog:
     """The table in the directory of ``files``, as of ``version``. ``metadata`` and ``protocol``: Delta's actions.
@@ -94,15 +98,25 @@ class TableLog:
     active: dict[str, ActiveFile] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, files: CommitFiles, *, keeps_files: bool = False, most_bytes: int | None = None) -> TableLog:
-        """As of the newest version. ``most_bytes``: of a file of its checkpoint. Raises UnknownTableError (no table, a
-        checkpoint that is too large), and what the storage raises."""
+    def open(
+        cls,
+        files: CommitFiles,
+        *,
+        keeps_files: bool = False,
+        most_bytes: int | None = None,
+        version: int | None = None,
+    ) -> TableLog:
+        """As of the newest version, or of ``version``. ``most_bytes``: of a file of its checkpoint. Raises
+        UnknownTableError (no table, a checkpoint that is too large), GoneFileError (a commit that it takes is gone),
+        and what the storage raises."""
         log = cls(files=files, keeps_files=keeps_files)
-        version, paths = files.checkpoint()
+        log.version, paths = files.checkpoint(version)
         for path in paths:
             log._take(_checkpoint_actions(files, path, keeps_files, most_bytes))
-        log.version = version
-        log.refresh()
+        if version is None:
+            log.refresh()
+        else:
+            log._go_to(version)
         if not log.metadata or not log.protocol:
             raise UnknownTableError("the table's log does not begin with its metadata")
         return log
@@ -122,6 +136,13 @@ class TableLog:
         for _ in self.catch_up():
             pass
 
+    def _go_to(self, version: int) -> None:
+        for _ in self.catch_up():
+            if self.version == version:
+                break
+        if self.version != version:
+            raise GoneFileError(f"commit {self.version + 1} is gone")
+
     def take(self, text: str) -> CommitFile:
         """The file of the next version says this. Raises UnknownTableError."""
         try:
@@ -138,7 +159,7 @@ class TableLog:
             raise UnknownTableError("it has files of another table")
         content = self.files.storage.read(f"{self.files.directory}/{unquote(path)}")
         if content is None:
-            raise UnknownTableError(f"its file {path} is gone")
+            raise GoneFileError(f"its file {path} is gone")
         return pq.ParquetFile(io.BytesIO(content))
 
     @property

@@ -10,7 +10,9 @@ from html import escape
 from importlib.resources import files
 from urllib.parse import quote
 
+from share_spark.admin.state_versions import StateVersion
 from share_spark.web.drawings import span, utc
+from share_spark.web.time_form import version_text
 
 REFRESH_MS = 3_000
 """How often a live page is fetched again."""
@@ -21,15 +23,16 @@ def group_path(group_id: str) -> str:
     return f"/groups/{quote(group_id, safe='')}"
 
 
-def way_back(group_id: str | None = None) -> str:
-    """Links to the pages above this one: all groups, and a group."""
-    group = "" if group_id is None else f' › <a id="group" href="{group_path(group_id)}">{escape(group_id)}</a>'
-    return f'<p class="note"><a id="all" href="/">All groups</a>{group}</p>'
+def way_back(group_id: str | None = None, query: str = "") -> str:
+    """Links to the pages above this one: all groups, and a group. ``query``: behind their paths."""
+    group = "" if group_id is None else f' › <a id="group" href="{group_path(group_id)}{query}">{escape(group_id)}</a>'
+    return f'<p class="note"><a id="all" href="/{query}">All groups</a>{group}</p>'
 
 
-def place_and_time(location: str, at_ms: int) -> str:
-    """Which state is shown, as of when."""
-    return f'<p class="note">{escape(location)}, as of {utc(at_ms)}</p>'
+def place_and_time(location: str, at_ms: int, version: StateVersion | None = None) -> str:
+    """Which state is shown, as of when: now, or an earlier ``version``."""
+    when = utc(at_ms) if version is None else version_text(version)
+    return f'<p class="note">{escape(location)}, as of {when}</p>'
 
 
 def fault_page(title: str, text: str) -> str:
@@ -54,16 +57,18 @@ def _digest(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def document(title: str, head: str, main: str, *, live: bool) -> str:
-    """A page; ``head`` and ``main`` are HTML. Live: it is fetched again and again by its script."""
-    button = '<button type="button" id="pause" aria-pressed="false">Pause</button>' if live else ""
+def document(title: str, head: str, main: str, *, live: bool, changes: bool = True) -> str:
+    """A page; ``head`` and ``main`` are HTML. Live: it has a script, which fetches it again and again if it
+    ``changes``."""
+    changes = live and changes
+    button = '<button type="button" id="pause" aria-pressed="false">Pause</button>' if changes else ""
     script = f"<script>{_asset('page.js')}</script>" if live else ""
-    refresh = f' data-refresh-ms="{REFRESH_MS}"' if live else ""
+    attributes = (' class="live"' if live else "") + (f' data-refresh-ms="{REFRESH_MS}"' if changes else "")
     policy_tag = f'<meta http-equiv="Content-Security-Policy" content="{policy(live)}">'
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">{policy_tag}'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>{escape(title)}</title><style>{_asset('page.css')}</style></head><body{refresh}>"
+        f"<title>{escape(title)}</title><style>{_asset('page.css')}</style></head><body{attributes}>"
         f"<header><h1>Share groups</h1>{button}</header><main>{head}{main}</main>{script}</body></html>\n"
     )
 

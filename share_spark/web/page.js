@@ -46,11 +46,13 @@
     }
   }
 
-  button.addEventListener("click", () => {
-    paused = !paused;
-    button.setAttribute("aria-pressed", String(paused));
-    button.textContent = paused ? "Resume" : "Pause";
-    refresh();
+  document.addEventListener("input", (event) => {
+    if (event.target.id !== "version") return;
+    const chosen = event.target.valueAsNumber;
+    const known = [...document.querySelectorAll("#versions option")].filter((one) => Number(one.value) <= chosen);
+    const last = known[known.length - 1];
+    const after = last && Number(last.value) < chosen ? "after " : "";
+    document.getElementById("version-shown").textContent = `version ${chosen}, ${after}${last ? last.label : ""}`;
   });
   document.addEventListener("click", (event) => {
     const line = event.target.closest("svg.line");
@@ -62,6 +64,13 @@
     form.elements.partition.value = line.closest("li").dataset.partition;
     form.elements.offset.value = String(BigInt(line.dataset.start) + BigInt(Math.floor(part * line.dataset.size)));
     form.requestSubmit();
+  });
+  if (!everyMs) return; // an earlier time, which does not change
+  button.addEventListener("click", () => {
+    paused = !paused;
+    button.setAttribute("aria-pressed", String(paused));
+    button.textContent = paused ? "Resume" : "Pause";
+    refresh();
   });
   // A page that takes long is fetched less often.
   async function again() {

@@ -7,11 +7,13 @@ from html import escape
 from itertools import groupby
 
 from share_spark.admin.share_group_admin import GroupMember, GroupPhase, PartitionOffsets
+from share_spark.admin.state_versions import StateVersion
 from share_spark.web.document import ago, cell, document, group_path, heads, place_and_time, way_back
 from share_spark.web.drawings import STATE_CLASSES, STATE_NAMES, histogram_rows, line_svg, span, utc
 from share_spark.web.letters_page import errors_in_report, errors_table
 from share_spark.web.pictures import BrokenGroup, GroupPicture, PartitionPicture, Picture, total_lag
 from share_spark.web.record_page import record_form
+from share_spark.web.time_form import time_form, version_query
 
 _STATE_FIELDS = ("available", "acquired", "acknowledged", "archived")
 """Of PartitionOffsets, in the order of ``STATE_NAMES``."""
@@ -23,19 +25,36 @@ Links = Callable[[str], str]
 """Where the page of a group is."""
 
 
-def overview_page(picture: Picture) -> str:
-    """All groups, live."""
-    return document(
-        "Share groups", place_and_time(picture.location, picture.at_ms), _overview(picture, group_path), live=True
-    )
+def overview_page(picture: Picture, some: Sequence[StateVersion] = ()) -> str:
+    """All groups, live. ``some``: earlier versions to choose from."""
+    query = version_query(picture.version)
+    body = _overview(picture, lambda group_id: group_path(group_id) + query)
+    return _live("Share groups", picture, body + time_form("/", picture.version, some))
 
 
-def group_page(picture: Picture) -> str:
+def group_page(picture: Picture, some: Sequence[StateVersion] = ()) -> str:
     """Its only group, live."""
     (group,) = picture.groups
-    body = way_back() + _section(group, picture.at_ms, 0, errors_table) + _record_form(group)
-    head = place_and_time(picture.location, picture.at_ms)
-    return document(f"Share group {group.group_id}", head, body, live=True)
+    is_past = picture.version is not None
+    body = way_back(query=version_query(picture.version))
+    body += _section(group, picture.at_ms, 0, _no_errors if is_past else errors_table) + _record_form(group)
+    body += time_form(group_path(group.group_id), picture.version, some)
+    return _live(f"Share group {group.group_id}", picture, body)
+
+
+def _live(title: str, picture: Picture, body: str) -> str:
+    head = place_and_time(picture.location, picture.at_ms, picture.version)
+    return document(title, head, body, live=True, changes=picture.version is None)
+
+
+def report_page(picture: Picture) -> str:
+    """All groups of the picture in one file, with nothing to load and nothing that runs."""
+    numbers = {group.group_id: at for at, group in enumerate(picture.groups)}
+    overview = _overview(picture, lambda group_id: f"#group-{numbers[group_id]}")
+    errors = errors_in_report if picture.version is None else _no_errors
+    sections = "".join(_section(group, picture.at_ms, at, errors) for at, group in enumerate(picture.groups))
+    head = place_and_time(picture.location, picture.at_ms, picture.version)
+    return document("Share groups", head, overview + sections, live=False)
 
 
 def _record_form(group: GroupPicture | BrokenGroup) -> str:
@@ -43,14 +62,6 @@ def _record_form(group: GroupPicture | BrokenGroup) -> str:
         return ""
     hint = '<p class="note">A click into the line of a window asks for the record at that place.</p>'
     return record_form(group.group_id, {row.topic for row in group.offsets}, hint=hint)
-
-
-def report_page(picture: Picture) -> str:
-    """All groups of the picture in one file, with nothing to load and nothing that runs."""
-    numbers = {group.group_id: at for at, group in enumerate(picture.groups)}
-    overview = _overview(picture, lambda group_id: f"#group-{numbers[group_id]}")
-    sections = "".join(_section(group, picture.at_ms, at, errors_in_report) for at, group in enumerate(picture.groups))
-    return document("Share groups", place_and_time(picture.location, picture.at_ms), overview + sections, live=False)
 
 
 def _overview(picture: Picture, links: Links) -> str:
@@ -82,6 +93,8 @@ def _overview_row(group: GroupPicture | BrokenGroup, now_ms: int, links: Links) 
 def _phase(group: GroupPicture | BrokenGroup) -> str:
     if isinstance(group, BrokenGroup):
         return '<span class="phase broken">Not readable</span>'
+    if group.phase is None:
+        return ""
     kind = " stable" if group.phase is GroupPhase.STABLE else ""
     return f'<span class="phase{kind}">{group.phase.value}</span>'
 
@@ -94,12 +107,17 @@ Errors = Callable[[GroupPicture], str]
 """How the dead letters of a group are shown."""
 
 
+def _no_errors(_group: GroupPicture) -> str:
+    """At an earlier time: letters are not looked up."""
+    return ""
+
+
 def _section(group: GroupPicture | BrokenGroup, now_ms: int, number: int, errors: Errors) -> str:
     title = f'<div class="title"><h2>{escape(group.group_id)}</h2>{_phase(group)}</div>'
     if isinstance(group, BrokenGroup):
         parts = [title, f'<p class="fault" role="alert">{escape(group.fault)}</p>']
     else:
-        parts = [title, _facts(group, now_ms), _ends_fault(group), _members(group.members, now_ms), _deliveries(group)]
+        parts = [title, _facts(group, now_ms), _ends_fault(group), _members(group, now_ms), _deliveries(group)]
         parts += [errors(group), _topics(group, now_ms, number)]
     return f'<section id="group-{number}">{"".join(parts)}</section>'
 
@@ -125,7 +143,10 @@ def _ends_fault(group: GroupPicture) -> str:
     return f'<p class="fault">The lag is not known: {escape(group.ends_fault)}</p>'
 
 
-def _members(members: Sequence[GroupMember], now_ms: int) -> str:
+def _members(group: GroupPicture, now_ms: int) -> str:
+    if group.phase is None:
+        return "<p class='note'>At an earlier time members, lag and dead letters are not known.</p>"
+    members = group.members
     if not members:
         return "<h3>Members</h3><p class='note'>None: no engine runs this group.</p>"
     names = ("Member", "Host", "Epoch", "Runs since", "Heartbeat", "Holds")

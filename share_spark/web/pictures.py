@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from share_spark.admin.letters import Letter
 from share_spark.admin.letters_by_error import LettersByError
 from share_spark.admin.share_group_admin import GroupDetails, GroupMember, GroupPhase, GroupsLook, PartitionOffsets
+from share_spark.admin.state_versions import StateVersion
 from share_spark.model.errors import ShareError
 from share_spark.partition import SharePartition
 from share_spark.partition.runs import offsets_by_kind
@@ -67,12 +68,13 @@ def no_letters(_group_id: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPicture:
-    """A group. ``decided_at_ms``: its last micro-batch, 0 if there was none. ``offsets``: of all share-partitions, by
-    topic and partition; ``partitions``: those that are drawn, in the same order. ``delivery_counts``: how many records
-    of the windows are not finished, by how often they were delivered. ``ends_fault``: why the lag is not known."""
+    """A group. ``phase`` None: not known, at an earlier time. ``decided_at_ms``: its last micro-batch, 0 if there was
+    none. ``offsets``: of all share-partitions, by topic and partition; ``partitions``: those that are drawn, in the
+    same order. ``delivery_counts``: how many records of the windows are not finished, by how often they were delivered.
+    ``ends_fault``: why the lag is not known. ``letters`` None: it is not known where they are."""
 
     group_id: str
-    phase: GroupPhase
+    phase: GroupPhase | None
     decided_at_ms: int
     writer_epoch: int
     members: Sequence[GroupMember]
@@ -99,11 +101,12 @@ class BrokenGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """The groups in ``location`` as of ``at_ms``."""
+    """The groups in ``location`` as of ``at_ms``; ``version``: of the state log, None for now."""
 
     location: str
     at_ms: int
     groups: Sequence[GroupPicture | BrokenGroup]
+    version: StateVersion | None = None
 
 
 def take_picture(
@@ -116,9 +119,18 @@ def take_picture(
     return Picture(location=location, at_ms=now_ms, groups=[_group(look, name, letters) for name in names])
 
 
+def take_past_picture(
+    look: GroupsLook, location: str, now_ms: int, version: StateVersion, chosen: Collection[str] = ()
+) -> Picture:
+    """Of a ``look`` at ``version``. Raises as ``take_picture``."""
+    found = take_picture(look, location, version.committed_at_ms or now_ms, chosen)
+    return replace(found, version=version)
+
+
 def _group(look: GroupsLook, group_id: str, letters: LettersOf) -> GroupPicture | BrokenGroup:
     try:
-        return replace(group_picture(look.details(group_id)), letters=letters(group_id))
+        picture = replace(group_picture(look.details(group_id)), letters=letters(group_id))
+        return replace(picture, phase=None) if look.reader.is_past else picture
     except READ_FAULTS as fault:
         return BrokenGroup(group_id=group_id, fault=fault_line(fault))
 

@@ -7,7 +7,7 @@ import ipaddress
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -17,12 +17,13 @@ from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode, urlspli
 
 from share_spark.admin.record_life import read_record_history
 from share_spark.admin.share_group_admin import GroupsLook, ShareGroupAdmin
+from share_spark.admin.state_versions import StateVersion, StateVersions
 from share_spark.model.errors import ConfigError, StateError
 from share_spark.web.document import fault_page, policy
 from share_spark.web.letter_pictures import LetterTables, chosen
 from share_spark.web.letters_page import letters_page
 from share_spark.web.page import group_page, overview_page
-from share_spark.web.pictures import READ_FAULTS, fault_line, take_picture
+from share_spark.web.pictures import READ_FAULTS, Picture, fault_line, no_letters, take_past_picture, take_picture
 from share_spark.web.record_page import RecordPlace, no_record_page, record_form, record_page
 
 _log = logging.getLogger(__name__)
@@ -43,6 +44,12 @@ def is_loopback(host: str) -> bool:
 Answer = tuple[HTTPStatus, str]
 """The status and the HTML."""
 
+Seen = tuple[GroupsLook, StateVersion | None]
+"""The groups, and the version of the state log at which they are seen: None for now."""
+
+_MOST_TICKS = 60
+"""Versions that a slider knows the time of."""
+
 
 @dataclass(slots=True)
 class PageSource:
@@ -51,42 +58,61 @@ class PageSource:
     admin: ShareGroupAdmin
     clock: Callable[[], int]
     letters: LetterTables = field(default_factory=LetterTables)
+    versions: StateVersions = field(init=False)
     _look: GroupsLook | None = None
     _looked_at_ms: int = 0
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
+    def __post_init__(self) -> None:
+        self.versions = StateVersions(self.admin.location)
+
     def page(self, path: str, query: str = "") -> Answer:
         """``path`` and ``query`` as they were asked for."""
+        asked = {name: texts[0].strip() for name, texts in parse_qs(query).items()}
         try:
             with self._turn:
                 match [unquote(part) for part in path.split("/")]:
                     case ["", ""]:
-                        picture = take_picture(self._now(), self.admin.location, self.clock())
-                        return HTTPStatus.OK, overview_page(picture)
+                        return HTTPStatus.OK, overview_page(self._picture(*self._seen(asked)), self._some())
                     case ["", "groups", group_id]:
-                        return self._of_group(group_id, self._group)
+                        return self._of_group(group_id, asked, self._group)
                     case ["", "groups", group_id, "letters", error_id]:
-                        return self._of_group(group_id, partial(self._error, error_id=error_id))
+                        return self._of_group(group_id, {}, partial(self._error, error_id=error_id))
                     case ["", "groups", group_id, "record"]:
-                        return self._of_group(group_id, partial(self._record, place=_record_place(query)))
+                        return self._of_group(group_id, {}, partial(self._record, place=_record_place(asked)))
+        except ConfigError as fault:
+            return _missing("time", str(fault))
         except READ_FAULTS as fault:
             return HTTPStatus.SERVICE_UNAVAILABLE, fault_page("Not readable", fault_line(fault))
         return _missing("page", "There is no such page.")
 
-    def _of_group(self, group_id: str, answer: Callable[[GroupsLook, str], Answer]) -> Answer:
-        look = self._now()
+    def _seen(self, asked: Mapping[str, str]) -> Seen:
+        """Now, or at the version or the time that is asked for. Raises ConfigError."""
+        version = self.versions.asked(asked.get("version"), asked.get("at"))
+        return (self._now(), None) if version is None else (self.admin.look(version.number), version)
+
+    def _of_group(self, group_id: str, asked: Mapping[str, str], answer: Callable[[Seen, str], Answer]) -> Answer:
+        seen = self._seen(asked)
         try:
-            look.reader.require(group_id)
+            seen[0].reader.require(group_id)
         except StateError as fault:
             return _missing("group", str(fault))
-        return answer(look, group_id)
+        return answer(seen, group_id)
 
-    def _group(self, look: GroupsLook, group_id: str) -> Answer:
-        letters = partial(self.letters.errors, look)
-        picture = take_picture(look, self.admin.location, self.clock(), [group_id], letters)
-        return HTTPStatus.OK, group_page(picture)
+    def _group(self, seen: Seen, group_id: str) -> Answer:
+        return HTTPStatus.OK, group_page(self._picture(*seen, group_id), self._some())
 
-    def _error(self, look: GroupsLook, group_id: str, error_id: str) -> Answer:
+    def _picture(self, look: GroupsLook, version: StateVersion | None, *chosen: str) -> Picture:
+        if version is not None:
+            return take_past_picture(look, self.admin.location, self.clock(), version, chosen)
+        letters = partial(self.letters.errors, look) if chosen else no_letters
+        return take_picture(look, self.admin.location, self.clock(), chosen, letters)
+
+    def _some(self) -> Sequence[StateVersion]:
+        return self.versions.some(_MOST_TICKS)
+
+    def _error(self, seen: Seen, group_id: str, error_id: str) -> Answer:
+        look, _ = seen
         found = self.letters.errors(look, group_id)
         error = None if found is None else chosen(found.errors, error_id)
         if found is None or error is None:
@@ -94,7 +120,8 @@ class PageSource:
         shown = self.letters.of_error(found.table, error)
         return HTTPStatus.OK, letters_page(self.admin.location, self.clock(), found, shown)
 
-    def _record(self, look: GroupsLook, group_id: str, place: RecordPlace) -> Answer:
+    def _record(self, seen: Seen, group_id: str, place: RecordPlace) -> Answer:
+        look, _ = seen
         topics = {topic for topic, _ in look.reader.group(group_id).partitions.values()}
         form = record_form(group_id, topics, place)
         try:
@@ -119,9 +146,8 @@ class PageSource:
         return self._look
 
 
-def _record_place(query: str) -> RecordPlace:
-    given = parse_qs(query)
-    return RecordPlace(**{name: given.get(name, [""])[0].strip() for name in RecordPlace._fields})
+def _record_place(asked: Mapping[str, str]) -> RecordPlace:
+    return RecordPlace(**{name: asked.get(name, "") for name in RecordPlace._fields})
 
 
 def _missing(what: str, text: str) -> Answer:

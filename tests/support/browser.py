@@ -28,7 +28,7 @@ FLAGS = (
 """Of the pages that it opens all are our own; as root, and in most containers, there is no sandbox."""
 
 MOST_S = 30
-KEYS = {"Tab": 9, "Enter": 13}
+KEYS = {"Tab": 9, "Enter": 13, "ArrowLeft": 37}
 
 
 def find_browser() -> str | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -52,7 +54,8 @@ class StateLog:
         files = CommitFiles(LocalFiles(), self.directory)
         if not files.is_table():
             columns = StructType([*_COLUMNS, *from_arrow_schema(LOG_SCHEMA)])
-            assert create_table(files, columns, partitioned_by=("group_id", "segment"), properties=_PROPERTIES)
+            with self._clock():
+                assert create_table(files, columns, partitioned_by=("group_id", "segment"), properties=_PROPERTIES)
 
     def claim(self) -> None:
         """Another engine."""
@@ -70,11 +73,20 @@ class StateLog:
     def _note(self, kind: str, batch_id: int) -> CommitNote:
         return CommitNote(self.group_id, kind, self.epoch, f"run{self.epoch}", self.segment, batch_id, self.at_ms)
 
+    @property
+    def _written_at_s(self) -> float:
+        return (self.at_ms + 20) / 1_000
+
+    def _clock(self) -> Any:
+        """Of the writer of a commit."""
+        return mock.patch("share_spark.delta.commit_files.time", **{"time.return_value": self._written_at_s})
+
     def _append(self, rows: pa.Table, note: CommitNote) -> int:
         log = TableLog.open(CommitFiles(LocalFiles(), self.directory))
         appends = DirectAppends(directory=self.directory, log=log, columns=log.metadata["schemaString"])
-        written_at = datetime.fromtimestamp(self.at_ms / 1_000, UTC) + timedelta(milliseconds=20)
+        written_at = datetime.fromtimestamp(self._written_at_s, UTC)
         times = pa.array([written_at] * rows.num_rows, pa.timestamp("us", "UTC"))
         rows = rows.set_column(rows.schema.get_field_index("written_at"), "written_at", times)
         values = {"group_id": self.group_id, "segment": str(self.segment)}
-        return appends.commit([appends.write(rows, values)], note=note.to_json())
+        with self._clock():
+            return appends.commit([appends.write(rows, values)], note=note.to_json())

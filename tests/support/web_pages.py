@@ -22,6 +22,7 @@ class MadeUpGroups:
     fault: Exception | None = None
     letters: str | None = None
     looks: int = 0
+    is_past: bool = False
     now_ms: int = NOW_MS
 
     def look(self) -> MadeUpGroups:

@@ -190,3 +190,25 @@ _CLICK = """(() => {
     const at = { bubbles: true, clientX: box.left + box.width * %s, clientY: box.top + 2 };
     line.dispatchEvent(new MouseEvent('click', at));
 })()"""
+
+
+def test_back_to_an_earlier_version_by_the_keyboard(tabs: Callable[[], Tab], stored: StateLog) -> None:
+    stored.records(update(-1, run("D", 150, 159)))
+    tab = tabs()
+    with served(ShareGroupAdmin(stored.location), clock=count(NOW_MS, 1_000).__next__) as server:
+        tab.window(390, dark=True)
+        tab.open(f"{server.url}groups/billing")
+        tab.value("document.getElementById('version').focus()")
+        tab.press("ArrowLeft")
+        shown = "document.getElementById('version-shown').textContent"
+        assert tab.value(shown) == "version 2, 2025-11-22 14:00:01 UTC"
+        tab.press("Tab")
+        assert tab.value("document.activeElement.id") == "show-version"
+        tab.press("Enter")
+        tab.wait_for("location.search === '?version=2' && document.querySelector('svg.line')")
+        assert "100 acquired" in tab.value("document.querySelector('svg.line').getAttribute('aria-label')")
+        assert tab.value("document.getElementById('pause')") is None
+        assert tab.value("document.documentElement.scrollWidth") <= 390
+        tab.value("document.getElementById('now').click()")
+        tab.wait_for("document.querySelector('svg.line')?.getAttribute('aria-label').includes('10 acknowledged')")
+        assert tab.complaints == []

@@ -1,0 +1,21 @@
+"""Times as users write them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from share_spark.model.errors import ConfigError
+
+
+def moment(text: str) -> datetime:
+    """A time; without a zone it is in UTC. Raises ConfigError."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{text!r} is no time: YYYY-MM-DDThh:mm:ss.sss") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def milliseconds(found: datetime) -> int:
+    """Since the epoch."""
+    return int(found.timestamp() * 1_000)
