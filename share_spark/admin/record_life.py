@@ -6,14 +6,14 @@ every share-partition, and older ones might as well be gone (``history.retention
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from share_spark.admin.kept_segments import Stamp, late_stamps, newest_segments, stamps_in, with_microseconds
 from share_spark.admin.state_reader import StateReader
 from share_spark.audit.record_events import (
     ACQUIRED,
@@ -29,19 +29,14 @@ from share_spark.audit.record_events import (
     history_of,
     settled_state,
 )
-from share_spark.delta.table_log import ActiveFile, UnknownTableError
+from share_spark.delta.table_log import UnknownTableError
 from share_spark.model.errors import ConfigError, StateError
-from share_spark.state.commits import NotedCommit
 from share_spark.state.direct_rows import tables_of
 from share_spark.state.log_rows import LOG_SCHEMA
 from share_spark.state.record_rows import CLAIM, SNAPSHOT
-from share_spark.state.stale_appends import EpochNotes, EpochRows, late_appends
 
 MOST_FILES, MOST_BYTES = 1_500, 64 << 20
 """Of a group's log that are read: some seconds."""
-
-_MOST_COMMITS = 3_000
-"""That are read to find stale appends. Beyond, the rows have to say it, as after a log clean-up."""
 
 _UNUSED = ("doubts", "delays", "leader_epoch", "query_id", "at_ms")
 _COLUMNS = pa.schema([column for column in LOG_SCHEMA if column.name not in _UNUSED])
@@ -57,48 +52,16 @@ def read_record_history(
     reader.require(group_id)
     found = _Found(topic, partition, offset)
     try:
-        segments, is_cut = _newest_segments(reader.log.active, group_id)
+        segments, is_cut = newest_segments(reader.log.active, group_id, MOST_FILES, MOST_BYTES)
         for segment, paths in segments.items():
-            for rows in tables_of(reader.log, paths, _COLUMNS):
-                found.add(segment, rows)
+            found.add(segment, pa.concat_tables(tables_of(reader.log, paths, _COLUMNS)))
     except UnknownTableError as reason:
         raise StateError(f"the history of group {group_id!r} cannot be read without Spark: {reason}") from reason
     extent = found.extent(is_cut=is_cut)
     extent.check(reader.directory, group_id, topic, partition)
-    epochs = _epochs(found.stamps)
-    late = set(late_appends(epochs, _notes(reader.commits.back_from(reader.log.version), group_id, epochs)))
+    late = late_stamps(reader, group_id, found.stamps)
     counted = [row for row in _record_rows(found.rows) if row.written.stamp not in late]
     return history_of(counted, extent, group_id=group_id, topic=topic, partition=partition, offset=offset)
-
-
-def _newest_segments(active: Mapping[str, ActiveFile], group_id: str) -> tuple[dict[int, list[str]], bool]:
-    """The group's files by segment, as many segments as may be read; are there more? Raises UnknownTableError."""
-    segments: dict[int, list[str]] = {}
-    for path, file in active.items():
-        if file.values["group_id"] == group_id:
-            segments.setdefault(int(file.values["segment"]), []).append(path)
-    chosen: dict[int, list[str]] = {}
-    files = size = 0
-    for segment in sorted(segments, reverse=True):
-        files += len(segments[segment])
-        size += sum(active[path].size for path in segments[segment])
-        if files > MOST_FILES or size > MOST_BYTES:
-            break
-        chosen[segment] = segments[segment]
-    if not chosen:
-        raise UnknownTableError("its newest segment is large")
-    if not all(active[path].is_whole for paths in chosen.values() for path in paths):
-        raise UnknownTableError("rows of its files are deleted")
-    return chosen, len(chosen) < len(segments)
-
-
-class _Stamp(NamedTuple):
-    """Of rows that were written together. ``batch_id`` None: a claim."""
-
-    segment: int
-    writer_epoch: int
-    batch_id: int | None
-    written_at_us: int
 
 
 class _Row(NamedTuple):
@@ -114,23 +77,19 @@ class _Row(NamedTuple):
 
 @dataclass(slots=True)
 class _Found:
-    """What the files say, read one after the other, in any order."""
+    """What the segments say, one after the other, in any order."""
 
     topic: str
     partition: int
     offset: int
-    stamps: set[_Stamp] = field(default_factory=set)
+    stamps: set[Stamp] = field(default_factory=set)
     rows: list[_Row] = field(default_factory=list)
     has_topic: bool = False
 
     def add(self, segment: int, rows: pa.Table) -> None:
-        """The rows of a file."""
-        times = rows.column("written_at").cast(pa.int64())
-        rows = rows.set_column(rows.schema.get_field_index("written_at"), "written_at", times)
-        stamps = rows.group_by(["kind", "writer_epoch", "batch_id"]).aggregate([("written_at", "min")])
-        for one in stamps.to_pylist():
-            batch_id = None if one["kind"] == CLAIM else one["batch_id"]
-            self.stamps.add(_Stamp(segment, one["writer_epoch"], batch_id, one["written_at_min"]))
+        """The rows of a segment, in any order."""
+        rows = with_microseconds(rows)
+        self.stamps |= stamps_in(segment, rows)
         of_topic = rows.filter((pc.field("topic") == self.topic) & (pc.field("kind") != CLAIM))
         self.has_topic = self.has_topic or of_topic.num_rows > 0
         self.rows += _rows_in(of_topic.filter(pc.field("partition") == self.partition), self.offset)
@@ -199,34 +158,3 @@ def _record_rows(rows: Iterable[_Row]) -> Iterator[RecordRow]:
         if row.ended or row.state is not None:
             life = Life(row.topic_id, epochs.get(row.written.writer_epoch, 0), row.snapshot_epoch)
             yield RecordRow(row.written, row.ended, row.state, life)
-
-
-def _epochs(stamps: Iterable[_Stamp]) -> dict[int, EpochRows]:
-    by_epoch: dict[int, list[_Stamp]] = {}
-    for one in stamps:
-        by_epoch.setdefault(one.writer_epoch, []).append(one)
-    return {epoch: _epoch_rows(some) for epoch, some in by_epoch.items()}
-
-
-def _epoch_rows(stamps: Sequence[_Stamp]) -> EpochRows:
-    segment, began = min(one.segment for one in stamps), min(one.written_at_us for one in stamps)
-    batches = [(one.batch_id, one.segment, one.written_at_us) for one in stamps if one.batch_id is not None]
-    return EpochRows(segment, began, *max(batches, default=(None, None, None)))
-
-
-def _notes(commits: Iterator[NotedCommit], group_id: str, epochs: Collection[int]) -> dict[int, EpochNotes]:
-    """``commits``: newest first, read as far as needed. An engine without a successor was never fenced."""
-    found: dict[int, EpochNotes] = {}
-    if len(epochs) < 2:
-        return found
-    for version, note in islice(commits, _MOST_COMMITS):
-        if note is None or note.group_id != group_id:
-            continue
-        known = found.get(note.writer_epoch, EpochNotes())
-        if note.kind == CLAIM:
-            found[note.writer_epoch] = known._replace(claim=version)
-            if note.writer_epoch == min(epochs):
-                break
-        elif known.last_append is None:
-            found[note.writer_epoch] = known._replace(last_append=version)
-    return found

@@ -35,6 +35,7 @@ def write_report(arguments: Sequence[str]) -> int:
 def _picture(given: Namespace) -> Picture:
     """As of now, or of the version or time that is chosen."""
     from share_spark.admin.state_versions import StateVersions
+    from share_spark.web.group_times import GroupTimes
     from share_spark.web.letter_pictures import LetterTables
     from share_spark.web.pictures import take_past_picture, take_picture
 
@@ -46,7 +47,8 @@ def _picture(given: Namespace) -> Picture:
     if version is not None:
         look = admin.look(version.number)
         return take_past_picture(look, given.location, wall_clock_ms(), version, given.group)
-    return take_picture(look, given.location, wall_clock_ms(), given.group, partial(letters.in_report, look))
+    in_report, series = partial(letters.in_report, look), partial(GroupTimes().picture, look)
+    return take_picture(look, given.location, wall_clock_ms(), given.group, in_report, series)
 
 
 def write_page(path: Path, page: str) -> None:

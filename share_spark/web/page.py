@@ -8,6 +8,7 @@ from itertools import groupby
 
 from share_spark.admin.share_group_admin import GroupMember, GroupPhase, PartitionOffsets
 from share_spark.admin.state_versions import StateVersion
+from share_spark.web.charts import chart_html, charts
 from share_spark.web.document import ago, cell, document, group_path, heads, place_and_time, way_back
 from share_spark.web.drawings import STATE_CLASSES, STATE_NAMES, histogram_rows, line_svg, span, utc
 from share_spark.web.letters_page import errors_in_report, errors_table
@@ -118,7 +119,7 @@ def _section(group: GroupPicture | BrokenGroup, now_ms: int, number: int, errors
         parts = [title, f'<p class="fault" role="alert">{escape(group.fault)}</p>']
     else:
         parts = [title, _facts(group, now_ms), _ends_fault(group), _members(group, now_ms), _deliveries(group)]
-        parts += [errors(group), _topics(group, now_ms, number)]
+        parts += [_over_time(group), errors(group), _topics(group, now_ms, number)]
     return f'<section id="group-{number}">{"".join(parts)}</section>'
 
 
@@ -170,6 +171,14 @@ def _member(member: GroupMember, now_ms: int) -> str:
 
 def _share_partitions(number: int) -> str:
     return f"{number:,} share-partition{'s' * (number != 1)}"
+
+
+def _over_time(group: GroupPicture) -> str:
+    drawn = "".join(map(chart_html, charts(group.series)))
+    fault = f'<p class="note">{escape(group.series.fault)}</p>' if group.series.fault else ""
+    if not drawn and not fault:
+        return ""
+    return f'<h3>Over time, as far as the log goes back</h3>{fault}<div class="charts">{drawn}</div>'
 
 
 def _deliveries(group: GroupPicture) -> str:

@@ -6,7 +6,9 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+from share_spark.admin.group_series import MicroBatchTotals
 from share_spark.admin.letters import Letter
 from share_spark.admin.letters_by_error import LettersByError
 from share_spark.admin.share_group_admin import GroupDetails, GroupMember, GroupPhase, GroupsLook, PartitionOffsets
@@ -58,6 +60,32 @@ class LettersPicture:
     fault: str = ""
 
 
+class LagAt(NamedTuple):
+    """The lag of a group as it was seen; None: not known."""
+
+    at_ms: int
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesPicture:
+    """A group over time, ascending: what its log keeps, and the lag as it was seen. ``fault``: why the log is not read,
+    empty if it was."""
+
+    micro_batches: Sequence[MicroBatchTotals] = ()
+    lags: Sequence[LagAt] = ()
+    fault: str = ""
+
+
+SeriesOf = Callable[[str], SeriesPicture]
+"""By group."""
+
+
+def no_series(_group_id: str) -> SeriesPicture:
+    """SeriesOf nothing."""
+    return SeriesPicture()
+
+
 LettersOf = Callable[[str], LettersPicture | None]
 """By group; None: it is not known where they are."""
 
@@ -83,6 +111,7 @@ class GroupPicture:
     delivery_counts: Mapping[int, int]
     ends_fault: str
     letters: LettersPicture | None = None
+    series: SeriesPicture = SeriesPicture()
 
 
 def total_lag(rows: Iterable[PartitionOffsets]) -> int | None:
@@ -110,13 +139,19 @@ class Picture:
 
 
 def take_picture(
-    look: GroupsLook, location: str, now_ms: int, chosen: Collection[str] = (), letters: LettersOf = no_letters
+    look: GroupsLook,
+    location: str,
+    now_ms: int,
+    chosen: Collection[str] = (),
+    letters: LettersOf = no_letters,
+    series: SeriesOf = no_series,
 ) -> Picture:
     """Of the ``chosen`` groups, or of all. Raises StateError: there is no such group."""
     for group_id in chosen:
         look.reader.require(group_id)
     names = sorted(set(chosen)) or [one.group_id for one in look.list_groups()]
-    return Picture(location=location, at_ms=now_ms, groups=[_group(look, name, letters) for name in names])
+    groups = [_group(look, name, letters, series) for name in names]
+    return Picture(location=location, at_ms=now_ms, groups=groups)
 
 
 def take_past_picture(
@@ -127,9 +162,10 @@ def take_past_picture(
     return replace(found, version=version)
 
 
-def _group(look: GroupsLook, group_id: str, letters: LettersOf) -> GroupPicture | BrokenGroup:
+def _group(look: GroupsLook, group_id: str, letters: LettersOf, series: SeriesOf) -> GroupPicture | BrokenGroup:
     try:
-        picture = replace(group_picture(look.details(group_id)), letters=letters(group_id))
+        found = group_picture(look.details(group_id))
+        picture = replace(found, letters=letters(group_id), series=series(group_id))
         return replace(picture, phase=None) if look.reader.is_past else picture
     except READ_FAULTS as fault:
         return BrokenGroup(group_id=group_id, fault=fault_line(fault))

@@ -20,10 +20,11 @@ from share_spark.admin.share_group_admin import GroupsLook, ShareGroupAdmin
 from share_spark.admin.state_versions import StateVersion, StateVersions
 from share_spark.model.errors import ConfigError, StateError
 from share_spark.web.document import fault_page, policy
+from share_spark.web.group_times import GroupTimes
 from share_spark.web.letter_pictures import LetterTables, chosen
 from share_spark.web.letters_page import letters_page
 from share_spark.web.page import group_page, overview_page
-from share_spark.web.pictures import READ_FAULTS, Picture, fault_line, no_letters, take_past_picture, take_picture
+from share_spark.web.pictures import READ_FAULTS, Picture, fault_line, take_past_picture, take_picture
 from share_spark.web.record_page import RecordPlace, no_record_page, record_form, record_page
 
 _log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class PageSource:
     admin: ShareGroupAdmin
     clock: Callable[[], int]
     letters: LetterTables = field(default_factory=LetterTables)
+    times: GroupTimes = field(default_factory=GroupTimes)
     versions: StateVersions = field(init=False)
     _look: GroupsLook | None = None
     _looked_at_ms: int = 0
@@ -105,8 +107,11 @@ class PageSource:
     def _picture(self, look: GroupsLook, version: StateVersion | None, *chosen: str) -> Picture:
         if version is not None:
             return take_past_picture(look, self.admin.location, self.clock(), version, chosen)
-        letters = partial(self.letters.errors, look) if chosen else no_letters
-        return take_picture(look, self.admin.location, self.clock(), chosen, letters)
+        letters, series = partial(self.letters.errors, look), partial(self.times.picture, look)
+        extras = (letters, series) if chosen else ()
+        picture = take_picture(look, self.admin.location, self.clock(), chosen, *extras)
+        self.times.note_lags(picture)
+        return picture
 
     def _some(self) -> Sequence[StateVersion]:
         return self.versions.some(_MOST_TICKS)

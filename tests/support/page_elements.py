@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-VOID = {"meta", "link", "rect", "path", "input"}
+VOID = {"meta", "link", "path", "input", "polyline"}
 
 
 class Elements(HTMLParser):
@@ -18,6 +18,10 @@ class Elements(HTMLParser):
         self.ids: list[str] = []
         self.feed(page)
         assert self.open == []
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in VOID:

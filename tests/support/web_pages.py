@@ -23,6 +23,7 @@ class MadeUpGroups:
     letters: str | None = None
     looks: int = 0
     is_past: bool = False
+    active: dict[str, object] = field(default_factory=dict)
     now_ms: int = NOW_MS
 
     def look(self) -> MadeUpGroups:
@@ -33,6 +34,10 @@ class MadeUpGroups:
 
     @property
     def reader(self) -> MadeUpGroups:
+        return self
+
+    @property
+    def log(self) -> MadeUpGroups:
         return self
 
     def require(self, group_id: str) -> None:
