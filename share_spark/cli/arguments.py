@@ -181,10 +181,11 @@ def _add_configs(command: argparse.ArgumentParser) -> None:
     add("--location", required=True, metavar="PATH", help="directory of the state tables")
 
 
-def _add_place(command: argparse.ArgumentParser, timeout_ms: int) -> None:
-    """Where the state is, and where the topics are."""
+def _add_place(command: argparse.ArgumentParser, timeout_ms: int, *, or_cluster: bool = False) -> None:
+    """Where the state is, and where the topics are. ``or_cluster``: without a state, the groups of the cluster."""
     add = command.add_argument
-    add("--location", required=True, metavar="PATH", help="directory of the state tables")
+    own = "; without it: the own share groups of --bootstrap-server" if or_cluster else ""
+    add("--location", required=not or_cluster, metavar="PATH", help=f"directory of the state tables{own}")
     add("--bootstrap-server", metavar="HOST:PORT", help="the Kafka cluster of the topics; default: the engine's ...")
     add("--topic-table", metavar="PATH", help="... or the Delta table of the topics")
     add("--kafka-option", action="append", default=[], metavar="KEY=VALUE", help="a Kafka client setting; repeatable")
@@ -204,7 +205,7 @@ def _add_report(command: argparse.ArgumentParser) -> None:
     earlier.add_argument("--at", metavar="TIME", help="as of this time (UTC), as far back as the state log goes ...")
     earlier.add_argument("--version", metavar="NUMBER", help="... or as of this version of it (Delta's)")
     _add_letter_table(command)
-    _add_place(command, timeout_ms=30_000)
+    _add_place(command, timeout_ms=30_000, or_cluster=True)
 
 
 def _add_top(command: argparse.ArgumentParser) -> None:
@@ -231,7 +232,7 @@ def _add_ui(command: argparse.ArgumentParser) -> None:
     add("--host", default="127.0.0.1", help="this machine only (127.0.0.1), or an address that others reach ...")
     add("--token", metavar="TEXT", help="... who then have to know this")
     _add_letter_table(command)
-    _add_place(command, timeout_ms=5_000)
+    _add_place(command, timeout_ms=5_000, or_cluster=True)
 
 
 def _port(text: str) -> int:

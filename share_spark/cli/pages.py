@@ -6,19 +6,21 @@ import contextlib
 import threading
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from share_spark.cli.arguments import parsed
+from share_spark.cli.arguments import kafka_options, parsed
 from share_spark.cli.groups import admin_of
 from share_spark.cli.signals import asked_to_end
 from share_spark.maintenance.heartbeat import wall_clock_ms
-from share_spark.model.errors import ConfigError
+from share_spark.model.errors import ConfigError, StateError
 
 if TYPE_CHECKING:
+    from share_spark.kafka.share_groups import ClusterShareGroups
     from share_spark.web.pictures import Picture
-    from share_spark.web.server import PageServer
+    from share_spark.web.server import Pages, PageServer
 
 
 def write_report(arguments: Sequence[str]) -> int:
@@ -26,10 +28,43 @@ def write_report(arguments: Sequence[str]) -> int:
     from share_spark.web.page import report_page
 
     given = parsed(arguments)
+    if given.location is None:
+        return _write_cluster_report(given)
     picture = _picture(given)
     write_page(Path(given.html), report_page(picture))
-    print(f"{given.html}: {len(picture.groups):,} share group{'s' * (len(picture.groups) != 1)}", flush=True)
+    _say_written(given, len(picture.groups))
     return 0
+
+
+def _write_cluster_report(given: Namespace) -> int:
+    from share_spark.web.cluster_page import cluster_report
+
+    cluster = _cluster(given).look()
+    if given.group:
+        chosen = [group for group in cluster.groups if group.group_id in given.group]
+        if missing := sorted(set(given.group) - {group.group_id for group in chosen}):
+            raise StateError(f"Group '{missing[0]}' does not exist: Kafka at {cluster.servers} has none of that name.")
+        cluster = replace(cluster, groups=chosen)
+    write_page(Path(given.html), cluster_report(cluster, wall_clock_ms()))
+    _say_written(given, len(cluster.groups))
+    return 0
+
+
+def _say_written(given: Namespace, groups: int) -> None:
+    print(f"{given.html}: {groups:,} share group{'s' * (groups != 1)}", flush=True)
+
+
+def _cluster(given: Namespace) -> ClusterShareGroups:
+    """Where no state is named: the cluster's own groups. Raises ConfigError."""
+    from share_spark.kafka.options import KafkaOptions
+    from share_spark.kafka.share_groups import ClusterShareGroups
+
+    if not given.bootstrap_server:
+        raise ConfigError("--location (share groups of share_spark) or --bootstrap-server (a cluster's own) is missing")
+    for name in ("topic_table", "dead_letter", "at", "version"):
+        if getattr(given, name, None) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} takes a --location, too")
+    return ClusterShareGroups(KafkaOptions.parse(kafka_options(given)), given.timeout)
 
 
 def _picture(given: Namespace) -> Picture:
@@ -67,20 +102,30 @@ def write_page(path: Path, page: str) -> None:
 
 def serve_ui(arguments: Sequence[str]) -> int:
     """Until Ctrl-C or SIGTERM. Raises ConfigError, StateError, DeadLetterError."""
-    from share_spark.web.letter_pictures import LetterTables
-    from share_spark.web.server import PageServer, PageSource
+    from share_spark.web.server import PageServer
 
     given = parsed(arguments)
-    admin = admin_of(given)
-    letters = LetterTables(given.dead_letter)
-    admin.look()  # what is wrong with a place is said now, and not on the page
-    letters.check()
-    source = PageSource(admin, wall_clock_ms, letters)
-    with PageServer(source, given.host, given.port, given.token) as server:
+    with PageServer(_pages(given), given.host, given.port, given.token) as server:
         needed = " (with ?token=... once)" if given.token is not None else ""
         print(f"share-spark: {server.url}{needed}, until Ctrl-C", flush=True)
         _serve_until_asked(server)
     return 0
+
+
+def _pages(given: Namespace) -> Pages:
+    """What is wrong with a place is said now, and not on the page."""
+    from share_spark.web.cluster_source import ClusterPageSource
+    from share_spark.web.letter_pictures import LetterTables
+    from share_spark.web.server import PageSource
+
+    if given.location is None:
+        cluster = _cluster(given)
+        cluster.look()
+        return ClusterPageSource(cluster, wall_clock_ms)
+    admin, letters = admin_of(given), LetterTables(given.dead_letter)
+    admin.look()
+    letters.check()
+    return PageSource(admin, wall_clock_ms, letters)
 
 
 def _serve_until_asked(server: PageServer) -> None:

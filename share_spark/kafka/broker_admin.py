@@ -21,7 +21,7 @@ from confluent_kafka import (
     TopicPartition,
     Uuid,
 )
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._topic import TopicDescription as KafkaTopicDescription
 
@@ -124,6 +124,22 @@ class BrokerAdmin:
             return [_offsets(of_spec, deadline) for of_spec in answers]
 
         return self._ask(topic, ask)
+
+    def brokers(self) -> list[tuple[int, str, int]]:
+        """Number, host and port of each. Raises TopicUnreachableError."""
+        found = self._ask("", lambda timeout_s: self._client.list_topics(timeout=timeout_s).brokers.values())
+        return sorted((one.id, str(one.host), one.port) for one in found)
+
+    def broker_setting(self, broker: int, name: str) -> str | None:
+        """None where it has none. Raises TopicUnreachableError."""
+        resource = ConfigResource(ResourceType.BROKER, str(broker))
+        found = self._ask(
+            "",
+            lambda timeout_s: self._client.describe_configs([resource], request_timeout=timeout_s)[resource].result(
+                timeout_s + 1
+            ),
+        )
+        return found[name].value if name in found else None
 
     def _ask(self, topic: str, ask: Callable[[float], _T]) -> _T:
         """Repeat ``ask`` while the broker answers with a transient error, within the time limit."""

@@ -13,6 +13,7 @@ from functools import partial
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Protocol
 from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from share_spark.admin.record_life import read_record_history
@@ -159,13 +160,21 @@ def _missing(what: str, text: str) -> Answer:
     return HTTPStatus.NOT_FOUND, fault_page(f"No such {what}", text)
 
 
+class Pages(Protocol):
+    """What is served."""
+
+    def page(self, path: str, query: str = "", /) -> Answer:
+        """``path`` and ``query`` as they were asked for."""
+        ...
+
+
 class PageServer(ThreadingHTTPServer):
     """``token`` None: only for this machine, and only under a name of it, so that no page of another site can read
     these by giving its own name the address of this machine."""
 
     daemon_threads = True
 
-    def __init__(self, source: PageSource, host: str, port: int, token: str | None) -> None:
+    def __init__(self, source: Pages, host: str, port: int, token: str | None) -> None:
         """Listens at once. Raises ConfigError: the port is taken, or others could read it without a token."""
         if token is None and not is_loopback(host):
             raise ConfigError(f"--host {host} can be reached by others: give a --token that they have to know")
