@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from share_spark.api.query import Trigger
+from share_spark.delta.location import Location
 from share_spark.model.config import DEFAULT_CONFIG, GroupConfig
 from share_spark.model.errors import ConfigError, EnvironmentFault
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from share_spark.delta.location import Location
     from share_spark.engine.progress import MicroBatchProgress
     from share_spark.handlers.handler import Handler
     from share_spark.kafka.options import KafkaOptions

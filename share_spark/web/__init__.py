@@ -2,6 +2,8 @@
 
     admin  →  pictures (what is to be seen, as values)  →  page (HTML as text)  →  a file, or server
 
-``offset_line`` and ``drawings`` make the pictures of share-partitions; all but ``server`` is pure. A page is one
-document with its style and script inside: no other request, and a policy in its head that forbids any.
+``offset_line`` and ``drawings`` make the pictures of share-partitions, ``charts`` those of a group over time. What is
+read again and again for them is kept by ``letter_pictures`` and ``group_times``; ``server`` and ``cluster_source`` (a
+Kafka cluster's own groups) answer by path. All else is pure. A page is one document with its style and script inside:
+no other request but for pages of the same server, and a policy in its head that forbids any.
 """

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from share_spark.api.share_group import ShareGroup
+from share_spark.cli import main
 from share_spark.engine.progress import MicroBatchProgress
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record
@@ -101,6 +102,15 @@ def test_what_cannot_succeed_is_kept_with_its_last_error(place: GroupPlace) -> N
         ("3", 1, "rejected", "no such account"),
         ("7", 3, "delivery limit reached", "ValueError: attempt 3"),
     }
+
+
+def test_a_report_has_dead_letters_where_the_engine_says_and_the_run_over_time(place: GroupPlace) -> None:
+    file = place.directory / "report.html"
+    assert main(["report", "--location", str(place.directory / "state"), "--html", str(file)]) == 0
+    page = file.read_text()
+    assert "rejected: no such account" in page
+    assert "Time of a micro-batch" in page
+    assert "not readable" not in page.lower()
 
 
 def test_progress_adds_up(place: GroupPlace) -> None:

@@ -123,6 +123,8 @@ def test_a_token_is_given_once_and_kept_in_a_cookie(groups: MadeUpGroups) -> Non
         answer = got(server, f"/groups/billing?token={QUOTED}")
         assert (answer.status, answer.headers["Location"]) == (303, "/groups/billing")
         assert got(server, f"//evil.example?token={QUOTED}").headers["Location"] == "/evil.example"
+        record = got(server, f"/groups/billing/record?offset=3&token={QUOTED}")
+        assert record.headers["Location"] == "/groups/billing/record?offset=3"
         cookie, *rules = answer.headers["Set-Cookie"].split("; ")
         assert rules == ["HttpOnly", "SameSite=Strict", "Path=/"]
         assert got(server, Cookie=cookie).status == 200
