@@ -105,12 +105,12 @@ class PageSource:
     def _group(self, seen: Seen, group_id: str) -> Answer:
         return HTTPStatus.OK, group_page(self._picture(*seen, group_id), self._some())
 
-    def _picture(self, look: GroupsLook, version: StateVersion | None, *chosen: str) -> Picture:
+    def _picture(self, look: GroupsLook, version: StateVersion | None, *group_ids: str) -> Picture:
         if version is not None:
-            return take_past_picture(look, self.admin.location, self.clock(), version, chosen)
+            return take_past_picture(look, self.admin.location, self.clock(), version, group_ids)
         letters, series = partial(self.letters.errors, look), partial(self.times.picture, look)
-        extras = (letters, series) if chosen else ()
-        picture = take_picture(look, self.admin.location, self.clock(), chosen, *extras)
+        extras = (letters, series) if group_ids else ()
+        picture = take_picture(look, self.admin.location, self.clock(), group_ids, *extras)
         self.times.note_lags(picture)
         return picture
 
