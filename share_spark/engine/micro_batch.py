@@ -28,7 +28,7 @@ from share_spark.engine.engine_time import EngineTime
 from share_spark.engine.look import EngineLook
 from share_spark.engine.pauses import NOT_PAUSED, Pauses
 from share_spark.engine.pending import NOTHING_PENDING, DeadLetterOrder, PendingAcknowledgements, UnresolvedAppend
-from share_spark.engine.planning import Inputs, Search, is_done, plan, targets_of, targets_within, truncated_logs
+from share_spark.engine.planning import Inputs, Piece, Search, is_done, plan, targets_of, targets_within, truncated_logs
 from share_spark.engine.ports import (
     AcknowledgedSpans,
     AcquiredSpan,
@@ -45,7 +45,7 @@ from share_spark.engine.progress import MicroBatchProgress, StepTimer
 from share_spark.engine.ranges import ANSWER
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.engine.topics import SubscribedTopics, warn_of_truncations
-from share_spark.model.config import BackoffPolicy, GroupConfig
+from share_spark.model.config import BackoffPolicy, DeliveryOrder, GroupConfig
 from share_spark.model.errors import ErrorCode, FencedError, OutputLostError, OutputUnknownError, SinkError, StateError
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
 from share_spark.model.requests import Loss
@@ -232,16 +232,20 @@ class ShareGroupEngine:
             ends=ends,
             initial_offsets=topics.initial_offsets(self._summaries, ends, self.ports.clock()),
             acknowledged=self._pending.ranges,
-            delays=self._pending.delays,
+            delays=self._pending.delays_at(now_ms),
             has_backoff=self.config.backoff_policy != BackoffPolicy.NONE,
             targets=self._targets,
             stopping=stopping,
             acknowledged_by=self._pending.member_id,
-            suspects=self._search.next_piece(self._summaries, ends.keys() - self._paused if self._paused else ends),
+            suspects=self._suspects(ends.keys() - self._paused if self._paused else ends.keys(), now_ms),
             paused=self._paused,
             suspects_next=self._search.comes_next,
             traces=traces,
+            ordered=self.config.delivery_order == DeliveryOrder.KEY,
         )
+
+    def _suspects(self, keys: Iterable[SharePartitionKey], now_ms: int) -> Piece | None:
+        return self._search.next_piece(self._summaries, keys) if now_ms >= self._search.rests_until_ms else None
 
     def _look_at_pauses(self, names: Mapping[str, str], ends: Iterable[SharePartitionKey], now_ms: int) -> None:
         """What handlers have already is finished; what is paused is not acquired."""
@@ -345,7 +349,7 @@ class ShareGroupEngine:
         }
         if not acquired:
             return
-        spans = [AcquiredSpan(at, outcome.acquired) for at, outcome in acquired.items()]
+        spans = [AcquiredSpan(at, outcome.acquired, outcome.earlier) for at, outcome in acquired.items()]
         delivered = self.ports.delivery.deliver(spans, in_turn=in_turn)
         timer.mark("deliver")
         answers = answers_for(acquired, delivered)
@@ -353,9 +357,11 @@ class ShareGroupEngine:
             self._pending = NOTHING_PENDING if self._has_output else PendingAcknowledgements(spans=answers)
             raise delivered.fault
         self._limits.delivered(delivered, answers, self._time.now_ms, in_turn=in_turn)
+        if not self._search.comes_next:  # the piece of a search
+            self._search.after_piece(answers.values(), self._time.now_ms)
         self._search.one_by_one |= any((span.ranges[:, ANSWER] == Loss.UNKNOWN).any() for span in answers.values())
         counted = self._commit_output(stamp, answers, delivered.is_explained)
-        self._pending = PendingAcknowledgements(spans=counted)
+        self._pending = PendingAcknowledgements(spans=counted, at_ms=self._time.now_ms)
         timer.mark("output")
 
     @property

@@ -20,9 +20,11 @@ from share_spark.engine.ranges import (
     DELIVERY_COUNT,
     FIRST,
     LAST,
+    NONE_EARLIER,
     NOT_ACKNOWLEDGED,
     AcknowledgedRanges,
     AcquiredRanges,
+    EarlierRanges,
     offsets_in,
 )
 from share_spark.model.errors import ErrorCode
@@ -57,6 +59,7 @@ from share_spark.partition import (
     evolve,
     offsets_by_state,
     take_snapshot,
+    unfinished_before,
     waiting,
 )
 from share_spark.partition.columns import coded, is_columns, total_offsets
@@ -114,7 +117,7 @@ class PartitionInput(NamedTuple):
     holds counts. ``release_member``: the engine is stopping, what it still holds was never entered. ``initial_offset``:
     SPSO of a share-partition that has none. ``searched``, ``suspects``, ``alone`` as in ``Acquire``. ``traces``: of
     members that have ended and whose locks may end now. ``truncated_to`` (exclusive): the log was found to end there,
-    below the SPEO.
+    below the SPEO. ``ordered``: the delivery goes by keys, and has to know what is not finished before its records.
     """
 
     topic: str
@@ -131,12 +134,14 @@ class PartitionInput(NamedTuple):
     traces: MemberTraces = ()
     truncated_to: int | None = None
     delays: Sequence[RetryDelay] = ()
+    ordered: bool = False
 
 
 class PartitionOutcome(NamedTuple):
     """What a micro-batch did to one share-partition. Record counts are offsets.
 
-    ``archived``: with reasons, only those that make dead letters or not alike; the engine filters.
+    ``archived``: with reasons, only those that make dead letters or not alike; the engine filters. ``earlier``: what is
+    not finished before the acquired records, if they are delivered in order of keys.
     """
 
     key: SharePartitionKey
@@ -149,6 +154,7 @@ class PartitionOutcome(NamedTuple):
     not_entered: int
     redelivered: int
     error: ErrorCode
+    earlier: EarlierRanges = NONE_EARLIER
 
 
 class StepResult(NamedTuple):
@@ -181,6 +187,8 @@ def step(
     if state is None and record is not None:
         after, record = with_snapshot(after)
     outcome = outcome_of(key, partition_input, after, record, decision.responses)
+    if partition_input.ordered:
+        outcome = outcome._replace(earlier=earlier_of(after, decision.responses, now_ms))
     return StepResult(after, record, outcome, tuple(zip(requests, decision.responses, strict=True)))
 
 
@@ -234,7 +242,7 @@ def answers_of(state: SharePartition, partition_input: PartitionInput, member_id
         requests.append(Acknowledge(member_id=member_id, batches=batches, delays=partition_input.delays))
     if is_lost.any():
         ranges = coded(LostRange, acknowledged[is_lost], {number: (loss,) for number, loss in LOSSES.items()})
-        requests.append(LoseAttempts(member_id=member_id, ranges=ranges))
+        requests.append(LoseAttempts(member_id=member_id, ranges=ranges, delays=partition_input.delays))
     return requests
 
 
@@ -311,6 +319,18 @@ def outcome_of(
         redelivered=offsets_in(ranges[ranges[:, DELIVERY_COUNT] > 1]),
         error=next((response.error for response in responses if response.error), ErrorCode.NONE),
     )
+
+
+def earlier_of(state: SharePartition, responses: Sequence[PartitionResponse], now_ms: int) -> EarlierRanges:
+    """What is not finished before the records that were acquired now, and how long it surely waits."""
+    acquired = next((response.acquired for response in responses if response.acquired), ())
+    if not acquired:
+        return NONE_EARLIER
+    rows = [
+        (run.first_offset, run.last_offset, max((run.lock_deadline_ms or 0) - now_ms, 0))
+        for run in unfinished_before(state, acquired)
+    ]
+    return EarlierRanges(np.array(rows, dtype=np.int64).reshape(-1, 3))
 
 
 def _acquired_ranges(responses: Sequence[PartitionResponse]) -> AcquiredRanges:

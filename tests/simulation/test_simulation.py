@@ -91,7 +91,7 @@ def pauses_are_not_seen(patch: pytest.MonkeyPatch) -> None:
 
 
 def delays_are_forgotten_with_the_engine(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PendingAcknowledgements, "delays", {})
+    patch.setattr(PendingAcknowledgements, "delays_at", lambda *_: {})
 
 
 def failed_appends_are_taken_as_not_done(patch: pytest.MonkeyPatch) -> None:
