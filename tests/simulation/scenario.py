@@ -50,7 +50,7 @@ class Scenario:
     started again at once. ``truncation_rate``: of the log, among what else may happen in a turn. ``compaction_weight``:
     of a compaction that begins, likewise. ``targetless_rate``: how many engines have no dead-letter target.
     ``asks_delays``: handlers say when they want to have a record again. ``pause_weight``: of an operator who pauses or
-    resumes something, among what else may happen in a turn.
+    resumes something, among what else may happen in a turn. ``different_keys``: of the records of a partition.
     """
 
     config: GroupConfig
@@ -75,6 +75,7 @@ class Scenario:
     targetless_rate: float
     asks_delays: bool = False
     pause_weight: float = 0.0
+    different_keys: int = 1
 
     def asked_ms(self, number: int) -> int | None:
         """The delay that a handler asks for with one of its releases."""
@@ -128,7 +129,9 @@ def _with_flow(found: Scenario, rng: Random) -> Scenario:
     )
     found = replace(found, config=config, asks_delays=rng.random() < 0.2, pause_weight=rng.choice([0.0] * 4 + [0.5]))
     breaker = replace(config, breaker_failure_rate=rng.choice([0.1, 0.5]), breaker_probes=2)
-    return replace(found, config=breaker) if rng.random() < 0.1 else found
+    found = replace(found, config=breaker) if rng.random() < 0.1 else found
+    by_key = replace(found.config, delivery_order="key")
+    return replace(found, config=by_key, different_keys=rng.choice([1, 2, 6])) if rng.random() < 0.3 else found
 
 
 def _partitions(rng: Random) -> tuple[int, ...]:
