@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from share_spark.api.query import Trigger
-from share_spark.model.config import DEFAULT_CONFIG, SETTINGS, GroupConfig
+from share_spark.handlers.handler import HandlerKind
+from share_spark.model.config import DEFAULT_CONFIG, SETTINGS, DeliveryOrder, GroupConfig
 from share_spark.model.errors import ConfigError, EnvironmentFault
 
 if TYPE_CHECKING:
@@ -77,6 +78,11 @@ class ShareGroupSpec:
         handler = self.required_handler
         if self.sink is not None and handler.output is None:
             raise ConfigError(f"to_delta: handler {handler.name} declares no output: call process(handler, output=...)")
+
+        if self.config.delivery_order == DeliveryOrder.KEY and handler.kind is HandlerKind.FRAME:
+            raise ConfigError(
+                f"delivery.order: handler {handler.name} takes a whole Spark frame, in which there is no order by key"
+            )
 
     @property
     def required_handler(self) -> Handler:

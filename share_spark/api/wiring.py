@@ -20,6 +20,7 @@ from share_spark.kafka.topic_log import KafkaTopicLog
 from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.maintenance.heartbeat import pause_file, wall_clock_ms
 from share_spark.maintenance.pause_file import PauseReader
+from share_spark.model.config import DeliveryOrder
 from share_spark.model.errors import ConfigError
 from share_spark.output.dead_letters import DeltaDeadLetters
 from share_spark.output.sink import DeltaOutput, DeltaSink, FormerSinks
@@ -129,6 +130,7 @@ def _engine(
         handler=handler,
         budget_ms=config.delivery_budget_ms,
         most_tasks=config.max_concurrency,
+        ordered=config.delivery_order == DeliveryOrder.KEY,
     )
     target = _dead_letters(spec)
     letters: DeadLetterSink = NoDeadLetters(spark=spec.spark)

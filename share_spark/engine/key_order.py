@@ -32,6 +32,10 @@ class KeyOrder:
 
     _waits_ms: dict[tuple[TopicPartition, bytes], int] = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        """Is any key held back?"""
+        return bool(self._waits_ms)
+
     def hold_back(self, at: TopicPartition, key: bytes | None, wait_ms: int = 0) -> None:
         """A record of this key is not finished, and surely will not be for so long; 0 if that is not known."""
         if key is not None:
