@@ -26,6 +26,12 @@ PER_TRIGGER = RECORDS // 4
 KEYS, PARTITIONS = 1_000, 4
 
 
+def _scattered(numbers: Any) -> Any:
+    """Numbers that have nothing to do with each other, or with those of others: a key that has more than its share of
+    what is released takes a micro-batch for each."""
+    return (numbers * 2_654_435_761 >> 13) ^ (numbers * 40_503 >> 5)
+
+
 def accept(record: Record) -> Ack:
     """A handler of one record."""
     return Ack.ACCEPT if record.offset >= 0 else Ack.REJECT
@@ -33,7 +39,7 @@ def accept(record: Record) -> Ack:
 
 def release_one_in_a_hundred(record: Record) -> Ack:
     """At the first delivery."""
-    is_released = record.delivery_count == 1 and (record.offset * 2_654_435_761) % 1_000 < 10
+    is_released = record.delivery_count == 1 and _scattered(record.offset) % 100 == 0
     return Ack.RELEASE if is_released else Ack.ACCEPT
 
 
@@ -46,7 +52,7 @@ def accept_batch(batch: pa.RecordBatch) -> Any:
 @arrow_handler(columns=["offset", "delivery_count"])
 def release_one_in_a_hundred_of_a_batch(batch: pa.RecordBatch) -> Any:
     """At the first delivery."""
-    chosen = (batch.column("offset").to_numpy() * 2_654_435_761) % 1_000 < 10
+    chosen = _scattered(batch.column("offset").to_numpy()) % 100 == 0
     return np.where(chosen & (batch.column("delivery_count").to_numpy() == 1), 2, 1).astype(np.int8)
 
 
@@ -101,7 +107,7 @@ def _fill(bootstrap: str, topic: str) -> None:
     """Each key is in one partition, as Kafka's partitioner puts it."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "queue.buffering.max.messages": 2_000_000})
     for number in range(RECORDS):
-        key = number * 7_919 % KEYS
+        key = _scattered(number * 31) % KEYS
         producer.produce(topic, b"x" * 100, key=b"%d" % key, partition=key % PARTITIONS)
         if number % 10_000 == 0:
             producer.poll(0)
