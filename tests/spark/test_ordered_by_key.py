@@ -7,13 +7,20 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from share_spark.api.share_group import ShareGroup
+from share_spark.delivery.acquired_records import acquired_records, by_key, with_earlier
+from share_spark.delivery.deliver import deliver
+from share_spark.engine.ports import AcquiredSpan
+from share_spark.engine.ranges import AcquiredRanges, EarlierRanges
 from share_spark.handlers.acknowledgement import Ack
-from share_spark.handlers.handler import Record, arrow_handler, frame_handler
+from share_spark.handlers.handler import Record, arrow_handler, as_handler, frame_handler
 from share_spark.model.errors import ConfigError
+from share_spark.model.ids import TopicPartition
+from share_spark.model.requests import Loss
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_table import EmbeddedTopicLog
 
@@ -24,7 +31,7 @@ KEYS = [b"a", b"b", b"c", b"d", b"e", None]
 
 
 class Orders:
-    """A topic of two partitions. Every fifth record is released once, one of them for some seconds."""
+    """A topic of two partitions. Every ninth record is released once, one of them for some seconds."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self.spark, self.directory, self.written = spark, directory, 0
@@ -81,11 +88,11 @@ def noting(notes: Path) -> Any:
 
     def handle(record: Record) -> Any:
         note("enter", record)
-        is_odd = record.offset % 5 == 2 and record.delivery_count == 1
+        is_odd = record.offset % 9 == 2 and record.delivery_count == 1
         note("release" if is_odd else "accept", record)
         if not is_odd:
             return Ack.ACCEPT
-        return Ack.release(delay=4) if record.offset == 7 else Ack.RELEASE
+        return Ack.release(delay=4) if record.offset == 11 else Ack.RELEASE
 
     return handle
 
@@ -94,7 +101,7 @@ def test_record_by_record_and_across_a_restart_with_delayed_records(spark: Spark
     orders = Orders(spark, tmp_path)
     orders.put(60)
     first = orders.group(noting(orders.notes)).start()
-    while not orders.notes.exists() or orders.notes.read_text().count("release") < 8:
+    while not orders.notes.exists() or orders.notes.read_text().count("release") < 3:
         assert not first.awaitTermination(0.1)
     first.stop()
     orders.put(20)
@@ -115,6 +122,30 @@ def test_batches_have_no_key_twice(spark: SparkSession, tmp_path: Path) -> None:
 
     assert orders.group(arrow_handler(batch)).trigger(availableNow=True).start().awaitTermination(120)
     orders.judge()
+
+
+def test_output_rows_of_records_in_order(spark: SparkSession, tmp_path: Path) -> None:
+    """Rows that stay on the executors, of tasks that read a shuffle."""
+
+    def handle(record: Record) -> Any:
+        return Ack.RELEASE if record.offset == 0 else (Ack.ACCEPT, [{"id": record.offset}])
+
+    orders = Orders(spark, tmp_path)
+    orders.log.append("orders", [Message(b"", key=b"ab"[at % 2 :][:1], partition=0) for at in range(8)])
+    span = AcquiredSpan(TopicPartition("orders", 0), AcquiredRanges(np.array([[0, 2, 1], [4, 7, 1]])))
+    span = span._replace(earlier=EarlierRanges(np.array([[3, 3, 9_000]])))
+    records = acquired_records(spark, orders.log, with_earlier([span]), tasks=2, third="delivery_count")
+    result = deliver(by_key(records, 2), as_handler(handle, output="id bigint"), topic="orders", ordered=True)
+    (found,) = result.partitions.values()
+    assert found.ranges.tolist() == [
+        [0, 0, 2],
+        [1, 1, 1],
+        *([offset, offset, Loss.NOT_ENTERED] for offset in (2, 4, 5, 6, 7)),
+    ]
+    assert found.delays == ((5, 5, 9_000), (7, 7, 9_000))
+    assert result.outputs is not None
+    assert [row.id for row in result.outputs.collect()] == [1]
+    result.close()
 
 
 def test_a_handler_of_frames_is_refused(spark: SparkSession, tmp_path: Path) -> None:
