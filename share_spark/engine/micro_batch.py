@@ -353,15 +353,15 @@ class ShareGroupEngine:
         delivered = self.ports.delivery.deliver(spans, in_turn=in_turn)
         timer.mark("deliver")
         answers = answers_for(acquired, delivered)
+        pending = PendingAcknowledgements(spans=answers, at_ms=self._time.now_ms)
         if delivered.fault is not None:
-            self._pending = NOTHING_PENDING if self._has_output else PendingAcknowledgements(spans=answers)
+            self._pending = NOTHING_PENDING if self._has_output else pending
             raise delivered.fault
         self._limits.delivered(delivered, answers, self._time.now_ms, in_turn=in_turn)
         if not self._search.comes_next:  # the piece of a search
             self._search.after_piece(answers.values(), self._time.now_ms)
         self._search.one_by_one |= any((span.ranges[:, ANSWER] == Loss.UNKNOWN).any() for span in answers.values())
-        counted = self._commit_output(stamp, answers, delivered.is_explained)
-        self._pending = PendingAcknowledgements(spans=counted, at_ms=self._time.now_ms)
+        self._pending = replace(pending, spans=self._commit_output(stamp, answers, delivered.is_explained))
         timer.mark("output")
 
     @property

@@ -62,7 +62,7 @@ from share_spark.partition import (
     unfinished_before,
     waiting,
 )
-from share_spark.partition.columns import coded, is_columns, total_offsets
+from share_spark.partition.columns import as_columns, coded, is_columns, total_offsets
 
 MemberTraces = tuple[tuple[str, NDArray[np.int64]], ...]
 """(member id, entered ranges) of dead members, in one share-partition. Four columns: first offset, last offset,
@@ -324,13 +324,12 @@ def outcome_of(
 def earlier_of(state: SharePartition, responses: Sequence[PartitionResponse], now_ms: int) -> EarlierRanges:
     """What is not finished before the records that were acquired now, and how long it surely waits."""
     acquired = next((response.acquired for response in responses if response.acquired), ())
-    if not acquired:
+    found = unfinished_before(state, acquired) if acquired else ()
+    if not found:
         return NONE_EARLIER
-    rows = [
-        (run.first_offset, run.last_offset, max((run.lock_deadline_ms or 0) - now_ms, 0))
-        for run in unfinished_before(state, acquired)
-    ]
-    return EarlierRanges(np.array(rows, dtype=np.int64).reshape(-1, 3))
+    runs = as_columns(found)
+    waits_ms = runs.by_kind([max((run.lock_deadline_ms or 0) - now_ms, 0) for run in runs.samples], np.int64)
+    return EarlierRanges(np.column_stack([runs.first, runs.last, waits_ms]))
 
 
 def _acquired_ranges(responses: Sequence[PartitionResponse]) -> AcquiredRanges:
