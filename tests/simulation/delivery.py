@@ -329,7 +329,8 @@ def _span(at: TopicPartition, said: dict[At, Said], *, is_broken: bool) -> Ackno
     """As the port promises it: ascending runs of one type. What is left out holds no record or, if the delivery is
     broken, was not entered."""
     left_out = Loss.NOT_ENTERED if is_broken else GAP
-    rows = sorted((one[1], answer) for one, answer in said.items() if one[0] == at and answer.kind != left_out)
+    own = ((one[1], answer) for one, answer in said.items() if one[0] == at)
+    rows = sorted((offset, answer) for offset, answer in own if answer.kind != left_out or answer.delay_ms is not None)
     ranges = np.array([(offset, offset, answer.kind) for offset, answer in rows], np.int64).reshape(-1, 3)
     delays = [RetryDelay(offset, offset, answer.delay_ms) for offset, answer in rows if answer.delay_ms is not None]
     errors = [(offset, offset, answer.error) for offset, answer in rows if answer.error]

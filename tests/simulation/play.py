@@ -22,7 +22,7 @@ from tests.simulation.facts import At, Cell, Decided, Violation, demand
 from tests.simulation.ledger import Ledger
 from tests.simulation.scenario import Behaviour, Scenario, draw
 
-_MOST_TURNS = 4_000
+_MOST_TURNS = 10_000
 """Of the quiet end. A record that kills its engine costs a few for each time that it is narrowed down."""
 
 _MOSTLY = 0.7
