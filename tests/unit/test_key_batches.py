@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -106,6 +107,7 @@ def noted(handler: Handler, kind: str) -> Callable[..., Any]:
 
 
 KINDS = ["record", "batch"]
+SEEDS = 40
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -247,9 +249,8 @@ def check_calls(keys: str, calls: Sequence[Sequence[int]], said: Mapping[int, in
             last[keys[offset]] = offset
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(40))
-def test_it_comes_to_the_same_as_one_record_after_another(kind: str, seed: int) -> None:
+def play(seed: int, kind: str) -> None:
+    """Raises AssertionError if the task does not do as the model does."""
     rng = Random(seed)
     keys = "".join(rng.choices("abc.defgh"[: rng.randint(1, 9)], k=60))
     counts = {offset: -1 for offset in range(60) if rng.random() < 0.1}
@@ -258,3 +259,31 @@ def test_it_comes_to_the_same_as_one_record_after_another(kind: str, seed: int) 
     result = run(noted(handler, kind), records(keys, counts, size=rng.choice([1, 7, 60])))
     assert answers(result) == model(keys, counts, said)
     check_calls(keys, handler.calls, said)
+
+
+def play_all(kind: str) -> None:
+    for seed in range(SEEDS):
+        play(seed, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_it_comes_to_the_same_as_one_record_after_another(kind: str, seed: int) -> None:
+    play(seed, kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "wrong"),
+    [
+        ("record", "KeyOrder.hold_back", lambda *_: None),
+        ("batch", "KeyOrder.hold_back", lambda *_: None),
+        ("record", "BatchOrder._answered", lambda *_: None),
+        ("batch", "BatchOrder._answered", lambda *_: None),
+        ("record", "BatchOrder.admitted", lambda _order, records, *_: records),
+        ("batch", "_ranks", lambda numbers: np.zeros(len(numbers), np.intp)),
+    ],
+)
+def test_a_wrong_task_is_convicted(kind: str, name: str, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"share_spark.delivery.key_batches.{name}", wrong)
+    with pytest.raises(AssertionError):
+        play_all(kind)
