@@ -100,8 +100,7 @@ class SparkDelivery:
         """Raises ShareError."""
         self.free_outputs()
         tasks, is_bounded = self._tasks(in_turn=in_turn)
-        is_read = is_bounded or self.ordered
-        rest, kept = (acquired, None) if is_read else self._kept.take(acquired, tasks)
+        rest, kept = (acquired, None) if is_bounded or self.ordered else self._kept.take(acquired, tasks)
         records = self._records(rest, kept, tasks)
         topics = {one.partition.topic for one in acquired}
         topic = topics.pop() if len(topics) == 1 else None
@@ -112,7 +111,7 @@ class SparkDelivery:
             place=self._started,
             terms=Terms(self.budget_ms / 1_000, self._seconds_per_record, in_turn),
             output_directory=self.output_directory,
-            keeps=None if is_read and not in_turn else self._keeps(tasks),
+            keeps=None if self.ordered or (is_bounded and not in_turn) else self._keeps(tasks),
             kept=kept,
             ordered=self.ordered,
         )

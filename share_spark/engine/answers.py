@@ -93,8 +93,8 @@ def filled(
 
 def are_held_back(ranges: AcknowledgedRanges, delays: Sequence[RetryDelay]) -> list[bool]:
     """Of each delay of these answers: is it of records that were not entered, and not of released ones?"""
-    if not delays:
-        return []
+    if not (ranges[:, ANSWER] == Loss.NOT_ENTERED).any():
+        return [False] * len(delays)
     first = np.array([delay.first_offset for delay in delays], np.int64)
     answers = ranges[np.searchsorted(ranges[:, LAST], first), ANSWER]
     return [answer < 0 for answer in answers.tolist()]
