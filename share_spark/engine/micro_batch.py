@@ -242,6 +242,7 @@ class ShareGroupEngine:
             suspects_next=self._search.comes_next,
             traces=traces,
             ordered=self.config.delivery_order == DeliveryOrder.KEY,
+            turn=self._search.turn,
         )
 
     def _suspects(self, keys: Iterable[SharePartitionKey], now_ms: int) -> Piece | None:
@@ -358,8 +359,7 @@ class ShareGroupEngine:
             self._pending = NOTHING_PENDING if self._has_output else pending
             raise delivered.fault
         self._limits.delivered(delivered, answers, self._time.now_ms, in_turn=in_turn)
-        if not self._search.comes_next:  # the piece of a search
-            self._search.after_piece(answers.values(), self._time.now_ms)
+        self._search.after(answers.values(), self._time.now_ms)
         self._search.one_by_one |= any((span.ranges[:, ANSWER] == Loss.UNKNOWN).any() for span in answers.values())
         self._pending = replace(pending, spans=self._commit_output(stamp, answers, delivered.is_explained))
         timer.mark("output")

@@ -42,7 +42,7 @@ class Inputs:
     nothing is acquired of these. ``targets``: exclusive end offsets of an available-now run, None when the run is
     endless. ``acknowledged_by`` as in ``PartitionInput``. ``suspects``: what of the suspects is next, None if there are
     none; ``suspects_next``: it is their turn. ``traces``: what dead members have left, by topic-partition. ``ordered``:
-    records are delivered in order of their keys.
+    records are delivered in order of their keys; ``turn``: how many deliveries have entered nothing.
     """
 
     now_ms: int
@@ -60,6 +60,7 @@ class Inputs:
     suspects_next: bool = True
     traces: Sequence[MemberTrace] = ()
     ordered: bool = False
+    turn: int = 0
 
 
 def plan(
@@ -80,11 +81,27 @@ def plan(
         }
     else:
         active = [key for key in inputs.ends if wanted[key] or _must_settle(key, inputs, summaries)]
-        shares = share_out([wanted[key] for key in active], 0 if inputs.stopping else max_records)
+        demands = _in_turns([wanted[key] for key in active], max_records, inputs.turn)
+        shares = share_out(demands, 0 if inputs.stopping else max_records)
         partition_inputs = {
             key: _input_of(key, inputs, summaries, share) for key, share in zip(active, shares, strict=True)
         }
     return partition_inputs | _no_longer_read(inputs, summaries)
+
+
+def _in_turns(demands: Sequence[int], budget: int, turn: int) -> Sequence[int]:
+    """Where there are more demands than records, and all that was acquired was held back, others have their turn: what
+    holds it back may be among them.
+
+    >>> [_in_turns([3, 1, 5], 1, turn) for turn in range(4)]
+    [[3, 1, 5], [0, 1, 0], [0, 0, 5], [3, 0, 0]]
+    """
+    asking = [at for at, demand in enumerate(demands) if demand]
+    if not turn or budget >= len(asking):
+        return demands
+    first = turn % len(asking)
+    chosen = set((asking[first:] + asking[:first])[:budget])
+    return [demand if at in chosen else 0 for at, demand in enumerate(demands)]
 
 
 def _no_longer_read(
@@ -283,11 +300,13 @@ class Piece:
 class Search:
     """Remembers how many there were when a search began, so that its pieces keep their size. ``one_by_one``: the dead
     leave no traces here. ``comes_next``: the next micro-batch is for suspects, whatever else there is to do.
-    ``rests_until_ms``: before which none is for them."""
+    ``rests_until_ms``: before which none is for them. ``turn``: as in ``Inputs``."""
 
     one_by_one: bool = False
     comes_next: bool = True
     rests_until_ms: int = 0
+    turn: int = 0
+    _piece_turn: int = 0
     _sizes: dict[Doubt, int] = field(default_factory=dict)
 
     def next_piece(
@@ -302,15 +321,25 @@ class Search:
             if found:
                 # The size at the beginning: pieces of what is left would become smaller and smaller, and more of them.
                 self._sizes[doubt] = max(self._sizes.get(doubt, 0), sum(found.values()))
-                return Piece(searched=doubt, records=_first(found, self._piece_size(doubt)))
+                return Piece(searched=doubt, records=_first(self._rotated(found), self._piece_size(doubt)))
             self._sizes.pop(doubt, None)
         return None
 
-    def after_piece(self, answers: Iterable[AcknowledgedSpan], now_ms: int) -> None:
-        """What came of a micro-batch of suspects. If all were held back by the order of their keys, the next one would
-        come to the same until records before them have ended."""
-        if all((span.ranges[:, ANSWER] == Loss.NOT_ENTERED).all() for span in answers):
+    def after(self, answers: Iterable[AcknowledgedSpan], now_ms: int) -> None:
+        """What came of a micro-batch. If all were held back by the order of their keys, the next one would come to the
+        same until records before them have ended: so others have their turn, and a search rests."""
+        if not all((span.ranges[:, ANSWER] == Loss.NOT_ENTERED).all() for span in answers):
+            return
+        if self.comes_next:
+            self.turn += 1
+        else:
+            self._piece_turn += 1
             self.rests_until_ms = now_ms + REST_MS
+
+    def _rotated(self, found: Mapping[SharePartitionKey, int]) -> dict[SharePartitionKey, int]:
+        keys = list(found)
+        first = self._piece_turn % len(keys)
+        return {key: found[key] for key in keys[first:] + keys[:first]}
 
     def _piece_size(self, doubt: Doubt) -> int:
         size = self._sizes[doubt]

@@ -58,6 +58,12 @@ def test_all_promises_hold(first: int, columns_at: int) -> None:
             assert not failure, failure
 
 
+def test_what_waits_for_each_other_in_two_share_partitions_gets_on() -> None:
+    """By order of keys: suspects of one wait for its other records, other records of the other for its suspects."""
+    failure = run_seed(5383)
+    assert not failure, failure
+
+
 def test_a_seed_plays_the_same_twice() -> None:
     one, other = SimulatedWorld(7), SimulatedWorld(7)
     one.play()
