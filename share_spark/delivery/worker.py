@@ -319,7 +319,8 @@ def _unknown(
         names = batch.column("topic").to_pylist() if "topic" in batch.schema.names else [only] * batch.num_rows
         columns = (batch.column(name).to_pylist() for name in ("partition", "offset"))
         marks = [seen.get(place) for place in zip(names, *columns, strict=True)]
-        rest = marked(batch, [mark is True for mark in marks]).filter(pa.array([mark is not False for mark in marks]))
+        wanted = pa.array([mark is not False for mark in marks], pa.bool_())
+        rest = marked(batch, [mark is True for mark in marks]).filter(wanted)
         if rest.num_rows:
             yield rest
 

@@ -210,6 +210,15 @@ def test_a_repeat_holds_back_behind_the_record_that_killed_the_worker() -> None:
     assert again.entered == [3]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_repeat_takes_a_batch_without_records(kind: str) -> None:
+    place = LedgerPlace(group="test", member_id=uuid.uuid4().hex)
+    whole = records("aab")[0]
+    run(noted(Handler(), kind), [whole.slice(0, 1)], place=place)
+    result = run(noted(Handler(), kind), [whole.slice(0, 0), whole], place=place)
+    assert answers(result) == {0: 1, 1: 1, 2: 1}
+
+
 def test_a_repeat_goes_on_behind_what_the_run_before_has_finished() -> None:
     place = LedgerPlace(group="test", member_id=uuid.uuid4().hex)
     whole = records("aab", size=3)
