@@ -28,6 +28,7 @@ from share_spark.delta.location import Location
 from share_spark.engine.progress import MicroBatchProgress
 from share_spark.handlers.handler import Handler, as_handler
 from share_spark.kafka.options import KafkaOptions
+from share_spark.model.config import SETTINGS, DeliveryOrder
 from share_spark.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -82,6 +83,13 @@ class ShareGroup:
         Raises HandlerError if it cannot be imported or is no handler.
         """
         return self._with(handler=as_handler(handler, output=output))
+
+    def ordered_by_key(self) -> ShareGroup:
+        """Of each key at most one record is with the handler at a time, records of a key are entered in the order of
+        their offsets, and one that is not finished (released, delayed, lost with its worker or engine) holds back its
+        successors of the same key, and only those. Records without a key have no order. The same as the setting
+        ``delivery.order`` = ``key``. Not for handlers of whole Spark frames: ``start`` refuses them."""
+        return self.option(SETTINGS["delivery_order"].key, DeliveryOrder.KEY)
 
     def to_delta(self, table: str) -> ShareGroup:
         """Where the handler's output rows go: a Delta table, a directory or a name, made if it is missing. Rows and the

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from share_spark.api.query import Trigger
 from share_spark.delta.location import Location
-from share_spark.model.config import DEFAULT_CONFIG, GroupConfig
+from share_spark.handlers.handler import HandlerKind
+from share_spark.model.config import DEFAULT_CONFIG, DeliveryOrder, GroupConfig
 from share_spark.model.errors import ConfigError, EnvironmentFault
 
 if TYPE_CHECKING:
@@ -73,6 +74,11 @@ class ShareGroupSpec:
         handler = self.required_handler
         if self.sink is not None and handler.output is None:
             raise ConfigError(f"to_delta: handler {handler.name} declares no output: call process(handler, output=...)")
+
+        if self.config.delivery_order == DeliveryOrder.KEY and handler.kind is HandlerKind.FRAME:
+            raise ConfigError(
+                f"delivery.order: handler {handler.name} takes a whole Spark frame, in which there is no order by key"
+            )
 
     @property
     def letter_table(self) -> Location | None:

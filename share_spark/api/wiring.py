@@ -22,6 +22,7 @@ from share_spark.maintenance.dynamic_config_file import DynamicConfigReader
 from share_spark.maintenance.heartbeat import dynamic_config_file, pause_file, wall_clock_ms
 from share_spark.maintenance.pause_file import PauseReader
 from share_spark.metrics.tracing import spans_of
+from share_spark.model.config import DeliveryOrder
 from share_spark.model.errors import ConfigError
 from share_spark.output.dead_letters import DeltaDeadLetters
 from share_spark.output.sink import DeltaOutput, DeltaSink, FormerSinks
@@ -131,7 +132,8 @@ def _engine(
     store = _store(spec, location, least_epoch)
     topics = SubscribedTopics(group_id=spec.group_id, topics=spec.topics, log=log, clock=wall_clock_ms)
     handler = spec.required_handler
-    delivery = SparkDelivery(spark=spec.spark, log=log, handler=handler)
+    is_ordered = spec.config.delivery_order == DeliveryOrder.KEY
+    delivery = SparkDelivery(spark=spec.spark, log=log, handler=handler, ordered=is_ordered)
     target = _dead_letters(spec)
     letters: DeadLetterSink = NoDeadLetters(spark=spec.spark)
     if target is not None:

@@ -22,8 +22,7 @@ from share_spark.cli.groups import UNKNOWN
 from share_spark.cli.run_report import RunTotals, progress_line
 from share_spark.cli.top import to_go
 from share_spark.engine.look import EngineLook
-from share_spark.engine.planning import lag_of
-from share_spark.engine.progress import MicroBatchProgress
+from share_spark.engine.progress import MicroBatchProgress, lag_of
 
 _log = logging.getLogger(__name__)
 

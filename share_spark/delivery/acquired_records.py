@@ -34,7 +34,14 @@ from pyspark.sql import functions as F
 
 from share_spark.delta.location import sql_literal
 from share_spark.engine.ports import RECORD_COLUMNS, AcquiredSpan, NumberedSpan, TopicLog
-from share_spark.engine.ranges import each_between, offsets_in
+from share_spark.engine.ranges import (
+    DELIVERY_COUNT,
+    WAIT_MS,
+    AcquiredRanges,
+    EarlierRanges,
+    each_between,
+    offsets_in,
+)
 from share_spark.engine.spans import covering_spans
 
 if TYPE_CHECKING:
@@ -42,6 +49,9 @@ if TYPE_CHECKING:
 
 _MAX_EXPRESSION_RANGES = 64
 """Ranges up to which a CASE expression is used: its cost grows with their number, the join's does not."""
+
+_MOST_WAIT_MS = 2**31 - 2
+"""That an int column can hold. What waits longer is held back again after these 24 days."""
 
 _PAGE_BITS = 6
 _PARTITION_BITS = 16
@@ -64,6 +74,25 @@ def acquired_records(
     if ranges <= _MAX_EXPRESSION_RANGES:
         return frame.selectExpr("*", f"{_case(acquired)} AS {third}").where(f"{third} IS NOT NULL")
     return _joined(spark, frame, acquired, third)
+
+
+def with_earlier(acquired: Sequence[AcquiredSpan]) -> list[AcquiredSpan]:
+    """Also the records that hold back their keys: their delivery count is -1 minus the milliseconds for which they
+    surely wait. They are not delivered."""
+    return [one._replace(ranges=_with_earlier(one.ranges, one.earlier)) for one in acquired]
+
+
+def _with_earlier(acquired: AcquiredRanges, earlier: EarlierRanges) -> AcquiredRanges:
+    marked = earlier.copy()
+    marked[:, DELIVERY_COUNT] = -1 - np.minimum(earlier[:, WAIT_MS], _MOST_WAIT_MS)
+    return AcquiredRanges(np.concatenate([acquired, marked]))
+
+
+def by_key(records: DataFrame, tasks: int) -> DataFrame:
+    """Records of one key in one task, those of each task in the order of their offsets. A shuffle: who reads records
+    does not know their keys before."""
+    place = F.when(F.col("key").isNull(), F.col("offset")).otherwise(F.xxhash64("key"))
+    return records.repartition(tasks, place).sortWithinPartitions("offset")
 
 
 def task_markers(spark: SparkSession, tasks: int) -> DataFrame:

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,12 +24,15 @@ from share_spark.delivery.ledger import CallLedger, CallStatus
 from share_spark.delivery.output_rows import OutputRows, RecordAnswers
 from share_spark.handlers.acknowledgement import Ack, Answers, exception_text, single_answer
 from share_spark.handlers.batch_answers import batch_answers, table_columns
-from share_spark.handlers.handler import HANDLER_COLUMNS, Handler, HandlerKind
+from share_spark.handlers.handler import HANDLER_COLUMNS, Handler, HandlerKind, Record
 from share_spark.handlers.output_schema import column_table, listed_rows
 from share_spark.handlers.records import records_of
 from share_spark.handlers.time_limit import OverrunError, TimeLimit
 from share_spark.model.errors import HandlerError
 from share_spark.model.requests import Loss
+
+if TYPE_CHECKING:
+    from share_spark.delivery.key_batches import BatchOrder
 
 _FAULTS = (Exception, SystemExit)
 """What a handler may raise. Not KeyboardInterrupt, by which Spark kills tasks; SystemExit would end the worker."""
@@ -59,8 +62,9 @@ class Calls:
     """The calls of one task: how long they may take, where they are noted, what has been measured.
 
     ``until``: when the budget is used up (``time.monotonic``). ``seconds_per_record``: how long a record has taken this
-    handler before, None if that is not known. ``in_turn``: batches of one record. ``misfits``: records that broke the
-    contract; ``misfit``: how the last of them did.
+    handler before, None if that is not known. ``in_turn``: batches of one record. ``order``: by the keys of the batch
+    that is on its way, None if there is no order. ``misfits``: records that broke the contract; ``misfit``: how the
+    last of them did.
     """
 
     limit: TimeLimit
@@ -68,6 +72,7 @@ class Calls:
     until: float = math.inf
     seconds_per_record: float | None = None
     in_turn: bool = False
+    order: BatchOrder | None = None
     entered: int = 0
     busy_s: float = 0.0
     misfits: int = 0
@@ -141,7 +146,7 @@ def _call_per_record(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> C
     delays: dict[int, int] = {}
     rows = None if handler.output is None else OutputRows(handler.output, RecordAnswers(codes, errors, status, calls))
     position, next_look = -1, 0.0
-    for position, record in enumerate(records_of(batch)):
+    for position, record in _numbered_records(batch, calls, codes, delays, rows):
         now = clock()
         if now >= next_look:
             if now >= until:
@@ -183,6 +188,13 @@ def _call_per_record(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> C
     outputs = rows.finish(position) if rows is not None else None
     codes[position:] = [int(Loss.NOT_ENTERED)] * (batch.num_rows - position)
     return CallOutcome(answers=Answers.listed(codes, errors, delays), outputs=outputs)
+
+
+def _numbered_records(
+    batch: pa.RecordBatch, calls: Calls, codes: list[int], delays: dict[int, int], rows: OutputRows | None
+) -> Iterable[tuple[int, Record]]:
+    records = enumerate(records_of(batch))
+    return records if calls.order is None else calls.order.admitted(records, codes, delays, rows)
 
 
 def _judged(answer: Any, rows: OutputRows | None, position: int, calls: Calls) -> tuple[int, str | None, int | None]:

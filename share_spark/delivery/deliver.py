@@ -30,7 +30,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from share_spark.delivery.acquired_records import acquired_records, task_markers
+from share_spark.delivery.acquired_records import acquired_records, by_key, task_markers, with_earlier
 from share_spark.delivery.frame import RUN_TYPE, frame_runs, settled
 from share_spark.delivery.kept_rows import MOST_BYTES, KeptInput, KeptPlace, KeptRows, Wanted
 from share_spark.delivery.large_records import has_limit, marked, set_limit
@@ -66,7 +66,7 @@ _log = logging.getLogger(__name__)
 class SparkDelivery:
     """Delivery port: one Spark job per micro-batch, with as many tasks as there are cores, or at most as many as the
     limits say. Each of these takes its records one after another from the topic log alone: the tasks that take kept
-    ones come on top of the others.
+    ones come on top of the others. ``ordered``: by key; then all records come from the topic log as well.
 
     Output rows of a delivery are kept until the next one. ``output_directory``: where workers write them to files,
     which they can if all run where the directory is.
@@ -76,6 +76,7 @@ class SparkDelivery:
     log: TopicLog
     handler: Handler
     output_directory: str | None = None
+    ordered: bool = False
     _place: LedgerPlace | None = None
     _result: DeliveryResult = field(default_factory=DeliveryResult)
     _kept: KeptRows = field(default_factory=KeptRows)
@@ -88,8 +89,9 @@ class SparkDelivery:
         self._others = place.all_others()
         if self._leaves_traces:
             place.start()
-        else:
-            set_limit(self.spark)  # what the handler sends to Python is not looked at
+        if self.ordered or not self._leaves_traces:
+            # One that is large would hold back its key; what a handler of frames sends to Python is not looked at.
+            set_limit(self.spark)
 
     def traces(self) -> Sequence[MemberTrace]:
         return member_traces(self._started) if self._leaves_traces else ()
@@ -109,7 +111,7 @@ class SparkDelivery:
         """Raises ShareError."""
         self.free_outputs()
         tasks, is_bounded = self._tasks(limits.most_tasks, in_turn=in_turn)
-        rest, kept = (acquired, None) if is_bounded else self._kept.take(acquired, tasks)
+        rest, kept = (acquired, None) if is_bounded or self.ordered else self._kept.take(acquired, tasks)
         records = self._records(rest, kept, tasks)
         topics = {one.partition.topic for one in acquired}
         topic = topics.pop() if len(topics) == 1 else None
@@ -120,8 +122,9 @@ class SparkDelivery:
             place=self._started,
             terms=Terms(limits.budget_ms / 1_000, self._seconds_per_record, in_turn, limits.timeout_ms),
             output_directory=self.output_directory,
-            keeps=None if is_bounded and not in_turn else self._keeps(tasks),
+            keeps=None if self.ordered or (is_bounded and not in_turn) else self._keeps(tasks),
             kept=kept,
+            ordered=self.ordered,
         )
         if result.has_large:
             for session in (self.spark, records.sparkSession):  # a topic log may read in one of its own
@@ -155,6 +158,9 @@ class SparkDelivery:
 
     def _records(self, rest: Sequence[AcquiredSpan], kept: KeptInput | None, tasks: int) -> DataFrame:
         """Those of the topic log, and a marker in each task that takes records from files; these tasks come first."""
+        if self.ordered:
+            found = acquired_records(self.spark, self.log, with_earlier(rest), tasks=tasks, third="delivery_count")
+            return by_key(found, tasks)
         if kept is None:
             return acquired_records(self.spark, self.log, rest, tasks=tasks, third="delivery_count")
         markers = task_markers(self.spark, tasks)
@@ -211,6 +217,7 @@ def deliver(
     output_directory: str | None = None,
     keeps: KeptPlace | None = None,
     kept: KeptInput | None = None,
+    ordered: bool = False,
 ) -> DeliveryResult:
     """Calls ``handler`` on ``records`` (RECORD_COLUMNS and delivery_count int) and returns what it said of each.
 
@@ -219,7 +226,7 @@ def deliver(
     ledgers. Output rows of records that are not accepted are dropped in the worker; the result must be closed when
     those of the accepted ones have been read. ``output_directory``: workers write the rows to files there. ``keeps``:
     where they write what is released or rejected. ``kept``: records that the first tasks take from such files; in each
-    of them ``records`` has a marker.
+    of them ``records`` has a marker. ``ordered``: ``records`` are as ``by_key`` makes them.
 
     Raises ShareError (a record was read twice, a handler that cannot be sent); then nothing is known. What is wrong
     with the delivery as a whole is the ``fault`` of the result.
@@ -228,7 +235,9 @@ def deliver(
         return _of_frame(records, handler)
     if place is None:
         place = LedgerPlace(group="deliver", member_id=uuid.uuid4().hex)
-        result = deliver(records, handler, topic=topic, place=place, terms=terms, output_directory=output_directory)
+        result = deliver(
+            records, handler, topic=topic, place=place, terms=terms, output_directory=output_directory, ordered=ordered
+        )
         place.forget([place.member_id])
         return result
     place.clear()
@@ -242,6 +251,7 @@ def deliver(
         output_directory=output_directory,
         keeps=keeps,
         kept=kept,
+        ordered=ordered,
         terms=terms or Terms(),
     )
     frame = _handled(records, handler, task)
@@ -342,9 +352,9 @@ def _marked(spark: SparkSession, run: DeliveryRun) -> Iterator[None]:
 
 def _handled(records: DataFrame, handler: Handler, task: HandlerTask) -> DataFrame:
     wanted = handler.columns or HANDLER_COLUMNS
-    keys = (*(KEY_COLUMNS if task.topic is None else KEY_COLUMNS[1:]), "delivery_count")
+    keys = (*(KEY_COLUMNS if task.topic is None else KEY_COLUMNS[1:]), "delivery_count", *["key"] * task.ordered)
     columns = [*wanted, *(name for name in keys if name not in wanted)]
-    chosen = columns if has_limit(records.sparkSession) else marked(columns)
+    chosen = columns if task.ordered or has_limit(records.sparkSession) else marked(columns)
     chosen = [_HEADERS if name == "headers" else name for name in chosen]
     return with_task_thread(records, chosen, TASK_COLUMN).mapInArrow(task, _sent_type(task))
 

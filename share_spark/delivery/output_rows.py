@@ -61,6 +61,10 @@ class OutputRows:
             self._due = now + _WRITE_EVERY_S
         return self._due
 
+    def write_all(self, complete: int) -> None:
+        """Write the collected rows now. Those that do not fit have released their records then."""
+        self._write(complete)
+
     def finish(self, complete: int) -> pa.Table:
         """All rows that fit."""
         self._write(complete)

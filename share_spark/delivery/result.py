@@ -217,7 +217,7 @@ def _span(key: TopicPartition, runs: Runs, texts: list[str]) -> AcknowledgedSpan
 
 
 def _delays(runs: Runs) -> tuple[RetryDelay, ...]:
-    asked = runs.picked((runs.code == Ack.RELEASE) & (runs.delay != NO_DELAY))
+    asked = runs.picked(np.isin(runs.code, [Ack.RELEASE, Loss.NOT_ENTERED]) & (runs.delay != NO_DELAY))
     return tuple(map(RetryDelay, asked.first.tolist(), asked.last.tolist(), asked.delay.tolist()))
 
 

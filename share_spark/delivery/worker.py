@@ -30,6 +30,7 @@ from pyspark import TaskContext, cloudpickle
 
 from share_spark.delivery.calling import CallOutcome, Calls, call_handler, overrun_text, watched_code
 from share_spark.delivery.kept_rows import KeptInput, KeptPlace, KeptWriter
+from share_spark.delivery.key_batches import FINISHED, TaskOrder, own_records
 from share_spark.delivery.large_records import parted
 from share_spark.delivery.ledger import CallLedger, CallStatus, LedgerEntries
 from share_spark.delivery.ledger_place import LedgerPlace
@@ -49,8 +50,9 @@ from share_spark.delivery.runs import (
     with_output_column,
 )
 from share_spark.delivery.traces import WORKER_LOST, codes_of
+from share_spark.delivery.unknown_records import unknown_records
 from share_spark.handlers.acknowledgement import Answers, exception_text
-from share_spark.handlers.handler import Handler
+from share_spark.handlers.handler import Handler, HandlerKind
 from share_spark.handlers.time_limit import TimeLimit, stuck_at
 from share_spark.model.errors import HandlerError, OutputLostError, ShareError
 from share_spark.model.requests import Loss
@@ -106,9 +108,9 @@ class HandlerTask:
     ``payload``: the packed handler of this ``name``. ``topic``: all records are of this one, and the column is left
     out. ``delivery``: the id of the delivery outside which it must not run. ``output_directory``: where workers write
     files of output rows; None: the rows leave with the runs. ``keeps``: where they write the records that are released
-    or rejected; None: they do not. ``kept``: records that come from such files, not with the batches. Answers of a task
-    leave at its end, output rows batch by batch. A contract that is broken as a whole leaves as the one row that says
-    so.
+    or rejected; None: they do not. ``kept``: records that come from such files, not with the batches. ``ordered``: by
+    key, which is a column of the batches then. Answers of a task leave at its end, output rows batch by batch. A
+    contract that is broken as a whole leaves as the one row that says so.
     """
 
     name: str
@@ -120,6 +122,7 @@ class HandlerTask:
     output_directory: str | None = None
     keeps: KeptPlace | None = None
     kept: KeptInput | None = None
+    ordered: bool = False
     terms: Terms = field(default_factory=Terms)
 
     @property
@@ -177,9 +180,9 @@ class _TaskRun:
         log.add_entries(entries, codes_of(entries), known)
         try:
             yield from self._saved_rows(entries)
-            rest = self._without_large(_unknown(_with_kept(task.kept, batches), entries, known), log)
+            rest = self._rest(_with_kept(task.kept, batches), entries, known, log)
             if self.run.reports_only:  # the handler is not even loaded: that may be what kills
-                for batch in rest:
+                for batch in map(own_records, rest):
                     log.add(batch, Answers.same(batch.num_rows, Loss.NOT_ENTERED))
             else:
                 yield from self._handled(rest, log, len(entries) > 0)
@@ -201,6 +204,14 @@ class _TaskRun:
         if self.keeps is not None and (kept := self.keeps.close()) is not None:
             yield self._row(kept_row(*kept))
 
+    def _rest(
+        self, batches: Iterable[pa.RecordBatch], entries: LedgerEntries, known: npt.NDArray[np.bool_], log: RunLog
+    ) -> Iterator[pa.RecordBatch]:
+        """What this run has to do. In order, a record that would be left out as large would hold back its key."""
+        if self.task.ordered:
+            return unknown_records(batches, entries, known, known & np.isin(codes_of(entries), FINISHED))
+        return self._without_large(unknown_records(batches, entries, known, known), log)
+
     def _without_large(self, batches: Iterable[pa.RecordBatch], log: RunLog) -> Iterator[pa.RecordBatch]:
         for batch, large in parted(batches):
             if large is not None:
@@ -215,21 +226,33 @@ class _TaskRun:
         with TimeLimit(limit_s, stuck=self._stuck, outside=watched_code()) as limit:
             self.calls = calls = self._new_calls(limit)
             loss: Loss | None = None
+            order = TaskOrder(self.task.topic) if self.task.ordered else None
             for index, batch in enumerate(batches):
                 if not index:
                     loss = self._loss_of_all(batch, has_entries)
                     yield from self._unknown_thread(batch)
-                outcome = self._outcome(handler, batch, calls, loss)
-                log.add(batch, outcome.answers)
-                if self.keeps is not None:
-                    self.keeps.add(batch, outcome.answers)
-                if outcome.outputs is not None:
-                    yield from self._sent(outcome.outputs)
+                for part, outcome in self._outcomes(handler, batch, calls, loss, order):
+                    log.add(part, outcome.answers)
+                    if self.keeps is not None:
+                        self.keeps.add(part, outcome.answers)
+                    if outcome.outputs is not None:
+                        yield from self._sent(outcome.outputs)
             calls.check(handler)
 
     def _handler(self) -> Handler:
         handler = _unpacked(self.task.name, self.task.payload)
         return handler if handler.timeout_ms is not None else replace(handler, timeout_ms=self.task.terms.timeout_ms)
+
+    def _outcomes(
+        self, handler: Handler, batch: pa.RecordBatch, calls: Calls, loss: Loss | None, order: TaskOrder | None
+    ) -> Iterator[tuple[pa.RecordBatch, CallOutcome]]:
+        """The records of a batch in parts, each with what became of it. Raises as ``_outcome``."""
+        if order is None or loss is not None:
+            own = batch if order is None else own_records(batch)
+            yield own, self._outcome(handler, own, calls, loss)
+            return
+        call = functools.partial(self._outcome, handler, calls=calls, loss=None)
+        yield from order.outcomes(batch, calls, call, by_record=handler.kind is HandlerKind.RECORD)
 
     def _new_calls(self, limit: TimeLimit) -> Calls:
         terms = self.task.terms
@@ -304,31 +327,6 @@ def _with_kept(kept: KeptInput | None, batches: Iterable[pa.RecordBatch]) -> Ite
         yield batch.filter(batch.column("offset").is_valid())
         if not number:
             yield from kept.batches(_task_index(), batch.schema)
-
-
-def _unknown(
-    batches: Iterable[pa.RecordBatch], entries: LedgerEntries, known: npt.NDArray[np.bool_]
-) -> Iterator[pa.RecordBatch]:
-    """The records that no earlier run has entered, in batches that are not empty."""
-    if not known.any():
-        yield from (batch for batch in batches if batch.num_rows)
-        return
-    topics = entries.topics
-    seen = set(
-        zip(
-            (topics[at] for at in entries.topic[known].tolist()),
-            entries.partition[known].tolist(),
-            entries.offset[known].tolist(),
-            strict=True,
-        )
-    )
-    only = topics[0] if len(topics) == 1 else None
-    for batch in batches:
-        names = batch.column("topic").to_pylist() if "topic" in batch.schema.names else [only] * batch.num_rows
-        places = zip(names, batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True)
-        rest = batch.filter(pa.array([place not in seen for place in places], pa.bool_()))
-        if rest.num_rows:
-            yield rest
 
 
 def is_first_attempt(attempt_number: int, task_thread: str | None) -> bool:

@@ -12,6 +12,7 @@ from share_spark.engine.breaker import Attempts
 from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, Delivered, ErrorRun
 from share_spark.engine.ranges import (
     ANSWER,
+    LAST,
     NOT_ACKNOWLEDGED,
     AcknowledgedRanges,
     AcquiredRanges,
@@ -21,7 +22,7 @@ from share_spark.engine.ranges import (
 from share_spark.engine.step import PartitionOutcome
 from share_spark.model.errors import ErrorCode, StateError
 from share_spark.model.ids import TopicPartition
-from share_spark.model.requests import AcknowledgeType, Loss
+from share_spark.model.requests import AcknowledgeType, Loss, RetryDelay
 
 MOST_ERRORS = 20
 """Different ones that a micro-batch tells of."""
@@ -110,6 +111,15 @@ def filled(
             holes.append((at, last, missing))
     everything = np.concatenate([acknowledged, np.array(holes, dtype=np.int64).reshape(-1, 3)])
     return AcknowledgedRanges(ascending(everything))
+
+
+def are_held_back(ranges: AcknowledgedRanges, delays: Sequence[RetryDelay]) -> list[bool]:
+    """Of each delay of these answers: is it of records that were not entered, and not of released ones?"""
+    if not (ranges[:, ANSWER] == Loss.NOT_ENTERED).any():
+        return [False] * len(delays)
+    first = np.array([delay.first_offset for delay in delays], np.int64)
+    answers = ranges[np.searchsorted(ranges[:, LAST], first), ANSWER]
+    return [answer < 0 for answer in answers.tolist()]
 
 
 def is_inside(ranges: AcknowledgedRanges, offset: int) -> bool:

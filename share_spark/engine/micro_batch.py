@@ -34,7 +34,6 @@ from share_spark.engine.planning import (
     Inputs,
     Search,
     is_done,
-    lag_of,
     plan,
     targets_of,
     targets_within,
@@ -54,11 +53,11 @@ from share_spark.engine.ports import (
     PauseSource,
     ShareStateStore,
 )
-from share_spark.engine.progress import MicroBatchProgress, StepTimer
+from share_spark.engine.progress import MicroBatchProgress, StepTimer, lag_of
 from share_spark.engine.ranges import ANSWER
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.engine.topics import SubscribedTopics, warn_of_truncations
-from share_spark.model.config import BackoffPolicy, GroupConfig
+from share_spark.model.config import BackoffPolicy, DeliveryOrder, GroupConfig
 from share_spark.model.errors import FencedError, OutputLostError, OutputUnknownError, SinkError, StateError
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
 from share_spark.model.requests import Loss
@@ -239,23 +238,24 @@ class ShareGroupEngine:
             self._config = self.ports.config()
             self._look_at_pauses(topics.names(), ends, now_ms)
         traces = self._traces(ends)  # before the search: they show how it is to be done
+        config, keys = self._config, ends.keys() - self._paused if self._paused else ends.keys()
         return Inputs(
             now_ms=now_ms,
             topics=topics.names(),
             ends=ends,
-            initial_offsets=topics.initial_offsets(
-                self._summaries, ends, self._config.offset_reset, self.ports.clock()
-            ),
+            initial_offsets=topics.initial_offsets(self._summaries, ends, config.offset_reset, self.ports.clock()),
             acknowledged=self._pending.ranges,
-            delays=self._pending.delays,
-            has_backoff=self._config.backoff_policy != BackoffPolicy.NONE,
+            delays=self._pending.delays_at(now_ms),
+            has_backoff=config.backoff_policy != BackoffPolicy.NONE,
             targets=self._targets,
             stopping=stopping,
             acknowledged_by=self._pending.member_id,
-            suspects=self._search.next_piece(self._summaries, ends.keys() - self._paused if self._paused else ends),
+            suspects=self._search.next_piece(self._summaries, keys) if now_ms >= self._search.rests_until_ms else None,
             paused=self._paused,
             suspects_next=self._search.comes_next,
             traces=traces,
+            ordered=config.delivery_order == DeliveryOrder.KEY,
+            turn=self._search.turn,
         )
 
     def _look_at_pauses(self, names: Mapping[str, str], ends: Iterable[SharePartitionKey], now_ms: int) -> None:
@@ -297,13 +297,10 @@ class ShareGroupEngine:
         self, stamp: BatchStamp, partition_inputs: Mapping[SharePartitionKey, PartitionInput], timer: StepTimer
     ) -> Sequence[PartitionOutcome]:
         self._letters.withdraw()
-        refusal = ""
+        limits, refusal = PartitionLimits.of(self._config), ""
         for _ in range(_COMMIT_ATTEMPTS):
             outcomes = self.ports.store.advance(
-                partition_inputs,
-                limits=PartitionLimits.of(self._config),
-                batch_id=stamp.batch_id,
-                now_ms=self._time.now_ms,
+                partition_inputs, limits=limits, batch_id=stamp.batch_id, now_ms=self._time.now_ms
             )
             timer.mark("decide")
             refuse_errors(outcomes)
@@ -363,17 +360,18 @@ class ShareGroupEngine:
         }
         if not acquired:
             return
-        spans = [AcquiredSpan(at, outcome.acquired) for at, outcome in acquired.items()]
+        spans = [AcquiredSpan(at, outcome.acquired, outcome.earlier) for at, outcome in acquired.items()]
         delivered = self.ports.delivery.deliver(spans, limits=DeliveryLimits.of(self._config), in_turn=in_turn)
         timer.mark("deliver")
         answers = answers_for(acquired, delivered)
+        pending = PendingAcknowledgements(spans=answers, at_ms=self._time.now_ms)
         if delivered.fault is not None:
-            self._pending = NOTHING_PENDING if self._has_output else PendingAcknowledgements(spans=answers)
+            self._pending = NOTHING_PENDING if self._has_output else pending
             raise delivered.fault
         self._limits.delivered(delivered, answers, self._time.now_ms, in_turn=in_turn)
+        self._search.after(answers.values(), self._time.now_ms)
         self._search.one_by_one |= any((span.ranges[:, ANSWER] == Loss.UNKNOWN).any() for span in answers.values())
-        counted = self._commit_output(stamp, answers, delivered.is_explained)
-        self._pending = PendingAcknowledgements(spans=counted)
+        self._pending = replace(pending, spans=self._commit_output(stamp, answers, delivered.is_explained))
         timer.mark("output")
 
     @property

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from share_spark.engine.answers import cut_by_error, is_inside
-from share_spark.engine.ports import AcknowledgedSpans, DeadLetter, DeadLetterSink
+from share_spark.engine.answers import are_held_back, cut_by_error, is_inside
+from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, DeadLetter, DeadLetterSink
 from share_spark.engine.ranges import AcknowledgedRanges
 from share_spark.engine.step import PartitionOutcome, archived_below
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
@@ -23,11 +23,13 @@ _DEAD_LETTER_REASONS = (ArchiveReason.REJECTED, ArchiveReason.DELIVERY_LIMIT)
 class PendingAcknowledgements:
     """Acknowledgements that were decided in one micro-batch, and that the next one commits.
 
-    ``member_id``: whose they are, if not the engine's own (``PartitionInput.acknowledged_by``).
+    ``member_id``: whose they are, if not the engine's own (``PartitionInput.acknowledged_by``). ``at_ms``: the time of
+    the micro-batch that acquired these records, None if that is not known.
     """
 
     spans: AcknowledgedSpans
     member_id: str | None = None
+    at_ms: int | None = None
 
     def __bool__(self) -> bool:
         return bool(self.spans)
@@ -37,10 +39,11 @@ class PendingAcknowledgements:
         """As an input of the next micro-batch."""
         return {key: span.ranges for key, span in self.spans.items()}
 
-    @property
-    def delays(self) -> Mapping[SharePartitionKey, Sequence[RetryDelay]]:
-        """What handlers ask for, where they do."""
-        return {key: span.delays for key, span in self.spans.items() if span.delays}
+    def delays_at(self, now_ms: int) -> Mapping[SharePartitionKey, Sequence[RetryDelay]]:
+        """From ``now_ms`` on: what handlers ask for, where they do, and what is left of the wait of records that were
+        held back when they were acquired."""
+        passed_ms = now_ms - (now_ms if self.at_ms is None else self.at_ms)
+        return {key: _left(span, passed_ms) for key, span in self.spans.items() if span.delays}
 
     def dead_letters(self, outcome: PartitionOutcome) -> list[DeadLetter]:
         """Of what the commit of these acknowledgements archives in one share-partition, with the handler's errors."""
@@ -57,6 +60,17 @@ class PendingAcknowledgements:
         if span is None or not is_inside(span.ranges, run.first_offset):
             return [(run.first_offset, run.last_offset, ENGINE_LOST)]
         return cut_by_error(run.first_offset, run.last_offset, span.errors)
+
+
+def _left(span: AcknowledgedSpan, passed_ms: int) -> Sequence[RetryDelay]:
+    held_back = are_held_back(span.ranges, span.delays)
+    if not any(held_back):
+        return span.delays
+    shorter = (
+        delay._replace(delay_ms=delay.delay_ms - passed_ms) if is_held_back else delay
+        for delay, is_held_back in zip(span.delays, held_back, strict=True)
+    )
+    return [delay for delay in shorter if delay.delay_ms >= 0]
 
 
 NOTHING_PENDING = PendingAcknowledgements(spans={})

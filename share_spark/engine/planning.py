@@ -21,13 +21,15 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 
-from share_spark.engine.ports import NO_TRACE, MemberTrace
+from share_spark.engine.answers import are_held_back
+from share_spark.engine.ports import NO_TRACE, AcknowledgedSpan, MemberTrace
 from share_spark.engine.ranges import ANSWER, NOT_ACKNOWLEDGED, AcknowledgedRanges, offsets_in
 from share_spark.engine.step import MemberTraces, PartitionInput, PartitionSummary
 from share_spark.model.ids import LogEnds, SharePartitionKey, TopicPartition
 from share_spark.model.records import Doubt
-from share_spark.model.requests import AcknowledgeType, RetryDelay
+from share_spark.model.requests import AcknowledgeType, Loss, RetryDelay
 from share_spark.partition.columns import total_offsets
 
 
@@ -39,7 +41,8 @@ class Inputs:
     what handlers ask for of ``acknowledged``; ``has_backoff``: other released records are delayed as well. ``paused``:
     nothing is acquired of these. ``targets``: exclusive end offsets of an available-now run, None when the run is
     endless. ``acknowledged_by`` as in ``PartitionInput``. ``suspects``: what of the suspects is next, None if there are
-    none; ``suspects_next``: it is their turn. ``traces``: what dead members have left, by topic-partition.
+    none; ``suspects_next``: it is their turn. ``traces``: what dead members have left, by topic-partition. ``ordered``:
+    records are delivered in order of their keys; ``turn``: how many deliveries have entered nothing.
     """
 
     now_ms: int
@@ -56,6 +59,8 @@ class Inputs:
     suspects: Piece | None = None
     suspects_next: bool = True
     traces: Sequence[MemberTrace] = ()
+    ordered: bool = False
+    turn: int = 0
 
 
 def plan(
@@ -76,11 +81,27 @@ def plan(
         }
     else:
         active = [key for key in inputs.ends if wanted[key] or _must_settle(key, inputs, summaries)]
-        shares = share_out([wanted[key] for key in active], 0 if inputs.stopping else max_records)
+        demands = _in_turns([wanted[key] for key in active], max_records, inputs.turn)
+        shares = share_out(demands, 0 if inputs.stopping else max_records)
         partition_inputs = {
             key: _input_of(key, inputs, summaries, share) for key, share in zip(active, shares, strict=True)
         }
     return partition_inputs | _no_longer_read(inputs, summaries)
+
+
+def _in_turns(demands: Sequence[int], budget: int, turn: int) -> Sequence[int]:
+    """Where there are more demands than records, and all that was acquired was held back, others have their turn: what
+    holds it back may be among them.
+
+    >>> [_in_turns([3, 1, 5], 1, turn) for turn in range(4)]
+    [[3, 1, 5], [0, 1, 0], [0, 0, 5], [3, 0, 0]]
+    """
+    asking = [at for at, demand in enumerate(demands) if demand]
+    if not turn or budget >= len(asking):
+        return demands
+    first = turn % len(asking)
+    chosen = set((asking[first:] + asking[:first])[:budget])
+    return [demand if at in chosen else 0 for at, demand in enumerate(demands)]
 
 
 def _no_longer_read(
@@ -165,12 +186,6 @@ def is_done(summaries: Mapping[SharePartitionKey, PartitionSummary], targets: Ma
     return all(key in summaries and summaries[key].start_offset >= target for key, target in targets.items())
 
 
-def lag_of(summaries: Mapping[SharePartitionKey, PartitionSummary], ends: Mapping[SharePartitionKey, LogEnds]) -> int:
-    """Offsets that are not finished, over all share-partitions."""
-    found = ((end, summaries.get(key)) for key, end in ends.items())
-    return sum(summary.lag(end) for end, summary in found if summary is not None)
-
-
 def _demand(
     key: SharePartitionKey,
     inputs: Inputs,
@@ -197,10 +212,16 @@ def _released(key: SharePartitionKey, inputs: Inputs) -> int:
         return 0
     answers, delays = acknowledged[:, ANSWER], inputs.delays.get(key, ())
     lost = offsets_in(acknowledged[answers < 0])
+    at_once = total_offsets([delay for delay in delays if not delay.delay_ms])
     if inputs.has_backoff:
-        return lost + total_offsets([delay for delay in delays if not delay.delay_ms])
-    later = total_offsets([delay for delay in delays if delay.delay_ms])
+        return lost - _held_back(acknowledged, delays) + at_once
+    later = total_offsets(delays) - at_once
     return lost + offsets_in(acknowledged[answers == AcknowledgeType.RELEASE]) - later
+
+
+def _held_back(acknowledged: AcknowledgedRanges, delays: Sequence[RetryDelay]) -> int:
+    """How many were not entered, and wait for a record before them."""
+    return total_offsets(list(compress(delays, are_held_back(acknowledged, delays))))
 
 
 def _must_settle(
@@ -241,6 +262,7 @@ def _input_of(
         traces=traces_of(TopicPartition(inputs.topics[key.topic_id], key.partition), inputs.traces),
         truncated_to=truncated_to(summaries.get(key), inputs.ends[key]),
         delays=inputs.delays.get(key, ()),
+        ordered=inputs.ordered,
     )
 
 
@@ -248,6 +270,9 @@ def traces_of(at: TopicPartition, traces: Sequence[MemberTrace]) -> MemberTraces
     """Of all members that left a trace. An empty one is information too: the member entered nothing here."""
     return tuple((trace.member_id, trace.entered.get(at, NO_TRACE)) for trace in traces)
 
+
+REST_MS = 1_000
+"""How long a search rests that does not get on."""
 
 IN_TURN = 1_000
 """How many accused records one micro-batch takes: they share one task."""
@@ -274,10 +299,14 @@ class Piece:
 @dataclass(slots=True, kw_only=True)
 class Search:
     """Remembers how many there were when a search began, so that its pieces keep their size. ``one_by_one``: the dead
-    leave no traces here. ``comes_next``: the next micro-batch is for suspects, whatever else there is to do."""
+    leave no traces here. ``comes_next``: the next micro-batch is for suspects, whatever else there is to do.
+    ``rests_until_ms``: before which none is for them. ``turn``: as in ``Inputs``."""
 
     one_by_one: bool = False
     comes_next: bool = True
+    rests_until_ms: int = 0
+    turn: int = 0
+    _piece_turn: int = 0
     _sizes: dict[Doubt, int] = field(default_factory=dict)
 
     def next_piece(
@@ -292,9 +321,25 @@ class Search:
             if found:
                 # The size at the beginning: pieces of what is left would become smaller and smaller, and more of them.
                 self._sizes[doubt] = max(self._sizes.get(doubt, 0), sum(found.values()))
-                return Piece(searched=doubt, records=_first(found, self._piece_size(doubt)))
+                return Piece(searched=doubt, records=_first(self._rotated(found), self._piece_size(doubt)))
             self._sizes.pop(doubt, None)
         return None
+
+    def after(self, answers: Iterable[AcknowledgedSpan], now_ms: int) -> None:
+        """What came of a micro-batch. If all were held back by the order of their keys, the next one would come to the
+        same until records before them have ended: so others have their turn, and a search rests."""
+        if not all((span.ranges[:, ANSWER] == Loss.NOT_ENTERED).all() for span in answers):
+            return
+        if self.comes_next:
+            self.turn += 1
+        else:
+            self._piece_turn += 1
+            self.rests_until_ms = now_ms + REST_MS
+
+    def _rotated(self, found: Mapping[SharePartitionKey, int]) -> dict[SharePartitionKey, int]:
+        keys = list(found)
+        first = self._piece_turn % len(keys)
+        return {key: found[key] for key in keys[first:] + keys[:first]}
 
     def _piece_size(self, doubt: Doubt) -> int:
         size = self._sizes[doubt]

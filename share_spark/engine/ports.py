@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from share_spark.engine.pauses import Pauses
-from share_spark.engine.ranges import AcknowledgedRanges, AcquiredRanges, NumberedRanges
+from share_spark.engine.ranges import NONE_EARLIER, AcknowledgedRanges, AcquiredRanges, EarlierRanges, NumberedRanges
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.model.config import GroupConfig
 from share_spark.model.errors import ShareError
@@ -139,10 +139,12 @@ class ShareStateStore(Protocol):
 
 
 class AcquiredSpan(NamedTuple):
-    """What a micro-batch acquired of one topic-partition."""
+    """What a micro-batch acquired of one topic-partition. ``earlier``: where records are delivered in order of their
+    keys, those that are not finished, lie before acquired ones and are not acquired: they hold back their keys."""
 
     partition: TopicPartition
     ranges: AcquiredRanges
+    earlier: EarlierRanges = NONE_EARLIER
 
 
 class NumberedSpan(NamedTuple):
@@ -161,8 +163,9 @@ class ErrorRun(NamedTuple):
 
 
 class AcknowledgedSpan(NamedTuple):
-    """What handlers said of one topic-partition. ``errors``: ascending; only what has a text. ``delays``: of released
-    records, ascending and disjoint; only what a handler asked for."""
+    """What handlers said of one topic-partition. ``errors``: ascending; only what has a text. ``delays``: ascending and
+    disjoint: of released records what a handler asked for; of records that were not entered since an earlier one of
+    their key is not finished, how long that surely waits."""
 
     partition: TopicPartition
     ranges: AcknowledgedRanges

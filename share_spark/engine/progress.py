@@ -8,10 +8,16 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from share_spark.engine.step import PartitionOutcome
+from share_spark.engine.step import PartitionOutcome, PartitionSummary
 from share_spark.model.html_table import html_facts
-from share_spark.model.ids import SharePartitionKey
+from share_spark.model.ids import LogEnds, SharePartitionKey
 from share_spark.model.requests import ArchiveReason
+
+
+def lag_of(summaries: Mapping[SharePartitionKey, PartitionSummary], ends: Mapping[SharePartitionKey, LogEnds]) -> int:
+    """Offsets that are not finished, over all share-partitions."""
+    found = ((end, summaries.get(key)) for key, end in ends.items())
+    return sum(summary.lag(end) for end, summary in found if summary is not None)
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """Runs of offsets of one topic-partition as an array, so that a million of them cost no objects.
 
 Shape (n, 3), int64: first offset, last offset (inclusive), and what is said of all between them. What that is makes
-three types, which are one and the same at run time.
+four types, which are one and the same at run time.
 """
 
 from __future__ import annotations
@@ -22,10 +22,15 @@ AcknowledgedRanges = NewType("AcknowledgedRanges", Ranges)
 NumberedRanges = NewType("NumberedRanges", Ranges)
 """With the number of the dead letter that they are for."""
 
+EarlierRanges = NewType("EarlierRanges", Ranges)
+"""With the milliseconds for which these records will surely not be finished yet, 0 if that is not known."""
+
 FIRST, LAST = 0, 1
-DELIVERY_COUNT = ANSWER = NUMBER = 2
+DELIVERY_COUNT = ANSWER = NUMBER = WAIT_MS = 2
 
 NOT_ACKNOWLEDGED = AcknowledgedRanges(np.empty((0, 3), dtype=np.int64))
+
+NONE_EARLIER = EarlierRanges(np.empty((0, 3), dtype=np.int64))
 
 
 def offsets_in(ranges: Ranges) -> int:

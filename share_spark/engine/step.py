@@ -20,9 +20,11 @@ from share_spark.engine.ranges import (
     DELIVERY_COUNT,
     FIRST,
     LAST,
+    NONE_EARLIER,
     NOT_ACKNOWLEDGED,
     AcknowledgedRanges,
     AcquiredRanges,
+    EarlierRanges,
     offsets_in,
 )
 from share_spark.model.errors import ErrorCode
@@ -57,9 +59,10 @@ from share_spark.partition import (
     evolve,
     offsets_by_state,
     take_snapshot,
+    unfinished_before,
     waiting,
 )
-from share_spark.partition.columns import coded, is_columns, total_offsets
+from share_spark.partition.columns import as_columns, coded, is_columns, total_offsets
 
 MemberTraces = tuple[tuple[str, NDArray[np.int64]], ...]
 """(member id, entered ranges) of dead members, in one share-partition. Four columns: first offset, last offset,
@@ -109,7 +112,7 @@ class PartitionInput(NamedTuple):
     holds counts. ``release_member``: the engine is stopping, what it still holds was never entered. ``initial_offset``:
     SPSO of a share-partition that has none. ``searched``, ``suspects``, ``alone`` as in ``Acquire``. ``traces``: of
     members that have ended and whose locks may end now. ``truncated_to`` (exclusive): the log was found to end there,
-    below the SPEO.
+    below the SPEO. ``ordered``: the delivery goes by keys, and has to know what is not finished before its records.
     """
 
     topic: str
@@ -126,12 +129,14 @@ class PartitionInput(NamedTuple):
     traces: MemberTraces = ()
     truncated_to: int | None = None
     delays: Sequence[RetryDelay] = ()
+    ordered: bool = False
 
 
 class PartitionOutcome(NamedTuple):
     """What a micro-batch did to one share-partition. Record counts are offsets.
 
-    ``archived``: with reasons, only those that make dead letters or not alike; the engine filters.
+    ``archived``: with reasons, only those that make dead letters or not alike; the engine filters. ``earlier``: what is
+    not finished before the acquired records, if they are delivered in order of keys.
     """
 
     key: SharePartitionKey
@@ -144,6 +149,7 @@ class PartitionOutcome(NamedTuple):
     not_entered: int
     redelivered: int
     error: ErrorCode
+    earlier: EarlierRanges = NONE_EARLIER
 
 
 class StepResult(NamedTuple):
@@ -176,6 +182,8 @@ def step(
     if state is None and record is not None:
         after, record = with_snapshot(after)
     outcome = outcome_of(key, partition_input, after, record, decision.responses)
+    if partition_input.ordered:
+        outcome = outcome._replace(earlier=earlier_of(after, decision.responses, now_ms))
     return StepResult(after, record, outcome, tuple(zip(requests, decision.responses, strict=True)))
 
 
@@ -229,7 +237,7 @@ def answers_of(state: SharePartition, partition_input: PartitionInput, member_id
         requests.append(Acknowledge(member_id=member_id, batches=batches, delays=partition_input.delays))
     if is_lost.any():
         ranges = coded(LostRange, acknowledged[is_lost], {number: (loss,) for number, loss in LOSSES.items()})
-        requests.append(LoseAttempts(member_id=member_id, ranges=ranges))
+        requests.append(LoseAttempts(member_id=member_id, ranges=ranges, delays=partition_input.delays))
     return requests
 
 
@@ -306,6 +314,17 @@ def outcome_of(
         redelivered=offsets_in(ranges[ranges[:, DELIVERY_COUNT] > 1]),
         error=next((response.error for response in responses if response.error), ErrorCode.NONE),
     )
+
+
+def earlier_of(state: SharePartition, responses: Sequence[PartitionResponse], now_ms: int) -> EarlierRanges:
+    """What is not finished before the records that were acquired now, and how long it surely waits."""
+    acquired = next((response.acquired for response in responses if response.acquired), ())
+    found = unfinished_before(state, acquired) if acquired else ()
+    if not found:
+        return NONE_EARLIER
+    runs = as_columns(found)
+    waits_ms = runs.by_kind([max((run.lock_deadline_ms or 0) - now_ms, 0) for run in runs.samples], np.int64)
+    return EarlierRanges(np.column_stack([runs.first, runs.last, waits_ms]))
 
 
 def _acquired_ranges(responses: Sequence[PartitionResponse]) -> AcquiredRanges:

@@ -130,6 +130,13 @@ class BackoffPolicy(StrEnum):
     EXPONENTIAL = "exponential"
 
 
+class DeliveryOrder(StrEnum):
+    """In which order records are delivered: any, or those of a key one after another by offset."""
+
+    NONE = "none"
+    KEY = "key"
+
+
 SETTINGS: Mapping[str, _Setting] = {
     "lock_duration_ms": _Setting("share.record.lock.duration.ms", 30_000, _milliseconds(1_000, 3_600_000)),
     "max_delivery_count": _Setting("share.delivery.count.limit", 5, _integer(2, 25)),
@@ -150,6 +157,9 @@ SETTINGS: Mapping[str, _Setting] = {
     "delivery_budget_ms": _Setting("delivery.budget.ms", 10_000, _milliseconds(100, _DAY_MS)),
     "rate_limit": _Setting("delivery.rate.limit", 0.0, _number(0, 1e9)),
     "max_concurrency": _Setting("delivery.max.concurrency", 0, _integer(0, 100_000)),
+    "delivery_order": _Setting(
+        "delivery.order", "none", _one_of(*DeliveryOrder), fixed="records of a key may be in flight without order"
+    ),
     "breaker_failure_rate": _Setting("delivery.breaker.failure.rate", 0.0, _number(0, 1)),
     "breaker_window_ms": _Setting("delivery.breaker.window", 60_000, _milliseconds(1_000, _DAY_MS)),
     "breaker_probes": _Setting("delivery.breaker.probes", 10, _integer(1, 10**6)),
@@ -196,6 +206,7 @@ class GroupConfig:
     delivery_budget_ms: int
     rate_limit: float
     max_concurrency: int
+    delivery_order: str
     breaker_failure_rate: float
     breaker_window_ms: int
     breaker_probes: int

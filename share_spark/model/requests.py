@@ -153,10 +153,12 @@ class ExpireLocks:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoseAttempts:
     """Attempts of the running engine that ended without an acknowledgement. ``ranges``: ascending and disjoint;
-    what the member does not hold of them is left as it is."""
+    what the member does not hold of them is left as it is. ``delays``: of offsets that were not entered since an
+    earlier record of their key is not finished, for how long that is sure; ascending and disjoint."""
 
     member_id: str
     ranges: Sequence[LostRange]
+    delays: Sequence[RetryDelay] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ Not imported here: pyspark, os, time, random, threading, socket, logging, and th
 from share_spark.partition.decide import PartitionDecision, decide
 from share_spark.partition.evolve import evolve, restore, take_snapshot
 from share_spark.partition.kip import from_kip, kip_batches
+from share_spark.partition.order import unfinished_before
 from share_spark.partition.state import (
     PartitionLimits,
     SharePartition,
@@ -52,5 +53,6 @@ __all__ = [
     "offsets_by_state",
     "restore",
     "take_snapshot",
+    "unfinished_before",
     "waiting",
 ]

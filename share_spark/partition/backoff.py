@@ -7,7 +7,8 @@
 
 A delay is a lock that no member holds: the record is Available, and nobody acquires it before ``lock_deadline_ms``. It
 belongs to an answer. An attempt that ended without one (its engine or the worker of its whole batch died), or that was
-given back before its handler was entered, is not delayed.
+given back before its handler was entered, is not delayed. One exception: in order of keys, what is given back since an
+earlier record of its key waits, waits as long as that one.
 
 There is no randomness here: the jitter is one of a few levels, chosen by a hash of where the records are and how often
 they were delivered. A range that was released together waits together, so ranges are not cut.
@@ -22,7 +23,7 @@ from typing import Any
 
 from share_spark.model.config import BackoffPolicy
 from share_spark.model.ids import SharePartitionKey
-from share_spark.model.records import DeliveryState, InFlightBatch
+from share_spark.model.records import DeliveryState, Doubt, InFlightBatch
 from share_spark.model.requests import RetryDelay
 from share_spark.partition.columns import (
     Columns,
@@ -74,12 +75,12 @@ NO_BACKOFF = Backoff()
 
 
 def delayed(ended: Runs, delays: Sequence[RetryDelay], backoff: Backoff, key: SharePartitionKey, now_ms: int) -> Runs:
-    """``ended``, the runs that an acknowledgement has changed, with the time before which the Available ones among them
+    """``ended``, runs whose attempts have ended, with the time before which the Available ones among them
     are not acquired. ``delays``: what handlers asked for, ascending and disjoint; it wins over ``backoff``."""
     if not ended or not (delays or backoff):
         return ended
     changes = as_columns(ended)
-    is_released = changes.mask(lambda run: run.delivery_state is DeliveryState.AVAILABLE)
+    is_released = changes.mask(_may_wait)
     if not is_released.any():
         return ended
     rest = released = joined(changes.where(is_released))
@@ -91,6 +92,11 @@ def delayed(ended: Runs, delays: Sequence[RetryDelay], backoff: Backoff, key: Sh
     parts.append(_by_policy(rest, backoff, key, now_ms))
     found = merged(*parts)
     return found if is_columns(ended) or are_many(len(found)) else tuple(found)
+
+
+def _may_wait(run: InFlightBatch) -> bool:
+    """What is searched for a record that brings engines down runs by itself: the search must go on."""
+    return run.delivery_state is DeliveryState.AVAILABLE and run.doubt < Doubt.LOST_TWICE
 
 
 def _row(first: int, last: int, *fields: Any) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ from share_spark.model.requests import (
     ReleaseMember,
     TruncateLog,
 )
+from share_spark.partition.backoff import NO_BACKOFF, delayed
 from share_spark.partition.columns import as_columns, is_columns
 from share_spark.partition.draft import Draft
 from share_spark.partition.lost import lose, traced
@@ -39,7 +40,7 @@ def expire_locks(draft: Draft, request: ExpireLocks, limits: PartitionLimits, no
     return _end_attempts(draft, due, lambda ended: ended_all(ended, Event.LOCK_EXPIRED), limits)
 
 
-def lose_attempts(draft: Draft, request: LoseAttempts, limits: PartitionLimits, _now_ms: int) -> PartitionResponse:
+def lose_attempts(draft: Draft, request: LoseAttempts, limits: PartitionLimits, now_ms: int) -> PartitionResponse:
     """Attempts of the running engine that ended without an acknowledgement. What it does not hold is left as it is."""
     mine, ranges = chosen(draft.runs, lambda run: run.member_id == request.member_id), request.ranges
     if mine and ranges and (is_columns(mine) or is_columns(ranges)):
@@ -49,7 +50,10 @@ def lose_attempts(draft: Draft, request: LoseAttempts, limits: PartitionLimits, 
         runs: Runs = held.recoded(InFlightBatch, [kind[:-1] for kind in held.kinds])
     else:
         runs = [run for run, _ in held]
-    return _end_attempts(draft, runs, lambda ended: ended_inside(ended, ranges), limits)
+    response = _end_attempts(draft, runs, lambda ended: ended_inside(ended, ranges), limits)
+    if request.delays:
+        draft.apply(delayed(response.ended, request.delays, NO_BACKOFF, draft.state.key, now_ms))
+    return response
 
 
 def release_member(draft: Draft, request: ReleaseMember, limits: PartitionLimits, _now_ms: int) -> PartitionResponse:

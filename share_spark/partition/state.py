@@ -215,7 +215,8 @@ def _check_run(state: SharePartition, run: InFlightBatch) -> None:
     assert owned == (run.delivery_state is _ACQUIRED), ("owner and state disagree", run)
     assert not owned or run.lock_deadline_ms is not None, ("a lock without an end", run)
     is_delayed = not owned and run.lock_deadline_ms is not None
-    assert not is_delayed or (run.delivery_state is _AVAILABLE and not run.doubt), ("delayed, and not just so", run)
+    may_wait = run.delivery_state is _AVAILABLE and run.doubt < Doubt.LOST_TWICE
+    assert not is_delayed or may_wait, ("delayed, and not just so", run)
     below = run.first_offset < state.start_offset
     assert not below or run.delivery_state is _ACQUIRED, ("below the SPSO", run)
     assert run.delivery_count >= 0, run

@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from share_spark.engine.key_order import FREE, KeyOrder
 from share_spark.engine.ports import (
     AcknowledgedSpan,
     AcquiredSpan,
@@ -18,7 +19,7 @@ from share_spark.engine.ports import (
     ErrorRun,
     MemberTrace,
 )
-from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, ascending
+from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, Ranges, ascending
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss, RetryDelay
 from share_spark.testing.memory import InMemoryTopicLog
@@ -30,6 +31,9 @@ _T = TypeVar("_T")
 Answer = AcknowledgeType | tuple[AcknowledgeType, str] | tuple[AcknowledgeType, str, int]
 RecordHandler = Callable[[str, int, int, int], Answer]
 """(topic, partition, offset, delivery count) -> acknowledgement, perhaps with an error text, and a delay in ms."""
+
+_Said = tuple[int, int, str, int]
+"""Of a record: offset, acknowledge type or ``Loss``, error, delay."""
 
 
 class WorkerLostError(Exception):
@@ -45,11 +49,13 @@ class InMemoryDelivery:
     """Calls ``handler`` for each acquired record that the log has. An Exception of it is a release with its text.
 
     ``ledgers`` outlives the process: by member, what its last delivery has entered, and whether the handler was done.
+    ``ordered``: in order of keys.
     """
 
     log: InMemoryTopicLog
     handler: RecordHandler
     ledgers: dict[str, dict[tuple[TopicPartition, int, int], bool]] = field(default_factory=dict)
+    ordered: bool = False
     _member_id: str = ""
     _others: set[str] = field(default_factory=set)
 
@@ -91,16 +97,38 @@ class InMemoryDelivery:
 
     def _deliver(self, acquired: AcquiredSpan) -> AcknowledgedSpan:
         at = acquired.partition
-        said = [
-            (offset, *self._answer(at, offset, count))
-            for first, last, count in sorted(acquired.ranges.tolist())
-            for offset in range(first, last + 1)
-            if self.log.record(at, offset) is not None
-        ]
+        said = self._in_order(acquired) if self.ordered else self._in_turn(acquired)
         ranges = np.array(_runs((offset, int(kind)) for offset, kind, _, _ in said), dtype=np.int64)
         errors = [ErrorRun(*run) for run in _runs((offset, error) for offset, _, error, _ in said) if run[2]]
         delays = [RetryDelay(*run) for run in _runs((offset, delay) for offset, *_, delay in said) if run[2] >= 0]
         return AcknowledgedSpan(at, AcknowledgedRanges(ranges.reshape(-1, 3)), errors, delays)
+
+    def _in_turn(self, acquired: AcquiredSpan) -> list[_Said]:
+        at = acquired.partition
+        return [
+            (offset, *self._answer(at, offset, count))
+            for offset, count in _each(acquired.ranges)
+            if self.log.record(at, offset) is not None
+        ]
+
+    def _in_order(self, acquired: AcquiredSpan) -> list[_Said]:
+        at, order = acquired.partition, KeyOrder()
+        said: list[_Said] = []
+        earlier = dict(_each(acquired.earlier))
+        for offset, count in sorted([*_each(acquired.ranges), *earlier.items()]):
+            record = self.log.record(at, offset)
+            if record is None:
+                continue
+            if offset in earlier:
+                order.hold_back(at, record.key, earlier[offset])
+            elif (wait_ms := order.wait_ms(at, record.key)) != FREE:
+                said.append((offset, Loss.NOT_ENTERED, "", wait_ms or _NO_DELAY))
+            else:
+                answer = self._answer(at, offset, count)
+                said.append((offset, *answer))
+                if answer[0] not in (AcknowledgeType.ACCEPT, AcknowledgeType.REJECT):
+                    order.hold_back(at, record.key, max(answer[2], 0))
+        return said
 
     def _answer(self, at: TopicPartition, offset: int, count: int) -> tuple[AcknowledgeType, str, int]:
         ledger = self.ledgers.setdefault(self._member_id, {})
@@ -117,6 +145,11 @@ class InMemoryDelivery:
         if not isinstance(answer, tuple):
             return answer, "", _NO_DELAY
         return answer if len(answer) == 3 else (*answer, _NO_DELAY)
+
+
+def _each(ranges: Ranges) -> list[tuple[int, int]]:
+    """(offset, what is said of it), ascending."""
+    return [(offset, said) for first, last, said in sorted(ranges.tolist()) for offset in range(first, last + 1)]
 
 
 def _entered(ledger: Mapping[tuple[TopicPartition, int, int], bool]) -> dict[TopicPartition, NDArray[np.int64]]:

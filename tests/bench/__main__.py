@@ -18,6 +18,7 @@ from tests.bench import (
     latency,
     ledger,
     metrics,
+    ordered,
     recovery,
     start_and_end,
     throughput,
@@ -42,6 +43,7 @@ BENCHMARKS = {
     "metrics": metrics.run,
     "window": window.run,
     "backoff": backoff.run,
+    "ordered": ordered.run,
 }
 
 

@@ -3,6 +3,7 @@ that outlive the engine unless their machine is lost."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from share_spark.engine.key_order import FREE, KeyOrder
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, DeliveryLimits, MemberTrace
 from share_spark.model.errors import HandlerError
 from share_spark.model.ids import TopicPartition
@@ -97,6 +99,23 @@ class SimulatedDelivery:
         return Delivered(spans, fault=fault, entered=run.entered, busy_s=(of.world.time_ms - began_ms) / 1_000)
 
     def _tasks(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool) -> Iterator[Task]:
+        found = self._by_key(acquired, in_turn=in_turn) if self.of.world.is_ordered else self._cut(acquired, in_turn)
+        yield from (task for task in found if not task.over)
+
+    def _by_key(self, acquired: Sequence[AcquiredSpan], *, in_turn: bool) -> Iterator[Task]:
+        """All records of a key in one task, with those before them that are not finished."""
+        world = self.of.world
+        workers = 1 if in_turn else world.rng.randint(1, 3)
+        shares: list[list[tuple[At, int]]] = [[] for _ in range(workers)]
+        for one in acquired:
+            earlier = [(first, last, -wait_ms) for first, last, wait_ms in one.earlier.tolist()]
+            for first, last, count in sorted([*map(tuple, one.ranges.tolist()), *earlier]):
+                for offset in range(first, last + 1):
+                    at = (one.partition, offset)
+                    shares[zlib.crc32(world.key(at) or str(offset).encode()) % workers].append((at, count))
+        yield from (Task(records, order=KeyOrder()) for records in shares)
+
+    def _cut(self, acquired: Sequence[AcquiredSpan], in_turn: bool) -> Iterator[Task]:
         rng = self.of.world.rng
         everything = [
             ((one.partition, offset), count)
@@ -108,24 +127,24 @@ class SimulatedDelivery:
         demand(in_turn or not accused, "accused records run at the same time:", accused)
         workers = 1 if in_turn else min(rng.randint(1, 3), len(everything))
         cuts = [0, *sorted(rng.choices(range(len(everything) + 1), k=workers - 1)), len(everything)]
-        for start, end in pairwise(cuts):
-            if end > start:
-                yield Task(everything[start:end])
+        yield from (Task(everything[start:end]) for start, end in pairwise(cuts))
 
 
 @dataclass(slots=True)
 class Task:
     """Some records in order. ``next``: the first that no handler was entered with. ``unsent``: accepted records whose
-    output rows are still with the worker."""
+    output rows are still with the worker. ``order``: of keys, if it goes by them; a record whose count is 0 or less is
+    then none of its own: it is not finished, and its key waits so many milliseconds."""
 
     records: list[tuple[At, int]]
+    order: KeyOrder | None = None
     next: int = 0
     in_handler: list[tuple[At, int]] = field(default_factory=list)
     unsent: list[At] = field(default_factory=list)
 
     @property
     def over(self) -> bool:
-        return self.next == len(self.records) and not self.in_handler
+        return not self.in_handler and not any(count > 0 for _, count in self.records[self.next :])
 
 
 @dataclass(slots=True)
@@ -151,7 +170,8 @@ class Run:
         while running := [task for task in self.tasks if task.in_handler or (not task.over and not self._is_up)]:
             self._step(world.rng.choice(running), rare=records)
         for task in self.tasks:
-            self.said.update((one, _NOT_ENTERED) for one, _ in task.records if one not in self.said)
+            rest = (one for one, count in task.records if count > 0 and one not in self.said)
+            self.said.update((one, _NOT_ENTERED) for one in rest)
         return self._fault
 
     @property
@@ -183,6 +203,8 @@ class Run:
         if self._is_up:
             return
         size = rng.randint(1, 5) if self.has_batches else 1
+        if task.order is not None:
+            size = self._next_by_key(task, task.order, size)
         for one, count in task.records[task.next : task.next + size]:
             if world.record(one) is None:
                 self.said[one] = Said(GAP, None)
@@ -192,6 +214,35 @@ class Run:
             task.in_handler.append((one, count))
             self.entered += 1
         task.next = min(task.next + size, len(task.records))
+
+    def _next_by_key(self, task: Task, order: KeyOrder, size: int) -> int:
+        """Puts up to ``size`` records of different keys, which wait for nothing, where the task goes on; returns how
+        many. What waits is answered, and what has the key of one that was chosen comes later."""
+        chosen: list[tuple[At, int]] = []
+        rest: list[tuple[At, int]] = []
+        keys: set[tuple[TopicPartition, bytes | None]] = set()
+        for at, count in task.records[task.next :]:
+            key = self.of.world.key(at)
+            wait_ms = order.wait_ms(at[0], key)
+            if len(chosen) == size or (key is not None and (at[0], key) in keys):
+                rest.append((at, count))
+            elif count <= 0 and self.of.world.record(at) is not None:
+                order.hold_back(at[0], key, -count)
+            elif count > 0 and wait_ms != FREE and self.of.world.record(at) is not None:
+                self.said[at] = Said(Loss.NOT_ENTERED, None, wait_ms or None)
+            elif count > 0:
+                chosen.append((at, count))
+                keys.add((at[0], key))
+        task.records = [*task.records[: task.next], *chosen, *rest]
+        return len(chosen)
+
+    def _hold_back(self, task: Task) -> None:
+        """The keys of what was in the handler, or has lost its output, and is not finished by that."""
+        for one in [*(one for one, _ in task.in_handler), *task.unsent] if task.order is not None else ():
+            said = self.said[one]
+            self.of.held[one].answer = said.kind
+            if task.order is not None and said.kind not in (ACCEPT, REJECT):
+                task.order.hold_back(one[0], self.of.world.key(one), said.delay_ms or 0)
 
     def _leave(self, task: Task) -> None:
         """The call ends: it kills, or it answers."""
@@ -209,6 +260,7 @@ class Run:
             self._break("the handler returned something else")
         for one, count in task.in_handler:
             self._answer(task, one, count, kinds[one])
+        self._hold_back(task)
         task.in_handler = []
         if world.rng.random() < 0.3:
             task.unsent = []
@@ -236,6 +288,7 @@ class Run:
             self.said[one] = Said(RELEASE if is_alone else Loss.AMONG_OTHERS, "worker lost")
         if self.of.world.scenario.has_sink:
             self.said.update((one, Said(Loss.FINISHED, "worker lost")) for one in task.unsent)
+        self._hold_back(task)
         task.in_handler, task.unsent = [], []
 
     def _machine_died(self, task: Task) -> None:
@@ -244,7 +297,7 @@ class Run:
         self.of.note("worker lost with its machine:", len(task.records), "records")
         for one, count in task.in_handler:
             self._finish(one, count, DONE)
-        self.said.update((one, _UNKNOWN) for one, _ in task.records)
+        self.said.update((one, _UNKNOWN) for one, count in task.records if count > 0)
         task.next, task.in_handler, task.unsent = len(task.records), [], []
         self.of.world.lose_ledgers({self.of.store.member_id})
 
@@ -278,7 +331,8 @@ def _span(at: TopicPartition, said: dict[At, Said], *, is_broken: bool) -> Ackno
     """As the port promises it: ascending runs of one type. What is left out holds no record or, if the delivery is
     broken, was not entered."""
     left_out = Loss.NOT_ENTERED if is_broken else GAP
-    rows = sorted((one[1], answer) for one, answer in said.items() if one[0] == at and answer.kind != left_out)
+    own = ((one[1], answer) for one, answer in said.items() if one[0] == at)
+    rows = sorted((offset, answer) for offset, answer in own if answer.kind != left_out or answer.delay_ms is not None)
     ranges = np.array([(offset, offset, answer.kind) for offset, answer in rows], np.int64).reshape(-1, 3)
     delays = [RetryDelay(offset, offset, answer.delay_ms) for offset, answer in rows if answer.delay_ms is not None]
     errors = [(offset, offset, answer.error) for offset, answer in rows if answer.error]

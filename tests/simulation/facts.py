@@ -74,13 +74,14 @@ NOT_YET = Course()
 
 @dataclass(slots=True, eq=False)
 class Acquisition:
-    """One attempt at one record."""
+    """One attempt at one record. ``answer``: of its handler, None if there is none yet."""
 
     version: int
     member_id: str
     count: int
     doubt: Doubt
     course: Course = NOT_YET
+    answer: int | None = None
 
 
 class Fate(NamedTuple):
@@ -127,7 +128,8 @@ class Decided:
 class Books:
     """What is known of all records.
 
-    ``acquisitions``: the last attempt at each. ``deliveries``: the last attempts of each member. ``entered``: how often
+    ``times``: by version, when the last micro-batch that counts was decided. ``acquisitions``: the last attempt at
+    each. ``deliveries``: the last attempts of each member. ``entered``: how often
     a handler was entered with a record. ``overcharged``: how often a lost machine has cost it an attempt that was not
     made. ``fates``: of every record that is finished. ``in_sink``: answers that a commit of the sink has decided, with
     the version that acquired. ``suspicions``: how many deaths a record may have caused, for all that is known.
@@ -141,6 +143,7 @@ class Books:
     """
 
     letters: InMemoryDeadLetterTable
+    times: list[int] = field(default_factory=list)
     acquisitions: dict[At, Acquisition] = field(default_factory=dict)
     deliveries: dict[str, dict[At, Acquisition]] = field(default_factory=dict)
     entered: Counter[At] = field(default_factory=Counter)

@@ -8,7 +8,7 @@ and the log start, each as it was when the engine decided (``settled``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from tests.simulation.facts import (
     ACCEPT,
     ACQUIRED,
     AVAILABLE,
+    REJECT,
     Acquisition,
     At,
     Books,
@@ -92,9 +93,9 @@ class Taken(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Ledger(Books):
-    """``counted``: by run and batch id. By version: ``owners``, the run that owned the group, and ``times``, when the
-    last micro-batch that counts was decided. ``lost``: members whose own ledgers are gone with their machine.
-    ``first``: from where on a partition's records are the group's."""
+    """``counted``: by run and batch id. ``owners``: by version, the run that owned the group. ``lost``: members whose
+    own ledgers are gone with their machine. ``first``: from where on a partition's records are the group's.
+    ``key_of``: the key of a record that the log holds, if order is to be kept."""
 
     group_id: str
     windows: dict[TopicPartition, Window] = field(default_factory=dict)
@@ -103,7 +104,7 @@ class Ledger(Books):
     owner: tuple[int, str] = (0, "")
     owners: list[str] = field(default_factory=list)
     counted: dict[tuple[str, int], StateCommit] = field(default_factory=dict)
-    times: list[int] = field(default_factory=list)
+    key_of: Callable[[At], bytes | None] = lambda _: None
 
     # ------------------------------------------------------------------------------------------------- who may write
 
@@ -256,6 +257,21 @@ class Ledger(Books):
         holds = cell is not None and cell[:3] == (ACQUIRED, count, held.member_id)
         demand(holds, one, "delivered without being held:", cell)
         demand(one not in self.in_sink or self.in_sink[one][0] != held.version, one, "delivered after its output")
+        self._check_order(one, held)
+
+    def _check_order(self, one: At, held: Acquisition) -> None:
+        """Whatever lies before a record and has its key is finished, or was finished by a handler of this delivery."""
+        (at, offset), key = one, self.key_of(one)
+        if key is None or one in self.unseen:
+            return
+        window = self.windows[at]
+        for earlier in ((at, before) for before in range(window.start, offset)):
+            is_over = earlier in self.fates or earlier in self.unseen or self.key_of(earlier) != key
+            is_over = is_over or self._is_done(self.acquisitions.get(earlier), held)
+            demand(is_over, one, "is entered before the end of", earlier, window.cells.get(earlier[1]))
+
+    def _is_done(self, attempt: Acquisition | None, of: Acquisition) -> bool:
+        return attempt is not None and attempt.version == of.version and attempt.answer in (ACCEPT, REJECT)
 
     def courses(self) -> Courses:
         """As they are now."""

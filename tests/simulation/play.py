@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from random import Random
 
 from share_spark.engine.pauses import NOT_PAUSED
+from share_spark.model.config import DeliveryOrder
 from share_spark.model.errors import FencedError
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.partition import PartitionLimits, check_invariants
@@ -20,7 +22,7 @@ from tests.simulation.facts import At, Cell, Decided, Violation, demand
 from tests.simulation.ledger import Ledger
 from tests.simulation.scenario import Behaviour, Scenario, another_setting, draw, unhindered
 
-_MOST_TURNS = 4_000
+_MOST_TURNS = 10_000
 """Of the quiet end. A record that kills its engine costs a few for each time that it is narrowed down."""
 
 _MOSTLY = 0.7
@@ -37,17 +39,24 @@ class SimulatedWorld:
         self.limits, self.lowest_limit = PartitionLimits.of(config), config.max_delivery_count
         self.letters, self.output = InMemoryDeadLetterTable(), InMemoryOutputTable()
         self.ledger = Ledger(letters=self.letters, group_id=GROUP)
+        self.ledger.key_of = lambda one: self.key(one) if self.record(one) is not None else None
         self.time_ms, self.turn, self.trace = 1_000_000, 0, list[str]()
         self.topics, self.state_log = InMemoryTopicLog(), InMemoryStateLog()
         self.files: Files = {}
         self.pauses = NOT_PAUSED
         self.behaviours: dict[At, Behaviour] = {}
+        self.keys: dict[At, bytes | None] = {}
         self.late: tuple[SimulatedEngine, StateCommit, Decided | None] | None = None
         self.engines: list[SimulatedEngine] = []
         self.runs, self.is_calm = 0, False
         self.topic_names = [f"topic{n}" for n in range(len(self.scenario.partitions))]
         for name, partitions in zip(self.topic_names, self.scenario.partitions, strict=True):
             self.topics.create_topic(name, partitions)
+
+    @property
+    def is_ordered(self) -> bool:
+        """By key."""
+        return self.scenario.config.delivery_order == DeliveryOrder.KEY
 
     def note(self, *what: object) -> None:
         """Into the trace."""
@@ -134,9 +143,20 @@ class SimulatedWorld:
             return
         for offset in range(end, end + records):
             self.behaviours[at, offset] = self.scenario.behaviour(self.rng)
-        self.topics.append(at, [MemoryRecord(self.time_ms)] * records)
+        keys = [self._new_key(at, offset) for offset in range(end, end + records)]
+        self.keys.update(((at, end + index), key) for index, key in enumerate(keys))
+        self.topics.append(at, [MemoryRecord(self.time_ms, key=key) for key in keys])
         odd = [(offset, *self.behaviours[at, offset]) for offset in range(end, end + records)]
         self.note("produce", at, f"{end}..{end + records - 1}", [one for one in odd if one[1] != "accept"])
+
+    def _new_key(self, at: TopicPartition, offset: int) -> bytes | None:
+        """One of few, or none. Not drawn, so that plays without an order stay what they are."""
+        number = zlib.crc32(f"{at}@{offset} {self.turn}".encode()) % 7
+        return None if number == 6 or not self.is_ordered else b"%d" % (number % self.scenario.different_keys)
+
+    def key(self, one: At) -> bytes | None:
+        """Of a record that was written at some time."""
+        return self.keys.get(one)
 
     def _waits_to_be_seen(self, at: TopicPartition, end: int) -> bool:
         """Does no commit that counts say yet that the log was truncated? What is written now may never be

@@ -51,6 +51,7 @@ class Scenario:
     of a compaction that begins, likewise. ``targetless_rate``: how many engines have no dead-letter target.
     ``asks_delays``: handlers say when they want to have a record again. ``pause_weight``: of an operator who pauses or
     resumes something, among what else may happen in a turn. ``setting_weight``: of one who changes a setting, likewise.
+    ``different_keys``: of the records of a partition.
     """
 
     config: GroupConfig
@@ -76,6 +77,7 @@ class Scenario:
     asks_delays: bool = False
     pause_weight: float = 0.0
     setting_weight: float = 0.0
+    different_keys: int = 1
 
     def asked_ms(self, number: int) -> int | None:
         """The delay that a handler asks for with one of its releases."""
@@ -130,7 +132,9 @@ def _with_flow(found: Scenario, rng: Random) -> Scenario:
     found = replace(found, config=config, asks_delays=rng.random() < 0.2, pause_weight=rng.choice([0.0] * 4 + [0.5]))
     breaker = replace(config, breaker_failure_rate=rng.choice([0.1, 0.5]), breaker_probes=2)
     found = replace(found, config=breaker) if rng.random() < 0.1 else found
-    return replace(found, setting_weight=0.5) if rng.random() < 0.2 else found
+    found = replace(found, setting_weight=0.5) if rng.random() < 0.2 else found
+    by_key = replace(found.config, delivery_order="key")
+    return replace(found, config=by_key, different_keys=rng.choice([1, 2, 6])) if rng.random() < 0.3 else found
 
 
 def another_setting(config: GroupConfig, rng: Random) -> GroupConfig:

@@ -92,9 +92,9 @@ class Settled:
         in_sink = self.books.in_sink.get(self.one)
         of, said = self.decided.said.get(self.one, (None, None))
         if said is not None and of is held:
-            return self._answered(was, said)
+            return self._answered(was, said, self.books.times[held.version])
         if in_sink is not None and in_sink[0] == held.version:
-            return self._answered(was, in_sink[1])
+            return self._answered(was, in_sink[1], self.decided.now_ms)
         if self.one[0] not in self.decided.ends:
             return was
         if was.member_id == self.decided.member_id and self.decided.stopping:
@@ -110,9 +110,10 @@ class Settled:
             return Loss.UNKNOWN
         return loss_of(self.one, self.decided.courses[member_id])
 
-    def _answered(self, was: Cell, said: Said) -> Cell | Fate:
+    def _answered(self, was: Cell, said: Said, since_ms: int) -> Cell | Fate:
         if said.kind < 0:
-            return self._lost(was, Loss(said.kind), said.error)
+            lost = self._lost(was, Loss(said.kind), said.error)
+            return self._held_back(lost, said.delay_ms, since_ms) if said.delay_ms and isinstance(lost, Cell) else lost
         if said.kind == ACCEPT:
             return Fate("accepted", was.count)
         if said.kind == REJECT:
@@ -122,6 +123,13 @@ class Settled:
         if was.count >= self.decided.config.max_delivery_count:
             return Fate("delivery limit reached", was.count, said.error, self._is_below())
         return Fate("log start") if self._is_below() else self._released(was.count, said)
+
+    def _held_back(self, given_back: Cell, wait_ms: int, since_ms: int) -> Cell:
+        """It waits as long as the record before it, unless it is searched."""
+        until_ms = since_ms + wait_ms
+        if given_back.doubt >= Doubt.LOST_TWICE or until_ms <= self.decided.now_ms:
+            return given_back
+        return given_back._replace(deadline_ms=until_ms)
 
     def _released(self, count: int, said: Said) -> Cell:
         """What the handler asks for, exactly, else within what the group's settings say."""

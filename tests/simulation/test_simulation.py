@@ -19,7 +19,7 @@ from share_spark.model.errors import FencedError
 from share_spark.model.ids import BatchStamp
 from share_spark.model.records import DeliveryState, Doubt, InFlightBatch
 from share_spark.model.requests import Acquire, ExpireLocks, Loss
-from share_spark.partition import acquire, release
+from share_spark.partition import acquire, release, unfinished_before
 from share_spark.partition.decide import HANDLERS
 from share_spark.partition.draft import Draft
 from share_spark.partition.request_effects import RequestEffects
@@ -57,6 +57,12 @@ def test_all_promises_hold(first: int, columns_at: int) -> None:
         for seed in range(first, first + BLOCK):
             failure = run_seed(seed)
             assert not failure, failure
+
+
+def test_what_waits_for_each_other_in_two_share_partitions_gets_on() -> None:
+    """By order of keys: suspects of one wait for its other records, other records of the other for its suspects."""
+    failure = run_seed(5383)
+    assert not failure, failure
 
 
 def test_a_seed_plays_the_same_twice() -> None:
@@ -104,7 +110,7 @@ def settings_stay_what_they_were_at_the_start(patch: pytest.MonkeyPatch) -> None
 
 
 def delays_are_forgotten_with_the_engine(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PendingAcknowledgements, "delays", {})
+    patch.setattr(PendingAcknowledgements, "delays_at", lambda *_: {})
 
 
 def failed_appends_are_taken_as_not_done(patch: pytest.MonkeyPatch) -> None:
@@ -278,11 +284,44 @@ def a_compaction_looks_at_the_journals_before_its_claims_only(patch: pytest.Monk
     patch.setattr(InMemoryLeftBehind, "is_unfinished", lambda _: False)
 
 
+def delayed_records_hold_back_nothing(patch: pytest.MonkeyPatch) -> None:
+    _hold_back_only(patch, lambda run: run.member_id is not None or run.lock_deadline_ms is None)
+
+
+def what_others_have_locked_holds_back_nothing(patch: pytest.MonkeyPatch) -> None:
+    _hold_back_only(patch, lambda run: run.member_id is None)
+
+
+def what_a_search_leaves_out_holds_back_nothing(patch: pytest.MonkeyPatch) -> None:
+    _hold_back_only(patch, lambda run: run.lock_deadline_ms is not None)
+
+
+def _hold_back_only(patch: pytest.MonkeyPatch, holds_back: Callable[[InFlightBatch], bool]) -> None:
+    """Of what is not finished before the records of a delivery."""
+
+    def some(*given: Any) -> list[InFlightBatch]:
+        return [run for run in unfinished_before(*given) if holds_back(run)]
+
+    patch.setattr("share_spark.engine.step.unfinished_before", some)
+
+
+def a_delivery_does_not_hold_back_after_a_release(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Run, "_hold_back", lambda *_: None)
+
+
+def keys_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("tests.simulation.delivery.Run._next_by_key", lambda _run, _task, _order, size: size)
+
+
+def what_is_held_back_waits_for_ever(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("share_spark.engine.pending._left", lambda span, _: span.delays)
+
+
 FIRST_SEEDS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     failed_appends_are_taken_as_not_done: 139,
     the_first_death_archives_at_the_limit: 114,
     the_sink_is_not_claimed: 533,
-    the_journal_is_listed_before_the_sink_is_claimed: 403,
+    the_journal_is_listed_before_the_sink_is_claimed: 918,
 }
 """Of what shows late: the seeds before were played once, and show nothing. Where these do not show it any more, because
 the plays have changed, the search goes on from them."""
@@ -321,6 +360,12 @@ the plays have changed, the search goes on from them."""
         (dead_letters_are_made_of_what_is_gone, "dead letters too many"),
         (a_compaction_does_not_claim_the_sink, "should be Fate(kind='accepted'"),
         (a_compaction_looks_at_the_journals_before_its_claims_only, "should be Fate(kind='accepted'"),
+        (delayed_records_hold_back_nothing, "is entered before the end of"),
+        (what_others_have_locked_holds_back_nothing, "is entered before the end of"),
+        (what_a_search_leaves_out_holds_back_nothing, "is entered before the end of"),
+        (a_delivery_does_not_hold_back_after_a_release, "is entered before the end of"),
+        (keys_are_not_looked_at, "is entered before the end of"),
+        (what_is_held_back_waits_for_ever, "should be Cell(state=<DeliveryState.AVAILABLE"),
     ],
 )
 def test_a_wrong_engine_is_convicted(

@@ -11,7 +11,7 @@ from share_spark.engine.pauses import NOT_PAUSED
 from share_spark.engine.ports import Claim
 from share_spark.engine.progress import MicroBatchProgress
 from share_spark.engine.topics import SubscribedTopics
-from share_spark.model.config import GroupConfig
+from share_spark.model.config import DeliveryOrder, GroupConfig
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.requests import AcknowledgeType
 from share_spark.partition import SharePartition, check_invariants
@@ -81,6 +81,11 @@ class InMemoryGroup:
     def produce(self, records: int, partition: int = 0) -> None:
         self.topics.append(at(partition), [MemoryRecord(self.clock())] * records)
 
+    def produce_keys(self, keys: str, partition: int = 0) -> None:
+        """A record for each letter; ``.`` has no key."""
+        values = (None if key == "." else key.encode() for key in keys)
+        self.topics.append(at(partition), [MemoryRecord(self.clock(), key=key) for key in values])
+
     def engine(
         self, *, available_now: bool = False, interrupt: Callable[[Moment, StateCommit], None] | None = None
     ) -> EngineLife:
@@ -136,10 +141,11 @@ class EngineLife:
         self.store = world.make_store(world, run_id)
         self.sink = InMemoryOutputSink(world.output) if world.output is not None else None
         topics = SubscribedTopics(group_id=GROUP, topics=[TOPIC], log=world.topics, clock=world.clock)
+        is_ordered = world.config.delivery_order == DeliveryOrder.KEY
         ports = Ports(
             topics=topics,
             store=self.store,
-            delivery=InMemoryDelivery(world.topics, world.handle, world.ledgers),
+            delivery=InMemoryDelivery(world.topics, world.handle, world.ledgers, is_ordered),
             dead_letters=world.dead_letters,
             clock=world.clock,
             config=lambda: world.config,

@@ -17,6 +17,7 @@ from share_spark.spark.public_files import files_without_spark
 
 LOCK, LIMIT, RATE = "share.record.lock.duration.ms", "share.delivery.count.limit", "delivery.rate.limit"
 FIXED = {
+    "delivery.order",
     *("share.isolation.level", "share.coordinator.snapshot.update.records.per.snapshot", "state.refresh"),
     *("history.retention", "compaction.interval", "request.timeout.ms", "metrics.port", "metrics.host"),
 }

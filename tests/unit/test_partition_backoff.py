@@ -82,6 +82,16 @@ def test_what_has_no_answer_is_not_delayed() -> None:
     assert partition.fetch("a", (0, 9)) == [(0, 1, 1), (2, 3, 2), (4, 9, 1)]
 
 
+def test_what_waits_for_another_record_is_delayed_and_not_charged() -> None:
+    partition = Partition(limits=PartitionLimits(backoff=FIXED))
+    partition.fetch("a", (0, 9))
+    lost = (LostRange(0, 4, Loss.NOT_ENTERED), LostRange(5, 9, Loss.AMONG_OTHERS))
+    partition.ask(LoseAttempts(member_id="a", ranges=lost, delays=(RetryDelay(2, 3, 70), RetryDelay(8, 9, 70))))
+    assert waiting(partition.state) == (3, (0, 0, 5), ((70, 2),))
+    partition.now_ms = 70
+    assert partition.fetch("a", (0, 9)) == [(0, 1, 1), (2, 3, 1), (4, 4, 1)]
+
+
 def test_a_delay_is_no_lock_of_a_member() -> None:
     partition = released(FIXED)
     assert next_deadline_ms(partition.state) is None
