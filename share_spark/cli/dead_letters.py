@@ -104,19 +104,11 @@ def _shown(given: Namespace) -> str:
 
 def _histories(state: str, letters: Sequence[Letter]) -> Mapping[str, Sequence[str]]:
     """By group: each delivery, as readable lines."""
-    from share_spark.audit.history import collect_record_history
     from share_spark.audit.history_report import history_lines
+    from share_spark.cli.histories import RecordOfGroup, histories_of
 
-    place = Location.parse(state)
-    with command_session("share-spark dead-letters") as spark:
-        return {
-            one.group_id: history_lines(
-                collect_record_history(
-                    spark, place, group_id=one.group_id, topic=one.topic, partition=one.partition, offset=one.offset
-                )
-            )
-            for one in letters
-        }
+    records = [RecordOfGroup(one.group_id, one.topic, one.partition, one.offset) for one in letters]
+    return {found.group_id: history_lines(found) for found in histories_of(state, records)}
 
 
 def _indented(lines: Sequence[str]) -> Iterator[str]:

@@ -34,14 +34,13 @@ def run_compact(arguments: Sequence[str]) -> int:
 
 def run_history(arguments: Sequence[str]) -> int:
     """`share-spark history`. Raises ConfigError, StateError."""
-    from share_spark.audit.history import collect_record_history
     from share_spark.audit.history_report import history_lines
+    from share_spark.cli.histories import RecordOfGroup, histories_of
 
     given = parsed(arguments)
-    place = Location.parse(given.state)
-    record = {"group_id": given.group, "topic": given.topic, "partition": given.partition, "offset": given.offset}
-    with command_session(f"share-spark history {given.group}") as spark:
-        print("\n".join(history_lines(collect_record_history(spark, place, **record))), flush=True)
+    record = RecordOfGroup(given.group, given.topic, given.partition, given.offset)
+    (found,) = histories_of(given.state, [record])
+    print("\n".join(history_lines(found)), flush=True)
     return 0
 
 

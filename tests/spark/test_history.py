@@ -275,9 +275,11 @@ def test_what_is_not_there_is_one_line(
     world.produce(1)
     world.engine().run()
     nowhere = str(tmp_path / "nowhere")
+    log = f"{world.location}/share_state_log"
+    unknown = f"Group 'shipping' does not exist: the state in {log} has none of that name."
     for changed, line in (
-        ({"group": "shipping"}, f"unknown group 'shipping': it has no share-group state at {world.location}"),
-        ({"topic": "payments"}, f"unknown topic 'payments': group 'billing' has no state of it at {world.location}"),
+        ({"group": "shipping"}, unknown),
+        ({"topic": "payments"}, f"unknown topic 'payments': group 'billing' has no state of it at {log}"),
         ({"partition": "4"}, "unknown partition 4 of 'orders': group 'billing' has no state of it"),
         ({"offset": "-1"}, "argument --offset: '-1' is not a number from 0 up (--help lists the options)"),
         ({"state": nowhere}, f"no share-group state at {nowhere}"),

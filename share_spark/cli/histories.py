@@ -1,0 +1,49 @@
+"""What happened to records, for the command line: from the files of the state log, without a JVM, or by Spark where the
+log is one that only Spark can read, or too long to be read whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from share_spark.admin.record_life import read_record_history
+from share_spark.admin.state_reader import StateReader
+from share_spark.audit.record_events import RecordHistory
+from share_spark.cli.command import command_session
+from share_spark.delta.location import Location
+from share_spark.delta.table_log import UnknownTableError
+from share_spark.model.errors import StateError
+
+
+class RecordOfGroup(NamedTuple):
+    """A record as a group knows it."""
+
+    group_id: str
+    topic: str
+    partition: int
+    offset: int
+
+
+def histories_of(state: str, records: Sequence[RecordOfGroup]) -> list[RecordHistory]:
+    """In the order of ``records``. Raises ConfigError (a topic or partition that the log does not know), StateError."""
+    place = Location.parse(state)
+    found = _without_spark(state, records) if place.path is not None else None
+    return found if found is not None else _by_spark(place, records)
+
+
+def _without_spark(state: str, records: Sequence[RecordOfGroup]) -> list[RecordHistory] | None:
+    try:
+        reader = StateReader.open(state)
+        found = [read_record_history(reader, **one._asdict()) for one in records]
+    except StateError as fault:
+        if isinstance(fault.__cause__, UnknownTableError):
+            return None
+        raise
+    return None if any(one.is_cut for one in found) else found
+
+
+def _by_spark(place: Location, records: Sequence[RecordOfGroup]) -> list[RecordHistory]:
+    from share_spark.audit.history import collect_record_history
+
+    with command_session("share-spark history") as spark:
+        return [collect_record_history(spark, place, **one._asdict()) for one in records]
