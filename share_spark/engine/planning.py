@@ -41,8 +41,9 @@ class Inputs:
     what handlers ask for of ``acknowledged``; ``has_backoff``: other released records are delayed as well. ``paused``:
     nothing is acquired of these. ``targets``: exclusive end offsets of an available-now run, None when the run is
     endless. ``acknowledged_by`` as in ``PartitionInput``. ``suspects``: what of the suspects is next, None if there are
-    none; ``suspects_next``: it is their turn. ``traces``: what dead members have left, by topic-partition. ``ordered``:
-    records are delivered in order of their keys; ``turn``: how many deliveries have entered nothing.
+    none; ``suspects_next``: it is their turn; ``suspects_rest``: it is not, whatever else there is. ``traces``: what
+    dead members have left, by topic-partition. ``ordered``: records are delivered in order of their keys; ``turn``: how
+    many deliveries have entered nothing.
     """
 
     now_ms: int
@@ -58,6 +59,7 @@ class Inputs:
     acknowledged_by: str | None = None
     suspects: Piece | None = None
     suspects_next: bool = True
+    suspects_rest: bool = False
     traces: Sequence[MemberTrace] = ()
     ordered: bool = False
     turn: int = 0
@@ -71,7 +73,7 @@ def plan(
     is_held = max_records == 0
     held = inputs.ends.keys() if is_held else inputs.paused
     wanted = {key: 0 if key in held else _demand(key, inputs, summaries, max_record_locks) for key in inputs.ends}
-    piece = None if inputs.stopping or is_held else inputs.suspects
+    piece = None if inputs.stopping or is_held or inputs.suspects_rest else inputs.suspects
     # In a micro-batch of suspects the others settle as well (acknowledgements, locks), but acquire nothing: a record
     # that is in flight beside a suspect would be lost with it.
     if piece is not None and (inputs.suspects_next or not any(wanted.values())):

@@ -65,6 +65,12 @@ def test_what_waits_for_each_other_in_two_share_partitions_gets_on() -> None:
     assert not failure, failure
 
 
+def test_a_suspect_that_waits_for_one_of_a_lesser_doubt_gets_on() -> None:
+    """By order of keys: while the search rests, the other is delivered with all other records."""
+    failure = run_seed(28_620)
+    assert not failure, failure
+
+
 def test_a_seed_plays_the_same_twice() -> None:
     one, other = SimulatedWorld(7), SimulatedWorld(7)
     one.play()
