@@ -33,7 +33,7 @@ from pyspark.sql.types import StructField, StructType
 from share_spark.delivery.acquired_records import acquired_records, by_key, task_markers, with_earlier
 from share_spark.delivery.frame import RUN_TYPE, frame_runs, settled
 from share_spark.delivery.kept_rows import MOST_BYTES, KeptInput, KeptPlace, KeptRows, Wanted
-from share_spark.delivery.large_records import has_limit, marked, set_limit
+from share_spark.delivery.large_records import has_limit, set_limit, with_marks
 from share_spark.delivery.ledger import CallStatus, LedgerEntries
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.result import DeliveryResult, decoded, held, read_once
@@ -354,7 +354,7 @@ def _handled(records: DataFrame, handler: Handler, task: HandlerTask) -> DataFra
     wanted = handler.columns or HANDLER_COLUMNS
     keys = (*(KEY_COLUMNS if task.topic is None else KEY_COLUMNS[1:]), "delivery_count", *["key"] * task.ordered)
     columns = [*wanted, *(name for name in keys if name not in wanted)]
-    chosen = columns if task.ordered or has_limit(records.sparkSession) else marked(columns)
+    chosen = columns if task.ordered or has_limit(records.sparkSession) else with_marks(columns)
     chosen = [_HEADERS if name == "headers" else name for name in chosen]
     return with_task_thread(records, chosen, TASK_COLUMN).mapInArrow(task, _sent_type(task))
 

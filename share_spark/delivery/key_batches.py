@@ -1,7 +1,7 @@
 """Order by key inside a task: which of its records may be entered, and when.
 
 All records of a key come to one task, in the order of their offsets (``acquired_records.by_key``), and with them those
-that are not finished and not acquired: rows with a delivery count below 0, which are never delivered. An earlier run of
+that are not finished and not acquired: rows with a mark (``marked_rows``), which are never delivered. An earlier run of
 the task leaves more of these: what it entered and did not finish. ``engine.key_order`` has the rule; here it is applied
 to Arrow batches, by numbers instead of keys:
 
@@ -25,6 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from share_spark.delivery.calling import CallOutcome, Calls
+from share_spark.delivery.marked_rows import unmarked
 from share_spark.delivery.output_rows import OutputRows
 from share_spark.engine.key_order import FREE, KeyOrder
 from share_spark.handlers.acknowledgement import NO_DELAY, Ack, Answers
@@ -38,21 +39,6 @@ FINISHED = (int(Ack.ACCEPT), int(Ack.REJECT))
 """Answers that hold back nothing."""
 
 T = TypeVar("T")
-
-
-def own_records(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Without the rows that are not to be delivered."""
-    own = batch.column("delivery_count").to_numpy() > 0
-    return batch if own.all() else batch.filter(pa.array(own))
-
-
-def marked(batch: pa.RecordBatch, rows: Sequence[bool]) -> pa.RecordBatch:
-    """These rows are not to be delivered; how long they wait is not known."""
-    if not any(rows):
-        return batch
-    at = batch.schema.get_field_index("delivery_count")
-    counts = np.where(rows, -1, batch.column(at).to_numpy()).astype(np.int32)
-    return batch.set_column(at, batch.schema.field(at), pa.array(counts))
 
 
 @dataclass(slots=True)
@@ -137,9 +123,9 @@ class BatchOrder:
             successors = np.flatnonzero(numbers[row:] == numbers[row]) + row
             earlier_ms[successors] = np.maximum(earlier_ms[successors], wait_ms)
             order.hold_back(*keys.place(int(numbers[row])), wait_ms)
-        own = counts > 0
+        own = counts >= 0
         return cls(
-            records=own_records(batch),
+            records=unmarked(batch),
             _keys=keys,
             _numbers=numbers[own],
             _waits_ms=[*waits_ms, FREE],

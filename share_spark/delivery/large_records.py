@@ -5,7 +5,7 @@ Arrow can address, and more than the JVM has. Spark can end a batch by its bytes
 every row then, which takes half the time of the stage where records are small. So a session of ours has no such limit,
 and an engine looks at each record instead:
 
-    in the JVM      a record above LARGE_BYTES goes on without its content, marked by a delivery count below zero
+    in the JVM      a record above LARGE_BYTES goes on without its content, with a mark (``marked_rows``)
     in the worker   the handler is not entered with it (``Loss.NOT_ENTERED``: it is given back, and not charged)
     on the driver   from then on the session has the limit, no record is marked, and the next micro-batch delivers it
 
@@ -14,11 +14,8 @@ A session that has a limit already (Spark's own default is 256 MB) keeps it, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from share_spark.spark.arrow_types import ARROW_BYTES, NO_ARROW_LIMIT
 
@@ -54,27 +51,12 @@ def set_limit(spark: SparkSession) -> None:
             spark.conf.set(name, value)
 
 
-def marked(columns: Sequence[str]) -> list[str]:
-    """SQL for ``columns`` and the delivery count, which is below zero where the record is large. What is null is a
-    record's content only: every batch still has a row for it."""
+def with_marks(columns: Sequence[str]) -> list[str]:
+    """SQL for ``columns``; a large record has a mark (``marked_rows``) in the place of its content."""
     sizes = [size for name, size in _SIZES.items() if name in columns]
     if not sizes:
         return list(columns)
     large = f"({' + '.join(sizes)}) > {LARGE_BYTES}"
-    empty = dict.fromkeys(("key", "value"), "NULL") | {
-        "headers": "cast(array() AS array<struct<key:string,value:binary>>)"
-    }
-    found = {name: f"if({large}, {empty[name]}, {name}) AS {name}" for name in _SIZES}
+    found = {name: f"if({large}, NULL, {name}) AS {name}" for name in _SIZES}
     found["delivery_count"] = f"if({large}, -delivery_count, delivery_count) AS delivery_count"
     return [found.get(name, name) for name in columns]
-
-
-def parted(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
-    """(Records to handle, those that were marked or None), for each batch, none with rows left out."""
-    for batch in batches:
-        counts = batch.column("delivery_count")
-        if (pc.min(counts).as_py() or 0) >= 0:
-            yield batch, None
-        else:
-            is_large = pc.less(counts, pa.scalar(0, counts.type))
-            yield batch.filter(pc.invert(is_large)), batch.filter(is_large)

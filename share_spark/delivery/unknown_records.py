@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from share_spark.delivery.key_batches import marked
 from share_spark.delivery.ledger import LedgerEntries
+from share_spark.delivery.marked_rows import marked
 
 
 def unknown_records(
@@ -19,7 +19,7 @@ def unknown_records(
     finished: npt.NDArray[np.bool_],
 ) -> Iterator[pa.RecordBatch]:
     """The records that no earlier run has entered, in batches that are not empty. Those that it has entered and not
-    ``finished`` are there as well, marked as none to be delivered (``key_batches``)."""
+    ``finished`` are there as well, with a mark (``marked_rows``)."""
     if not known.any():
         yield from (batch for batch in batches if batch.num_rows)
         return

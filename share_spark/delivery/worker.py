@@ -30,10 +30,10 @@ from pyspark import TaskContext, cloudpickle
 
 from share_spark.delivery.calling import CallOutcome, Calls, call_handler, overrun_text, watched_code
 from share_spark.delivery.kept_rows import KeptInput, KeptPlace, KeptWriter
-from share_spark.delivery.key_batches import FINISHED, TaskOrder, own_records
-from share_spark.delivery.large_records import parted
+from share_spark.delivery.key_batches import FINISHED, TaskOrder
 from share_spark.delivery.ledger import CallLedger, CallStatus, LedgerEntries
 from share_spark.delivery.ledger_place import LedgerPlace
+from share_spark.delivery.marked_rows import parted, unmarked
 from share_spark.delivery.output_file import OutputFile
 from share_spark.delivery.runs import (
     FAULT,
@@ -182,7 +182,7 @@ class _TaskRun:
             yield from self._saved_rows(entries)
             rest = self._rest(_with_kept(task.kept, batches), entries, known, log)
             if self.run.reports_only:  # the handler is not even loaded: that may be what kills
-                for batch in map(own_records, rest):
+                for batch in map(unmarked, rest):
                     log.add(batch, Answers.same(batch.num_rows, Loss.NOT_ENTERED))
             else:
                 yield from self._handled(rest, log, len(entries) > 0)
@@ -213,8 +213,8 @@ class _TaskRun:
         return self._without_large(unknown_records(batches, entries, known, known), log)
 
     def _without_large(self, batches: Iterable[pa.RecordBatch], log: RunLog) -> Iterator[pa.RecordBatch]:
-        for batch, large in parted(batches):
-            if large is not None:
+        for batch, large in map(parted, batches):
+            if large.num_rows:
                 self.has_large = True
                 log.add(large, Answers.same(large.num_rows, Loss.NOT_ENTERED))
             if batch.num_rows:
@@ -248,7 +248,7 @@ class _TaskRun:
     ) -> Iterator[tuple[pa.RecordBatch, CallOutcome]]:
         """The records of a batch in parts, each with what became of it. Raises as ``_outcome``."""
         if order is None or loss is not None:
-            own = batch if order is None else own_records(batch)
+            own = batch if order is None else unmarked(batch)
             yield own, self._outcome(handler, own, calls, loss)
             return
         call = functools.partial(self._outcome, handler, calls=calls, loss=None)

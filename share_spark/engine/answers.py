@@ -25,7 +25,7 @@ from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss, RetryDelay
 
 MOST_ERRORS = 20
-"""Different ones that a micro-batch tells of."""
+"""Different ones that the progress of a micro-batch has."""
 
 
 def errors_in(answers: AcknowledgedSpans) -> dict[str, int]:

@@ -30,15 +30,7 @@ from share_spark.engine.engine_time import EngineTime
 from share_spark.engine.look import EngineLook
 from share_spark.engine.pauses import NOT_PAUSED, Pauses
 from share_spark.engine.pending import NOTHING_PENDING, DeadLetterOrder, PendingAcknowledgements, UnresolvedAppend
-from share_spark.engine.planning import (
-    Inputs,
-    Search,
-    is_done,
-    plan,
-    targets_of,
-    targets_within,
-    truncated_logs,
-)
+from share_spark.engine.planning import Inputs, Search, is_done, plan, targets_of, targets_within, truncated_logs
 from share_spark.engine.ports import (
     AcknowledgedSpans,
     AcquiredSpan,
