@@ -1,10 +1,12 @@
 """What happened to records, for the command line: from the files of the state log, without a JVM, or by Spark where the
-log is one that only Spark can read, or too long to be read whole."""
+log is one that only Spark can read, is on a storage that only Hadoop knows, or is too long to be read whole."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
+
+import pyarrow as pa
 
 from share_spark.admin.record_life import read_record_history
 from share_spark.admin.state_reader import StateReader
@@ -39,6 +41,8 @@ def _without_spark(state: str, records: Sequence[RecordOfGroup]) -> list[RecordH
         if isinstance(fault.__cause__, UnknownTableError):
             return None
         raise
+    except (OSError, pa.ArrowException):  # a scheme that pyarrow does not know, or credentials that it does not have
+        return None
     return None if any(one.is_cut for one in found) else found
 
 
