@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from share_spark.admin.state_reader import GroupState
+from share_spark.admin.state_reader import GroupState, StateReader
 from share_spark.coordinator.messages import DeleteState, InitializeState, ShareGroupStateRequest, StateRequest
 from share_spark.gateway.share_coordinator import DeltaShareCoordinator
+from share_spark.model.config import GroupConfig
+from share_spark.model.dynamic_config import altered, over
 from share_spark.model.errors import ConfigError, ErrorCode, StateError, TopicError
 from share_spark.model.ids import LogEnds, SharePartitionKey
 from share_spark.partition import SharePartition
@@ -85,6 +87,17 @@ def partitions_of(group: GroupState, topics: Mapping[str, Collection[int]] | Non
         for (topic, partition), found in sorted(known.items(), key=lambda item: item[0])
         if topics is None or (topic in topics and (not topics[topic] or partition in topics[topic]))
     ]
+
+
+def planned_configs(
+    reader: StateReader, group_id: str, add: Mapping[str, object], delete: Collection[str]
+) -> dict[str, str]:
+    """The dynamic configs of the group, by key, with the values ``add`` and without the keys ``delete``. Raises
+    ConfigError, StateError (no such group)."""
+    reader.require(group_id)
+    found = altered(reader.dynamic_config_file(group_id).read(), add, delete)
+    over(GroupConfig.parse(reader.job_settings(group_id)), found)
+    return found
 
 
 def reset(spark: SparkSession, location: str, group_id: str, offsets: Sequence[NewOffset]) -> None:

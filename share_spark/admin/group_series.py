@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_spark.admin.kept_segments import Stamp, late_stamps, newest_segments, stamps_in, with_microseconds
+from share_spark.admin.kept_segments import AppendStamp, late_stamps, newest_segments, stamps_in, with_microseconds
 from share_spark.admin.state_reader import StateReader
 from share_spark.delta.table_log import UnknownTableError
 from share_spark.model.errors import StateError
@@ -69,7 +69,7 @@ class GroupSeries:
     group_id: str
     micro_batches: deque[MicroBatchTotals] = field(default_factory=lambda: deque(maxlen=MOST_MICRO_BATCHES))
     _paths: set[str] = field(default_factory=set)
-    _stamps: set[Stamp] = field(default_factory=set)
+    _stamps: set[AppendStamp] = field(default_factory=set)
     _last: BatchStamp = NO_STAMP
     _segment: int = -1
     _states: dict[SharePartitionKey, SharePartition] = field(default_factory=dict)

@@ -44,7 +44,7 @@ def newest_segments(
     return chosen, len(chosen) < len(segments)
 
 
-class Stamp(NamedTuple):
+class AppendStamp(NamedTuple):
     """Of rows that were written together. ``batch_id`` None: a claim."""
 
     segment: int
@@ -59,29 +59,31 @@ def with_microseconds(rows: pa.Table) -> pa.Table:
     return rows.set_column(rows.schema.get_field_index("written_at"), "written_at", times)
 
 
-def stamps_in(segment: int, rows: pa.Table) -> set[Stamp]:
+def stamps_in(segment: int, rows: pa.Table) -> set[AppendStamp]:
     """Of rows of a segment (``with_microseconds``)."""
     found = rows.group_by(["kind", "writer_epoch", "batch_id"]).aggregate([("written_at", "min")]).to_pylist()
     return {
-        Stamp(segment, one["writer_epoch"], None if one["kind"] == CLAIM else one["batch_id"], one["written_at_min"])
+        AppendStamp(
+            segment, one["writer_epoch"], None if one["kind"] == CLAIM else one["batch_id"], one["written_at_min"]
+        )
         for one in found
     }
 
 
-def late_stamps(reader: StateReader, group_id: str, stamps: Iterable[Stamp]) -> set[BatchStamp]:
+def late_stamps(reader: StateReader, group_id: str, stamps: Iterable[AppendStamp]) -> set[BatchStamp]:
     """Those whose rows do not count: an engine has written them after another one had claimed the group."""
     epochs = _epochs(stamps)
     return set(late_appends(epochs, _notes(reader.commits.back_from(reader.log.version), group_id, epochs)))
 
 
-def _epochs(stamps: Iterable[Stamp]) -> dict[int, EpochRows]:
-    by_epoch: dict[int, list[Stamp]] = {}
+def _epochs(stamps: Iterable[AppendStamp]) -> dict[int, EpochRows]:
+    by_epoch: dict[int, list[AppendStamp]] = {}
     for one in stamps:
         by_epoch.setdefault(one.writer_epoch, []).append(one)
     return {epoch: _epoch_rows(some) for epoch, some in by_epoch.items()}
 
 
-def _epoch_rows(stamps: Sequence[Stamp]) -> EpochRows:
+def _epoch_rows(stamps: Sequence[AppendStamp]) -> EpochRows:
     segment, began = min(one.segment for one in stamps), min(one.written_at_us for one in stamps)
     batches = [(one.batch_id, one.segment, one.written_at_us) for one in stamps if one.batch_id is not None]
     return EpochRows(segment, began, *max(batches, default=(None, None, None)))

@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_spark.admin.kept_segments import Stamp, late_stamps, newest_segments, stamps_in, with_microseconds
+from share_spark.admin.kept_segments import AppendStamp, late_stamps, newest_segments, stamps_in, with_microseconds
 from share_spark.admin.state_reader import StateReader
 from share_spark.audit.record_events import (
     ACQUIRED,
     FINISHED,
     GONE,
     Ended,
-    Extent,
     Life,
+    LogExtent,
     RecordHistory,
     RecordRow,
     RecordState,
@@ -82,7 +82,7 @@ class _Found:
     topic: str
     partition: int
     offset: int
-    stamps: set[Stamp] = field(default_factory=set)
+    stamps: set[AppendStamp] = field(default_factory=set)
     rows: list[_Row] = field(default_factory=list)
     has_topic: bool = False
 
@@ -94,11 +94,11 @@ class _Found:
         self.has_topic = self.has_topic or of_topic.num_rows > 0
         self.rows += _rows_in(of_topic.filter(pc.field("partition") == self.partition), self.offset)
 
-    def extent(self, *, is_cut: bool) -> Extent:
+    def extent(self, *, is_cut: bool) -> LogExtent:
         """Of all that was added."""
         first = min((one.segment for one in self.stamps if one.batch_id is not None), default=None)
         since = min((row.written.written_at_us for row in self.rows), default=None)
-        return Extent(first, self.has_topic, since, is_cut)
+        return LogExtent(first, self.has_topic, since, is_cut)
 
 
 _SCALARS = (

@@ -10,14 +10,21 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from share_spark.admin.group_changes import NewOffset, StartAt, forget, new_offset, partitions_of, reset
+from share_spark.admin.group_changes import (
+    NewOffset,
+    StartAt,
+    forget,
+    new_offset,
+    partitions_of,
+    planned_configs,
+    reset,
+)
 from share_spark.admin.log_ends import EndsOfTopics, ends_of
 from share_spark.admin.state_reader import Engine, GroupState, StateReader
 from share_spark.engine.pauses import NOT_PAUSED, Pauses
 from share_spark.kafka.options import KafkaOptions
 from share_spark.maintenance.heartbeat import Beat, wall_clock_ms
-from share_spark.model.config import GroupConfig
-from share_spark.model.dynamic_config import ConfigEntry, altered, entries, over
+from share_spark.model.dynamic_config import ConfigEntry, entries
 from share_spark.model.errors import ConfigError, StateError, TopicError
 from share_spark.model.html_table import html_table
 from share_spark.model.ids import LogEnds
@@ -279,8 +286,7 @@ class ShareGroupAdmin:
         reader.pause_file(group_id).write(pauses)
 
     def describe_configs(self, group_id: str) -> list[ConfigEntry]:
-        """All settings of the group: what counts, and where it comes from. What its job says is known of the last
-        engine that ran it."""
+        """All settings: what counts, and where it comes from. What the job says is that of the last engine."""
         reader = self.look().reader
         reader.require(group_id)
         return entries(reader.job_settings(group_id), reader.dynamic_config_file(group_id).read())
@@ -291,19 +297,16 @@ class ShareGroupAdmin:
         """What the dynamic configs of the group would be, by key, with the values ``add`` and without the keys
         ``delete``; changes nothing. Raises ConfigError for an unknown key, one that cannot change while an engine runs,
         one to be deleted that is not set, and a value that does not fit, by itself or to the others."""
-        reader = self.look().reader
-        reader.require(group_id)
-        found = altered(reader.dynamic_config_file(group_id).read(), add or {}, delete)
-        over(GroupConfig.parse(reader.job_settings(group_id)), found)
-        return found
+        return planned_configs(self.look().reader, group_id, add or {}, delete)
 
     def alter_configs(
         self, group_id: str, add: Mapping[str, object] | None = None, delete: Collection[str] = ()
     ) -> dict[str, str]:
         """Do what ``plan_configs`` says, with its errors. An engine that runs takes it over at its next micro-batch,
         and so does the next one. Locks that there are, and delays of records that wait, stay as they are."""
-        found = self.plan_configs(group_id, add, delete)
-        self.look().reader.dynamic_config_file(group_id).write(found)
+        reader = self.look().reader
+        found = planned_configs(reader, group_id, add or {}, delete)
+        reader.dynamic_config_file(group_id).write(found)
         return found
 
     def plan_reset(

@@ -18,8 +18,8 @@ from share_spark.audit.record_events import (
     FINISHED,
     GONE,
     Ended,
-    Extent,
     Life,
+    LogExtent,
     RecordEvent,
     RecordHistory,
     RecordRow,
@@ -111,7 +111,7 @@ def _version(spark: SparkSession, location: Location) -> int:
     return CommitListing.of(spark, log_table(location).directory(spark)).latest_version()
 
 
-def _extent(log: DataFrame, location: Location, group_id: str, topic: str, partition: int) -> Extent:
+def _extent(log: DataFrame, location: Location, group_id: str, topic: str, partition: int) -> LogExtent:
     """Raises ConfigError."""
     is_topic = F.col("topic") == topic
     is_own = is_topic & (F.col("partition") == partition)
@@ -120,7 +120,7 @@ def _extent(log: DataFrame, location: Location, group_id: str, topic: str, parti
         F.max(is_topic).alias("topic"),
         F.unix_micros(F.min(F.when(is_own, F.col("written_at")))).alias("since_us"),
     ).collect()
-    extent = Extent(found.first_segment, bool(found.topic), found.since_us)
+    extent = LogExtent(found.first_segment, bool(found.topic), found.since_us)
     extent.check(str(location), group_id, topic, partition)
     return extent
 

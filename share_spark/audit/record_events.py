@@ -98,7 +98,7 @@ class RecordEvent(NamedTuple):
     written: Written
 
 
-class Extent(NamedTuple):
+class LogExtent(NamedTuple):
     """What is kept of a group's log. ``first_segment``: the group's lowest, None if it has no row. ``has_topic``: some
     row is of the topic. ``since_us``: when the oldest row of the share-partition was written (microseconds since the
     epoch), None if it has none. ``is_cut``: there are older segments, which were not read."""
@@ -136,7 +136,7 @@ class RecordHistory:
 
 
 def history_of(
-    rows: Sequence[RecordRow], extent: Extent, *, group_id: str, topic: str, partition: int, offset: int
+    rows: Sequence[RecordRow], extent: LogExtent, *, group_id: str, topic: str, partition: int, offset: int
 ) -> RecordHistory:
     """``rows``: those of the record that count, ascending; ``extent``: checked."""
     assert extent.since_us is not None, "checked"

@@ -36,14 +36,14 @@ _BOLD, _RED, _YELLOW, _PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
 _CLEAR = "\r\x1b[J"
 
 
-class Line(NamedTuple):
+class TextLine(NamedTuple):
     """Of the table. ``colour``: how it begins in a terminal with colours, empty for none."""
 
     text: str
     colour: str = ""
 
 
-def lines_of(totals: RunTotals, rate: float, look: EngineLook) -> list[Line]:
+def lines_of(totals: RunTotals, rate: float, look: EngineLook) -> list[TextLine]:
     """All that is shown. ``rate``: records finished in a second."""
     lag = lag_of(look.summaries, look.ends) if look.summaries else None
     counts = (totals.acquired, totals.accepted, totals.released, totals.rejected, totals.limit_reached)
@@ -54,15 +54,15 @@ def lines_of(totals: RunTotals, rate: float, look: EngineLook) -> list[Line]:
         *(f"{count:,}" for count in counts),
     )
     head, figures = table(COLUMNS, [row]).splitlines()
-    found = [Line(head, _BOLD), Line(figures), *_error_lines(totals.errors)]
+    found = [TextLine(head, _BOLD), TextLine(figures), *_error_lines(totals.errors)]
     if look.pauses:
-        found.append(Line(f"paused: {look.pauses}", _YELLOW))
+        found.append(TextLine(f"paused: {look.pauses}", _YELLOW))
     if look.breaker:
-        found.append(Line(look.breaker, _YELLOW))
+        found.append(TextLine(look.breaker, _YELLOW))
     return found
 
 
-def _error_lines(errors: Mapping[str, int]) -> list[Line]:
+def _error_lines(errors: Mapping[str, int]) -> list[TextLine]:
     """The most frequent ones."""
     most = sorted(errors.items(), key=lambda found: -found[1])[:_MOST_ERRORS]
     if not most:
@@ -70,10 +70,10 @@ def _error_lines(errors: Mapping[str, int]) -> list[Line]:
     head, *rows = table(
         ("FAILED", "ERROR"), [(f"{count:,}", " ".join(error.split())) for error, count in most]
     ).splitlines()
-    return [Line(head, _BOLD), *(Line(row, _RED) for row in rows)]
+    return [TextLine(head, _BOLD), *(TextLine(row, _RED) for row in rows)]
 
 
-def drawn(lines: Sequence[Line], width: int, *, colours: bool) -> str:
+def drawn(lines: Sequence[TextLine], width: int, *, colours: bool) -> str:
     """``lines``, no one longer than the terminal is wide: one that goes on in the next row would not be cleared."""
     cut = [line._replace(text=line.text[: max(1, width - 1)]) for line in lines]
     return "\n".join(f"{line.colour}{line.text}{_PLAIN}" if colours and line.colour else line.text for line in cut)

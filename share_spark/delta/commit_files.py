@@ -114,7 +114,7 @@ class CommitFiles:
         return newest, known.get(newest, [])
 
     def readable_versions(self) -> range:
-        """The versions that the log can still tell; empty if there is no table. Lists the directory."""
+        """The versions that can be put together from the log; empty if there is no table. Lists the directory."""
         commits = {int(name[:20]) for name in self.storage.names(self._directory) if _COMMIT.fullmatch(name)}
         last = max(commits, default=-1)
         first = last

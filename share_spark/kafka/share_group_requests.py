@@ -28,7 +28,7 @@ class Address(NamedTuple):
         return f"{self.host}:{self.port}"
 
 
-class Answer:
+class AnswerFields:
     """Reads fields from the bytes of an answer, one after the other. Raises ValueError where they end too early."""
 
     def __init__(self, content: bytes) -> None:
@@ -75,13 +75,13 @@ class Answer:
         return found
 
 
-Field = Callable[[Answer], Any]
+Field = Callable[[AnswerFields], Any]
 
 
 def struct(**fields: Field) -> Field:
     """By name, in the order in which they are sent; tagged fields end it."""
 
-    def read(answer: Answer) -> dict[str, Any]:
+    def read(answer: AnswerFields) -> dict[str, Any]:
         found = {name: field(answer) for name, field in fields.items()}
         answer.tags()
         return found
@@ -94,46 +94,57 @@ def array(field: Field) -> Field:
     return lambda answer: [field(answer) for _ in range(answer.unsigned() - 1)]
 
 
-_FAULT = {"error": Answer.int16, "message": Answer.string}
-_ASSIGNED = struct(topic_id=Answer.uuid, topic=Answer.string, partitions=array(Answer.int32))
+_FAULT = {"error": AnswerFields.int16, "message": AnswerFields.string}
+_ASSIGNED = struct(topic_id=AnswerFields.uuid, topic=AnswerFields.string, partitions=array(AnswerFields.int32))
 _MEMBER = struct(
-    member_id=Answer.string,
-    rack=Answer.string,
-    epoch=Answer.int32,
-    client_id=Answer.string,
-    host=Answer.string,
-    topics=array(Answer.string),
+    member_id=AnswerFields.string,
+    rack=AnswerFields.string,
+    epoch=AnswerFields.int32,
+    client_id=AnswerFields.string,
+    host=AnswerFields.string,
+    topics=array(AnswerFields.string),
     assignment=struct(assigned=array(_ASSIGNED)),
 )
 _GROUP = struct(
     **_FAULT,
-    group_id=Answer.string,
-    state=Answer.string,
-    epoch=Answer.int32,
-    assignment_epoch=Answer.int32,
-    assignor=Answer.string,
+    group_id=AnswerFields.string,
+    state=AnswerFields.string,
+    epoch=AnswerFields.int32,
+    assignment_epoch=AnswerFields.int32,
+    assignor=AnswerFields.string,
     members=array(_MEMBER),
-    operations=Answer.int32,
+    operations=AnswerFields.int32,
 )
 _PARTITION = struct(
-    partition=Answer.int32, start_offset=Answer.int64, leader_epoch=Answer.int32, lag=Answer.int64, **_FAULT
+    partition=AnswerFields.int32,
+    start_offset=AnswerFields.int64,
+    leader_epoch=AnswerFields.int32,
+    lag=AnswerFields.int64,
+    **_FAULT,
 )
-_TOPIC = struct(topic=Answer.string, topic_id=Answer.uuid, partitions=array(_PARTITION))
+_TOPIC = struct(topic=AnswerFields.string, topic_id=AnswerFields.uuid, partitions=array(_PARTITION))
 
 _ANSWERS: dict[int, Field] = {
     API_VERSIONS: lambda answer: {
         "error": answer.int16(),
-        "versions": array(struct(key=Answer.int16, least=Answer.int16, most=Answer.int16))(answer),
+        "versions": array(struct(key=AnswerFields.int16, least=AnswerFields.int16, most=AnswerFields.int16))(answer),
     },
     LIST_GROUPS: struct(
-        throttle_ms=Answer.int32,
-        error=Answer.int16,
-        groups=array(struct(group_id=Answer.string, protocol=Answer.string, state=Answer.string, kind=Answer.string)),
+        throttle_ms=AnswerFields.int32,
+        error=AnswerFields.int16,
+        groups=array(
+            struct(
+                group_id=AnswerFields.string,
+                protocol=AnswerFields.string,
+                state=AnswerFields.string,
+                kind=AnswerFields.string,
+            )
+        ),
     ),
-    DESCRIBE_GROUPS: struct(throttle_ms=Answer.int32, groups=array(_GROUP)),
+    DESCRIBE_GROUPS: struct(throttle_ms=AnswerFields.int32, groups=array(_GROUP)),
     DESCRIBE_OFFSETS: struct(
-        throttle_ms=Answer.int32,
-        groups=array(struct(group_id=Answer.string, topics=array(_TOPIC), **_FAULT)),
+        throttle_ms=AnswerFields.int32,
+        groups=array(struct(group_id=AnswerFields.string, topics=array(_TOPIC), **_FAULT)),
     ),
 }
 
@@ -189,7 +200,7 @@ def ask(broker: Address, key: int, body: bytes, timeout_s: float) -> dict[str, A
         if size > _MOST_BYTES:
             raise ValueError("the answer is too long")
         content = _received(connection, size)
-    answer = Answer(content.removeprefix(_CORRELATION))
+    answer = AnswerFields(content.removeprefix(_CORRELATION))
     if key != API_VERSIONS:  # its answer begins without, so that old clients understand it
         answer.tags()
     found: dict[str, Any] = _ANSWERS[key](answer)

@@ -1,4 +1,4 @@
-"""A file beside the state log by which operators tell the engine of a group something: ``_share_spark/<what>/<group>``.
+"""A file beside the state log by which operators direct the engine of a group: ``_share_spark/<what>/<group>``.
 
 An operator writes it, the engine reads it at each micro-batch; so a running engine takes it over, and so does the next
 one. It appears whole or not at all (``StorageFiles.put``), and says everything: of two operators who write at once the

@@ -23,7 +23,7 @@ Values = Sequence[float | None]
 """Of the columns; None: nothing is known of that time."""
 
 
-class Line(NamedTuple):
+class ChartLine(NamedTuple):
     """``style``: its class in the style sheet."""
 
     name: str
@@ -35,7 +35,7 @@ class Chart(NamedTuple):
     """``text``: how a value is written. ``first_ms``, ``column_ms``: when the columns begin, and how wide they are."""
 
     title: str
-    lines: Sequence[Line]
+    lines: Sequence[ChartLine]
     first_ms: int
     column_ms: int
     text: Callable[[float], str]
@@ -50,15 +50,15 @@ def charts(series: SeriesPicture) -> list[Chart]:
     if len(lags) > 1:
         columns = _Columns.over([one.at_ms for one in lags])
         values = columns.last([(one.at_ms, float(one.lag or 0)) for one in lags])
-        found.append(columns.chart("Lag, since this server looks", [Line("lag", "v", values)], _count))
+        found.append(columns.chart("Lag, since this server looks", [ChartLine("lag", "v", values)], _count))
     return found
 
 
 def _of_log(found: Sequence[MicroBatchTotals]) -> Iterator[Chart]:
     columns = _Columns.over([one.at_ms for one in found])
 
-    def rate(name: str, style: str, number: Callable[[MicroBatchTotals], int]) -> Line:
-        return Line(name, style, columns.rate([(one.at_ms, float(number(one))) for one in found]))
+    def rate(name: str, style: str, number: Callable[[MicroBatchTotals], int]) -> ChartLine:
+        return ChartLine(name, style, columns.rate([(one.at_ms, float(number(one))) for one in found]))
 
     if any(one.accepted or one.released or one.archived for one in found):
         rates = [
@@ -70,13 +70,13 @@ def _of_log(found: Sequence[MicroBatchTotals]) -> Iterator[Chart]:
         rates = [rate("finished", "d", lambda one: one.finished), rate("acquired again", "v", lambda one: one.again)]
     yield columns.chart("Records per second", rates, _count)
     windows = [
-        Line("acquired", "q", columns.last([(one.at_ms, float(one.acquired)) for one in found])),
-        Line("available", "v", columns.last([(one.at_ms, float(one.available)) for one in found])),
+        ChartLine("acquired", "q", columns.last([(one.at_ms, float(one.acquired)) for one in found])),
+        ChartLine("available", "v", columns.last([(one.at_ms, float(one.available)) for one in found])),
     ]
     yield columns.chart("Records in the windows", windows, _count)
     took = [(one.at_ms, float(one.took_ms)) for one in found if one.took_ms is not None]
     if took:
-        slowest = Line("slowest", "q", columns.greatest(took))
+        slowest = ChartLine("slowest", "q", columns.greatest(took))
         yield columns.chart("Time of a micro-batch", [slowest], lambda ms: f"{ms / 1_000:,.3g} s")
 
 
@@ -94,7 +94,7 @@ class _Columns(NamedTuple):
         width = max(_LEAST_COLUMN_MS, -(-whole // _COLUMNS))
         return cls(times_ms[0], width, -(-whole // width))
 
-    def chart(self, title: str, lines: Sequence[Line], text: Callable[[float], str]) -> Chart:
+    def chart(self, title: str, lines: Sequence[ChartLine], text: Callable[[float], str]) -> Chart:
         return Chart(title, lines, self.first_ms, self.column_ms, text)
 
     def rate(self, values: Sequence[tuple[int, float]]) -> Values:
@@ -144,11 +144,11 @@ def chart_html(chart: Chart) -> str:
     )
 
 
-def _key(line: Line) -> str:
+def _key(line: ChartLine) -> str:
     return f'<span class="name"><span class="key {line.style}"></span>{line.name}</span>'
 
 
-def _points(line: Line, most: float) -> str:
+def _points(line: ChartLine, most: float) -> str:
     """A polyline for each part that is known."""
     numbered = groupby(enumerate(line.values), key=lambda pair: pair[1] is None)
     return "".join(

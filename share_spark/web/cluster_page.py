@@ -7,7 +7,8 @@ from html import escape
 
 from share_spark.admin.payload_text import printable
 from share_spark.kafka.share_groups import Cluster, ClusterGroup, ClusterMember, ClusterPartition, advice
-from share_spark.web.document import cell, document, group_path, heads, place_and_time, way_back
+from share_spark.web.document import cell, document, group_path, heads, lag_text, place_and_time, way_back
+from share_spark.web.pictures import total_lag
 
 MOST_PARTITIONS = 1_000
 """Of a group that are shown: those with the greatest lag."""
@@ -52,7 +53,7 @@ def _row(group: ClusterGroup, locks: int | None, *, with_link: bool) -> str:
         cell("Group", f'<a id="to-{escape(group.group_id)}" href="{path}">{name}</a>' if with_link else name),
         cell("State", _state(group)),
         cell("Members", f"{len(group.members):,}", is_number=True),
-        cell("Lag", _lag(_total_lag(group)), is_number=True),
+        cell("Lag", lag_text(total_lag(group.partitions)), is_number=True),
         cell("Advice", _text(said)),
     )
     return f"<tr>{''.join(cells)}</tr>"
@@ -65,7 +66,7 @@ def _section(group: ClusterGroup, locks: int | None) -> str:
     said = "".join(f"<li>{_text(line)}</li>" for line in advice(group, locks))
     parts = [
         title,
-        f"<p class='note'>Lag {_lag(_total_lag(group))}; assignor {_text(group.assignor)}.</p>",
+        f"<p class='note'>Lag {lag_text(total_lag(group.partitions))}; assignor {_text(group.assignor)}.</p>",
         f"<h3>Advice</h3><ul>{said}</ul>" if said else "",
         _members(group),
         _partitions(group),
@@ -110,7 +111,7 @@ def _partition(one: ClusterPartition) -> str:
         cell("Topic", _text(one.topic)),
         cell("Partition", str(one.partition), is_number=True),
         cell("Start offset", "not begun" if one.start_offset < 0 else f"{one.start_offset:,}", is_number=True),
-        cell("Lag", _text(one.fault) if one.fault else _lag(one.lag), is_number=True),
+        cell("Lag", _text(one.fault) if one.fault else lag_text(one.lag), is_number=True),
     )
     return f"<tr>{''.join(cells)}</tr>"
 
@@ -118,15 +119,6 @@ def _partition(one: ClusterPartition) -> str:
 def _state(group: ClusterGroup) -> str:
     kind = " broken" if group.fault else " stable" if group.state == "Stable" else ""
     return f'<span class="phase{kind}">{"Not readable" if group.fault else _text(group.state)}</span>'
-
-
-def _total_lag(group: ClusterGroup) -> int | None:
-    lags = [one.lag for one in group.partitions if one.start_offset >= 0]
-    return None if any(lag is None for lag in lags) else sum(lag for lag in lags if lag is not None)
-
-
-def _lag(lag: int | None) -> str:
-    return "not known" if lag is None else f"{lag:,}"
 
 
 def _text(text: str) -> str:

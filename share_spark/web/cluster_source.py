@@ -12,9 +12,7 @@ from share_spark.kafka.share_groups import Cluster, ClusterShareGroups
 from share_spark.web.cluster_page import cluster_group_page, cluster_page
 from share_spark.web.document import fault_page
 from share_spark.web.pictures import READ_FAULTS, fault_line
-
-_LOOK_MS = 1_000
-"""For so long an answer of the brokers serves all who ask."""
+from share_spark.web.shared_look import SharedLook
 
 
 @dataclass(slots=True)
@@ -23,15 +21,17 @@ class ClusterPageSource:
 
     groups: ClusterShareGroups
     clock: Callable[[], int]
-    _look: Cluster | None = None
-    _looked_at_ms: int = 0
+    _look: SharedLook[Cluster] = field(init=False)
     _turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._look = SharedLook(self.groups.look, self.clock)
 
     def page(self, path: str, _query: str = "") -> tuple[HTTPStatus, str]:
         """The status and the HTML."""
         try:
             with self._turn:
-                cluster = self._now()
+                cluster = self._look()
         except READ_FAULTS as fault:
             return HTTPStatus.SERVICE_UNAVAILABLE, fault_page("Not readable", fault_line(fault))
         match [unquote(part) for part in path.split("/")]:
@@ -43,9 +43,3 @@ class ClusterPageSource:
                         return HTTPStatus.OK, cluster_group_page(cluster, group, self.clock())
                 return HTTPStatus.NOT_FOUND, fault_page("No such group", f"Group {group_id!r} does not exist.")
         return HTTPStatus.NOT_FOUND, fault_page("No such page", "There is no such page.")
-
-    def _now(self) -> Cluster:
-        now_ms = self.clock()
-        if self._look is None or now_ms - self._looked_at_ms >= _LOOK_MS:
-            self._look, self._looked_at_ms = self.groups.look(), now_ms
-        return self._look

@@ -92,3 +92,8 @@ def number_class(is_number: bool) -> str:
 def ago(at_ms: int, now_ms: int) -> str:
     """``at_ms`` 0: never."""
     return f"{span(max(0, now_ms - at_ms))} ago" if at_ms else "none yet"
+
+
+def lag_text(lag: int | None) -> str:
+    """None: the end of a log is not known."""
+    return "not known" if lag is None else f"{lag:,}"

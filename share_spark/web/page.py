@@ -9,7 +9,7 @@ from itertools import groupby
 from share_spark.admin.share_group_admin import GroupMember, GroupPhase, PartitionOffsets
 from share_spark.admin.state_versions import StateVersion
 from share_spark.web.charts import chart_html, charts
-from share_spark.web.document import ago, cell, document, group_path, heads, place_and_time, way_back
+from share_spark.web.document import ago, cell, document, group_path, heads, lag_text, place_and_time, way_back
 from share_spark.web.drawings import STATE_CLASSES, STATE_NAMES, histogram_rows, line_svg, span, utc
 from share_spark.web.letters_page import errors_in_report, errors_table
 from share_spark.web.pictures import BrokenGroup, GroupPicture, PartitionPicture, Picture, total_lag
@@ -83,7 +83,7 @@ def _overview_row(group: GroupPicture | BrokenGroup, now_ms: int, links: Links) 
     cells = (
         cell("Group", link),
         cell("State", _phase(group)),
-        cell("Lag", _lag(total_lag(group.offsets)), is_number=True),
+        cell("Lag", lag_text(total_lag(group.offsets)), is_number=True),
         cell("Acquired", f"{sum(row.acquired for row in group.offsets):,}", is_number=True),
         cell("Waiting again", f"{sum(row.available for row in group.offsets):,}", is_number=True),
         cell("Last micro-batch", ago(group.decided_at_ms, now_ms)),
@@ -98,10 +98,6 @@ def _phase(group: GroupPicture | BrokenGroup) -> str:
         return ""
     kind = " stable" if group.phase is GroupPhase.STABLE else ""
     return f'<span class="phase{kind}">{group.phase.value}</span>'
-
-
-def _lag(lag: int | None) -> str:
-    return "not known" if lag is None else f"{lag:,}"
 
 
 Errors = Callable[[GroupPicture], str]
@@ -129,7 +125,7 @@ def _facts(group: GroupPicture, now_ms: int) -> str:
         for key, name, field in zip(STATE_CLASSES, STATE_NAMES, _STATE_FIELDS, strict=True)
     )
     facts = (
-        ("Lag", _lag(total_lag(group.offsets)), ""),
+        ("Lag", lag_text(total_lag(group.offsets)), ""),
         *states,
         ("Share-partitions", f"{len(group.offsets):,}", ""),
         ("Last micro-batch", f"{ago(group.decided_at_ms, now_ms)}", "text"),
@@ -204,7 +200,7 @@ def _topics(group: GroupPicture, now_ms: int, number: int) -> str:
 
 
 def _topic(topic: str, partitions: Sequence[PartitionPicture], now_ms: int, anchor: str) -> str:
-    lag = _lag(total_lag(one.offsets for one in partitions))
+    lag = lag_text(total_lag(one.offsets for one in partitions))
     many = f"{_share_partitions(len(partitions))}, lag {lag}"
     items = "".join(_partition(one, now_ms) for one in partitions)
     return (
@@ -217,7 +213,7 @@ def _topic(topic: str, partitions: Sequence[PartitionPicture], now_ms: int, anch
 def _partition(one: PartitionPicture, now_ms: int) -> str:
     row = one.offsets
     name = f"<span>partition {row.partition}</span>"
-    lag = f'<span class="lag">{f"lag {_lag(row.lag)}" if row.start_offset >= 0 else ""}</span>'
+    lag = f'<span class="lag">{f"lag {lag_text(row.lag)}" if row.start_offset >= 0 else ""}</span>'
     if not one.line.slices:
         place = "not begun yet" if row.start_offset < 0 else f"nothing in flight; next is offset {row.start_offset}"
         return f'<li>{name}<span class="idle">{place}</span>{lag}</li>'

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from share_spark.admin.group_series import MicroBatchTotals
 from share_spark.admin.letters import Letter
@@ -114,7 +114,21 @@ class GroupPicture:
     series: SeriesPicture = SeriesPicture()
 
 
-def total_lag(rows: Iterable[PartitionOffsets]) -> int | None:
+class HasLag(Protocol):
+    """A share-partition: of ours, or of a Kafka cluster."""
+
+    @property
+    def start_offset(self) -> int:
+        """Below 0: not begun."""
+        ...
+
+    @property
+    def lag(self) -> int | None:
+        """None: not known."""
+        ...
+
+
+def total_lag(rows: Iterable[HasLag]) -> int | None:
     """None where the end of a log is not known. A share-partition that has not begun has no lag yet."""
     lags = [row.lag for row in rows if row.start_offset >= 0]
     return None if any(lag is None for lag in lags) else sum(lag for lag in lags if lag is not None)

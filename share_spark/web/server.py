@@ -27,12 +27,11 @@ from share_spark.web.letters_page import letters_page
 from share_spark.web.page import group_page, overview_page
 from share_spark.web.pictures import READ_FAULTS, Picture, fault_line, take_past_picture, take_picture
 from share_spark.web.record_page import RecordPlace, no_record_page, record_form, record_page
+from share_spark.web.shared_look import SharedLook
 
 _log = logging.getLogger(__name__)
 
 COOKIE = "share_spark_token"
-_LOOK_MS = 1_000
-"""For so long a look at the tables serves all who ask."""
 
 
 def is_loopback(host: str) -> bool:
@@ -43,7 +42,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-Answer = tuple[HTTPStatus, str]
+Response = tuple[HTTPStatus, str]
 """The status and the HTML."""
 
 Seen = tuple[GroupsLook, StateVersion | None]
@@ -62,14 +61,14 @@ class PageSource:
     letters: LetterTables = field(default_factory=LetterTables)
     times: GroupTimes = field(default_factory=GroupTimes)
     versions: StateVersions = field(init=False)
-    _look: GroupsLook | None = None
-    _looked_at_ms: int = 0
+    _look: SharedLook[GroupsLook] = field(init=False)
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.versions = StateVersions(self.admin.location)
+        self._look = SharedLook(self.admin.look, self.clock)
 
-    def page(self, path: str, query: str = "") -> Answer:
+    def page(self, path: str, query: str = "") -> Response:
         """``path`` and ``query`` as they were asked for."""
         asked = {name: texts[0].strip() for name, texts in parse_qs(query).items()}
         try:
@@ -92,9 +91,9 @@ class PageSource:
     def _seen(self, asked: Mapping[str, str]) -> Seen:
         """Now, or at the version or the time that is asked for. Raises ConfigError."""
         version = self.versions.asked(asked.get("version"), asked.get("at"))
-        return (self._now(), None) if version is None else (self.admin.look(version.number), version)
+        return (self._look(), None) if version is None else (self.admin.look(version.number), version)
 
-    def _of_group(self, group_id: str, asked: Mapping[str, str], answer: Callable[[Seen, str], Answer]) -> Answer:
+    def _of_group(self, group_id: str, asked: Mapping[str, str], answer: Callable[[Seen, str], Response]) -> Response:
         seen = self._seen(asked)
         try:
             seen[0].reader.require(group_id)
@@ -102,7 +101,7 @@ class PageSource:
             return _missing("group", str(fault))
         return answer(seen, group_id)
 
-    def _group(self, seen: Seen, group_id: str) -> Answer:
+    def _group(self, seen: Seen, group_id: str) -> Response:
         return HTTPStatus.OK, group_page(self._picture(*seen, group_id), self._some())
 
     def _picture(self, look: GroupsLook, version: StateVersion | None, *group_ids: str) -> Picture:
@@ -117,7 +116,7 @@ class PageSource:
     def _some(self) -> Sequence[StateVersion]:
         return self.versions.some(_MOST_TICKS)
 
-    def _error(self, seen: Seen, group_id: str, error_id: str) -> Answer:
+    def _error(self, seen: Seen, group_id: str, error_id: str) -> Response:
         look, _ = seen
         found = self.letters.errors(look, group_id)
         error = None if found is None else chosen(found.errors, error_id)
@@ -126,7 +125,7 @@ class PageSource:
         shown = self.letters.of_error(found.table, error)
         return HTTPStatus.OK, letters_page(self.admin.location, self.clock(), found, shown)
 
-    def _record(self, seen: Seen, group_id: str, place: RecordPlace) -> Answer:
+    def _record(self, seen: Seen, group_id: str, place: RecordPlace) -> Response:
         look, _ = seen
         topics = {topic for topic, _ in look.reader.group(group_id).partitions.values()}
         form = record_form(group_id, topics, place)
@@ -145,25 +144,19 @@ class PageSource:
             return HTTPStatus.NOT_FOUND, page
         return HTTPStatus.OK, record_page(self.admin.location, self.clock(), found, form)
 
-    def _now(self) -> GroupsLook:
-        now_ms = self.clock()
-        if self._look is None or now_ms - self._looked_at_ms >= _LOOK_MS:
-            self._look, self._looked_at_ms = self.admin.look(), now_ms
-        return self._look
-
 
 def _record_place(asked: Mapping[str, str]) -> RecordPlace:
     return RecordPlace(**{name: asked.get(name, "") for name in RecordPlace._fields})
 
 
-def _missing(what: str, text: str) -> Answer:
+def _missing(what: str, text: str) -> Response:
     return HTTPStatus.NOT_FOUND, fault_page(f"No such {what}", text)
 
 
 class Pages(Protocol):
     """What is served."""
 
-    def page(self, path: str, query: str = "", /) -> Answer:
+    def page(self, path: str, query: str = "", /) -> Response:
         """``path`` and ``query`` as they were asked for."""
         ...
 
