@@ -134,67 +134,97 @@ def overrun_text(limit_ms: int, records: int = 1) -> str:
 
 
 def _call_per_record(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> CallOutcome:
-    """The only loop over records. Accepts are the usual case, so only other answers leave an entry in ``errors``.
+    """The only loop over records.
 
     Names are bound before the loop, and time is read once per record: noting and watching a call takes a sixth of a
     microsecond.
     """
-    call, limit, until, clock = handler.call, calls.limit, calls.until, time.monotonic
-    status = calls.begin(batch)
-    codes = [int(Ack.ACCEPT)] * batch.num_rows
-    errors: dict[int, str] = {}
-    delays: dict[int, int] = {}
-    rows = None if handler.output is None else OutputRows(handler.output, RecordAnswers(codes, errors, status, calls))
+    found = _RecordResults.of(handler, batch, calls)
+    call, limit, clock, status = handler.call, calls.limit, time.monotonic, found.status
     position, next_look = -1, 0.0
-    for position, record in _numbered_records(batch, calls, codes, delays, rows):
+    for position, record in found.numbered(batch):
         now = clock()
         if now >= next_look:
-            if now >= until:
+            if now >= calls.until:
                 break
-            next_look = min(until, limit.begin(now))
-            next_look = next_look if rows is None else min(next_look, rows.write(now, position))
+            next_look = found.look(now, position)
         # The status before the call: if the worker is lost in it, the ledger says which record was in the handler.
         limit.since = now
         status[position] = _IN_HANDLER
-        error: str | None
         try:
             answer = call(record)
             limit.since = math.inf
         except OverrunError:
-            code, error = int(Ack.RELEASE), overrun_text(handler.timeout_ms or 0)
+            found.fail(position, overrun_text(handler.timeout_ms or 0))
         except _FAULTS as fault:
             limit.since = math.inf
-            code, error = int(Ack.RELEASE), exception_text(fault)
+            found.fail(position, exception_text(fault))
         else:
             if answer is None or answer is Ack.ACCEPT:
                 status[position] = _ACCEPTED
-                continue
-            code, error, delay_ms = _judged(answer, rows, position, calls)
-            if delay_ms is not None:
-                delays[position] = delay_ms
-                calls.note_delays({position: delay_ms})
-            if error is None:
-                codes[position] = code
-                has_rows = code == Ack.ACCEPT and type(answer) is tuple
-                status[position] = _WITH_ROWS if has_rows else code + 1
-                continue
-        # Error and delay before the status: a status without them would be read as an answer without.
-        codes[position], errors[position] = code, error
-        calls.note_errors({position: error})
-        status[position] = code + 1
+            else:
+                found.judge(position, answer)
     else:
         position += 1
-    calls.entered += position
-    outputs = rows.finish(position) if rows is not None else None
-    codes[position:] = [int(Loss.NOT_ENTERED)] * (batch.num_rows - position)
-    return CallOutcome(answers=Answers.listed(codes, errors, delays), outputs=outputs)
+    return found.outcome(position)
 
 
-def _numbered_records(
-    batch: pa.RecordBatch, calls: Calls, codes: list[int], delays: dict[int, int], rows: OutputRows | None
-) -> Iterable[tuple[int, Record]]:
-    records = enumerate(records_of(batch))
-    return records if calls.order is None else calls.order.admitted(records, codes, delays, rows)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RecordResults:
+    """What has become of the records of a batch. ``codes``: of each. Accepts are the usual case, so only other answers
+    leave an entry in ``errors``. ``rows``: the output rows, if the handler has any."""
+
+    calls: Calls
+    status: memoryview
+    codes: list[int]
+    errors: dict[int, str]
+    delays: dict[int, int]
+    rows: OutputRows | None
+
+    @classmethod
+    def of(cls, handler: Handler, batch: pa.RecordBatch, calls: Calls) -> _RecordResults:
+        """Of a batch that no call was made for."""
+        status = calls.begin(batch)
+        codes = [int(Ack.ACCEPT)] * batch.num_rows
+        errors: dict[int, str] = {}
+        answers = RecordAnswers(codes, errors, status, calls)
+        rows = None if handler.output is None else OutputRows(handler.output, answers)
+        return cls(calls=calls, status=status, codes=codes, errors=errors, delays={}, rows=rows)
+
+    def numbered(self, batch: pa.RecordBatch) -> Iterable[tuple[int, Record]]:
+        """The records that may be called now, with their numbers in the batch."""
+        records, order = enumerate(records_of(batch)), self.calls.order
+        return records if order is None else order.admitted(records, self.codes, self.delays, self.rows)
+
+    def look(self, now: float, position: int) -> float:
+        """Renew the time limit, write output rows that have waited; returns when to look again."""
+        again = min(self.calls.until, self.calls.limit.begin(now))
+        return again if self.rows is None else min(again, self.rows.write(now, position))
+
+    def judge(self, position: int, answer: Any) -> None:
+        """The handler has returned this. Raises HandlerError where the fault cannot be a record's."""
+        code, error, delay_ms = _judged(answer, self.rows, position, self.calls)
+        if delay_ms is not None:
+            self.delays[position] = delay_ms
+            self.calls.note_delays({position: delay_ms})
+        if error is not None:
+            self.fail(position, error, code)
+            return
+        self.codes[position] = code
+        self.status[position] = _WITH_ROWS if code == Ack.ACCEPT and type(answer) is tuple else code + 1
+
+    def fail(self, position: int, error: str, code: int = int(Ack.RELEASE)) -> None:
+        """Error and delay before the status: a status without them would be read as an answer without."""
+        self.codes[position], self.errors[position] = code, error
+        self.calls.note_errors({position: error})
+        self.status[position] = code + 1
+
+    def outcome(self, entered: int) -> CallOutcome:
+        """The first ``entered`` records have been called."""
+        self.calls.entered += entered
+        outputs = self.rows.finish(entered) if self.rows is not None else None
+        self.codes[entered:] = [int(Loss.NOT_ENTERED)] * (len(self.codes) - entered)
+        return CallOutcome(answers=Answers.listed(self.codes, self.errors, self.delays), outputs=outputs)
 
 
 def _judged(answer: Any, rows: OutputRows | None, position: int, calls: Calls) -> tuple[int, str | None, int | None]:

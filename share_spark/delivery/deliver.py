@@ -1,7 +1,7 @@
 """Delivery: acquired records go to a handler inside Spark, acknowledgements come back. One job, one action.
 
-``SparkDelivery`` is the engine's port: it has the records of a micro-batch read from the topic log by range, and
-``deliver`` calls the handler on them:
+``SparkDelivery`` is the engine's port: it has the records of a micro-batch read from the topic log by range, by Spark
+or from its files by the workers (``topic_file_input``), and ``deliver`` calls the handler on them:
 
     result = deliver(records, as_handler(bill))
 
@@ -20,6 +20,7 @@ sink has read them; without a declared output schema there are none, and nothing
 from __future__ import annotations
 
 import logging
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,12 +33,14 @@ from pyspark.sql.types import StructField, StructType
 
 from share_spark.delivery.acquired_records import acquired_records, by_key, task_markers, with_earlier
 from share_spark.delivery.frame import RUN_TYPE, frame_runs, settled
-from share_spark.delivery.kept_rows import MOST_BYTES, KeptInput, KeptPlace, KeptRows, Wanted
+from share_spark.delivery.kept_rows import MOST_BYTES, KeptPlace, KeptRows, Wanted
 from share_spark.delivery.large_records import has_limit, set_limit, with_marks
 from share_spark.delivery.ledger import CallStatus, LedgerEntries
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.result import DeliveryResult, decoded, held, read_once
 from share_spark.delivery.runs import OUTPUT_COLUMN, RUN_SCHEMA, RunLog
+from share_spark.delivery.task_inputs import TaskInput
+from share_spark.delivery.topic_file_input import topic_file_input
 from share_spark.delivery.traces import WORKER_LOST, codes_of, member_traces, read_delivery
 from share_spark.delivery.worker import DELIVERY_PROPERTY, DeliveryRun, HandlerTask, Terms, packed
 from share_spark.delta.data_file import DataFile
@@ -55,7 +58,7 @@ from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, ascending
 from share_spark.handlers.handler import HANDLER_COLUMNS, KEY_COLUMNS, Handler, HandlerKind
 from share_spark.model.errors import HandlerError, ShareError, TopicError
 from share_spark.model.requests import Loss
-from share_spark.spark.arrow_types import spark_schema
+from share_spark.spark.arrow_types import ARROW_ROWS, spark_schema
 from share_spark.spark.errors import first_line, is_lost_worker, tells_lost_workers
 from share_spark.spark.threads import TASK_COLUMN, give_up_task_thread, with_task_thread
 
@@ -111,8 +114,8 @@ class SparkDelivery:
         """Raises ShareError."""
         self.free_outputs()
         tasks, is_bounded = self._tasks(limits.most_tasks, in_turn=in_turn)
-        rest, kept = (acquired, None) if is_bounded or self.ordered else self._kept.take(acquired, tasks)
-        records = self._records(rest, kept, tasks)
+        rest, inputs = self._from_files(acquired, tasks, is_bounded=is_bounded)
+        records = self._records(rest, inputs, tasks)
         topics = {one.partition.topic for one in acquired}
         topic = topics.pop() if len(topics) == 1 else None
         self._result = result = deliver(
@@ -123,7 +126,7 @@ class SparkDelivery:
             terms=Terms(limits.budget_ms / 1_000, self._seconds_per_record, in_turn, limits.timeout_ms),
             output_directory=self.output_directory,
             keeps=None if self.ordered or (is_bounded and not in_turn) else self._keeps(tasks),
-            kept=kept,
+            inputs=inputs,
             ordered=self.ordered,
         )
         if result.has_large:
@@ -156,15 +159,26 @@ class SparkDelivery:
         """All of ``wanted`` (RECORD_COLUMNS and ``number``) as the workers have kept them; None if they have not."""
         return self._kept.records(wanted)
 
-    def _records(self, rest: Sequence[AcquiredSpan], kept: KeptInput | None, tasks: int) -> DataFrame:
-        """Those of the topic log, and a marker in each task that takes records from files; these tasks come first."""
+    def _from_files(
+        self, acquired: Sequence[AcquiredSpan], tasks: int, *, is_bounded: bool
+    ) -> tuple[Sequence[AcquiredSpan], tuple[TaskInput, ...]]:
+        """(what Spark has to read, what the tasks take from files). In order of the keys Spark distributes all."""
+        if self.ordered or not self._leaves_traces:
+            return acquired, ()
+        rest, kept = (acquired, None) if is_bounded else self._kept.take(acquired, tasks)
+        rows = int(self.spark.conf.get(ARROW_ROWS, "10000") or 0)
+        stored = topic_file_input(self.log, rest, tasks=tasks, most_rows=rows if rows > 0 else sys.maxsize)
+        return rest if stored is None else (), tuple(one for one in (kept, stored) if one is not None)
+
+    def _records(self, rest: Sequence[AcquiredSpan], inputs: Sequence[TaskInput], tasks: int) -> DataFrame:
+        """Those that Spark reads, and a marker in each task that takes records from files; these tasks come first."""
         if self.ordered:
             found = acquired_records(self.spark, self.log, with_earlier(rest), tasks=tasks, third="delivery_count")
             return by_key(found, tasks)
-        if kept is None:
+        if not inputs:
             return acquired_records(self.spark, self.log, rest, tasks=tasks, third="delivery_count")
         markers = task_markers(self.spark, tasks)
-        return markers.unionAll(self._records(rest, None, tasks).select(*markers.columns)) if rest else markers
+        return markers.unionAll(self._records(rest, (), tasks).select(*markers.columns)) if rest else markers
 
     def _keeps(self, tasks: int) -> KeptPlace | None:
         directory = self._started.kept_directory if self._leaves_traces else None
@@ -216,7 +230,7 @@ def deliver(
     terms: Terms | None = None,
     output_directory: str | None = None,
     keeps: KeptPlace | None = None,
-    kept: KeptInput | None = None,
+    inputs: tuple[TaskInput, ...] = (),
     ordered: bool = False,
 ) -> DeliveryResult:
     """Calls ``handler`` on ``records`` (RECORD_COLUMNS and delivery_count int) and returns what it said of each.
@@ -225,8 +239,8 @@ def deliver(
     records are of this one topic, so its name need not travel with each of them. ``place``: where workers keep their
     ledgers. Output rows of records that are not accepted are dropped in the worker; the result must be closed when
     those of the accepted ones have been read. ``output_directory``: workers write the rows to files there. ``keeps``:
-    where they write what is released or rejected. ``kept``: records that the first tasks take from such files; in each
-    of them ``records`` has a marker. ``ordered``: ``records`` are as ``by_key`` makes them.
+    where they write what is released or rejected. ``inputs``: records that the first tasks take from files; in each of
+    them ``records`` has a marker. ``ordered``: ``records`` are as ``by_key`` makes them.
 
     Raises ShareError (a record was read twice, a handler that cannot be sent); then nothing is known. What is wrong
     with the delivery as a whole is the ``fault`` of the result.
@@ -250,7 +264,7 @@ def deliver(
         output=handler.output,
         output_directory=output_directory,
         keeps=keeps,
-        kept=kept,
+        inputs=inputs,
         ordered=ordered,
         terms=terms or Terms(),
     )

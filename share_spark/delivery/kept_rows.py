@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from share_spark.delivery.task_inputs import in_schema
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan
 from share_spark.engine.ranges import (
     ANSWER,
@@ -173,7 +174,7 @@ class KeptInput:
                     rows, counts = _rows_of(batch, part, task, self.tasks)
                     if len(rows):
                         taken = batch.take(rows).append_column("delivery_count", pa.array(counts))
-                        yield _in_schema(taken, part.topic, schema)
+                        yield in_schema(taken, part.topic, schema)
 
 
 def _batches_in(file: str) -> Iterator[pa.RecordBatch]:
@@ -206,18 +207,6 @@ def _is_of(batch: pa.RecordBatch, at: TopicPartition, topic: str | None) -> npt.
     names: Any = batch.column("topic").dictionary_encode()
     numbers = [number for number, name in enumerate(names.dictionary.to_pylist()) if name == at.topic]
     return of_partition & np.isin(names.indices.to_numpy(zero_copy_only=False), numbers)
-
-
-def _in_schema(found: pa.RecordBatch, topic: str | None, schema: pa.Schema) -> pa.RecordBatch:
-    columns = []
-    for wanted in schema:
-        if wanted.name in found.schema.names:
-            columns.append(found.column(wanted.name).cast(wanted.type))
-        elif wanted.name == "topic":
-            columns.append(pa.array([topic] * found.num_rows, pa.string()))
-        else:
-            columns.append(pa.nulls(found.num_rows, wanted.type))
-    return pa.RecordBatch.from_arrays(columns, names=schema.names)
 
 
 # ------------------------------------------------------------------------------------------------------ on the driver
@@ -363,7 +352,7 @@ def _numbered_records(part: KeptPart) -> Iterator[pa.RecordBatch]:
         rows, numbers = _rows_of(batch, part)
         if len(rows):
             schema = pa.schema([field for field in RECORD_SCHEMA if field.name in (*batch.schema.names, "topic")])
-            yield _in_schema(batch.take(rows), part.topic, schema).append_column("number", pa.array(numbers))
+            yield in_schema(batch.take(rows), part.topic, schema).append_column("number", pa.array(numbers))
 
 
 def _offsets(ranges: Ranges) -> Offsets:

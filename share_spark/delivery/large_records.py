@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from share_spark.spark.arrow_types import ARROW_BYTES, NO_ARROW_LIMIT
+from share_spark.spark.arrow_types import ARROW_BYTES, ARROW_ROWS, NO_ARROW_LIMIT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ LARGE_BYTES = 16 << 10
 _LIMITS = {
     ARROW_BYTES: str(64 << 20),
     # The first releases of Spark 4.0 may not know that one: hence fewer rows, too.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+    ARROW_ROWS: "1000",
 }
 
 _SIZES = {

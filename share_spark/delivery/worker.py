@@ -29,7 +29,7 @@ import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
 from share_spark.delivery.calling import CallOutcome, Calls, call_handler, overrun_text, watched_code
-from share_spark.delivery.kept_rows import KeptInput, KeptPlace, KeptWriter
+from share_spark.delivery.kept_rows import KeptPlace, KeptWriter
 from share_spark.delivery.key_batches import FINISHED, TaskOrder
 from share_spark.delivery.ledger import CallLedger, CallStatus, LedgerEntries
 from share_spark.delivery.ledger_place import LedgerPlace
@@ -49,6 +49,7 @@ from share_spark.delivery.runs import (
     special_row,
     with_output_column,
 )
+from share_spark.delivery.task_inputs import TaskInput, with_inputs
 from share_spark.delivery.traces import WORKER_LOST, codes_of
 from share_spark.delivery.unknown_records import unknown_records
 from share_spark.handlers.acknowledgement import Answers, exception_text
@@ -108,8 +109,8 @@ class HandlerTask:
     ``payload``: the packed handler of this ``name``. ``topic``: all records are of this one, and the column is left
     out. ``delivery``: the id of the delivery outside which it must not run. ``output_directory``: where workers write
     files of output rows; None: the rows leave with the runs. ``keeps``: where they write the records that are released
-    or rejected; None: they do not. ``kept``: records that come from such files, not with the batches. ``ordered``: by
-    key, which is a column of the batches then. Answers of a task leave at its end, output rows batch by batch. A
+    or rejected; None: they do not. ``inputs``: records that come from files, not with the batches. ``ordered``: by key,
+    which is a column of the batches then. Answers of a task leave at its end, output rows batch by batch. A
     contract that is broken as a whole leaves as the one row that says so.
     """
 
@@ -121,7 +122,7 @@ class HandlerTask:
     output: pa.Schema | None = None
     output_directory: str | None = None
     keeps: KeptPlace | None = None
-    kept: KeptInput | None = None
+    inputs: tuple[TaskInput, ...] = ()
     ordered: bool = False
     terms: Terms = field(default_factory=Terms)
 
@@ -180,7 +181,7 @@ class _TaskRun:
         log.add_entries(entries, codes_of(entries), known)
         try:
             yield from self._saved_rows(entries)
-            rest = self._rest(_with_kept(task.kept, batches), entries, known, log)
+            rest = self._rest(with_inputs(task.inputs, _task_index(), batches), entries, known, log)
             if self.run.reports_only:  # the handler is not even loaded: that may be what kills
                 for batch in map(unmarked, rest):
                     log.add(batch, Answers.same(batch.num_rows, Loss.NOT_ENTERED))
@@ -316,17 +317,6 @@ class _TaskRun:
         timeout_ms = self._handler().timeout_ms
         self._stuck.unlink()
         return f"{overrun_text(timeout_ms or 0)} and did not react: {where}"
-
-
-def _with_kept(kept: KeptInput | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``batches``, and what this task takes from files: each that does has a first batch, if only with a marker."""
-    if kept is None:
-        yield from batches
-        return
-    for number, batch in enumerate(batches):
-        yield batch.filter(batch.column("offset").is_valid())
-        if not number:
-            yield from kept.batches(_task_index(), batch.schema)
 
 
 def is_first_attempt(attempt_number: int, task_thread: str | None) -> bool:

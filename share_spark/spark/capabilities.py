@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PythonException
 
 _log = logging.getLogger(__name__)
 
@@ -267,4 +268,6 @@ def own_line(error: BaseException) -> str:
     lines = [line for line in said.splitlines() if line.strip()]
     if lines and lines[0].startswith("An error occurred while calling"):
         lines = lines[1:]
+    if isinstance(error, PythonException):  # what a worker raised is the end of a trace
+        lines = [line for line in lines if not line[0].isspace()][-1:] or lines
     return lines[0].lstrip(": ").strip() if lines else type(error).__name__

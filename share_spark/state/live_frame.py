@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from share_spark.spark.arrow_types import ARROW_BYTES, ARROW_ROWS
 from share_spark.spark.errors import is_lost_block
 from share_spark.spark.frames import cloned_session, has_own_session, in_session, unpersist
 from share_spark.state.buckets import FRAME_COLUMNS, HEADER, KEY_HASH_SQL, LIVE_COLUMNS, OUTCOME, STATE, Advance
@@ -82,9 +83,9 @@ class LiveFrame:
 
 
 _BATCHES = {
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "128",
+    ARROW_ROWS: "128",
     # One log row can be megabytes. The first releases of Spark 4.0 may not know this one: hence few rows, too.
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
+    ARROW_BYTES: str(16 << 20),
     # Else the JVM has 4,096 of them in memory at a time, with all their ranges.
     "spark.sql.parquet.columnarReaderBatchSize": "64",
 }

@@ -32,6 +32,7 @@ from pyspark.sql import functions as F
 
 from share_spark.delta.location import Location
 from share_spark.engine.ports import RECORD_COLUMNS, OffsetSpan, TopicDescription
+from share_spark.engine.record_files import RecordFile
 from share_spark.engine.spans import merged, records_in
 from share_spark.model.ids import LogEnds
 from share_spark.spark.frames import keys_of_tasks
@@ -120,6 +121,10 @@ class EmbeddedTopicLog:
         else:
             placed = rows.coalesce(tasks)
         return placed.sortWithinPartitions("topic", "partition", "offset")
+
+    def files(self, spans: Sequence[OffsetSpan]) -> Sequence[RecordFile] | None:
+        """See TopicLogInFiles. Raises TopicError (no such topic)."""
+        return self._table.files(spans)
 
     def _rows(self) -> DataFrame:
         return self._table.location.load(self._table.spark)

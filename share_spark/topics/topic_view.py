@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
@@ -20,15 +20,18 @@ from pyspark.sql import functions as F
 from share_spark.delta.commit_files import CommitFile, CommitFiles
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import TopicError, TopicUnreachableError
-from share_spark.model.ids import LogEnds
+from share_spark.model.ids import LogEnds, TopicPartition
 from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.topics import topic_registry
+from share_spark.topics.topic_files import TopicFiles
 from share_spark.topics.topic_registry import AppendNote, TopicEntry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from share_spark.delta.location import Location
+    from share_spark.engine.ports import OffsetSpan
+    from share_spark.engine.record_files import RecordFile
 
 
 _LOG = logging.getLogger(__name__)
@@ -113,6 +116,7 @@ class TopicTable:
         self.location = location
         self._files: CommitFiles | None = None
         self._view: TopicView | None = None
+        self._record_files: TopicFiles | None = None
         self._lock = threading.Lock()
 
     def find(self, topic: str) -> TopicState | None:
@@ -128,6 +132,16 @@ class TopicTable:
         if (found := self.find(topic)) is None:
             raise TopicError(f"topic {topic!r} does not exist (topic table {self.location})")
         return found
+
+    def files(self, spans: Sequence[OffsetSpan]) -> list[RecordFile] | None:
+        """The files with the records inside ``spans``; None where Spark has to read them. Raises as ``topic``."""
+        starts = {
+            TopicPartition(topic, partition): ends.log_start_offset
+            for topic in {span.topic for span in spans}
+            for partition, ends in self.topic(topic).ends.items()
+        }
+        with self._lock:
+            return self._record_files.inside(spans, starts) if self._record_files is not None else None
 
     def holds_append(self, append_id: str) -> bool:
         """Is this append among the latest commits? Raises as ``find``."""
@@ -148,21 +162,31 @@ class TopicTable:
         """Apply the commits since; False if the view must be loaded again."""
         if self._files is None or not self._files.exists(view.version):
             return False
-        while (commit := self._files.read(view.version + 1)) is not None:
-            if not view.apply(commit):
-                return False
-        return True
+        try:
+            return all(view.apply(commit) for commit in self._commits_since(view.version))
+        except UnknownTableError:
+            return False
+
+    def _commits_since(self, version: int) -> Iterator[CommitFile]:
+        if self._record_files is not None:
+            yield from (commit for _, commit in self._record_files.log.catch_up())
+            return
+        while self._files is not None and (commit := self._files.read(version + 1)) is not None:
+            version += 1
+            yield commit
 
     def _load(self) -> TopicView:
         if not self.location.exists(self.spark):
             raise TopicError(f"there is no topic table at {self.location}")
         files = CommitFiles.at(self.spark, self.location.directory(self.spark))
+        self._record_files = None
         try:
-            view = view_of(TableLog.open(files, keeps_files=True), str(self.location))
+            log = TableLog.open(files, keeps_files=True)
+            view = view_of(log, str(self.location))
         except UnknownTableError as reason:
             _LOG.debug("%s is read by Spark: %s", self.location, reason)
             return self._load_by_spark(files)
-        self._files = files
+        self._files, self._record_files = files, TopicFiles(log)
         return view
 
     def _load_by_spark(self, files: CommitFiles) -> TopicView:

@@ -6,18 +6,24 @@ import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
+from share_spark.delivery.kept_rows import RECORD_SCHEMA
+from share_spark.delivery.topic_file_input import topic_file_input
 from share_spark.delta.commit_files import CommitFiles
-from share_spark.delta.location import Location
+from share_spark.delta.location import Location, sql_literal
 from share_spark.delta.table_log import UnknownTableError
-from share_spark.engine.ports import OffsetSpan
+from share_spark.engine.ports import AcquiredSpan, OffsetSpan
+from share_spark.engine.ranges import AcquiredRanges
 from share_spark.model.errors import TopicError
-from share_spark.model.ids import LogEnds
+from share_spark.model.ids import LogEnds, TopicPartition
 from share_spark.spark.frames import murmur3
+from share_spark.spark.threads import TASK_COLUMN
 from share_spark.topics.direct_append import DirectTopicAppends
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_table import EmbeddedTopicLog
@@ -98,6 +104,72 @@ def test_gaps_are_missing_and_the_end_stays(spark: SparkSession, lab: EmbeddedLa
     assert [offset for _, _, offset in found] == [2, 5, 6, 7, 8]
     lab.put(topic, {0: numbered(1)})
     assert lab.log.log_ends(topic) == {0: LogEnds(0, 11)}
+
+
+SCHEMA = pa.schema([*RECORD_SCHEMA, pa.field("delivery_count", pa.int32()), pa.field(TASK_COLUMN, pa.string())])
+
+
+def by_workers(log: EmbeddedTopicLog, topic: str, ends: Mapping[int, int], tasks: int = 3) -> list[list[Any]] | None:
+    """All records as the tasks take them from files, a list for each; None: Spark has to read them."""
+    acquired = [
+        AcquiredSpan(TopicPartition(topic, at), AcquiredRanges(np.array([[0, end - 1, 1]]))) for at, end in ends.items()
+    ]
+    found = topic_file_input(log, acquired, tasks=tasks, most_rows=7)
+    if found is None:
+        return None
+    batches = [list(found.batches(task, SCHEMA)) for task in range(tasks)]
+    assert all(batch.num_rows <= 7 for some in batches for batch in some)
+    return [pa.Table.from_batches(some, SCHEMA).drop_columns([TASK_COLUMN]).to_pylist() for some in batches]
+
+
+def test_workers_take_from_files_what_spark_reads(spark: SparkSession, lab: EmbeddedLab, table: str) -> None:
+    """Whatever has been done to the table: many appends, by Spark too, gaps, a moved log start, an OPTIMIZE that mixed
+    the rows of files."""
+    topic, log = fresh_name(), lab.log
+    lab.create(topic, 2)
+
+    def check() -> list[list[Any]]:
+        ends = {at: max(end.end_offset, 1) for at, end in log.log_ends(topic).items()}
+        found = by_workers(log, topic, ends)
+        assert found is not None
+        assert [task == sorted(task, key=place_of) for task in found] == [True] * 3
+        read = log.read(spark, [OffsetSpan(topic, at, 0, end) for at, end in ends.items()], 1).toArrow().to_pylist()
+        expected = [{**row, "headers": row["headers"] or [], "delivery_count": 1} for row in read]
+        assert sorted((row for task in found for row in task), key=place_of) == sorted(expected, key=place_of)
+        return found
+
+    def place_of(row: Any) -> tuple[int, int]:
+        return row["partition"], row["offset"]
+
+    assert check() == [[], [], []]
+    lab.put(
+        topic, {0: [*numbered(20), Sent(None, b"key", 1_700_000_000_123, [("a", b"1"), ("b", b"")])], 1: [Sent(b"")]}
+    )
+    assert [len(task) for task in check()] == [7, 7, 8]
+    for _ in range(3):
+        log.append(
+            topic,
+            spark.range(10).selectExpr("encode(string(id), 'utf-8') AS value", "cast(id % 2 AS int) AS partition"),
+        )
+    check()
+    log.remove_offsets(topic, {0: [3, 4, 9]})
+    log.delete_records(topic, {0: 2, 1: 1})
+    check()
+    files = log.files([OffsetSpan(topic, 0, 0, 100)])
+    spark.sql(f"OPTIMIZE delta.`{table}` WHERE topic = {sql_literal(topic)}").collect()
+    check()
+    assert len(log.files([OffsetSpan(topic, 0, 0, 100)]) or ()) == 1 < len(files or ())
+
+
+def test_what_only_spark_can_read(spark: SparkSession, tmp_path: Path) -> None:
+    log = EmbeddedTopicLog(spark, str(tmp_path))
+    log.create_topic("orders", 1)
+    log.append("orders", [Message(b"%d" % number) for number in range(5)])
+    assert [len(task) for task in by_workers(log, "orders", {0: 5}) or ()] == [1, 2, 2]
+    spark.sql(f"ALTER TABLE delta.`{tmp_path}` SET TBLPROPERTIES (delta.enableDeletionVectors = true)")
+    assert by_workers(log, "orders", {0: 5}) is not None
+    log.remove_offsets("orders", {0: [2]})
+    assert by_workers(log, "orders", {0: 5}) is None
 
 
 def test_another_process_sees_the_same(spark: SparkSession, lab: EmbeddedLab, table: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 from share_spark.delivery.deliver import SparkDelivery
 from share_spark.engine.ports import AcquiredSpan, DeadLetter, Delivered, DeliveryLimits, OffsetSpan
 from share_spark.engine.ranges import ANSWER, AcquiredRanges
+from share_spark.engine.record_files import RecordFile
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, as_handler
 from share_spark.model.config import DEFAULT_CONFIG
@@ -31,15 +32,25 @@ RECORDS = 40
 
 
 class WatchedLog(EmbeddedTopicLog):
-    """Notes what is read."""
+    """Notes what is read, be it by Spark or by the workers themselves."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         super().__init__(spark, location)
         self.spans: list[tuple[int, int, int]] = []
+        self.gives_files = True
 
     def read(self, spark: SparkSession, spans: Sequence[OffsetSpan], tasks: int) -> DataFrame:
-        self.spans += [(partition, first, last) for _, partition, first, last in spans]
+        self._note(spans)
         return super().read(spark, spans, tasks)
+
+    def files(self, spans: Sequence[OffsetSpan]) -> Sequence[RecordFile] | None:
+        if not self.gives_files:
+            return None
+        self._note(spans)
+        return super().files(spans)
+
+    def _note(self, spans: Sequence[OffsetSpan]) -> None:
+        self.spans += [(partition, first, last) for _, partition, first, last in spans]
 
 
 class KeptPlace:
@@ -98,7 +109,9 @@ def released(found: Delivered) -> list[int]:
     return [int((span.ranges[:, ANSWER] == Ack.RELEASE).sum()) for span in found.answers]
 
 
-def test_released_records_are_not_read_again(place: KeptPlace) -> None:
+@pytest.mark.parametrize("gives_files", [True, False], ids=["read by workers", "read by Spark"])
+def test_released_records_are_not_read_again(place: KeptPlace, gives_files: bool) -> None:
+    place.log.gives_files = gives_files
     assert released(place.deliver((0, 29, 1))) == [3, 3]
     assert place.log.spans
     assert released(place.deliver((0, 0, 2), (10, 10, 2), (20, 20, 2))) == [3, 3]

@@ -54,9 +54,13 @@ def run(spark: SparkSession, directory: Path, *appends: list[Message]) -> tuple[
     return sorted(calls.read_text().splitlines()), progress
 
 
-def test_they_are_delivered_whole_one_micro_batch_later_and_are_not_charged(
-    unlimited: SparkSession, tmp_path: Path
+@pytest.mark.parametrize("by_spark", [True, False], ids=["read by Spark", "read by workers"])
+def test_they_are_delivered_whole_and_are_not_charged(
+    unlimited: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_spark: bool
 ) -> None:
+    """One micro-batch later, if they would come through Spark."""
+    if by_spark:
+        monkeypatch.setattr(EmbeddedTopicLog, "files", lambda *_: None)
     messages = [
         Message(b"small", key=b"k", headers=[("h", b"v"), ("none", None)]),
         Message(BIG),
@@ -73,12 +77,15 @@ def test_they_are_delivered_whole_one_micro_batch_later_and_are_not_charged(
         f"3 1 [0, 0, {most + 2}]",
         f"4 1 [0, {most}, 0]",
     ]
-    assert [one.acquired for one in progress if one.acquired] == [5, 3]
-    assert sum(one.not_entered for one in progress) == 3
-    assert has_limit(unlimited)
+    assert [one.acquired for one in progress if one.acquired] == ([5, 3] if by_spark else [5])
+    assert sum(one.not_entered for one in progress) == (3 if by_spark else 0)
+    assert has_limit(unlimited) == by_spark
 
 
-def test_a_session_with_a_limit_keeps_it_and_delivers_them_at_once(unlimited: SparkSession, tmp_path: Path) -> None:
+def test_a_session_with_a_limit_keeps_it_and_delivers_them_at_once(
+    unlimited: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EmbeddedTopicLog, "files", lambda *_: None)
     unlimited.conf.set(ARROW_BYTES, "1000000")
     calls, progress = run(unlimited, tmp_path, [Message(b"small"), Message(BIG)])
     assert len(calls) == 2
@@ -87,7 +94,12 @@ def test_a_session_with_a_limit_keeps_it_and_delivers_them_at_once(unlimited: Sp
 
 
 @pytest.mark.long
-def test_more_of_them_than_an_arrow_batch_can_address(unlimited: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_spark", [True, False], ids=["read by Spark", "read by workers"])
+def test_more_of_them_than_an_arrow_batch_can_address(
+    unlimited: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_spark: bool
+) -> None:
+    if by_spark:
+        monkeypatch.setattr(EmbeddedTopicLog, "files", lambda *_: None)
     size, appends = 900_000, 13
     calls, _ = run(unlimited, tmp_path, *[[Message(b"x" * size)] * 200] * appends)
     assert len(calls) == 200 * appends

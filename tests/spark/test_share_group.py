@@ -183,17 +183,25 @@ def test_a_record_that_breaks_its_contract_fails_and_the_others_go_on(place: Gro
     assert sum(available + acquired for _, _, available, acquired in place.ends()) == 0
 
 
-def test_records_that_cannot_be_read_are_not_charged(place: GroupPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("by", "error"), [("Spark", "on fire"), ("workers", "No such file")])
+def test_records_that_cannot_be_read_are_not_charged(
+    place: GroupPlace, monkeypatch: pytest.MonkeyPatch, by: str, error: str
+) -> None:
     place.put(range(220, 224))
     with monkeypatch.context() as patch:
-        read = EmbeddedTopicLog.read
+        read, files = EmbeddedTopicLog.read, EmbeddedTopicLog.files
 
         def broken(log: EmbeddedTopicLog, *given: Any) -> Any:
             return read(log, *given).withColumn("offset", F.expr("raise_error('on fire')").cast("bigint"))
 
+        def gone(log: EmbeddedTopicLog, *given: Any) -> Any:
+            """After a VACUUM that did not wait."""
+            return [file._replace(path=f"{file.path}.gone") for file in files(log, *given) or ()]
+
         patch.setattr(EmbeddedTopicLog, "read", broken)
+        patch.setattr(EmbeddedTopicLog, "files", gone if by == "workers" else lambda *_: None)
         for _ in range(3):
-            with pytest.raises(TopicError, match=r"cannot be read: .*on fire"):
+            with pytest.raises(TopicError, match=f"cannot be read: .*{error}"):
                 place.work_off(lambda _: None, **{"share.delivery.count.limit": 2})
     before = place.calls()
     place.work_off(moody(place.directory / "calls"))

@@ -1,0 +1,56 @@
+"""Records that a task takes from files, beside or instead of those that Spark reads for it.
+
+A task that does has a marker (``acquired_records.task_markers``) as the first row of its batches; the records from
+files come behind the batch with the marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from share_spark.spark.threads import TASK_COLUMN
+
+
+class TaskInput(Protocol):
+    """What the tasks of a delivery take from files; pickled with the task."""
+
+    def batches(self, task: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Of the task with this number, in ``schema``: the same at each call. TASK_COLUMN is null."""
+        ...
+
+
+def with_inputs(inputs: Sequence[TaskInput], task: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """``batches``, and what this task takes from files. The name of the task's thread, which the marker brings, goes to
+    the first records."""
+    if not inputs:
+        yield from batches
+        return
+    thread: str | None = None
+    for number, batch in enumerate(batches):
+        if not number:
+            thread = batch.column(TASK_COLUMN)[0].as_py()
+            for found in (one for each in inputs for one in each.batches(task, batch.schema)):
+                yield _named(found, thread)
+        yield batch.filter(batch.column("offset").is_valid())
+
+
+def _named(batch: pa.RecordBatch, thread: str | None) -> pa.RecordBatch:
+    at = batch.schema.get_field_index(TASK_COLUMN)
+    return batch.set_column(at, batch.schema.field(at), pa.repeat(pa.scalar(thread, pa.string()), batch.num_rows))
+
+
+def in_schema(found: pa.RecordBatch, topic: str | None, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of ``schema``. ``topic``: of all records, if ``found`` does not say. Others that are not there are
+    null."""
+    columns: list[Any] = []
+    for wanted in schema:
+        if wanted.name in found.schema.names:
+            columns.append(found.column(wanted.name).cast(wanted.type))
+        elif wanted.name == "topic":
+            columns.append(pa.repeat(pa.scalar(topic, pa.string()), found.num_rows))
+        else:
+            columns.append(pa.nulls(found.num_rows, wanted.type))
+    return pa.RecordBatch.from_arrays(columns, names=schema.names)

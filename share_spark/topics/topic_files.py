@@ -1,0 +1,113 @@
+"""Which files of a topic table hold which records, as its log says: for workers that open them without Spark.
+
+Where a plain Parquet reader would not see what Spark sees, or would need too much memory for it, there is no answer: a
+table on another storage than a file system, with deletion vectors or renamed columns, files with large row groups.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from share_spark.delta.table_log import ActiveFile, TableLog
+from share_spark.engine.ports import OffsetSpan
+from share_spark.engine.record_files import RecordFile
+from share_spark.model.ids import TopicPartition
+from share_spark.spark.public_files import local_path
+
+MOST_FILES = 30_000
+"""Of a table. Its log is looked through for new ones after each commit."""
+
+MOST_ROW_GROUP_BYTES = 64 << 20
+"""Of a file, uncompressed. A worker decodes a row group from its beginning, and so do all micro-batches that take a
+part of it: Spark reads large ones better."""
+
+_COLUMNS = frozenset({"offset", "timestamp", "key", "value", "headers"})
+
+
+@dataclass(slots=True)
+class TopicFiles:
+    """Of the table in ``log``, which keeps its files, as of its version. ``_found``: what is known of each, by its path
+    in the log; None: Spark has to read it."""
+
+    log: TableLog
+    _found: dict[str, RecordFile | None] = field(default_factory=dict)
+    _plain: dict[str, bool] = field(default_factory=dict)
+    _by_partition: dict[TopicPartition, list[RecordFile | None]] = field(default_factory=dict)
+    _version: int = -1
+
+    def inside(self, spans: Sequence[OffsetSpan], log_starts: Mapping[TopicPartition, int]) -> list[RecordFile] | None:
+        """Those that may hold records inside ``spans``, without what is below the log start; None: Spark has to read
+        them."""
+        if not self._is_readable():
+            return None
+        self._catch_up()
+        chosen = list(dict.fromkeys(file for span in spans for file in self._files_of(span)))
+        known = [file for file in chosen if file is not None and self._is_plain(file.path)]
+        if len(known) < len(chosen):
+            return None
+        # Rows below the log start may still be there for a moment; they are not records.
+        starts = (max(file.first_offset, log_starts.get(file.partition, 0)) for file in known)
+        above = (file._replace(first_offset=start) for file, start in zip(known, starts, strict=True))
+        return [file for file in above if file.first_offset <= file.last_offset]
+
+    def _is_readable(self) -> bool:
+        log = self.log
+        has_plain_names = log.properties.get("delta.columnMapping.mode", "none") == "none"
+        is_on_file_system = local_path(log.files.directory) is not None
+        return has_plain_names and is_on_file_system and log.keeps_files and len(log.active) <= MOST_FILES
+
+    def _catch_up(self) -> None:
+        if self._version == self.log.version:
+            return
+        active = self.log.active
+        for name in self._found.keys() - active.keys():
+            gone = self._found.pop(name)
+            self._plain.pop(gone.path if gone is not None else "", None)
+        for name in active.keys() - self._found.keys():
+            self._found[name] = self._record_file(name, active[name])
+        self._by_partition = {}
+        for name, found in self._found.items():
+            self._by_partition.setdefault(_partition_of(active[name]), []).append(found)
+        self._version = self.log.version
+
+    def _record_file(self, name: str, file: ActiveFile) -> RecordFile | None:
+        if not file.is_whole or ":/" in name or name.startswith("/"):
+            return None
+        stats = json.loads(file.stats or "{}")
+        first, last = (stats.get(which, {}).get("offset") for which in ("minValues", "maxValues"))
+        if first is None or last is None:
+            return None
+        path = local_path(f"{self.log.files.directory}/{unquote(name)}")
+        return RecordFile(str(path), _partition_of(file), int(first), int(last))
+
+    def _files_of(self, span: OffsetSpan) -> Iterator[RecordFile | None]:
+        for file in self._by_partition.get(TopicPartition(span.topic, span.partition), ()):
+            if file is None or (file.first_offset <= span.last_offset and span.first_offset <= file.last_offset):
+                yield file
+
+    def _is_plain(self, path: str) -> bool:
+        """Looked at once: a file never changes."""
+        if path not in self._plain:
+            self._plain[path] = _is_plain(path)
+        return self._plain[path]
+
+
+def _partition_of(file: ActiveFile) -> TopicPartition:
+    return TopicPartition(unquote(file.values["topic"]), int(file.values["partition"]))
+
+
+def _is_plain(path: str) -> bool:
+    """Does a worker get all columns from it, in little memory?"""
+    try:
+        found = pq.read_metadata(path)
+        names = set(found.schema.to_arrow_schema().names)
+    except (OSError, pa.ArrowException):
+        return False
+    sizes = (found.row_group(number).total_byte_size for number in range(found.num_row_groups))
+    return names >= _COLUMNS and max(sizes, default=0) <= MOST_ROW_GROUP_BYTES

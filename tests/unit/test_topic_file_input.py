@@ -1,0 +1,219 @@
+"""What tasks take from the files of a topic log: which records, in which order, in which batches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from share_spark.delivery.kept_rows import RECORD_SCHEMA
+from share_spark.delivery.topic_file_input import in_equal_parts, topic_file_input
+from share_spark.delta.commit_files import CommitFiles
+from share_spark.delta.table_log import ActiveFile, TableLog
+from share_spark.engine.ports import AcquiredSpan, OffsetSpan
+from share_spark.engine.ranges import AcquiredRanges, offsets_in
+from share_spark.engine.record_files import RecordFile
+from share_spark.model.ids import TopicPartition
+from share_spark.spark.public_files import LocalFiles
+from share_spark.spark.threads import TASK_COLUMN
+from share_spark.testing.memory import InMemoryTopicLog
+from share_spark.topics import topic_files
+from share_spark.topics.topic_files import TopicFiles
+
+AT = TopicPartition("orders", 0)
+SCHEMA = pa.schema([*RECORD_SCHEMA, pa.field("delivery_count", pa.int32()), pa.field(TASK_COLUMN, pa.string())])
+TIME = datetime(2026, 1, 2, 3, 4, 5, 678_901, UTC)
+
+
+class Stored(InMemoryTopicLog):
+    """A topic log in files of one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.directory, self.stored = directory, list[RecordFile]()
+
+    def put(self, offsets: Sequence[int], value: bytes = b"v", **more: Any) -> RecordFile:
+        """One file, its rows in this order."""
+        size = len(offsets)
+        columns: dict[str, Any] = {
+            "offset": pa.array(offsets, pa.int64()),
+            "timestamp": pa.array([TIME] * size, pa.timestamp("us", "UTC")),
+            "key": pa.array([b"%d" % offset for offset in offsets], pa.binary()),
+            "value": pa.array([value] * size, pa.binary()),
+            "headers": pa.array([None] * size, RECORD_SCHEMA.field("headers").type),
+        }
+        path = self.directory / f"{len(self.stored)}.parquet"
+        pq.write_table(pa.table(columns), path, **more)
+        self.stored.append(RecordFile(str(path), AT, min(offsets), max(offsets)))
+        return self.stored[-1]
+
+    def files(self, _spans: Sequence[OffsetSpan]) -> Sequence[RecordFile] | None:
+        return self.stored
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Stored:
+    return Stored(tmp_path)
+
+
+def acquired(*ranges: tuple[int, int, int], at: TopicPartition = AT) -> AcquiredSpan:
+    return AcquiredSpan(at, AcquiredRanges(np.array(ranges, np.int64)))
+
+
+def taken(log: Any, *spans: AcquiredSpan, tasks: int = 1, most_rows: int = 10_000) -> list[list[pa.RecordBatch]]:
+    """The batches of each task."""
+    found = topic_file_input(log, spans, tasks=tasks, most_rows=most_rows)
+    assert found is not None
+    batches = [list(found.batches(task, SCHEMA)) for task in range(tasks)]
+    assert all(batch.schema.equals(SCHEMA) for some in batches for batch in some)
+    return batches
+
+
+def offsets(batches: Sequence[pa.RecordBatch]) -> list[int]:
+    return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+
+
+def test_exactly_the_acquired_records_in_equal_parts_with_their_counts(log: Stored) -> None:
+    log.put([*range(10), 12])
+    log.put([*range(20, 30)], row_group_size=3)
+    first, second = taken(log, acquired((22, 28, 2), (5, 12, 1)), tasks=2)
+    assert offsets(first) == [5, 6, 7, 8, 9]  # 10 and 11 hold no record
+    assert offsets(second) == [12, 22, 23, 24, 25, 26, 27, 28]
+    counts = [count for batch in second for count in batch.column("delivery_count").to_pylist()]
+    assert counts == [1, 2, 2, 2, 2, 2, 2, 2]
+
+
+def test_rows_in_any_order_come_in_that_of_their_offsets(log: Stored) -> None:
+    log.put([5, 3, 9, 1])
+    log.put([4, 2, 30])
+    log.put([41, 40])
+    (batches,) = taken(log, acquired((1, 100, 1)))
+    assert offsets(batches) == [1, 2, 3, 4, 5, 9, 30, 40, 41]
+    keys = [key for batch in batches for key in batch.column("key").to_pylist()]
+    assert keys == [b"%d" % offset for offset in offsets(batches)], "whole rows are moved"
+
+
+def test_batches_have_no_more_rows_than_they_may(log: Stored) -> None:
+    for begin in range(0, 25, 5):
+        log.put(range(begin, begin + 5))
+    (batches,) = taken(log, acquired((0, 24, 1)), most_rows=7)
+    assert offsets(batches) == list(range(25))
+    assert max(batch.num_rows for batch in batches) <= 7
+    (batches,) = taken(log, acquired((0, 24, 1)), most_rows=1_000)
+    assert [batch.num_rows for batch in batches] == [25]
+
+
+def test_batches_have_no_more_bytes_than_they_may(log: Stored) -> None:
+    """Parquet stores equal values once: the file has a few kilobytes."""
+    file = log.put(range(300), value=b"x" * 1_000_000)
+    assert Path(file.path).stat().st_size < 100_000
+    (batches,) = taken(log, acquired((0, 299, 1)))
+    assert offsets(batches) == list(range(300))
+    assert max(batch.nbytes for batch in batches) <= 64 << 20
+
+
+def test_what_a_record_holds(log: Stored) -> None:
+    """In the older kind of time too, in which Spark writes; no headers are an empty list."""
+    log.put([7], use_deprecated_int96_timestamps=True)
+    ((batch,),) = taken(log, acquired((7, 7, 3)))
+    (row,) = batch.to_pylist()
+    expected = {"topic": "orders", "partition": 0, "offset": 7, "timestamp": TIME, "key": b"7", "value": b"v"}
+    assert row == {**expected, "headers": [], "delivery_count": 3, TASK_COLUMN: None}
+
+
+def test_nothing_below_what_a_file_is_said_to_hold(log: Stored) -> None:
+    log.stored[:] = [log.put(range(10))._replace(first_offset=4)]
+    assert offsets(taken(log, acquired((0, 9, 1)))[0]) == [4, 5, 6, 7, 8, 9]
+
+
+def test_a_log_without_files_is_read_by_spark() -> None:
+    assert topic_file_input(InMemoryTopicLog(), [acquired((0, 1, 1))], tasks=1, most_rows=1) is None
+
+
+spans = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=8)
+
+
+@given(st.lists(spans, min_size=1, max_size=3), st.integers(1, 5))
+def test_parts_are_equal_disjoint_and_whole(partitions: list[list[tuple[int, int]]], parts: int) -> None:
+    whole = []
+    for number, gaps_and_sizes in enumerate(partitions):
+        at, ranges = 0, []
+        for gap, size in gaps_and_sizes:
+            ranges.append((at + gap, at + gap + size - 1, size))
+            at += gap + size
+        whole.append(acquired(*ranges[::-1], at=TopicPartition("orders", number)))
+
+    def each(some: Sequence[AcquiredSpan]) -> list[tuple[int, int, int]]:
+        rows = [(one.partition.partition, row) for one in some for row in one.ranges.tolist()]
+        return [(at, offset, count) for at, (first, last, count) in rows for offset in range(first, last + 1)]
+
+    found = in_equal_parts(whole, parts)
+    sizes = [sum(offsets_in(one.ranges) for one in part) for part in found]
+    assert (len(found), max(sizes) - min(sizes) <= 1) == (parts, True)
+    laid = [record for part in found for record in each(part)]
+    assert laid == sorted(each(whole))
+    assert all(before < after for before, after in pairwise(laid))
+
+
+# --------------------------------------------------------------------------------------------- which files there are
+
+
+def topic_table(directory: Path, **active: ActiveFile) -> TableLog:
+    files = CommitFiles(LocalFiles(), str(directory))
+    names = {f"{name}.parquet": file for name, file in active.items()}
+    return TableLog(files=files, version=0, metadata={"configuration": {}}, keeps_files=True, active=names)
+
+
+def active(first: int, last: int, *, partition: int = 0, is_whole: bool = True) -> ActiveFile:
+    stats = {"minValues": {"offset": first}, "maxValues": {"offset": last}}
+    return ActiveFile({"topic": "orders", "partition": str(partition)}, 1, is_whole, json.dumps(stats))
+
+
+def write(path: Path, rows: int, columns: Sequence[str] = tuple(topic_files._COLUMNS)) -> None:
+    pq.write_table(pa.table({name: pa.array(range(rows), pa.int64()) for name in columns}), path)
+
+
+def test_files_that_may_hold_records_of_the_spans(tmp_path: Path) -> None:
+    log = topic_table(tmp_path, a=active(0, 9), b=active(10, 19), c=active(5, 30, partition=1), d=active(20, 29))
+    for name in "abcd":
+        write(tmp_path / f"{name}.parquet", 3)
+    files = TopicFiles(log)
+
+    def inside(*spans: OffsetSpan) -> list[tuple[str, int, int]] | None:
+        found = files.inside(spans, {AT: 12})
+        return found and sorted((Path(file.path).stem, file.first_offset, file.last_offset) for file in found)
+
+    assert inside(OffsetSpan("orders", 0, 9, 10), OffsetSpan("orders", 0, 19, 19)) == [("b", 12, 19)]
+    assert inside(OffsetSpan("orders", 1, 0, 9)) == [("c", 5, 30)]
+    assert inside(OffsetSpan("orders", 2, 0, 9)) == []
+    del log.active["b.parquet"]
+    log.active["e.parquet"] = active(10, 25)
+    log.version += 1
+    write(tmp_path / "e.parquet", 3)
+    assert inside(OffsetSpan("orders", 0, 19, 25)) == [("d", 20, 29), ("e", 12, 25)]
+
+
+@pytest.mark.parametrize("reason", ["rows are deleted", "no statistics", "a large row group", "another schema", "gone"])
+def test_a_file_that_spark_has_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    file = active(0, 9, is_whole=reason != "rows are deleted")
+    if reason == "no statistics":
+        file = file._replace(stats=None)
+    if reason == "a large row group":
+        monkeypatch.setattr(topic_files, "MOST_ROW_GROUP_BYTES", 1_000)
+    if reason != "gone":
+        write(tmp_path / "a.parquet", 10_000, ["offset"] if reason == "another schema" else tuple(topic_files._COLUMNS))
+    files = TopicFiles(topic_table(tmp_path, a=file, b=active(0, 9, partition=1)))
+    write(tmp_path / "b.parquet", 3)
+    assert files.inside([OffsetSpan("orders", 0, 0, 9)], {}) is None
+    if reason != "a large row group":
+        assert len(files.inside([OffsetSpan("orders", 1, 0, 9)], {}) or ()) == 1
