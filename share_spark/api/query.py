@@ -1,8 +1,10 @@
 """The running query: Spark's micro-batch loop around the engine, and how it stops.
 
-The source only ticks: Spark numbers the micro-batches, keeps its checkpoint, paces them by the trigger, shows them
-in its UI. All inputs are read by the engine itself. ``rate-micro-batch`` serves as the tick because it runs in the
-JVM: a Python source would be one more process to start, to signal and to lose.
+The source only ticks: Spark keeps its checkpoint, paces the ticks by the trigger, shows them in its UI. All inputs are
+read by the engine itself. ``rate-micro-batch`` serves as the tick because it runs in the JVM: a Python source would be
+one more process to start, to signal and to lose. A tick writes two files of Spark's checkpoint, on which nothing here
+depends, and takes as long as the engine does for some records. So where no interval is asked for, a tick has as many
+micro-batches of the engine as fit into TICK_S.
 
 Stopping never cuts a micro-batch in two. ``stop`` waits for the one that runs, commits its acknowledgements in a
 closing one that acquires nothing, and only then, between micro-batches, stops Spark's query. A fault does the same,
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+TICK_S = 1.0
 _IDLE_WAIT_S = 0.1
 _PROGRESS_KEPT = 100
 
@@ -104,7 +108,7 @@ class ShareGroupQuery:
         self.checkpoint.sign(claim.group_id, handler.name, claim.writer_epoch, has_state=self.engine.has_state)
         self.maintenance.start(claim)
         ticks = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-        writer = ticks.writeStream.foreachBatch(self._micro_batch)
+        writer = ticks.writeStream.foreachBatch(self._tick)
         writer = writer.option("checkpointLocation", self.checkpoint.directory)
         writer = writer.trigger(processingTime=self.trigger.processing_time or "0 seconds")
         self._query = (writer.queryName(self.name) if self.name else writer).start()
@@ -175,16 +179,24 @@ class ShareGroupQuery:
         self._over.set()
         self._ended.wait()
 
-    def _micro_batch(self, _ticks: DataFrame, batch_id: int) -> None:
-        """Spark's foreachBatch. The frame of ticks is never looked at."""
+    def _tick(self, _ticks: DataFrame, batch_id: int) -> None:
+        """Spark's foreachBatch. The frame of ticks is never looked at. ``batch_id``: the engine's own numbers are not
+        below it."""
+        self._batch_id = max(self._batch_id, batch_id - 1)
+        until_s = time.monotonic() + (0 if self.trigger.processing_time else TICK_S)
+        while self._micro_batch() and time.monotonic() < until_s:
+            pass
+
+    def _micro_batch(self) -> bool:
+        """May another one follow?"""
         with self._turn:
             if self._closed or self._over.is_set():
-                return
-            self._batch_id = batch_id
+                return False
+            self._batch_id += 1
             self._begun += 1
             self._in_micro_batch = True
             try:
-                progress = self.engine.run(batch_id)
+                progress = self.engine.run(self._batch_id)
             except BaseException as fault:
                 self._fail(fault)
                 raise
@@ -194,8 +206,9 @@ class ShareGroupQuery:
             self._note_lag(progress.lag)
             if self.engine.done:
                 self._over.set()
-        if progress.idle and not self._over.is_set():
+        if progress.idle:
             self._over.wait(_IDLE_WAIT_S)
+        return not self._over.is_set()
 
     def _note(self, progress: MicroBatchProgress) -> None:
         if progress.idle:
