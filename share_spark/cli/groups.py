@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 from share_spark.cli.arguments import kafka_options, parsed
 from share_spark.cli.group_changes import changed, check_change
 from share_spark.cli.group_tables import Row, table
+from share_spark.model.dynamic_config import configs_text
 from share_spark.model.errors import ConfigError
 from share_spark.web.drawings import span
 
 if TYPE_CHECKING:
-    from share_spark.admin.share_group_admin import GroupMember, GroupsLook, PartitionOffsets, ShareGroupAdmin
+    from share_spark.admin.group_details import GroupMember, PartitionOffsets
+    from share_spark.admin.share_group_admin import GroupsLook, ShareGroupAdmin
 
 UNKNOWN = "-"
 """What Kafka's tool prints for a value that is not known."""
@@ -154,13 +156,18 @@ def _member_row(member: GroupMember, *, verbose: bool) -> Row:
 
 
 def _state(look: GroupsLook, group: str, _given: Namespace) -> Shown:
-    found, members = look.describe_group(group), look.describe_members(group)
+    found, members, settings = look.describe_group(group), look.describe_members(group), look.operator_settings(group)
     host = members[0].host if members else UNKNOWN
-    pauses = look.pauses(group)
-    names = ("GROUP", "COORDINATOR (ID)", "STATE", "#MEMBERS", *(["PAUSED"] if pauses else []))
     record = {"group_id": group, "coordinator": host, "state": found.phase.value, "members": len(members)}
-    row = (*record.values(), *([str(pauses)] if pauses else []))
-    return table(names, [row]), [{**record, "paused": [one._asdict() for one in pauses.entries]}]
+    row = dict(zip(("GROUP", "COORDINATOR (ID)", "STATE", "#MEMBERS"), record.values(), strict=True))
+    if settings.pauses:
+        row["PAUSED"] = str(settings.pauses)
+    if settings.dynamic_configs:
+        row["DYNAMIC-CONFIGS"] = configs_text(settings.dynamic_configs)
+    paused = [one._asdict() for one in settings.pauses.entries]
+    return table(tuple(row), [tuple(row.values())]), [
+        {**record, "paused": paused, "dynamic_configs": settings.dynamic_configs}
+    ]
 
 
 def _note_if_empty(look: GroupsLook, group: str) -> str:

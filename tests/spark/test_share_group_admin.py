@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from share_spark import EmbeddedTopicLog, Message, ShareGroup, ShareGroupAdmin, read_state
-from share_spark.admin.share_group_admin import GroupMember, GroupPhase
+from share_spark.admin.group_details import GroupMember, GroupPhase
 from share_spark.cli import main
 from share_spark.engine.pauses import NOT_PAUSED
 from share_spark.engine.progress import MicroBatchProgress

@@ -93,7 +93,7 @@ def test_a_group_as_it_was(log: StateLog) -> None:
     text = Elements(found).text
     assert f"as of version {SECOND}, 2025-11-22 14:00:11 UTC" in text
     assert "7 acquired, 3 acknowledged" in text
-    assert "At an earlier time members, lag and dead letters are not known." in text
+    assert "At an earlier time members, lag, dead letters and what operators had set are not known." in text
     assert "data-refresh-ms" not in found.partition("<main>")[0].partition("</style>")[2], "it does not change"
     assert f'<a id="all" href="/?version={SECOND}">' in found
     assert page(log, "/groups/billing", "at=2025-11-22T14:00:15")[1] == found
