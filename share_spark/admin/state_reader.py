@@ -15,7 +15,7 @@ from share_spark.delta.table_log import GoneFileError, TableLog, UnknownTableErr
 from share_spark.maintenance.dynamic_config_file import DynamicConfigFile
 from share_spark.maintenance.heartbeat import ALIVE, Beat, wall_clock_ms
 from share_spark.maintenance.pause_file import PauseFile
-from share_spark.model.errors import StateError
+from share_spark.model.errors import StateError, no_such_group
 from share_spark.model.ids import SharePartitionKey
 from share_spark.partition import SharePartition
 from share_spark.state.commits import CommitListing, GroupTail, SegmentStamps, tail_found
@@ -81,7 +81,7 @@ class StateReader:
         """The end of the group's log. Raises StateError: there is no such group."""
         found = self._tail(group_id) if group_id in self._known() else None
         if found is None or _is_deleted(found):
-            raise StateError(f"Group '{group_id}' does not exist: the state in {self.directory} has none of that name.")
+            raise no_such_group(group_id, self.directory)
         return found
 
     def group(self, group_id: str) -> GroupState:

@@ -16,7 +16,7 @@ from share_spark.cli.command import NOT_DONE, command_session
 from share_spark.cli.config_files import ConfigFile, read_config
 from share_spark.cli.dead_letter_arguments import has_filter
 from share_spark.cli.letter_views import grouped_view, letter_json, letter_view, letters_view
-from share_spark.cli.written_values import offset_range, past_moment, topic_partitions
+from share_spark.cli.written_values import offset_range, past_moment, topics_named
 from share_spark.delta.location import Location
 from share_spark.model.errors import ConfigError, DeadLetterError
 from share_spark.spark.public_files import local_path
@@ -48,7 +48,7 @@ def letter_filter(given: Namespace) -> LetterFilter:
         raise ConfigError(f"--since {given.since} is not before --until {given.until}")
     return LetterFilter(
         group=given.group,
-        topics=_topics(given.topic),
+        topics=topics_named(given.topic),
         offsets=None if given.offsets is None else offset_range(given.offsets),
         reason=given.reason,
         error=given.error,
@@ -57,15 +57,6 @@ def letter_filter(given: Namespace) -> LetterFilter:
         until=until,
         redriven=True if given.redriven else False if given.not_redriven else None,
     )
-
-
-def _topics(texts: Sequence[str]) -> Mapping[str, Sequence[int]]:
-    topics: dict[str, Sequence[int]] = {}
-    for name, partitions in map(topic_partitions, texts):
-        if name in topics:
-            raise ConfigError(f"--topic names {name!r} twice: write {name}:0,1,2 for several partitions")
-        topics[name] = partitions
-    return topics
 
 
 def _header(text: str) -> tuple[str, bytes | None]:
@@ -94,7 +85,7 @@ def _shown(given: Namespace) -> str:
     found = DeadLetters(given.table).letters(where)
     if not found:
         raise DeadLetterError(f"{given.table} has no letter of {given.topic}:{given.partition}:{given.offset}")
-    histories = _histories(given.state, found) if given.state is not None else {}
+    histories = _histories(given.location, found) if given.location is not None else {}
     if given.json:
         return letter_json(found, histories)
     return "\n\n".join(
@@ -102,13 +93,13 @@ def _shown(given: Namespace) -> str:
     )
 
 
-def _histories(state: str, letters: Sequence[Letter]) -> Mapping[str, Sequence[str]]:
+def _histories(location: str, letters: Sequence[Letter]) -> Mapping[str, Sequence[str]]:
     """By group: each delivery, as readable lines."""
     from share_spark.audit.history_report import history_lines
     from share_spark.cli.histories import RecordOfGroup, histories_of
 
     records = [RecordOfGroup(one.group_id, one.topic, one.partition, one.offset) for one in letters]
-    return {found.group_id: history_lines(found) for found in histories_of(state, records)}
+    return {found.group_id: history_lines(found) for found in histories_of(location, records)}
 
 
 def _indented(lines: Sequence[str]) -> Iterator[str]:

@@ -79,10 +79,11 @@ def _picture(given: Namespace) -> Picture:
     admin = admin_of(given)
     look = admin.look()
     version = StateVersions(given.location).asked(given.version, given.at)
+    look = look if version is None else admin.look(version.number)
+    series = partial(GroupTimes().picture, look)
     if version is not None:
-        look = admin.look(version.number)
-        return take_past_picture(look, given.location, wall_clock_ms(), version, given.group)
-    in_report, series = partial(letters.in_report, look), partial(GroupTimes().picture, look)
+        return take_past_picture(look, given.location, wall_clock_ms(), version, given.group, series)
+    in_report = partial(letters.in_report, look)
     return take_picture(look, given.location, wall_clock_ms(), given.group, in_report, series)
 
 

@@ -171,10 +171,15 @@ def take_picture(
 
 
 def take_past_picture(
-    look: GroupsLook, location: str, now_ms: int, version: StateVersion, chosen: Collection[str] = ()
+    look: GroupsLook,
+    location: str,
+    now_ms: int,
+    version: StateVersion,
+    chosen: Collection[str] = (),
+    series: SeriesOf = no_series,
 ) -> Picture:
     """Of a ``look`` at ``version``. Raises as ``take_picture``."""
-    found = take_picture(look, location, version.committed_at_ms or now_ms, chosen)
+    found = take_picture(look, location, version.committed_at_ms or now_ms, chosen, series=series)
     return replace(found, version=version)
 
 

@@ -59,6 +59,19 @@ def test_letters_one_by_one(capsys: pytest.CaptureFixture[str], place: str) -> N
     assert (found[0]["offset"], found[0]["headers"][0]) == (3, {"key": "tenant", "value": "YQ=="})
 
 
+def test_a_topic_that_is_named_twice_is_one_topic(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """As in `share-spark groups`: of all that is named; without partitions that is all of them."""
+    place = make_letters(tmp_path / "more", [row(at, partition=at) for at in range(3)])
+
+    def partitions(*topics: str) -> list[int]:
+        named = [part for topic in topics for part in ("--topic", topic)]
+        found = json.loads(shown(capsys, "list", "--table", place, "--letters", "--json", *named))
+        return sorted(one["partition"] for one in found)
+
+    assert partitions("orders:0", "orders:2") == [0, 2]
+    assert partitions("orders:0", "orders") == partitions("orders", "orders:0") == [0, 1, 2]
+
+
 def test_all_of_one_letter(capsys: pytest.CaptureFixture[str], place: str) -> None:
     set_columns(place, 3, corrected_value=b"\xff\x01")
     record = ["--topic", "orders", "--partition", "0", "--offset", "3"]
@@ -149,7 +162,6 @@ REFUSED: dict[str, tuple[Sequence[str], str]] = {
     "a name": (["list", "--table", "default.dead"], "is a name of the catalog"),
     "another option": (["list", *TABLE, "--colour", "red"], "unknown argument --colour"),
     "a topic's form": (["list", *TABLE, "--topic", "orders:x"], "'orders:x' is no topic"),
-    "a topic twice": (["list", *TABLE, "--topic", "orders", "--topic", "orders:1"], "--topic names 'orders' twice"),
     "no such topic": (["list", *TABLE, "--topic", "flights"], "has no letter of topic 'flights': it has bills, orders"),
     "no such partition": (["list", *TABLE, "--topic", "orders:9"], "has no letter of topic 'orders', partition 9"),
     "no such group": (["list", *TABLE, "--group", "audit"], "has no letter of group 'audit': it has billing"),

@@ -99,6 +99,20 @@ def test_a_group_as_it_was(log: StateLog) -> None:
     assert page(log, "/groups/billing", "at=2025-11-22T14:00:15")[1] == found
 
 
+def test_charts_and_delivery_counts_as_they_were(log: StateLog) -> None:
+    """Of the micro-batches up to that version, and no later one."""
+    _, found = page(log, "/groups/billing", f"version={SECOND}")
+    assert re.search(r'<table class="deliveries"><tr><td>once</td><td class="number">7</td>', found)
+    assert charted(found) == ("2025-11-22 14:00:01 UTC", "2025-11-22 14:00:12 UTC")
+    assert charted(page(log, "/groups/billing", "")[1]) == ("2025-11-22 14:00:01 UTC", "2025-11-22 14:00:22 UTC")
+
+
+def charted(found: str) -> tuple[str, str]:
+    """The first and the last time in the charts."""
+    times = re.findall(r"2025-11-22 14:00:\d\d UTC", found.partition('<div class="charts">')[2].partition("<h3>")[0])
+    return min(times), max(times)
+
+
 def test_all_groups_as_they_were(log: StateLog) -> None:
     other = StateLog(Path(log.location), "audit")
     other.claim()
