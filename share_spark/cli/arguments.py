@@ -189,6 +189,7 @@ def _add_place(command: argparse.ArgumentParser, timeout_ms: int, *, or_cluster:
     add("--bootstrap-server", metavar="HOST:PORT", help="the Kafka cluster of the topics; default: the engine's ...")
     add("--topic-table", metavar="PATH", help="... or the Delta table of the topics")
     add("--kafka-option", action="append", default=[], metavar="KEY=VALUE", help="a Kafka client setting; repeatable")
+    add("--config", metavar="FILE", help="the TOML file of the run: its topics and Kafka settings, logins among them")
     allowed = f"how long the cluster may take ({timeout_ms})"
     add("--timeout", type=not_negative, default=timeout_ms, metavar="MS", help=allowed)
 

@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from share_spark.cli.arguments import kafka_options, parsed
+from share_spark.cli.arguments import parsed
 from share_spark.cli.command import NOT_DONE, command_session
 from share_spark.cli.config_files import ConfigFile, read_config
 from share_spark.cli.dead_letter_arguments import has_filter
 from share_spark.cli.letter_views import grouped_view, letter_json, letter_view, letters_view
+from share_spark.cli.topic_places import CHOOSE_ONE, topic_place
 from share_spark.cli.written_values import offset_range, past_moment, topics_named
 from share_spark.delta.location import Location
 from share_spark.model.errors import ConfigError, DeadLetterError
@@ -149,22 +150,16 @@ class RedriveOrder:
     def of(cls, given: Namespace) -> RedriveOrder:
         """Command line over configuration file. Raises ConfigError."""
         from share_spark.admin.redrive import check_rate
-        from share_spark.kafka.options import KafkaOptions
 
         check_rate(given.rate)
         file = read_config(given.config) if given.config else ConfigFile()
         table = given.table or file.job.get("dead_letter")
         if table is None or (given.table is None and "bootstrap_server" in file.job and "/" not in table):
             raise ConfigError("--table is missing" + ("" if table is None else f": {table!r} is a topic"))
-        options, topic_table = kafka_options(given), given.topic_table
-        if not options and topic_table is None:
-            topic_table = file.job.get("topic_table")
-        if "bootstrap_server" in file.job and topic_table is None:
-            options = {"bootstrap.servers": file.job["bootstrap_server"], **options}
-        if bool(options) == (topic_table is not None):
-            raise ConfigError("choose where the topics are: --bootstrap-server or --topic-table")
-        kafka = KafkaOptions.parse({**file.kafka, **options}) if options else None
-        return cls(table=table, kafka=kafka, topic_table=topic_table, timeout_ms=given.timeout)
+        place = topic_place(given)
+        if place == (None, None):
+            raise ConfigError(CHOOSE_ONE)
+        return cls(table=table, kafka=place.kafka, topic_table=place.topic_table, timeout_ms=given.timeout)
 
     def target(self, spark: SparkSession | None = None) -> RedriveTarget:
         """``spark``: to send to a topic table."""

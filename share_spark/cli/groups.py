@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from share_spark.cli.arguments import kafka_options, parsed
+from share_spark.cli.arguments import parsed
 from share_spark.cli.group_changes import changed, check_change
 from share_spark.cli.group_tables import Row, table
+from share_spark.cli.topic_places import topic_place
 from share_spark.model.dynamic_config import configs_text
 from share_spark.model.errors import ConfigError
 from share_spark.web.drawings import span
@@ -39,17 +40,8 @@ def run_groups(arguments: Sequence[str]) -> int:
 def admin_of(given: Namespace) -> ShareGroupAdmin:
     """Of the place that was said. Raises ConfigError; reads nothing yet."""
     from share_spark.admin.share_group_admin import ShareGroupAdmin
-    from share_spark.kafka.options import KafkaOptions
 
-    if given.bootstrap_server and given.topic_table:
-        raise ConfigError("--bootstrap-server and --topic-table: the topics are in one of them")
-    options = kafka_options(given)
-    return ShareGroupAdmin(
-        given.location,
-        kafka=KafkaOptions.parse(options) if options else None,
-        topic_table=given.topic_table,
-        request_timeout_ms=given.timeout,
-    )
+    return ShareGroupAdmin(given.location, *topic_place(given), request_timeout_ms=given.timeout)
 
 
 def check(given: Namespace) -> None:
