@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from share_spark.admin.table_files import commits_without_spark
+from share_spark.admin.table_files import commits_without_spark, state_log_without_spark
 from share_spark.delta.commit_files import CommitFiles
-from share_spark.delta.location import Location
 from share_spark.model.errors import ConfigError
 from share_spark.model.moments import milliseconds, moment
-from share_spark.state.tables import log_table
 
 
 class StateVersion(NamedTuple):
@@ -73,7 +71,7 @@ class StateVersions:
         return [StateVersion(number, self._time_ms(files, number)) for number in numbers]
 
     def _files(self) -> CommitFiles:
-        return commits_without_spark(log_table(Location.parse(self.location)))
+        return commits_without_spark(state_log_without_spark(self.location))
 
     def _time_ms(self, files: CommitFiles, number: int) -> int:
         if number not in self._times:

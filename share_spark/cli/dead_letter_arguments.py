@@ -80,7 +80,12 @@ def _add_purge(verb: ArgumentParser) -> None:
 
 
 def _add_table(verb: ArgumentParser, *, required: bool) -> None:
-    verb.add_argument("--table", required=required, metavar="PATH", help="the dead-letter table")
+    verb.add_argument(
+        "--table",
+        required=required,
+        metavar="PATH_OR_NAME",
+        help="the dead-letter table (a name of the catalog starts Spark)",
+    )
 
 
 def _add_filters(verb: ArgumentParser) -> None:

@@ -1,5 +1,5 @@
 """`share-spark dead-letters`: list, show, redrive, purge. What changes something is said first, and done with
-`--execute` only. To look starts no JVM."""
+`--execute` only. To look starts no JVM, but for a table that is a name of the catalog."""
 
 from __future__ import annotations
 
@@ -70,10 +70,12 @@ def _header(text: str) -> tuple[str, bytes | None]:
 def _listed(given: Namespace) -> str:
     from share_spark.admin.dead_letters import DeadLetters
 
-    where, letters = letter_filter(given), DeadLetters(given.table)
-    if given.letters:
-        return letters_view(letters.letters(where, given.limit), as_json=given.json)
-    return grouped_view(letters.by_error(where)[: given.limit], as_json=given.json)
+    where = letter_filter(given)
+    with _session(is_needed=_is_name(given.table)) as spark:
+        letters = DeadLetters(given.table, spark)
+        if given.letters:
+            return letters_view(letters.letters(where, given.limit), as_json=given.json)
+        return grouped_view(letters.by_error(where)[: given.limit], as_json=given.json)
 
 
 def _shown(given: Namespace) -> str:
@@ -83,7 +85,8 @@ def _shown(given: Namespace) -> str:
     where = LetterFilter(
         group=given.group, topics={given.topic: [given.partition]}, offsets=(given.offset, given.offset)
     )
-    found = DeadLetters(given.table).letters(where)
+    with _session(is_needed=_is_name(given.table)) as spark:
+        found = DeadLetters(given.table, spark).letters(where)
     if not found:
         raise DeadLetterError(f"{given.table} has no letter of {given.topic}:{given.partition}:{given.offset}")
     histories = _histories(given.location, found) if given.location is not None else {}
@@ -113,10 +116,11 @@ def _purged(given: Namespace) -> str:
     _require_filter(given)
     where = letter_filter(given)
     if not given.execute:
-        found = DeadLetters(given.table).count(where)
+        with _session(is_needed=_is_name(given.table)) as spark:
+            found = DeadLetters(given.table, spark).count(where)
         note = f" ({_topic_counts(found.by_topic)}; redriven: {found.redriven:,})" if found.letters else ""
         return f"{_letters(found.letters)} would be deleted{note}.{NOT_DONE}"
-    with _session_for(given.table) as spark:
+    with _session(is_needed=not _is_local(given.table)) as spark:
         return f"{_letters(DeadLetters(given.table, spark).purge(where))} deleted."
 
 
@@ -127,8 +131,9 @@ def _redriven(given: Namespace) -> str:
     where, order = letter_filter(given), RedriveOrder.of(given)
     chosen = {"again": given.again, "to_topic": given.to_topic, "limit": given.limit}
     if not given.execute:
-        return _redrive_plan(order, where, chosen)
-    with _session_for(order.table, order.topic_table) as spark:
+        with _session(is_needed=_is_name(order.table)) as spark:
+            return _redrive_plan(order, where, chosen, spark)
+    with _session(is_needed=order.topic_table is not None or not _is_local(order.table)) as spark:
         report = DeadLetters(order.table, spark).redrive(
             order.target(spark), where, **chosen, rate_per_s=given.rate, progress=Progress()
         )
@@ -171,13 +176,15 @@ class RedriveOrder:
         return TableTopics(self.topic_table, spark)
 
 
-def _redrive_plan(order: RedriveOrder, where: LetterFilter, chosen: Mapping[str, Any]) -> str:
+def _redrive_plan(
+    order: RedriveOrder, where: LetterFilter, chosen: Mapping[str, Any], spark: SparkSession | None
+) -> str:
     from share_spark.admin.dead_letters import DeadLetters
 
-    letters = DeadLetters(order.table)
+    letters = DeadLetters(order.table, spark)
     plan = letters.plan_redrive(where, **chosen)
-    if plan.total and (order.topic_table is None or _is_local(order.topic_table)):
-        plan.check_target(order.target())
+    if plan.total and (spark is not None or order.topic_table is None or _is_local(order.topic_table)):
+        plan.check_target(order.target(spark))
     already = 0 if chosen["again"] else letters.count(where).redriven
     skipped = f" {_letters(already)} redriven already, --again sends them, too." if already else ""
     to = f" to {', '.join(sorted(plan.topics))}" if plan.total else ""
@@ -190,13 +197,18 @@ def _require_filter(given: Namespace) -> None:
 
 
 @contextmanager
-def _session_for(table: str, topic_table: str | None = None) -> Iterator[SparkSession | None]:
-    """None where Python can do it: a topic table is appended to by Spark."""
-    if topic_table is None and _is_local(table):
+def _session(*, is_needed: bool) -> Iterator[SparkSession | None]:
+    """Where Python cannot do it: look up a name of the catalog, write to a storage that is not local or to a topic
+    table."""
+    if not is_needed:
         yield None
     else:
         with command_session("share-spark dead-letters") as spark:
             yield spark
+
+
+def _is_name(place: str) -> bool:
+    return Location.parse(place).path is None
 
 
 def _is_local(place: str) -> bool:

@@ -30,11 +30,14 @@ class Pause(NamedTuple):
         """What it is about."""
         return self.topic, self.partition
 
+    @property
+    def place(self) -> str:
+        """``all topics``, ``orders`` or ``orders:0``."""
+        return (self.topic if self.partition is None else f"{self.topic}:{self.partition}") or "all topics"
+
     def __str__(self) -> str:
-        """``all topics``, ``orders`` or ``orders:0``, and until when."""
-        place = self.topic if self.partition is None else f"{self.topic}:{self.partition}"
-        until = "" if self.until_ms is None else f" until {_iso_time(self.until_ms)}"
-        return (place or "all topics") + until
+        """The place, and until when."""
+        return self.place + ("" if self.until_ms is None else f" until {_iso_time(self.until_ms)}")
 
 
 Topics = Mapping[str, Collection[int]]

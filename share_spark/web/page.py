@@ -8,7 +8,7 @@ from itertools import groupby
 
 from share_spark.admin.group_details import GroupMember, GroupPhase, OperatorSettings, PartitionOffsets
 from share_spark.admin.state_versions import StateVersion
-from share_spark.engine.pauses import Pauses
+from share_spark.engine.pauses import Pause, Pauses
 from share_spark.web.charts import chart_html, charts
 from share_spark.web.document import ago, cell, document, group_path, heads, lag_text, place_and_time, way_back
 from share_spark.web.drawings import STATE_CLASSES, STATE_NAMES, histogram_rows, line_svg, span, utc
@@ -159,12 +159,16 @@ def _ends_fault(group: GroupPicture) -> str:
 def _set_by_operators(settings: OperatorSettings) -> str:
     if settings.fault:
         return f'<p class="fault" role="alert">What operators have set is not known: {escape(settings.fault)}</p>'
-    rows = [("Paused", str(pause)) for pause in settings.pauses.entries]
-    rows += [(key, value) for key, value in settings.dynamic_configs.items()]
+    rows = [("paused", _pause_text(pause)) for pause in settings.pauses.entries]
+    rows += settings.dynamic_configs.items()
     if not rows:
         return ""
     cells = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
-    return f'<h3>Set by operators</h3><table class="pairs"><tbody>{"".join(cells)}</tbody></table>'
+    return f'<h3>Set by operators</h3><table class="pairs settings"><tbody>{"".join(cells)}</tbody></table>'
+
+
+def _pause_text(pause: Pause) -> str:
+    return pause.place if pause.until_ms is None else f"{pause.place}, until {utc(pause.until_ms)}"
 
 
 def _members(group: GroupPicture, now_ms: int) -> str:
@@ -212,7 +216,7 @@ def _deliveries(group: GroupPicture) -> str:
         for label, records, bar in histogram_rows(group.delivery_counts)
     )
     title = "Unfinished records of the windows, by how often they were delivered"
-    return f'<h3>{title}</h3><table class="deliveries">{rows}</table>'
+    return f'<h3>{title} (bars on a logarithmic scale)</h3><table class="deliveries">{rows}</table>'
 
 
 def _topics(group: GroupPicture, now_ms: int, number: int) -> str:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -14,7 +15,9 @@ from share_spark import cli
 from share_spark.admin import redrive_targets
 from share_spark.admin.dead_letters import DeadLetters
 from share_spark.admin.letters import LetterFilter
+from share_spark.cli import dead_letters
 from share_spark.kafka.options import KafkaOptions
+from share_spark.model.errors import EnvironmentFault
 from tests.support.letter_tables import make_letters, row, set_columns
 from tests.support.memory_topics import MemoryTopics
 
@@ -100,6 +103,29 @@ def test_all_of_one_letter(capsys: pytest.CaptureFixture[str], place: str) -> No
     assert (found["key"], found["corrected_value"], found["history"]) == ("a2V5", "/wE=", [])
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list"],
+        ["show", "--topic", "t", "--partition", "0", "--offset", "0"],
+        ["purge", "--all"],
+        ["purge", "--all", "--execute"],
+        ["redrive", "--all", *KAFKA],
+        ["redrive", "--all", *KAFKA, "--execute"],
+    ],
+)
+def test_a_name_is_looked_up_by_spark(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    """Which has to be started for that."""
+
+    def started(_name: str) -> NoReturn:
+        raise EnvironmentFault("this is Spark")
+
+    monkeypatch.setattr(dead_letters, "command_session", started)
+    assert "this is Spark" in shown(capsys, *arguments, "--table", "main.letters", code=cli.FAILED)
+
+
 def test_a_purge_says_what_it_would_do_and_does_it_when_told(capsys: pytest.CaptureFixture[str], place: str) -> None:
     where = ["purge", "--table", place, "--error", "city"]
     assert shown(capsys, *where) == (
@@ -159,7 +185,6 @@ REFUSED: dict[str, tuple[Sequence[str], str]] = {
     "no verb": ([], "required: list, show, redrive or purge"),
     "no table": (["list"], "required: --table"),
     "nothing there": (["list", "--table", "./none"], "there is no dead-letter table at "),
-    "a name": (["list", "--table", "default.dead"], "is a name of the catalog"),
     "another option": (["list", *TABLE, "--colour", "red"], "unknown argument --colour"),
     "a topic's form": (["list", *TABLE, "--topic", "orders:x"], "'orders:x' is no topic"),
     "no such topic": (["list", *TABLE, "--topic", "flights"], "has no letter of topic 'flights': it has bills, orders"),
