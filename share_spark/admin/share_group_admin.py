@@ -232,8 +232,11 @@ class ShareGroupAdmin:
 
     def plan_resume(self, group_id: str, topics: Mapping[str, Collection[int]] | None = None) -> Pauses:
         """What would still be paused of the group; changes nothing. ``topics`` as in ``plan_pause``; None: all that is
-        paused. Raises ConfigError where a pause of more than that would still hold it."""
-        found = self.pauses(group_id)
+        paused. Raises ConfigError for a topic or partition that is neither paused nor the group's, and where a pause of
+        more than that would still hold it."""
+        look = self.look()
+        found = look.pauses(group_id)
+        partitions_of(look.reader.group(group_id), found.not_paused(topics))
         if (wider := found.still_holding(topics)) is not None:
             raise ConfigError(f"group {group_id!r}: {wider} is paused as a whole, resume that")
         return found.resumed(topics)

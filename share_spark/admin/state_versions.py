@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from share_spark.admin.table_files import commits_without_spark, state_log_without_spark
 from share_spark.delta.commit_files import CommitFiles
+from share_spark.maintenance.heartbeat import wall_clock_ms
 from share_spark.model.errors import ConfigError
 from share_spark.model.moments import milliseconds, moment
 
@@ -29,7 +30,8 @@ class StateVersion(NamedTuple):
 class StateVersions:
     """Of the state log in ``location`` (a directory). The time of a version does not change and is read once.
 
-    Methods raise ConfigError: the location is no path; there is no such version, or none so early.
+    Methods raise ConfigError: the location is no path; there is no such version, or none so early; a time is yet to
+    come.
     """
 
     location: str
@@ -38,7 +40,10 @@ class StateVersions:
     def asked(self, number: str | None, at: str | None) -> StateVersion | None:
         """As users write them: a version, or else a time; None if neither is said."""
         if at:
-            return self.at(milliseconds(moment(at)))
+            at_ms = milliseconds(moment(at))
+            if at_ms > wall_clock_ms():
+                raise ConfigError(f"{at} is in the future")
+            return self.at(at_ms)
         if not number:
             return None
         if not (number.isascii() and number.isdecimal()):

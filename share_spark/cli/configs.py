@@ -33,8 +33,10 @@ def run_configs(arguments: Sequence[str]) -> int:
 
 def check(given: Namespace) -> None:
     """Raises ConfigError for options that do not go together, in Kafka's words where it has some."""
-    if given.describe and (given.add_config or given.delete_config or given.execute):
-        raise ConfigError("Option [describe] does not take the options [add-config], [delete-config], [execute]")
+    if given.describe and (given.add_config or given.delete_config or given.execute or given.dry_run):
+        raise ConfigError(
+            "Option [describe] does not take the options [add-config], [delete-config], [dry-run], [execute]"
+        )
     if given.alter and (given.all or given.json):
         raise ConfigError("Option [alter] does not take the options [all], [json]")
     if given.alter and len(given.group) != 1:

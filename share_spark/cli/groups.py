@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from share_spark.cli.arguments import parsed
 from share_spark.cli.group_changes import changed, check_change
+from share_spark.cli.group_options import check_options, verb_of
 from share_spark.cli.group_tables import Row, table
 from share_spark.cli.topic_places import topic_place
 from share_spark.model.dynamic_config import configs_text
@@ -46,15 +47,11 @@ def admin_of(given: Namespace) -> ShareGroupAdmin:
 
 def check(given: Namespace) -> None:
     """Raises ConfigError for options that do not go together, with Kafka's words where it has some."""
-    if not (given.list or given.describe):
-        check_change(given)
+    verb = verb_of(given)
+    check_options(given, verb)
+    if verb not in ("list", "describe"):
+        check_change(given, verb)
         return
-    if given.describe and not (given.group or given.all_groups):
-        raise ConfigError("Option [describe] takes one of these options: [all-groups], [group]")
-    if given.list and (given.group or given.all_groups):
-        raise ConfigError("Option [list] does not take the options [all-groups], [group]")
-    if given.group and given.all_groups:
-        raise ConfigError("Option [all-groups] does not take the option [group]")
     if sum((given.offsets, given.members, given.describe and given.state is not None)) > 1:
         raise ConfigError("Option [describe] takes at most one of these options: [members], [offsets], [state]")
     wanted = _states(given) if given.list else ()

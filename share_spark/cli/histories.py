@@ -15,6 +15,7 @@ from share_spark.cli.command import command_session
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import UnknownTableError
 from share_spark.model.errors import StateError
+from share_spark.spark.public_files import local_path
 
 
 class RecordOfGroup(NamedTuple):
@@ -41,8 +42,10 @@ def _without_spark(location: str, records: Sequence[RecordOfGroup]) -> list[Reco
         if isinstance(fault.__cause__, UnknownTableError):
             return None
         raise
-    except (OSError, pa.ArrowException):  # a scheme that pyarrow does not know, or credentials that it does not have
-        return None
+    except (OSError, pa.ArrowException):
+        if local_path(location) is not None:
+            raise  # Spark would be refused as well, after a while
+        return None  # a scheme that pyarrow does not know, or credentials that it does not have
     return None if any(one.is_cut for one in found) else found
 
 

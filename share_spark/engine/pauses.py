@@ -82,6 +82,15 @@ class Pauses:
         targets = set(_targets(topics))
         return Pauses(tuple(one for one in self.entries if not {one.target, (one.topic, None)} & targets))
 
+    def not_paused(self, topics: Topics | None) -> Topics:
+        """Those of ``topics`` that nothing here is about."""
+        paused = {pause.target for pause in self.entries} | {(pause.topic, None) for pause in self.entries}
+        return {
+            topic: numbers
+            for topic, numbers in (topics or {}).items()
+            if not paused.issuperset(_targets({topic: numbers}))
+        }
+
     def still_holding(self, topics: Topics | None) -> Pause | None:
         """What holds one of these even when they are resumed: a pause of more than that."""
         left = [one for one in self.resumed(topics).entries if one.partition is None]

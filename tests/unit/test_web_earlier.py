@@ -61,6 +61,7 @@ def test_some_versions_for_a_slider(log: StateLog) -> None:
         ),
         ("x", None, "version 'x' is not a number from 0 up"),
         (None, "yesterday", "'yesterday' is no time: YYYY-MM-DDThh:mm:ss.sss"),
+        (None, "2999-01-01", "2999-01-01 is in the future"),
         (None, "1999-01-01", "the state at 1999-01-01T00:00:00Z is not known: it has versions 0"),
     ],
 )
