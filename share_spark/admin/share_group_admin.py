@@ -113,7 +113,7 @@ class GroupsLook:
             return OperatorSettings()
         try:
             return self.operator_settings(group_id)
-        except StateError as fault:
+        except (StateError, OSError) as fault:
             return OperatorSettings(fault=str(fault))
 
     def pauses(self, group_id: str) -> Pauses:

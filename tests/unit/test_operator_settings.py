@@ -71,6 +71,17 @@ def test_a_file_that_is_broken_is_said_and_hides_nothing(log: StateLog, capsys: 
     assert "does not say the configs of a group" in line
 
 
+def test_a_file_that_may_not_be_read_hides_nothing(log: StateLog) -> None:
+    admin = ShareGroupAdmin(log.location)
+    admin.alter_configs("billing", {LIMIT: "50"})
+    file = Path(admin.look().reader.dynamic_config_file("billing").file.path)
+    file.unlink()
+    file.mkdir()  # cannot be read
+    shown = page_of(log, "/groups/billing")
+    assert "What operators have set is not known: " in shown
+    assert "10 acquired" in shown
+
+
 def test_of_an_earlier_time_it_is_not_known(log: StateLog) -> None:
     ShareGroupAdmin(log.location).alter_configs("billing", {LIMIT: "50"})
     shown = page_of(log, "/groups/billing", "version=2")
