@@ -48,12 +48,10 @@ def test_by_its_directory_a_group_is_seen_without_spark(
 
 def test_by_its_name_it_is_seen_with_spark(directory: str, capsys: pytest.CaptureFixture[str]) -> None:
     for command, said in (
-        (["history", "--location", SCHEMA, *RECORD], "rejected"),
         (["verify", "--location", SCHEMA], "the log is self-consistent"),
         (["compact", "--state", SCHEMA, "--dry-run"], "billing"),
         (["dead-letters", "list", "--table", f"{SCHEMA}.letters"], "orders:0:1"),
         (["dead-letters", "show", "--table", f"{SCHEMA}.letters", *RECORD, "--location", SCHEMA], "acquired"),
-        (["dead-letters", "purge", "--table", f"{SCHEMA}.letters", "--all"], "1 letter would be deleted"),
         (
             ["dead-letters", "redrive", "--table", f"{SCHEMA}.letters", "--all", "--topic-table", f"{SCHEMA}.topics"],
             "1 letter would be sent again to orders",
