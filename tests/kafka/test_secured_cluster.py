@@ -44,9 +44,8 @@ PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 @dataclass(frozen=True, slots=True)
 class Secured:
-    """``servers`` by protocol; plain: of the listener without any."""
+    """``servers`` by protocol."""
 
-    plain: str
     servers: dict[str, str]
     authority: Authority
 
@@ -81,7 +80,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         consumer.subscribe(["watched"])
         consumer.poll(1.0)
         try:
-            yield Secured(broker.bootstrap, servers, authority)
+            yield Secured(servers, authority)
         finally:
             consumer.close()
 
