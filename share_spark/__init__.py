@@ -48,11 +48,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from share_spark.admin.dead_letters import DeadLetters, LetterCount
+    from share_spark.admin.group_details import GroupListing, GroupMember, PartitionOffsets
     from share_spark.admin.letters import Letter, LetterFilter
     from share_spark.admin.letters_by_error import LettersByError
     from share_spark.admin.redrive import RedrivePlan, RedriveProgress, RedriveReport
     from share_spark.admin.redrive_targets import KafkaTopics, TableTopics
-    from share_spark.admin.share_group_admin import GroupListing, GroupMember, PartitionOffsets, ShareGroupAdmin
+    from share_spark.admin.share_group_admin import ShareGroupAdmin
     from share_spark.api.query import ShareGroupQuery
     from share_spark.api.share_group import ShareGroup
     from share_spark.audit.history import record_attempts, record_history
@@ -93,7 +94,8 @@ _MODULES = {
     "admin.letters_by_error": ("LettersByError",),
     "admin.redrive": ("RedrivePlan", "RedriveProgress", "RedriveReport"),
     "admin.redrive_targets": ("KafkaTopics", "TableTopics"),
-    "admin.share_group_admin": ("GroupListing", "GroupMember", "PartitionOffsets", "ShareGroupAdmin"),
+    "admin.group_details": ("GroupListing", "GroupMember", "PartitionOffsets"),
+    "admin.share_group_admin": ("ShareGroupAdmin",),
     "api.query": ("ShareGroupQuery",),
     "api.share_group": ("ShareGroup",),
     "audit.history": ("record_attempts", "record_history"),

@@ -14,7 +14,7 @@ from share_spark.coordinator.messages import DeleteState, InitializeState, Share
 from share_spark.gateway.share_coordinator import DeltaShareCoordinator
 from share_spark.model.config import GroupConfig
 from share_spark.model.dynamic_config import altered, over
-from share_spark.model.errors import ConfigError, ErrorCode, StateError, TopicError
+from share_spark.model.errors import ErrorCode, StateError, TopicError, no_such_partition, no_such_topic
 from share_spark.model.ids import LogEnds, SharePartitionKey
 from share_spark.partition import SharePartition
 
@@ -78,10 +78,10 @@ def partitions_of(group: GroupState, topics: Mapping[str, Collection[int]] | Non
     names = {topic for topic, _ in known}
     for topic, partitions in (topics or {}).items():
         if topic not in names:
-            raise ConfigError(f"group {group.group_id!r} has no topic {topic!r}")
+            raise no_such_topic(group.group_id, topic)
         for partition in partitions:
             if (topic, partition) not in known:
-                raise ConfigError(f"group {group.group_id!r} has no partition {partition} of topic {topic!r}")
+                raise no_such_partition(group.group_id, topic, partition)
     return [
         found
         for (topic, partition), found in sorted(known.items(), key=lambda item: item[0])

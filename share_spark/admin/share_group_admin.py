@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from share_spark.admin.group_changes import (
@@ -19,8 +18,18 @@ from share_spark.admin.group_changes import (
     planned_configs,
     reset,
 )
+from share_spark.admin.group_details import (
+    GroupDetails,
+    GroupListing,
+    GroupMember,
+    GroupPhase,
+    OperatorSettings,
+    PartitionOffsets,
+    member_of,
+    offsets_of,
+)
 from share_spark.admin.log_ends import EndsOfTopics, ends_of
-from share_spark.admin.state_reader import Engine, GroupState, StateReader
+from share_spark.admin.state_reader import GroupState, StateReader
 from share_spark.engine.pauses import NOT_PAUSED, Pauses
 from share_spark.kafka.options import KafkaOptions
 from share_spark.maintenance.heartbeat import Beat, wall_clock_ms
@@ -28,73 +37,9 @@ from share_spark.model.dynamic_config import ConfigEntry, entries
 from share_spark.model.errors import ConfigError, StateError, TopicError
 from share_spark.model.html_table import html_table
 from share_spark.model.ids import LogEnds
-from share_spark.model.records import DeliveryState
-from share_spark.partition import SharePartition, highest_delivery_count, offsets_by_state
-from share_spark.partition.runs import offsets_by_kind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-class GroupPhase(Enum):
-    """A group's state, as the KIP names it."""
-
-    STABLE = "Stable"
-    EMPTY = "Empty"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupListing:
-    """One group. ``phase``: STABLE while an engine runs it."""
-
-    group_id: str
-    phase: GroupPhase
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionOffsets:
-    """One share-partition. ``start_offset``: SPSO; ``lag``: records that are not finished, None where the end of the
-    log is not known; then offsets of the window by state, and the highest delivery count in it."""
-
-    group_id: str
-    topic: str
-    partition: int
-    leader_epoch: int
-    start_offset: int
-    end_offset: int
-    lag: int | None
-    available: int
-    acquired: int
-    acknowledged: int
-    archived: int
-    max_delivery_count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupMember:
-    """The engine of a group. ``since_ms``: when it began; ``silent_ms``: since its last heartbeat; ``acquired``:
-    offsets that it holds, by (topic, partition)."""
-
-    group_id: str
-    member_id: str
-    host: str
-    pid: int
-    writer_epoch: int
-    since_ms: int
-    silent_ms: int
-    acquired: Mapping[tuple[str, int], int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupDetails:
-    """All that there is to see of one group. ``offsets``: by topic and partition. ``ends_fault``: why the ends of its
-    logs are not known, and the lag with them; empty if they are."""
-
-    state: GroupState
-    phase: GroupPhase
-    members: Sequence[GroupMember]
-    offsets: Sequence[PartitionOffsets]
-    ends_fault: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +99,22 @@ class GroupsLook:
             members=self._members(group),
             offsets=offsets_of(group, ends),
             ends_fault=fault,
+            operator_settings=self._known_settings(group_id),
         )
+
+    def operator_settings(self, group_id: str) -> OperatorSettings:
+        """What counts now of what operators have set for the group. Raises StateError: a file of theirs is broken."""
+        configs = self.reader.dynamic_config_file(group_id).read()
+        return OperatorSettings(pauses=self.pauses(group_id), dynamic_configs=configs)
+
+    def _known_settings(self, group_id: str) -> OperatorSettings:
+        """Their files have no versions, and say nothing of an earlier time."""
+        if self.reader.is_past:
+            return OperatorSettings()
+        try:
+            return self.operator_settings(group_id)
+        except (StateError, OSError) as fault:
+            return OperatorSettings(fault=str(fault))
 
     def pauses(self, group_id: str) -> Pauses:
         """What of the group is paused now."""
@@ -189,7 +149,7 @@ class GroupsLook:
 
     def _members(self, group: GroupState) -> list[GroupMember]:
         engine = self.reader.engine(group.group_id)
-        return [_member(group, engine)] if engine is not None and engine.is_running else []
+        return [member_of(group, engine)] if engine is not None and engine.is_running else []
 
     def _phase(self, group_id: str) -> GroupPhase:
         engine = self.reader.engine(group_id)
@@ -272,8 +232,11 @@ class ShareGroupAdmin:
 
     def plan_resume(self, group_id: str, topics: Mapping[str, Collection[int]] | None = None) -> Pauses:
         """What would still be paused of the group; changes nothing. ``topics`` as in ``plan_pause``; None: all that is
-        paused. Raises ConfigError where a pause of more than that would still hold it."""
-        found = self.pauses(group_id)
+        paused. Raises ConfigError for a topic or partition that is neither paused nor the group's, and where a pause of
+        more than that would still hold it."""
+        look = self.look()
+        found = look.pauses(group_id)
+        partitions_of(look.reader.group(group_id), found.not_paused(topics))
         if (wider := found.still_holding(topics)) is not None:
             raise ConfigError(f"group {group_id!r}: {wider} is paused as a whole, resume that")
         return found.resumed(topics)
@@ -345,56 +308,3 @@ class ShareGroupAdmin:
         forget(spark, self.location, group_id, look.idle_group(group_id).partitions)
         look.reader.pause_file(group_id).write(NOT_PAUSED)
         look.reader.dynamic_config_file(group_id).write({})
-
-
-def offsets_of(group: GroupState, ends: Mapping[str, Mapping[int, LogEnds]]) -> list[PartitionOffsets]:
-    """By topic and partition."""
-    found = group.partitions.values()
-    rows = (_offsets(group.group_id, topic, state, ends.get(topic, {})) for topic, state in found)
-    return sorted(rows, key=lambda row: (row.topic, row.partition))
-
-
-def _offsets(group_id: str, topic: str, state: SharePartition, ends: Mapping[int, LogEnds]) -> PartitionOffsets:
-    counts = offsets_by_state(state)
-    finished = counts[DeliveryState.ACKNOWLEDGED] + counts[DeliveryState.ARCHIVED]
-    end = ends.get(state.key.partition)
-    lag = None
-    if end is not None and state.start_offset >= 0:
-        lag = end.unfinished(state.start_offset, finished)
-    return PartitionOffsets(
-        group_id=group_id,
-        topic=topic,
-        partition=state.key.partition,
-        leader_epoch=state.leader_epoch,
-        start_offset=state.start_offset,
-        end_offset=state.end_offset,
-        lag=lag,
-        available=counts[DeliveryState.AVAILABLE],
-        acquired=counts[DeliveryState.ACQUIRED],
-        acknowledged=counts[DeliveryState.ACKNOWLEDGED],
-        archived=counts[DeliveryState.ARCHIVED],
-        max_delivery_count=highest_delivery_count(state),
-    )
-
-
-def _member(group: GroupState, engine: Engine) -> GroupMember:
-    beat = engine.beat
-    acquired = {
-        (topic, state.key.partition): held
-        for topic, state in group.partitions.values()
-        if (held := _held(state, beat.member_id))
-    }
-    return GroupMember(
-        group_id=group.group_id,
-        member_id=beat.member_id,
-        host=beat.host,
-        pid=beat.pid,
-        writer_epoch=beat.writer_epoch,
-        since_ms=beat.since_ms,
-        silent_ms=engine.silent_ms,
-        acquired=acquired,
-    )
-
-
-def _held(state: SharePartition, member_id: str) -> int:
-    return sum(offsets for run, offsets in offsets_by_kind(state.in_flight) if run.member_id == member_id)

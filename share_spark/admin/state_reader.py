@@ -9,20 +9,19 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_spark.admin.table_files import log_without_spark
-from share_spark.delta.location import Location
+from share_spark.admin.table_files import log_without_spark, state_log_without_spark
 from share_spark.delta.table_log import GoneFileError, TableLog, UnknownTableError
 from share_spark.maintenance.dynamic_config_file import DynamicConfigFile
 from share_spark.maintenance.heartbeat import ALIVE, Beat, wall_clock_ms
 from share_spark.maintenance.pause_file import PauseFile
-from share_spark.model.errors import StateError
+from share_spark.model.errors import StateError, no_such_group
 from share_spark.model.ids import SharePartitionKey
 from share_spark.partition import SharePartition
 from share_spark.state.commits import CommitListing, GroupTail, SegmentStamps, tail_found
 from share_spark.state.direct_rows import rows_that_count, stamp_rows
 from share_spark.state.fold import fold_rows
 from share_spark.state.record_rows import SNAPSHOT
-from share_spark.state.tables import check_properties, log_table
+from share_spark.state.tables import check_properties
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +62,7 @@ class StateReader:
     def open(cls, location: str, version: int | None = None) -> StateReader:
         """``location``: the state directory; as of now, or of an earlier ``version`` of the log (``state_versions``).
         Raises ConfigError (not a path), StateError (no state of ours there)."""
-        place = log_table(Location.parse(location))
+        place = state_log_without_spark(location)
         try:
             log = log_without_spark(place, version)
         except UnknownTableError as reason:
@@ -81,7 +80,7 @@ class StateReader:
         """The end of the group's log. Raises StateError: there is no such group."""
         found = self._tail(group_id) if group_id in self._known() else None
         if found is None or _is_deleted(found):
-            raise StateError(f"Group '{group_id}' does not exist: the state in {self.directory} has none of that name.")
+            raise no_such_group(group_id, self.directory)
         return found
 
     def group(self, group_id: str) -> GroupState:

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from share_spark.admin.table_files import commits_without_spark
+from share_spark.admin.table_files import commits_without_spark, state_log_without_spark
 from share_spark.delta.commit_files import CommitFiles
-from share_spark.delta.location import Location
+from share_spark.maintenance.heartbeat import wall_clock_ms
 from share_spark.model.errors import ConfigError
 from share_spark.model.moments import milliseconds, moment
-from share_spark.state.tables import log_table
 
 
 class StateVersion(NamedTuple):
@@ -31,7 +30,8 @@ class StateVersion(NamedTuple):
 class StateVersions:
     """Of the state log in ``location`` (a directory). The time of a version does not change and is read once.
 
-    Methods raise ConfigError: the location is no path; there is no such version, or none so early.
+    Methods raise ConfigError: the location is no path; there is no such version, or none so early; a time is yet to
+    come.
     """
 
     location: str
@@ -40,7 +40,10 @@ class StateVersions:
     def asked(self, number: str | None, at: str | None) -> StateVersion | None:
         """As users write them: a version, or else a time; None if neither is said."""
         if at:
-            return self.at(milliseconds(moment(at)))
+            at_ms = milliseconds(moment(at))
+            if at_ms > wall_clock_ms():
+                raise ConfigError(f"{at} is in the future")
+            return self.at(at_ms)
         if not number:
             return None
         if not (number.isascii() and number.isdecimal()):
@@ -73,7 +76,7 @@ class StateVersions:
         return [StateVersion(number, self._time_ms(files, number)) for number in numbers]
 
     def _files(self) -> CommitFiles:
-        return commits_without_spark(log_table(Location.parse(self.location)))
+        return commits_without_spark(state_log_without_spark(self.location))
 
     def _time_ms(self, files: CommitFiles, number: int) -> int:
         if number not in self._times:

@@ -7,6 +7,7 @@ from share_spark.delta.location import Location
 from share_spark.delta.table_log import MOST_CHECKPOINT_BYTES, TableLog
 from share_spark.model.errors import ConfigError
 from share_spark.spark.public_files import files_without_spark
+from share_spark.state.tables import LOG_TABLE, log_table
 
 
 def log_without_spark(place: Location, version: int | None = None) -> TableLog | None:
@@ -18,8 +19,22 @@ def log_without_spark(place: Location, version: int | None = None) -> TableLog |
     return TableLog.open(files, keeps_files=True, most_bytes=MOST_CHECKPOINT_BYTES, version=version)
 
 
+def state_log_without_spark(location: str) -> Location:
+    """The state log in ``location`` (a directory). Raises ConfigError: that is a name of the catalog."""
+    place = Location.parse(location)
+    if place.path is None:
+        raise ConfigError(
+            f"{location} is a name of the catalog, which only Spark can look up: give the directory in which "
+            f"{LOG_TABLE} is (in Spark: DESCRIBE DETAIL {log_table(place)})"
+        )
+    return log_table(place)
+
+
 def commits_without_spark(place: Location) -> CommitFiles:
     """The files of a table's log; there may be none. Raises ConfigError (``place`` is a name of the catalog)."""
     if place.path is None:
-        raise ConfigError(f"{place} is a name of the catalog, which only Spark knows: a directory has a slash")
+        raise ConfigError(
+            f"{place} is a name of the catalog, which only Spark can look up: give the directory of the table (in "
+            f"Spark: DESCRIBE DETAIL {place})"
+        )
     return CommitFiles(files_without_spark(place.path), place.path)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, TypeVar
 
 from share_spark.api.checkpoint import Checkpoint
 from share_spark.api.query import ShareGroupQuery
@@ -36,6 +37,8 @@ from share_spark.topics.topic_table import EmbeddedTopicLog
 if TYPE_CHECKING:
     from share_spark.engine.progress import MicroBatchProgress
     from share_spark.metrics.server import MetricsServer
+
+Found = TypeVar("Found")
 
 
 def start_query(spec: ShareGroupSpec) -> ShareGroupQuery:
@@ -85,9 +88,9 @@ def _started(spec: ShareGroupSpec, metrics: MetricsServer | None) -> ShareGroupQ
         retention_ms=config.history_retention_ms,
         compaction_interval_ms=config.compaction_interval_ms,
         kafka=spec.kafka.bootstrap_servers if spec.kafka is not None else None,
-        table=str(spec.table) if spec.table is not None else None,
+        table=_directory(spec, spec.table),
         settings=config.not_default(),
-        letters=str(spec.letter_table) if spec.letter_table is not None else None,
+        letters=_directory(spec, spec.letter_table),
     )
     query = ShareGroupQuery(
         spark=spec.spark,
@@ -102,6 +105,14 @@ def _started(spec: ShareGroupSpec, metrics: MetricsServer | None) -> ShareGroupQ
     )
     query.start(spec.required_handler)
     return query
+
+
+def _directory(spec: ShareGroupSpec, table: Location | None) -> str | None:
+    """For those who look without Spark: they know no catalog. A table that is missing keeps its name, and the engine
+    says so as it starts."""
+    if table is None or table.path is not None:
+        return None if table is None else table.path
+    return str(table) if table.is_free(spec.spark) else table.directory(spec.spark)
 
 
 def _topic_log(spec: ShareGroupSpec) -> TopicLog:
@@ -130,6 +141,7 @@ def _engine(
     spec: ShareGroupSpec, location: Location, log: TopicLog, least_epoch: int
 ) -> tuple[ShareGroupEngine, DeltaShareStateStore]:
     store = _store(spec, location, least_epoch)
+    where = spec.spark, location, spec.group_id
     topics = SubscribedTopics(group_id=spec.group_id, topics=spec.topics, log=log, clock=wall_clock_ms)
     handler = spec.required_handler
     is_ordered = spec.config.delivery_order == DeliveryOrder.KEY
@@ -146,10 +158,21 @@ def _engine(
         dead_letters=letters,
         sink=_output(spec, handler, delivery),
         clock=wall_clock_ms,
-        config=DynamicConfigReader(dynamic_config_file(spec.spark, location, spec.group_id), spec.config),
-        pauses=PauseReader(pause_file(spec.spark, location, spec.group_id)),
+        config=_opened_when_asked(lambda: DynamicConfigReader(dynamic_config_file(*where), spec.config)),
+        pauses=_opened_when_asked(lambda: PauseReader(pause_file(*where))),
     )
     return ShareGroupEngine(ports=ports, available_now=spec.trigger.available_now), store
+
+
+def _opened_when_asked(open_reader: Callable[[], Callable[[], Found]]) -> Callable[[], Found]:
+    """The reader's own answers. It reads beside the tables of the state: those are made as the engine starts, and only
+    then a catalog knows their directory."""
+    opened = cache(open_reader)
+
+    def answer() -> Found:
+        return opened()()
+
+    return answer
 
 
 def _store(spec: ShareGroupSpec, location: Location, least_epoch: int) -> DeltaShareStateStore:

@@ -59,8 +59,8 @@ def record_history(
     another one that was written at its offset. ``batch_id`` ... ``written_at`` say which micro-batch of which engine
     wrote it, and when.
 
-    Raises ConfigError for a group, topic or partition that the log does not know, StateError if there is no state of
-    ours at ``location``.
+    Raises ConfigError for a topic or partition that the group does not have, StateError if there is no state of ours at
+    ``location``, or no such group.
     """
     place = Location.parse(location) if isinstance(location, str) else location
     found = collect_record_history(spark, place, group_id=group_id, topic=topic, partition=partition, offset=offset)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from share_spark.model.errors import ConfigError
+from share_spark.model.errors import no_such_group, no_such_partition, no_such_topic
 from share_spark.model.ids import BatchStamp
 from share_spark.model.records import DeliveryState
 
@@ -109,13 +109,13 @@ class LogExtent(NamedTuple):
     is_cut: bool = False
 
     def check(self, location: str, group_id: str, topic: str, partition: int) -> None:
-        """Is there a log of this share-partition? Raises ConfigError."""
+        """Is there a log of this share-partition? Raises StateError (no such group), ConfigError."""
         if self.first_segment is None:
-            raise ConfigError(f"unknown group {group_id!r}: it has no share-group state at {location}")
+            raise no_such_group(group_id, location)
         if not self.has_topic:
-            raise ConfigError(f"unknown topic {topic!r}: group {group_id!r} has no state of it at {location}")
+            raise no_such_topic(group_id, topic)
         if self.since_us is None:
-            raise ConfigError(f"unknown partition {partition} of {topic!r}: group {group_id!r} has no state of it")
+            raise no_such_partition(group_id, topic, partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

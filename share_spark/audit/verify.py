@@ -20,7 +20,7 @@ from share_spark.audit.stream_check import LogRecord, first_fault
 from share_spark.audit.verify_report import Verdict, VerifyReport
 from share_spark.coordinator import STATE_PARTITIONS, state_partition_of
 from share_spark.delta.location import Location
-from share_spark.model.errors import ConfigError
+from share_spark.model.errors import ConfigError, no_such_group
 from share_spark.model.records import ShareSnapshot
 from share_spark.spark.python_worker import drop_zip_importers
 from share_spark.state.buckets import KEY_HASH_SQL
@@ -41,8 +41,8 @@ def verify(
 ) -> VerifyReport:
     """Check the log at ``location``, all of it or one group's, or only the share-partitions of one state partition.
 
-    ``bucket``: 0 to 49, as Kafka would place the keys (R71). Raises ConfigError for a group or bucket that does not
-    exist, StateError if there is no state of ours; changes nothing.
+    ``bucket``: 0 to 49, as Kafka would place the keys (R71). Raises ConfigError for a bucket that does not exist,
+    StateError if there is no state of ours or no such group; changes nothing.
     """
     if bucket is not None and not 0 <= bucket < STATE_PARTITIONS:
         raise ConfigError(f"unknown bucket {bucket}: they are 0 to {STATE_PARTITIONS - 1}")
@@ -52,7 +52,7 @@ def verify(
     version = commits.latest_version()
     groups = _groups(spark, place, version)
     if group_id is not None and group_id not in groups:
-        raise ConfigError(f"unknown group {group_id!r}: it has no share-group state at {place}")
+        raise no_such_group(group_id, str(place))
     verdicts: list[Verdict] = []
     for group in groups if group_id is None else [group_id]:
         _log.info("group %s: replaying its log", group)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from share_spark.cli.config_files import START, ConfigFile, read_config, read_order
-from share_spark.cli.dead_letter_arguments import add_dead_letters
+from share_spark.cli.dead_letter_arguments import add_dead_letters, add_record
 from share_spark.cli.job import Job
 from share_spark.cli.written_values import not_negative
 from share_spark.coordinator import STATE_PARTITIONS
@@ -189,6 +189,7 @@ def _add_place(command: argparse.ArgumentParser, timeout_ms: int, *, or_cluster:
     add("--bootstrap-server", metavar="HOST:PORT", help="the Kafka cluster of the topics; default: the engine's ...")
     add("--topic-table", metavar="PATH", help="... or the Delta table of the topics")
     add("--kafka-option", action="append", default=[], metavar="KEY=VALUE", help="a Kafka client setting; repeatable")
+    add("--config", metavar="FILE", help="the TOML file of the run: its topics and Kafka settings, logins among them")
     allowed = f"how long the cluster may take ({timeout_ms})"
     add("--timeout", type=not_negative, default=timeout_ms, metavar="MS", help=allowed)
 
@@ -253,8 +254,8 @@ def _add_doctor(_command: argparse.ArgumentParser) -> None:
 
 def _add_verify(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--state", required=True, metavar="PATH_OR_SCHEMA", help="directory or schema of the state tables")
-    add("--group", help="this group only; default: all groups of the location")
+    add("--location", required=True, metavar="PATH_OR_SCHEMA", help="directory or schema of the state tables")
+    add("--group", help="this group only; default: all of them")
     add("--bucket", type=_bucket, metavar="NUMBER", help="only what Kafka would keep in this partition of the state")
 
 
@@ -266,18 +267,16 @@ def _bucket(text: str) -> int:
 
 def _add_history(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--state", required=True, metavar="PATH_OR_SCHEMA", help="directory or schema of the state tables")
+    add("--location", required=True, metavar="PATH_OR_SCHEMA", help="directory or schema of the state tables")
     add("--group", required=True, help="group id")
-    add("--topic", required=True, help="topic of the record")
-    add("--partition", required=True, type=not_negative, metavar="NUMBER", help="its partition")
-    add("--offset", required=True, type=not_negative, metavar="NUMBER", help="its offset")
+    add_record(command)
 
 
 def _add_compact(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--config", metavar="FILE", help="TOML: table [compaction]; the command line wins over it")
     add("--state", metavar="PATH_OR_SCHEMA", help="directory or schema of the state tables")
-    add("--group", help="this group only; default: all groups of the location")
+    add("--group", help="this group only; default: all of them")
     add("--idle", metavar="DURATION", help="silent for so long: no engine runs the group (10m)")
     add("--history-retention", metavar="DURATION", help="drop closed segments as old; default: left to the engines")
     add("--vacuum-retention", metavar="DURATION", help="older versions of the tables stay readable for (7d)")

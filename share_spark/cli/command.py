@@ -62,7 +62,10 @@ class RunError(Exception):
 def _report(fault: BaseException, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exception(fault)
-    text = _one_line(fault)
+    if isinstance(fault, OSError) and fault.filename and fault.strerror:
+        text = f"{fault.filename}: {fault.strerror}"
+    else:
+        text = _one_line(fault)
     named = text if isinstance(fault, ShareError) else f"{type(fault).__name__}: {text} (--debug shows more)"
     print(f"share-spark: {named}", file=sys.stderr, flush=True)
     return code

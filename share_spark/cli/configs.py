@@ -6,12 +6,13 @@ from __future__ import annotations
 import json
 import re
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from share_spark.cli.arguments import parsed
 from share_spark.cli.command import NOT_DONE
+from share_spark.model.dynamic_config import configs_text
 from share_spark.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,8 +33,10 @@ def run_configs(arguments: Sequence[str]) -> int:
 
 def check(given: Namespace) -> None:
     """Raises ConfigError for options that do not go together, in Kafka's words where it has some."""
-    if given.describe and (given.add_config or given.delete_config or given.execute):
-        raise ConfigError("Option [describe] does not take the options [add-config], [delete-config], [execute]")
+    if given.describe and (given.add_config or given.delete_config or given.execute or given.dry_run):
+        raise ConfigError(
+            "Option [describe] does not take the options [add-config], [delete-config], [dry-run], [execute]"
+        )
     if given.alter and (given.all or given.json):
         raise ConfigError("Option [alter] does not take the options [all], [json]")
     if given.alter and len(given.group) != 1:
@@ -71,11 +74,8 @@ def altered(admin: ShareGroupAdmin, given: Namespace) -> str:
     if given.execute:
         admin.alter_configs(group, added, deleted)
         return f"Completed updating config for group {group}."
-    return f"Dynamic configs for group {group} would be: {_texts(admin.plan_configs(group, added, deleted))}" + NOT_DONE
-
-
-def _texts(configs: Mapping[str, str]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in configs.items()) or "none"
+    planned = admin.plan_configs(group, added, deleted)
+    return f"Dynamic configs for group {group} would be: {configs_text(planned)}" + NOT_DONE
 
 
 _BETWEEN = re.compile(r",(?=[^\]]*(?:\[|$))")

@@ -14,7 +14,7 @@ def add_dead_letters(command: ArgumentParser) -> None:
     verbs = command.add_subparsers(dest="verb", required=True, metavar="list, show, redrive or purge")
     for name, help_text, add_options in (
         ("list", "letters by their error (numbers and ids in it count as #), or one by one; no JVM", _add_list),
-        ("show", "all that there is of one letter; no JVM, but with --state", _add_show),
+        ("show", "all that there is of one letter; no JVM", _add_show),
         ("redrive", "send letters again, as new records", _add_redrive),
         ("purge", "delete letters", _add_purge),
     ):
@@ -41,16 +41,19 @@ def _add_show(verb: ArgumentParser) -> None:
     add = verb.add_argument
     _add_table(verb, required=True)
     add("--group", help="of this group only; default: of each group that has one")
+    add_record(verb)
+    location_help = "of the state tables: each delivery, too, as far as history.retention keeps it"
+    add("--location", metavar="PATH_OR_SCHEMA", help=location_help)
+    add("--most", type=_above_zero, default=4_000, metavar="CHARACTERS", help="of a key or value (4000)")
+    add("--json", action="store_true", help="for programs: one JSON document")
+
+
+def add_record(verb: ArgumentParser) -> None:
+    """Which record."""
+    add = verb.add_argument
     add("--topic", required=True, help="topic of the record")
     add("--partition", required=True, type=not_negative, metavar="NUMBER", help="its partition")
     add("--offset", required=True, type=not_negative, metavar="NUMBER", help="its offset")
-    add(
-        "--state",
-        metavar="PATH_OR_SCHEMA",
-        help="of the group: each delivery, too, as far as history.retention keeps it (starts Spark)",
-    )
-    add("--most", type=_above_zero, default=4_000, metavar="CHARACTERS", help="of a key or value (4000)")
-    add("--json", action="store_true", help="for programs: one JSON document")
 
 
 def _add_redrive(verb: ArgumentParser) -> None:
@@ -77,7 +80,12 @@ def _add_purge(verb: ArgumentParser) -> None:
 
 
 def _add_table(verb: ArgumentParser, *, required: bool) -> None:
-    verb.add_argument("--table", required=required, metavar="PATH", help="the dead-letter table")
+    verb.add_argument(
+        "--table",
+        required=required,
+        metavar="PATH_OR_NAME",
+        help="the dead-letter table (a name of the catalog starts Spark)",
+    )
 
 
 def _add_filters(verb: ArgumentParser) -> None:

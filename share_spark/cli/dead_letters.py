@@ -1,5 +1,5 @@
 """`share-spark dead-letters`: list, show, redrive, purge. What changes something is said first, and done with
-`--execute` only. To look starts no JVM."""
+`--execute` only. To look starts no JVM, but for a table that is a name of the catalog."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from share_spark.cli.arguments import kafka_options, parsed
+from share_spark.cli.arguments import parsed
 from share_spark.cli.command import NOT_DONE, command_session
 from share_spark.cli.config_files import ConfigFile, read_config
 from share_spark.cli.dead_letter_arguments import has_filter
 from share_spark.cli.letter_views import grouped_view, letter_json, letter_view, letters_view
-from share_spark.cli.written_values import offset_range, past_moment, topic_partitions
+from share_spark.cli.topic_places import CHOOSE_ONE, topic_place
+from share_spark.cli.written_values import offset_range, past_moment, topics_named
 from share_spark.delta.location import Location
 from share_spark.model.errors import ConfigError, DeadLetterError
 from share_spark.spark.public_files import local_path
@@ -48,7 +49,7 @@ def letter_filter(given: Namespace) -> LetterFilter:
         raise ConfigError(f"--since {given.since} is not before --until {given.until}")
     return LetterFilter(
         group=given.group,
-        topics=_topics(given.topic),
+        topics=topics_named(given.topic),
         offsets=None if given.offsets is None else offset_range(given.offsets),
         reason=given.reason,
         error=given.error,
@@ -57,15 +58,6 @@ def letter_filter(given: Namespace) -> LetterFilter:
         until=until,
         redriven=True if given.redriven else False if given.not_redriven else None,
     )
-
-
-def _topics(texts: Sequence[str]) -> Mapping[str, Sequence[int]]:
-    topics: dict[str, Sequence[int]] = {}
-    for name, partitions in map(topic_partitions, texts):
-        if name in topics:
-            raise ConfigError(f"--topic names {name!r} twice: write {name}:0,1,2 for several partitions")
-        topics[name] = partitions
-    return topics
 
 
 def _header(text: str) -> tuple[str, bytes | None]:
@@ -78,10 +70,12 @@ def _header(text: str) -> tuple[str, bytes | None]:
 def _listed(given: Namespace) -> str:
     from share_spark.admin.dead_letters import DeadLetters
 
-    where, letters = letter_filter(given), DeadLetters(given.table)
-    if given.letters:
-        return letters_view(letters.letters(where, given.limit), as_json=given.json)
-    return grouped_view(letters.by_error(where)[: given.limit], as_json=given.json)
+    where = letter_filter(given)
+    with _session(is_needed=_is_name(given.table)) as spark:
+        letters = DeadLetters(given.table, spark)
+        if given.letters:
+            return letters_view(letters.letters(where, given.limit), as_json=given.json)
+        return grouped_view(letters.by_error(where)[: given.limit], as_json=given.json)
 
 
 def _shown(given: Namespace) -> str:
@@ -91,10 +85,11 @@ def _shown(given: Namespace) -> str:
     where = LetterFilter(
         group=given.group, topics={given.topic: [given.partition]}, offsets=(given.offset, given.offset)
     )
-    found = DeadLetters(given.table).letters(where)
+    with _session(is_needed=_is_name(given.table)) as spark:
+        found = DeadLetters(given.table, spark).letters(where)
     if not found:
         raise DeadLetterError(f"{given.table} has no letter of {given.topic}:{given.partition}:{given.offset}")
-    histories = _histories(given.state, found) if given.state is not None else {}
+    histories = _histories(given.location, found) if given.location is not None else {}
     if given.json:
         return letter_json(found, histories)
     return "\n\n".join(
@@ -102,13 +97,13 @@ def _shown(given: Namespace) -> str:
     )
 
 
-def _histories(state: str, letters: Sequence[Letter]) -> Mapping[str, Sequence[str]]:
+def _histories(location: str, letters: Sequence[Letter]) -> Mapping[str, Sequence[str]]:
     """By group: each delivery, as readable lines."""
     from share_spark.audit.history_report import history_lines
     from share_spark.cli.histories import RecordOfGroup, histories_of
 
     records = [RecordOfGroup(one.group_id, one.topic, one.partition, one.offset) for one in letters]
-    return {found.group_id: history_lines(found) for found in histories_of(state, records)}
+    return {found.group_id: history_lines(found) for found in histories_of(location, records)}
 
 
 def _indented(lines: Sequence[str]) -> Iterator[str]:
@@ -121,10 +116,11 @@ def _purged(given: Namespace) -> str:
     _require_filter(given)
     where = letter_filter(given)
     if not given.execute:
-        found = DeadLetters(given.table).count(where)
+        with _session(is_needed=_is_name(given.table)) as spark:
+            found = DeadLetters(given.table, spark).count(where)
         note = f" ({_topic_counts(found.by_topic)}; redriven: {found.redriven:,})" if found.letters else ""
         return f"{_letters(found.letters)} would be deleted{note}.{NOT_DONE}"
-    with _session_for(given.table) as spark:
+    with _session(is_needed=not _is_local(given.table)) as spark:
         return f"{_letters(DeadLetters(given.table, spark).purge(where))} deleted."
 
 
@@ -135,8 +131,9 @@ def _redriven(given: Namespace) -> str:
     where, order = letter_filter(given), RedriveOrder.of(given)
     chosen = {"again": given.again, "to_topic": given.to_topic, "limit": given.limit}
     if not given.execute:
-        return _redrive_plan(order, where, chosen)
-    with _session_for(order.table, order.topic_table) as spark:
+        with _session(is_needed=_is_name(order.table)) as spark:
+            return _redrive_plan(order, where, chosen, spark)
+    with _session(is_needed=order.topic_table is not None or not _is_local(order.table)) as spark:
         report = DeadLetters(order.table, spark).redrive(
             order.target(spark), where, **chosen, rate_per_s=given.rate, progress=Progress()
         )
@@ -158,22 +155,16 @@ class RedriveOrder:
     def of(cls, given: Namespace) -> RedriveOrder:
         """Command line over configuration file. Raises ConfigError."""
         from share_spark.admin.redrive import check_rate
-        from share_spark.kafka.options import KafkaOptions
 
         check_rate(given.rate)
         file = read_config(given.config) if given.config else ConfigFile()
         table = given.table or file.job.get("dead_letter")
         if table is None or (given.table is None and "bootstrap_server" in file.job and "/" not in table):
             raise ConfigError("--table is missing" + ("" if table is None else f": {table!r} is a topic"))
-        options, topic_table = kafka_options(given), given.topic_table
-        if not options and topic_table is None:
-            topic_table = file.job.get("topic_table")
-        if "bootstrap_server" in file.job and topic_table is None:
-            options = {"bootstrap.servers": file.job["bootstrap_server"], **options}
-        if bool(options) == (topic_table is not None):
-            raise ConfigError("choose where the topics are: --bootstrap-server or --topic-table")
-        kafka = KafkaOptions.parse({**file.kafka, **options}) if options else None
-        return cls(table=table, kafka=kafka, topic_table=topic_table, timeout_ms=given.timeout)
+        place = topic_place(given)
+        if place == (None, None):
+            raise ConfigError(CHOOSE_ONE)
+        return cls(table=table, kafka=place.kafka, topic_table=place.topic_table, timeout_ms=given.timeout)
 
     def target(self, spark: SparkSession | None = None) -> RedriveTarget:
         """``spark``: to send to a topic table."""
@@ -185,13 +176,15 @@ class RedriveOrder:
         return TableTopics(self.topic_table, spark)
 
 
-def _redrive_plan(order: RedriveOrder, where: LetterFilter, chosen: Mapping[str, Any]) -> str:
+def _redrive_plan(
+    order: RedriveOrder, where: LetterFilter, chosen: Mapping[str, Any], spark: SparkSession | None
+) -> str:
     from share_spark.admin.dead_letters import DeadLetters
 
-    letters = DeadLetters(order.table)
+    letters = DeadLetters(order.table, spark)
     plan = letters.plan_redrive(where, **chosen)
-    if plan.total and (order.topic_table is None or _is_local(order.topic_table)):
-        plan.check_target(order.target())
+    if plan.total and (spark is not None or order.topic_table is None or _is_local(order.topic_table)):
+        plan.check_target(order.target(spark))
     already = 0 if chosen["again"] else letters.count(where).redriven
     skipped = f" {_letters(already)} redriven already, --again sends them, too." if already else ""
     to = f" to {', '.join(sorted(plan.topics))}" if plan.total else ""
@@ -204,13 +197,18 @@ def _require_filter(given: Namespace) -> None:
 
 
 @contextmanager
-def _session_for(table: str, topic_table: str | None = None) -> Iterator[SparkSession | None]:
-    """None where Python can do it: a topic table is appended to by Spark."""
-    if topic_table is None and _is_local(table):
+def _session(*, is_needed: bool) -> Iterator[SparkSession | None]:
+    """Where Python cannot do it: look up a name of the catalog, write to a storage that is not local or to a topic
+    table."""
+    if not is_needed:
         yield None
     else:
         with command_session("share-spark dead-letters") as spark:
             yield spark
+
+
+def _is_name(place: str) -> bool:
+    return Location.parse(place).path is None
 
 
 def _is_local(place: str) -> bool:

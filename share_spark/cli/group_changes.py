@@ -4,11 +4,13 @@ first, and done with `--execute` only; but for the last two a Spark session is s
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from share_spark.cli.command import NOT_DONE, command_session
+from share_spark.cli.group_options import STARTS, is_said, named
 from share_spark.cli.group_tables import table
-from share_spark.cli.written_values import later_ms, past_moment, topics_named
+from share_spark.cli.written_values import later_ms, past_moment, topic_partitions, topics_named
 from share_spark.model.errors import ConfigError
 from share_spark.model.moments import milliseconds
 
@@ -16,29 +18,29 @@ if TYPE_CHECKING:
     from share_spark.admin.group_changes import StartAt
     from share_spark.admin.share_group_admin import ShareGroupAdmin
 
-_VERBS = ("reset-offsets", "delete-offsets", "delete", "pause", "resume")
-_STARTS = ("to_earliest", "to_latest", "to_datetime", "to_offset", "shift_by")
 
-
-def check_change(given: Namespace) -> None:
-    """Raises ConfigError for options that do not go together, with Kafka's words where it has some."""
-    verb = next(name for name in _VERBS if getattr(given, name.replace("-", "_")))
-    if given.until is not None and not given.pause:
-        raise ConfigError(f"Option [{verb}] does not take the option [until]")
-    if given.delete:
-        if not (given.group or given.all_groups):
-            raise ConfigError("Option [delete] takes one of these options: [all-groups], [group]")
+def check_change(given: Namespace, verb: str) -> None:
+    """Raises ConfigError for options that are missing, with Kafka's words where it has some."""
+    if verb == "delete":
         return
     if len(given.group) != 1:
         raise ConfigError(f"Option [{verb}] takes the option: [group], once")
-    if given.delete_offsets and not given.topic:
-        raise ConfigError("Option [delete-offsets] takes the following options: [topic], [group]")
-    if given.reset_offsets:
-        if bool(given.topic) == given.all_topics:
+    if verb == "delete-offsets":
+        _check_whole_topics(given.topic)
+    if verb == "reset-offsets":
+        if not (given.topic or given.all_topics):
             raise ConfigError("Option [reset-offsets] takes one of these options: [all-topics], [topic]")
-        if not any(getattr(given, name) not in (None, False) for name in _STARTS):
-            named = ", ".join(f"[{name.replace('_', '-')}]" for name in _STARTS)
-            raise ConfigError(f"Option [reset-offsets] takes one of these options: {named}")
+        if not any(is_said(given, name) for name in STARTS):
+            raise ConfigError(f"Option [reset-offsets] takes one of these options: {named(STARTS)}")
+
+
+def _check_whole_topics(texts: Sequence[str]) -> None:
+    if not texts:
+        raise ConfigError("Option [delete-offsets] takes the following options: [topic], [group]")
+    for text in texts:
+        name, partitions = topic_partitions(text)
+        if partitions:
+            raise ConfigError(f"Option [delete-offsets] takes whole topics, not partitions: --topic {name}")
 
 
 def changed(admin: ShareGroupAdmin, given: Namespace) -> str:

@@ -9,14 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from share_spark.cli.arguments import kafka_options, parsed
+from share_spark.cli.arguments import parsed
 from share_spark.cli.group_changes import changed, check_change
+from share_spark.cli.group_options import check_options, verb_of
 from share_spark.cli.group_tables import Row, table
+from share_spark.cli.topic_places import topic_place
+from share_spark.model.dynamic_config import configs_text
 from share_spark.model.errors import ConfigError
 from share_spark.web.drawings import span
 
 if TYPE_CHECKING:
-    from share_spark.admin.share_group_admin import GroupMember, GroupsLook, PartitionOffsets, ShareGroupAdmin
+    from share_spark.admin.group_details import GroupMember, PartitionOffsets
+    from share_spark.admin.share_group_admin import GroupsLook, ShareGroupAdmin
 
 UNKNOWN = "-"
 """What Kafka's tool prints for a value that is not known."""
@@ -37,30 +41,17 @@ def run_groups(arguments: Sequence[str]) -> int:
 def admin_of(given: Namespace) -> ShareGroupAdmin:
     """Of the place that was said. Raises ConfigError; reads nothing yet."""
     from share_spark.admin.share_group_admin import ShareGroupAdmin
-    from share_spark.kafka.options import KafkaOptions
 
-    if given.bootstrap_server and given.topic_table:
-        raise ConfigError("--bootstrap-server and --topic-table: the topics are in one of them")
-    options = kafka_options(given)
-    return ShareGroupAdmin(
-        given.location,
-        kafka=KafkaOptions.parse(options) if options else None,
-        topic_table=given.topic_table,
-        request_timeout_ms=given.timeout,
-    )
+    return ShareGroupAdmin(given.location, *topic_place(given), request_timeout_ms=given.timeout)
 
 
 def check(given: Namespace) -> None:
     """Raises ConfigError for options that do not go together, with Kafka's words where it has some."""
-    if not (given.list or given.describe):
-        check_change(given)
+    verb = verb_of(given)
+    check_options(given, verb)
+    if verb not in ("list", "describe"):
+        check_change(given, verb)
         return
-    if given.describe and not (given.group or given.all_groups):
-        raise ConfigError("Option [describe] takes one of these options: [all-groups], [group]")
-    if given.list and (given.group or given.all_groups):
-        raise ConfigError("Option [list] does not take the options [all-groups], [group]")
-    if given.group and given.all_groups:
-        raise ConfigError("Option [all-groups] does not take the option [group]")
     if sum((given.offsets, given.members, given.describe and given.state is not None)) > 1:
         raise ConfigError("Option [describe] takes at most one of these options: [members], [offsets], [state]")
     wanted = _states(given) if given.list else ()
@@ -154,13 +145,18 @@ def _member_row(member: GroupMember, *, verbose: bool) -> Row:
 
 
 def _state(look: GroupsLook, group: str, _given: Namespace) -> Shown:
-    found, members = look.describe_group(group), look.describe_members(group)
+    found, members, settings = look.describe_group(group), look.describe_members(group), look.operator_settings(group)
     host = members[0].host if members else UNKNOWN
-    pauses = look.pauses(group)
-    names = ("GROUP", "COORDINATOR (ID)", "STATE", "#MEMBERS", *(["PAUSED"] if pauses else []))
     record = {"group_id": group, "coordinator": host, "state": found.phase.value, "members": len(members)}
-    row = (*record.values(), *([str(pauses)] if pauses else []))
-    return table(names, [row]), [{**record, "paused": [one._asdict() for one in pauses.entries]}]
+    row = dict(zip(("GROUP", "COORDINATOR (ID)", "STATE", "#MEMBERS"), record.values(), strict=True))
+    if settings.pauses:
+        row["PAUSED"] = str(settings.pauses)
+    if settings.dynamic_configs:
+        row["DYNAMIC-CONFIGS"] = configs_text(settings.dynamic_configs)
+    paused = [one._asdict() for one in settings.pauses.entries]
+    return table(tuple(row), [tuple(row.values())]), [
+        {**record, "paused": paused, "dynamic_configs": settings.dynamic_configs}
+    ]
 
 
 def _note_if_empty(look: GroupsLook, group: str) -> str:

@@ -15,6 +15,7 @@ from share_spark.cli.command import command_session
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import UnknownTableError
 from share_spark.model.errors import StateError
+from share_spark.spark.public_files import local_path
 
 
 class RecordOfGroup(NamedTuple):
@@ -26,23 +27,25 @@ class RecordOfGroup(NamedTuple):
     offset: int
 
 
-def histories_of(state: str, records: Sequence[RecordOfGroup]) -> list[RecordHistory]:
-    """In the order of ``records``. Raises ConfigError (a topic or partition that the log does not know), StateError."""
-    place = Location.parse(state)
-    found = _without_spark(state, records) if place.path is not None else None
+def histories_of(location: str, records: Sequence[RecordOfGroup]) -> list[RecordHistory]:
+    """In the order of ``records``. Raises ConfigError (the group has no such topic or partition), StateError."""
+    place = Location.parse(location)
+    found = _without_spark(location, records) if place.path is not None else None
     return found if found is not None else _by_spark(place, records)
 
 
-def _without_spark(state: str, records: Sequence[RecordOfGroup]) -> list[RecordHistory] | None:
+def _without_spark(location: str, records: Sequence[RecordOfGroup]) -> list[RecordHistory] | None:
     try:
-        reader = StateReader.open(state)
+        reader = StateReader.open(location)
         found = [read_record_history(reader, **one._asdict()) for one in records]
     except StateError as fault:
         if isinstance(fault.__cause__, UnknownTableError):
             return None
         raise
-    except (OSError, pa.ArrowException):  # a scheme that pyarrow does not know, or credentials that it does not have
-        return None
+    except (OSError, pa.ArrowException):
+        if local_path(location) is not None:
+            raise  # Spark would be refused as well, after a while
+        return None  # a scheme that pyarrow does not know, or credentials that it does not have
     return None if any(one.is_cut for one in found) else found
 
 

@@ -11,9 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from share_spark.cli.arguments import kafka_options, parsed
+from share_spark.cli.arguments import parsed
 from share_spark.cli.groups import admin_of
 from share_spark.cli.signals import asked_to_end
+from share_spark.cli.topic_places import topic_place
 from share_spark.maintenance.heartbeat import wall_clock_ms
 from share_spark.model.errors import ConfigError, StateError
 
@@ -56,15 +57,16 @@ def _say_written(given: Namespace, groups: int) -> None:
 
 def _cluster(given: Namespace) -> ClusterShareGroups:
     """Where no state is named: the cluster's own groups. Raises ConfigError."""
-    from share_spark.kafka.options import KafkaOptions
     from share_spark.kafka.share_groups import ClusterShareGroups
 
-    if not given.bootstrap_server:
+    kafka = topic_place(given).kafka
+    if kafka is None and given.topic_table is None:
         raise ConfigError("--location (share groups of share_spark) or --bootstrap-server (a cluster's own) is missing")
     for name in ("topic_table", "dead_letter", "at", "version"):
         if getattr(given, name, None) is not None:
             raise ConfigError(f"--{name.replace('_', '-')} takes a --location, too")
-    return ClusterShareGroups(KafkaOptions.parse(kafka_options(given)), given.timeout)
+    assert kafka is not None, "as there is no topic table"
+    return ClusterShareGroups(kafka, given.timeout)
 
 
 def _picture(given: Namespace) -> Picture:
@@ -79,10 +81,11 @@ def _picture(given: Namespace) -> Picture:
     admin = admin_of(given)
     look = admin.look()
     version = StateVersions(given.location).asked(given.version, given.at)
+    look = look if version is None else admin.look(version.number)
+    series = partial(GroupTimes().picture, look)
     if version is not None:
-        look = admin.look(version.number)
-        return take_past_picture(look, given.location, wall_clock_ms(), version, given.group)
-    in_report, series = partial(letters.in_report, look), partial(GroupTimes().picture, look)
+        return take_past_picture(look, given.location, wall_clock_ms(), version, given.group, series)
+    in_report = partial(letters.in_report, look)
     return take_picture(look, given.location, wall_clock_ms(), given.group, in_report, series)
 
 

@@ -39,7 +39,7 @@ def run_history(arguments: Sequence[str]) -> int:
 
     given = parsed(arguments)
     record = RecordOfGroup(given.group, given.topic, given.partition, given.offset)
-    (found,) = histories_of(given.state, [record])
+    (found,) = histories_of(given.location, [record])
     print("\n".join(history_lines(found)), flush=True)
     return 0
 
@@ -50,8 +50,8 @@ def run_verify(arguments: Sequence[str]) -> int:
     from share_spark.audit.verify_report import verify_lines
 
     given = parsed(arguments)
-    place = Location.parse(given.state)
-    with command_session(f"share-spark verify {given.state}") as spark:
+    place = Location.parse(given.location)
+    with command_session(f"share-spark verify {given.location}") as spark:
         report = verify(spark, place, given.group, given.bucket)
     print("\n".join(verify_lines(report)), flush=True)
     return 0 if report.agrees else FAILED

@@ -16,7 +16,8 @@ from share_spark.web.drawings import span
 from share_spark.web.pictures import total_lag
 
 if TYPE_CHECKING:
-    from share_spark.admin.share_group_admin import GroupsLook, PartitionOffsets
+    from share_spark.admin.group_details import PartitionOffsets
+    from share_spark.admin.share_group_admin import GroupsLook
 
 _CLEAR = "\x1b[H\x1b[J"
 

@@ -22,7 +22,7 @@ from share_spark.delta.direct_create import create_table
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import ConfigError
 from share_spark.spark.delta_log import properties_of
-from share_spark.spark.errors import JVM_ERRORS
+from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.spark.hadoop_files import files_at
 
 if TYPE_CHECKING:
@@ -86,13 +86,13 @@ class Location:
         """Is there a Delta table here? A directory of other things, or another format, is False."""
         if self.path is not None:
             return CommitFiles.at(spark, self.path).is_table()
-        return spark.catalog.tableExists(self.sql_name()) and self._provider(spark) == "delta"
+        return self._is_in_catalog(spark) and self._provider(spark) == "delta"
 
     def is_free(self, spark: SparkSession) -> bool:
         """May a table be created here: no such name, or a directory that is empty, missing, or holds no more than the
         beginning of a table that was never committed?"""
         if self.path is None:
-            return not spark.catalog.tableExists(self.sql_name())
+            return not self._is_in_catalog(spark)
         return not _names_in(spark, self.path) or self._is_begun(spark)
 
     def create(
@@ -221,6 +221,15 @@ class Location:
             return TableLog.open(CommitFiles.at(spark, self.directory(spark)))
         except UnknownTableError:
             return None
+
+    def _is_in_catalog(self, spark: SparkSession) -> bool:
+        """A name. Raises ConfigError: no catalog of the session can say, or none that may be asked."""
+        try:
+            return bool(spark.catalog.tableExists(self.sql_name()))
+        except JVM_ERRORS as error:
+            raise ConfigError(
+                f"{self} cannot be looked up in the catalogs of this Spark session: {first_line(error)}"
+            ) from error
 
     def _provider(self, spark: SparkSession) -> str:
         rows = spark.sql(f"DESCRIBE EXTENDED {self.sql_name()}").where("col_name = 'Provider'")

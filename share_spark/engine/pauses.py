@@ -30,11 +30,14 @@ class Pause(NamedTuple):
         """What it is about."""
         return self.topic, self.partition
 
+    @property
+    def place(self) -> str:
+        """``all topics``, ``orders`` or ``orders:0``."""
+        return (self.topic if self.partition is None else f"{self.topic}:{self.partition}") or "all topics"
+
     def __str__(self) -> str:
-        """``all topics``, ``orders`` or ``orders:0``, and until when."""
-        place = self.topic if self.partition is None else f"{self.topic}:{self.partition}"
-        until = "" if self.until_ms is None else f" until {_iso_time(self.until_ms)}"
-        return (place or "all topics") + until
+        """The place, and until when."""
+        return self.place + ("" if self.until_ms is None else f" until {_iso_time(self.until_ms)}")
 
 
 Topics = Mapping[str, Collection[int]]
@@ -78,6 +81,15 @@ class Pauses:
             return Pauses()
         targets = set(_targets(topics))
         return Pauses(tuple(one for one in self.entries if not {one.target, (one.topic, None)} & targets))
+
+    def not_paused(self, topics: Topics | None) -> Topics:
+        """Those of ``topics`` that nothing here is about."""
+        paused = {pause.target for pause in self.entries} | {(pause.topic, None) for pause in self.entries}
+        return {
+            topic: numbers
+            for topic, numbers in (topics or {}).items()
+            if not paused.issuperset(_targets({topic: numbers}))
+        }
 
     def still_holding(self, topics: Topics | None) -> Pause | None:
         """What holds one of these even when they are resumed: a pause of more than that."""

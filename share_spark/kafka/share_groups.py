@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from share_spark.kafka.broker_admin import BrokerAdmin
+from share_spark.kafka.broker_connection import Address, BrokerConnection, connected
+from share_spark.kafka.broker_login import BrokerLogin
 from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.share_group_requests import (
     API_VERSIONS,
@@ -14,19 +16,16 @@ from share_spark.kafka.share_group_requests import (
     DESCRIBE_OFFSETS,
     LIST_GROUPS,
     VERSIONS,
-    Address,
     ask,
     asked_descriptions,
     asked_groups,
     asked_offsets,
     asked_versions,
 )
-from share_spark.model.errors import ConfigError, ErrorCode, TopicError, TopicUnreachableError
+from share_spark.model.errors import ErrorCode, TopicError, TopicUnreachableError
 
 LOCKS = "group.share.partition.max.record.locks"
 """The broker's setting: how many records of a share-partition may be acquired at a time."""
-
-_PLAIN = "PLAINTEXT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,23 +76,19 @@ class Cluster:
 
 @dataclass(slots=True)
 class ClusterShareGroups:
-    """Of the cluster that ``options`` lead to. Raises ConfigError: it takes TLS or SASL."""
+    """Of the cluster that ``options`` lead to. Raises ConfigError: some cannot be used for our own connections."""
 
     options: KafkaOptions
     request_timeout_ms: int
+    _login: BrokerLogin = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        protocol = self.options.values.get("security.protocol", _PLAIN)
-        if protocol.upper() != _PLAIN:
-            raise ConfigError(
-                f"a cluster's own share groups are asked for without TLS and SASL only, not by {protocol}"
-            )
+        self._login = BrokerLogin.of(self.options)
 
     def look(self) -> Cluster:
         """As of now. Raises TopicUnreachableError (no answer), TopicError (the brokers know no share groups)."""
         admin = BrokerAdmin(self.options, self.request_timeout_ms)
         brokers = {number: Address(host, port) for number, host, port in admin.brokers()}
-        self._check_version(next(iter(brokers.values())))
         groups = [group for broker in brokers.values() for group in self._groups(broker)]
         locks = admin.broker_setting(next(iter(brokers)), LOCKS)
         return Cluster(
@@ -102,31 +97,41 @@ class ClusterShareGroups:
             locks=int(locks) if locks and locks.isdecimal() else None,
         )
 
-    def _check_version(self, broker: Address) -> None:
-        known = {one["key"]: one for one in self._ask(broker, API_VERSIONS, asked_versions())["versions"]}
-        for key, version in VERSIONS.items():
-            if key not in known or not known[key]["least"] <= version <= known[key]["most"]:
-                raise TopicError(f"Kafka at {broker} cannot tell of share groups (Kafka 4.2 can, with share groups on)")
-
-    def _groups(self, broker: Address) -> Iterator[ClusterGroup]:
+    def _groups(self, broker: Address) -> list[ClusterGroup]:
         """Those that this broker coordinates."""
-        listed = self._ask(broker, LIST_GROUPS, asked_groups())["groups"]
-        names = [one["group_id"] for one in listed]
-        if not names:
-            return
-        described = self._ask(broker, DESCRIBE_GROUPS, asked_descriptions(names))["groups"]
-        offsets = {one["group_id"]: one for one in self._ask(broker, DESCRIBE_OFFSETS, asked_offsets(names))["groups"]}
-        for one in described:
-            yield cluster_group(one, offsets.get(one["group_id"], {"error": 0, "topics": ()}))
-
-    def _ask(self, broker: Address, key: int, body: bytes) -> dict[str, Any]:
         try:
-            found = ask(broker, key, body, self.request_timeout_ms / 1_000)
+            with connected(broker, self._login, self.request_timeout_ms / 1_000) as connection:
+                return list(_groups_of(broker, connection))
         except (OSError, ValueError) as fault:
-            raise TopicUnreachableError(f"Kafka at {broker} gave no answer ({fault})") from fault
-        if found.get("error"):
-            raise TopicError(f"Kafka at {broker} refuses to list its groups ({_error_name(found['error'])})")
-        return found
+            reason = self.options.without_secrets(str(fault))
+            raise TopicUnreachableError(f"Kafka at {broker} gave no answer ({reason})") from fault
+
+
+def _groups_of(broker: Address, connection: BrokerConnection) -> Iterator[ClusterGroup]:
+    _check_version(broker, connection)
+    listed = _ask(broker, connection, LIST_GROUPS, asked_groups())["groups"]
+    names = [one["group_id"] for one in listed]
+    if not names:
+        return
+    described = _ask(broker, connection, DESCRIBE_GROUPS, asked_descriptions(names))["groups"]
+    offsets = _ask(broker, connection, DESCRIBE_OFFSETS, asked_offsets(names))["groups"]
+    offsets_by_group = {one["group_id"]: one for one in offsets}
+    for one in described:
+        yield cluster_group(one, offsets_by_group.get(one["group_id"], {"error": 0, "topics": ()}))
+
+
+def _check_version(broker: Address, connection: BrokerConnection) -> None:
+    known = {one["key"]: one for one in _ask(broker, connection, API_VERSIONS, asked_versions())["versions"]}
+    for key, version in VERSIONS.items():
+        if key not in known or not known[key]["least"] <= version <= known[key]["most"]:
+            raise TopicError(f"Kafka at {broker} cannot tell of share groups (Kafka 4.2 can, with share groups on)")
+
+
+def _ask(broker: Address, connection: BrokerConnection, key: int, body: bytes) -> dict[str, Any]:
+    found = ask(connection, key, body)
+    if found.get("error"):
+        raise TopicError(f"Kafka at {broker} refuses to list its groups ({_error_name(found['error'])})")
+    return found
 
 
 def cluster_group(described: Mapping[str, Any], offsets: Mapping[str, Any]) -> ClusterGroup:

@@ -30,7 +30,7 @@ from share_spark.maintenance.compaction_order import CompactionOrder
 from share_spark.maintenance.heartbeat import Heartbeat, age_ms, lock_file, wall_clock_ms
 from share_spark.maintenance.idle_groups import GroupEvidence, evidence_of, snapshot_group
 from share_spark.maintenance.retention import letters_before, log_starts_after, oldest_kept_segment, segments_below
-from share_spark.model.errors import ConfigError, SinkError, StateError
+from share_spark.model.errors import ConfigError, SinkError, StateError, no_such_group
 from share_spark.output import letter_table
 from share_spark.state.commits import CommitListing
 from share_spark.state.tables import check_location, log_table, state_table
@@ -125,7 +125,7 @@ def _groups(session: SparkSession, order: CompactionOrder) -> list[str]:
     if order.group_id is None:
         return groups
     if order.group_id not in groups:
-        raise ConfigError(f"no group {order.group_id!r} in {order.state}")
+        raise no_such_group(order.group_id, str(order.state))
     return [order.group_id]
 
 

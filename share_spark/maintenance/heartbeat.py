@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from share_spark.delivery.ledger_place import LEDGERS
+from share_spark.delivery.ledger_place import KEPT_RECORDS, LEDGERS
 from share_spark.delta.journal import WAITING_LETTERS
 from share_spark.delta.location import Location
 from share_spark.engine.ports import Claim
@@ -186,11 +186,11 @@ _ASIDE = "."
 
 def has_journals(spark: SparkSession, location: Location, group_id: str) -> bool:
     """Has an engine of the group left in a journal what the next one has to judge by the log? A claim that it noted is
-    none of that, nor are dead letters that have been judged and wait, nor what it did not live to put in its place
-    (``Journal.put``)."""
+    none of that, nor are dead letters that have been judged and wait, what it did not live to put in its place
+    (``Journal.put``), or records that it has kept so that nobody has to read them again."""
     top = _beside_log(spark, location)
     files = files_at(spark, top)
-    purposes = [name for name in files.names(top) if name not in (LEDGERS, WAITING_LETTERS)]
+    purposes = [name for name in files.names(top) if name not in (LEDGERS, KEPT_RECORDS, WAITING_LETTERS)]
     journals = [f"{top}/{purpose}/{quote(group_id, safe='')}" for purpose in purposes]
     left = [name for at in journals if files.is_directory(at) for name in files.names(at)]
     return any(not name.startswith(_ASIDE) and not name.endswith(_CLAIM) for name in left)

@@ -46,6 +46,11 @@ Texts = Mapping[str, str]
 """Values by key, as ``GroupConfig.parse`` reads them."""
 
 
+def configs_text(configs: Texts) -> str:
+    """In one line: ``key=value, key=value``, or ``none``."""
+    return ", ".join(f"{key}={value}" for key, value in configs.items()) or "none"
+
+
 def checked(given: Mapping[str, Any]) -> dict[str, str]:
     """``given`` with one spelling of each key and value. Raises ConfigError, in Kafka's words for an unknown key: it is
     none, it cannot change while an engine runs, or its value does not fit."""

@@ -75,6 +75,21 @@ class StateError(ShareError):
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
+def no_such_group(group_id: str, place: str) -> StateError:
+    """``place``: of the state; the beginning is Kafka's own wording."""
+    return StateError(f"Group '{group_id}' does not exist: the state in {place} has none of that name.")
+
+
+def no_such_topic(group_id: str, topic: str) -> ConfigError:
+    """That the group has."""
+    return ConfigError(f"group {group_id!r} has no topic {topic!r}")
+
+
+def no_such_partition(group_id: str, topic: str, partition: int) -> ConfigError:
+    """That the group has."""
+    return ConfigError(f"group {group_id!r} has no partition {partition} of topic {topic!r}")
+
+
 class FencedError(ShareError):
     """Another engine has claimed the group since; this one must stop."""
 

@@ -7,7 +7,7 @@ from html import escape
 
 from share_spark.admin.payload_text import printable
 from share_spark.kafka.share_groups import Cluster, ClusterGroup, ClusterMember, ClusterPartition, advice
-from share_spark.web.document import cell, document, group_path, heads, lag_text, place_and_time, way_back
+from share_spark.web.document import cell, document, group_path, heads, lag_text, place_and_time, text_cell, way_back
 from share_spark.web.pictures import total_lag
 
 MOST_PARTITIONS = 1_000
@@ -48,13 +48,15 @@ def _overview(cluster: Cluster, *, with_links: bool) -> str:
 def _row(group: ClusterGroup, locks: int | None, *, with_link: bool) -> str:
     name = _text(group.group_id)
     path = escape(group_path(group.group_id))
-    said = group.fault or "; ".join(advice(group, locks)) or "-"
+    link = f'<a id="to-{escape(group.group_id)}" href="{path}">{name}</a>' if with_link else name
+    named = cell("Group", link) + cell("State", _state(group))
+    if group.fault:
+        return f"<tr>{named}<td colspan='3'>{_text(group.fault)}</td></tr>"
     cells = (
-        cell("Group", f'<a id="to-{escape(group.group_id)}" href="{path}">{name}</a>' if with_link else name),
-        cell("State", _state(group)),
+        named,
         cell("Members", f"{len(group.members):,}", is_number=True),
         cell("Lag", lag_text(total_lag(group.partitions)), is_number=True),
-        cell("Advice", _text(said)),
+        text_cell("Advice", _text("; ".join(advice(group, locks)) or "-")),
     )
     return f"<tr>{''.join(cells)}</tr>"
 
@@ -103,7 +105,7 @@ def _partitions(group: ClusterGroup) -> str:
     left = len(group.partitions) - len(shown)
     note = f'<p class="note">Those with the greatest lag; {left:,} more are not shown.</p>' if left else ""
     head = heads("Topic", "Partition", "Start offset", "Lag", numbers=("Partition", "Start offset", "Lag"))
-    return f'<h3>Share-partitions</h3>{note}<table class="cards">{head}<tbody>{rows}</tbody></table>'
+    return f'<h3>Share-partitions</h3>{note}<table class="offsets">{head}<tbody>{rows}</tbody></table>'
 
 
 def _partition(one: ClusterPartition) -> str:

@@ -78,6 +78,11 @@ def cell(label: str, content: str, *, is_number: bool = False) -> str:
     return f'<td data-label="{label}"{number_class(is_number)}><span>{content}</span></td>'
 
 
+def text_cell(label: str, content: str) -> str:
+    """A ``cell`` with a text of several lines, which stands below its label on a narrow screen."""
+    return f'<td data-label="{label}" class="text"><span>{content}</span></td>'
+
+
 def heads(*names: str, numbers: Collection[str] = ()) -> str:
     """The head of a table; those of ``names`` that are in ``numbers`` stand to the right."""
     found = "".join(f"<th{number_class(name in numbers)}>{name}</th>" for name in names)

@@ -11,7 +11,7 @@ from share_spark.admin.letter_facts import letter_facts, letter_time
 from share_spark.admin.letters import Letter, microseconds
 from share_spark.admin.letters_by_error import LettersByError
 from share_spark.admin.payload_text import one_line, payload_text, printable
-from share_spark.web.document import cell, document, group_path, heads, place_and_time, way_back
+from share_spark.web.document import cell, document, group_path, heads, place_and_time, text_cell, way_back
 from share_spark.web.drawings import times, utc
 from share_spark.web.pictures import ErrorPicture, GroupPicture, LettersPicture
 from share_spark.web.record_page import RecordPlace, record_path
@@ -78,7 +78,7 @@ def _cut_note(found: LettersPicture) -> str:
 def _row(one: ErrorPicture, title: str, example: str) -> str:
     error = one.error
     cells = (
-        cell("Error", title),
+        text_cell("Error", title),
         cell("Letters", f"{error.count:,}", is_number=True),
         cell("Redriven", f"{error.redriven:,}", is_number=True),
         cell("First seen", _to_the_second(error.first_seen)),

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from html import escape
 from itertools import groupby
 
-from share_spark.admin.share_group_admin import GroupMember, GroupPhase, PartitionOffsets
+from share_spark.admin.group_details import GroupMember, GroupPhase, OperatorSettings, PartitionOffsets
 from share_spark.admin.state_versions import StateVersion
+from share_spark.engine.pauses import Pause, Pauses
 from share_spark.web.charts import chart_html, charts
 from share_spark.web.document import ago, cell, document, group_path, heads, lag_text, place_and_time, way_back
 from share_spark.web.drawings import STATE_CLASSES, STATE_NAMES, histogram_rows, line_svg, span, utc
@@ -21,6 +22,8 @@ _STATE_FIELDS = ("available", "acquired", "acknowledged", "archived")
 
 _OPEN_PARTITIONS = 200
 """A topic with more share-partitions is folded at first."""
+
+_NOT_KNOWN_EARLIER = "At an earlier time members, lag, dead letters and what operators had set are not known."
 
 Links = Callable[[str], str]
 """Where the page of a group is."""
@@ -97,7 +100,14 @@ def _phase(group: GroupPicture | BrokenGroup) -> str:
     if group.phase is None:
         return ""
     kind = " stable" if group.phase is GroupPhase.STABLE else ""
-    return f'<span class="phase{kind}">{group.phase.value}</span>'
+    return f'<span class="phase{kind}">{group.phase.value}</span>{_paused(group.operator_settings.pauses)}'
+
+
+def _paused(pauses: Pauses) -> str:
+    if not pauses:
+        return ""
+    is_whole = any(one.topic is None for one in pauses.entries)
+    return f' <span class="phase">{"Paused" if is_whole else "Paused in part"}</span>'
 
 
 Errors = Callable[[GroupPicture], str]
@@ -114,8 +124,14 @@ def _section(group: GroupPicture | BrokenGroup, now_ms: int, number: int, errors
     if isinstance(group, BrokenGroup):
         parts = [title, f'<p class="fault" role="alert">{escape(group.fault)}</p>']
     else:
-        parts = [title, _facts(group, now_ms), _ends_fault(group), _members(group, now_ms), _deliveries(group)]
-        parts += [_over_time(group), errors(group), _topics(group, now_ms, number)]
+        parts = [title, _facts(group, now_ms), _ends_fault(group), _set_by_operators(group.operator_settings)]
+        parts += [
+            _members(group, now_ms),
+            _deliveries(group),
+            _over_time(group),
+            errors(group),
+            _topics(group, now_ms, number),
+        ]
     return f'<section id="group-{number}">{"".join(parts)}</section>'
 
 
@@ -140,9 +156,24 @@ def _ends_fault(group: GroupPicture) -> str:
     return f'<p class="fault">The lag is not known: {escape(group.ends_fault)}</p>'
 
 
+def _set_by_operators(settings: OperatorSettings) -> str:
+    if settings.fault:
+        return f'<p class="fault" role="alert">What operators have set is not known: {escape(settings.fault)}</p>'
+    rows = [("paused", _pause_text(pause)) for pause in settings.pauses.entries]
+    rows += settings.dynamic_configs.items()
+    if not rows:
+        return ""
+    cells = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
+    return f'<h3>Set by operators</h3><table class="pairs settings"><tbody>{"".join(cells)}</tbody></table>'
+
+
+def _pause_text(pause: Pause) -> str:
+    return pause.place if pause.until_ms is None else f"{pause.place}, until {utc(pause.until_ms)}"
+
+
 def _members(group: GroupPicture, now_ms: int) -> str:
     if group.phase is None:
-        return "<p class='note'>At an earlier time members, lag and dead letters are not known.</p>"
+        return f"<p class='note'>{_NOT_KNOWN_EARLIER}</p>"
     members = group.members
     if not members:
         return "<h3>Members</h3><p class='note'>None: no engine runs this group.</p>"
@@ -185,7 +216,7 @@ def _deliveries(group: GroupPicture) -> str:
         for label, records, bar in histogram_rows(group.delivery_counts)
     )
     title = "Unfinished records of the windows, by how often they were delivered"
-    return f'<h3>{title}</h3><table class="deliveries">{rows}</table>'
+    return f'<h3>{title} (bars on a logarithmic scale)</h3><table class="deliveries">{rows}</table>'
 
 
 def _topics(group: GroupPicture, now_ms: int, number: int) -> str:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
+from share_spark.admin.group_details import GroupDetails, GroupMember, GroupPhase, OperatorSettings, PartitionOffsets
 from share_spark.admin.group_series import MicroBatchTotals
 from share_spark.admin.letters import Letter
 from share_spark.admin.letters_by_error import LettersByError
-from share_spark.admin.share_group_admin import GroupDetails, GroupMember, GroupPhase, GroupsLook, PartitionOffsets
+from share_spark.admin.share_group_admin import GroupsLook
 from share_spark.admin.state_versions import StateVersion
 from share_spark.model.errors import ShareError
 from share_spark.partition import SharePartition
@@ -110,6 +111,7 @@ class GroupPicture:
     partitions: Sequence[PartitionPicture]
     delivery_counts: Mapping[int, int]
     ends_fault: str
+    operator_settings: OperatorSettings
     letters: LettersPicture | None = None
     series: SeriesPicture = SeriesPicture()
 
@@ -169,10 +171,15 @@ def take_picture(
 
 
 def take_past_picture(
-    look: GroupsLook, location: str, now_ms: int, version: StateVersion, chosen: Collection[str] = ()
+    look: GroupsLook,
+    location: str,
+    now_ms: int,
+    version: StateVersion,
+    chosen: Collection[str] = (),
+    series: SeriesOf = no_series,
 ) -> Picture:
     """Of a ``look`` at ``version``. Raises as ``take_picture``."""
-    found = take_picture(look, location, version.committed_at_ms or now_ms, chosen)
+    found = take_picture(look, location, version.committed_at_ms or now_ms, chosen, series=series)
     return replace(found, version=version)
 
 
@@ -211,6 +218,7 @@ def group_picture(details: GroupDetails) -> GroupPicture:
         ],
         delivery_counts=_delivery_counts(states.values()),
         ends_fault=details.ends_fault,
+        operator_settings=details.operator_settings,
     )
 
 

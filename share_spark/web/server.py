@@ -25,7 +25,7 @@ from share_spark.web.group_times import GroupTimes
 from share_spark.web.letter_pictures import LetterTables, chosen
 from share_spark.web.letters_page import letters_page
 from share_spark.web.page import group_page, overview_page
-from share_spark.web.pictures import READ_FAULTS, Picture, fault_line, take_past_picture, take_picture
+from share_spark.web.pictures import READ_FAULTS, Picture, fault_line, no_series, take_past_picture, take_picture
 from share_spark.web.record_page import RecordPlace, no_record_page, record_form, record_page
 from share_spark.web.shared_look import SharedLook
 
@@ -106,7 +106,8 @@ class PageSource:
 
     def _picture(self, look: GroupsLook, version: StateVersion | None, *group_ids: str) -> Picture:
         if version is not None:
-            return take_past_picture(look, self.admin.location, self.clock(), version, group_ids)
+            series_then = partial(GroupTimes().picture, look) if group_ids else no_series
+            return take_past_picture(look, self.admin.location, self.clock(), version, group_ids, series_then)
         letters, series = partial(self.letters.errors, look), partial(self.times.picture, look)
         extras = (letters, series) if group_ids else ()
         picture = take_picture(look, self.admin.location, self.clock(), group_ids, *extras)

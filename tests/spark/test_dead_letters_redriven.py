@@ -91,7 +91,7 @@ def test_from_the_failure_to_its_end(spark: SparkSession, tmp_path: Path, capsys
 def shown_with_history(orders: Orders, capsys: pytest.CaptureFixture[str]) -> None:
     """Each delivery, where the state is named."""
     record = ["--topic", "orders", "--partition", "1", "--offset", "1"]
-    assert main(["dead-letters", "show", "--table", orders.dead, *record, "--state", orders.state]) == 0
+    assert main(["dead-letters", "show", "--table", orders.dead, *record, "--location", orders.state]) == 0
     text = capsys.readouterr().out
     assert "  value (text, 8 bytes)\n    Atlantis\n" in text
     assert text.count("acquired") == 2

@@ -176,7 +176,7 @@ def test_a_truncation_is_reported_and_the_record_after_it_begins_with_its_own_co
             "acquired 1"
         ]
         assert sum(event.startswith("acquired 1") for event in events[offset]) == 2
-    assert cli.main(["verify", "--state", str(world.location)]) == 0
+    assert cli.main(["verify", "--location", str(world.location)]) == 0
 
 
 def test_without_history_the_states_are_reported(make_world: MakeWorld) -> None:
@@ -229,7 +229,14 @@ def test_all_attempts_join_with_records(make_world: MakeWorld) -> None:
 
 def command(world: DeltaWorld, capsys: pytest.CaptureFixture[str], **changed: str) -> tuple[int, list[str]]:
     """Exit code and lines of ``share-spark history``, of either stream."""
-    given = {"state": str(world.location), "group": GROUP, "topic": TOPIC, "partition": "0", "offset": "1", **changed}
+    given = {
+        "location": str(world.location),
+        "group": GROUP,
+        "topic": TOPIC,
+        "partition": "0",
+        "offset": "1",
+        **changed,
+    }
     capsys.readouterr()
     code = cli.main(["history", *(part for key, value in given.items() for part in (f"--{key}", value))])
     out, err = capsys.readouterr()
@@ -279,15 +286,15 @@ def test_what_is_not_there_is_one_line(
     unknown = f"Group 'shipping' does not exist: the state in {log} has none of that name."
     for changed, line in (
         ({"group": "shipping"}, unknown),
-        ({"topic": "payments"}, f"unknown topic 'payments': group 'billing' has no state of it at {log}"),
-        ({"partition": "4"}, "unknown partition 4 of 'orders': group 'billing' has no state of it"),
+        ({"topic": "payments"}, "group 'billing' has no topic 'payments'"),
+        ({"partition": "4"}, "group 'billing' has no partition 4 of topic 'orders'"),
         ({"offset": "-1"}, "argument --offset: '-1' is not a number from 0 up (--help lists the options)"),
-        ({"state": nowhere}, f"no share-group state at {nowhere}"),
+        ({"location": nowhere}, f"no share-group state at {nowhere}"),
     ):
         assert command(world, capsys, **changed) == (cli.BAD_INPUT, [f"share-spark: {line}"])
     with pytest.raises(ConfigError, match="offset -1 is below 0"):
         record_history(world.spark, world.location, group_id=GROUP, topic=TOPIC, partition=0, offset=-1)
-    with pytest.raises(ConfigError, match="unknown group"):
+    with pytest.raises(StateError, match="Group 'shipping' does not exist"):
         record_history(world.spark, world.location, group_id="shipping", topic=TOPIC, partition=0, offset=0)
     with pytest.raises(StateError, match="no share-group state at"):
         record_attempts(world.spark, nowhere)

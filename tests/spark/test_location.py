@@ -10,6 +10,7 @@ import pytest
 
 from share_spark.delta import location
 from share_spark.delta.location import Location
+from share_spark.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,6 +82,15 @@ def test_a_creation_that_did_nothing_is_made_again(spark: SparkSession, tmp_path
     table.make(spark, create)
     assert table.exists(spark)
     assert len(tries) == 2
+
+
+def test_a_name_of_no_catalog_is_one_line(spark: SparkSession) -> None:
+    for ask in (Location.parse("main.queues.state").exists, Location.parse("main.queues.state").is_free):
+        with pytest.raises(
+            ConfigError, match=r"main\.queues\.state cannot be looked up in the catalogs of this"
+        ) as fault:
+            ask(spark)
+        assert "\n" not in str(fault.value)
 
 
 def test_many_make_it_at_once(spark: SparkSession, tmp_path: Path) -> None:

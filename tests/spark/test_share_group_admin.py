@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from share_spark import EmbeddedTopicLog, Message, ShareGroup, ShareGroupAdmin, read_state
-from share_spark.admin.share_group_admin import GroupMember, GroupPhase
+from share_spark.admin.group_details import GroupMember, GroupPhase
 from share_spark.cli import main
 from share_spark.engine.pauses import NOT_PAUSED
 from share_spark.engine.progress import MicroBatchProgress
@@ -196,7 +196,7 @@ def test_the_tables_are_those_of_kafka(place: AdminPlace, capsys: pytest.Capture
         (["--list", "--state", "Busy"], "Invalid state list 'Busy'. Valid states are: Dead, Empty, Stable"),
         (["--describe", "--group", "billing", "--offsets", "--members"], "takes at most one of these options"),
         (["--list", "--describe"], "not allowed with argument"),
-        (["--list", "--group", "billing"], "does not take the options"),
+        (["--list", "--group", "billing"], "Option [list] does not take the option [group]"),
     ],
 )
 def test_bad_input_is_one_line(

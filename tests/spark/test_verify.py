@@ -67,7 +67,7 @@ def test_what_engines_wrote_agrees(worked: DeltaWorld, caplog: pytest.LogCapture
     assert late > 0, "the zombie has left rows"
     assert report.rows == rows.count()
     assert "group billing: 3 share-partitions replayed, 0 with a fault" in caplog.messages
-    assert cli.main(["verify", "--state", str(worked.location)]) == 0
+    assert cli.main(["verify", "--location", str(worked.location)]) == 0
 
 
 def test_one_group_or_one_bucket(worked: DeltaWorld) -> None:
@@ -161,14 +161,14 @@ def test_every_forgery_is_reported_and_nothing_else(
         assert faults[name].endswith(expected), name
     assert faults["nothing"] == ""
     assert faults["a count falls"].startswith("segment 1, micro-batch "), "the place is named"
-    assert cli.main(["verify", "--state", str(copy), "--group", GROUP]) == cli.FAILED
+    assert cli.main(["verify", "--location", str(copy), "--group", GROUP]) == cli.FAILED
     assert f"{GROUP} orders-1: {faults['no snapshot']}\n" in capsys.readouterr().out
 
 
 def test_bad_input_is_one_line_and_changes_nothing(worked: DeltaWorld, tmp_path: Path) -> None:
     versions = worked.versions()
     for given, error, text in (
-        ({"group_id": "unknown"}, ConfigError, "unknown group 'unknown': it has no share-group state at"),
+        ({"group_id": "unknown"}, StateError, "Group 'unknown' does not exist: the state in "),
         ({"bucket": 50}, ConfigError, "unknown bucket 50: they are 0 to 49"),
         ({"bucket": -1}, ConfigError, "unknown bucket -1"),
     ):

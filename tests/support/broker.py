@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,11 +99,12 @@ class Broker:
 
 
 @contextmanager
-def running_broker(heap: str = "512m") -> Iterator[Broker]:
-    """Starts a broker, waits until it answers, and ends it. Raises BrokerError, JarsError, JavaError."""
+def running_broker(heap: str = "512m", more_settings: str = "", format_options: Sequence[str] = ()) -> Iterator[Broker]:
+    """Starts a broker, waits until it answers, and ends it. ``more_settings`` win over SETTINGS, with the same fields
+    to fill in; ``format_options``: of Kafka's StorageTool. Raises BrokerError, JarsError, JavaError."""
     directory = Path(tempfile.mkdtemp(prefix="share_spark-broker-"))
     try:
-        broker = _start(directory, heap)
+        broker = _start(directory, heap, SETTINGS + more_settings, format_options)
         try:
             _wait_until_ready(broker)
             yield broker
@@ -116,13 +117,13 @@ def running_broker(heap: str = "512m") -> Iterator[Broker]:
 # --------------------------------------------------------------------------------------------- starting
 
 
-def _start(directory: Path, heap: str) -> Broker:
+def _start(directory: Path, heap: str, given: str, format_options: Sequence[str]) -> Broker:
     """Writes the settings, formats the storage, and starts the process without waiting for it."""
     port, controller_port = free_ports(2)
     settings, data = directory / "server.properties", directory / "data"
-    settings.write_text(SETTINGS.format(port=port, controller_port=controller_port, data=data))
+    settings.write_text(given.format(port=port, controller_port=controller_port, data=data))
     (directory / "log4j2.properties").write_text(LOGGING)
-    _format(directory, settings)
+    _format(directory, settings, format_options)
     with (directory / "broker.log").open("ab") as log:
         process = subprocess.Popen(
             [*die_with_parent(), *_java(directory, heap), "kafka.Kafka", str(settings)],
@@ -135,9 +136,9 @@ def _start(directory: Path, heap: str) -> Broker:
     return Broker(bootstrap=f"127.0.0.1:{port}", directory=directory, process=process)
 
 
-def _format(directory: Path, settings: Path) -> None:
+def _format(directory: Path, settings: Path, format_options: Sequence[str]) -> None:
     command = [*_java(directory, "128m"), "kafka.tools.StorageTool", "format"]
-    arguments = ["--cluster-id", _cluster_id(), "--config", str(settings)]
+    arguments = ["--cluster-id", _cluster_id(), "--config", str(settings), *format_options]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BrokerError(f"the broker's storage could not be formatted: {done.stdout}{done.stderr}")

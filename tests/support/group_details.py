@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from share_spark.admin.share_group_admin import GroupDetails, GroupMember, GroupPhase, offsets_of
+from share_spark.admin.group_details import GroupDetails, GroupMember, GroupPhase, offsets_of
 from share_spark.admin.state_reader import GroupState
 from share_spark.model.ids import LogEnds, SharePartitionKey
 from share_spark.model.records import DeliveryState, InFlightBatch

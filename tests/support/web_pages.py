@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from share_spark.admin.share_group_admin import GroupDetails, GroupListing, ShareGroupAdmin
+from share_spark.admin.group_details import GroupDetails, GroupListing
+from share_spark.admin.share_group_admin import ShareGroupAdmin
 from share_spark.model.errors import ShareError, StateError
 from share_spark.web.server import PageServer, PageSource
 from tests.support.group_details import NOW_MS

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -14,7 +15,9 @@ from share_spark import cli
 from share_spark.admin import redrive_targets
 from share_spark.admin.dead_letters import DeadLetters
 from share_spark.admin.letters import LetterFilter
+from share_spark.cli import dead_letters
 from share_spark.kafka.options import KafkaOptions
+from share_spark.model.errors import EnvironmentFault
 from tests.support.letter_tables import make_letters, row, set_columns
 from tests.support.memory_topics import MemoryTopics
 
@@ -59,6 +62,19 @@ def test_letters_one_by_one(capsys: pytest.CaptureFixture[str], place: str) -> N
     assert (found[0]["offset"], found[0]["headers"][0]) == (3, {"key": "tenant", "value": "YQ=="})
 
 
+def test_a_topic_that_is_named_twice_is_one_topic(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """As in `share-spark groups`: of all that is named; without partitions that is all of them."""
+    place = make_letters(tmp_path / "more", [row(at, partition=at) for at in range(3)])
+
+    def partitions(*topics: str) -> list[int]:
+        named = [part for topic in topics for part in ("--topic", topic)]
+        found = json.loads(shown(capsys, "list", "--table", place, "--letters", "--json", *named))
+        return sorted(one["partition"] for one in found)
+
+    assert partitions("orders:0", "orders:2") == [0, 2]
+    assert partitions("orders:0", "orders") == partitions("orders", "orders:0") == [0, 1, 2]
+
+
 def test_all_of_one_letter(capsys: pytest.CaptureFixture[str], place: str) -> None:
     set_columns(place, 3, corrected_value=b"\xff\x01")
     record = ["--topic", "orders", "--partition", "0", "--offset", "3"]
@@ -85,6 +101,29 @@ def test_all_of_one_letter(capsys: pytest.CaptureFixture[str], place: str) -> No
     assert cut[-3:] == ["  corrected value (hex, 2 bytes)", "    f", "    … cut here (--most shows more)"]
     (found,) = json.loads(shown(capsys, "show", "--table", place, *record, "--json"))
     assert (found["key"], found["corrected_value"], found["history"]) == ("a2V5", "/wE=", [])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list"],
+        ["show", "--topic", "t", "--partition", "0", "--offset", "0"],
+        ["purge", "--all"],
+        ["purge", "--all", "--execute"],
+        ["redrive", "--all", *KAFKA],
+        ["redrive", "--all", *KAFKA, "--execute"],
+    ],
+)
+def test_a_name_is_looked_up_by_spark(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    """Which has to be started for that."""
+
+    def started(_name: str) -> NoReturn:
+        raise EnvironmentFault("this is Spark")
+
+    monkeypatch.setattr(dead_letters, "command_session", started)
+    assert "this is Spark" in shown(capsys, *arguments, "--table", "main.letters", code=cli.FAILED)
 
 
 def test_a_purge_says_what_it_would_do_and_does_it_when_told(capsys: pytest.CaptureFixture[str], place: str) -> None:
@@ -146,10 +185,8 @@ REFUSED: dict[str, tuple[Sequence[str], str]] = {
     "no verb": ([], "required: list, show, redrive or purge"),
     "no table": (["list"], "required: --table"),
     "nothing there": (["list", "--table", "./none"], "there is no dead-letter table at "),
-    "a name": (["list", "--table", "default.dead"], "is a name of the catalog"),
     "another option": (["list", *TABLE, "--colour", "red"], "unknown argument --colour"),
     "a topic's form": (["list", *TABLE, "--topic", "orders:x"], "'orders:x' is no topic"),
-    "a topic twice": (["list", *TABLE, "--topic", "orders", "--topic", "orders:1"], "--topic names 'orders' twice"),
     "no such topic": (["list", *TABLE, "--topic", "flights"], "has no letter of topic 'flights': it has bills, orders"),
     "no such partition": (["list", *TABLE, "--topic", "orders:9"], "has no letter of topic 'orders', partition 9"),
     "no such group": (["list", *TABLE, "--group", "audit"], "has no letter of group 'audit': it has billing"),

@@ -8,7 +8,7 @@ from share_spark import cli
 from share_spark.audit.history_report import history_lines, iso_time
 from share_spark.audit.record_events import RecordHistory
 
-RECORD = {"--state": "./state", "--group": "billing", "--topic": "orders", "--partition": "0", "--offset": "7"}
+RECORD = {"--location": "./state", "--group": "billing", "--topic": "orders", "--partition": "0", "--offset": "7"}
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ RECORD = {"--state": "./state", "--group": "billing", "--topic": "orders", "--pa
         ({"--offset": "-1"}, "argument --offset: '-1' is not a number from 0 up (--help lists the options)"),
         ({"--partition": "a"}, "argument --partition: 'a' is not a number from 0 up (--help lists the options)"),
         ({"--member": "m"}, "unknown argument --member (--help lists the options)"),
-        ({"--state": "a.b.c.d"}, "'a.b.c.d' is neither a path (with a slash) nor a name like schema.table"),
+        ({"--location": "a.b.c.d"}, "'a.b.c.d' is neither a path (with a slash) nor a name like schema.table"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(

@@ -16,8 +16,10 @@ from share_spark.cli.arguments import parsed
 from share_spark.cli.config_files import read_config
 from share_spark.cli.dead_letters import RedriveOrder
 from share_spark.kafka.broker_admin import BrokerAdmin
+from share_spark.kafka.broker_connection import Address
 from share_spark.kafka.dead_letters import KafkaDeadLetters
 from share_spark.kafka.options import KafkaOptions
+from share_spark.kafka.share_groups import ClusterShareGroups
 from share_spark.kafka.topic_log import KafkaTopicLog
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +74,7 @@ def test_no_object_that_holds_options_shows_them(kind: str) -> None:
     job = cli.parse_job([*ENOUGH, *KAFKA, *kafka_options(given)])
     holders = [options, group, group._spec, job, job.share_group(session), KafkaDeadLetters("dead", options)]
     holders += [KafkaTopics(options), redrive_order(given)]
+    holders += [ClusterShareGroups(options, 300)] if kind in ("password", "login text") else []
     for holder in holders:
         assert SECRET not in f"{holder} {holder!r} {holder!s}"
         assert NOWHERE in repr(holder)
@@ -130,6 +133,18 @@ def test_what_is_wrong_on_the_command_line_is_told_without_it(
     told = capsys.readouterr()
     assert "share-spark: " in told.err
     assert SECRET not in told.out + told.err + caplog.text
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_our_own_connections_to_a_broker_tell_none(capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    options = KafkaOptions.parse({"bootstrap.servers": NOWHERE, **PLANTED[kind]})
+    with pytest.raises(ShareError) as caught:  # some kinds are refused at once
+        ClusterShareGroups(options, 300)._groups(Address("127.0.0.1", 1))
+    assert SECRET not in texts_of(caught.value)
+    report = ["report", "--html", "/none/a.html", "--bootstrap-server", NOWHERE, "--timeout", "300", "--debug"]
+    assert cli.main([*report, *kafka_options(PLANTED[kind])]) == cli.BAD_INPUT
+    told = capsys.readouterr()
+    assert SECRET not in told.out + told.err
 
 
 @pytest.mark.parametrize("kind", PLANTED)

@@ -42,5 +42,5 @@ def test_nothing_there() -> None:
 
 @pytest.mark.parametrize("bucket", ["50", "-1", "all", "1.5"])
 def test_an_unknown_bucket_costs_no_jvm(capsys: pytest.CaptureFixture[str], bucket: str) -> None:
-    assert cli.main(["verify", "--state", "./state", f"--bucket={bucket}"]) == cli.BAD_INPUT
+    assert cli.main(["verify", "--location", "./state", f"--bucket={bucket}"]) == cli.BAD_INPUT
     assert f"unknown bucket {bucket}: they are 0 to 49" in capsys.readouterr().err

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from share_spark import cli
+from share_spark.kafka.broker_connection import Address, connected
+from share_spark.kafka.broker_login import BrokerLogin
 from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.share_group_requests import (
     API_VERSIONS,
     DESCRIBE_OFFSETS,
     LIST_GROUPS,
-    Address,
     ask,
     asked_descriptions,
     asked_groups,
@@ -32,7 +33,7 @@ from share_spark.kafka.share_groups import (
     advice,
     cluster_group,
 )
-from share_spark.model.errors import ConfigError, TopicUnreachableError
+from share_spark.model.errors import TopicUnreachableError
 from share_spark.web.cluster_page import cluster_group_page, cluster_page, cluster_report
 from share_spark.web.cluster_source import ClusterPageSource
 from tests.support.group_details import NOW_MS
@@ -50,13 +51,13 @@ def test_requests_are_what_the_broker_defines() -> None:
 
 @contextmanager
 def broker(*answers: bytes) -> Iterator[Address]:
-    """Gives one answer a connection; an empty one: it closes."""
+    """Gives these answers on one connection; an empty one: it closes."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
-            for answer in answers:
-                connection, _ = server.accept()
-                with connection:
+            connection, _ = server.accept()
+            with connection:
+                for answer in answers:
                     connection.recv(4096)
                     connection.sendall(len(answer).to_bytes(4) + answer if answer else b"")
 
@@ -75,12 +76,12 @@ def test_answers_are_read_as_the_broker_defines_them() -> None:
     topic = b"\x02\x07orders" + bytes(16) + b"\x02" + partition + b"\0"
     offsets = CORRELATION + b"\0" + bytes(4) + b"\x02\x04own" + topic + bytes(2) + b"\0" + b"\x01\x05\x02hi" + b"\0"
     versions = CORRELATION + bytes(2) + b"\x02" + (90).to_bytes(2) + bytes(2) + (1).to_bytes(2) + b"\0"
-    with broker(listed, offsets, versions) as address:
-        (group,) = ask(address, LIST_GROUPS, asked_groups(), 10)["groups"]
+    with broker(listed, offsets, versions) as address, connected(address, BrokerLogin(), 10) as connection:
+        (group,) = ask(connection, LIST_GROUPS, asked_groups())["groups"]
         assert group == {"group_id": "own", "protocol": "share", "state": "Stable", "kind": "share"}
-        (group,) = ask(address, DESCRIBE_OFFSETS, asked_offsets(["own"]), 10)["groups"]
+        (group,) = ask(connection, DESCRIBE_OFFSETS, asked_offsets(["own"]))["groups"]
         assert group["topics"][0]["partitions"][0]["lag"] == 7
-        assert ask(address, API_VERSIONS, b"", 10)["versions"] == [{"key": 90, "least": 0, "most": 1}]
+        assert ask(connection, API_VERSIONS, b"")["versions"] == [{"key": 90, "least": 0, "most": 1}]
 
 
 @pytest.mark.parametrize(
@@ -90,20 +91,7 @@ def test_answers_are_read_as_the_broker_defines_them() -> None:
 def test_what_is_no_answer_is_one_line(answer: bytes, reason: str) -> None:
     groups = ClusterShareGroups(KafkaOptions.parse({"bootstrap.servers": "b:1"}), 5_000)
     with broker(answer) as address, pytest.raises(TopicUnreachableError, match=f"gave no answer .{reason}"):
-        groups._ask(address, LIST_GROUPS, asked_groups())
-
-
-def test_what_takes_tls_or_sasl_is_refused() -> None:
-    options = {
-        "bootstrap.servers": "b:1",
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": "u",
-        "sasl.password": "very secret",
-    }
-    with pytest.raises(ConfigError, match="without TLS and SASL only, not by SASL_SSL") as fault:
-        ClusterShareGroups(KafkaOptions.parse(options), 5_000)
-    assert "very secret" not in str(fault.value)
+        groups._groups(address)
 
 
 def member(name: str, **assigned: list[int]) -> ClusterMember:

@@ -61,6 +61,7 @@ def test_some_versions_for_a_slider(log: StateLog) -> None:
         ),
         ("x", None, "version 'x' is not a number from 0 up"),
         (None, "yesterday", "'yesterday' is no time: YYYY-MM-DDThh:mm:ss.sss"),
+        (None, "2999-01-01", "2999-01-01 is in the future"),
         (None, "1999-01-01", "the state at 1999-01-01T00:00:00Z is not known: it has versions 0"),
     ],
 )
@@ -93,10 +94,24 @@ def test_a_group_as_it_was(log: StateLog) -> None:
     text = Elements(found).text
     assert f"as of version {SECOND}, 2025-11-22 14:00:11 UTC" in text
     assert "7 acquired, 3 acknowledged" in text
-    assert "At an earlier time members, lag and dead letters are not known." in text
+    assert "At an earlier time members, lag, dead letters and what operators had set are not known." in text
     assert "data-refresh-ms" not in found.partition("<main>")[0].partition("</style>")[2], "it does not change"
     assert f'<a id="all" href="/?version={SECOND}">' in found
     assert page(log, "/groups/billing", "at=2025-11-22T14:00:15")[1] == found
+
+
+def test_charts_and_delivery_counts_as_they_were(log: StateLog) -> None:
+    """Of the micro-batches up to that version, and no later one."""
+    _, found = page(log, "/groups/billing", f"version={SECOND}")
+    assert re.search(r'<table class="deliveries"><tr><td>once</td><td class="number">7</td>', found)
+    assert charted(found) == ("2025-11-22 14:00:01 UTC", "2025-11-22 14:00:12 UTC")
+    assert charted(page(log, "/groups/billing", "")[1]) == ("2025-11-22 14:00:01 UTC", "2025-11-22 14:00:22 UTC")
+
+
+def charted(found: str) -> tuple[str, str]:
+    """The first and the last time in the charts."""
+    times = re.findall(r"2025-11-22 14:00:\d\d UTC", found.partition('<div class="charts">')[2].partition("<h3>")[0])
+    return min(times), max(times)
 
 
 def test_all_groups_as_they_were(log: StateLog) -> None:

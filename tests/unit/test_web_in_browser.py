@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 import pytest
 
+from share_spark.admin.group_details import OperatorSettings
 from share_spark.admin.share_group_admin import ShareGroupAdmin
+from share_spark.engine.pauses import NOT_PAUSED
+from share_spark.kafka.share_groups import Cluster, ClusterGroup, ClusterMember, ClusterPartition
 from share_spark.model.errors import StateError
 from share_spark.web import document, page
+from share_spark.web.cluster_page import cluster_report
 from share_spark.web.pictures import BrokenGroup, GroupPicture, Picture, group_picture
 from tests.support.browser import Tab, find_browser, opened_browser
 from tests.support.group_details import NOW_MS, details, run, scattered, state
@@ -37,11 +43,19 @@ def orders(size: int, **given: object) -> GroupPicture:
     return group_picture(details({"orders": windows}, **given))
 
 
+SETTINGS = OperatorSettings(
+    pauses=NOT_PAUSED.paused({LONG: [0]}, NOW_MS),
+    dynamic_configs={"share.record.redelivery.backoff.policy": "exponential", "delivery.rate.limit": "50.0"},
+)
+
 REPORTS: dict[str, tuple[GroupPicture | BrokenGroup, ...]] = {
     "one": (group_picture(details({"orders": [state(0, 100, [run("Q", 100, 499), run("D", 500, 899)])]})),),
     "thousand": (orders(1_000),),
     "hundred thousand ranges": (group_picture(details({LONG: [scattered(0, 100_000)]}, group_id=f"<b>{LONG}</b>")),),
     "none": (),
+    "set by operators": (
+        group_picture(replace(details({"orders": [state(0, 0, [run("Q", 0, 9)])]}), operator_settings=SETTINGS)),
+    ),
     "broken": (
         BrokenGroup(group_id=LONG, fault=f"the state of {LONG} is damaged"),
         orders(2, waiting=None, fault=LONG),
@@ -49,10 +63,32 @@ REPORTS: dict[str, tuple[GroupPicture | BrokenGroup, ...]] = {
 }
 
 
-@pytest.mark.parametrize("name", REPORTS)
+def cluster(size: int) -> Cluster:
+    """``size``: share-partitions."""
+    names = {"group_id": f"<b>{LONG}</b>", "state": "Stable", "assignor": "simple"}
+    consumer = {"member_id": LONG, "client_id": LONG, "host": LONG, "epoch": 1, "subscribed": [LONG]}
+    members = [ClusterMember(**consumer, assigned=assigned) for assigned in ({LONG: [0, 1]}, {LONG: [0]}, {})]
+    places = [ClusterPartition(topic=LONG, partition=at, start_offset=10**12, lag=10**9) for at in range(size)]
+    broken = ClusterGroup(group_id="audit", state="", fault=LONG)
+    return Cluster(
+        servers=LONG, groups=[ClusterGroup(**names, members=members, partitions=places), broken], locks=2_000
+    )
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    **{
+        name: partial(page.report_page, Picture(location="/lake/queues", at_ms=NOW_MS, groups=groups))
+        for name, groups in REPORTS.items()
+    },
+    "cluster": lambda: cluster_report(cluster(1_000), NOW_MS),
+    "empty cluster": lambda: cluster_report(Cluster(servers="b:1", groups=[], locks=None), NOW_MS),
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_a_report_fits_the_screen_and_asks_for_nothing(tabs: Callable[[], Tab], tmp_path: Path, name: str) -> None:
     file = tmp_path / "report.html"
-    file.write_text(page.report_page(Picture(location="/lake/queues", at_ms=NOW_MS, groups=REPORTS[name])))
+    file.write_text(PAGES[name]())
     tab = tabs()
     tab.open(file.as_uri())
     tab.value("document.querySelectorAll('details').forEach((one) => { one.open = true; })")

@@ -80,8 +80,8 @@ def test_of_a_long_log_the_newest_segments_are_read(log: StateLog, monkeypatch: 
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ({"topic": "bills"}, "unknown topic 'bills'"),
-        ({"partition": 7}, "unknown partition 7 of 'orders'"),
+        ({"topic": "bills"}, "group 'billing' has no topic 'bills'"),
+        ({"partition": 7}, "group 'billing' has no partition 7 of topic 'orders'"),
     ],
 )
 def test_what_the_log_does_not_know(log: StateLog, place: dict[str, object], message: str) -> None:
@@ -119,8 +119,8 @@ def test_the_page_of_a_record(log: StateLog) -> None:
         (("orders", "-1", "0"), (404, "partition '-1' is not a number from 0 up")),
         (("orders", "0", "9" * 30), (404, f"offset '{'9' * 30}' is not a number from 0 up")),
         (("", "0", "0"), (404, "no topic is given")),
-        (("orders", "5", "0"), (404, "unknown partition 5 of 'orders': group 'billing' has no state of it")),
-        ((NASTY, "0", "0"), (404, "unknown topic")),
+        (("orders", "5", "0"), (404, "group 'billing' has no partition 5 of topic 'orders'")),
+        ((NASTY, "0", "0"), (404, "has no topic")),
     ],
 )
 def test_a_record_that_is_not_known_says_why(log: StateLog, place: tuple[str, ...], said: tuple[int, str]) -> None:

@@ -1,0 +1,141 @@
+"""A group as operators see it, as values: its share-partitions with their lag, its engine, and what operators have set
+for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from share_spark.admin.state_reader import Engine, GroupState
+from share_spark.engine.pauses import NOT_PAUSED, Pauses
+from share_spark.model.dynamic_config import Texts
+from share_spark.model.ids import LogEnds
+from share_spark.model.records import DeliveryState
+from share_spark.partition import SharePartition, highest_delivery_count, offsets_by_state
+from share_spark.partition.runs import offsets_by_kind
+
+
+class GroupPhase(Enum):
+    """A group's state, as the KIP names it."""
+
+    STABLE = "Stable"
+    EMPTY = "Empty"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupListing:
+    """One group. ``phase``: STABLE while an engine runs it."""
+
+    group_id: str
+    phase: GroupPhase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionOffsets:
+    """One share-partition. ``start_offset``: SPSO; ``lag``: records that are not finished, None where the end of the
+    log is not known; then offsets of the window by state, and the highest delivery count in it."""
+
+    group_id: str
+    topic: str
+    partition: int
+    leader_epoch: int
+    start_offset: int
+    end_offset: int
+    lag: int | None
+    available: int
+    acquired: int
+    acknowledged: int
+    archived: int
+    max_delivery_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """The engine of a group. ``since_ms``: when it began; ``silent_ms``: since its last heartbeat; ``acquired``:
+    offsets that it holds, by (topic, partition)."""
+
+    group_id: str
+    member_id: str
+    host: str
+    pid: int
+    writer_epoch: int
+    since_ms: int
+    silent_ms: int
+    acquired: Mapping[tuple[str, int], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSettings:
+    """What operators have set for a group while it runs, beside its state: what is paused, and dynamic configs by key.
+    ``fault``: why that is not known, empty if it is."""
+
+    pauses: Pauses = NOT_PAUSED
+    dynamic_configs: Texts = field(default_factory=dict)
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDetails:
+    """All that there is to see of one group. ``offsets``: by topic and partition. ``ends_fault``: why the ends of its
+    logs are not known, and the lag with them; empty if they are."""
+
+    state: GroupState
+    phase: GroupPhase
+    members: Sequence[GroupMember]
+    offsets: Sequence[PartitionOffsets]
+    ends_fault: str
+    operator_settings: OperatorSettings = OperatorSettings()
+
+
+def offsets_of(group: GroupState, ends: Mapping[str, Mapping[int, LogEnds]]) -> list[PartitionOffsets]:
+    """By topic and partition."""
+    found = group.partitions.values()
+    rows = (_offsets(group.group_id, topic, state, ends.get(topic, {})) for topic, state in found)
+    return sorted(rows, key=lambda row: (row.topic, row.partition))
+
+
+def _offsets(group_id: str, topic: str, state: SharePartition, ends: Mapping[int, LogEnds]) -> PartitionOffsets:
+    counts = offsets_by_state(state)
+    finished = counts[DeliveryState.ACKNOWLEDGED] + counts[DeliveryState.ARCHIVED]
+    end = ends.get(state.key.partition)
+    lag = None
+    if end is not None and state.start_offset >= 0:
+        lag = end.unfinished(state.start_offset, finished)
+    return PartitionOffsets(
+        group_id=group_id,
+        topic=topic,
+        partition=state.key.partition,
+        leader_epoch=state.leader_epoch,
+        start_offset=state.start_offset,
+        end_offset=state.end_offset,
+        lag=lag,
+        available=counts[DeliveryState.AVAILABLE],
+        acquired=counts[DeliveryState.ACQUIRED],
+        acknowledged=counts[DeliveryState.ACKNOWLEDGED],
+        archived=counts[DeliveryState.ARCHIVED],
+        max_delivery_count=highest_delivery_count(state),
+    )
+
+
+def member_of(group: GroupState, engine: Engine) -> GroupMember:
+    beat = engine.beat
+    acquired = {
+        (topic, state.key.partition): held
+        for topic, state in group.partitions.values()
+        if (held := _held(state, beat.member_id))
+    }
+    return GroupMember(
+        group_id=group.group_id,
+        member_id=beat.member_id,
+        host=beat.host,
+        pid=beat.pid,
+        writer_epoch=beat.writer_epoch,
+        since_ms=beat.since_ms,
+        silent_ms=engine.silent_ms,
+        acquired=acquired,
+    )
+
+
+def _held(state: SharePartition, member_id: str) -> int:
+    return sum(offsets for run, offsets in offsets_by_kind(state.in_flight) if run.member_id == member_id)
