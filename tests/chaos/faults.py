@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from share_spark.delivery.deliver import SparkDelivery
-from share_spark.delivery.output_file import OutputFile
+from share_spark.delivery.output_files import OutputFiles
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.maintenance.background import BackgroundMaintenance
@@ -147,18 +147,18 @@ def _arm_method(point: Point, fault: Fault, struck: Path) -> None:
 
 def arm_worker(fault: Fault | None, struck: Path) -> None:
     """In a worker: it is hit when it has written output rows into a file that no commit names yet."""
-    if fault is None or fault.point != IN_OUTPUT or hasattr(OutputFile.close, "armed"):
+    if fault is None or fault.point != IN_OUTPUT or hasattr(OutputFiles.close, "armed"):
         return
-    original = OutputFile.close
+    original = OutputFiles.close
 
-    def wrapped(file: OutputFile) -> Any:
-        written = original(file)
-        if written is not None:
+    def wrapped(files: OutputFiles) -> Any:
+        written = original(files)
+        if written:
             strike_once(fault, struck)
         return written
 
     wrapped.armed = True  # type: ignore[attr-defined]
-    OutputFile.close = wrapped  # type: ignore[method-assign]
+    OutputFiles.close = wrapped  # type: ignore[method-assign]
 
 
 def _strike_in_time(fault: Fault, struck: Path) -> None:

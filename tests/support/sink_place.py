@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructField, StructType
 
-from share_spark.delivery.output_file import written_files
+from share_spark.delivery.frame_files import written_files
+from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.journal import Journal
 from share_spark.delta.location import Location
+from share_spark.delta.table_layout import FilePlace
+from share_spark.delta.table_log import TableLog
 from share_spark.model.ids import BatchStamp
 from share_spark.output.sink import DeltaSink
 from share_spark.output.sink_journal import SinkWriter
@@ -81,7 +84,11 @@ class SinkPlace:
     def rows(self, *ids: int) -> DataFrame | Sequence[DataFile]:
         """As a delivery gives them."""
         frame = self.frame(*ids)
-        return frame if self.schema is SCHEMA else written_files(frame, self.table.directory(self.spark))
+        if self.schema is SCHEMA:
+            return frame
+        directory = self.table.directory(self.spark)
+        layout = TableLog.open(CommitFiles.at(self.spark, directory)).layout
+        return written_files(frame, FilePlace(directory, layout))
 
     def frame(self, *ids: int) -> DataFrame:
         """Every column may be null."""
