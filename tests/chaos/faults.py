@@ -33,6 +33,9 @@ SESSION, JVM, DRIVER, WORKER, EXECUTOR, PAUSE = "session", "jvm", "driver", "wor
 IN_HANDLER, IN_OUTPUT = "in the handler", "inside the append of the output"
 """Points in a worker: a record's handler; a task that has written output rows into a file which was never committed."""
 
+PUT = "after the output is in a file"
+"""A point of a driver that puts the files itself, as on an object store: a run that is to come there does so."""
+
 CLOSING = ("before closing", "while closing", "after closing")
 """Points that are reached only by a run that is stopped."""
 
@@ -73,6 +76,10 @@ def _to_log(appends: DirectAppends, *_: Any) -> bool:
     return LOG_TABLE in appends.directory
 
 
+def _to_sink(appends: DirectAppends, *_: Any) -> bool:
+    return appends.directory.endswith("/out")
+
+
 def _stopping(_engine: Any, _batch: int, *, stopping: bool = False) -> bool:
     return stopping
 
@@ -111,6 +118,7 @@ POINTS = {
     "before the output is journaled": Point(DeltaSink, "commit"),
     "after the output is journaled": Point(DeltaSink, "_append"),
     "during the append of the output": Point(DeltaSink, "_append"),
+    PUT: Point(DirectAppends, "put", after=True, only=_to_sink),
     "after the output is appended": Point(DeltaSink, "_append", after=True),
     "after the output is read back": Point(DeltaSink, "commit", after=True),
     "after the micro-batch": Point(ShareGroupEngine, "run", after=True, only=_working),
@@ -126,6 +134,8 @@ POINTS = {
 
 def arm(fault: Fault, struck: Path) -> None:
     """From now on this process is hit when it comes there."""
+    if fault.point == PUT:
+        DirectAppends.place_for_workers = None  # type: ignore[assignment,method-assign]
     if fault.point not in (IN_HANDLER, IN_OUTPUT):
         _arm_method(POINTS[fault.point], fault, struck)
 

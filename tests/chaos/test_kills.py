@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.chaos.faults import IN_HANDLER, JVM, SESSION, Fault
+from tests.chaos.faults import IN_HANDLER, JVM, PUT, SESSION, Fault
 from tests.chaos.kafka import KafkaProducer
 from tests.chaos.scenarios import SCENARIOS
 from tests.chaos.script import mixed
@@ -25,6 +25,7 @@ KILLS = [
     Fault(IN_HANDLER),
     Fault("after the rows are in a file"),
     Fault("after the output is appended"),
+    Fault(PUT),
     Fault("after dead letters are appended"),
 ]
 

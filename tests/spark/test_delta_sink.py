@@ -299,7 +299,7 @@ def test_a_table_that_is_gone(place: SinkPlace, tmp_path: Path) -> None:
         sink.commit(BatchStamp(epoch, 0), rows, b"")
 
 
-@only_by_spark
+@pytest.mark.parametrize("place", ["Spark", "driver"], indirect=True)
 def test_rows_that_were_lost_are_no_fault_of_the_sink(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
     lost = place.rows(1).selectExpr("id", "string(raise_error('OutputLostError: gone')) what")
