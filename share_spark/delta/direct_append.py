@@ -19,14 +19,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from share_spark.delta.commit_files import CommitFile, CommitFiles, commit_text
 from share_spark.delta.data_file import DataFile, new_path, parquet_of, statistics_of
-from share_spark.delta.table_layout import FilePlace, TableLayout
+from share_spark.delta.table_layout import FilePlace, TableColumns, TableLayout
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import StateError
 from share_spark.spark.delta_log import write_checkpoint
@@ -53,16 +53,16 @@ class MovedError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class DirectAppends:
-    """Appends to the table in ``directory``, one at a time, with the columns that it has by now."""
+    """Appends to the table in ``directory``, one at a time, as long as it has the columns that it has by now."""
 
     directory: str
     log: TableLog
     checkpoint: Callable[[], None] = lambda: None
     _commits: int = 0
-    _columns: str = ""
+    _columns: TableColumns = field(init=False)
 
     def __post_init__(self) -> None:
-        self._columns = self.log.columns_text
+        self._columns = self.log.columns
 
     @classmethod
     def to(cls, spark: SparkSession, directory: str, *, replaces: bool = False) -> DirectAppends:
@@ -165,7 +165,7 @@ class DirectAppends:
 
     def _check_columns(self) -> None:
         """The log may have been read by others than ``commit`` since."""
-        if self.log.columns_text != self._columns:
+        if not self.log.columns.take_files_of(self._columns):
             raise UnknownTableError("its columns have changed")
 
     def _count(self) -> None:

@@ -38,8 +38,8 @@ _KNOWN_TYPES = re.compile(r"string|byte|short|integer|long|boolean|date|timestam
 
 
 class Part(NamedTuple):
-    """Rows with the same ``values`` of the partition columns, which are left out of ``rows``. ``directory``: relative
-    to the table's, empty for that itself."""
+    """``rows`` of a file, all with these ``values`` of the partition columns. ``directory``: relative to the table's,
+    empty for that itself."""
 
     values: Mapping[str, str | None]
     directory: str
@@ -69,8 +69,30 @@ class TableLayout:
         starts = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
         for start, end in itertools.pairwise(starts):
             values = {name: value_text(rows.column(name)[start]) for name in self.partitioned_by}
-            inside = rows.slice(start, end - start).drop_columns(list(self.partitioned_by))
-            yield Part(values, directory_name(values), inside)
+            yield Part(values, directory_name(values), self._in_file(rows.slice(start, end - start)))
+
+    def _in_file(self, rows: pa.Table) -> pa.Table:
+        """Without the partition columns, unless there are no others: a file without columns would have no rows, and
+        readers take these values from the log all the same."""
+        others = [name for name in rows.column_names if name not in self.partitioned_by]
+        return rows.select(others) if others else rows
+
+
+class TableColumns(NamedTuple):
+    """Of a table, as its log has them: ``schema`` is JSON."""
+
+    schema: str
+    partitioned_by: tuple[str, ...]
+
+    def take_files_of(self, before: TableColumns) -> bool:
+        """Do files belong here that were written when the columns were these? Others may have been added since; they
+        are null in these files."""
+        if self == before:
+            return True
+        known, now = _fields(before.schema), _fields(self.schema)
+        are_same = all(now.get(name) == field for name, field in known.items())
+        are_free = all(field["nullable"] for name, field in now.items() if name not in known)
+        return self.partitioned_by == before.partitioned_by and are_same and are_free
 
 
 class FilePlace(NamedTuple):
@@ -82,12 +104,16 @@ class FilePlace(NamedTuple):
 
 def unknown_partition_column(schema: str, partitioned_by: Sequence[str]) -> str | None:
     """The first one whose values are not written here, with its type. ``schema``: a table's, as JSON."""
-    types = {column["name"]: column["type"] for column in json.loads(schema)["fields"]}
+    fields = _fields(schema)
     for name in partitioned_by:
-        kind = types[name]
+        kind = fields[name]["type"]
         if not isinstance(kind, str) or not _KNOWN_TYPES.fullmatch(kind):
             return f"{name} {kind}"
     return None
+
+
+def _fields(schema: str) -> dict[str, dict[str, Any]]:
+    return {field["name"]: field for field in json.loads(schema)["fields"]}
 
 
 def value_text(value: Any) -> str | None:

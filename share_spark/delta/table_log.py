@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
 from share_spark.delta.commit_files import CommitFile, CommitFiles, actions_in, parse_commit
-from share_spark.delta.table_layout import TableLayout, unknown_partition_column
+from share_spark.delta.table_layout import TableColumns, TableLayout, unknown_partition_column
 
 MOST_CHECKPOINT_BYTES = 64 << 20
 """The checkpoint of a table with some 500,000 files. What is larger is Spark's business."""
@@ -184,9 +184,9 @@ class TableLog:
         return TableLayout(columns=tuple(self.schema.names), partitioned_by=self.partition_columns)
 
     @property
-    def columns_text(self) -> str:
-        """The columns and the partition columns as the log has them, to be compared."""
-        return json.dumps([self.metadata["schemaString"], self.metadata["partitionColumns"]])
+    def columns(self) -> TableColumns:
+        """To be compared."""
+        return TableColumns(self.metadata["schemaString"], self.partition_columns)
 
     @property
     def properties(self) -> Mapping[str, str]:

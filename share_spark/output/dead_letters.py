@@ -80,6 +80,7 @@ class DeltaDeadLetters:
             return True
         except NotImplementedError as reason:
             _log.info("%s: appended to by Spark, which takes longer: %s", self, reason)
+            self._appends = None
             frame = spark.createDataFrame(rows) if isinstance(rows, pa.Table) else rows
             self._location.append(frame, {"txnAppId": app_id, "txnVersion": str(stamp.number)})
             return False

@@ -105,6 +105,21 @@ def test_spark_writes_the_same_values(spark: SparkSession, tmp_path: Path) -> No
     assert partitions(by_spark) - partitions(table) == set()
 
 
+def test_rows_of_nothing_but_partition_columns(spark: SparkSession, tmp_path: Path) -> None:
+    table = f"{tmp_path}/t"
+    spark.sql(f"CREATE TABLE delta.`{table}` (id bigint, a string) USING DELTA PARTITIONED BY (a)")
+    appends = DirectAppends.of_files(spark, table)
+    assert appends.place_for_workers is not None
+    files = OutputFiles(appends.place_for_workers)
+    files.write(pa.table({"a": ["x", "", "x"]}))
+    appends.commit(files.close())
+    assert sorted(map(tuple, spark.read.format("delta").load(table).collect()), key=str) == [
+        (None, "x"),
+        (None, "x"),
+        (None, None),
+    ]
+
+
 @pytest.mark.parametrize(
     ("columns", "by", "reason"),
     [
@@ -120,14 +135,20 @@ def test_what_is_left_to_spark(spark: SparkSession, tmp_path: Path, columns: str
 
 
 def test_files_of_other_partition_columns_are_not_committed(spark: SparkSession, tmp_path: Path) -> None:
-    """The table has been made anew with the same columns meanwhile."""
+    """The table has been made anew with the same columns meanwhile. A column that is added is no hindrance."""
     table = f"{tmp_path}/t"
     spark.sql(f"CREATE TABLE delta.`{table}` (id bigint, a string, b string) USING DELTA PARTITIONED BY (a)")
     appends = DirectAppends.of_files(spark, table)
     assert appends.place_for_workers is not None
     files = OutputFiles(appends.place_for_workers)
     files.write(pa.table({"id": pa.array([1], pa.int64()), "a": ["x"], "b": ["y"]}))
-    spark.sql(f"REPLACE TABLE delta.`{table}` (id bigint, a string, b string) USING DELTA PARTITIONED BY (b)")
+    spark.sql(f"ALTER TABLE delta.`{table}` ADD COLUMN later int")
+    appends.commit(files.close())
+    assert [tuple(row) for row in spark.read.format("delta").load(table).collect()] == [(1, "x", "y", None)]
+    files.write(pa.table({"id": pa.array([2], pa.int64()), "a": ["x"], "b": ["y"]}))
+    spark.sql(
+        f"REPLACE TABLE delta.`{table}` (id bigint, a string, b string, later int) USING DELTA PARTITIONED BY (b)"
+    )
     with pytest.raises(UnknownTableError, match="columns have changed"):
         appends.commit(files.close())
     assert spark.read.format("delta").load(table).count() == 0

@@ -23,7 +23,13 @@ from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.direct_create import create_table
-from share_spark.delta.table_layout import TableLayout, directory_name, unknown_partition_column, value_text
+from share_spark.delta.table_layout import (
+    TableColumns,
+    TableLayout,
+    directory_name,
+    unknown_partition_column,
+    value_text,
+)
 from share_spark.delta.table_log import TableLog
 from share_spark.model.errors import SinkError
 from share_spark.spark.public_files import LocalFiles
@@ -98,6 +104,21 @@ def test_types_that_are_left_to_spark() -> None:
     assert unknown_partition_column(schema, ["e"]) == "e string collate UTF8_LCASE"
 
 
+def test_files_of_a_table_whose_columns_change() -> None:
+    """A column that was added is null in them; nothing else is as it was."""
+
+    def columns(*names: str, kind: str = "long", nullable: bool = True, by: str = "a") -> TableColumns:
+        fields = [{"name": name, "type": "string", "nullable": True} for name in names]
+        return TableColumns(json.dumps({"fields": [*fields, {"name": "z", "type": kind, "nullable": nullable}]}), (by,))
+
+    before = columns("a", "b")
+    assert columns("a", "b", "c").take_files_of(before)
+    assert columns("c", "b", "a").take_files_of(before)
+    for after in (columns("a"), columns("a", "b", kind="int"), columns("a", "b", by="b")):
+        assert not after.take_files_of(before)
+    assert not columns("a", nullable=False).take_files_of(TableColumns(json.dumps({"fields": []}), ("a",)))
+
+
 def test_each_combination_of_values_is_a_file(tmp_path: Path) -> None:
     """Null and the empty text are one; the names of columns are the table's."""
     appends = table(tmp_path, "text", "Day")
@@ -117,6 +138,12 @@ def test_each_combination_of_values_is_a_file(tmp_path: Path) -> None:
     appends.commit(files)
     expected = [(1, one, "a"), (2, two, "a"), (3, one, None), (4, None, None), (5, one, None), (6, one, "a")]
     assert sorted(read(tmp_path)) == expected
+
+
+def test_rows_of_nothing_but_partition_columns(tmp_path: Path) -> None:
+    appends = table(tmp_path, "text")
+    appends.commit(written(appends, some((1, None, "a"), (2, None, ""), (3, None, "a")).select(["TEXT"])))
+    assert sorted(read(tmp_path), key=str) == [(None, None, "a"), (None, None, "a"), (None, None, None)]
 
 
 def test_any_text_reads_back(tmp_path: Path) -> None:
