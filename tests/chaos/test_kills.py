@@ -25,7 +25,6 @@ KILLS = [
     Fault(IN_HANDLER),
     Fault("after the rows are in a file"),
     Fault("after the output is appended"),
-    Fault(PUT),
     Fault("after dead letters are appended"),
 ]
 
@@ -49,6 +48,12 @@ def test_a_kill_on_the_embedded_log(world: ChaosRun) -> None:
 def test_kills_on_the_embedded_log(world: ChaosRun) -> None:
     world.produce(mixed(30))
     survive(world, *KILLS)
+
+
+@pytest.mark.long
+def test_a_kill_of_a_driver_that_puts_files(world: ChaosRun) -> None:
+    world.produce(mixed(20))
+    survive(world, Fault(PUT), Fault(PUT, JVM))
 
 
 @pytest.mark.long
