@@ -44,6 +44,7 @@ from share_spark.delivery.topic_file_input import topic_file_input
 from share_spark.delivery.traces import WORKER_LOST, codes_of, member_traces, read_delivery
 from share_spark.delivery.worker import DELIVERY_PROPERTY, DeliveryRun, HandlerTask, Terms, packed
 from share_spark.delta.data_file import DataFile
+from share_spark.delta.table_layout import FilePlace
 from share_spark.engine.ports import (
     AcknowledgedSpan,
     AcquiredSpan,
@@ -71,14 +72,14 @@ class SparkDelivery:
     limits say. Each of these takes its records one after another from the topic log alone: the tasks that take kept
     ones come on top of the others. ``ordered``: by key; then all records come from the topic log as well.
 
-    Output rows of a delivery are kept until the next one. ``output_directory``: where workers write them to files,
+    Output rows of a delivery are kept until the next one. ``output_place``: where workers write them to files,
     which they can if all run where the directory is.
     """
 
     spark: SparkSession
     log: TopicLog
     handler: Handler
-    output_directory: str | None = None
+    output_place: FilePlace | None = None
     ordered: bool = False
     _place: LedgerPlace | None = None
     _result: DeliveryResult = field(default_factory=DeliveryResult)
@@ -124,7 +125,7 @@ class SparkDelivery:
             topic=topic,
             place=self._started,
             terms=Terms(limits.budget_ms / 1_000, self._seconds_per_record, in_turn, limits.timeout_ms),
-            output_directory=self.output_directory,
+            output_place=self.output_place,
             keeps=None if self.ordered or (is_bounded and not in_turn) else self._keeps(tasks),
             inputs=inputs,
             ordered=self.ordered,
@@ -228,7 +229,7 @@ def deliver(
     topic: str | None = None,
     place: LedgerPlace | None = None,
     terms: Terms | None = None,
-    output_directory: str | None = None,
+    output_place: FilePlace | None = None,
     keeps: KeptPlace | None = None,
     inputs: tuple[TaskInput, ...] = (),
     ordered: bool = False,
@@ -238,7 +239,7 @@ def deliver(
     ``records`` are exactly the acquired ones, each once, lazy, in as many tasks as shall run at a time. ``topic``: all
     records are of this one topic, so its name need not travel with each of them. ``place``: where workers keep their
     ledgers. Output rows of records that are not accepted are dropped in the worker; the result must be closed when
-    those of the accepted ones have been read. ``output_directory``: workers write the rows to files there. ``keeps``:
+    those of the accepted ones have been read. ``output_place``: workers write the rows to files there. ``keeps``:
     where they write what is released or rejected. ``inputs``: records that the first tasks take from files; in each of
     them ``records`` has a marker. ``ordered``: ``records`` are as ``by_key`` makes them.
 
@@ -250,7 +251,7 @@ def deliver(
     if place is None:
         place = LedgerPlace(group="deliver", member_id=uuid.uuid4().hex)
         result = deliver(
-            records, handler, topic=topic, place=place, terms=terms, output_directory=output_directory, ordered=ordered
+            records, handler, topic=topic, place=place, terms=terms, output_place=output_place, ordered=ordered
         )
         place.forget([place.member_id])
         return result
@@ -262,7 +263,7 @@ def deliver(
         delivery=uuid.uuid4().hex,
         topic=topic,
         output=handler.output,
-        output_directory=output_directory,
+        output_place=output_place,
         keeps=keeps,
         inputs=inputs,
         ordered=ordered,

@@ -55,7 +55,7 @@ UNKNOWN_THREAD = -26
 stage."""
 
 WRITTEN = -27
-"""Code of a row that says in ``error`` which file of output rows a task has written (``DataFile.to_json``)."""
+"""Code of a row that says in ``error`` of one file of output rows that a task has written it (``DataFile.to_json``)."""
 
 KEPT = -28
 """Code of a row that says in ``error`` to which file a task has written the records that were released or rejected,

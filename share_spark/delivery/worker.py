@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import io
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -34,7 +34,7 @@ from share_spark.delivery.key_batches import FINISHED, TaskOrder
 from share_spark.delivery.ledger import CallLedger, CallStatus, LedgerEntries
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.marked_rows import parted, unmarked
-from share_spark.delivery.output_file import OutputFile
+from share_spark.delivery.output_files import OutputFiles
 from share_spark.delivery.runs import (
     FAULT,
     LARGE,
@@ -52,6 +52,8 @@ from share_spark.delivery.runs import (
 from share_spark.delivery.task_inputs import TaskInput, with_inputs
 from share_spark.delivery.traces import WORKER_LOST, codes_of
 from share_spark.delivery.unknown_records import unknown_records
+from share_spark.delta.data_file import DataFile
+from share_spark.delta.table_layout import FilePlace
 from share_spark.handlers.acknowledgement import Answers, exception_text
 from share_spark.handlers.handler import Handler, HandlerKind
 from share_spark.handlers.time_limit import TimeLimit, stuck_at
@@ -107,7 +109,7 @@ class HandlerTask:
     TASK_COLUMN, to RUN_SCHEMA, with OUTPUT_COLUMN if there is an ``output`` schema.
 
     ``payload``: the packed handler of this ``name``. ``topic``: all records are of this one, and the column is left
-    out. ``delivery``: the id of the delivery outside which it must not run. ``output_directory``: where workers write
+    out. ``delivery``: the id of the delivery outside which it must not run. ``output_place``: where workers write
     files of output rows; None: the rows leave with the runs. ``keeps``: where they write the records that are released
     or rejected; None: they do not. ``inputs``: records that come from files, not with the batches. ``ordered``: by key,
     which is a column of the batches then. Answers of a task leave at its end, output rows batch by batch. A
@@ -120,7 +122,7 @@ class HandlerTask:
     delivery: str
     topic: str | None = None
     output: pa.Schema | None = None
-    output_directory: str | None = None
+    output_place: FilePlace | None = None
     keeps: KeptPlace | None = None
     inputs: tuple[TaskInput, ...] = ()
     ordered: bool = False
@@ -129,7 +131,7 @@ class HandlerTask:
     @property
     def sends_output(self) -> bool:
         """Do output rows leave with the runs?"""
-        return self.output is not None and self.output_directory is None
+        return self.output is not None and self.output_place is None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         """Raises OutputLostError outside its delivery."""
@@ -154,24 +156,26 @@ class _TaskRun:
     is_sure: bool
     calls: Calls | None = None
     produced: int = 0
-    file: OutputFile | None = None
+    files: OutputFiles | None = None
     keeps: KeptWriter | None = None
     has_large: bool = False
 
     def results(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The runs, and the output rows unless they go to a file."""
         task = self.task
-        if task.output_directory is not None:
-            self.file = OutputFile(task.output_directory)
+        if task.output_place is not None:
+            self.files = OutputFiles(task.output_place)
         if task.keeps is not None:
             self.keeps = KeptWriter(task.keeps)
         try:
             yield from self._results(batches)
         except BaseException:
-            for file in (self.file, self.keeps):
-                if file is not None:
-                    file.discard()
+            if self.keeps is not None:
+                self.keeps.discard()
             raise
+        finally:
+            if self.files is not None:
+                self.files.discard()
 
     def _results(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = self.task
@@ -179,6 +183,7 @@ class _TaskRun:
         entries = self.ledger.settle(self._lost_error())
         known = entries.status != CallStatus.NOT_ENTERED
         log.add_entries(entries, codes_of(entries), known)
+        written: Sequence[DataFile] = ()
         try:
             yield from self._saved_rows(entries)
             rest = self._rest(with_inputs(task.inputs, _task_index(), batches), entries, known, log)
@@ -187,6 +192,7 @@ class _TaskRun:
                     log.add(batch, Answers.same(batch.num_rows, Loss.NOT_ENTERED))
             else:
                 yield from self._handled(rest, log, len(entries) > 0)
+            written = self.files.close() if self.files is not None else []
         except HandlerError as fault:
             yield self._row(special_row(VIOLATION, str(fault)))
         except ShareError as fault:
@@ -200,8 +206,8 @@ class _TaskRun:
             yield self._row(special_row(LARGE, ""))
         if task.sends_output:
             yield self._row(produced_row(_attempt_id(), self.produced))
-        if self.file is not None and (written := self.file.close()) is not None:
-            yield self._row(special_row(WRITTEN, written.to_json()))
+        for file in written:
+            yield self._row(special_row(WRITTEN, file.to_json()))
         if self.keeps is not None and (kept := self.keeps.close()) is not None:
             yield self._row(kept_row(*kept))
 
@@ -295,8 +301,8 @@ class _TaskRun:
             yield from self._sent(pa.ipc.open_stream(io.BytesIO(chunk)).read_all())
 
     def _sent(self, outputs: pa.Table) -> Iterator[pa.RecordBatch]:
-        if self.file is not None:
-            self.file.write(outputs)
+        if self.files is not None:
+            self.files.write(outputs)
             return
         self.produced += outputs.num_rows
         yield from output_batches(outputs)

@@ -24,12 +24,12 @@ _LONGEST_TEXT = 32
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
     """A file that is in the table's directory, and belongs to the table once a commit names it. ``path``: relative to
-    the directory. ``values``: of the partition columns, as text. ``stats``: Delta's statistics."""
+    the directory. ``values``: of the partition columns, as text, None for null. ``stats``: Delta's statistics."""
 
     path: str
     size: int
     stats: Mapping[str, Any]
-    values: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -40,7 +40,7 @@ class DataFile:
         """Delta's ``add``."""
         return {
             "add": {
-                "path": quote(self.path),
+                "path": quote(self.path, safe="/="),
                 "partitionValues": dict(self.values),
                 "size": self.size,
                 "modificationTime": now_ms,
@@ -60,9 +60,9 @@ class DataFile:
         return cls(path=path, size=size, stats=stats, values=values)
 
 
-def new_path() -> str:
-    """A name that nobody else gives a file, like those that Spark makes."""
-    return f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
+def new_path(directory: str = "") -> str:
+    """A name that nobody else gives a file, like those that Spark makes; in a ``directory`` of the table."""
+    return f"{directory}/part-00000-{uuid.uuid4()}-c000.snappy.parquet".lstrip("/")
 
 
 def parquet_writer(target: Any, schema: pa.Schema) -> pq.ParquetWriter:

@@ -19,13 +19,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from share_spark.delta.commit_files import CommitFile, CommitFiles, commit_text
 from share_spark.delta.data_file import DataFile, new_path, parquet_of, statistics_of
+from share_spark.delta.table_layout import FilePlace, TableColumns, TableLayout
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import StateError
 from share_spark.spark.delta_log import write_checkpoint
@@ -52,13 +53,16 @@ class MovedError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class DirectAppends:
-    """Appends to the table in ``directory``, one at a time. ``columns``: its schema when it was looked at."""
+    """Appends to the table in ``directory``, one at a time, as long as it has the columns that it has by now."""
 
     directory: str
     log: TableLog
-    columns: str = ""
     checkpoint: Callable[[], None] = lambda: None
     _commits: int = 0
+    _columns: TableColumns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._columns = self.log.columns
 
     @classmethod
     def to(cls, spark: SparkSession, directory: str, *, replaces: bool = False) -> DirectAppends:
@@ -72,34 +76,44 @@ class DirectAppends:
         return cls(
             directory=directory.rstrip("/"),
             log=log,
-            columns=log.metadata["schemaString"],
             checkpoint=lambda: _write_checkpoint(spark, directory, log.files),
         )
 
     @classmethod
     def of_files(cls, spark: SparkSession, directory: str, log: TableLog | None = None) -> DirectAppends:
-        """Appends of files that workers write. ``log``: of the table, if it was opened before. Raises
-        UnknownTableError: there it is Spark's writer that has to."""
+        """Appends of rows of any table that asks nothing of them. ``log``: of the table, if it was opened before.
+        Raises UnknownTableError: there it is Spark's writer that has to."""
         appends = cls.to(spark, directory) if log is None else cls.of(spark, directory, log)
         appends.log.check_has_plain_columns()
-        if appends.directory_for_workers is None:
-            raise UnknownTableError("it is on a storage that only Spark reaches")
+        if not appends.log.files.storage.can_commit:
+            raise UnknownTableError("only Spark can commit to its storage")
         return appends
 
     @property
-    def directory_for_workers(self) -> str | None:
-        """Where Python writes a file of the table; None if only Spark can."""
-        return local_path(self.directory) if isinstance(self.log.files.storage, LocalFiles) else None
+    def layout(self) -> TableLayout:
+        """Of the files."""
+        return self.log.layout
 
-    def write(self, rows: pa.Table, values: Mapping[str, str], *, indexed: Sequence[str] = ()) -> DataFile:
+    @property
+    def place_for_workers(self) -> FilePlace | None:
+        """Where workers write files of the table; None if they do not reach it."""
+        at = local_path(self.directory) if isinstance(self.log.files.storage, LocalFiles) else None
+        return FilePlace(at, self.layout) if at is not None else None
+
+    def write(self, rows: pa.Table, values: Mapping[str, str | None], *, indexed: Sequence[str] = ()) -> DataFile:
         """A file with ``rows``, which have all columns but the table's partition columns. It is in no commit yet.
         ``indexed``: columns of which the log says the least and the greatest value.
 
         Raises StateError (the table is gone), and what the storage raises."""
         self._check_there()
-        content, path = parquet_of(rows), new_path()
-        self.log.files.storage.write(f"{self.directory}/{path}", content)
-        return DataFile(path=path, size=len(content), stats=statistics_of(content, indexed), values=values)
+        content = parquet_of(rows)
+        file = DataFile(path=new_path(), size=len(content), stats=statistics_of(content, indexed), values=values)
+        self.put(file, content)
+        return file
+
+    def put(self, file: DataFile, content: bytes) -> None:
+        """Into the table's directory; it is in no commit yet. Raises what the storage raises."""
+        self.log.files.storage.write(f"{self.directory}/{file.path}", content)
 
     def commit(
         self,
@@ -121,6 +135,7 @@ class DirectAppends:
         """
         numbers = transactions or {}
         self._check_numbers(numbers)
+        self._check_columns()
         if not files:
             self._check_there()
         while True:
@@ -146,8 +161,12 @@ class DirectAppends:
         """The files were written for the columns that were there."""
         if commit.actions:
             self.log.check_can_append()
-            if self.log.metadata["schemaString"] != self.columns:
-                raise UnknownTableError("its columns have changed")
+            self._check_columns()
+
+    def _check_columns(self) -> None:
+        """The log may have been read by others than ``commit`` since."""
+        if not self.log.columns.take_files_of(self._columns):
+            raise UnknownTableError("its columns have changed")
 
     def _count(self) -> None:
         """Delta's writer would now see whether a checkpoint is due; it takes time, so not here."""

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
 from share_spark.delta.commit_files import CommitFile, CommitFiles, actions_in, parse_commit
+from share_spark.delta.table_layout import TableColumns, TableLayout, unknown_partition_column
 
 MOST_CHECKPOINT_BYTES = 64 << 20
 """The checkpoint of a table with some 500,000 files. What is larger is Spark's business."""
@@ -178,6 +179,16 @@ class TableLog:
         return StructType.fromJson(json.loads(self.metadata["schemaString"]))
 
     @property
+    def layout(self) -> TableLayout:
+        """How its files are laid out."""
+        return TableLayout(columns=tuple(self.schema.names), partitioned_by=self.partition_columns)
+
+    @property
+    def columns(self) -> TableColumns:
+        """To be compared."""
+        return TableColumns(self.metadata["schemaString"], self.partition_columns)
+
+    @property
     def properties(self) -> Mapping[str, str]:
         """The table's."""
         return dict(self.metadata.get("configuration") or {})
@@ -191,8 +202,9 @@ class TableLog:
 
     def check_has_plain_columns(self) -> None:
         """For files that others write: nothing has to be worked out or checked for a row. Raises UnknownTableError."""
-        if self.partition_columns:
-            raise UnknownTableError(f"the table is partitioned by {', '.join(self.partition_columns)}")
+        unknown = unknown_partition_column(self.metadata["schemaString"], self.partition_columns)
+        if unknown is not None:
+            raise UnknownTableError(f"the table is partitioned by {unknown}")
         schema = json.loads(self.metadata["schemaString"])
         if (column := _required_column(schema)) is not None:
             raise UnknownTableError(f"column {column} must not be null")

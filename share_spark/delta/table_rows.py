@@ -88,7 +88,7 @@ class TableRows:
         for _ in range(_TRIES):
             self.log.refresh()
             self.check_can_change()
-            appends = DirectAppends(directory=self.directory, log=self.log, columns=self.log.metadata["schemaString"])
+            appends = DirectAppends(directory=self.directory, log=self.log)
             wanted, schema = [path for path in self.log.active if paths is None or path in paths], self.schema
             rewritten = {path: rewritten.get(path) or self._rewritten(appends, path, schema, judge) for path in wanted}
             found = {path: file for path, (changed, file) in rewritten.items() if changed}

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from share_spark.delivery.output_file import written_files
+from share_spark.delivery.frame_files import files_of
 from share_spark.delta.app_transactions import NONE, AppTransactions
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.direct_append import DirectAppends, MovedError
 from share_spark.delta.location import Location
+from share_spark.delta.table_log import UnknownTableError
 from share_spark.engine.ports import Claim
 from share_spark.model.errors import DeadLetterError
 from share_spark.model.ids import BatchStamp
@@ -79,6 +80,7 @@ class DeltaDeadLetters:
             return True
         except NotImplementedError as reason:
             _log.info("%s: appended to by Spark, which takes longer: %s", self, reason)
+            self._appends = None
             frame = spark.createDataFrame(rows) if isinstance(rows, pa.Table) else rows
             self._location.append(frame, {"txnAppId": app_id, "txnVersion": str(stamp.number)})
             return False
@@ -88,7 +90,9 @@ class DeltaDeadLetters:
         meanwhile."""
         appends.log.refresh()
         if appends.log.transactions.get(app_id, NONE) < stamp.number:
-            files = [appends.write(rows, {})] if isinstance(rows, pa.Table) else _written_by_workers(appends, rows)
+            files = _in_files(rows, appends)
+            if files is None:
+                raise UnknownTableError("the letters are too many for the driver")
             appends.commit(files, transactions={app_id: stamp.number})
 
     def _latest(self, spark: SparkSession, app_id: str) -> int:
@@ -107,10 +111,11 @@ class DeltaDeadLetters:
         return DeadLetterError(f"dead-letter table {self._location}: {first_line(error)}")
 
 
-def _written_by_workers(appends: DirectAppends, rows: DataFrame) -> list[DataFile]:
-    directory = appends.directory_for_workers
-    assert directory is not None, "opened for files of workers"
-    return written_files(rows, directory)
+def _in_files(rows: DataFrame | pa.Table, appends: DirectAppends) -> list[DataFile] | None:
+    """None if they are too many."""
+    if not isinstance(rows, pa.Table):
+        return files_of(rows, appends)
+    return [appends.write(part.rows, part.values) for part in appends.layout.parts(rows)]
 
 
 def _letter_rows(letters: DataFrame | pa.Table, group_id: str) -> DataFrame | pa.Table:

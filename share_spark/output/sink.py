@@ -16,9 +16,14 @@ is absorbed by a state row that it wrote before the claim of the group, or it wo
 The journal is beside the state, the numbers are in the sink's own log (``app_transactions``). A claim is journaled too,
 so that an engine that was given another sink is fenced in the one that it writes to.
 
-``DeltaOutput`` is the engine's port. Where the table is plain and on this machine, the workers have written the rows to
-files in its directory, and a commit that compares and swaps names them (``direct_append``). Else they are kept on the
-executors until Spark's writer has appended them.
+``DeltaOutput`` is the engine's port. There are three ways of the rows into the table:
+
+    the workers write files in its directory            a table that asks nothing of its rows, on this machine
+    a worker makes the files, the driver puts them      such a table elsewhere, as on an object store; few rows
+    Spark's writer appends them                         all others
+
+In the first two ways a commit that compares and swaps names the files (``direct_append``). For the last two the rows
+are kept on the executors until they are written. The start says which it is.
 """
 
 from __future__ import annotations
@@ -32,11 +37,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 
 from share_spark.delivery.deliver import SparkDelivery
+from share_spark.delivery.frame_files import files_of
 from share_spark.delta.app_transactions import AppTransactions
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.direct_append import DirectAppends, MovedError
 from share_spark.delta.location import Location
+from share_spark.delta.table_layout import FilePlace
 from share_spark.delta.table_log import UnknownTableError
 from share_spark.engine.ports import AcknowledgedSpans, Claim, CommittedOutput
 from share_spark.model.errors import FencedError, OutputLostError, OutputUnknownError, SinkError
@@ -107,9 +114,9 @@ class DeltaSink:
         return left.payload
 
     @property
-    def directory_for_workers(self) -> str | None:
-        """Where workers write files of output rows; None: not here, Spark's writer takes the rows."""
-        return self._direct.directory_for_workers if self._direct is not None else None
+    def place_for_workers(self) -> FilePlace | None:
+        """Where workers write files of output rows; None: they do not, and ``commit`` takes the rows."""
+        return self._direct.place_for_workers if self._direct is not None else None
 
     def commit(self, stamp: BatchStamp, rows: DataFrame | Sequence[DataFile] | None, payload: bytes) -> None:
         """Append ``rows``, and with them ``payload`` counts. Without rows nothing happens here.
@@ -124,9 +131,9 @@ class DeltaSink:
             self._check_there()
         with as_state_error():
             self.writer.journal.put(stamp, self._entry(payload).to_bytes())
-        fault = self._append(rows, stamp)
+        is_there, fault = self._append(rows, stamp)
         try:
-            if fault is not None or isinstance(rows, DataFrame):  # files are there unless their commit has raised
+            if not is_there:
                 self._read_back(stamp, fault)
                 if self._direct is not None:
                     self._direct.log.refresh()  # our own commit must not look like another writer's
@@ -166,27 +173,43 @@ class DeltaSink:
     def _direct_appends(self, directory: str, transactions: AppTransactions) -> DirectAppends | None:
         """None where Spark has to write the rows."""
         try:
-            return DirectAppends.of_files(self.spark, directory, transactions.log())
+            appends = DirectAppends.of_files(self.spark, directory, transactions.log())
         except UnknownTableError as reason:
             _log.warning("sink %s: rows are appended by Spark, which takes longer: %s", self.table, reason)
             return None
+        whose = "the driver puts files" if appends.place_for_workers is None else "the workers write files"
+        _log.info("sink %s: %s of rows, and one commit names them", self.table, whose)
+        return appends
 
     def _note(self, stamp: BatchStamp) -> str:
         """``userMetadata`` of the append, by which it is found again."""
         note = {"share_spark": 1, "kind": "output", "app_id": self.writer.app_id, "run_id": self.writer.run_id}
         return json.dumps({**note, **stamp._asdict()}, separators=(",", ":"))
 
-    def _append(self, rows: DataFrame | Sequence[DataFile], stamp: BatchStamp) -> Exception | None:
-        """What was raised; the rows may be there all the same, and where nothing was raised they need not be."""
+    def _append(self, rows: DataFrame | Sequence[DataFile], stamp: BatchStamp) -> tuple[bool, Exception | None]:
+        """(Are the rows certainly there, what was raised); they may be there all the same."""
         try:
-            if isinstance(rows, DataFrame):
-                options = {"txnAppId": self.writer.app_id, "txnVersion": str(stamp.number)}
-                self.table.append(rows, options | {"userMetadata": self._note(stamp)})
-            else:
-                self._append_files(rows, stamp)
+            files = self._in_files(rows) if isinstance(rows, DataFrame) else rows
+            if files is not None:
+                self._append_files(files, stamp)
+            elif isinstance(rows, DataFrame):
+                self._append_by_spark(rows, stamp)
         except _APPEND_ERRORS as fault:
-            return fault
-        return None
+            return False, fault
+        return files is not None, None
+
+    def _in_files(self, rows: DataFrame) -> Sequence[DataFile] | None:
+        """None: Spark has to write them."""
+        if self._direct is None:
+            return None
+        files = files_of(rows, self._direct)
+        if files is None:
+            _log.info("sink %s: the rows of this micro-batch are many; Spark appends them", self.table)
+        return files
+
+    def _append_by_spark(self, rows: DataFrame, stamp: BatchStamp) -> None:
+        options = {"txnAppId": self.writer.app_id, "txnVersion": str(stamp.number)}
+        self.table.append(rows, options | {"userMetadata": self._note(stamp)})
 
     def _append_files(self, files: Sequence[DataFile], stamp: BatchStamp) -> None:
         """One commit that nobody else can have come before who may not."""
@@ -246,7 +269,7 @@ class DeltaOutput:
     def claim(self, claim: Claim, last_counted: BatchStamp) -> CommittedOutput | None:
         """Raises FencedError, SinkError, StateError."""
         payload = self.sink.claim(SinkWriter.of(self.sink.spark, claim), last_counted)
-        self.delivery.output_directory = self.sink.directory_for_workers
+        self.delivery.output_place = self.sink.place_for_workers
         return None if payload is None else from_payload(claim.group_id, payload)
 
     def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans) -> None:

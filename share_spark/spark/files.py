@@ -92,6 +92,11 @@ class StorageFiles(ABC):
         self.write(aside, content)
         self.rename(aside, path)
 
+    @property
+    def can_commit(self) -> bool:
+        """Is ``commit`` to be had, as far as it is known without trying?"""
+        return False
+
     def commit(self, path: str, content: bytes) -> bool:
         """Write a file of a Delta log, only if there is none, so that of several at once exactly one does; did it? It
         appears whole. Its directory is there; OSError if not. As safe as Delta's own commits to this storage.

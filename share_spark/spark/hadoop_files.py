@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-from share_spark.spark.capabilities import HADOOP_FILES, LOG_STORE, PARTIAL_WRITES, use
+from share_spark.spark.capabilities import HADOOP_FILES, LOG_STORE, PARTIAL_WRITES, is_allowed, use
 from share_spark.spark.files import StorageFiles, TotalSize, shows_partial_writes_by
 from share_spark.spark.public_files import LocalFiles, public_files
 
@@ -118,6 +118,10 @@ class HadoopFiles(StorageFiles):
     def ask_delta(self, path: str) -> bool:
         """What its log store says."""
         return bool(self._log_store().isPartialWriteVisible(self._path_class(path), self._configuration))
+
+    @property
+    def can_commit(self) -> bool:
+        return is_allowed(LOG_STORE)
 
     def commit(self, path: str, content: bytes) -> bool:
         def private() -> bool:

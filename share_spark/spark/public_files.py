@@ -103,6 +103,10 @@ class LocalFiles(StorageFiles):
     def rename(self, source: str, target: str) -> None:
         _local(source).replace(_local(target))
 
+    @property
+    def can_commit(self) -> bool:
+        return True
+
     def commit(self, path: str, content: bytes) -> bool:
         at = _local(path)
         aside = at.with_name(f".{at.name}.{uuid.uuid4().hex}.tmp")

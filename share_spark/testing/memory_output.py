@@ -51,7 +51,8 @@ class InMemoryOutputTable:
 
 @dataclass(slots=True)
 class InMemoryOutputSink:
-    """OutputSink of one run, in the steps of the real one. ``refuse``: raise it instead of writing."""
+    """OutputSink of one run, in the steps of the real one, where files that no commit names yet are no effect.
+    ``refuse``: raise it instead of writing."""
 
     table: InMemoryOutputTable
     hook: Hook = _undisturbed

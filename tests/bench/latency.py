@@ -2,6 +2,8 @@
 
 The peer is plain Structured Streaming that writes the same rows with ``txnAppId`` and ``txnVersion``. A row is readable
 when the commit that names its file is in the table's log; both times are of this machine's clock.
+
+``BENCH_PARTITIONED=1``: both tables are partitioned by a date.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ import os
 import threading
 import time
 import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -26,14 +30,17 @@ from tests.bench.workloads import Scratch, create_topic, plain_source
 RATE = int(os.environ.get("BENCH_RATE", "1000"))
 SECONDS = int(os.environ.get("BENCH_SECONDS", "40"))
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "2"))
+PARTITIONED = os.environ.get("BENCH_PARTITIONED") == "1"
 PARTITIONS = 4
 WARM_UP_S = 10
+COLUMNS = "sent_ms bigint, day date"
 
 
 def run(spark: SparkSession, bootstrap: str) -> bool:
     """Measure and report; is the goal met?"""
     scratch, ours, plain = Scratch(), [], []
-    say(f"latency: {RATE} records/s for {SECONDS} s, the first {WARM_UP_S} s left out, {ROUNDS} rounds in turn")
+    tables = "partitioned tables" if PARTITIONED else "plain tables"
+    say(f"latency: {tables}, {RATE} records/s for {SECONDS} s, {WARM_UP_S} of them left out, {ROUNDS} rounds in turn")
     for number in range(ROUNDS):
         ours.append(run_ours(spark, bootstrap, scratch))
         plain.append(run_plain(spark, bootstrap, scratch))
@@ -54,13 +61,14 @@ def quantile(rounds: list[Any], rank: int) -> float:
 
 def run_ours(spark: SparkSession, bootstrap: str, scratch: Scratch) -> Any:
     """Seconds of each record."""
-    topic, table = new_topic(bootstrap), scratch.fresh("ours")
+    topic, table, today = new_topic(bootstrap), scratch.fresh("ours"), datetime.now(UTC).date()
+    new_table(spark, table)
 
     def handle(record: Any) -> Any:
-        return Ack.ACCEPT, {"sent_ms": int(record.value)}
+        return Ack.ACCEPT, {"sent_ms": int(record.value), "day": today}
 
     group = ShareGroup(f"latency-{topic}", spark=spark, state=scratch.fresh("state")).kafka(bootstrap).subscribe(topic)
-    group = group.process(handle, output="sent_ms bigint").to_delta(table)
+    group = group.process(handle, output=COLUMNS).to_delta(table)
     query = group.option("share.auto.offset.reset", "earliest").start()
     produce(bootstrap, topic)
     query.processAllAvailable()
@@ -71,10 +79,10 @@ def run_ours(spark: SparkSession, bootstrap: str, scratch: Scratch) -> Any:
 def run_plain(spark: SparkSession, bootstrap: str, scratch: Scratch) -> Any:
     """Seconds of each record."""
     topic, table, app = new_topic(bootstrap), scratch.fresh("plain"), uuid.uuid4().hex
-    spark.sql(f"CREATE TABLE delta.`{table}` (sent_ms bigint) USING DELTA")
+    new_table(spark, table)
 
     def append(frame: DataFrame, batch_id: int) -> None:
-        rows = frame.selectExpr("CAST(CAST(value AS STRING) AS BIGINT) AS sent_ms").coalesce(1)
+        rows = frame.selectExpr("CAST(CAST(value AS STRING) AS BIGINT) AS sent_ms", "current_date() AS day").coalesce(1)
         options = {"txnAppId": app, "txnVersion": str(batch_id)}
         rows.write.format("delta").mode("append").options(**options).save(table)
 
@@ -84,6 +92,11 @@ def run_plain(spark: SparkSession, bootstrap: str, scratch: Scratch) -> Any:
     query.processAllAvailable()
     query.stop()
     return latencies(Path(table))
+
+
+def new_table(spark: SparkSession, table: str) -> None:
+    """Empty."""
+    spark.sql(f"CREATE TABLE delta.`{table}` ({COLUMNS}) USING DELTA {'PARTITIONED BY (day)' if PARTITIONED else ''}")
 
 
 def new_topic(bootstrap: str) -> str:
@@ -119,7 +132,7 @@ def latencies(table: Path) -> Any:
         at_ms = commit.stat().st_mtime_ns / 1e6
         for line in commit.read_text().splitlines():
             if added := json.loads(line).get("add"):
-                sent = pq.read_table(table / added["path"], columns=["sent_ms"]).column(0).to_numpy()
+                sent = pq.read_table(table / unquote(added["path"]), columns=["sent_ms"]).column(0).to_numpy()
                 found.append(np.column_stack([sent, (at_ms - sent) / 1e3]))
     rows = np.concatenate(found)
     assert len(rows) == RATE * SECONDS, "each record once"

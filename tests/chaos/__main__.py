@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from share_spark import build_session
 from share_spark.audit.verify import verify
 from share_spark.audit.verify_report import verify_lines
-from tests.chaos.faults import DRIVER, EXECUTOR, IN_HANDLER, IN_OUTPUT, JVM, POINTS, SESSION, WORKER, Fault
+from tests.chaos.faults import DRIVER, EXECUTOR, IN_HANDLER, IN_OUTPUT, JVM, POINTS, PUT, SESSION, WORKER, Fault
 from tests.chaos.job import GROUP
 from tests.chaos.kafka import KafkaProducer
 from tests.chaos.scenarios import CLUSTER, SCENARIOS, Scenario
@@ -45,6 +45,7 @@ HALF_KILLS = [
     *(("during the append", who) for who in (JVM, DRIVER)),
     *(("after the output is journaled", who) for who in (JVM, DRIVER)),
     *(("during the append of the output", who) for who in (JVM, DRIVER)),
+    *((PUT, who) for who in (JVM, DRIVER)),
     ("after dead letters are appended", JVM),
     ("during dead letters", DRIVER),
     ("during delivery", JVM),

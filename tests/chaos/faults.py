@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from share_spark.delivery.deliver import SparkDelivery
-from share_spark.delivery.output_file import OutputFile
+from share_spark.delivery.output_files import OutputFiles
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.maintenance.background import BackgroundMaintenance
@@ -32,6 +32,9 @@ SESSION, JVM, DRIVER, WORKER, EXECUTOR, PAUSE = "session", "jvm", "driver", "wor
 
 IN_HANDLER, IN_OUTPUT = "in the handler", "inside the append of the output"
 """Points in a worker: a record's handler; a task that has written output rows into a file which was never committed."""
+
+PUT = "after the output is in a file"
+"""A point of a driver that puts the files itself, as on an object store: a run that is to come there does so."""
 
 CLOSING = ("before closing", "while closing", "after closing")
 """Points that are reached only by a run that is stopped."""
@@ -73,6 +76,10 @@ def _to_log(appends: DirectAppends, *_: Any) -> bool:
     return LOG_TABLE in appends.directory
 
 
+def _to_sink(appends: DirectAppends, *_: Any) -> bool:
+    return appends.directory.endswith("/out")
+
+
 def _stopping(_engine: Any, _batch: int, *, stopping: bool = False) -> bool:
     return stopping
 
@@ -111,6 +118,7 @@ POINTS = {
     "before the output is journaled": Point(DeltaSink, "commit"),
     "after the output is journaled": Point(DeltaSink, "_append"),
     "during the append of the output": Point(DeltaSink, "_append"),
+    PUT: Point(DirectAppends, "put", after=True, only=_to_sink),
     "after the output is appended": Point(DeltaSink, "_append", after=True),
     "after the output is read back": Point(DeltaSink, "commit", after=True),
     "after the micro-batch": Point(ShareGroupEngine, "run", after=True, only=_working),
@@ -126,6 +134,8 @@ POINTS = {
 
 def arm(fault: Fault, struck: Path) -> None:
     """From now on this process is hit when it comes there."""
+    if fault.point == PUT:
+        DirectAppends.place_for_workers = None  # type: ignore[assignment,method-assign]
     if fault.point not in (IN_HANDLER, IN_OUTPUT):
         _arm_method(POINTS[fault.point], fault, struck)
 
@@ -147,18 +157,18 @@ def _arm_method(point: Point, fault: Fault, struck: Path) -> None:
 
 def arm_worker(fault: Fault | None, struck: Path) -> None:
     """In a worker: it is hit when it has written output rows into a file that no commit names yet."""
-    if fault is None or fault.point != IN_OUTPUT or hasattr(OutputFile.close, "armed"):
+    if fault is None or fault.point != IN_OUTPUT or hasattr(OutputFiles.close, "armed"):
         return
-    original = OutputFile.close
+    original = OutputFiles.close
 
-    def wrapped(file: OutputFile) -> Any:
-        written = original(file)
-        if written is not None:
+    def wrapped(files: OutputFiles) -> Any:
+        written = original(files)
+        if written:
             strike_once(fault, struck)
         return written
 
     wrapped.armed = True  # type: ignore[attr-defined]
-    OutputFile.close = wrapped  # type: ignore[method-assign]
+    OutputFiles.close = wrapped  # type: ignore[method-assign]
 
 
 def _strike_in_time(fault: Fault, struck: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.faults import IN_HANDLER, IN_OUTPUT, PAUSE, Fault
+from tests.chaos.faults import IN_HANDLER, IN_OUTPUT, PAUSE, PUT, Fault
 from tests.chaos.script import mixed
 from tests.chaos.world import ChaosRun, Engine
 
@@ -27,6 +27,7 @@ PAUSES = [
     Fault(IN_HANDLER, PAUSE),
     Fault("after the output is journaled", PAUSE),
     Fault(IN_OUTPUT, PAUSE),
+    Fault(PUT, PAUSE),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.chaos.faults import IN_HANDLER, JVM, SESSION, Fault
+from tests.chaos.faults import IN_HANDLER, JVM, PUT, SESSION, Fault
 from tests.chaos.kafka import KafkaProducer
 from tests.chaos.scenarios import SCENARIOS
 from tests.chaos.script import mixed
@@ -48,6 +48,12 @@ def test_a_kill_on_the_embedded_log(world: ChaosRun) -> None:
 def test_kills_on_the_embedded_log(world: ChaosRun) -> None:
     world.produce(mixed(30))
     survive(world, *KILLS)
+
+
+@pytest.mark.long
+def test_a_kill_of_a_driver_that_puts_files(world: ChaosRun) -> None:
+    world.produce(mixed(20))
+    survive(world, Fault(PUT), Fault(PUT, JVM))
 
 
 @pytest.mark.long

@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from share_spark import EmbeddedTopicLog, read_state
+from share_spark.delta.location import Location
 from share_spark.topics.topic_producer import Message
 from tests.chaos.faults import Fault
 from tests.chaos.job import GROUP, Order
 from tests.chaos.judgement import Calls, Evidence, Offset, faults_in
+from tests.chaos.script import OUTPUT
 from tests.chaos.sessions import living, send_to_session
 
 if TYPE_CHECKING:
@@ -152,6 +154,7 @@ class ChaosRun:
         directory.mkdir(parents=True, exist_ok=True)
         world = cls(spark, directory, producer, **more)
         producer.create(world.topic, world.partitions)
+        Location.parse(str(directory / "out")).create(spark, OUTPUT, partitioned_by=["part"])
         try:
             yield world
         finally:

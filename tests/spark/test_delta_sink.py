@@ -3,6 +3,8 @@ zombie one that goes on after another sink's claim."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -14,9 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.sql.functions import lit
 from pyspark.sql.types import StructType
 
+from share_spark.delivery import frame_files
 from share_spark.delta.commit_files import CommitFiles
+from share_spark.delta.data_file import DataFile
+from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
 from share_spark.model.errors import ConfigError, FencedError, OutputLostError, OutputUnknownError, SinkError
 from share_spark.model.ids import NO_STAMP, BatchStamp
@@ -29,16 +35,23 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(params=[pytest.param("Spark", marks=pytest.mark.long), "files"])
-def place(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> SinkPlace:
-    """Rows by Spark's writer, or in files that workers have written. Spark's is slow: most of its tests are left to
-    `make test-all`."""
-    schema = SCHEMA if request.param == "Spark" else PLAIN
+def place(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> SinkPlace:
+    """Rows by Spark's writer, in files that workers have written, or in files that the driver puts, into a partitioned
+    table. Spark's is slow: most of its tests are left to `make test-all`."""
     table = Location(path=str(tmp_path / "sink"))
-    return SinkPlace(spark=spark, state=tmp_path / "state", table=table, schema=schema)
+    if request.param == "driver":
+        monkeypatch.setattr(DirectAppends, "place_for_workers", None)
+        table.create(spark, "id bigint, what string", partitioned_by=["what"])
+    schema = SCHEMA if request.param == "Spark" else PLAIN
+    in_files = request.param == "files"
+    return SinkPlace(spark=spark, state=tmp_path / "state", table=table, schema=schema, in_files=in_files)
 
 
 only_by_spark = pytest.mark.parametrize("place", ["Spark"], indirect=True)
-both_ways = pytest.mark.parametrize("place", ["Spark", "files"], indirect=True)
+only_by_driver = pytest.mark.parametrize("place", ["driver"], indirect=True)
+each_way = pytest.mark.parametrize("place", ["Spark", "files", "driver"], indirect=True)
 
 
 def test_a_first_claim_returns_nothing_and_rows_are_written(place: SinkPlace) -> None:
@@ -61,7 +74,7 @@ def test_a_delivery_without_rows_leaves_no_trace(place: SinkPlace) -> None:
     assert place.journal() == [(1, -1)]
 
 
-@both_ways
+@each_way
 def test_what_was_written_but_not_absorbed_comes_back_until_it_is(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
     sink.commit(BatchStamp(epoch, 7), place.rows(1), b"acks\n\x00of 7")
@@ -91,7 +104,7 @@ def test_only_the_last_delivery_can_be_unabsorbed(place: SinkPlace) -> None:
     assert place.journal() == [(1, 1), (2, -1)]
 
 
-@both_ways
+@each_way
 def test_a_zombie_is_fenced_and_writes_nothing(place: SinkPlace) -> None:
     zombie, old, _ = place.claimed()
     zombie.commit(BatchStamp(old, 0), place.rows(1), b"")
@@ -286,7 +299,7 @@ def test_a_table_that_is_gone(place: SinkPlace, tmp_path: Path) -> None:
         sink.commit(BatchStamp(epoch, 0), rows, b"")
 
 
-@only_by_spark
+@pytest.mark.parametrize("place", ["Spark", "driver"], indirect=True)
 def test_rows_that_were_lost_are_no_fault_of_the_sink(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
     lost = place.rows(1).selectExpr("id", "string(raise_error('OutputLostError: gone')) what")
@@ -296,7 +309,7 @@ def test_rows_that_were_lost_are_no_fault_of_the_sink(place: SinkPlace) -> None:
     assert place.written() == [2]
 
 
-@both_ways
+@each_way
 def test_an_append_that_happened_though_it_raised_is_believed(place: SinkPlace) -> None:
     sink, epoch, _ = place.claimed()
     with answers_are_lost(sink):
@@ -348,6 +361,60 @@ class RaisesAfter(Location):
     def append(self, frame: DataFrame, options: Mapping[str, str] | None = None) -> None:
         super().append(frame, options)
         raise Py4JError("connection reset")
+
+
+# --------------------------------------------------------------------------------- files that the driver puts
+
+
+def engines(place: SinkPlace) -> list[str]:
+    """Who has made the commits with rows."""
+    lines = [json.loads(line) for version in place.versions() for line in place.commit_lines(version)]
+    return [line["commitInfo"]["engineInfo"] for line in lines if "commitInfo" in line]
+
+
+@only_by_driver
+def test_rows_that_are_too_many_for_the_driver_are_appended_by_spark(
+    place: SinkPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zombie, old, _ = place.claimed()
+    sink, epoch, _ = place.claimed()
+    sink.commit(BatchStamp(epoch, 0), place.rows(1), b"")
+    monkeypatch.setattr(frame_files, "MOST_BYTES", 1)
+    sink.commit(BatchStamp(epoch, 1), place.rows(2), b"")
+    with pytest.raises(FencedError):
+        zombie.commit(BatchStamp(old, 0), place.rows(99), b"")
+    monkeypatch.undo()
+    sink.commit(BatchStamp(epoch, 2), place.rows(3), b"")
+    assert place.written() == [1, 2, 3]
+    assert [name.startswith("Apache-Spark") for name in engines(place)[-3:]] == [False, True, False]
+
+
+@only_by_driver
+@pytest.mark.parametrize("nth", [1, 2])
+def test_files_that_were_put_and_never_named_are_no_rows(
+    place: SinkPlace, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    """The process ends after it has put the ``nth`` of two files, before the commit."""
+    zombie, old, _ = place.claimed()
+    put, done = DirectAppends.put, itertools.count(1)
+
+    def ends(appends: DirectAppends, file: DataFile, content: bytes) -> None:
+        put(appends, file, content)
+        if next(done) == nth:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DirectAppends, "put", ends)
+        with pytest.raises(KeyboardInterrupt):
+            zombie.commit(BatchStamp(old, 0), place.rows(1).unionAll(place.rows(2).withColumn("what", lit("b"))), b"")
+    assert place.written() == []
+    successor, epoch, left = place.claimed()
+    assert left is None
+    successor.commit(BatchStamp(epoch, 0), place.rows(1), b"")
+    with pytest.raises(FencedError):
+        zombie.commit(BatchStamp(old, 1), place.rows(99), b"")
+    assert place.written() == [1]
+    assert len(list(place.log().parent.rglob("*.parquet"))) > 1, "VACUUM removes them"
 
 
 # ----------------------------------------------------------------------------------------------- the table

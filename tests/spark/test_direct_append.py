@@ -247,7 +247,7 @@ from share_spark.spark.public_files import LocalFiles
 
 directory = sys.argv[1]
 log = TableLog.open(CommitFiles(LocalFiles(), directory))
-appends = DirectAppends(directory=directory, log=log, columns=log.metadata["schemaString"])
+appends = DirectAppends(directory=directory, log=log)
 for number in range(100_000):
     file = appends.write(pa.table({"n": pa.array([number], pa.int64())}), {"t": sys.argv[2]})
     appends.commit([file], meanwhile=lambda _: None)

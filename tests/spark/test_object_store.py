@@ -59,6 +59,7 @@ class BucketPlace:
         self.spark, self.root, self.sent = spark, root, 0
         self.log = EmbeddedTopicLog(spark, f"{root}/topics")
         self.log.create_topic("orders", PARTITIONS)
+        Location.parse(f"{root}/bills").create(spark, OUTPUT, partitioned_by=["attempt"])
         self.progress: list[MicroBatchProgress] = []
 
     def put(self, count: int) -> None:
@@ -99,6 +100,11 @@ class BucketPlace:
         assert self.dead() == [number for number in range(self.sent) if number % 10 == 3]
         assert self.held() == 0
 
+    def sink_engines(self) -> set[str]:
+        """Who has appended rows to the sink."""
+        entries = Location.parse(f"{self.root}/bills").delta_table(self.spark).history()
+        return {row.engineInfo for row in entries.where("operation = 'WRITE'").collect()}
+
     def small_file(self, name: str) -> SmallFile:
         return SmallFile.of(self.spark, f"{self.root}/small/{name}")
 
@@ -128,6 +134,7 @@ def test_a_run_with_releases_and_rejects(place: BucketPlace) -> None:
     place.put(300)
     place.work_off()
     place.assert_all_is_done_once()
+    assert place.sink_engines() == {"share_spark"}, "the driver has put the files"
     timings = {step: round(seconds, 2) for step, seconds in place.progress[-1].steps.items()}
     print(f"\n{len(place.progress)} micro-batches on s3a; the last one: {timings}")
 

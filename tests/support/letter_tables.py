@@ -87,7 +87,7 @@ def make_letters(place: Path, *files: Sequence[dict[str, Any]], properties: dict
 def add_letters(place: Path, *files: Sequence[dict[str, Any]]) -> None:
     """As an engine appends them: without the columns that repair letters."""
     log = TableLog.open(CommitFiles(LocalFiles(), str(place)))
-    appends = DirectAppends(directory=str(place), log=log, columns=log.metadata["schemaString"])
+    appends = DirectAppends(directory=str(place), log=log)
     for rows in files:
         assert WRITTEN.names == WRITTEN_NAMES
         appends.commit([appends.write(pa.Table.from_pylist(list(rows), schema=WRITTEN), {})])

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructField, StructType
 
-from share_spark.delivery.output_file import written_files
+from share_spark.delivery.frame_files import written_files
+from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.journal import Journal
 from share_spark.delta.location import Location
+from share_spark.delta.table_layout import FilePlace
+from share_spark.delta.table_log import TableLog
 from share_spark.model.ids import BatchStamp
 from share_spark.output.sink import DeltaSink
 from share_spark.output.sink_journal import SinkWriter
@@ -36,8 +39,8 @@ PLAIN = StructType([StructField(column.name, column.dataType) for column in SCHE
 
 @dataclass(kw_only=True)
 class SinkPlace:
-    """A sink table and the state of a group beside it; ``engine`` is a new run of the group. ``schema``: of the output;
-    PLAIN makes a table whose rows come in files that workers have written."""
+    """A sink table and the state of a group beside it; ``engine`` is a new run of the group. ``schema``: of the output.
+    ``in_files``: rows come in files that workers have written, for which the schema has to be PLAIN."""
 
     spark: SparkSession
     state: Path
@@ -45,6 +48,7 @@ class SinkPlace:
     group_id: str = "billing/eu"
     epochs: int = 0
     schema: StructType = SCHEMA
+    in_files: bool = False
 
     def engine(self, table: Location | None = None) -> DeltaSink:
         return DeltaSink(spark=self.spark, table=table or self.table)
@@ -81,7 +85,11 @@ class SinkPlace:
     def rows(self, *ids: int) -> DataFrame | Sequence[DataFile]:
         """As a delivery gives them."""
         frame = self.frame(*ids)
-        return frame if self.schema is SCHEMA else written_files(frame, self.table.directory(self.spark))
+        if not self.in_files:
+            return frame
+        directory = self.table.directory(self.spark)
+        layout = TableLog.open(CommitFiles.at(self.spark, directory)).layout
+        return written_files(frame, FilePlace(directory, layout))
 
     def frame(self, *ids: int) -> DataFrame:
         """Every column may be null."""
@@ -92,6 +100,9 @@ class SinkPlace:
 
     def journal(self) -> list[tuple[int, int]]:
         return [tuple(stamp) for stamp in self.writer(0).journal.stamps()]
+
+    def commit_lines(self, version: int) -> list[str]:
+        return (self.log() / f"{version:020d}.json").read_text().splitlines()
 
     def versions(self) -> list[int]:
         return sorted(int(path.stem) for path in self.log().glob("*.json"))

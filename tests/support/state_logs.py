@@ -83,7 +83,7 @@ class StateLog:
 
     def _append(self, rows: pa.Table, note: CommitNote) -> int:
         log = TableLog.open(CommitFiles(LocalFiles(), self.directory))
-        appends = DirectAppends(directory=self.directory, log=log, columns=log.metadata["schemaString"])
+        appends = DirectAppends(directory=self.directory, log=log)
         written_at = datetime.fromtimestamp(self._written_at_s, UTC)
         times = pa.array([written_at] * rows.num_rows, pa.timestamp("us", "UTC"))
         rows = rows.set_column(rows.schema.get_field_index("written_at"), "written_at", times)

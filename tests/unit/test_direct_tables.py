@@ -15,10 +15,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from share_spark.delivery.output_file import OutputFile
+from share_spark.delivery.output_files import OutputFiles
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.direct_create import create_table
+from share_spark.delta.table_layout import FilePlace, TableLayout
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.delta.table_rows import Change, OvertakenError, TableRows
 from share_spark.model.errors import SinkError
@@ -35,7 +36,7 @@ def made(place: Path) -> CommitFiles:
 
 def commits(files: CommitFiles, place: Path) -> DirectAppends:
     log = TableLog.open(files, keeps_files=True)
-    return DirectAppends(directory=str(place), log=log, columns=log.metadata["schemaString"])
+    return DirectAppends(directory=str(place), log=log)
 
 
 def rows(place: Path) -> list[tuple[int, str]]:
@@ -81,8 +82,12 @@ def test_partitions_are_replaced(tmp_path: Path) -> None:
     assert TableLog.open(table.log.files, keeps_files=True).active == table.log.active
 
 
+def files_in(place: Path, *partitioned_by: str) -> OutputFiles:
+    return OutputFiles(FilePlace(str(place), TableLayout(columns=("n", "t"), partitioned_by=partitioned_by)))
+
+
 def test_statistics_bound_what_is_in_the_file(tmp_path: Path) -> None:
-    file = OutputFile(str(tmp_path))
+    files = files_in(tmp_path)
     moment = datetime(2026, 1, 1, 12, 0, 0, 1_500, UTC)
     columns: dict[str, Any] = {
         "n": pa.array([3, None, 1], pa.int64()),
@@ -94,10 +99,9 @@ def test_statistics_bound_what_is_in_the_file(tmp_path: Path) -> None:
         "ok": [True, False, None],
         "empty": pa.array([None, None, None], pa.int64()),
     }
-    file.write(pa.table(columns))
-    file.write(pa.table(columns | {"n": pa.array([7, None, 2], pa.int64())}))
-    written = file.close()
-    assert written is not None
+    files.write(pa.table(columns))
+    files.write(pa.table(columns | {"n": pa.array([7, None, 2], pa.int64())}))
+    (written,) = files.close()
     stats = written.stats
     assert stats["numRecords"] == 6
     assert stats["minValues"] == {"n": 1, "t": "a", "day": "2026-01-01", "at": "2026-01-01T12:00:00.001Z"}
@@ -107,23 +111,24 @@ def test_statistics_bound_what_is_in_the_file(tmp_path: Path) -> None:
 
 
 def test_a_task_without_rows_leaves_no_file(tmp_path: Path) -> None:
-    file = OutputFile(str(tmp_path))
-    file.write(some())
-    assert file.close() is None
+    files = files_in(tmp_path)
+    files.write(some())
+    assert files.close() == []
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
-    file = OutputFile(str(tmp_path))
-    file.write(some(1))
-    file.discard()
+    files = files_in(tmp_path)
+    files.write(some(1))
+    files.discard()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_rows_that_cannot_be_written_are_a_fault_of_the_sink(tmp_path: Path) -> None:
-
+    files = files_in(tmp_path / "missing")
+    files.write(some(1))
     with pytest.raises(SinkError, match="output rows cannot be written to"):
-        OutputFile(str(tmp_path / "missing")).write(some(1))
+        files.close()
 
 
 def plain(place: Path) -> TableRows:

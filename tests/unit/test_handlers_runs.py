@@ -7,6 +7,7 @@ import sys
 import threading
 import uuid
 import zipimport
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from share_spark.delivery.runs import (
     special_row,
 )
 from share_spark.delivery.worker import HandlerTask, is_first_attempt, packed
+from share_spark.delta.table_layout import FilePlace, TableLayout
 from share_spark.handlers.acknowledgement import Ack, Answers
 from share_spark.handlers.handler import Handler, arrow_handler, as_handler
 from share_spark.model.errors import HandlerError, ShareError
@@ -313,6 +315,30 @@ def test_output_rows_of_accepted_records_leave_batch_by_batch_in_one_schema() ->
     assert rows[:3] == [(OUTPUT, {"id": 0}), (OUTPUT, {"id": 2}), (OUTPUT, {"id": 0})]
     assert [output for _, output in rows[3:]] == [None] * len(rows[3:])
     assert batches[-1].select(["ack", "last_offset"]).to_pylist() == [{"ack": PRODUCED, "last_offset": 3}]
+
+
+def in_files(directory: Path, function: Any) -> DeliveryResult:
+    """What a task says whose output rows go to files of a table that is partitioned by ``id``."""
+    handler = as_handler(arrow_handler(function), output=pa.schema([("id", pa.int64())]))
+    layout = TableLayout(columns=("id", "more"), partitioned_by=("id",))
+    task = made(handler, output_place=FilePlace(str(directory), layout))
+    batch = batch_of(4).append_column("__task", pa.nulls(4, pa.string()))
+    return decoded(pa.Table.from_batches(task(iter([batch]))), read_once)
+
+
+def test_output_rows_in_files_of_their_partitions(tmp_path: Path) -> None:
+    result = in_files(tmp_path, price)
+    assert [(file.values, file.rows) for file in result.files] == [({"id": "0"}, 1), ({"id": "2"}, 1)]
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.parquet")} == {
+        file.path for file in result.files
+    }
+
+
+def test_output_rows_that_cannot_be_written_are_one_line_and_no_file(tmp_path: Path) -> None:
+    (tmp_path / "id=2").touch()  # not a directory: the file of id=0 is begun by then
+    result = in_files(tmp_path, price)
+    assert str(result.fault).startswith(f"output rows cannot be written to {tmp_path}: ")
+    assert (result.files, list(tmp_path.rglob("*.parquet"))) == ([], [])
 
 
 def test_a_lost_attempt_has_no_output() -> None:

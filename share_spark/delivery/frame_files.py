@@ -1,0 +1,121 @@
+"""Rows of a Spark frame as files of a Delta table that are in no commit yet, without Spark's writer.
+
+Where the workers reach the table's directory they write the files. Where they do not, as on an object store, a worker
+makes the files in its memory, and the driver puts them by the same file system by which it commits (``StorageFiles``):
+the credentials and settings of that are Hadoop's, in the JVMs. Python workers have none of them. To hand them over they
+would have to travel with each task, expire there, and be translated for a second client; and what the driver reaches
+says nothing of what another machine does, so that a task would find out in the middle of a run.
+
+So these rows pass through the driver (25 MB/s of files, measured), if they are few. If they are many, or of many
+partitions, each of which is a request to the store, Spark's writer takes the same rows: it has as many connections as
+there are cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from share_spark.delivery.output_files import OutputFiles
+from share_spark.delta.data_file import DataFile, new_path, parquet_of, statistics_of
+from share_spark.delta.direct_append import DirectAppends
+from share_spark.delta.table_layout import FilePlace, Part, TableLayout
+from share_spark.spark.python_worker import drop_zip_importers
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+MOST_BYTES = 32 << 20
+"""Of rows that pass through the driver, in Arrow's form; as files they are a third of that, or less."""
+
+MOST_FILES = 50
+"""Each is a request to the store, so many are some tenths of a second; Spark's writer takes several times as long."""
+
+_PUT_AT_ONCE = 8
+
+
+def files_of(rows: DataFrame, appends: DirectAppends) -> list[DataFile] | None:
+    """``rows`` as files in the table's directory; None if they are too many to be written this way. Raises what Spark
+    and the storage raise."""
+    place = appends.place_for_workers
+    return written_files(rows, place) if place is not None else _put_files(rows, appends)
+
+
+def written_files(rows: DataFrame, place: FilePlace) -> list[DataFile]:
+    """``rows`` as files in ``place``, which all workers can reach."""
+    found = rows.mapInArrow(WriteFiles(place), "file string").toArrow().column(0).to_pylist()
+    return [DataFile.from_json(str(text)) for text in found]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteFiles:
+    """For ``mapInArrow``: the rows of a task to files; for each a row with ``DataFile.to_json`` comes back."""
+
+    place: FilePlace
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        drop_zip_importers()
+        files = OutputFiles(self.place)
+        try:
+            for batch in batches:
+                files.write(pa.Table.from_batches([batch]))
+            written = [file.to_json() for file in files.close()]
+        finally:
+            files.discard()
+        yield pa.RecordBatch.from_pydict({"file": pa.array(written, pa.string())})
+
+
+def _put_files(rows: DataFrame, appends: DirectAppends) -> list[DataFile] | None:
+    """In one task, as it makes one file of each partition."""
+    made = MakeFiles(appends.layout, MOST_BYTES, MOST_FILES)
+    found = rows.coalesce(1).mapInArrow(made, "file string, content binary").toArrow().to_pylist()
+    if any(row["file"] is None for row in found):
+        return None
+    files = [(DataFile.from_json(row["file"]), row["content"]) for row in found]
+    if len(files) == 1:
+        appends.put(*files[0])
+    else:
+        with ThreadPoolExecutor(_PUT_AT_ONCE, "share-spark-put") as pool:
+            list(pool.map(lambda one: appends.put(*one), files))
+    return [file for file, _ in files]
+
+
+@dataclass(frozen=True, slots=True)
+class MakeFiles:
+    """For ``mapInArrow``: for each file of the rows a row with ``DataFile.to_json`` and its content comes back; if the
+    rows are more than ``most_bytes``, or of more than ``most_files``, one row of nulls."""
+
+    layout: TableLayout
+    most_bytes: int
+    most_files: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        drop_zip_importers()
+        parts = self._parts(batches)
+        made = [_made(part) for part in parts] if parts is not None else [(None, None)]
+        columns: dict[str, Any] = {
+            "file": pa.array([file for file, _ in made], pa.string()),
+            "content": pa.array([content for _, content in made], pa.binary()),
+        }
+        yield pa.RecordBatch.from_pydict(columns)
+
+    def _parts(self, batches: Iterable[pa.RecordBatch]) -> list[Part] | None:
+        read, size = [], 0
+        for batch in batches:
+            read.append(batch)
+            size += batch.nbytes
+            if size > self.most_bytes:
+                return None
+        parts = list(self.layout.parts(pa.Table.from_batches(read))) if size else []
+        return parts if len(parts) <= self.most_files else None
+
+
+def _made(part: Part) -> tuple[str, bytes]:
+    content = parquet_of(part.rows)
+    stats = statistics_of(content, part.rows.column_names)
+    file = DataFile(path=new_path(part.directory), size=len(content), stats=stats, values=part.values)
+    return file.to_json(), content
