@@ -225,6 +225,25 @@ def test_stop_leaves_nothing_acquired(place: GroupPlace) -> None:
     assert sum(available for _, _, available, _ in place.ends()) == 8
 
 
+@pytest.mark.parametrize("interval", [None, "0 seconds"])
+def test_a_tick_of_sparks_has_many_micro_batches_unless_an_interval_is_asked_for(
+    place: GroupPlace, interval: str | None, tmp_path: Path
+) -> None:
+    """Each tick leaves a file among the commits of Spark's checkpoint."""
+    place.put(range(400, 420))
+    seen: list[MicroBatchProgress] = []
+    options = {"max.records.per.trigger": 2, "checkpointLocation": str(tmp_path)}
+    query = place.group(lambda _: None, "ticks", **options).listen(seen.append)
+    running = query.trigger(processingTime=interval) if interval else query.trigger()
+    started = running.start()
+    started.processAllAvailable()
+    started.stop()
+    ticks = [file for file in (tmp_path / "commits").iterdir() if file.name.isdecimal()]
+    numbers = [one.batch_id for one in seen]
+    assert numbers == sorted(set(numbers))
+    assert (len(ticks) >= len(seen) - 1) == (interval is not None), f"{len(ticks)} ticks, {len(seen)} micro-batches"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("stopped", [True, False])
 def test_a_fault_of_sparks_own_query_is_named_and_harmless_once_the_work_is_to_end(
