@@ -60,6 +60,8 @@ def _small(directory: Path) -> dict[str, str]:
         # What is started as a process of its own, like a user's job, compiles its plans.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        # Spark's default is 10,000 tasks for a listing: the VACUUM of a test took a minute.
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     }
 
 

@@ -182,6 +182,13 @@ class TableLog:
         """The table's."""
         return dict(self.metadata.get("configuration") or {})
 
+    @property
+    def rows(self) -> int | None:
+        """Of the files that it keeps, by their statistics; None if these do not say it."""
+        found = [json.loads(file.stats or "{}").get("numRecords") for file in self.active.values() if file.is_whole]
+        is_known = self.keeps_files and len(found) == len(self.active) and None not in found
+        return sum(found) if is_known else None
+
     def check_can_append(self) -> None:
         """Raises UnknownTableError, with what it is that only Spark's writer respects."""
         for feature in sorted(_writer_features(self.protocol) - _HARMLESS):
