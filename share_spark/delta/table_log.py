@@ -281,7 +281,10 @@ def _checkpoint_actions(
 def _with_maps(action: Mapping[str, Any]) -> Mapping[str, Any]:
     """Arrow gives a map as pairs."""
     if metadata := action.get("metaData"):
-        return {**action, "metaData": {**metadata, "configuration": dict(metadata.get("configuration") or ())}}
+        kind = metadata.get("format") or {"provider": "parquet"}
+        maps = {"format": {**kind, "options": dict(kind.get("options") or ())}}
+        maps["configuration"] = dict(metadata.get("configuration") or ())
+        return {**action, "metaData": {**metadata, **maps}}
     if added := action.get("add"):
         return {**action, "add": {**added, "partitionValues": dict(added["partitionValues"] or ())}}
     return action
