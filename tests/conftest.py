@@ -33,7 +33,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from share_spark.spark.session import build_session
 
     with pytest.MonkeyPatch.context() as patched:  # this one lives long enough for the second compiler
-        patched.setenv(JAVA_OPTIONS, "")
+        patched.setenv(JAVA_OPTIONS, "-XX:+UseSerialGC")
         session = build_session("share_spark tests", extra_conf=_small(tmp_path_factory.mktemp("spark")))
     yield session
     session.stop()
