@@ -33,7 +33,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from share_spark.spark.session import build_session
 
     with pytest.MonkeyPatch.context() as patched:  # this one lives long enough for the second compiler
-        patched.setenv(JAVA_OPTIONS, "")
+        patched.setenv(JAVA_OPTIONS, "-XX:+UseSerialGC")
         session = build_session("share_spark tests", extra_conf=_small(tmp_path_factory.mktemp("spark")))
     yield session
     session.stop()
@@ -60,6 +60,8 @@ def _small(directory: Path) -> dict[str, str]:
         # What is started as a process of its own, like a user's job, compiles its plans.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        # Spark's default is 10,000 tasks for a listing: the VACUUM of a test took a minute.
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     }
 
 

@@ -12,7 +12,7 @@ from share_spark.cli.live_progress import EVERY_S, LiveProgress
 from share_spark.cli.run_report import RunTotals, histogram_lines, summary_lines
 from share_spark.cli.signals import StopSignals
 from share_spark.delta.location import Location
-from share_spark.model.errors import ConfigError
+from share_spark.model.errors import ConfigError, ShareError
 from share_spark.spark.jvm_log import mute_query_faults
 from share_spark.state.tables import log_table, state_table
 
@@ -64,11 +64,17 @@ def require_start(job: Job, spark: SparkSession) -> None:
 
 
 def _has_state(spark: SparkSession, job: Job) -> bool:
+    from share_spark.admin.state_reader import StateReader
     from share_spark.state.state_view import read_state
 
     location = Location.parse(job.state)
     if log_table(location).is_free(spark):
         return False
+    try:
+        reader = StateReader.open(job.state)
+        return job.group in reader.groups() and bool(reader.group(job.group).partitions)
+    except ShareError as reason:
+        _log.debug("the state of group %s is read by Spark: %s", job.group, reason)
     return not read_state(spark, location, job.group).isEmpty()
 
 

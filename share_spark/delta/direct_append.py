@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from share_spark.delta.commit_files import CommitFile, CommitFiles, commit_text
 from share_spark.delta.data_file import DataFile, new_path, parquet_of, statistics_of
+from share_spark.delta.native_checkpoint import write_natively
 from share_spark.delta.table_layout import FilePlace, TableColumns, TableLayout
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import StateError
@@ -76,7 +77,7 @@ class DirectAppends:
         return cls(
             directory=directory.rstrip("/"),
             log=log,
-            checkpoint=lambda: _write_checkpoint(spark, directory, log.files),
+            checkpoint=lambda: _write_checkpoint(spark, directory, log),
         )
 
     @classmethod
@@ -221,25 +222,9 @@ class DirectAppends:
         )
 
 
-def _write_checkpoint(spark: SparkSession, directory: str, files: CommitFiles) -> None:
+def _write_checkpoint(spark: SparkSession, directory: str, log: TableLog) -> None:
     try:
-        if not isinstance(files.storage, LocalFiles) or not _checkpointed_natively(directory):
+        if not write_natively(log, cleans=True):
             write_checkpoint(spark, directory)
     except Exception:  # noqa: BLE001 - late is allowed, stopping the engine is not
         _log.info("no checkpoint of %s was written; it will be tried again", directory, exc_info=True)
-
-
-def _checkpointed_natively(directory: str) -> bool:
-    """By delta-rs, which takes some hundredths of a second where Spark takes seconds of both cores; and old commits are
-    removed. False where it does not know the table's features."""
-    from deltalake import DeltaTable  # loaded where it is needed first, in the checkpoint's thread
-    from deltalake.exceptions import DeltaError
-
-    try:
-        table = DeltaTable(str(local_path(directory)))
-        table.create_checkpoint()
-        table.cleanup_metadata()
-    except DeltaError as reason:
-        _log.debug("a checkpoint of %s is left to Spark: %s", directory, reason)
-        return False
-    return True

@@ -193,6 +193,13 @@ class TableLog:
         """The table's."""
         return dict(self.metadata.get("configuration") or {})
 
+    @property
+    def rows(self) -> int | None:
+        """Of the files that it keeps, by their statistics; None if these do not say it."""
+        found = [json.loads(file.stats or "{}").get("numRecords") for file in self.active.values() if file.is_whole]
+        is_known = self.keeps_files and len(found) == len(self.active) and None not in found
+        return sum(found) if is_known else None
+
     def check_can_append(self) -> None:
         """Raises UnknownTableError, with what it is that only Spark's writer respects."""
         for feature in sorted(_writer_features(self.protocol) - _HARMLESS):
@@ -286,7 +293,10 @@ def _checkpoint_actions(
 def _with_maps(action: Mapping[str, Any]) -> Mapping[str, Any]:
     """Arrow gives a map as pairs."""
     if metadata := action.get("metaData"):
-        return {**action, "metaData": {**metadata, "configuration": dict(metadata.get("configuration") or ())}}
+        kind = metadata.get("format") or {"provider": "parquet"}
+        maps = {"format": {**kind, "options": dict(kind.get("options") or ())}}
+        maps["configuration"] = dict(metadata.get("configuration") or ())
+        return {**action, "metaData": {**metadata, **maps}}
     if added := action.get("add"):
         return {**action, "add": {**added, "partitionValues": dict(added["partitionValues"] or ())}}
     return action

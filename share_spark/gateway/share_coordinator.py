@@ -18,32 +18,36 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from share_spark import coordinator
 from share_spark.coordinator import STATE_PARTITIONS, CoordinatorShard, state_partition_of
 from share_spark.coordinator.messages import InitializeState, ShareGroupStateRequest, ShareState, StateResult
 from share_spark.delta.location import Location
+from share_spark.delta.table_log import TableLog, UnknownTableError
+from share_spark.delta.table_maintenance import KeptTable
 from share_spark.engine.idle_group import claim_idle_sinks
 from share_spark.gateway.kip_takeover import after_write, durable_state, new_live_form
 from share_spark.maintenance.heartbeat import ALIVE_MS, Beat, age_ms, has_journals, heartbeat_file
 from share_spark.maintenance.idle_groups import LeftInJournals
-from share_spark.maintenance.retention import segments_below
+from share_spark.maintenance.retention import drop_segments
 from share_spark.model.errors import ConfigError, ErrorCode, FencedError, StateError
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import UNINITIALIZED_START_OFFSET
 from share_spark.partition import SharePartition, take_snapshot
-from share_spark.state.buckets import RECORD
 from share_spark.state.commits import CommitListing, CommitNote, CommitsAsOf
+from share_spark.state.direct_rows import rows_that_count
 from share_spark.state.fold import fold_rows
 from share_spark.state.group_log import GroupLog
-from share_spark.state.log_rows import claim_table, record_rows
+from share_spark.state.log_rows import claim_table, record_table
 from share_spark.state.record_rows import CLAIM, RECORD_TYPE, record_array
+from share_spark.state.segments import LogTail
 from share_spark.state.state_view import state_bucket
 from share_spark.state.tables import ensure_tables, log_table, state_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 GroupStates = dict[SharePartitionKey, tuple[str, SharePartition]]
 """(topic name, live state) by key."""
@@ -183,15 +187,32 @@ class _GroupLog(GroupLog):
         if tail.empty:
             return {}
         with self.as_state_error():
-            rows = tail.rows(self.spark).where(F.col("kind") != CLAIM)
-            (last,) = rows.agg(F.max("batch_id").alias("seen")).collect()
-            if (-1 if last.seen is None else last.seen) != tail.last.batch_id:
-                raise StateError(f"{self.table} is damaged: rows of group {self.group_id!r} are gone")
-            if keys is not None:
-                rows = rows.where(F.col("topic_id").isin(list({key.topic_id for key in keys})))
-                rows = rows.where(F.col("partition").isin(list({key.partition for key in keys})))
-            found = fold_rows(rows.select("batch_id", *RECORD_TYPE.names).toArrow(), self.group_id)
+            rows = self._rows_in_files(tail)
+            found = fold_rows(self._rows_by_spark(tail, keys) if rows is None else rows, self.group_id)
         return found if keys is None else {key: found[key] for key in keys if key in found}
+
+    def _rows_in_files(self, tail: LogTail) -> pa.Table | None:
+        """Of all keys; None where Spark has to read them, and for a segment that is large. Raises StateError."""
+        assert tail.valid is not None
+        try:
+            log = TableLog.open(self.opened().files, keeps_files=True, version=self.version)
+            rows = rows_that_count(log, tail.valid)
+        except UnknownTableError:
+            return None
+        self._refuse_unless_whole(tail, pc.max(rows.column("batch_id")).as_py())
+        return rows
+
+    def _rows_by_spark(self, tail: LogTail, keys: Collection[SharePartitionKey] | None) -> pa.Table:
+        rows = tail.rows(self.spark).where(F.col("kind") != CLAIM)
+        (last,) = rows.agg(F.max("batch_id").alias("seen")).collect()
+        self._refuse_unless_whole(tail, last.seen)
+        if keys is not None:
+            rows = rows.where(F.col("topic_id").isin(list({key.topic_id for key in keys})))
+            rows = rows.where(F.col("partition").isin(list({key.partition for key in keys})))
+        return rows.select("batch_id", *RECORD_TYPE.names).toArrow()
+
+    def _refuse_unless_whole(self, tail: LogTail, last_batch_id: int | None) -> None:
+        self.refuse_damaged(tail, -1 if last_batch_id is None else last_batch_id)
 
     def refuse_unless_idle(self) -> None:
         """Raises FencedError while an engine runs the group, StateError if its last one left work to the next."""
@@ -227,20 +248,18 @@ class _GroupLog(GroupLog):
         """
         note = claim._replace(kind="records", batch_id=0 if states else -1)
         with self.as_state_error():
-            rows = record_rows(self._snapshots(states), note, None) if states else claim_table(note)
-            self.append(rows, note)
-            if not states:
-                self.table.delta_table(self.spark).delete(segments_below(self.group_id, note.segment))
+            self.append(record_table(_snapshots(states), note, None) if states else claim_table(note), note)
+            if not states and not drop_segments(KeptTable(self.spark, self.table), self.group_id, note.segment):
+                raise StateError(f"{self.table}: other writers were always first; ask again")
             for key in forgotten:
                 self._hide(key)
-
-    def _snapshots(self, states: GroupStates) -> DataFrame:
-        records = record_array([(topic, take_snapshot(state)) for topic, state in states.values()])
-        kinds = pa.array([RECORD] * len(records), pa.int8())
-        return self.spark.createDataFrame(pa.table({"row": kinds, "record": records}))
 
     def _hide(self, key: SharePartitionKey) -> None:
         """Delete its row from the status table: an engine rewrites only buckets that have a share-partition."""
         place = (F.col("group_id") == key.group_id) & (F.col("bucket") == state_bucket(key))
         row = (F.col("topic_id") == key.topic_id) & (F.col("partition") == key.partition)
         state_table(self.location).delta_table(self.spark).delete(place & row)
+
+
+def _snapshots(states: GroupStates) -> pa.StructArray:
+    return record_array([(topic, take_snapshot(state)) for topic, state in states.values()])

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 from share_spark.delta.app_transactions import NONE, AppTransactions
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
+from share_spark.delta.table_maintenance import KeptTable
 from share_spark.engine.ports import Claim
 from share_spark.maintenance.compaction import compact
 from share_spark.maintenance.compaction_order import CompactionOrder
 from share_spark.maintenance.heartbeat import Beat, Heartbeat, heartbeat_file, wall_clock_ms
-from share_spark.maintenance.retention import oldest_kept_segment, segments_below
+from share_spark.maintenance.retention import drop_segments, oldest_kept_segment
 from share_spark.model.errors import StateError
 from share_spark.model.ids import BatchStamp, SharePartitionKey
 from share_spark.spark.errors import first_line, is_lost_block
@@ -63,6 +64,7 @@ class BackgroundMaintenance:
     _compact_at_s: float = 0.0
     _transactions: AppTransactions | None = None
     _commits: DirectAppends | None = None
+    _log: KeptTable | None = None
 
     def start(self, claim: Claim) -> None:
         """Begin; the first round rewrites every share-partition of the group."""
@@ -200,14 +202,12 @@ class BackgroundMaintenance:
         current = self._segment
         if current <= self._pruned:
             return
+        log = self._log = self._log or KeptTable(self.spark, log_table(self.location))
         group_id, now_ms = self._claimed.group_id, wall_clock_ms()
-        oldest_kept = oldest_kept_segment(
-            self.spark, self.location, group_id, current, retention_ms=self.retention_ms, now_ms=now_ms
-        )
-        if oldest_kept > 0:
-            log_table(self.location).delta_table(self.spark).delete(segments_below(group_id, oldest_kept))
+        oldest_kept = oldest_kept_segment(log, group_id, current, retention_ms=self.retention_ms, now_ms=now_ms)
+        is_done = oldest_kept <= 0 or drop_segments(log, group_id, oldest_kept)
         # Otherwise some closed segments are still within the retention: they are looked at again in the next round.
-        if oldest_kept == current:
+        if is_done and oldest_kept == current:
             self._pruned = current
 
     def _compact(self) -> None:

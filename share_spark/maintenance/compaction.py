@@ -21,15 +21,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark.sql import functions as F
-
 from share_spark.delta.location import Location, sql_literal
 from share_spark.delta.table_kind import TableKind
 from share_spark.delta.table_maintenance import KeptTable, TableSize, maintenance_session
 from share_spark.maintenance.compaction_order import CompactionOrder
 from share_spark.maintenance.heartbeat import Heartbeat, age_ms, lock_file, wall_clock_ms
 from share_spark.maintenance.idle_groups import GroupEvidence, evidence_of, snapshot_group
-from share_spark.maintenance.retention import letters_before, log_starts_after, oldest_kept_segment, segments_below
+from share_spark.maintenance.retention import (
+    closed_files,
+    drop_segments,
+    letters_before,
+    log_starts_after,
+    oldest_kept_segment,
+)
 from share_spark.model.errors import ConfigError, SinkError, StateError, no_such_group
 from share_spark.output import letter_table
 from share_spark.state.commits import CommitListing
@@ -86,7 +90,7 @@ def compact(spark: SparkSession, order: CompactionOrder) -> CompactionReport:
     compaction at work."""
     session = maintenance_session(spark)
     tables = _tables(session, order)
-    groups = _groups(session, order)
+    groups = _groups(tables["share_state_log"], order)
     run = _Compaction(session, order, groups)
     before = [table.size() for table in tables.values()]
     if order.dry_run:
@@ -119,9 +123,8 @@ def _check_kind(session: SparkSession, place: Location, kind: TableKind) -> None
         raise ConfigError(fault)
 
 
-def _groups(session: SparkSession, order: CompactionOrder) -> list[str]:
-    rows = log_table(order.state).load(session).select("group_id").distinct().collect()
-    groups = sorted(row.group_id for row in rows)
+def _groups(log: KeptTable, order: CompactionOrder) -> list[str]:
+    groups = sorted({found.values["group_id"] for found in log.partitions()})
     if order.group_id is None:
         return groups
     if order.group_id not in groups:
@@ -225,31 +228,23 @@ class _Compaction:
     def _prune(self, log: KeptTable, found: GroupEvidence) -> None:
         if self.order.history_retention_ms is None or found.segment <= 0:
             return
-        retention_ms = self.order.history_retention_ms
-        oldest = oldest_kept_segment(
-            self.session,
-            self.order.state,
-            found.group_id,
-            found.segment,
-            retention_ms=retention_ms,
-            now_ms=wall_clock_ms(),
-        )
-        named = F.col("partitionValues")["group_id"] == found.group_id
-        files = log.files_where(named & (F.col("partitionValues")["segment"].cast("int") < oldest))
-        if not files.files:
+        retention_ms, now_ms = self.order.history_retention_ms, wall_clock_ms()
+        oldest = oldest_kept_segment(log, found.group_id, found.segment, retention_ms=retention_ms, now_ms=now_ms)
+        files = closed_files(log, found.group_id, oldest)
+        if not files:
             return
         self._do(
             f"group {found.group_id}",
-            f"prune {files.files} files of segments below {oldest}",
-            partial(log.delete, segments_below(found.group_id, oldest)),
+            f"prune {files} files of segments below {oldest}",
+            partial(drop_segments, log, found.group_id, oldest),
         )
 
     def _optimize_closed(self, log: KeptTable) -> None:
         closed = {found.group_id: found.segment for found in self._found}
         wanted = [
-            (values["group_id"], int(values["segment"]), files)
-            for values, files in log.crowded().collect()
-            if int(values["segment"]) < closed.get(values["group_id"], -1)
+            (values["group_id"], int(values["segment"]), small)
+            for values, _, small in log.partitions()
+            if small > 1 and int(values["segment"]) < closed.get(values["group_id"], -1)
         ]
         for start in range(0, len(wanted), _PARTITIONS_AT_ONCE):
             chosen = wanted[start : start + _PARTITIONS_AT_ONCE]
@@ -293,7 +288,7 @@ class _Compaction:
             )
 
     def _optimize(self, table: KeptTable) -> None:
-        files = sum(row.files for row in table.crowded().collect())
+        files = sum(found.small for found in table.partitions() if found.small > 1)
         if files:
             self._do(_name(table), f"join {files} files", table.optimize)
 

@@ -10,19 +10,23 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from share_spark.delta.journal import OUTPUT, Journal
 from share_spark.delta.location import Location
+from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.engine.idle_group import snapshot_idle
 from share_spark.maintenance.heartbeat import has_journals, heartbeat_file
 from share_spark.model.errors import FencedError
 from share_spark.output.sink_journal import as_state_error, claim_sinks_before
 from share_spark.spark.frames import unpersist
 from share_spark.state.commits import CommitListing, CommitsAsOf
+from share_spark.state.direct_rows import last_written_in, last_written_ms, rows_that_count
 from share_spark.state.group_log import GroupLog
+from share_spark.state.log_rows import LOG_SCHEMA
 from share_spark.state.record_rows import SNAPSHOT, UPDATE
 from share_spark.state.segments import LogTail, tail_of
 from share_spark.state.state_store import DeltaShareStateStore
@@ -63,20 +67,48 @@ def evidence_of(
 ) -> GroupEvidence:
     """Look at the newest valid segment and at what was claimed after it."""
     tail = tail_of(spark, location, group_id, commits, version)
-    found = _evidence_in(spark, tail, group_id, version)
-    later = log_table(location).load(spark, version)
-    later = later.where((F.col("group_id") == group_id) & (F.col("segment") > found.segment))
-    (row,) = later.agg(F.unix_millis(F.max("written_at")).alias("at")).collect()
+    try:
+        found = _evidence_in_files(tail, group_id, TableLog.open(commits.files, keeps_files=True, version=version))
+    except UnknownTableError:
+        found = _evidence_by_spark(spark, location, tail, group_id, version)
     return replace(
         found,
-        written_at_ms=max(found.written_at_ms, row.at or 0),
         beat_at_ms=heartbeat_file(spark, location, group_id).modified_at_ms(),
         unfinished=has_journals(spark, location, group_id),
     )
 
 
-def _evidence_in(spark: SparkSession, tail: LogTail, group_id: str, version: int) -> GroupEvidence:
+def _evidence_in_files(tail: LogTail, group_id: str, log: TableLog) -> GroupEvidence:
+    """As ``_evidence_by_spark``. Raises UnknownTableError: only Spark can, or should, read them."""
+    rows = LOG_SCHEMA.empty_table() if tail.valid is None else rows_that_count(log, tail.valid)
+    kinds: list[Any] = rows.column("kind").to_pylist()
+    segment = tail.valid.segment if tail.valid is not None and SNAPSHOT in kinds else -1
+    held: Any = pc.list_flatten(rows.column("acquired").combine_chunks())
+    own = [(path, file.values) for path, file in log.active.items() if file.values["group_id"] == group_id]
+    later = last_written_ms(log, [path for path, values in own if int(values["segment"]) > segment])
+    return GroupEvidence(
+        group_id=group_id,
+        version=log.version,
+        segment=segment,
+        batch_id=max(pc.max(rows.column("batch_id")).as_py() or 0, 0),
+        updates=kinds.count(UPDATE),
+        written_at_ms=max(last_written_in(rows) or 0, later or 0),
+        locked_until_ms=pc.max(held.field("lock_deadline_ms")).as_py() or 0,
+    )
+
+
+def _evidence_by_spark(
+    spark: SparkSession, location: Location, tail: LogTail, group_id: str, version: int
+) -> GroupEvidence:
     """Acquisitions that have ended since count as well: one lock later is early enough."""
+    found = _evidence_in(spark, tail, group_id, version)
+    later = log_table(location).load(spark, version)
+    later = later.where((F.col("group_id") == group_id) & (F.col("segment") > found.segment))
+    (row,) = later.agg(F.unix_millis(F.max("written_at")).alias("at")).collect()
+    return replace(found, written_at_ms=max(found.written_at_ms, row.at or 0))
+
+
+def _evidence_in(spark: SparkSession, tail: LogTail, group_id: str, version: int) -> GroupEvidence:
     deadline = F.expr("array_max(transform(acquired, held -> held.lock_deadline_ms))")
     (row,) = (
         tail.rows(spark)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from share_spark.delta.location import Location
-from share_spark.state.tables import log_table
+from share_spark.delta.table_log import TableLog, UnknownTableError
+from share_spark.delta.table_maintenance import KeptTable
+from share_spark.state.direct_rows import last_written_ms
 from share_spark.topics import topic_registry
 from share_spark.topics.topic_table import EmbeddedTopicLog
 
@@ -15,22 +18,50 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
 
-def oldest_kept_segment(
-    spark: SparkSession, location: Location, group_id: str, current: int, *, retention_ms: int, now_ms: int
-) -> int:
-    """Segments below this one are closed and older than the retention. ``current``: a segment that readers may need,
-    and all above it; none of those goes."""
-    if retention_ms == 0:
+def oldest_kept_segment(log: KeptTable, group_id: str, current: int, *, retention_ms: int, now_ms: int) -> int:
+    """Segments below this one are closed and older than the retention. ``log``: the log table. ``current``: a segment
+    that readers may need, and all above it; none of those goes."""
+    if retention_ms == 0 or current <= 0:
         return current
-    rows = log_table(location).load(spark).where((F.col("group_id") == group_id) & (F.col("segment") < current))
+    files, moment_ms = log.log(), now_ms - retention_ms
+    try:
+        if files is not None:
+            return _oldest_kept(files, group_id, current, moment_ms)
+    except UnknownTableError:
+        pass
+    rows = log.place.load(log.session).where((F.col("group_id") == group_id) & (F.col("segment") < current))
     closed_at = rows.groupBy("segment").agg(F.unix_millis(F.max("written_at")).alias("at")).collect()
-    kept: list[int] = [row.segment for row in closed_at if row.at >= now_ms - retention_ms]
+    kept: list[int] = [row.segment for row in closed_at if row.at >= moment_ms]
     return min([*kept, current])
 
 
-def segments_below(group_id: str, segment: int) -> Column:
-    """By partition only: the deletion changes metadata only, and conflicts with no append."""
-    return (F.col("group_id") == group_id) & (F.col("segment") < segment)
+def _oldest_kept(log: TableLog, group_id: str, current: int, moment_ms: int) -> int:
+    """The first segment with a row that was written at ``moment_ms`` or later. Raises UnknownTableError."""
+    segments: dict[int, list[str]] = {}
+    for path, file in log.active.items():
+        # No row is younger than its file.
+        if file.values["group_id"] == group_id and file.written_at_ms >= moment_ms:
+            segments.setdefault(int(file.values["segment"]), []).append(path)
+    for segment in sorted(number for number in segments if number < current):
+        if (last_written_ms(log, segments[segment]) or 0) >= moment_ms:
+            return segment
+    return current
+
+
+def closed_files(log: KeptTable, group_id: str, segment: int) -> int:
+    """How many the group has in segments below this one."""
+    return sum(found.files for found in log.partitions() if _is_below(found.values, group_id, segment))
+
+
+def drop_segments(log: KeptTable, group_id: str, segment: int) -> bool:
+    """Those of the group below this one. By partition only: it changes metadata only, and conflicts with no append.
+    False: gave way to other writers."""
+    where = (F.col("group_id") == group_id) & (F.col("segment") < segment)
+    return log.drop_partitions(lambda values: _is_below(values, group_id, segment), where)
+
+
+def _is_below(values: Mapping[str, str], group_id: str, segment: int) -> bool:
+    return values["group_id"] == group_id and int(values["segment"]) < segment
 
 
 def letters_before(moment_ms: int) -> Column:

@@ -48,6 +48,21 @@ def stamp_rows(log: TableLog, group_id: str) -> pa.Table:
     return pa.concat_tables(parts)
 
 
+def last_written_ms(log: TableLog, paths: Iterable[str]) -> int | None:
+    """When the last row in these files was written, by its writer's clock; None if there is none. Raises
+    UnknownTableError."""
+    wanted, columns = list(paths), pa.schema([LOG_SCHEMA.field("written_at")])
+    if not all(log.active[path].is_whole for path in wanted):
+        raise UnknownTableError("rows of its files are deleted")
+    return last_written_in(pa.concat_tables([columns.empty_table(), *tables_of(log, wanted, columns)]))
+
+
+def last_written_in(rows: pa.Table) -> int | None:
+    """As ``last_written_ms``, of rows with that column."""
+    last: int | None = pc.max(rows.column("written_at").cast(pa.int64())).as_py()
+    return None if last is None else last // 1_000
+
+
 def _files(log: TableLog) -> Mapping[str, ActiveFile]:
     if not log.keeps_files:
         raise UnknownTableError("the table has many files")

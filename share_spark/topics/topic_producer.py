@@ -30,7 +30,9 @@ from delta.exceptions import DeltaConcurrentModificationException
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.direct_append import MovedError
+from share_spark.delta.direct_properties import change_properties
 from share_spark.delta.location import properties_clause
 from share_spark.model.errors import TopicError, TopicUnreachableError
 from share_spark.spark.errors import JVM_ERRORS, first_line
@@ -108,8 +110,7 @@ class TopicProducer:
     def delete_topic(self, topic: str) -> None:
         """Emptied first, so that a crash on the way leaves no rows to a later topic of that name."""
         self.delete_records(topic, dict.fromkeys(self._table.topic(topic).ends, -1))
-        key = properties_clause({topic_registry.property_key(topic): ""}).split(" = ")[0] + ")"
-        self._retrying(lambda: self._alter(f"UNSET TBLPROPERTIES IF EXISTS {key}"))
+        self._change(topic_registry.property_key(topic), None)
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
         """Move log starts up to these offsets (-1: the log end) and delete what lies below."""
@@ -229,11 +230,20 @@ class TopicProducer:
         return state
 
     def _put(self, topic: str, entry: TopicEntry) -> None:
-        values = properties_clause({topic_registry.property_key(topic): entry.to_json()})
-        self._retrying(lambda: self._alter(f"SET TBLPROPERTIES {values}"))
+        self._change(topic_registry.property_key(topic), entry.to_json())
 
-    def _alter(self, change: str) -> None:
-        self._spark.sql(f"ALTER TABLE {self._location.sql_name()} {change}")
+    def _change(self, name: str, value: str | None) -> None:
+        """A property; None removes it. A catalog has properties of its own, so Spark changes those of a named table."""
+        if self._location.path is not None:
+            try:
+                change_properties(CommitFiles.at(self._spark, self._location.path), {name: value})
+                return
+            except NotImplementedError as reason:
+                _LOG.debug("%s: properties are changed by Spark: %s", self._location, reason)
+        pair = properties_clause({name: value or ""})
+        key = pair.split(" = ")[0] + ")"
+        change = f"UNSET TBLPROPERTIES IF EXISTS {key}" if value is None else f"SET TBLPROPERTIES {pair}"
+        self._retrying(lambda: self._spark.sql(f"ALTER TABLE {self._location.sql_name()} {change}"))
 
     def _delete(self, topic: str, chosen: Mapping[int, Column]) -> None:
         condition = F.lit(False)

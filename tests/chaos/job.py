@@ -114,6 +114,9 @@ def session(order: Order) -> Any:
             "spark.sql.warehouse.dir": order.place("warehouse"),
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
+            # Each plan runs a few times: to compile it costs more than it does.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             # A process that is paused for a minute must not be declared lost by Spark.
             "spark.network.timeout": "1200s",
         },

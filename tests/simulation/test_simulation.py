@@ -324,10 +324,16 @@ def what_is_held_back_waits_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 
 FIRST_SEEDS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
+    settings_stay_what_they_were_at_the_start: 62,
     failed_appends_are_taken_as_not_done: 139,
+    a_whole_batch_is_archived_at_the_limit: 17,
     the_first_death_archives_at_the_limit: 114,
+    without_a_target_nothing_is_kept: 250,
     the_sink_is_not_claimed: 533,
     the_journal_is_listed_before_the_sink_is_claimed: 918,
+    dead_letters_are_made_of_what_is_gone: 74,
+    a_compaction_looks_at_the_journals_before_its_claims_only: 36,
+    what_a_search_leaves_out_holds_back_nothing: 65,
 }
 """Of what shows late: the seeds before were played once, and show nothing. Where these do not show it any more, because
 the plays have changed, the search goes on from them."""

@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from share_spark.delta.direct_append import DirectAppends
-from share_spark.maintenance.retention import segments_below
+from share_spark.delta.table_maintenance import KeptTable
+from share_spark.maintenance.retention import drop_segments
 from share_spark.model.errors import FencedError
 from share_spark.state.commits import CommitNote
 from share_spark.state.segments import tail_of
@@ -83,7 +84,7 @@ def test_a_late_append_does_not_count_however_much_others_have_committed_since(w
     third = world.engine()
     assert (offsets(third), third.claim.writer_epoch, third.store.last_time_ms) == ([0], 3, decided_at)
     third.run()
-    assert world.windows() == ["0-3: 0-2 Q1"]
+    assert world.windows_by_spark() == ["0-3: 0-2 Q1"]
 
 
 def test_where_the_rows_suffice_few_commits_are_read(world: DeltaWorld) -> None:
@@ -153,7 +154,7 @@ def test_the_time_of_the_last_micro_batch_that_counts(world: DeltaWorld, cleaned
         commits_are_cleaned_up(world)
     third = world.engine()
     assert (third.claim.writer_epoch, third.store.last_time_ms) == (3, decided_at)
-    assert world.windows() == ["0-3: 0-2 Q1"]
+    assert world.windows_by_spark() == ["0-3: 0-2 Q1"]
 
 
 def test_a_claim_lies_above_all_that_its_predecessor_may_prune(
@@ -176,7 +177,7 @@ def test_a_claim_lies_above_all_that_its_predecessor_may_prune(
         new = busy.delta_store(busy, "new")
         assert new.claim().writer_epoch == 2
     assert new.segment > old.store.segment
-    log_table(busy.location).delta_table(busy.spark).delete(segments_below(GROUP, old.store.segment))
+    assert drop_segments(KeptTable(busy.spark, log_table(busy.location)), GROUP, old.store.segment)
     claims = log_table(busy.location).load(busy.spark).where("kind = 'claim'").groupBy().agg(F.max("writer_epoch"))
     assert claims.first()[0] == 2
     is_fenced(old)

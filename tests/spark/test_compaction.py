@@ -13,6 +13,7 @@ import pytest
 
 from share_spark import EmbeddedTopicLog, cli
 from share_spark.delta.location import Location
+from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.delta.table_maintenance import KeptTable, maintenance_session
 from share_spark.maintenance import compaction
 from share_spark.maintenance.background import BackgroundMaintenance
@@ -20,7 +21,7 @@ from share_spark.maintenance.compaction import CompactionReport, compact, report
 from share_spark.maintenance.compaction_order import CompactionOrder
 from share_spark.maintenance.heartbeat import Heartbeat, heartbeat_file, lock_file
 from share_spark.maintenance.idle_groups import evidence_of, snapshot_group
-from share_spark.maintenance.retention import log_starts_after
+from share_spark.maintenance.retention import closed_files, drop_segments, log_starts_after, oldest_kept_segment
 from share_spark.model.errors import ConfigError, FencedError, StateError
 from share_spark.model.ids import LogEnds
 from share_spark.output.letter_table import COLUMNS, PROPERTIES
@@ -179,9 +180,41 @@ def test_history_that_is_kept_is_joined_into_few_files(spark: SparkSession, tmp_
     report = compact(spark, order(world, idle_ms=HOUR_MS))
     assert "share_state_log: join 5 files of 1 closed segments" in texts(report)
     assert (len(files_of(world, 0)), files_of(world, 1)) == (1, live)
-    assert (segments(world), world.windows()) == (rows, before)
+    assert (segments(world), world.windows_by_spark()) == (rows, before)
     engine.run()
     world.engine()
+
+
+def test_where_python_cannot_read_the_log_spark_says_and_does_the_same(
+    spark: SparkSession, world: DeltaWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        world.produce(3)
+        engine = world.engine()
+        engine.run()
+        engine.run()
+    place, commits = log_table(world.location), engine.store.log.opened()
+    version, moment_ms = commits.latest_version(), int(time.time() * 1_000)
+
+    def look() -> Any:
+        table = KeptTable(spark, place)
+        partitions = sorted((sorted(found.values.items()), *found[1:]) for found in table.partitions())
+        kept = [
+            oldest_kept_segment(table, GROUP, 1, retention_ms=retention_ms, now_ms=moment_ms)
+            for retention_ms in (1, HOUR_MS)
+        ]
+        found = evidence_of(spark, world.location, GROUP, commits, version)
+        return table.size(), partitions, kept, found
+
+    natively = look()
+    assert natively[2] == [1, 0]
+    assert natively[3].locked_until_ms == world.clock() + 30_000
+    with monkeypatch.context() as patch:
+        patch.setattr(TableLog, "open", lambda *_, **__: (_ for _ in ()).throw(UnknownTableError("a test")))
+        assert look() == natively
+        assert drop_segments(KeptTable(spark, place), GROUP, 1)
+    assert list(segments(world)) == [1]
+    assert (world.windows_by_spark(), closed_files(KeptTable(spark, place), GROUP, 1)) == (world.windows(), 0)
 
 
 def files_of(world: DeltaWorld, segment: int) -> list[str]:

@@ -18,14 +18,17 @@ from share_spark.delivery.topic_file_input import topic_file_input
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.location import Location, sql_literal
 from share_spark.delta.table_log import UnknownTableError
+from share_spark.delta.table_maintenance import KeptTable
 from share_spark.engine.ports import AcquiredSpan, OffsetSpan
 from share_spark.engine.ranges import AcquiredRanges
 from share_spark.model.errors import TopicError
 from share_spark.model.ids import LogEnds, TopicPartition
 from share_spark.spark.frames import murmur3
 from share_spark.spark.threads import TASK_COLUMN
+from share_spark.topics import topic_registry
 from share_spark.topics.direct_append import DirectTopicAppends
 from share_spark.topics.topic_producer import Message
+from share_spark.topics.topic_registry import TopicEntry
 from share_spark.topics.topic_table import EmbeddedTopicLog
 from tests.support.topic_log_cases import (
     Sent,
@@ -272,6 +275,22 @@ def test_keys_decide_and_records_without_go_in_turn(spark: SparkSession, lab: Em
     assert {row.n for row in places.collect()} == {1}
     in_turn = {row["count"] for row in rows.where("key is null").groupBy("partition").count().collect()}
     assert in_turn == {25}
+
+
+def test_spark_sees_the_topics_that_were_made_without_it(spark: SparkSession, tmp_path: Path) -> None:
+    place = Location(path=str(tmp_path / "topics"))
+    log = EmbeddedTopicLog(spark, place)
+    log.create_topic("kept", 2)
+    log.create_topic("dropped", 1)
+    KeptTable(spark, place).checkpoint()
+    log.add_partitions("kept", 3)
+    log.append("kept", [Message(b"x", partition=2)])
+    log.delete_topic("dropped")
+    rows = spark.sql(f"SHOW TBLPROPERTIES {place.sql_name()}").collect()
+    found = topic_registry.entries({row.key: row.value for row in rows})
+    assert found == {"kept": TopicEntry(topic_id=log.describe("kept").topic_id, partitions=3)}
+    history = spark.sql(f"DESCRIBE HISTORY {place.sql_name()}").collect()
+    assert [row.operation for row in history].count("SET TBLPROPERTIES") == 5, "one more puts the log start"
 
 
 def test_rows_that_another_program_appended_count(spark: SparkSession, lab: EmbeddedLab, table: str) -> None:

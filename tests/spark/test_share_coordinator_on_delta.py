@@ -123,7 +123,7 @@ def test_an_engine_delivers_what_was_written_as_available_and_what_no_write_name
     batches = (StateBatch(4, 5, AVAILABLE, 2), StateBatch(8, 8, ACKNOWLEDGED, 1))
     assert errors(loaded, initialize(-1), write(*batches)) == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
     assert errors(loaded, write(*batches, start_offset=2)) == [ErrorCode.NONE]
-    assert world.windows() == ["2-9: 2-3 V0, 4-5 V2, 6-7 V0, 8-8 D1"]
+    assert world.windows() == world.windows_by_spark() == ["2-9: 2-3 V0, 4-5 V2, 6-7 V0, 8-8 D1"]
     (read,) = ask(loaded, READ)
     assert read.start_offset == 2
     assert coordinator.normal_form(2, read.state_batches or ()) == (2, batches)
@@ -172,7 +172,7 @@ def test_a_deleted_share_partition_starts_from_the_beginning(
     assert world.windows() == []
     with monkeypatch.context() as patched:
         patched.setattr(commits, "LOOK_BACK", 1)
-        assert world.windows() == []
+        assert (world.windows(), world.windows_by_spark()) == ([], [])
     assert errors(loaded, SUMMARY) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert log_table(world.location).load(spark).agg({"writer_epoch": "max"}).first()[0] == 4
     world.calls.clear()

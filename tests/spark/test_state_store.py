@@ -59,13 +59,14 @@ def test_the_state_moves_to_the_executors_and_back(
         for world, engine in zip((moving, staying), engines, strict=True):
             world.produce(6 if turn < 3 else 1, turn % 2)
             engine.run()
-        assert moving.windows() == staying.windows(), turn
+        assert moving.windows_in_files() == staying.windows_in_files(), turn
         places.append(engines[0].store.live.state.on_driver is not None)
         assert engines[1].store.live.state.on_driver is not None
     assert places[0], places
     assert not all(places), places
     assert places[-1], places
     assert moving.calls == staying.calls
+    assert moving.windows_by_spark() == staying.windows_in_files()
 
 
 def test_the_log_gives_the_live_state_after_every_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
@@ -88,7 +89,8 @@ def test_the_log_gives_the_live_state_after_every_micro_batch(spark: SparkSessio
     ]
     for windows in expected:
         engine.run()
-        assert world.windows() == windows
+        assert world.windows_by_spark() == windows
+        assert world.windows_in_files() == windows
     assert engine.store.segment == 1
     successor = world.engine()
     assert dict(successor.engine._summaries) == dict(engine.engine._summaries)

@@ -129,17 +129,17 @@ def test_closed_segments_go_unless_their_history_is_wanted(spark: SparkSession, 
     engine = world.engine()
     for _ in range(3):
         engine.run()
-    before = world.windows()
+    before = world.windows_by_spark()
     for retention_ms, kept in ((3_600_000, [0, 1, 2]), (0, [2])):
         maintenance = maintenance_of(world, engine, retention_ms)
         maintenance.start(engine.claim)
         maintenance.note([], engine.store.segment)
         maintenance.close()
         assert segments(world) == kept
-    assert world.windows() == before
+    assert world.windows_by_spark() == before
     engine.run()
     world.engine()
-    assert world.windows() == ["0-1: 0-0 Q4", "0-0"]
+    assert world.windows_by_spark() == ["0-1: 0-0 Q4", "0-0"]
 
 
 def test_no_state_is_an_error_and_creates_nothing(spark: SparkSession, tmp_path: Path) -> None:

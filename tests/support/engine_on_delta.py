@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from share_spark.admin.state_reader import StateReader
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import UnknownTableError
+from share_spark.model.records import InFlightBatch
 from share_spark.state.driver_states import DriverCapacity
 from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
@@ -52,8 +56,21 @@ class DeltaWorld(InMemoryGroup):
         return read_state(self.spark, self.location, GROUP)
 
     def windows(self) -> list[str]:
-        """``window`` of every share-partition, from the log."""
-        return [_window(row) for row in self.frame().orderBy("partition").collect()]
+        """``window`` of every share-partition, from the files of the log; where the state is on the executors, as
+        ``read_state`` has it."""
+        return self.windows_by_spark() if self.driver is None else self.windows_in_files()
+
+    def windows_by_spark(self) -> list[str]:
+        """By ``read_state``."""
+        rows = self.frame().orderBy("partition").collect()
+        return [_window(row.start_offset, row.end_offset, row.in_flight) for row in rows]
+
+    def windows_in_files(self) -> list[str]:
+        """As ``share-spark groups`` reads it, without Spark; none of a group that was deleted."""
+        reader = StateReader.open(str(self.location))
+        states = reader.group(GROUP).partitions if GROUP in reader.groups() else {}
+        found = sorted((state for _, state in states.values()), key=lambda state: state.key.partition)
+        return [_window(state.start_offset, state.end_offset, map(_run, state.in_flight)) for state in found]
 
     def versions(self, table: str = "share_state_log") -> int:
         """Commits of a table."""
@@ -70,9 +87,16 @@ def only_on_spark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DirectAppends, "of", refuse)
 
 
-def _window(row: object) -> str:
-    runs = [
-        f"{run.first_offset}-{run.last_offset} {_LETTER_OF[run.state]}{run.delivery_count}"
-        for run in row.in_flight  # type: ignore[attr-defined]
-    ]
-    return f"{row.start_offset}-{row.end_offset}: {', '.join(runs)}".strip(": ")  # type: ignore[attr-defined]
+def _window(start_offset: int, end_offset: int, in_flight: Iterable[Any]) -> str:
+    runs = [f"{run.first_offset}-{run.last_offset} {_LETTER_OF[run.state]}{run.delivery_count}" for run in in_flight]
+    return f"{start_offset}-{end_offset}: {', '.join(runs)}".strip(": ")
+
+
+def _run(run: InFlightBatch) -> Any:
+    """As a row of the status has it."""
+    return SimpleNamespace(
+        first_offset=run.first_offset,
+        last_offset=run.last_offset,
+        state=run.delivery_state.name.capitalize(),
+        delivery_count=run.delivery_count,
+    )

@@ -1,0 +1,66 @@
+"""Is there anything that VACUUM or Delta's log clean-up would remove? By the names and times of a table's files.
+
+On the safe side: where it cannot be known, there is. So Spark is asked once too often, never too seldom.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from urllib.parse import unquote
+
+from share_spark.delta.table_log import TableLog
+from share_spark.spark.public_files import LocalFiles, local_path
+
+_LOG_RETENTION = "delta.logRetentionDuration"
+_LOG_RETENTION_MS = 30 * 86_400_000
+"""Delta's default."""
+
+
+def has_old_files(log: TableLog, before_ms: int) -> bool:
+    """A file or an empty directory that was written before ``before_ms`` (since the epoch) and does not belong to the
+    version of ``log``, which has its files: tombstones, what dead writers left, and also what VACUUM would still spare.
+    """
+    root = _local_directory(log)
+    if root is None:
+        return True
+    needed = {unquote(path) for path in log.active}
+    for at, directories, names in os.walk(root):
+        directories[:] = [name for name in directories if not _is_hidden(name)]
+        inside = Path(at)
+        seen = [name for name in names if not _is_hidden(name)]
+        left = [inside / name for name in seen if (inside / name).relative_to(root).as_posix() not in needed]
+        if not seen and not directories and inside != root:
+            left.append(inside)
+        if any(_is_older(path, before_ms) for path in left):
+            return True
+    return False
+
+
+def has_old_commits(log: TableLog, retention_ms: int | None) -> bool:
+    """A file of the log that is older than its table, or ``retention_ms``, wants it kept."""
+    root = _local_directory(log)
+    if root is None or _LOG_RETENTION in log.properties:
+        return True
+    kept_ms = min(_LOG_RETENTION_MS, _LOG_RETENTION_MS if retention_ms is None else retention_ms)
+    before_ms = time.time_ns() // 1_000_000 - kept_ms
+    return any(_is_older(path, before_ms) for path in (root / "_delta_log").iterdir())
+
+
+def _local_directory(log: TableLog) -> Path | None:
+    """None on another storage, where to list all files takes as long as Spark does."""
+    path = local_path(log.files.directory) if isinstance(log.files.storage, LocalFiles) else None
+    return None if path is None else Path(path)
+
+
+def _is_hidden(name: str) -> bool:
+    """VACUUM passes over it; not over change data, and columns that a table is partitioned by."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name and not name.startswith("_change_data"))
+
+
+def _is_older(path: Path, before_ms: int) -> bool:
+    try:
+        return path.stat().st_mtime_ns // 1_000_000 < before_ms
+    except FileNotFoundError:  # another process has removed it
+        return False
