@@ -26,7 +26,7 @@ from share_spark.delta.location import Location
 from share_spark.engine.progress import MicroBatchProgress
 from share_spark.maintenance.compaction import compact
 from share_spark.maintenance.compaction_order import CompactionOrder
-from tests.bench.fixed_cost import trigger_seconds
+from tests.bench.fixed_cost import run_ours
 from tests.bench.harness import Measure, compare, report, say
 from tests.bench.workloads import Scratch, accept_all, create_topic, fill, share_group
 
@@ -81,9 +81,7 @@ def beside_an_engine(spark: SparkSession, bootstrap: str, topic: str, scratch: S
 
 def micro_batches(spark: SparkSession, bootstrap: str, topic: str, state: str) -> list[float]:
     """Seconds of each warm micro-batch of a new group."""
-    query = share_group(spark, bootstrap, topic, state, accept_all, records_per_trigger=PER_TRIGGER).start()
-    query.awaitTermination()
-    return trigger_seconds(query.sparkQuery)
+    return run_ours(spark, bootstrap, topic, state)[0]
 
 
 @contextmanager
