@@ -59,7 +59,7 @@ from share_spark.handlers.handler import Handler, HandlerKind
 from share_spark.handlers.time_limit import TimeLimit, stuck_at
 from share_spark.model.errors import HandlerError, OutputLostError, ShareError
 from share_spark.model.requests import Loss
-from share_spark.spark.python_worker import drop_zip_importers
+from share_spark.spark.python_worker import acknowledge_at_once, drop_zip_importers, forget_garbage_so_far
 from share_spark.spark.threads import TASK_COLUMN, stage_attempt
 
 DELIVERY_PROPERTY = "share_spark.delivery"
@@ -136,6 +136,8 @@ class HandlerTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         """Raises OutputLostError outside its delivery."""
         drop_zip_importers()
+        if TaskContext.get() is not None:
+            acknowledge_at_once()
         run = _running_delivery(self.delivery)
         if run is None:
             raise OutputLostError(f"output rows of handler {self.name} were lost with their executor")
@@ -342,6 +344,8 @@ def _unpacked(name: str, payload: bytes) -> Handler:
         handler: Handler = cloudpickle.loads(payload)
     except Exception as fault:  # noqa: BLE001 - whatever importing the user's module does
         raise HandlerError(f"handler {name} cannot be loaded on a worker: {exception_text(fault)}") from None
+    if TaskContext.get() is not None:
+        forget_garbage_so_far()
     return handler
 
 
