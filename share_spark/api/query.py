@@ -42,6 +42,7 @@ _log = logging.getLogger(__name__)
 
 TICK_S = 1.0
 _IDLE_WAIT_S = 0.1
+_LETTERS_WAIT_S = 0.02
 _PROGRESS_KEPT = 100
 
 
@@ -207,7 +208,7 @@ class ShareGroupQuery:
             if self.engine.done:
                 self._over.set()
         if progress.idle:
-            self._over.wait(_IDLE_WAIT_S)
+            self._over.wait(_LETTERS_WAIT_S if self.engine.waits_for_letters else _IDLE_WAIT_S)
         return not self._over.is_set()
 
     def _note(self, progress: MicroBatchProgress) -> None:

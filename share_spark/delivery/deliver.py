@@ -86,6 +86,7 @@ class SparkDelivery:
     _kept: KeptRows = field(default_factory=KeptRows)
     _seconds_per_record: float | None = None
     _others: Sequence[str] = ()
+    _markers: dict[int, DataFrame] = field(default_factory=dict)
 
     def start(self, claim: Claim) -> None:
         """Workers keep their ledgers beside the state log."""
@@ -178,7 +179,9 @@ class SparkDelivery:
             return by_key(found, tasks)
         if not inputs:
             return acquired_records(self.spark, self.log, rest, tasks=tasks, third="delivery_count")
-        markers = task_markers(self.spark, tasks)
+        markers = self._markers.get(tasks)
+        if markers is None:
+            markers = self._markers[tasks] = task_markers(self.spark, tasks)
         return markers.unionAll(self._records(rest, (), tasks).select(*markers.columns)) if rest else markers
 
     def _keeps(self, tasks: int) -> KeptPlace | None:

@@ -166,6 +166,11 @@ class ShareGroupEngine:
         return is_done(self._summaries, targets)
 
     @property
+    def waits_for_letters(self) -> bool:
+        """An available-now run may be done as soon as its dead letters are written."""
+        return self._targets is not None and not self.ports.dead_letters.is_settled()
+
+    @property
     def next_deadline_ms(self) -> int | None:
         """When the next lock of an engine that has ended expires, if there is one."""
         deadlines = [summary.next_deadline_ms for summary in self._summaries.values() if summary.next_deadline_ms]
