@@ -2,8 +2,8 @@
 as are `share-spark compact` and `jobs/compact_share_state.py`.
 
 Whatever can be judged without Spark is judged before a JVM is started (``job``). Bad input is one line on stderr and
-exit code 2, a fault of the run one line and exit code 1 (``command``). Values of Kafka options are never printed, nor
-is any text that could hold one.
+exit code 2 (what operators ask: 1), a fault of the run one line and exit code 1 (``command``). Values of Kafka options
+are never printed, nor is any text that could hold one.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ _STORED: Mapping[str, Callable[[Sequence[str]], int]] = {
 }
 
 
+_FOR_OPERATORS = {"configs", "dead-letters", "groups", "history", "report", "top", "ui"}
+"""Exit code 1 for bad input too, as Kafka's own tools have it."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script. Returns the exit code; prints what is wrong."""
     if "_ARGCOMPLETE" in os.environ:
@@ -54,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # py4j logs each error of the JVM with its stack trace; ``guarded`` reports it in one line.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger(PROGRESS_LOGGER).setLevel(logging.INFO)
-    return guarded(lambda: _command(given), debug=debug)
+    bad_input = FAILED if given and given[0] in _FOR_OPERATORS else BAD_INPUT
+    return guarded(lambda: _command(given), debug=debug, bad_input=bad_input)
 
 
 def _complete() -> None:

@@ -1,7 +1,8 @@
 """What every command is run in: its Spark session, and its end, an exit code and one line for what went wrong.
 
-PySpark is imported for the session only: bad input is reported without waiting for it. Bad input is exit code 2, a
-fault of the run 1; the traceback is for those who ask for it (`--debug`).
+PySpark is imported for the session only: bad input is reported without waiting for it. Bad input is exit code 2 for a
+job (who starts it again need not try), else 1, as is a fault of the run; the traceback is for those who ask for it
+(`--debug`).
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ NOT_DONE = "\n\nNothing was changed: --execute does it."
 """Below what a command would do."""
 
 
-def guarded(command: Callable[[], int], *, debug: bool = False) -> int:
-    """Run it; an error becomes one line and an exit code: 2 for bad input, 1 for anything else."""
+def guarded(command: Callable[[], int], *, debug: bool = False, bad_input: int = BAD_INPUT) -> int:
+    """Run it; an error becomes one line and an exit code: ``bad_input``, or 1 for anything else."""
     try:
         return command()
     except RunError as fault:
         return _report(fault.cause, FAILED, debug)
     except ShareError as fault:
-        return _report(fault, FAILED if isinstance(fault, EnvironmentFault) else BAD_INPUT, debug)
+        return _report(fault, FAILED if isinstance(fault, EnvironmentFault) else bad_input, debug)
     except Exception as fault:  # noqa: BLE001 - the person at the terminal gets one line of that, too
         return _report(fault, FAILED, debug)
 

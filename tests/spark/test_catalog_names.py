@@ -71,6 +71,6 @@ def test_what_no_catalog_has_is_one_line(directory: str, capsys: pytest.CaptureF
         (["compact", "--state", "nowhere"], "no share-group state at nowhere"),
         (["dead-letters", "list", "--table", f"{SCHEMA}.others"], f"no dead-letter table at {SCHEMA}.others"),
     ):
-        assert main(command) == 2
+        assert main(command) == (2 if command[0] in ("verify", "compact") else 1)
         (line,) = capsys.readouterr().err.splitlines()
         assert said in line

@@ -291,7 +291,7 @@ def test_what_is_not_there_is_one_line(
         ({"offset": "-1"}, "argument --offset: '-1' is not a number from 0 up (--help lists the options)"),
         ({"location": nowhere}, f"no share-group state at {nowhere}"),
     ):
-        assert command(world, capsys, **changed) == (cli.BAD_INPUT, [f"share-spark: {line}"])
+        assert command(world, capsys, **changed) == (cli.FAILED, [f"share-spark: {line}"])
     with pytest.raises(ConfigError, match="offset -1 is below 0"):
         record_history(world.spark, world.location, group_id=GROUP, topic=TOPIC, partition=0, offset=-1)
     with pytest.raises(StateError, match="Group 'shipping' does not exist"):

@@ -215,7 +215,7 @@ def test_the_terminal_view(place: AdminPlace, capsys: pytest.CaptureFixture[str]
         "billing Empty orders 0   0          0 s   0        0",
         "",
     ]
-    assert main(["top", "--location", place.state, "--interval", "0"]) == 2
+    assert main(["top", "--location", place.state, "--interval", "0"]) == 1
     assert "is not a number of seconds" in capsys.readouterr().err
 
 

@@ -89,7 +89,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         known = {"here": tmp_path, "taken": taken.getsockname()[1]}
         verb, *rest = (argument.format(**known) for argument in arguments)
-        assert main([verb, "--location", state, *rest]) == 2
+        assert main([verb, "--location", state, *rest]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert said.format(**known) in line
     assert list(tmp_path.iterdir()) == []
@@ -100,6 +100,6 @@ def test_where_there_is_no_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([*arguments, "--location", str(tmp_path)]) == 2
+    assert main([*arguments, "--location", str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"share-spark: no share-group state at {tmp_path}\n"
     assert list(tmp_path.iterdir()) == []

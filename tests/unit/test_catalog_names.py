@@ -35,6 +35,6 @@ def test_a_directory_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main([*arguments, "--location", "main.queues"]) == cli.BAD_INPUT
+    assert cli.main([*arguments, "--location", "main.queues"]) == cli.FAILED
     assert capsys.readouterr().err.splitlines() == [SAID]
     assert list(tmp_path.iterdir()) == []

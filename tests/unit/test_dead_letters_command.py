@@ -176,7 +176,7 @@ def test_a_runs_file_says_where_the_topics_and_the_letters_are(
     )
     assert asked[0].values == {"bootstrap.servers": "127.0.0.1:1", "client.id": "billing"}
     file.write_text(f'[job]\nbootstrap-server = "127.0.0.1:1"\ndead-letter = "orders-dead"\n{kafka}')
-    refused = shown(capsys, "redrive", "--config", str(file), "--reason", "rejected", code=2)
+    refused = shown(capsys, "redrive", "--config", str(file), "--reason", "rejected", code=cli.FAILED)
     assert refused == "share-spark: --table is missing: 'orders-dead' is a topic\n"
 
 
@@ -227,7 +227,7 @@ def test_bad_input_is_one_line_and_changes_nothing(
     monkeypatch.chdir(tmp_path)
     arguments, message = REFUSED[case]
     before = sorted(tmp_path.rglob("*"))
-    line = shown(capsys, *[place if text == "DEAD" else text for text in arguments], code=cli.BAD_INPUT)
+    line = shown(capsys, *[place if text == "DEAD" else text for text in arguments], code=cli.FAILED)
     assert message in line
     assert (line.count("\n"), line.startswith("share-spark: ")) == (1, True)
     assert sorted(tmp_path.rglob("*")) == before
@@ -237,7 +237,7 @@ def test_a_redrive_that_cannot_be_is_refused_before_anything_is_sent(
     capsys: pytest.CaptureFixture[str], place: str
 ) -> None:
     order = ["redrive", "--table", place, "--all", *KAFKA, "--timeout", "300", "--execute"]
-    assert "127.0.0.1:1 gave no answer" in shown(capsys, *order, code=cli.BAD_INPUT)
+    assert "127.0.0.1:1 gave no answer" in shown(capsys, *order, code=cli.FAILED)
     assert DeadLetters(place).letters(LetterFilter(redriven=True)) == []
 
 

@@ -216,7 +216,7 @@ def test_a_storage_that_does_not_answer_changes_nothing(file: DynamicConfigFile)
 def test_what_does_not_go_together_is_one_line(
     tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["configs", "--location", str(tmp_path), *arguments]) == cli.BAD_INPUT
+    assert cli.main(["configs", "--location", str(tmp_path), *arguments]) == cli.FAILED
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
 

@@ -58,7 +58,10 @@ def test_what_cannot_be_is_one_line(log: StateLog, case: str, capsys: pytest.Cap
     before = contents(log)
     arguments, said = REFUSED[case]
     takes_execute = "--execute" in arguments or arguments[0] in ("--list", "--describe")
-    assert cli.main(["groups", "--location", log.location, *arguments, *([] if takes_execute else ["--execute"])]) == 2
+    assert (
+        cli.main(["groups", "--location", log.location, *arguments, *([] if takes_execute else ["--execute"])])
+        == cli.FAILED
+    )
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
     assert contents(log) == before
@@ -67,7 +70,10 @@ def test_what_cannot_be_is_one_line(log: StateLog, case: str, capsys: pytest.Cap
 def test_offset_0_is_an_offset(log: StateLog, capsys: pytest.CaptureFixture[str]) -> None:
     """So is a shift by 0; what is missing is said by what comes next."""
     for start in (["--to-offset", "0"], ["--shift-by", "0"]):
-        assert cli.main(["groups", "--location", log.location, "--reset-offsets", *GROUP, "--all-topics", *start]) == 2
+        assert (
+            cli.main(["groups", "--location", log.location, "--reset-offsets", *GROUP, "--all-topics", *start])
+            == cli.FAILED
+        )
         (line,) = capsys.readouterr().err.splitlines()
         assert "where the topics are is not known" in line
 
@@ -77,6 +83,6 @@ def test_what_is_paused_and_was_deleted_can_be_resumed(log: StateLog, capsys: py
     admin.set_pauses("billing", admin.pauses("billing").paused({"bills": [3]}, None))
     command = ["groups", "--location", log.location, "--resume", *GROUP, "--execute"]
     for topic, left in (("bills:4", None), ("bills", "nothing")):
-        assert cli.main([*command, "--topic", topic]) == (2 if left is None else 0)
+        assert cli.main([*command, "--topic", topic]) == (cli.FAILED if left is None else 0)
         shown = capsys.readouterr()
         assert (NO_TOPIC if left is None else left) in shown.out + shown.err

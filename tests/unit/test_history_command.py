@@ -26,7 +26,7 @@ def test_bad_input_is_one_line_and_code_2(
 ) -> None:
     given = {**RECORD, **changed}
     arguments = [part for name, value in given.items() if value is not None for part in (name, value)]
-    assert cli.main(["history", *arguments]) == cli.BAD_INPUT
+    assert cli.main(["history", *arguments]) == cli.FAILED
     assert capsys.readouterr() == ("", f"share-spark: {message}\n")
 
 

@@ -179,7 +179,7 @@ def test_pages_by_path() -> None:
 def test_bad_input_is_one_line_and_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
-    assert cli.main(["report", "--html", str(tmp_path / "a.html"), *arguments]) == cli.BAD_INPUT
+    assert cli.main(["report", "--html", str(tmp_path / "a.html"), *arguments]) == cli.FAILED
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
     assert list(tmp_path.iterdir()) == []

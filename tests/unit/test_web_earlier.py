@@ -165,6 +165,6 @@ def test_a_report_of_an_earlier_time(log: StateLog, tmp_path: Path) -> None:
 def test_a_report_of_no_time_is_none(
     log: StateLog, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
-    assert report(log, tmp_path / "queues.html", *arguments) == cli.BAD_INPUT
+    assert report(log, tmp_path / "queues.html", *arguments) == cli.FAILED
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert not (tmp_path / "queues.html").exists()
