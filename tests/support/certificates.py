@@ -1,9 +1,13 @@
-"""Certificates of an authority that lives as long as a test, by the machine's openssl."""
+"""Certificates of an authority that lives as long as a test, by the machine's openssl; tests that need one are
+skipped where it is not installed."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
+
+import pytest
 
 PASSWORD = "of the key"
 
@@ -12,6 +16,8 @@ class Authority:
     """In ``directory``. ``ca``: its certificate."""
 
     def __init__(self, directory: Path) -> None:
+        if shutil.which("openssl") is None:
+            pytest.skip("no openssl on this machine")
         self.directory, self.ca = directory, directory / "ca.pem"
         self._key = directory / "ca.key"
         self._openssl("req", "-x509", *_new_key(self._key), "-subj", "/CN=authority", "-out", self.ca, "-days", "2")
