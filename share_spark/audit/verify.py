@@ -22,7 +22,7 @@ from share_spark.coordinator import STATE_PARTITIONS, state_partition_of
 from share_spark.delta.location import Location
 from share_spark.model.errors import ConfigError, no_such_group
 from share_spark.model.records import ShareSnapshot
-from share_spark.spark.python_worker import drop_zip_importers
+from share_spark.spark.python_worker import begin_task
 from share_spark.state.buckets import KEY_HASH_SQL
 from share_spark.state.commits import CommitListing
 from share_spark.state.log_entries import LogEntry, entries_by_key
@@ -146,7 +146,7 @@ def _stream_function(group_id: str, bucket: int | None) -> Callable[[pa.Table], 
     """For ``applyInArrow``: one row per share-partition of a segment."""
 
     def check(rows: pa.Table) -> pa.Table:
-        drop_zip_importers()
+        begin_task()
         rows = rows.sort_by("batch_id")
         place = {name: rows.column(name)[0].as_py() for name in ("segment", "writer_epoch")}
         found = [

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from share_spark.delivery.output_files import OutputFiles
-from share_spark.delta.data_file import DataFile, new_path, parquet_of, statistics_of
+from share_spark.delta.data_file import DataFile, made_in_memory
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.table_layout import FilePlace, Part, TableLayout
-from share_spark.spark.python_worker import drop_zip_importers
+from share_spark.spark.python_worker import begin_task
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -58,7 +58,7 @@ class WriteFiles:
     place: FilePlace
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        drop_zip_importers()
+        begin_task()
         files = OutputFiles(self.place)
         try:
             for batch in batches:
@@ -94,7 +94,7 @@ class MakeFiles:
     most_files: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        drop_zip_importers()
+        begin_task()
         parts = self._parts(batches)
         made = [_made(part) for part in parts] if parts is not None else [(None, None)]
         columns: dict[str, Any] = {
@@ -115,7 +115,5 @@ class MakeFiles:
 
 
 def _made(part: Part) -> tuple[str, bytes]:
-    content = parquet_of(part.rows)
-    stats = statistics_of(content, part.rows.column_names)
-    file = DataFile(path=new_path(part.directory), size=len(content), stats=stats, values=part.values)
+    file, content = made_in_memory(part.rows, part.values, part.rows.column_names, part.directory)
     return file.to_json(), content

@@ -1,7 +1,7 @@
 """Records that a task takes from files, beside or instead of those that Spark reads for it.
 
 A task that does has a marker (``acquired_records.task_markers``) as the first row of its batches; the records from
-files come behind the batch with the marker.
+files come before what Spark has read.
 """
 
 from __future__ import annotations
@@ -24,16 +24,14 @@ class TaskInput(Protocol):
 
 def with_inputs(inputs: Sequence[TaskInput], task: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """``batches``, and what this task takes from files. The name of the task's thread, which the marker brings, goes to
-    the first records."""
+    its records."""
     if not inputs:
         yield from batches
         return
-    thread: str | None = None
     for number, batch in enumerate(batches):
         if not number:
             thread = batch.column(TASK_COLUMN)[0].as_py()
-            for found in (one for each in inputs for one in each.batches(task, batch.schema)):
-                yield _named(found, thread)
+            yield from (_named(one, thread) for each in inputs for one in each.batches(task, batch.schema))
         yield batch.filter(batch.column("offset").is_valid())
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,9 +26,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from share_spark.delivery.task_inputs import in_schema
-from share_spark.engine.ports import AcquiredSpan, OffsetSpan, TopicLog
+from share_spark.engine.ports import AcquiredSpan, TopicLog
 from share_spark.engine.ranges import DELIVERY_COUNT, FIRST, LAST, AcquiredRanges, ascending, offsets_in
 from share_spark.engine.record_files import RecordFile, TopicLogInFiles
+from share_spark.engine.spans import covering_spans
 from share_spark.model.ids import TopicPartition
 
 _MOST_BYTES = 64 << 20
@@ -71,7 +73,7 @@ def topic_file_input(
     """None where Spark has to read the records. Raises TopicError."""
     if not acquired or not isinstance(log, TopicLogInFiles):
         return None
-    files = log.files([_covering(one) for one in acquired if len(one.ranges)])
+    files = log.files(covering_spans(acquired))
     if files is None:
         return None
     by_partition: dict[TopicPartition, list[RecordFile]] = {}
@@ -81,16 +83,10 @@ def topic_file_input(
     return TopicFileInput(pieces=tuple(map(tuple, pieces)), most_rows=most_rows)
 
 
-def _covering(one: AcquiredSpan) -> OffsetSpan:
-    topic, partition = one.partition
-    return OffsetSpan(topic, partition, int(one.ranges[:, FIRST].min()), int(one.ranges[:, LAST].max()))
-
-
 def in_equal_parts(acquired: Iterable[AcquiredSpan], parts: int) -> list[list[AcquiredSpan]]:
     """The ranges ascending, each part with as many offsets as the others, but for one."""
-    ordered = [
-        AcquiredSpan(one.partition, AcquiredRanges(ascending(one.ranges))) for one in sorted(acquired, key=_place)
-    ]
+    by_place = sorted(acquired, key=attrgetter("partition"))
+    ordered = [AcquiredSpan(one.partition, AcquiredRanges(ascending(one.ranges))) for one in by_place]
     sizes = [offsets_in(one.ranges) for one in ordered]
     bounds = [sum(sizes) * part // parts for part in range(parts + 1)]
     begins = np.cumsum([0, *sizes])[:-1].tolist()
@@ -102,10 +98,6 @@ def in_equal_parts(acquired: Iterable[AcquiredSpan], parts: int) -> list[list[Ac
         ]
         for low, high in itertools.pairwise(bounds)
     ]
-
-
-def _place(one: AcquiredSpan) -> TopicPartition:
-    return one.partition
 
 
 def _between(ranges: AcquiredRanges, low: int, high: int) -> AcquiredRanges:
@@ -130,11 +122,7 @@ def _pieces(some: Iterable[AcquiredSpan], files: dict[TopicPartition, list[Recor
             file for file in files.get(one.partition, ()) if file.first_offset <= last and first <= file.last_offset
         ]
         if inside:
-            yield Piece(one.partition, one.ranges, tuple(sorted(inside, key=_first_offset)))
-
-
-def _first_offset(file: RecordFile) -> int:
-    return file.first_offset
+            yield Piece(one.partition, one.ranges, tuple(sorted(inside, key=attrgetter("first_offset"))))
 
 
 # ------------------------------------------------------------------------------------------------------- in a worker

@@ -59,7 +59,7 @@ from share_spark.handlers.handler import Handler, HandlerKind
 from share_spark.handlers.time_limit import TimeLimit, stuck_at
 from share_spark.model.errors import HandlerError, OutputLostError, ShareError
 from share_spark.model.requests import Loss
-from share_spark.spark.python_worker import acknowledge_at_once, drop_zip_importers, forget_garbage_so_far
+from share_spark.spark.python_worker import begin_task, forget_garbage_so_far
 from share_spark.spark.threads import TASK_COLUMN, stage_attempt
 
 DELIVERY_PROPERTY = "share_spark.delivery"
@@ -135,9 +135,7 @@ class HandlerTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         """Raises OutputLostError outside its delivery."""
-        drop_zip_importers()
-        if TaskContext.get() is not None:
-            acknowledge_at_once()
+        begin_task()
         run = _running_delivery(self.delivery)
         if run is None:
             raise OutputLostError(f"output rows of handler {self.name} were lost with their executor")

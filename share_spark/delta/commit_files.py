@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from share_spark.spark.files import StorageFiles
 from share_spark.spark.hadoop_files import files_at
+from share_spark.spark.public_files import LocalFiles, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,6 +67,11 @@ class CommitFiles:
     def at(cls, spark: SparkSession, directory: str) -> CommitFiles:
         """On whatever storage the directory is."""
         return cls(files_at(spark, directory), directory)
+
+    @property
+    def local_directory(self) -> str | None:
+        """The table's, for Python; None on another storage."""
+        return local_path(self.directory) if isinstance(self.storage, LocalFiles) else None
 
     def latest_version(self) -> int:
         """The newest version, -1 if there is none. Lists the directory."""

@@ -65,6 +65,16 @@ def new_path(directory: str = "") -> str:
     return f"{directory}/part-00000-{uuid.uuid4()}-c000.snappy.parquet".lstrip("/")
 
 
+def made_in_memory(
+    rows: pa.Table, values: Mapping[str, str | None], indexed: Sequence[str], directory: str = ""
+) -> tuple[DataFile, bytes]:
+    """The file of these rows, and its content, which is nowhere yet. ``indexed``: columns of which the log says the
+    least and the greatest value."""
+    content = parquet_of(rows)
+    stats = statistics_of(content, indexed)
+    return DataFile(path=new_path(directory), size=len(content), stats=stats, values=values), content
+
+
 def parquet_writer(target: Any, schema: pa.Schema) -> pq.ParquetWriter:
     """Writes what Spark reads: microseconds, and lists as the format wants them."""
     return pq.ParquetWriter(

@@ -25,13 +25,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from share_spark.delta.commit_files import CommitFile, CommitFiles, commit_text
-from share_spark.delta.data_file import DataFile, new_path, parquet_of, statistics_of
+from share_spark.delta.data_file import DataFile, made_in_memory
 from share_spark.delta.native_checkpoint import write_natively
 from share_spark.delta.table_layout import FilePlace, TableColumns, TableLayout
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import StateError
 from share_spark.spark.delta_log import write_checkpoint
-from share_spark.spark.public_files import LocalFiles, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,7 +97,7 @@ class DirectAppends:
     @property
     def place_for_workers(self) -> FilePlace | None:
         """Where workers write files of the table; None if they do not reach it."""
-        at = local_path(self.directory) if isinstance(self.log.files.storage, LocalFiles) else None
+        at = self.log.files.local_directory
         return FilePlace(at, self.layout) if at is not None else None
 
     def write(self, rows: pa.Table, values: Mapping[str, str | None], *, indexed: Sequence[str] = ()) -> DataFile:
@@ -107,8 +106,7 @@ class DirectAppends:
 
         Raises StateError (the table is gone), and what the storage raises."""
         self._check_there()
-        content = parquet_of(rows)
-        file = DataFile(path=new_path(), size=len(content), stats=statistics_of(content, indexed), values=values)
+        file, content = made_in_memory(rows, values, indexed)
         self.put(file, content)
         return file
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 from share_spark.delta.table_log import TableLog, UnknownTableError
-from share_spark.spark.public_files import LocalFiles, local_path
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +29,7 @@ def write_natively(log: TableLog, *, cleans: bool = False) -> bool:
 
 
 def _plain_directory(log: TableLog) -> str:
-    path = local_path(log.files.directory) if isinstance(log.files.storage, LocalFiles) else None
+    path = log.files.local_directory
     log.check_can_append()
     if path is None or _POLICY in log.properties or not all(file.is_whole for file in log.active.values()):
         raise UnknownTableError("it is on another storage, has deletion vectors, or wants another form of checkpoint")

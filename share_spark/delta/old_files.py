@@ -11,7 +11,6 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from share_spark.delta.table_log import TableLog
-from share_spark.spark.public_files import LocalFiles, local_path
 
 _LOG_RETENTION = "delta.logRetentionDuration"
 _LOG_RETENTION_MS = 30 * 86_400_000
@@ -50,7 +49,7 @@ def has_old_commits(log: TableLog, retention_ms: int | None) -> bool:
 
 def _local_directory(log: TableLog) -> Path | None:
     """None on another storage, where to list all files takes as long as Spark does."""
-    path = local_path(log.files.directory) if isinstance(log.files.storage, LocalFiles) else None
+    path = log.files.local_directory
     return None if path is None else Path(path)
 
 

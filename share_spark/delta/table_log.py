@@ -53,6 +53,11 @@ _MARKS = {
 }
 """Those that do if the table uses them, with the beginning of the property or column metadata that shows it."""
 
+_REFUSING = {
+    "delta.appendOnly": "its rows must not be changed (delta.appendOnly)",
+    "delta.enableChangeDataFeed": "it has a change data feed",
+}
+
 _OF_WRITER_VERSION = {
     2: ("appendOnly", "invariants"),
     3: ("checkConstraints",),
@@ -206,6 +211,15 @@ class TableLog:
             mark = _MARKS.get(feature)
             if mark is None or any(name.startswith(mark) for name in self._marks()):
                 raise UnknownTableError(f"the table has the feature {feature}")
+
+    def check_can_replace(self) -> None:
+        """May its files be taken out, or exchanged for others? As ``check_can_append``; ``active`` is known."""
+        self.check_can_append()
+        for name, reason in _REFUSING.items():
+            if self.properties.get(name) == "true":
+                raise UnknownTableError(reason)
+        if not all(file.is_whole for file in self.active.values()):
+            raise UnknownTableError("it has deletion vectors (REORG TABLE ... APPLY (PURGE) removes them)")
 
     def check_has_plain_columns(self) -> None:
         """For files that others write: nothing has to be worked out or checked for a row. Raises UnknownTableError."""

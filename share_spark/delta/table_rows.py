@@ -24,11 +24,6 @@ from share_spark.spark.public_files import local_path
 
 _TRIES = 20
 
-_REFUSING = {
-    "delta.appendOnly": "its rows must not be changed (delta.appendOnly)",
-    "delta.enableChangeDataFeed": "it has a change data feed",
-}
-
 
 class FileRows(NamedTuple):
     """``path``: of a file as the log has it; empty where the rows are of several files."""
@@ -118,13 +113,8 @@ class TableRows:
 
     def check_can_change(self) -> None:
         """Raises UnknownTableError."""
-        self.log.check_can_append()
         self._check_unpartitioned()
-        for name, reason in _REFUSING.items():
-            if self.log.properties.get(name) == "true":
-                raise UnknownTableError(reason)
-        if not all(file.is_whole for file in self.log.active.values()):
-            raise UnknownTableError("it has deletion vectors (REORG TABLE ... APPLY (PURGE) removes them)")
+        self.log.check_can_replace()
 
     def _check_unpartitioned(self) -> None:
         if self.log.partition_columns:

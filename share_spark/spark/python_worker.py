@@ -13,6 +13,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from pyspark import TaskContext
+
+
+def begin_task() -> None:
+    """What each function of ours that runs in a Python worker does first."""
+    drop_zip_importers()
+    if TaskContext.get() is not None:
+        acknowledge_at_once()
+
 
 def drop_zip_importers() -> None:
     """Forget the importers of zips and jars.

@@ -20,7 +20,7 @@ from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionS
 from share_spark.model.ids import SharePartitionKey
 from share_spark.partition import SharePartition
 from share_spark.spark.frames import keys_of_tasks
-from share_spark.spark.python_worker import cycles_ignored, drop_zip_importers
+from share_spark.spark.python_worker import begin_task, cycles_ignored
 from share_spark.state.advancing import Advanced, StepTerms, advanced, begun
 from share_spark.state.record_rows import RECORD_TYPE, record_array
 from share_spark.state.tables import RECORD_COLUMNS
@@ -78,7 +78,7 @@ class Advance:
     terms: StepTerms
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        drop_zip_importers()
+        begin_task()
         with cycles_ignored():
             yield from self._advanced(batches)
 

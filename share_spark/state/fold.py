@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from share_spark.engine.step import front_of
 from share_spark.model.ids import SharePartitionKey
 from share_spark.partition import SharePartition, evolve
-from share_spark.spark.python_worker import cycles_ignored, drop_zip_importers
+from share_spark.spark.python_worker import begin_task, cycles_ignored
 from share_spark.state.buckets import HEADER, OUTCOME, STATE, FoldEnd, frame_rows, key_text
 from share_spark.state.record_rows import records_in
 
@@ -82,7 +82,7 @@ class Fold:
     group_id: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        drop_zip_importers()
+        begin_task()
         with cycles_ignored():
             yield from self._folded(batches)
 

@@ -21,7 +21,7 @@ from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import DeliveryState, InFlightBatch
 from share_spark.partition import SharePartition, highest_delivery_count, next_deadline_ms, offsets_by_state, waiting
 from share_spark.partition.columns import Columns, is_columns
-from share_spark.spark.python_worker import drop_zip_importers
+from share_spark.spark.python_worker import begin_task
 from share_spark.state.buckets import KEY_HASH_SQL, STATE, key_hash
 from share_spark.state.commits import CommitListing
 from share_spark.state.driver_states import DriverStates
@@ -127,7 +127,7 @@ class _LiveStatus:
         return cls(buckets=None if buckets is None else frozenset(buckets), live=stamps)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        drop_zip_importers()
+        begin_task()
         for batch in batches:
             payloads: list[Any] = batch.column(0).to_pylist()
             yield self.rows(pickle.loads(payload) for payload in payloads)
@@ -154,7 +154,7 @@ def _groups(spark: SparkSession, location: Location, version: int) -> list[str]:
 
 def _status_function(group_id: str) -> Callable[[pa.Table], pa.Table]:
     def status_rows(rows: pa.Table) -> pa.Table:
-        drop_zip_importers()
+        begin_task()
         written = _last_written(rows)
         last_batch = pc.max(rows.column("batch_id")).as_py()
         epoch = pc.max(rows.column("writer_epoch")).as_py()

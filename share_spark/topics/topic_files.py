@@ -7,7 +7,7 @@ table on another storage than a file system, with deletion vectors or renamed co
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
@@ -41,26 +41,25 @@ class TopicFiles:
     _by_partition: dict[TopicPartition, list[RecordFile | None]] = field(default_factory=dict)
     _version: int = -1
 
-    def inside(self, spans: Sequence[OffsetSpan], log_starts: Mapping[TopicPartition, int]) -> list[RecordFile] | None:
-        """Those that may hold records inside ``spans``, without what is below the log start; None: Spark has to read
-        them."""
+    def inside(self, spans: Sequence[OffsetSpan]) -> list[RecordFile] | None:
+        """Those that may hold records inside ``spans``, which are ascending, without what is below the first of them;
+        None: Spark has to read them."""
         if not self._is_readable():
             return None
         self._catch_up()
-        chosen = list(dict.fromkeys(file for span in spans for file in self._files_of(span)))
-        known = [file for file in chosen if file is not None and self._is_plain(file.path)]
-        if len(known) < len(chosen):
-            return None
-        # Rows below the log start may still be there for a moment; they are not records.
-        starts = (max(file.first_offset, log_starts.get(file.partition, 0)) for file in known)
-        above = (file._replace(first_offset=start) for file, start in zip(known, starts, strict=True))
-        return [file for file in above if file.first_offset <= file.last_offset]
+        chosen: dict[RecordFile, int] = {}
+        for span in spans:
+            for file in self._files_of(span):
+                if file is None or not self._is_plain(file.path):
+                    return None
+                chosen.setdefault(file, span.first_offset)
+        return [file._replace(first_offset=max(file.first_offset, first)) for file, first in chosen.items()]
 
     def _is_readable(self) -> bool:
         log = self.log
         has_plain_names = log.properties.get("delta.columnMapping.mode", "none") == "none"
-        is_on_file_system = local_path(log.files.directory) is not None
-        return has_plain_names and is_on_file_system and log.keeps_files and len(log.active) <= MOST_FILES
+        is_local = log.files.local_directory is not None
+        return has_plain_names and is_local and log.keeps_files and len(log.active) <= MOST_FILES
 
     def _catch_up(self) -> None:
         if self._version == self.log.version:
@@ -73,18 +72,17 @@ class TopicFiles:
             self._found[name] = self._record_file(name, active[name])
         self._by_partition = {}
         for name, found in self._found.items():
-            self._by_partition.setdefault(_partition_of(active[name]), []).append(found)
+            self._by_partition.setdefault(partition_of(active[name]), []).append(found)
         self._version = self.log.version
 
     def _record_file(self, name: str, file: ActiveFile) -> RecordFile | None:
         if not file.is_whole or ":/" in name or name.startswith("/"):
             return None
-        stats = json.loads(file.stats or "{}")
-        first, last = (stats.get(which, {}).get("offset") for which in ("minValues", "maxValues"))
-        if first is None or last is None:
+        extent = offsets_of(file)
+        if extent is None:
             return None
         path = local_path(f"{self.log.files.directory}/{unquote(name)}")
-        return RecordFile(str(path), _partition_of(file), int(first), int(last))
+        return RecordFile(str(path), partition_of(file), *extent)
 
     def _files_of(self, span: OffsetSpan) -> Iterator[RecordFile | None]:
         for file in self._by_partition.get(TopicPartition(span.topic, span.partition), ()):
@@ -98,8 +96,16 @@ class TopicFiles:
         return self._plain[path]
 
 
-def _partition_of(file: ActiveFile) -> TopicPartition:
+def partition_of(file: ActiveFile) -> TopicPartition:
+    """Of which all its records are."""
     return TopicPartition(unquote(file.values["topic"]), int(file.values["partition"]))
+
+
+def offsets_of(file: ActiveFile) -> tuple[int, int] | None:
+    """The first and the last one, by its statistics; None if these do not say it."""
+    stats = json.loads(file.stats or "{}")
+    first, last = (stats.get(which, {}).get("offset") for which in ("minValues", "maxValues"))
+    return None if first is None or last is None else (int(first), int(last))
 
 
 def _is_plain(path: str) -> bool:

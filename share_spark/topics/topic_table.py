@@ -124,7 +124,7 @@ class EmbeddedTopicLog:
 
     def files(self, spans: Sequence[OffsetSpan]) -> Sequence[RecordFile] | None:
         """See TopicLogInFiles. Raises TopicError (no such topic)."""
-        return self._table.files(spans)
+        return self._table.files(merged(self._above_log_start(spans)))
 
     def _rows(self) -> DataFrame:
         return self._table.location.load(self._table.spark)

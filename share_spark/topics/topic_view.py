@@ -6,24 +6,22 @@ in its commit. Only the first look, and rows that another program has written, n
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import unquote
 
 from pyspark.sql import functions as F
 
 from share_spark.delta.commit_files import CommitFile, CommitFiles
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import TopicError, TopicUnreachableError
-from share_spark.model.ids import LogEnds, TopicPartition
+from share_spark.model.ids import LogEnds
 from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.topics import topic_registry
-from share_spark.topics.topic_files import TopicFiles
+from share_spark.topics.topic_files import TopicFiles, offsets_of, partition_of
 from share_spark.topics.topic_registry import AppendNote, TopicEntry
 
 if TYPE_CHECKING:
@@ -99,12 +97,12 @@ def view_of(log: TableLog, place: str) -> TopicView:
     topic_registry.check_properties(place, log.properties)
     written: dict[str, dict[int, int]] = {}
     for file in log.active.values():
-        last = json.loads(file.stats or "{}").get("maxValues", {}).get("offset")
-        if last is None:
+        extent = offsets_of(file)
+        if extent is None:
             raise UnknownTableError("a file has no statistics of its offsets")
-        ends = written.setdefault(unquote(file.values["topic"]), {})
-        partition = int(file.values["partition"])
-        ends[partition] = max(ends.get(partition, 0), int(last) + 1)
+        topic, partition = partition_of(file)
+        ends = written.setdefault(topic, {})
+        ends[partition] = max(ends.get(partition, 0), extent[1] + 1)
     return TopicView(version=log.version, topics=topic_registry.entries(log.properties), written=written)
 
 
@@ -134,14 +132,10 @@ class TopicTable:
         return found
 
     def files(self, spans: Sequence[OffsetSpan]) -> list[RecordFile] | None:
-        """The files with the records inside ``spans``; None where Spark has to read them. Raises as ``topic``."""
-        starts = {
-            TopicPartition(topic, partition): ends.log_start_offset
-            for topic in {span.topic for span in spans}
-            for partition, ends in self.topic(topic).ends.items()
-        }
+        """The files with the records inside ``spans``, as ``TopicFiles.inside``. Raises as ``find``."""
         with self._lock:
-            return self._record_files.inside(spans, starts) if self._record_files is not None else None
+            self._now()
+            return self._record_files.inside(spans) if self._record_files is not None else None
 
     def holds_append(self, append_id: str) -> bool:
         """Is this append among the latest commits? Raises as ``find``."""
@@ -160,18 +154,19 @@ class TopicTable:
 
     def _catch_up(self, view: TopicView) -> bool:
         """Apply the commits since; False if the view must be loaded again."""
-        if self._files is None or not self._files.exists(view.version):
+        files = self._files
+        if files is None or not files.exists(view.version):
             return False
         try:
-            return all(view.apply(commit) for commit in self._commits_since(view.version))
+            return all(view.apply(commit) for commit in self._commits_since(files, view.version))
         except UnknownTableError:
             return False
 
-    def _commits_since(self, version: int) -> Iterator[CommitFile]:
+    def _commits_since(self, files: CommitFiles, version: int) -> Iterator[CommitFile]:
         if self._record_files is not None:
             yield from (commit for _, commit in self._record_files.log.catch_up())
             return
-        while self._files is not None and (commit := self._files.read(version + 1)) is not None:
+        while (commit := files.read(version + 1)) is not None:
             version += 1
             yield commit
 

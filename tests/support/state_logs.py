@@ -24,6 +24,7 @@ from share_spark.state.commits import CommitNote
 from share_spark.state.log_rows import LOG_SCHEMA, claim_table, record_table
 from share_spark.state.record_rows import CLAIM, record_array
 from share_spark.state.tables import LOG_TABLE
+from tests.support.group_details import run
 
 _COLUMNS = [StructField("group_id", StringType()), StructField("segment", IntegerType())]
 _PROPERTIES = {"share_spark.format.version": "2", "share_spark.table": LOG_TABLE}
@@ -90,3 +91,11 @@ class StateLog:
         values = {"group_id": self.group_id, "segment": str(self.segment)}
         with self._clock():
             return appends.commit([appends.write(rows, values)], note=note.to_json())
+
+
+def log_of_ten_acquired(directory: Path) -> StateLog:
+    """In ``directory``: the group has acquired records 0 to 9 of a topic, and no more."""
+    log = StateLog(directory / "state")
+    log.claim()
+    log.records(snapshot(0, run("Q", 0, 9)))
+    return log

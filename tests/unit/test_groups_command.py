@@ -8,8 +8,7 @@ import pytest
 
 from share_spark import cli
 from share_spark.admin.share_group_admin import ShareGroupAdmin
-from tests.support.group_details import run
-from tests.support.state_logs import StateLog, snapshot
+from tests.support.state_logs import StateLog, log_of_ten_acquired
 
 GROUP = ["--group", "billing"]
 NO_TOPIC, NO_PARTITION = "group 'billing' has no topic 'bills'", "group 'billing' has no partition 9 of topic 'orders'"
@@ -17,10 +16,7 @@ NO_TOPIC, NO_PARTITION = "group 'billing' has no topic 'bills'", "group 'billing
 
 @pytest.fixture
 def log(tmp_path: Path) -> StateLog:
-    log = StateLog(tmp_path / "state")
-    log.claim()
-    log.records(snapshot(0, run("Q", 0, 9)))
-    return log
+    return log_of_ten_acquired(tmp_path)
 
 
 def contents(log: StateLog) -> dict[str, int]:

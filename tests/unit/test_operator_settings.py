@@ -10,19 +10,16 @@ import pytest
 from share_spark import cli
 from share_spark.admin.share_group_admin import ShareGroupAdmin
 from share_spark.web.server import PageSource
-from tests.support.group_details import NOW_MS, run
+from tests.support.group_details import NOW_MS
 from tests.support.page_elements import Elements
-from tests.support.state_logs import StateLog, snapshot
+from tests.support.state_logs import StateLog, log_of_ten_acquired
 
 LIMIT = "delivery.rate.limit"
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> StateLog:
-    log = StateLog(tmp_path / "state")
-    log.claim()
-    log.records(snapshot(0, run("Q", 0, 9)))
-    return log
+    return log_of_ten_acquired(tmp_path)
 
 
 def state_of(log: StateLog, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -190,17 +190,17 @@ def test_files_that_may_hold_records_of_the_spans(tmp_path: Path) -> None:
     files = TopicFiles(log)
 
     def inside(*spans: OffsetSpan) -> list[tuple[str, int, int]] | None:
-        found = files.inside(spans, {AT: 12})
+        found = files.inside(spans)
         return found and sorted((Path(file.path).stem, file.first_offset, file.last_offset) for file in found)
 
-    assert inside(OffsetSpan("orders", 0, 9, 10), OffsetSpan("orders", 0, 19, 19)) == [("b", 12, 19)]
+    assert inside(OffsetSpan("orders", 0, 12, 13), OffsetSpan("orders", 0, 19, 19)) == [("b", 12, 19)]
     assert inside(OffsetSpan("orders", 1, 0, 9)) == [("c", 5, 30)]
     assert inside(OffsetSpan("orders", 2, 0, 9)) == []
     del log.active["b.parquet"]
     log.active["e.parquet"] = active(10, 25)
     log.version += 1
     write(tmp_path / "e.parquet", 3)
-    assert inside(OffsetSpan("orders", 0, 19, 25)) == [("d", 20, 29), ("e", 12, 25)]
+    assert inside(OffsetSpan("orders", 0, 12, 25)) == [("d", 20, 29), ("e", 12, 25)]
 
 
 @pytest.mark.parametrize("reason", ["rows are deleted", "no statistics", "a large row group", "another schema", "gone"])
@@ -214,6 +214,6 @@ def test_a_file_that_spark_has_to_read(tmp_path: Path, monkeypatch: pytest.Monke
         write(tmp_path / "a.parquet", 10_000, ["offset"] if reason == "another schema" else tuple(topic_files._COLUMNS))
     files = TopicFiles(topic_table(tmp_path, a=file, b=active(0, 9, partition=1)))
     write(tmp_path / "b.parquet", 3)
-    assert files.inside([OffsetSpan("orders", 0, 0, 9)], {}) is None
+    assert files.inside([OffsetSpan("orders", 0, 0, 9)]) is None
     if reason != "a large row group":
-        assert len(files.inside([OffsetSpan("orders", 1, 0, 9)], {}) or ()) == 1
+        assert len(files.inside([OffsetSpan("orders", 1, 0, 9)]) or ()) == 1

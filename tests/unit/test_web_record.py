@@ -17,7 +17,7 @@ from share_spark.web.record_page import RecordPlace, record_path
 from share_spark.web.server import PageSource
 from tests.support.group_details import MEMBER, NOW_MS, run
 from tests.support.page_elements import Elements
-from tests.support.state_logs import StateLog, snapshot, update
+from tests.support.state_logs import StateLog, log_of_ten_acquired, snapshot, update
 
 NASTY = "<b>\"or'ders</b>&"
 
@@ -25,9 +25,7 @@ NASTY = "<b>\"or'ders</b>&"
 @pytest.fixture
 def log(tmp_path: Path) -> StateLog:
     """Records 0 to 9 are acquired; 3 is released, delivered again, and rejected."""
-    log = StateLog(tmp_path / "state")
-    log.claim()
-    log.records(snapshot(0, run("Q", 0, 9)))
+    log = log_of_ten_acquired(tmp_path)
     log.records(
         update(3, run("Q", 3, 3, 2), run("D", 4, 9)),
         ended=[
