@@ -16,6 +16,7 @@ up to ``MOST_BYTES``. They end with the engine, and where the log was truncated.
 from __future__ import annotations
 
 import uuid
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -51,6 +52,8 @@ MOST_BYTES = 256 << 20
 MOST_DELIVERIES = 8
 """Deliveries whose files are kept while some of their records have not been acquired again."""
 
+_WRITTEN_BYTES = 1 << 20
+"""A task writes when so much waits: who reads works per batch."""
 
 OF_ONE_DELIVERY = ("delivery_count", TASK_COLUMN)
 """Columns of a record that are others when it is delivered again."""
@@ -95,6 +98,8 @@ class KeptWriter:
     place: KeptPlace
     _path: Path | None = None
     _writer: Any = None
+    _waiting: list[pa.RecordBatch] = field(default_factory=list)
+    _waiting_bytes: int = 0
     _rows: int = 0
     _bytes: int = 0
     _is_over: bool = False
@@ -108,25 +113,32 @@ class KeptWriter:
             return
         columns = [name for name in batch.schema.names if name not in OF_ONE_DELIVERY]
         kept = batch.select(columns).filter(pa.array(is_wanted))
-        self._bytes += kept.nbytes
         self._rows += kept.num_rows
-        try:
-            self._write(kept)
-        except OSError:
-            self.discard()
-
-    def _write(self, kept: pa.RecordBatch) -> None:
+        self._bytes += kept.nbytes
+        self._waiting.append(kept)
+        self._waiting_bytes += kept.nbytes
         if self._bytes > self.place.most_bytes:
             self.discard()
-            return
-        if self._writer is None:
-            Path(self.place.directory).mkdir(parents=True, exist_ok=True)
-            self._path = Path(self.place.directory) / f"{uuid.uuid4().hex}.arrow"
-            self._writer = pa.ipc.new_file(str(self._path), kept.schema)
-        self._writer.write_batch(kept)
+        elif self._waiting_bytes >= _WRITTEN_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        """What waits, as one batch."""
+        try:
+            rows = pa.Table.from_batches(self._waiting).combine_chunks()
+            if self._writer is None:
+                Path(self.place.directory).mkdir(parents=True, exist_ok=True)
+                self._path = Path(self.place.directory) / f"{uuid.uuid4().hex}.arrow"
+                self._writer = pa.ipc.new_file(str(self._path), rows.schema)
+            self._writer.write_table(rows)
+        except OSError:
+            self.discard()
+        self._waiting, self._waiting_bytes = [], 0
 
     def close(self) -> KeptFile | None:
         """None if nothing is kept."""
+        if self._waiting and not self._is_over:
+            self._write()
         if self._writer is None or self._path is None or self._is_over:
             return None
         try:
@@ -138,7 +150,7 @@ class KeptWriter:
 
     def discard(self) -> None:
         """The task has failed, or has released too much."""
-        self._is_over = True
+        self._is_over, self._waiting = True, []
         with suppress(OSError):
             if self._path is not None:
                 self._path.unlink(missing_ok=True)
@@ -190,9 +202,10 @@ def _rows_of(
     """The wanted records, of them every ``tasks``-th, with their numbers. Which these are follows from the files and
     ``wanted`` alone, so that a repeat of the task finds the same."""
     offsets = batch.column("offset").to_numpy()
+    partitions, topics = batch.column("partition").to_numpy(), _topics(batch, part.topic)
     found = np.zeros(len(offsets), np.int32)
     for at, (wanted, numbers) in part.wanted.items():
-        rows = np.flatnonzero(_is_of(batch, at, part.topic))
+        rows = np.flatnonzero((partitions == at.partition) & topics[at.topic])
         index = np.minimum(np.searchsorted(wanted, offsets[rows]), len(wanted) - 1)
         is_wanted = wanted[index] == offsets[rows]
         found[rows[is_wanted]] = numbers[index[is_wanted]]
@@ -200,13 +213,13 @@ def _rows_of(
     return rows, found[rows]
 
 
-def _is_of(batch: pa.RecordBatch, at: TopicPartition, topic: str | None) -> npt.NDArray[np.bool_]:
-    of_partition: npt.NDArray[np.bool_] = batch.column("partition").to_numpy() == at.partition
+def _topics(batch: pa.RecordBatch, topic: str | None) -> Mapping[str, npt.NDArray[np.bool_] | bool]:
+    """Which records are of each topic, False for others. ``topic``: all are of this one."""
     if topic is not None:
-        return of_partition & (topic == at.topic)
+        return defaultdict(bool, {topic: True})
     names: Any = batch.column("topic").dictionary_encode()
-    numbers = [number for number, name in enumerate(names.dictionary.to_pylist()) if name == at.topic]
-    return of_partition & np.isin(names.indices.to_numpy(zero_copy_only=False), numbers)
+    numbers = names.indices.to_numpy(zero_copy_only=False)
+    return defaultdict(bool, {name: numbers == number for number, name in enumerate(names.dictionary.to_pylist())})
 
 
 # ------------------------------------------------------------------------------------------------------ on the driver

@@ -12,6 +12,7 @@ from share_spark.engine.breaker import Attempts
 from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, Delivered, ErrorRun
 from share_spark.engine.ranges import (
     ANSWER,
+    FIRST,
     LAST,
     NOT_ACKNOWLEDGED,
     AcknowledgedRanges,
@@ -122,10 +123,14 @@ def are_held_back(ranges: AcknowledgedRanges, delays: Sequence[RetryDelay]) -> l
     return [answer < 0 for answer in answers.tolist()]
 
 
-def is_inside(ranges: AcknowledgedRanges, offset: int) -> bool:
-    """Is ``offset`` in one of ``ranges`` (ascending, disjoint)?"""
-    at = int(np.searchsorted(ranges[:, 1], offset))
-    return at < len(ranges) and bool(ranges[at, 0] <= offset)
+def are_inside(ranges: AcknowledgedRanges, offsets: Sequence[int]) -> list[bool]:
+    """Is each of ``offsets`` in one of ``ranges`` (ascending, disjoint)?"""
+    if not len(ranges):
+        return [False] * len(offsets)
+    wanted = np.array(offsets, np.int64)
+    at = np.searchsorted(ranges[:, FIRST], wanted, side="right") - 1
+    found: list[bool] = ((at >= 0) & (wanted <= ranges[at, LAST])).tolist()
+    return found
 
 
 def cut_by_error(first: int, last: int, errors: Sequence[ErrorRun]) -> list[tuple[int, int, str | None]]:
@@ -138,7 +143,8 @@ def cut_by_error(first: int, last: int, errors: Sequence[ErrorRun]) -> list[tupl
     pieces: list[tuple[int, int, str | None]] = []
     at = first
     start = bisect.bisect_left(errors, first, key=lambda entry: entry[1])
-    for low, high, text in errors[start:]:
+    for number in range(start, len(errors)):
+        low, high, text = errors[number]
         if low > last:
             break
         if low > at:

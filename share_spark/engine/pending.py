@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from share_spark.engine.answers import are_held_back, cut_by_error, is_inside
+from share_spark.engine.answers import are_held_back, are_inside, cut_by_error
 from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, DeadLetter, DeadLetterSink
-from share_spark.engine.ranges import AcknowledgedRanges
+from share_spark.engine.ranges import NOT_ACKNOWLEDGED, AcknowledgedRanges
 from share_spark.engine.step import PartitionOutcome, archived_below
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
 from share_spark.model.requests import ArchivedRange, ArchiveReason, RetryDelay
@@ -47,19 +47,27 @@ class PendingAcknowledgements:
 
     def dead_letters(self, outcome: PartitionOutcome) -> list[DeadLetter]:
         """Of what the commit of these acknowledgements archives in one share-partition, with the handler's errors."""
+        runs = [run for run in outcome.archived if run.reason in _DEAD_LETTER_REASONS]
         partition = TopicPartition(outcome.summary.topic, outcome.key.partition)
         return [
             DeadLetter(partition, first, last, run.delivery_count, run.reason.value, error)
-            for run in outcome.archived
-            if run.reason in _DEAD_LETTER_REASONS
-            for first, last, error in self._errors_of(outcome.key, run)
+            for run, pieces in zip(runs, self._cut_by_error(outcome.key, runs), strict=True)
+            for first, last, error in pieces
         ]
 
-    def _errors_of(self, key: SharePartitionKey, run: ArchivedRange) -> list[tuple[int, int, str | None]]:
+    def _cut_by_error(
+        self, key: SharePartitionKey, runs: Sequence[ArchivedRange]
+    ) -> list[list[tuple[int, int, str | None]]]:
+        """The pieces of each run."""
         span = self.spans.get(key)
-        if span is None or not is_inside(span.ranges, run.first_offset):
-            return [(run.first_offset, run.last_offset, ENGINE_LOST)]
-        return cut_by_error(run.first_offset, run.last_offset, span.errors)
+        ranges, errors = (span.ranges, span.errors) if span is not None else (NOT_ACKNOWLEDGED, ())
+        are_answered = are_inside(ranges, [run.first_offset for run in runs])
+        return [
+            cut_by_error(run.first_offset, run.last_offset, errors)
+            if is_answered
+            else [(run.first_offset, run.last_offset, ENGINE_LOST)]
+            for run, is_answered in zip(runs, are_answered, strict=True)
+        ]
 
 
 def _left(span: AcknowledgedSpan, passed_ms: int) -> Sequence[RetryDelay]:

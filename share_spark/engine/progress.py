@@ -12,6 +12,7 @@ from share_spark.engine.step import PartitionOutcome, PartitionSummary
 from share_spark.model.html_table import html_facts
 from share_spark.model.ids import LogEnds, SharePartitionKey
 from share_spark.model.requests import ArchiveReason
+from share_spark.partition.runs import offsets_by_kind
 
 
 def lag_of(summaries: Mapping[SharePartitionKey, PartitionSummary], ends: Mapping[SharePartitionKey, LogEnds]) -> int:
@@ -167,8 +168,8 @@ def deliveries_added(counts: Iterable[Mapping[int, int]]) -> dict[int, int]:
 def _archived_by_reason(outcomes: Sequence[PartitionOutcome]) -> dict[ArchiveReason, int]:
     totals: dict[ArchiveReason, int] = {}
     for outcome in outcomes:
-        for run in outcome.archived:
-            totals[run.reason] = totals.get(run.reason, 0) + run.last_offset - run.first_offset + 1
+        for run, offsets in offsets_by_kind(outcome.archived):
+            totals[run.reason] = totals.get(run.reason, 0) + offsets
     return totals
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyspark.sql import functions as F
 
 from share_spark.delivery.acquired_records import acquired_records
@@ -25,7 +26,7 @@ from share_spark.engine.ports import (
     NumberedSpan,
     TopicLog,
 )
-from share_spark.engine.ranges import NumberedRanges
+from share_spark.engine.ranges import FIRST, LAST, NUMBER, NumberedRanges, each_between
 from share_spark.model.errors import DeadLetterError, FencedError, ShareError
 from share_spark.model.ids import BatchStamp, TopicPartition
 from share_spark.output.letter_journals import WITHDRAWN, LetterJournals, entry_of, is_withdrawn, letters_in
@@ -289,12 +290,11 @@ def _entries(journal: Journal, stamps: Sequence[BatchStamp]) -> dict[BatchStamp,
 
 def _wanted(letters: Sequence[DeadLetter]) -> Wanted:
     """Each offset with the number of its letter, from 1."""
-    found: dict[TopicPartition, list[tuple[int, int]]] = {}
-    for number, letter in enumerate(letters, 1):
-        offsets = range(letter.first_offset, letter.last_offset + 1)
-        found.setdefault(letter.partition, []).extend((offset, number) for offset in offsets)
-    arrays = {at: np.array(sorted(pairs), np.int64) for at, pairs in found.items()}
-    return {at: (pairs[:, 0], pairs[:, 1].astype(np.int32)) for at, pairs in arrays.items()}
+    found: dict[TopicPartition, tuple[NDArray[np.int64], NDArray[np.int32]]] = {}
+    for at, ranges in _numbered(letters).items():
+        offsets, rows = each_between(ranges[:, FIRST], ranges[:, LAST])
+        found[at] = offsets, ranges[rows, NUMBER].astype(np.int32) + np.int32(1)
+    return found
 
 
 def _with_reasons(records: pa.Table, letters: Sequence[DeadLetter]) -> pa.Table:

@@ -19,7 +19,7 @@ from operator import itemgetter
 
 from share_spark.model.records import DeliveryState, InFlightBatch
 from share_spark.partition import columns
-from share_spark.partition.columns import as_columns, is_columns
+from share_spark.partition.columns import Row, as_columns, is_columns
 
 _first = itemgetter(0)
 _last = itemgetter(1)
@@ -176,11 +176,11 @@ def samples(runs: Runs) -> Sequence[InFlightBatch]:
     return runs.samples if is_columns(runs) else runs
 
 
-def offsets_by_kind(runs: Runs) -> Iterator[tuple[InFlightBatch, int]]:
-    """(run, number of offsets) of each run; of columns, once for all runs that differ only in their offsets."""
-    if is_columns(runs):
-        return zip(runs.samples, runs.totals(), strict=True)
-    return ((run, run.last_offset - run.first_offset + 1) for run in runs)
+def offsets_by_kind(ranges: Sequence[Row]) -> Iterator[tuple[Row, int]]:
+    """(range, number of offsets) of each range; of columns, once for all that differ only in their offsets."""
+    if is_columns(ranges):
+        return zip(ranges.samples, ranges.totals(), strict=True)
+    return ((found, found[1] - found[0] + 1) for found in ranges)
 
 
 def first_unfinished(runs: Runs) -> int | None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_spark.engine.answers import cut_by_error, filled, output_lost
+from share_spark.engine.answers import are_inside, cut_by_error, filled, output_lost
 from share_spark.engine.ports import AcknowledgedSpan
 from share_spark.engine.ranges import Ranges
 from share_spark.model.ids import TopicPartition
@@ -67,6 +67,12 @@ def test_gaps_fill_exactly_what_is_missing(wanted: dict[int, tuple[int, int]]) -
     said = runs({offset: kind for offset, (_, kind) in wanted.items() if kind})
     found = filled(ranges(*acquired), ranges(*said), GAP).tolist()
     assert by_offset(found) == {offset: kind for offset, (_, kind) in wanted.items()}
+
+
+@given(st.sets(st.integers(0, 30)), st.lists(st.integers(0, 31)))
+def test_which_offsets_are_inside(covered: set[int], asked: list[int]) -> None:
+    found = ranges(*runs(dict.fromkeys(covered, 1)))
+    assert are_inside(found, asked) == [offset in covered for offset in asked]
 
 
 def runs(by_offset: dict[int, int]) -> list[tuple[int, int, int]]:
