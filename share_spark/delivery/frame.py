@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from share_spark.delivery.result import Settle
+from share_spark.delivery.result import Settle, each_partition
 from share_spark.delivery.runs import PRESENT, RUN_SCHEMA, VIOLATION, RunLog, Runs, special_row
 from share_spark.handlers.acknowledgement import NO_DELAY, Ack, Answers, exception_text
 from share_spark.handlers.batch_answers import ANSWER_COLUMNS, column_answers
@@ -54,13 +54,13 @@ def settled(handler_name: str) -> Settle:
     def settle(key: TopicPartition, runs: Runs) -> Runs:
         present = runs.picked(runs.code == PRESENT).joined()
         answers = runs.picked(runs.code != PRESENT).joined()
-        if (offset := answers.first_overlap()) is not None:
-            raise HandlerError(f"handler {handler_name} returned record {key}@{offset} twice")
+        if (row := answers.first_overlap()) is not None:
+            raise HandlerError(f"handler {handler_name} returned record {key}@{answers.first[row]} twice")
         if (offset := _first_unknown(answers, present)) is not None:
             raise HandlerError(f"handler {handler_name} returned record {key}@{offset}, which it was not given")
         return Runs.concatenated([answers, _missing(answers, present)]).ordered().joined()
 
-    return settle
+    return each_partition(settle)
 
 
 # ----------------------------------------------------------------------------------- in the workers

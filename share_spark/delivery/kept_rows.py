@@ -38,6 +38,7 @@ from share_spark.engine.ranges import (
     Ranges,
     ascending,
     each_between,
+    that_have,
 )
 from share_spark.handlers.acknowledgement import Ack, Answers
 from share_spark.model.ids import TopicPartition
@@ -344,8 +345,8 @@ def _without(
 
 def _offsets_by(said: Sequence[AcknowledgedSpan], *answers: Ack) -> dict[TopicPartition, Offsets]:
     """The offsets with one of these answers, where there are any."""
-    found = {one.partition: _offsets(one.ranges[np.isin(one.ranges[:, ANSWER], answers)]) for one in said}
-    return {at: offsets for at, offsets in found.items() if len(offsets)}
+    some = [said[number] for number in that_have([one.ranges for one in said], answers)]
+    return {one.partition: _offsets(one.ranges[np.isin(one.ranges[:, ANSWER], answers)]) for one in some}
 
 
 def _present(wanted: Wanted, held: Mapping[TopicPartition, Offsets]) -> Wanted:

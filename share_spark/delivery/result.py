@@ -19,8 +19,7 @@ can hold, but computed once.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -50,7 +49,7 @@ from share_spark.delivery.runs import (
 from share_spark.delivery.traces import WORKER_LOST
 from share_spark.delta.data_file import DataFile
 from share_spark.engine.ports import AcknowledgedSpan, ErrorRun
-from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, offsets_in
+from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, laid, offsets_in
 from share_spark.handlers.acknowledgement import NO_DELAY, Ack
 from share_spark.model.errors import HandlerError, OutputLostError, ShareError
 from share_spark.model.ids import TopicPartition
@@ -125,11 +124,13 @@ class DeliveryResult:
 
     def _count(self, answer: int) -> int:
         """Records with this acknowledgement, or Loss."""
-        return sum(offsets_in(one.ranges[one.ranges[:, ANSWER] == answer]) for one in self.partitions.values())
+        ranges = laid(one.ranges for one in self.partitions.values())
+        return offsets_in(ranges[ranges[:, ANSWER] == answer])
 
 
-Settle = Callable[[TopicPartition, Runs], Runs]
-"""Makes the answers out of all runs of one topic-partition, sorted by offset. Raises HandlerError."""
+Settle = Callable[[Sequence[str], Runs], Runs]
+"""Makes the answers out of all runs, sorted by topic, partition and offset; with the names of the topics. Raises
+ShareError."""
 
 
 def decoded(table: pa.Table, settle: Settle) -> DeliveryResult:
@@ -137,14 +138,11 @@ def decoded(table: pa.Table, settle: Settle) -> DeliveryResult:
     special, acks = _parted(table)
     names, topic_ids = _encoded(acks.column("topic"))
     texts, error_ids = _encoded(acks.column("error"))
-    partitions = {}
-    for runs in _per_partition(_runs(acks, topic_ids, error_ids).ordered()):
-        key = TopicPartition(names[runs.topic[0]], int(runs.partition[0]))
-        partitions[key] = _span(key, settle(key, runs), texts)
+    runs = settle(names, _runs(acks, topic_ids, error_ids).ordered())
     rows = special.select(["ack", "first_offset", "last_offset", "error"]).to_pylist()
     measured = [(row["first_offset"], row["last_offset"]) for row in rows if row["ack"] == MEASURED]
     return DeliveryResult(
-        partitions=partitions,
+        partitions=_spans(names, texts, runs),
         fault=_fault(rows),
         entered=sum(entered for entered, _ in measured),
         busy_s=max((busy for _, busy in measured), default=0) / 1e6,
@@ -156,13 +154,27 @@ def decoded(table: pa.Table, settle: Settle) -> DeliveryResult:
     )
 
 
-def read_once(key: TopicPartition, runs: Runs) -> Runs:
+def read_once(names: Sequence[str], runs: Runs) -> Runs:
     """Settles the answers of workers, which answer each record they read once. Raises ShareError if one was read
     twice."""
     runs = runs.joined()
-    if (offset := runs.first_overlap()) is not None:
-        raise ShareError(f"record {key}@{offset} was read twice in one delivery")
+    if (row := runs.first_overlap()) is not None:
+        (key,) = runs.places(names, [row])
+        raise ShareError(f"record {key}@{runs.first[row]} was read twice in one delivery")
     return runs
+
+
+def each_partition(settle: Callable[[TopicPartition, Runs], Runs]) -> Settle:
+    """Settles the runs of each topic-partition by themselves."""
+
+    def settle_all(names: Sequence[str], runs: Runs) -> Runs:
+        stretches = runs.stretches()
+        keys = runs.places(names, [begin for begin, _ in stretches])
+        parts = (runs.picked(slice(begin, end)) for begin, end in stretches)
+        settled = [settle(key, part) for key, part in zip(keys, parts, strict=True)]
+        return Runs.concatenated(settled) if settled else runs
+
+    return settle_all
 
 
 def _parted(table: pa.Table) -> tuple[pa.Table, pa.Table]:
@@ -198,26 +210,40 @@ def _runs(acks: pa.Table, topic_ids: RunColumn, error_ids: RunColumn) -> Runs:
     )
 
 
-def _per_partition(runs: Runs) -> Iterator[Runs]:
-    """Sorted runs, topic-partition by topic-partition."""
-    if not len(runs.first):
-        return
-    new = (runs.topic[1:] != runs.topic[:-1]) | (runs.partition[1:] != runs.partition[:-1])
-    bounds = [0, *(np.flatnonzero(new) + 1).tolist(), len(runs.first)]
-    for start, end in itertools.pairwise(bounds):
-        yield runs.picked(slice(start, end))
+def _spans(names: Sequence[str], texts: Sequence[str], runs: Runs) -> dict[TopicPartition, AcknowledgedSpan]:
+    """By topic-partition. Their ranges are parts of one array, and only those that have errors or delays are looked at
+    once more: there may be ten thousand."""
+    stretches = runs.stretches()
+    if not stretches:
+        return {}
+    begins = [begin for begin, _ in stretches]
+    ranges = np.column_stack([runs.first, runs.last, runs.code.astype(np.int64)])
+    has_errors = np.logical_or.reduceat(runs.error >= 0, begins).tolist()
+    has_delays = np.logical_or.reduceat(_asks_delay(runs), begins).tolist()
+    spans = {}
+    for (begin, end), key, is_noted, is_delayed in zip(
+        stretches, runs.places(names, begins), has_errors, has_delays, strict=True
+    ):
+        part = runs.picked(slice(begin, end)) if is_noted or is_delayed else None
+        errors = _errors(part, texts) if part is not None and is_noted else ()
+        delays = _delays(part) if part is not None and is_delayed else ()
+        spans[key] = AcknowledgedSpan(key, AcknowledgedRanges(ranges[begin:end]), errors, delays)
+    return spans
 
 
-def _span(key: TopicPartition, runs: Runs, texts: list[str]) -> AcknowledgedSpan:
+def _errors(runs: Runs, texts: Sequence[str]) -> tuple[ErrorRun, ...]:
     noted = runs.picked(runs.error >= 0)
     rows = zip(noted.first.tolist(), noted.last.tolist(), noted.error.tolist(), strict=True)
-    errors = tuple(ErrorRun(first, last, texts[error]) for first, last, error in rows)
-    ranges = np.column_stack([runs.first, runs.last, runs.code.astype(np.int64)])
-    return AcknowledgedSpan(key, AcknowledgedRanges(ranges), errors, _delays(runs))
+    return tuple(ErrorRun(first, last, texts[error]) for first, last, error in rows)
+
+
+def _asks_delay(runs: Runs) -> npt.NDArray[np.bool_]:
+    is_asked: npt.NDArray[np.bool_] = np.isin(runs.code, [Ack.RELEASE, Loss.NOT_ENTERED]) & (runs.delay != NO_DELAY)
+    return is_asked
 
 
 def _delays(runs: Runs) -> tuple[RetryDelay, ...]:
-    asked = runs.picked(np.isin(runs.code, [Ack.RELEASE, Loss.NOT_ENTERED]) & (runs.delay != NO_DELAY))
+    asked = runs.picked(_asks_delay(runs))
     return tuple(map(RetryDelay, asked.first.tolist(), asked.last.tolist(), asked.delay.tolist()))
 
 

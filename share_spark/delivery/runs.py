@@ -18,6 +18,7 @@ NumPy and Arrow only; no loop here is longer than the number of different topics
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ import pyarrow as pa
 
 from share_spark.delivery.ledger import LedgerEntries
 from share_spark.handlers.acknowledgement import NO_DELAY, Answers
+from share_spark.model.ids import TopicPartition
 
 PRESENT = 0
 """Code of a run of records that exist; sent with the answers of a frame handler, so that the driver finds the records
@@ -114,9 +116,27 @@ class Runs:
         return self.picked(np.lexsort((self.first, self.partition, self.topic)))
 
     def first_overlap(self) -> int | None:
-        """Of sorted runs of one topic-partition: the first offset that is in two of them."""
-        twice = np.flatnonzero(self.first[1:] <= self.last[:-1])
-        return int(self.first[1:][twice[0]]) if len(twice) else None
+        """Of sorted runs: the first row whose run begins inside the one before it."""
+        twice = np.flatnonzero((self.first[1:] <= self.last[:-1]) & ~self._changes())
+        return int(twice[0]) + 1 if len(twice) else None
+
+    def stretches(self) -> list[tuple[int, int]]:
+        """Of sorted runs: (first row, row after the last one) of each topic-partition."""
+        if not len(self.first):
+            return []
+        return list(itertools.pairwise([0, *(np.flatnonzero(self._changes()) + 1).tolist(), len(self.first)]))
+
+    def places(self, names: Sequence[str], rows: Sequence[int]) -> list[TopicPartition]:
+        """Of these rows; ``names``: of the topics."""
+        numbers = zip(self.topic[rows].tolist(), self.partition[rows].tolist(), strict=True)
+        return [TopicPartition(names[topic], partition) for topic, partition in numbers]
+
+    def _changes(self) -> npt.NDArray[np.bool_]:
+        """Of each row but the first: is it of another topic-partition than the one before?"""
+        changes: npt.NDArray[np.bool_] = (self.topic[1:] != self.topic[:-1]) | (
+            self.partition[1:] != self.partition[:-1]
+        )
+        return changes
 
     def picked(self, rows: Any) -> Runs:
         """The runs in these rows (indices, a mask or a slice)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import compress
 
 import numpy as np
 
@@ -18,12 +19,16 @@ from share_spark.engine.ranges import (
     AcknowledgedRanges,
     AcquiredRanges,
     ascending,
+    laid,
     offsets_in,
+    offsets_in_each,
+    that_have,
 )
 from share_spark.engine.step import PartitionOutcome
 from share_spark.model.errors import ErrorCode, StateError
-from share_spark.model.ids import TopicPartition
+from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss, RetryDelay
+from share_spark.partition.columns import total_offsets
 
 MOST_ERRORS = 20
 """Different ones that the progress of a micro-batch has."""
@@ -51,10 +56,16 @@ def answers_for(acquired: Mapping[TopicPartition, PartitionOutcome], delivered: 
     # After a fault of the delivery an offset without an answer was not reached; without one it holds no record.
     missing = AcknowledgeType.GAP if delivered.fault is None else Loss.NOT_ENTERED
     by_partition = {answer.partition: answer for answer in delivered.answers}
+    found = [by_partition.get(at) or AcknowledgedSpan(at, NOT_ACKNOWLEDGED, ()) for at in acquired]
+    wanted_sizes = offsets_in_each([outcome.acquired for outcome in acquired.values()])
+    sizes = offsets_in_each([answer.ranges for answer in found])
     answers = {}
-    for at, outcome in acquired.items():
-        answer = by_partition.get(at) or AcknowledgedSpan(at, NOT_ACKNOWLEDGED, ())
-        answers[outcome.key] = answer._replace(ranges=filled(outcome.acquired, answer.ranges, missing))
+    for outcome, answer, wanted, size in zip(acquired.values(), found, wanted_sizes, sizes, strict=True):
+        # Answers lie within what was acquired, so equal sizes mean that no offset is missing: the frequent case.
+        is_whole = wanted == size
+        answers[outcome.key] = (
+            answer if is_whole else answer._replace(ranges=filled(outcome.acquired, answer.ranges, missing))
+        )
     return answers
 
 
@@ -70,13 +81,10 @@ def output_lost(span: AcknowledgedSpan, error: str, *, is_explained: bool) -> Ac
 
 def attempts_in(answers: AcknowledgedSpans, at_ms: int) -> Attempts:
     """Of handlers that were entered, with how many failed. Output that was lost says nothing of the handler."""
-    total = failed = 0
-    for span in answers.values():
-        said = span.ranges[:, ANSWER]
-        failures = offsets_in(span.ranges[np.isin(said, _FAILED)])
-        total += failures + offsets_in(span.ranges[np.isin(said, _DONE)])
-        failed += failures
-    return Attempts(at_ms, total, failed)
+    ranges = laid(span.ranges for span in answers.values())
+    said = ranges[:, ANSWER]
+    failed = offsets_in(ranges[np.isin(said, _FAILED)])
+    return Attempts(at_ms, failed + offsets_in(ranges[np.isin(said, _DONE)]), failed)
 
 
 _FAILED = [AcknowledgeType.RELEASE, Loss.UNKNOWN, Loss.IN_HANDLER, Loss.AMONG_OTHERS]
@@ -94,9 +102,6 @@ def filled(
 
     ``acquired`` is disjoint, and ``acknowledged`` lies within it. Returns ranges that cover ``acquired`` exactly.
     """
-    # The second lies within the first, so equal sizes mean that no offset is missing: the frequent case.
-    if offsets_in(acquired) == offsets_in(acknowledged):
-        return acknowledged
     holes: list[tuple[int, int, int]] = []
     reported = acknowledged[:, :2].tolist()
     position = 0
@@ -121,6 +126,36 @@ def are_held_back(ranges: AcknowledgedRanges, delays: Sequence[RetryDelay]) -> l
     first = np.array([delay.first_offset for delay in delays], np.int64)
     answers = ranges[np.searchsorted(ranges[:, LAST], first), ANSWER]
     return [answer < 0 for answer in answers.tolist()]
+
+
+def released_by_key(
+    acknowledged: Mapping[SharePartitionKey, AcknowledgedRanges],
+    delays: Mapping[SharePartitionKey, Sequence[RetryDelay]],
+    *,
+    has_backoff: bool,
+) -> dict[SharePartitionKey, int]:
+    """How many records may be acquired again at once, where there are any. As a rule all are accepted."""
+    keys, ranges = list(acknowledged), list(acknowledged.values())
+    some = that_have(ranges, [AcknowledgeType.RELEASE, *Loss])
+    return {
+        keys[number]: _released(ranges[number], delays.get(keys[number], ()), has_backoff=has_backoff)
+        for number in some
+    }
+
+
+def _released(acknowledged: AcknowledgedRanges, delays: Sequence[RetryDelay], *, has_backoff: bool) -> int:
+    answers = acknowledged[:, ANSWER]
+    lost = offsets_in(acknowledged[answers < 0])
+    at_once = total_offsets([delay for delay in delays if not delay.delay_ms])
+    if has_backoff:
+        return lost - _held_back(acknowledged, delays) + at_once
+    later = total_offsets(delays) - at_once
+    return lost + offsets_in(acknowledged[answers == AcknowledgeType.RELEASE]) - later
+
+
+def _held_back(acknowledged: AcknowledgedRanges, delays: Sequence[RetryDelay]) -> int:
+    """How many were not entered, and wait for a record before them."""
+    return total_offsets(list(compress(delays, are_held_back(acknowledged, delays))))
 
 
 def are_inside(ranges: AcknowledgedRanges, offsets: Sequence[int]) -> list[bool]:

@@ -46,7 +46,7 @@ from share_spark.engine.ports import (
     ShareStateStore,
 )
 from share_spark.engine.progress import MicroBatchProgress, StepTimer, lag_of
-from share_spark.engine.ranges import ANSWER
+from share_spark.engine.ranges import that_have
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.engine.topics import SubscribedTopics, warn_of_truncations
 from share_spark.model.config import BackoffPolicy, DeliveryOrder, GroupConfig
@@ -368,7 +368,7 @@ class ShareGroupEngine:
             raise delivered.fault
         self._limits.delivered(delivered, answers, self._time.now_ms, in_turn=in_turn)
         self._search.after(answers.values(), self._time.now_ms)
-        self._search.one_by_one |= any((span.ranges[:, ANSWER] == Loss.UNKNOWN).any() for span in answers.values())
+        self._search.one_by_one |= bool(that_have([span.ranges for span in answers.values()], [Loss.UNKNOWN]))
         self._pending = replace(pending, spans=self._commit_output(stamp, answers, delivered.is_explained))
         timer.mark("output")
 

@@ -21,16 +21,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
 
-from share_spark.engine.answers import are_held_back
+from share_spark.engine.answers import released_by_key
 from share_spark.engine.ports import NO_TRACE, AcknowledgedSpan, MemberTrace
-from share_spark.engine.ranges import ANSWER, NOT_ACKNOWLEDGED, AcknowledgedRanges, offsets_in
+from share_spark.engine.ranges import ANSWER, NOT_ACKNOWLEDGED, AcknowledgedRanges
 from share_spark.engine.step import MemberTraces, PartitionInput, PartitionSummary
 from share_spark.model.ids import LogEnds, SharePartitionKey, TopicPartition
 from share_spark.model.records import Doubt
-from share_spark.model.requests import AcknowledgeType, Loss, RetryDelay
-from share_spark.partition.columns import total_offsets
+from share_spark.model.requests import Loss, RetryDelay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +70,11 @@ def plan(
     acquired, not even suspects."""
     is_held = max_records == 0
     held = inputs.ends.keys() if is_held else inputs.paused
-    wanted = {key: 0 if key in held else _demand(key, inputs, summaries, max_record_locks) for key in inputs.ends}
+    released = released_by_key(inputs.acknowledged, inputs.delays, has_backoff=inputs.has_backoff)
+    wanted = {
+        key: 0 if key in held else _demand(key, inputs, summaries, max_record_locks, released.get(key, 0))
+        for key in inputs.ends
+    }
     piece = None if inputs.stopping or is_held or inputs.suspects_rest else inputs.suspects
     # In a micro-batch of suspects the others settle as well (acknowledgements, locks), but acquire nothing: a record
     # that is in flight beside a suspect would be lost with it.
@@ -193,37 +195,20 @@ def _demand(
     inputs: Inputs,
     summaries: Mapping[SharePartitionKey, PartitionSummary],
     max_record_locks: int,
+    released: int,
 ) -> int:
+    """``released``: of what is acknowledged now."""
     summary = summaries.get(key)
     end = end_for(key, inputs)
     if summary is None or summary.start_offset < 0:
         return min(max(0, end - inputs.initial_offsets.get(key, 0)), max_record_locks)
-    released = _released(key, inputs) + (summary.due(inputs.now_ms) if summary.delayed else 0)
+    released += summary.due(inputs.now_ms) if summary.delayed else 0
     new = max(0, end - max(summary.end_offset, inputs.ends[key].log_start_offset))
     # Acknowledgements may empty the window, so a share-partition that has some may be able to use all of it.
     window = 0 if key in inputs.acknowledged else summary.end_offset - summary.start_offset
     # Suspects of a lesser doubt than the one that is searched now are acquired with all other records.
     not_searched = sum(summary.suspected[: inputs.suspects.searched - Doubt.LOST_TWICE]) if inputs.suspects else 0
     return summary.available + not_searched + released + min(new, max(0, max_record_locks - window))
-
-
-def _released(key: SharePartitionKey, inputs: Inputs) -> int:
-    """What is acknowledged now, and may be acquired at once."""
-    acknowledged = inputs.acknowledged.get(key, NOT_ACKNOWLEDGED)
-    if not len(acknowledged):
-        return 0
-    answers, delays = acknowledged[:, ANSWER], inputs.delays.get(key, ())
-    lost = offsets_in(acknowledged[answers < 0])
-    at_once = total_offsets([delay for delay in delays if not delay.delay_ms])
-    if inputs.has_backoff:
-        return lost - _held_back(acknowledged, delays) + at_once
-    later = total_offsets(delays) - at_once
-    return lost + offsets_in(acknowledged[answers == AcknowledgeType.RELEASE]) - later
-
-
-def _held_back(acknowledged: AcknowledgedRanges, delays: Sequence[RetryDelay]) -> int:
-    """How many were not entered, and wait for a record before them."""
-    return total_offsets(list(compress(delays, are_held_back(acknowledged, delays))))
 
 
 def _must_settle(
@@ -261,7 +246,9 @@ def _input_of(
         searched=piece.searched if piece is not None else Doubt.NONE,
         suspects=suspects,
         alone=suspects and piece is not None and piece.alone,
-        traces=traces_of(TopicPartition(inputs.topics[key.topic_id], key.partition), inputs.traces),
+        traces=traces_of(TopicPartition(inputs.topics[key.topic_id], key.partition), inputs.traces)
+        if inputs.traces
+        else (),
         truncated_to=truncated_to(summaries.get(key), inputs.ends[key]),
         delays=inputs.delays.get(key, ()),
         ordered=inputs.ordered,

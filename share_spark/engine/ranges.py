@@ -6,6 +6,7 @@ four types, which are one and the same at run time.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NewType
 
 import numpy as np
@@ -57,3 +58,29 @@ def ascending(ranges: Ranges) -> Ranges:
     """A copy in the order of the offsets."""
     sorted_ranges: Ranges = ranges[np.argsort(ranges[:, FIRST], kind="stable")]
     return sorted_ranges
+
+
+def laid(many: Iterable[Ranges]) -> Ranges:
+    """One after the other: what is asked of thousands of small arrays is asked of one."""
+    return np.concatenate([_NO_RANGES, *many])
+
+
+def offsets_in_each(many: Sequence[Ranges]) -> list[int]:
+    """``offsets_in`` of each."""
+    together = laid(many)
+    so_far = np.concatenate([[0], np.cumsum(together[:, LAST] - together[:, FIRST] + 1)])
+    ends = np.cumsum([0, *map(len, many)])
+    found: list[int] = np.diff(so_far[ends]).tolist()
+    return found
+
+
+def that_have(many: Sequence[Ranges], answers: Iterable[int]) -> list[int]:
+    """The numbers of those arrays that have one of these answers."""
+    said = np.isin(laid(many)[:, ANSWER], list(answers))
+    if not said.any():
+        return []
+    found: list[int] = np.unique(np.repeat(np.arange(len(many)), [len(one) for one in many])[said]).tolist()
+    return found
+
+
+_NO_RANGES: Ranges = np.empty((0, 3), dtype=np.int64)

@@ -27,9 +27,10 @@ def covering_spans(acquired: Sequence[AcquiredSpan | NumberedSpan]) -> list[Offs
 
 
 def _cover(acquired: AcquiredSpan | NumberedSpan) -> list[OffsetSpan]:
+    topic, partition = acquired.partition
+    if len(acquired.ranges) <= 1:  # the frequent case where there are thousands of share-partitions
+        return [OffsetSpan(topic, partition, first, last) for first, last, _ in acquired.ranges.tolist()]
     ranges = ascending(acquired.ranges)
-    if not len(ranges):
-        return []
     # acquired   [---]   [--]                         [----]  [-]
     # gaps            ^^^    ^^^^^^^^^^^^^^^^^^^^^^^^^      ^^          between neighbours
     # read       [----------]                         [---------]       cut where the gap is worth a further read
@@ -38,7 +39,6 @@ def _cover(acquired: AcquiredSpan | NumberedSpan) -> list[OffsetSpan]:
     cuts = np.sort(widest[gaps[widest] >= READ_COST_OFFSETS])
     firsts = np.concatenate([ranges[:1, FIRST], ranges[cuts + 1, FIRST]])
     lasts = np.concatenate([ranges[cuts, LAST], ranges[-1:, LAST]])
-    topic, partition = acquired.partition
     return [OffsetSpan(topic, partition, int(first), int(last)) for first, last in zip(firsts, lasts, strict=True)]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from share_spark.engine.attempts import Answered, EndedAttempt, ended_attempts
+from share_spark.engine.plain_step import unaudited_step
 from share_spark.engine.step import PartitionInput, PartitionOutcome, step
 from share_spark.engine.step import with_snapshot as snapshot_of
 from share_spark.model.ids import SharePartitionKey
@@ -44,7 +45,9 @@ def advanced(topic: str, state: SharePartition, partition_input: PartitionInput 
     record: ShareRecord | None = None
     answered: Answered = ()
     if partition_input is not None:
-        state, record, outcome, answered = step(
+        # Only the audit asks how attempts have ended.
+        once = step if terms.audit else unaudited_step
+        state, record, outcome, answered = once(
             state.key, state, partition_input, limits=terms.limits, member_id=terms.member_id, now_ms=terms.now_ms
         )
     if terms.snapshot_all:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, groupby, pairwise, repeat
+from itertools import accumulate, chain, groupby, pairwise, repeat
 from operator import attrgetter
 from typing import Any
 
@@ -156,9 +156,7 @@ def _lists(rows: Sequence[Sequence[tuple[Any, ...]]], item: pa.StructType, names
     The tuples of neighbouring rows are transposed at once, so that each field becomes one flat column; ``offsets`` then
     cuts the columns into lists again.
     """
-    offsets = [0]
-    for row in rows:
-        offsets.append(offsets[-1] + len(row))
+    offsets = list(accumulate(map(len, rows), initial=0))
     if not offsets[-1]:
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array([], item))
     parts = list(_parts(rows, len(names)))

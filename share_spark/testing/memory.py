@@ -19,8 +19,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from share_spark.engine.pending import LEAST_RANGES, OpenSegment
+from share_spark.engine.plain_step import unaudited_step
 from share_spark.engine.ports import Claim, OffsetSpan, TopicDescription
-from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary, front_of, step, with_snapshot
+from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary, front_of, with_snapshot
 from share_spark.model.errors import FencedError, StateError, TopicError
 from share_spark.model.ids import NO_STAMP, BatchStamp, LogEnds, SharePartitionKey, TopicPartition
 from share_spark.model.records import ShareRecord
@@ -289,7 +290,9 @@ class InMemoryShareStateStore:
         live, records, outcomes = dict(self._live), {}, []
         for key, partition_input in partition_inputs.items():
             before = live[key][1] if key in live else None
-            result = step(key, before, partition_input, limits=limits, member_id=self.member_id, now_ms=now_ms)
+            result = unaudited_step(
+                key, before, partition_input, limits=limits, member_id=self.member_id, now_ms=now_ms
+            )
             live[key] = partition_input.topic, result.state
             outcomes.append(result.outcome)
             if result.record is not None:

@@ -47,25 +47,30 @@ class TopicState(NamedTuple):
 @dataclass(slots=True, kw_only=True)
 class TopicView:
     """The table at ``version``: its topics, and one past the highest offset that was ever written, per topic and
-    partition (0 where there is none). ``append_ids``: of the latest appends.
-    """
+    partition (0 where there is none). ``append_ids``: of the latest appends. ``_states``: as of the last question: a
+    micro-batch asks several times."""
 
     version: int
     topics: dict[str, TopicEntry] = field(default_factory=dict)
     written: dict[str, dict[int, int]] = field(default_factory=dict)
     append_ids: deque[str] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_APPENDS))
+    _states: dict[str, TopicState] = field(default_factory=dict)
 
     def state(self, topic: str) -> TopicState | None:
         """The topic with its log ends; None if there is none of that name."""
         if (entry := self.topics.get(topic)) is None:
             return None
+        known = self._states.get(topic)
+        if known is not None and known.version == self.version:
+            return known
         written = self.written.get(topic, {})
         ends = {}
         for partition in range(entry.partitions):
             start = entry.starts.get(partition, 0)
             end = max(written.get(partition, 0), entry.floors.get(partition, 0), start)
             ends[partition] = LogEnds(start, end)
-        return TopicState(self.version, entry, ends)
+        found = self._states[topic] = TopicState(self.version, entry, ends)
+        return found
 
     def apply(self, commit: CommitFile) -> bool:
         """Go on by one commit; False if the log ends cannot be inferred from it."""

@@ -2,8 +2,10 @@
 
 Idle ones: a hundred active among ten thousand, against the hundred alone; on the embedded topic log, so that what is
 compared is the engine: a broker with ten thousand partitions takes most of a second to report its log ends. The same
-with a fragmented window in each, and ten thousand that are all active, against the same records in a hundred: there
-the state store alone, with acknowledgements as a delivery would bring them. And a look at all of them.
+with a fragmented window in each: there the state store alone, with acknowledgements as a delivery would bring them.
+
+Ten thousand that are all active, against the same records in a hundred: whole micro-batches, from the end of one to
+the end of the next, and the state store alone. And a look at all of them.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from share_spark.model.ids import SharePartitionKey
 from share_spark.partition import PartitionLimits
 from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
+from share_spark.topics.topic_producer import Message
 from tests.bench.harness import compare, report, say
 from tests.bench.workloads import UNLIMITED, Scratch, accept_all
 
@@ -37,6 +40,9 @@ BATCHES = 20
 WARM_UP = 4
 RECORDS = 100_000
 """Of a micro-batch in which all are active."""
+WHOLE_BATCHES = 8
+
+_VALUE = b"x" * 100
 
 ACCEPT, RELEASE = 1, 2
 
@@ -55,12 +61,14 @@ def run(spark: SparkSession, bootstrap: str) -> bool:
     looked_s = _seconds_of_a_look(states[1])
     say(f"  all active: {RECORDS:,} records a micro-batch")
     few, many = (Stored(spark, scratch, partitions).all_active() for partitions in (ACTIVE, ALL))
+    whole_few, whole_many = (_seconds_of_whole(spark, scratch, partitions) for partitions in (ACTIVE, ALL))
     say(f"  fragmented: {RANGES:,} ranges in each window")
     fragmented = [Stored(spark, scratch, partitions).fragmented() for partitions in (ACTIVE, ALL)]
     measures = [
         compare(title, _median(among, ""), _median(alone, ""), "<= 1.5"),
         compare(f"{title}, without the delivery", _median(among, "deliver"), _median(alone, "deliver"), "<= 2"),
-        compare(f"{ALL:,} all active / the same records in {ACTIVE}, decide and append, s", many, few, "<= 3"),
+        compare(f"{ALL:,} all active / the same records in {ACTIVE}, seconds", whole_many, whole_few, "<= 3"),
+        compare(f"{ALL:,} all active / the same records in {ACTIVE}, decide and append, s", many, few),
         compare(f"{title}, {RANGES:,} ranges in each, decide and append", fragmented[1], fragmented[0], "<= 1.5"),
         compare(f"`share-spark groups --describe` of {ALL:,} share-partitions, s / 1 s", looked_s, 1.0, "<= 1"),
     ]
@@ -82,20 +90,43 @@ def _micro_batches(spark: SparkSession, scratch: Scratch, state: str, partitions
     rows = [(n % ACTIVE, str(n).encode()) for n in range(ACTIVE * BATCHES)]
     log.append("wide", spark.createDataFrame(rows, "partition int, value binary"))
     progress: list[MicroBatchProgress] = []
-    query = (
+    _group(spark, state, topics, ACTIVE, progress).start().awaitTermination()
+    return [one for one in progress if one.acquired == ACTIVE]
+
+
+def _group(
+    spark: SparkSession, state: str, topics: str, records: int, progress: list[MicroBatchProgress]
+) -> ShareGroup:
+    """A new group that works off the topic, so many records at a time."""
+    return (
         ShareGroup("breadth", spark=spark, state=state)
         .table(topics)
         .subscribe("wide")
         .process(accept_all)
         .option("share.auto.offset.reset", "earliest")
         .option("share.partition.max.record.locks", UNLIMITED)
-        .option("max.records.per.trigger", ACTIVE)
+        .option("max.records.per.trigger", records)
         .trigger(availableNow=True)
         .listen(progress.append)
-        .start()
     )
-    query.awaitTermination()
-    return [one for one in progress if one.acquired == ACTIVE]
+
+
+def _seconds_of_whole(spark: SparkSession, scratch: Scratch, partitions: int) -> float:
+    """Median of a warm micro-batch of RECORDS records, evenly in all share-partitions. One append fills the topic, so
+    that a partition is one file, of which each micro-batch takes a part."""
+    topics = scratch.fresh("topics")
+    log = EmbeddedTopicLog(spark, topics)
+    log.create_topic("wide", partitions)
+    log.append("wide", (Message(_VALUE, partition=n % partitions) for n in range(RECORDS * WHOLE_BATCHES)))
+    progress: list[MicroBatchProgress] = []
+    ends: list[float] = []
+    group = _group(spark, scratch.fresh("whole"), topics, RECORDS, progress)
+    group.listen(lambda _: ends.append(time.perf_counter())).start().awaitTermination()
+    # Not of the last ones: the rate of the handler may have left them fewer records.
+    warm = [number for number, one in enumerate(progress) if one.acquired == RECORDS][WARM_UP - 1 :]
+    steps = {name: statistics.median(progress[number].steps[name] for number in warm) for name in progress[0].steps}
+    say(f"  {partitions:,}: " + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in steps.items()))
+    return statistics.median(ends[number] - ends[number - 1] for number in warm)
 
 
 def _seconds_of_a_look(state: str) -> float:

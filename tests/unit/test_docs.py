@@ -78,6 +78,7 @@ MODULE = re.compile(r"`(\w+/\w+\.py)`")
 WAYS = (
     ({"kafka/topic_log.py"}, {"topics/topic_view.py"}),
     ({"state/driver_states.py"}, {"state/buckets.py"}),
+    ({"engine/step.py", "partition/decide.py"}, {"engine/plain_step.py"}),
     ({"output/dead_letters.py"}, {"kafka/dead_letters.py"}),
     (
         {"engine/spans.py", "delivery/acquired_records.py"},
