@@ -85,7 +85,8 @@ class DeliveryRun(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """``budget_s``: no call begins later than so many seconds after the task. ``seconds_per_record`` of a worker, None
+    """``budget_s``: no call begins later than so many seconds after the first records of the task are there: to read
+    may take longer than that, and then no record would ever be handled. ``seconds_per_record`` of a worker, None
     if not known. ``in_turn``: no record shares a call with others. ``timeout_ms``: of a call, where the handler has
     none; it is not packed with the handler, as a worker that finds another payload loads it anew."""
 
@@ -236,6 +237,7 @@ class _TaskRun:
             order = TaskOrder(self.task.topic) if self.task.ordered else None
             for index, batch in enumerate(batches):
                 if not index:
+                    calls.until = time.monotonic() + self.task.terms.budget_s
                     loss = self._loss_of_all(batch, has_entries)
                     yield from self._unknown_thread(batch)
                 for part, outcome in self._outcomes(handler, batch, calls, loss, order):
@@ -266,7 +268,6 @@ class _TaskRun:
         return Calls(
             limit=limit,
             ledger=self.ledger,
-            until=time.monotonic() + terms.budget_s,
             seconds_per_record=terms.seconds_per_record,
             in_turn=terms.in_turn,
         )

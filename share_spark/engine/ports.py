@@ -202,9 +202,9 @@ class MemberTrace(NamedTuple):
 
 
 class DeliveryLimits(NamedTuple):
-    """Of one delivery. ``budget_ms``: past this time after its start a worker begins no call. ``timeout_ms``: of a
-    call, where the handler does not say its own. ``most_tasks``: handlers at a time, 0 for as many as there are
-    cores."""
+    """Of one delivery. ``budget_ms``: past this time after its first records are there a worker begins no call.
+    ``timeout_ms``: of a call, where the handler does not say its own. ``most_tasks``: handlers at a time, 0 for as many
+    as there are cores."""
 
     budget_ms: int
     timeout_ms: int

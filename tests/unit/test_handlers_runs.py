@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+import time
 import uuid
 import zipimport
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ from share_spark.delivery.runs import (
     produced_row,
     special_row,
 )
-from share_spark.delivery.worker import HandlerTask, is_first_attempt, packed
+from share_spark.delivery.worker import HandlerTask, Terms, is_first_attempt, packed
 from share_spark.delta.table_layout import FilePlace, TableLayout
 from share_spark.handlers.acknowledgement import Ack, Answers
 from share_spark.handlers.handler import Handler, arrow_handler, as_handler
@@ -265,6 +267,18 @@ def task(function: Any, *batches: pa.RecordBatch, **settings: Any) -> list[Row]:
 def test_a_task() -> None:
     assert task(lambda batch: [1] * len(batch), batch_of(3).slice(0, 0), batch_of(3)) == [("orders", 0, 0, 2, 1, None)]
     assert task(lambda batch: [1] * len(batch)) == []
+
+
+def test_records_that_take_longer_to_read_than_the_budget_are_handled() -> None:
+    """Or else none of them would ever be."""
+
+    def slowly_read() -> Iterator[pa.RecordBatch]:
+        time.sleep(0.2)
+        yield batch_of(3).append_column("__task", pa.nulls(3, pa.string()))
+
+    handler = as_handler(arrow_handler(lambda batch: [1] * len(batch)))
+    found = [*made(handler, terms=Terms(budget_s=0.1))(slowly_read())]
+    assert rows(found[0]) == [("orders", 0, 0, 2, 1, None)]
 
 
 REPEAT = "task 0.0 in stage 2.1 (TID 3)"
