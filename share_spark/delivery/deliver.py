@@ -37,6 +37,7 @@ from share_spark.delivery.kept_rows import MOST_BYTES, KeptPlace, KeptRows, Want
 from share_spark.delivery.large_records import has_limit, set_limit, with_marks
 from share_spark.delivery.ledger import CallStatus, LedgerEntries
 from share_spark.delivery.ledger_place import LedgerPlace
+from share_spark.delivery.reader_input import ReaderInput
 from share_spark.delivery.result import DeliveryResult, decoded, held, read_once
 from share_spark.delivery.runs import OUTPUT_COLUMN, RUN_SCHEMA, RunLog
 from share_spark.delivery.task_inputs import TaskInput
@@ -56,6 +57,8 @@ from share_spark.engine.ports import (
     TopicLog,
 )
 from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, ascending
+from share_spark.engine.record_readers import TopicLogForWorkers
+from share_spark.engine.spans import covering_spans
 from share_spark.handlers.handler import HANDLER_COLUMNS, KEY_COLUMNS, Handler, HandlerKind
 from share_spark.model.errors import HandlerError, ShareError, TopicError
 from share_spark.model.requests import Loss
@@ -169,8 +172,14 @@ class SparkDelivery:
             return acquired, ()
         rest, kept = (acquired, None) if is_bounded else self._kept.take(acquired, tasks)
         rows = int(self.spark.conf.get(ARROW_ROWS, "10000") or 0)
-        stored = topic_file_input(self.log, rest, tasks=tasks, most_rows=rows if rows > 0 else sys.maxsize)
-        return rest if stored is None else (), tuple(one for one in (kept, stored) if one is not None)
+        read = self._read_by_workers(rest, tasks, rows if rows > 0 else sys.maxsize)
+        return rest if read is None else (), tuple(one for one in (kept, read) if one is not None)
+
+    def _read_by_workers(self, rest: Sequence[AcquiredSpan], tasks: int, most_rows: int) -> TaskInput | None:
+        if isinstance(self.log, TopicLogForWorkers):
+            reader = self.log.reader(self.spark, covering_spans(rest)) if rest else None
+            return None if reader is None else ReaderInput.of(reader, rest, tasks=tasks, most_rows=most_rows)
+        return topic_file_input(self.log, rest, tasks=tasks, most_rows=most_rows)
 
     def _records(self, rest: Sequence[AcquiredSpan], inputs: Sequence[TaskInput], tasks: int) -> DataFrame:
         """Those that Spark reads, and a marker in each task that takes records from files; these tasks come first."""

@@ -57,7 +57,7 @@ from share_spark.delta.table_layout import FilePlace
 from share_spark.handlers.acknowledgement import Answers, exception_text
 from share_spark.handlers.handler import Handler, HandlerKind
 from share_spark.handlers.time_limit import TimeLimit, stuck_at
-from share_spark.model.errors import HandlerError, OutputLostError, ShareError
+from share_spark.model.errors import HandlerError, OutputLostError, ShareError, TopicError
 from share_spark.model.requests import Loss
 from share_spark.spark.python_worker import begin_task, forget_garbage_so_far
 from share_spark.spark.threads import TASK_COLUMN, stage_attempt
@@ -194,10 +194,11 @@ class _TaskRun:
             else:
                 yield from self._handled(rest, log, len(entries) > 0)
             written = self.files.close() if self.files is not None else []
-        except HandlerError as fault:
-            yield self._row(special_row(VIOLATION, str(fault)))
+        except TopicError:  # as where Spark reads: the task is tried again, and then the job fails
+            raise
         except ShareError as fault:
-            yield self._row(special_row(FAULT, str(fault)))
+            code = VIOLATION if isinstance(fault, HandlerError) else FAULT
+            yield self._row(special_row(code, str(fault)))
         calls = self.calls
         if calls is None or not calls.all_misfit:  # what is no record's fault is no record's answer
             yield self._row(log.batch())

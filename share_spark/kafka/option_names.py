@@ -40,7 +40,13 @@ CONSUMER = (
     "max.poll.records",
     "session.timeout.ms",
 )
-"""Used only by the reader of records, which is the Java client."""
+"""Used only by the readers of records: the Java client, and librdkafka for many topic-partitions."""
+
+RENAMED_CONSUMER = {
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+    "max.partition.fetch.bytes": "fetch.message.max.bytes",
+}
+"""Java's name -> librdkafka's, of those in CONSUMER. It has no ``max.poll.records``."""
 
 PRODUCER = (
     "acks",
@@ -84,11 +90,9 @@ SECURITY = (
 )
 
 ALIASES = {
-    "fetch.message.max.bytes": "max.partition.fetch.bytes",
-    "fetch.wait.max.ms": "fetch.max.wait.ms",
     "metadata.broker.list": "bootstrap.servers",
     "sasl.mechanisms": "sasl.mechanism",
-    **{librdkafka: java for java, librdkafka in RENAMED.items()},
+    **{librdkafka: java for java, librdkafka in (RENAMED | RENAMED_CONSUMER).items()},
 }
 
 KNOWN = frozenset((*BOTH, *RENAMED, *CONSUMER, *PRODUCER, *SECURITY))

@@ -29,6 +29,7 @@ from share_spark.kafka.option_names import (
     PLAIN_TEXT,
     PRODUCER,
     RENAMED,
+    RENAMED_CONSUMER,
     SECRETS,
 )
 from share_spark.model.errors import ConfigError
@@ -75,10 +76,7 @@ class KafkaOptions:
 
     def without_secrets(self, text: str) -> str:
         """``text`` of a client, with every secret that is in it replaced."""
-        for key in SECRETS:
-            if secret := self.values.get(key):
-                text = text.replace(secret, "(hidden)")
-        return text
+        return without_secrets(self.values, text)
 
     def with_isolation_level(self, level: str) -> KafkaOptions:
         """Raises ConfigError if another one was given."""
@@ -102,6 +100,12 @@ class KafkaOptions:
         config = {key: self.values[key] for key in self._given(BOTH)}
         config.update((RENAMED[key], self.values[key]) for key in self._given(RENAMED))
         return config | self._librdkafka_tls() | self._librdkafka_sasl()
+
+    def librdkafka_consumer(self) -> dict[str, str]:
+        """The configuration of a ``confluent_kafka`` Consumer."""
+        config = {RENAMED_CONSUMER.get(key, key): self.values[key] for key in self._given(CONSUMER)}
+        config.pop("max.poll.records", None)
+        return config | self.librdkafka()
 
     def spark_source(self, read_file: Callable[[str], str] = _read_file) -> dict[str, str]:
         """``kafka.*`` options of Spark's Kafka source. Raises ConfigError (a file unreadable)."""
@@ -186,6 +190,14 @@ class KafkaOptions:
             f"{name}={_jaas_quoted(self.values[key])}" for name, key in JAAS_TO_OPTION.items() if key in self.values
         )
         return f"{LOGIN_MODULES[mechanism]} required {options};"
+
+
+def without_secrets(values: Mapping[str, str], text: str) -> str:
+    """``text`` of a client that was given these options, with every secret that is in it replaced."""
+    for key in SECRETS:
+        if secret := values.get(key):
+            text = text.replace(secret, "(hidden)")
+    return text
 
 
 # ------------------------------------------------------------------------- reading what users write

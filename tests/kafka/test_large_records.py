@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from share_spark import Ack, Record, ShareGroup
 from share_spark.delivery.large_records import LARGE_BYTES
 from share_spark.engine.progress import MicroBatchProgress
+from share_spark.kafka import topic_log
 from share_spark.spark.arrow_types import ARROW_BYTES, NO_ARROW_LIMIT
 
 if TYPE_CHECKING:
@@ -41,7 +42,17 @@ def unlimited(spark: SparkSession) -> Iterator[SparkSession]:
     spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
-def test_the_second_micro_batch_delivers_them(unlimited: SparkSession, broker: str, topic: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("workers_read", "acquired"), [(True, [4]), (False, [4, 2])])
+def test_where_spark_reads_the_second_micro_batch_delivers_them(
+    unlimited: SparkSession,
+    broker: str,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    workers_read: bool,
+    acquired: list[int],
+) -> None:
+    monkeypatch.setattr(topic_log, "can_read", lambda *_: workers_read)
     progress: list[MicroBatchProgress] = []
 
     def size(record: Record) -> tuple[Ack, dict[str, int]]:
@@ -58,4 +69,4 @@ def test_the_second_micro_batch_delivers_them(unlimited: SparkSession, broker: s
         (2, 1, LARGE_BYTES + 1),
         (3, 1, LARGE_BYTES),
     ]
-    assert [one.acquired for one in progress if one.acquired] == [4, 2]
+    assert [one.acquired for one in progress if one.acquired] == acquired

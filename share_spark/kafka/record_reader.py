@@ -1,0 +1,251 @@
+"""Records, read in a Python worker by one consumer.
+
+To plan a job of Spark's Kafka source takes longer than to read a thousand records; and it has a consumer for each
+topic-partition, of which an executor keeps 64: beyond that each read makes a new one, which took 12 s for a record in
+each of a thousand partitions. librdkafka asks each broker for all partitions at once. Spans are read in layers, as a
+consumer has one position in each partition:
+
+    orders-0   [10..19]   [40..49]   [90..99]
+    orders-1   [ 5..99]
+    orders-2   [ 0.. 3]   [ 7.. 9]
+                  |          |          |
+              layer 1    layer 2    layer 3
+
+Nothing joins a group or commits.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from share_spark.engine.ports import OffsetSpan
+from share_spark.engine.record_readers import ReadRecords
+from share_spark.kafka.options import KafkaOptions, without_secrets
+from share_spark.model.errors import TopicError, TopicUnreachableError
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+_CLIENT_LOG = logging.getLogger(f"{__name__}.librdkafka")
+_CLIENT_LOG.setLevel(logging.CRITICAL)
+"""librdkafka logs every failed attempt to connect; our error says it once. Lower the level to see all of them."""
+
+_SETTINGS: dict[str, Any] = {
+    "enable.auto.commit": False,
+    # Only then is it known that nothing comes any more: the last offsets may hold no record.
+    "enable.partition.eof": True,
+    # Where records have expired since they were acquired, what is left of them.
+    "auto.offset.reset": "earliest",
+}
+
+_FETCHES = {"fetch.wait.max.ms": "10", "fetch.queue.backoff.ms": "10"}
+"""A fetch that waits for more records holds up the next one, and so do queues that are looked at once a second."""
+
+_FEW_PARTITIONS, _LITTLE = 64, {"fetch.message.max.bytes": "65536"}
+"""Of more partitions a few records each are wanted, and what is fetched beyond them is thrown away; but a broker gives
+at least one batch of its producer, however large."""
+
+_MOST_ROWS, _MOST_BYTES = 10_000, 16 << 20
+"""Of a batch."""
+
+_POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaReader:
+    """A RecordReader. ``config``: of librdkafka, with secrets. ``timeout_ms``: for how long nothing may come."""
+
+    servers: str
+    config: tuple[tuple[str, str], ...] = field(repr=False)
+    timeout_ms: int
+
+    @classmethod
+    def of(cls, options: KafkaOptions, group_id: str, timeout_ms: int, partitions: int) -> KafkaReader:
+        """For so many topic-partitions. ``group_id`` is asked for by the client. Settings of the user win."""
+        level = "read_committed" if options.read_committed else "read_uncommitted"
+        ours = _FETCHES if partitions <= _FEW_PARTITIONS else _FETCHES | _LITTLE
+        config = {"group.id": group_id, **ours, **options.librdkafka_consumer(), "isolation.level": level}
+        return cls(servers=options.bootstrap_servers, config=tuple(sorted(config.items())), timeout_ms=timeout_ms)
+
+    def check(self, topics: Iterable[str]) -> None:
+        """Does Kafka answer a consumer made here? Raises ImportError, KafkaException."""
+        consumer = _consumer(self)
+        for topic in topics:
+            consumer.list_topics(topic, self.timeout_ms / 1_000)
+
+    def read(self, spans: Sequence[OffsetSpan], columns: Collection[str]) -> Iterator[ReadRecords]:
+        """See ``RecordReader``. Raises TopicError; TopicUnreachableError (nothing has come for ``timeout_ms``)."""
+        consumer = _consumer(self)
+        try:
+            for layer in layers(spans):
+                for some in _together(_messages(consumer, self, layer)):
+                    yield _read_records(some, columns)
+            consumer.unassign()
+        except BaseException:
+            # What its partitions still fetch is not wanted by the next task.
+            _consumer.cache_clear()
+            consumer.close()
+            raise
+
+
+@functools.lru_cache(maxsize=2)
+def _consumer(reader: KafkaReader) -> Consumer:
+    """Kept from task to task, and its connections with it."""
+    from confluent_kafka import Consumer
+
+    return Consumer({**dict(reader.config), **_SETTINGS}, logger=_CLIENT_LOG)
+
+
+def layers(spans: Sequence[OffsetSpan]) -> list[dict[int, OffsetSpan]]:
+    """The n-th has, by its number, the n-th span of each topic-partition that has as many."""
+    by_place: dict[tuple[str, int], list[tuple[int, OffsetSpan]]] = defaultdict(list)
+    for number, span in sorted(enumerate(spans), key=lambda numbered: numbered[1]):
+        by_place[span.topic, span.partition].append((number, span))
+    return [dict(span for span in layer if span is not None) for layer in zip_longest(*by_place.values())]
+
+
+_Found = tuple[int, "Message"]
+"""The number of the span that the record is of, and the record."""
+
+
+def _messages(consumer: Consumer, reader: KafkaReader, layer: dict[int, OffsetSpan]) -> Iterator[_Found]:
+    """The records of one layer, as they come."""
+    from confluent_kafka import KafkaError, TopicPartition
+
+    waiting = {(span.topic, span.partition): (number, span) for number, span in layer.items()}
+    consumer.assign([TopicPartition(span.topic, span.partition, span.first_offset) for span in layer.values()])
+    deadline, trouble = time.monotonic() + reader.timeout_ms / 1_000, ""
+    while waiting:
+        finished: list[tuple[str, int]] = []
+        for message in _available(consumer):
+            place = message.topic(), message.partition()
+            if (error := message.error()) is not None and error.code() != KafkaError._PARTITION_EOF:
+                trouble = _checked_error(reader, message)
+            elif place in waiting:
+                number, span = waiting[place]
+                offset = _checked_offset(message, span)
+                if error is None and offset <= span.last_offset:
+                    yield number, message
+                # At the end of the log, ``offset`` is the one that its next record gets. It may be too low, while a
+                # new leader does not know yet what is committed.
+                if offset > span.last_offset or (error is None and offset == span.last_offset):
+                    del waiting[place]
+                    finished.append(place)
+                deadline = time.monotonic() + reader.timeout_ms / 1_000
+        if finished and waiting:
+            consumer.incremental_unassign([TopicPartition(*place) for place in finished])
+        if waiting and time.monotonic() > deadline:
+            raise TopicUnreachableError(_silence(reader, waiting, trouble))
+
+
+def _available(consumer: Consumer) -> list[Message]:
+    """What has come; waits for the first of it. ``consume`` alone would wait until there are as many as it may take."""
+    first = consumer.poll(_POLL_S)
+    return [] if first is None else [first, *consumer.consume(_MOST_ROWS, 0)]
+
+
+def _checked_error(reader: KafkaReader, message: Message) -> str:
+    """What the client may get over by itself, and what a consumer without a group need not care about. Raises
+    TopicError for other errors."""
+    from confluent_kafka import KafkaError
+
+    error: Any = message.error()
+    text = without_secrets(dict(reader.config), error.str())
+    if error.fatal() or error.code() == KafkaError._AUTHENTICATION or message.topic() is not None:
+        raise TopicError(f"Kafka at {reader.servers}: {text}")
+    return f" ({text})"
+
+
+def _checked_offset(message: Message, span: OffsetSpan) -> int:
+    """Of a record, or of the end of the log."""
+    offset: int = message.offset() or 0
+    # The client went back to the log's begin: the log ends below what it was asked for.
+    if message.error() is None and offset < span.first_offset:
+        raise TopicError(f"the log of {span.topic}:{span.partition} was truncated below offset {span.first_offset}")
+    return offset
+
+
+def _silence(reader: KafkaReader, waiting: Collection[tuple[str, int]], trouble: str) -> str:
+    topic, partition = min(waiting)
+    rest = f" and {len(waiting) - 1} other partitions" if len(waiting) > 1 else ""
+    seconds = f"{reader.timeout_ms / 1_000:g} s"
+    return f"Kafka at {reader.servers} gave no record of {topic}:{partition}{rest} within {seconds}{trouble}"
+
+
+def _together(found: Iterable[_Found]) -> Iterator[list[_Found]]:
+    """As many as make a batch."""
+    some: list[_Found] = []
+    size = 0
+    for one in found:
+        some.append(one)
+        size += len(one[1])
+        if len(some) == _MOST_ROWS or size >= _MOST_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+_HEADER: list[Any] = [("key", pa.string()), ("value", pa.binary())]
+
+
+def _read_records(found: Sequence[_Found], columns: Collection[str]) -> ReadRecords:
+    messages = [message for _, message in found]
+    arrays: dict[str, Any] = {"offset": pa.array([message.offset() for message in messages], pa.int64())}
+    if "timestamp" in columns:
+        times = pa.array([message.timestamp()[1] for message in messages], pa.int64())
+        arrays["timestamp"] = times.cast(pa.timestamp("ms", "UTC"))
+    if "key" in columns:
+        arrays["key"] = pa.array([message.key() for message in messages], pa.binary())
+    if "value" in columns:
+        arrays["value"] = pa.array([message.value() for message in messages], pa.binary())
+    if "headers" in columns:
+        headers = [message.headers() or [] for message in messages]
+        arrays["headers"] = pa.array(headers, pa.list_(pa.struct(_HEADER)))
+    spans = np.array([number for number, _ in found], np.int32)
+    return ReadRecords(pa.RecordBatch.from_arrays([*arrays.values()], names=[*arrays]), spans)
+
+
+# ------------------------------------------------------------------------------------------------------ on the driver
+
+
+def can_read(spark: SparkSession, reader: KafkaReader, topics: Collection[str]) -> bool:
+    """Do workers have the client, and does Kafka answer them? On this machine they do what the driver does."""
+    if str(spark.sparkContext.master).startswith("local"):
+        return True
+    faults = faults_of_workers(spark, reader, topics)
+    if faults:
+        _log.warning("workers cannot read Kafka (%s): Spark reads it, with a consumer for each partition", faults[0])
+    return not faults
+
+
+def faults_of_workers(spark: SparkSession, reader: KafkaReader, topics: Collection[str]) -> list[str]:
+    """Why workers cannot read; a job with a task for each core."""
+    wanted, tasks = sorted(topics), spark.sparkContext.defaultParallelism
+
+    def tried(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"fault": pa.array([_fault(reader, wanted)], pa.string())})
+
+    found = spark.range(0, tasks, 1, tasks).mapInArrow(tried, "fault string").collect()
+    return [row.fault for row in found if row.fault is not None]
+
+
+def _fault(reader: KafkaReader, topics: Iterable[str]) -> str | None:
+    try:
+        reader.check(topics)
+    except Exception as fault:  # noqa: BLE001 - no client, another network, no file with certificates
+        return without_secrets(dict(reader.config), str(fault))
+    return None
