@@ -5,7 +5,8 @@ compared is the engine: a broker with ten thousand partitions takes most of a se
 with a fragmented window in each: there the state store alone, with acknowledgements as a delivery would bring them.
 
 Ten thousand that are all active, against the same records in a hundred: whole micro-batches, from the end of one to
-the end of the next, and the state store alone. And a look at all of them.
+the end of the next, and the state store alone. A look at all of them. And a Kafka topic of a thousand partitions, a
+record in each, against the same records in four.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -31,7 +33,7 @@ from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
 from share_spark.topics.topic_producer import Message
 from tests.bench.harness import compare, report, say
-from tests.bench.workloads import UNLIMITED, Scratch, accept_all
+from tests.bench.workloads import UNLIMITED, Scratch, accept_all, create_topic, fill, share_group
 
 ALL = int(os.environ.get("BENCH_BREADTH", "10000"))
 RANGES = int(os.environ.get("BENCH_RANGES", "2000"))
@@ -41,6 +43,7 @@ WARM_UP = 4
 RECORDS = 100_000
 """Of a micro-batch in which all are active."""
 WHOLE_BATCHES = 8
+ON_KAFKA, FEW = int(os.environ.get("BENCH_PARTITIONS", "1000")), 4
 
 _VALUE = b"x" * 100
 
@@ -64,12 +67,15 @@ def run(spark: SparkSession, bootstrap: str) -> bool:
     whole_few, whole_many = (_seconds_of_whole(spark, scratch, partitions) for partitions in (ACTIVE, ALL))
     say(f"  fragmented: {RANGES:,} ranges in each window")
     fragmented = [Stored(spark, scratch, partitions).fragmented() for partitions in (ACTIVE, ALL)]
+    say(f"  a Kafka topic of {ON_KAFKA:,} partitions")
+    on_kafka = [_seconds_on_kafka(spark, bootstrap, scratch, partitions) for partitions in (ON_KAFKA, FEW)]
     measures = [
         compare(title, _median(among, ""), _median(alone, ""), "<= 1.5"),
         compare(f"{title}, without the delivery", _median(among, "deliver"), _median(alone, "deliver"), "<= 2"),
         compare(f"{ALL:,} all active / the same records in {ACTIVE}, seconds", whole_many, whole_few, "<= 3"),
         compare(f"{ALL:,} all active / the same records in {ACTIVE}, decide and append, s", many, few),
         compare(f"{title}, {RANGES:,} ranges in each, decide and append", fragmented[1], fragmented[0], "<= 1.5"),
+        compare(f"a record in each of {ON_KAFKA:,} Kafka partitions / all in {FEW}, seconds", *on_kafka),
         compare(f"`share-spark groups --describe` of {ALL:,} share-partitions, s / 1 s", looked_s, 1.0, "<= 1"),
     ]
     met = report("breadth", "Breadth", measures)
@@ -127,6 +133,21 @@ def _seconds_of_whole(spark: SparkSession, scratch: Scratch, partitions: int) ->
     steps = {name: statistics.median(progress[number].steps[name] for number in warm) for name in progress[0].steps}
     say(f"  {partitions:,}: " + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in steps.items()))
     return statistics.median(ends[number] - ends[number - 1] for number in warm)
+
+
+def _seconds_on_kafka(spark: SparkSession, bootstrap: str, scratch: Scratch, partitions: int) -> float:
+    """Median seconds from the end of a warm micro-batch of ON_KAFKA records to the end of the next."""
+    topic, ends = f"wide-{uuid.uuid4().hex[:8]}", list[float]()
+    create_topic(bootstrap, topic, partitions)
+    fill(bootstrap, topic, partitions, ON_KAFKA * BATCHES, 100)
+
+    def note(progress: MicroBatchProgress) -> None:
+        if progress.acquired == ON_KAFKA:
+            ends.append(time.perf_counter())
+
+    group = share_group(spark, bootstrap, topic, scratch.fresh("kafka"), accept_all, records_per_trigger=ON_KAFKA)
+    group.listen(note).start().awaitTermination()
+    return statistics.median(np.diff(ends)[WARM_UP:])
 
 
 def _seconds_of_a_look(state: str) -> float:
