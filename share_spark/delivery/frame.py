@@ -7,7 +7,7 @@ it, so that they are read once and both sides see the same.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,7 @@ def settled(handler_name: str) -> Settle:
 # ----------------------------------------------------------------------------------- in the workers
 
 
-def present_runs(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+def present_runs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs of records that exist, code PRESENT."""
     log = RunLog()
     for batch in batches:
@@ -74,7 +74,7 @@ def present_runs(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
     yield log.batch()
 
 
-def answer_runs(handler_name: str, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+def answer_runs(handler_name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs of the answers in a frame of KEY_COLUMNS and ANSWER_COLUMNS, as far as these are there."""
     log = RunLog()
     try:
@@ -89,7 +89,7 @@ def answer_runs(handler_name: str, batches: Iterable[pa.RecordBatch]) -> Iterabl
     yield log.batch()
 
 
-def released_runs(error: str, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+def released_runs(error: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs of records that are all released with one error."""
     log = RunLog()
     for batch in batches:

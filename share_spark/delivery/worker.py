@@ -134,7 +134,7 @@ class HandlerTask:
         """Do output rows leave with the runs?"""
         return self.output is not None and self.output_place is None
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Raises OutputLostError outside its delivery."""
         begin_task()
         run = _running_delivery(self.delivery)

@@ -32,6 +32,7 @@ from share_spark.model.ids import BatchStamp
 from share_spark.spark.capabilities import DELTA_TRANSACTIONS, use
 from share_spark.spark.delta_log import NONE, transaction_number
 from share_spark.spark.errors import JVM_ERRORS, first_line
+from share_spark.spark.files import NoHardLinksError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,6 +93,12 @@ class AppTransactions:
     def _claim(self, app_id: str, own: int) -> int:
         try:
             return self._claim_in_one_commit(DirectAppends.of(self._spark, self._directory, self.log()), app_id, own)
+        except NoHardLinksError as reason:
+            # Nor would the deliveries be commits that compare and swap, and Spark's rename here is none either.
+            raise SinkError(
+                f"sink {self._directory} cannot be claimed: its file system has no hard links, without which two "
+                "engines could commit the same version; put the table on one that has them"
+            ) from reason
         except NotImplementedError:
             return self._public(app_id).claim(own)
 

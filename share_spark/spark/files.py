@@ -17,6 +17,10 @@ _COMPLETE_WHEN_SEEN = frozenset({"s3", "s3a", "s3n", "gs", "gcs", "oss", "cosn",
 """Object stores, where a file appears when it is complete."""
 
 
+class NoHardLinksError(NotImplementedError):
+    """A local file system on which a commit cannot be put only if it is absent."""
+
+
 class TotalSize(NamedTuple):
     """Of all files below a directory."""
 
@@ -101,7 +105,7 @@ class StorageFiles(ABC):
         """Write a file of a Delta log, only if there is none, so that of several at once exactly one does; did it? It
         appears whole. Its directory is there; OSError if not. As safe as Delta's own commits to this storage.
 
-        Raises NotImplementedError where that cannot be had."""
+        Raises NotImplementedError where that cannot be had, NoHardLinksError if a local file system is the reason."""
         raise NotImplementedError(f"no file of a Delta log can be put to {path}")
 
     def _settled(self, path: str, content: bytes) -> bool:

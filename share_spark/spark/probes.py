@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -210,7 +210,7 @@ def _lost_worker(place: Place) -> None:
     _expect(any(sign in said for sign in LOST_WORKER) or said.splitlines()[:1], True)
 
 
-def _dies(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+def _dies(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """No attempt of the task succeeds."""
     list(batches)
     os._exit(1)

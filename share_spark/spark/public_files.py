@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyarrow import fs
 
 from share_spark.model.errors import ConfigError
-from share_spark.spark.files import StorageFiles, TotalSize, shows_partial_writes_by
+from share_spark.spark.files import NoHardLinksError, StorageFiles, TotalSize, shows_partial_writes_by
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,7 +118,7 @@ class LocalFiles(StorageFiles):
         except OSError as fault:
             if fault.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise
-            raise NotImplementedError(f"no hard links on the storage of {path}") from fault
+            raise NoHardLinksError(f"no hard links on the file system of {path}") from fault
         finally:
             aside.unlink(missing_ok=True)
         return True

@@ -84,12 +84,13 @@ class Lake(NamedTuple):
 
 @pytest.fixture(scope="module")
 def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    """After the quick start, which must be the first fenced block; with a setting that a command unsets. The commands
+    """After the quick start, the only block of Python; with a setting that a command unsets. The commands
     are tests of their own, which may run in two processes: each has to find what it needs."""
     place = Lake(spark, tmp_path_factory.mktemp("lake"))
     EmbeddedTopicLog(spark, f"{place.directory}/topics").create_topic("orders", 1)
     place.put()
-    run_python(place, python_blocks()[0])
+    (quick_start,) = python_blocks()
+    run_python(place, quick_start)
     ShareGroupAdmin(f"{place.directory}/queues").alter_configs("billing", {"delivery.rate.limit": 50})
     return place
 
@@ -123,11 +124,6 @@ def test_the_quick_start_does_what_it_says(lake: Lake) -> None:
     assert [(row.order, row.price) for row in bills] == [(n, 2.0 * n) for n in range(10) if n != 3]
     (letter,) = lake.spark.read.format("delta").load(f"{lake.directory}/letters").collect()
     assert (letter.offset, letter.error) == (3, "cancelled")
-
-
-@pytest.mark.parametrize("block", python_blocks()[1:])
-def test_python_blocks_run(lake: Lake, block: str) -> None:
-    run_python(lake, block)
 
 
 def run_here(text: str) -> bool:

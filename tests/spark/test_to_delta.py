@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -170,3 +172,23 @@ def test_what_cannot_fit_is_reported_before_anything_starts(
     with pytest.raises(ConfigError, match=reason):
         place.group(output=output).to_delta(str(place.directory / "bills")).start()
     assert not (place.directory / "state").exists()
+
+
+def test_a_sink_without_hard_links_is_refused_at_the_claim(place: OutputPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on exFAT, and on some network shares: at each start, not at the first delivery, and no attempt is counted."""
+    place.put(range(10))
+    link = os.link
+
+    def no_link_below_bills(source: str, target: Path) -> None:
+        if "bills" in target.parts:
+            raise OSError(errno.EPERM, "Operation not permitted")
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", no_link_below_bills)
+    for _ in range(2):
+        with pytest.raises(SinkError, match="bills cannot be claimed: its file system has no hard links") as caught:
+            place.work_off()
+        assert "\n" not in str(caught.value)
+    monkeypatch.undo()
+    place.work_off()
+    assert place.bills() == expected(range(10))
