@@ -42,8 +42,8 @@ class Stored(InMemoryTopicLog):
         super().__init__()
         self.directory, self.stored = directory, list[RecordFile]()
 
-    def put(self, offsets: Sequence[int], value: bytes = b"v", **more: Any) -> RecordFile:
-        """One file, its rows in this order."""
+    def put(self, offsets: Sequence[int], value: bytes = b"v", with_place: bool = False, **more: Any) -> RecordFile:
+        """One file, its rows in this order. ``with_place``: and its partition columns, as Delta 4.4 writes them."""
         size = len(offsets)
         columns: dict[str, Any] = {
             "offset": pa.array(offsets, pa.int64()),
@@ -52,6 +52,8 @@ class Stored(InMemoryTopicLog):
             "value": pa.array([value] * size, pa.binary()),
             "headers": pa.array([None] * size, RECORD_SCHEMA.field("headers").type),
         }
+        if with_place:
+            columns |= {"topic": pa.array([AT.topic] * size), "partition": pa.array([AT.partition] * size, pa.int32())}
         path = self.directory / f"{len(self.stored)}.parquet"
         pq.write_table(pa.table(columns), path, **more)
         self.stored.append(RecordFile(str(path), AT, min(offsets), max(offsets)))
@@ -129,6 +131,16 @@ def test_what_a_record_holds(log: Stored) -> None:
     (row,) = batch.to_pylist()
     expected = {"topic": "orders", "partition": 0, "offset": 7, "timestamp": TIME, "key": b"7", "value": b"v"}
     assert row == {**expected, "headers": [], "delivery_count": 3, TASK_COLUMN: None}
+
+
+def test_a_file_may_have_its_partition_columns(log: Stored) -> None:
+    log.put([0, 1], with_place=True)
+    log.put([2])
+    ((batch,), (other,)) = taken(log, acquired((0, 3, 1)), tasks=2)
+    found = [batch.to_pylist(), other.to_pylist()]
+    assert [(row["topic"], row["partition"], row["offset"]) for rows in found for row in rows] == [
+        ("orders", 0, offset) for offset in range(3)
+    ]
 
 
 def test_nothing_below_what_a_file_is_said_to_hold(log: Stored) -> None:
