@@ -11,17 +11,16 @@ none of them, and VACUUM only removes what is older than any append in flight.
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from delta.exceptions import DeltaConcurrentModificationException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from share_spark.delta.commit_files import CommitFiles
+from share_spark.delta.conflicts import is_conflict
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
 from share_spark.delta.native_checkpoint import write_natively
@@ -35,7 +34,6 @@ from share_spark.spark.hadoop_files import files_at
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-_CONFLICT = re.compile(r"io\.delta\.exceptions\.\w*(?:Concurrent|MetadataChanged)\w*Exception")
 _TRIES = 5
 _HOUR_MS = 3_600_000
 _SMALL_BYTES = 32 * 1024 * 1024
@@ -210,8 +208,3 @@ def giving_way(change: Callable[[], object]) -> bool:
                 raise
             time.sleep(0.2 * attempt)
     return False
-
-
-def is_conflict(error: Exception) -> bool:
-    """Did another writer commit first? (Delta's Python class is not always raised.)"""
-    return isinstance(error, DeltaConcurrentModificationException) or bool(_CONFLICT.search(str(error)))

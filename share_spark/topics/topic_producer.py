@@ -16,7 +16,6 @@ serialized, as they would be on a broker.
 from __future__ import annotations
 
 import logging
-import re
 import time
 import uuid
 import zlib
@@ -26,11 +25,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from delta.exceptions import DeltaConcurrentModificationException
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from share_spark.delta.commit_files import CommitFiles
+from share_spark.delta.conflicts import is_conflict
 from share_spark.delta.direct_append import MovedError
 from share_spark.delta.direct_properties import change_properties
 from share_spark.delta.location import properties_clause
@@ -52,7 +51,6 @@ ROWS_PER_FILE = 50_000
 _TRIES = 30
 _CHANGE_ERRORS: tuple[type[Exception], ...] = (MovedError, *JVM_ERRORS)
 _TAKEN = "share_spark: offsets taken by another producer"
-_CONFLICT = re.compile(rf"io\.delta\.exceptions\.\w*(?:Concurrent|MetadataChanged)\w*Exception|{_TAKEN}")
 _HEADERS = "array<struct<key:string,value:binary>>"
 _NUMBERED_COLUMNS = f"partition int, number bigint, timestamp timestamp, key binary, value binary, headers {_HEADERS}"
 _T = TypeVar("_T")
@@ -326,10 +324,8 @@ def _numbered_messages(messages: Iterable[Message], partitions: int) -> list[Num
 
 
 def _is_conflict(error: Exception) -> bool:
-    """Another writer committed first: Delta's check (its Python class is not always raised) or ours."""
-    if isinstance(error, DeltaConcurrentModificationException | MovedError):
-        return True
-    return bool(_CONFLICT.search(str(error)))
+    """Another writer committed first: Delta's check or ours."""
+    return isinstance(error, MovedError) or is_conflict(error) or _TAKEN in str(error)
 
 
 def _end_offsets(state: TopicState) -> dict[int, int]:
