@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 BUCKET = "lake"
 
-AWS_SDK_VERSION = "2.24.5"
-"""Hadoop 3.4.1 asks for 2.24.6, of which not every mirror of Maven Central has all modules."""
+AWS_SDK_VERSIONS = {"3.4": "2.24.5", "3.5": "2.35.4"}
+"""By the release of Hadoop. 3.4.1 asks for 2.24.6, of which not every mirror of Maven Central has all modules."""
 
 AWS_MODULES = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
 
@@ -33,9 +33,10 @@ def s3a_jar_paths() -> list[str]:
     """Hadoop's s3a of the release that pyspark ships. Raises JarsError."""
     hadoop = _hadoop_version()
     wanted = [("org.apache.hadoop", "hadoop-aws", hadoop)]
-    wanted += [("software.amazon.awssdk", module, AWS_SDK_VERSION) for module in AWS_MODULES]
+    sdk = AWS_SDK_VERSIONS[hadoop.rpartition(".")[0]]
+    wanted += [("software.amazon.awssdk", module, sdk) for module in AWS_MODULES]
     excluded = jars._shipped() | {"bundle"}
-    return [str(path) for path in jars._jars(f"s3a-{hadoop}-aws{AWS_SDK_VERSION}", wanted, excluded)]
+    return [str(path) for path in jars._jars(f"s3a-{hadoop}-aws{sdk}", wanted, excluded)]
 
 
 def _hadoop_version() -> str:
