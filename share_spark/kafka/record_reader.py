@@ -53,7 +53,7 @@ _SETTINGS: dict[str, Any] = {
 _FETCHES = {"fetch.wait.max.ms": "10", "fetch.queue.backoff.ms": "10"}
 """A fetch that waits for more records holds up the next one, and so do queues that are looked at once a second."""
 
-_FEW_PARTITIONS, _LITTLE = 64, {"fetch.message.max.bytes": "65536"}
+FEW_PARTITIONS, _LITTLE = 64, {"fetch.message.max.bytes": "65536"}
 """Of more partitions a few records each are wanted, and what is fetched beyond them is thrown away; but a broker gives
 at least one batch of its producer, however large."""
 
@@ -75,7 +75,7 @@ class KafkaReader:
     def of(cls, options: KafkaOptions, group_id: str, timeout_ms: int, partitions: int) -> KafkaReader:
         """For so many topic-partitions. ``group_id`` is asked for by the client. Settings of the user win."""
         level = "read_committed" if options.read_committed else "read_uncommitted"
-        ours = _FETCHES if partitions <= _FEW_PARTITIONS else _FETCHES | _LITTLE
+        ours = _FETCHES if partitions <= FEW_PARTITIONS else _FETCHES | _LITTLE
         config = {"group.id": group_id, **ours, **options.librdkafka_consumer(), "isolation.level": level}
         return cls(servers=options.bootstrap_servers, config=tuple(sorted(config.items())), timeout_ms=timeout_ms)
 

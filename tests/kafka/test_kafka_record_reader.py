@@ -21,7 +21,7 @@ from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.record_reader import KafkaReader, faults_of_workers
 from share_spark.model.errors import TopicError, TopicUnreachableError
 from share_spark.model.ids import TopicPartition
-from tests.kafka.test_kafka_topic_log import KafkaLab, transact
+from tests.kafka.test_kafka_topic_log import KafkaLab, topic_log, transact
 from tests.support.topic_log_cases import Sent, fresh_name, numbered
 
 if TYPE_CHECKING:
@@ -196,6 +196,15 @@ def test_secrets_are_shown_by_nothing(broker: str) -> None:
     assert ("sasl.password", "hush-hush") in source.config
     assert "hush-hush" not in repr(source)
     assert "hush-hush" not in repr(ReaderInput.of(source, [acquired("a", 0, (0, 0, 1))], tasks=1, most_rows=1))
+
+
+def test_who_reads(spark: SparkSession, broker: str) -> None:
+    """Few records, and those of many partitions, are read by the workers."""
+    log = topic_log(broker)
+    assert log.reader(spark, [OffsetSpan("wide", 0, 1, 10_000)]) is not None
+    assert log.reader(spark, [OffsetSpan("wide", 0, 0, 10_000)]) is None
+    assert log.reader(spark, [OffsetSpan("wide", at, 0, 1_000) for at in range(64)]) is None
+    assert log.reader(spark, [OffsetSpan("wide", at, 0, 1_000) for at in range(65)]) is not None
 
 
 def test_little_is_fetched_at_a_time_of_each_of_many_partitions(broker: str) -> None:
