@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from share_spark.cli.arguments import parsed
@@ -111,7 +111,9 @@ def _offsets(look: GroupsLook, group: str, given: Namespace) -> Shown:
             "MAX-DELIVERY-COUNT": lambda row: row.max_delivery_count,
         }
     text = table(tuple(columns), [[cell(row) for cell in columns.values()] for row in rows])
-    records = [asdict(row) | _lag_ms(row, ages) for row in rows]
+    # Not ``asdict``, which copies each value: a group may have ten thousand share-partitions.
+    names = [field.name for field in fields(PartitionOffsets)]
+    records = [{name: getattr(row, name) for name in names} | _lag_ms(row, ages) for row in rows]
     return _note_if_empty(look, group) + text, records
 
 
