@@ -24,7 +24,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from share_spark import EmbeddedTopicLog, build_session, cli, read_state  # noqa: E402
+from share_spark.cli.arguments import parse_job  # noqa: E402
 from share_spark.cli.run_report import RunTotals, table_lines  # noqa: E402
+from share_spark.cli.running import run, state_sql  # noqa: E402
 from share_spark.cli.signals import StopSignals  # noqa: E402
 from share_spark.model.errors import ConfigError  # noqa: E402
 
@@ -58,7 +60,7 @@ FIELDS = [
 def main() -> int:
     """Returns 0 if every record is accounted for, else 1."""
     began = time.monotonic()
-    job = cli.parse_job(ORDER)
+    job = parse_job(ORDER)
     print_introduction()
     with StopSignals() as signals:
         spark = session()
@@ -66,7 +68,7 @@ def main() -> int:
             signals.adopt(spark)
             produce(spark)
             title("The run: share-spark run --group delays --topic flights --available-now ...")
-            totals = cli.run(job, spark, signals)
+            totals = run(job, spark, signals)
             good = not signals.requested and account(spark, totals)
         finally:
             spark.stop()
@@ -171,7 +173,7 @@ def account(spark: SparkSession, totals: RunTotals) -> bool:
 def show_state(spark: SparkSession) -> int:
     """Prints the live state as SQL sees it; returns how many records are below the log end and not finished."""
     columns = "partition, start_offset, end_offset, acquired, state_epoch, as_of_batch"
-    query = cli.state_sql(STATE, GROUP).replace("*", columns)
+    query = state_sql(STATE, GROUP).replace("*", columns)
     print(f"\n  {query}\n")
     rows = spark.sql(query).collect()
     show(columns.split(", "), rows)

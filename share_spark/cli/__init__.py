@@ -8,37 +8,34 @@ are never printed, nor is any text that could hold one.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from share_spark.cli.arguments import command_parser, parse_compaction, parse_job
 from share_spark.cli.command import BAD_INPUT, FAILED, guarded
-from share_spark.cli.configs import run_configs
-from share_spark.cli.dead_letters import run_dead_letters
-from share_spark.cli.groups import run_groups
-from share_spark.cli.pages import serve_ui, write_report
-from share_spark.cli.running import run, run_job, state_sql
-from share_spark.cli.stored import run_compact, run_doctor, run_history, run_prepare, run_verify
-from share_spark.cli.top import run_top
 from share_spark.spark.progress import PROGRESS_LOGGER
 
-__all__ = ["BAD_INPUT", "FAILED", "guarded", "main", "parse_compaction", "parse_job", "run", "state_sql"]
+__all__ = ["BAD_INPUT", "FAILED", "guarded", "main"]
 
-_STORED: Mapping[str, Callable[[Sequence[str]], int]] = {
-    "compact": run_compact,
-    "configs": run_configs,
-    "dead-letters": run_dead_letters,
-    "doctor": run_doctor,
-    "groups": run_groups,
-    "history": run_history,
-    "prepare": run_prepare,
-    "report": write_report,
-    "top": run_top,
-    "ui": serve_ui,
-    "verify": run_verify,
+_COMMANDS: Mapping[str, str] = {
+    "compact": "stored.run_compact",
+    "configs": "configs.run_configs",
+    "dead-letters": "dead_letters.run_dead_letters",
+    "doctor": "stored.run_doctor",
+    "groups": "groups.run_groups",
+    "history": "stored.run_history",
+    "prepare": "stored.run_prepare",
+    "report": "pages.write_report",
+    "top": "top.run_top",
+    "ui": "pages.serve_ui",
+    "verify": "stored.run_verify",
 }
+"""The function of each; its module is imported when it is called, as those of others take most of a second."""
+
+_RUN = "running.run_given"
+"""What ``run`` does, and a call without a command."""
 
 
 _FOR_OPERATORS = {"configs", "dead-letters", "groups", "history", "report", "top", "ui"}
@@ -66,9 +63,12 @@ def _complete() -> None:
     """A shell asks what may come next (``register-python-argcomplete share-spark``). Ends the process."""
     import argcomplete
 
+    from share_spark.cli.arguments import command_parser
+
     argcomplete.autocomplete(command_parser(), always_complete_options="long")
 
 
 def _command(given: Sequence[str]) -> int:
-    stored = _STORED.get(given[0]) if given else None
-    return stored(given) if stored is not None else run_job(parse_job(given))
+    module, _, function = _COMMANDS.get(given[0] if given else "", _RUN).partition(".")
+    command: Callable[[Sequence[str]], int] = getattr(importlib.import_module(f"{__name__}.{module}"), function)
+    return command(given)

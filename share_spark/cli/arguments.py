@@ -7,16 +7,18 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from share_spark.cli.config_files import START, ConfigFile, read_config, read_order
 from share_spark.cli.dead_letter_arguments import add_dead_letters, add_record
-from share_spark.cli.job import Job
 from share_spark.cli.written_values import not_negative
 from share_spark.coordinator import STATE_PARTITIONS
 from share_spark.maintenance.compaction_order import KEYS as COMPACTION_KEYS
 from share_spark.maintenance.compaction_order import CompactionOrder
 from share_spark.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from share_spark.cli.job import Job
 
 
 def parse_job(arguments: Sequence[str]) -> Job:
@@ -32,6 +34,8 @@ def parse_job(arguments: Sequence[str]) -> Job:
     here = str(Path.cwd())
     if here not in sys.path:  # as `python -m` has it, and as Spark's local workers have it
         sys.path.insert(0, here)
+    from share_spark.cli.job import Job  # half a second, that commands without Spark need not wait for
+
     return Job.of(chosen, file.config.changed(settings), kafka)
 
 

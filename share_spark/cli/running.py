@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from share_spark.cli.arguments import parse_job
 from share_spark.cli.command import RunError, command_session
 from share_spark.cli.job import Job
 from share_spark.cli.live_progress import EVERY_S, LiveProgress
@@ -24,8 +26,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def run_job(job: Job) -> int:
+def run_given(arguments: Sequence[str]) -> int:
     """`share-spark run`. Raises ShareError."""
+    job = parse_job(arguments)
     job.ask_broker()
     with StopSignals() as signals, command_session(job.query_name or f"share-spark {job.group}") as spark:
         signals.adopt(spark)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from share_spark import ShareGroup, cli
+from share_spark.cli.arguments import parse_job
 from share_spark.cli.config_files import ConfigFile, _flat, read_config
 from share_spark.cli.written_values import topics_named
 from share_spark.model.config import SETTINGS
@@ -109,7 +110,7 @@ def test_secrets_are_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
     secret = "hunter2"
     sasl = ["security.protocol=SASL_SSL", "sasl.mechanism=PLAIN", "sasl.username=me", f"sasl.password={secret}"]
     given = [part for option in sasl for part in ("--kafka-option", option)]
-    assert secret not in repr(cli.parse_job([*ENOUGH, *KAFKA, *given]))
+    assert secret not in repr(parse_job([*ENOUGH, *KAFKA, *given]))
     for wrong in (["--kafka-opt", sasl[-1]], ["--kafka-option", f"sasl.password:{secret}"], [f"--sasl={secret}"]):
         code, line = run(capsys, *ENOUGH, *KAFKA, *given, *wrong)
         assert (code, secret in line) == (cli.BAD_INPUT, False)
@@ -128,7 +129,7 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
         "bootstrap-server = 'broker:9092'\n[kafka]\nclient.id = 'me'\n"
         "[share_group]\nshare.delivery.count.limit = 7\nstate.refresh = '3s'\n"
     )
-    job = cli.parse_job(["run", "--config", str(file), "--group", "said", "--option", "share.delivery.count.limit=9"])
+    job = parse_job(["run", "--config", str(file), "--group", "said", "--option", "share.delivery.count.limit=9"])
     assert (job.group, job.topics, job.state, job.starting) == ("said", ("a", "b"), "/filed", "earliest")
     assert job.kafka is not None
     assert job.kafka.values == {"bootstrap.servers": "broker:9092", "client.id": "me"}
@@ -140,7 +141,7 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     ("text", "interval"), [("5 seconds", 5_000), ("1 minute", 60_000), ("250ms", 250), ("PT2S", 2_000)]
 )
 def test_intervals(text: str, interval: int) -> None:
-    assert cli.parse_job([*ENOUGH, *TABLE, "--trigger", text]).trigger == f"{interval} milliseconds"
+    assert parse_job([*ENOUGH, *TABLE, "--trigger", text]).trigger == f"{interval} milliseconds"
 
 
 @pytest.mark.parametrize(

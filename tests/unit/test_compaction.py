@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from share_spark import cli
+from share_spark.cli.arguments import parse_compaction
 from share_spark.cli.config_files import read_order
 from share_spark.delta.location import Location
 from share_spark.maintenance.compaction_order import CompactionOrder
@@ -47,7 +48,7 @@ def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytes
 def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "compaction.toml"
     file.write_text('[compaction]\nstate = "/lake/queues"\nidle = "1h"\ndead-letter = "/lake/letters"\n')
-    order = cli.parse_compaction(["compact", "--config", str(file), "--idle", "5m", "--dry-run"])
+    order = parse_compaction(["compact", "--config", str(file), "--idle", "5m", "--dry-run"])
     assert order == CompactionOrder(
         state=Location.parse("/lake/queues"),
         idle_ms=300_000,
@@ -75,7 +76,7 @@ def test_a_file_that_does_not_fit(tmp_path: Path, text: str, message: str) -> No
 
 def test_the_file_of_the_project_is_the_default() -> None:
     file = Path(__file__).parents[2] / "conf" / "compact-share-state.toml"
-    assert cli.parse_compaction([*STATE, "--config", str(file)]) == CompactionOrder.parse({"state": "/lake/queues"})
+    assert parse_compaction([*STATE, "--config", str(file)]) == CompactionOrder.parse({"state": "/lake/queues"})
 
 
 NOW, IDLE = 1_000_000, 60_000

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from share_spark.cli import parse_compaction, parse_job
+from share_spark.cli.arguments import parse_compaction, parse_job
 
 CONF = Path(__file__).parents[2] / "conf"
 VALUES = {"handler": "tests.unit.test_deployments:accept", "catalog": "main", "schema": "queues"}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from share_spark import KafkaTopics, ShareError, ShareGroup, cli
-from share_spark.cli.arguments import parsed
+from share_spark.cli.arguments import parse_job, parsed
 from share_spark.cli.config_files import read_config
 from share_spark.cli.dead_letters import RedriveOrder
 from share_spark.kafka.broker_admin import BrokerAdmin
@@ -71,7 +71,7 @@ def test_no_object_that_holds_options_shows_them(kind: str) -> None:
     options = KafkaOptions.parse({"bootstrap.servers": NOWHERE, **given})
     session: Any = None
     group = ShareGroup("b", spark=session, state="./s").kafka(NOWHERE, **given).subscribe("t").process("json:loads")
-    job = cli.parse_job([*ENOUGH, *KAFKA, *kafka_options(given)])
+    job = parse_job([*ENOUGH, *KAFKA, *kafka_options(given)])
     holders = [options, group, group._spec, job, job.share_group(session), KafkaDeadLetters("dead", options)]
     holders += [KafkaTopics(options), redrive_order(given)]
     holders += [ClusterShareGroups(options, 300)] if kind in ("password", "login text") else []
