@@ -112,7 +112,7 @@ def _offsets(look: GroupsLook, group: str, given: Namespace) -> Shown:
         }
     text = table(tuple(columns), [[cell(row) for cell in columns.values()] for row in rows])
     # Not ``asdict``, which copies each value: a group may have ten thousand share-partitions.
-    names = [field.name for field in fields(PartitionOffsets)]
+    names = [field.name for field in fields(rows[0])] if rows else []
     records = [{name: getattr(row, name) for name in names} | _lag_ms(row, ages) for row in rows]
     return _note_if_empty(look, group) + text, records
 
