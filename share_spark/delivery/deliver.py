@@ -119,7 +119,7 @@ class SparkDelivery:
         """Raises ShareError."""
         self.free_outputs()
         tasks, is_bounded = self._tasks(limits.most_tasks, in_turn=in_turn)
-        rest, inputs = self._from_files(acquired, tasks, is_bounded=is_bounded)
+        rest, inputs = self._task_inputs(acquired, tasks, is_bounded=is_bounded)
         records = self._records(rest, inputs, tasks)
         topics = {one.partition.topic for one in acquired}
         topic = topics.pop() if len(topics) == 1 else None
@@ -164,10 +164,10 @@ class SparkDelivery:
         """All of ``wanted`` (RECORD_COLUMNS and ``number``) as the workers have kept them; None if they have not."""
         return self._kept.records(wanted)
 
-    def _from_files(
+    def _task_inputs(
         self, acquired: Sequence[AcquiredSpan], tasks: int, *, is_bounded: bool
     ) -> tuple[Sequence[AcquiredSpan], tuple[TaskInput, ...]]:
-        """(what Spark has to read, what the tasks take from files). In order of the keys Spark distributes all."""
+        """(what Spark has to read, what the tasks get without Spark). In order of the keys Spark distributes all."""
         if self.ordered or not self._leaves_traces:
             return acquired, ()
         rest, kept = (acquired, None) if is_bounded else self._kept.take(acquired, tasks)
@@ -182,7 +182,7 @@ class SparkDelivery:
         return topic_file_input(self.log, rest, tasks=tasks, most_rows=most_rows)
 
     def _records(self, rest: Sequence[AcquiredSpan], inputs: Sequence[TaskInput], tasks: int) -> DataFrame:
-        """Those that Spark reads, and a marker in each task that takes records from files; these tasks come first."""
+        """Those that Spark reads, and a marker in each task that gets records without Spark; these tasks come first."""
         if self.ordered:
             found = acquired_records(self.spark, self.log, with_earlier(rest), tasks=tasks, third="delivery_count")
             return by_key(found, tasks)
@@ -252,8 +252,8 @@ def deliver(
     records are of this one topic, so its name need not travel with each of them. ``place``: where workers keep their
     ledgers. Output rows of records that are not accepted are dropped in the worker; the result must be closed when
     those of the accepted ones have been read. ``output_place``: workers write the rows to files there. ``keeps``:
-    where they write what is released or rejected. ``inputs``: records that the first tasks take from files; in each of
-    them ``records`` has a marker. ``ordered``: ``records`` are as ``by_key`` makes them.
+    where they write what is released or rejected. ``inputs``: records that the first tasks get without Spark; in each
+    of them ``records`` has a marker. ``ordered``: ``records`` are as ``by_key`` makes them.
 
     Raises ShareError (a record was read twice, a handler that cannot be sent); then nothing is known. What is wrong
     with the delivery as a whole is the ``fault`` of the result.

@@ -38,6 +38,7 @@ from share_spark.engine.ranges import (
     Ranges,
     ascending,
     each_between,
+    look_up,
     that_have,
 )
 from share_spark.handlers.acknowledgement import Ack, Answers
@@ -308,8 +309,7 @@ def _parted(
     for span in acquired:
         ranges = ascending(span.ranges)
         offsets = waiting.get(span.partition, _NONE) if len(ranges) else _NONE
-        at = np.maximum(np.searchsorted(ranges[:, FIRST], offsets, side="right") - 1, 0)
-        is_wanted = (ranges[at, FIRST] <= offsets) & (offsets <= ranges[at, LAST])
+        at, is_wanted = look_up(ranges[:, FIRST], ranges[:, LAST], offsets)
         if is_wanted.any():
             wanted[span.partition] = offsets[is_wanted], ranges[at[is_wanted], DELIVERY_COUNT].astype(np.int32)
         left = _cut_out(ranges, offsets[is_wanted])

@@ -22,7 +22,7 @@ import pyarrow as pa
 from share_spark.delivery.task_inputs import in_schema
 from share_spark.delivery.topic_file_input import in_equal_parts
 from share_spark.engine.ports import AcquiredSpan, OffsetSpan
-from share_spark.engine.ranges import FIRST
+from share_spark.engine.ranges import FIRST, look_up
 from share_spark.engine.record_readers import ReadRecords, RecordReader
 from share_spark.engine.spans import covering_spans
 
@@ -100,6 +100,5 @@ class _Positions:
     def delivery_counts(self, read: ReadRecords) -> npt.NDArray[np.int32]:
         """Of each record, 0 if it was not acquired."""
         positions = read.records.column("offset").to_numpy() + (self.begin - self.first)[read.span]
-        at = np.maximum(np.searchsorted(self.low, positions, side="right") - 1, 0)
-        is_acquired = (self.low[at] <= positions) & (positions <= self.high[at])
+        at, is_acquired = look_up(self.low, self.high, positions)
         return np.where(is_acquired, self.count[at], 0).astype(np.int32)

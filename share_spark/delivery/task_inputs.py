@@ -1,7 +1,7 @@
-"""Records that a task takes from files, beside or instead of those that Spark reads for it.
+"""Records that a task gets without Spark, from files or the topic log, beside or instead of those that Spark reads.
 
-A task that does has a marker (``acquired_records.task_markers``) as the first row of its batches; the records from
-files come before what Spark has read.
+A task that does has a marker (``acquired_records.task_markers``) as the first row of its batches; these records come
+before what Spark has read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from share_spark.spark.threads import TASK_COLUMN
 
 
 class TaskInput(Protocol):
-    """What the tasks of a delivery take from files; pickled with the task."""
+    """What the tasks of a delivery get without Spark; pickled with the task."""
 
     def batches(self, task: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Of the task with this number, in ``schema``: the same at each call. TASK_COLUMN is null."""
@@ -23,8 +23,8 @@ class TaskInput(Protocol):
 
 
 def with_inputs(inputs: Sequence[TaskInput], task: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``batches``, and what this task takes from files. The name of the task's thread, which the marker brings, goes to
-    its records."""
+    """``batches``, and what this task gets without Spark. The name of the task's thread, which the marker brings, goes
+    to its records."""
     if not inputs:
         yield from batches
         return

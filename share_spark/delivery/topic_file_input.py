@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from share_spark.delivery.task_inputs import in_schema
 from share_spark.engine.ports import AcquiredSpan, TopicLog
-from share_spark.engine.ranges import DELIVERY_COUNT, FIRST, LAST, AcquiredRanges
+from share_spark.engine.ranges import DELIVERY_COUNT, FIRST, LAST, AcquiredRanges, look_up
 from share_spark.engine.record_files import RecordFile, TopicLogInFiles
 from share_spark.engine.spans import covering_spans
 from share_spark.model.ids import TopicPartition
@@ -255,8 +255,7 @@ def _wanted(
     offsets: npt.NDArray[np.int64], file: RecordFile, ranges: AcquiredRanges
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:
     """(numbers of the rows, their delivery counts)."""
-    at = np.maximum(ranges[:, FIRST].searchsorted(offsets, side="right") - 1, 0)
-    is_wanted = (ranges[at, FIRST] <= offsets) & (offsets <= ranges[at, LAST])
+    at, is_wanted = look_up(ranges[:, FIRST], ranges[:, LAST], offsets)
     is_wanted &= (file.first_offset <= offsets) & (offsets <= file.last_offset)
     numbers = np.flatnonzero(is_wanted)
     return numbers, ranges[at[numbers], DELIVERY_COUNT].astype(np.int32)

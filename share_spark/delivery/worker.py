@@ -112,8 +112,8 @@ class HandlerTask:
     ``payload``: the packed handler of this ``name``. ``topic``: all records are of this one, and the column is left
     out. ``delivery``: the id of the delivery outside which it must not run. ``output_place``: where workers write
     files of output rows; None: the rows leave with the runs. ``keeps``: where they write the records that are released
-    or rejected; None: they do not. ``inputs``: records that come from files, not with the batches. ``ordered``: by key,
-    which is a column of the batches then. Answers of a task leave at its end, output rows batch by batch. A
+    or rejected; None: they do not. ``inputs``: records that come without Spark, not with the batches. ``ordered``: by
+    key, which is a column of the batches then. Answers of a task leave at its end, output rows batch by batch. A
     contract that is broken as a whole leaves as the one row that says so.
     """
 

@@ -20,6 +20,7 @@ from share_spark.engine.ranges import (
     AcquiredRanges,
     ascending,
     laid,
+    look_up,
     offsets_in,
     offsets_in_each,
     that_have,
@@ -162,10 +163,9 @@ def are_inside(ranges: AcknowledgedRanges, offsets: Sequence[int]) -> list[bool]
     """Is each of ``offsets`` in one of ``ranges`` (ascending, disjoint)?"""
     if not len(ranges):
         return [False] * len(offsets)
-    wanted = np.array(offsets, np.int64)
-    at = np.searchsorted(ranges[:, FIRST], wanted, side="right") - 1
-    found: list[bool] = ((at >= 0) & (wanted <= ranges[at, LAST])).tolist()
-    return found
+    _, found = look_up(ranges[:, FIRST], ranges[:, LAST], np.array(offsets, np.int64))
+    inside: list[bool] = found.tolist()
+    return inside
 
 
 def cut_by_error(first: int, last: int, errors: Sequence[ErrorRun]) -> list[tuple[int, int, str | None]]:

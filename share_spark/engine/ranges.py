@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ranges = NDArray[np.int64]
+Offsets = NDArray[np.int64]
 
 AcquiredRanges = NewType("AcquiredRanges", Ranges)
 """With the delivery count, which includes the delivery that begins."""
@@ -58,6 +59,13 @@ def ascending(ranges: Ranges) -> Ranges:
     """A copy in the order of the offsets."""
     sorted_ranges: Ranges = ranges[np.argsort(ranges[:, FIRST], kind="stable")]
     return sorted_ranges
+
+
+def look_up(first: Offsets, last: Offsets, offsets: Offsets) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Of each offset: (the number of the one range that it may be in, is it?). The ranges ascend and are disjoint; if
+    there are none, no offset may be asked for."""
+    at = np.maximum(first.searchsorted(offsets, side="right") - 1, 0)
+    return at, (first[at] <= offsets) & (offsets <= last[at])
 
 
 def laid(many: Iterable[Ranges]) -> Ranges:
