@@ -82,7 +82,7 @@ class LiveFrame:
                     unpersist(lent.frame)
 
 
-_BATCHES = {
+BATCHES = {
     ARROW_ROWS: "128",
     # One log row can be megabytes. The first releases of Spark 4.0 may not know this one: hence few rows, too.
     ARROW_BYTES: str(16 << 20),
@@ -96,7 +96,7 @@ _RECORD = FRAME_COLUMNS.split("record ", 1)[1]
 
 def loading_session(spark: SparkSession) -> SparkSession:
     """A session in which rows come to Python few at a time; ``spark`` itself where a frame cannot leave it again."""
-    return cloned_session(spark, _BATCHES) if has_own_session() else spark
+    return cloned_session(spark, BATCHES) if has_own_session() else spark
 
 
 def empty_frame(spark: SparkSession, buckets: Sequence[int]) -> DataFrame:
@@ -115,16 +115,18 @@ def frame_of(spark: SparkSession, rows: pa.Table, buckets: int) -> DataFrame:
     return spark.createDataFrame(rows, FRAME_COLUMNS).repartition(buckets, "bucket").localCheckpoint()
 
 
-def folded_frame(
+def folded(
     spark: SparkSession, loading: SparkSession, rows: DataFrame, buckets: Sequence[int], group_id: str
-) -> DataFrame:
-    """The frame of the states in ``rows`` (of the session ``loading``), checkpointed, as a frame of ``spark``: what is
-    computed from it is computed under the user's settings."""
+) -> tuple[DataFrame, list[bytes]]:
+    """The frame of the states in ``rows`` (of the session ``loading``), checkpointed, as a frame of ``spark``, and the
+    payloads of its outcomes. What is computed from the frame is computed under the user's settings; the frame itself
+    is not: a task goes by the settings of the session that begins the job."""
     records = rows.where(F.col("kind") != CLAIM).withColumn("bucket", _bucket_column(buckets))
     everything = _headers(loading, buckets).unionByName(records, allowMissingColumns=True)
     sorted_rows = everything.repartition(len(buckets), "bucket").sortWithinPartitions("bucket", "batch_id")
-    folded = sorted_rows.mapInArrow(Fold(group_id), FRAME_COLUMNS).localCheckpoint(eager=False)
-    return in_session(folded, spark)
+    frame = sorted_rows.mapInArrow(Fold(group_id), FRAME_COLUMNS).localCheckpoint(eager=False)
+    outcomes = payloads_in(frame, OUTCOME)
+    return in_session(frame, spark), outcomes
 
 
 def payloads_in(frame: DataFrame, row: int) -> list[bytes]:

@@ -29,7 +29,7 @@ from share_spark.spark.frames import unpersist
 from share_spark.spark.progress import log_progress
 from share_spark.spark.threads import running_query_id
 from share_spark.state.advancing import StepTerms
-from share_spark.state.buckets import OUTCOME, STATE, Advance, bucket_numbers, bucket_of, outcomes_in, summaries_in
+from share_spark.state.buckets import STATE, Advance, bucket_numbers, bucket_of, outcomes_in, summaries_in
 from share_spark.state.commits import CommitNote
 from share_spark.state.driver_states import DriverAdvance, DriverCapacity, DriverStates, Extent
 from share_spark.state.fold import fold_rows
@@ -37,7 +37,7 @@ from share_spark.state.group_log import GroupLog
 from share_spark.state.live_frame import (
     LiveFrame,
     empty_frame,
-    folded_frame,
+    folded,
     frame_of,
     loading_session,
     payloads_in,
@@ -169,8 +169,8 @@ class DeltaShareStateStore:
         if tail.empty:  # the first micro-batch will compute the empty frame on its way
             return _Loaded(LiveState(frame=empty_frame(log.spark, self.buckets).localCheckpoint(eager=False)), {})
         session = loading_session(log.spark)
-        frame = folded_frame(log.spark, session, tail.rows(session), self.buckets, log.group_id)
-        summaries, end = summaries_in(payloads_in(frame, OUTCOME))
+        frame, outcomes = folded(log.spark, session, tail.rows(session), self.buckets, log.group_id)
+        summaries, end = summaries_in(outcomes)
         log.refuse_damaged(tail, end.batch_id)
         live = LiveState(frame=frame)
         if driver is not None and driver.holds(Extent(len(summaries), end.ranges)):

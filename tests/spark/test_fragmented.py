@@ -9,6 +9,8 @@ import pytest
 
 from share_spark.delta.location import Location
 from share_spark.model.records import DeliveryState, InFlightBatch
+from share_spark.spark.arrow_types import ARROW_ROWS
+from share_spark.state import live_frame
 from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
 from tests.support.engine_on_delta import DeltaWorld
@@ -46,17 +48,16 @@ def test_a_long_fragmented_segment_is_restored_in_little_memory(
 ) -> None:
     """1,215,000 ranges in updates, of which no more than a batch of rows are Python objects at a time."""
     monkeypatch.setattr("share_spark.state.direct_rows.MOST_RANGES", 100_000)
+    monkeypatch.setitem(live_frame.BATCHES, ARROW_ROWS, "16")
     location = Location.parse(str(tmp_path / "state"))
     write_segment(spark, location, partitions=PARTITIONS, ranges=RANGES, updates=UPDATES)
     settings = spark.conf.getAll
     log = GroupLog(spark=spark, location=location, group_id=GROUP, run_id="new")
     store = DeltaShareStateStore(log=log, updates_per_snapshot=500)
     assert store.claim().writer_epoch == 2
-    with measured(tmp_path / "peaks") as peaks:
+    with measured(tmp_path / "measures") as tasks:
         summaries = store.load()
-    assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == settings.get(
-        "spark.sql.execution.arrow.maxRecordsPerBatch", "10000"
-    )
+    assert spark.conf.get(ARROW_ROWS) == settings.get(ARROW_ROWS, "10000")
     assert len(summaries) == PARTITIONS
     assert {(summary.end_offset, summary.next_deadline_ms) for summary in summaries.values()} == {(RANGES * STRIDE, 9)}
     assert store.last_time_ms == TIME_MS
@@ -71,7 +72,8 @@ def test_a_long_fragmented_segment_is_restored_in_little_memory(
     found = states_of(store)
     assert len(found) == PARTITIONS
     assert all(list(state.in_flight) == expected for state in found)
-    assert 0 < max(peaks) < 260, "MB; some 120 of them are Python with its libraries"
+    assert 0 < max(task.peak_mb for task in tasks) < 260, "some 120 of them are Python with its libraries"
+    assert max(task.most_rows for task in tasks) == 16
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -79,30 +79,45 @@ def _names() -> list[str]:
     return [column.split(" ", 1)[0] for column in LOG_COLUMNS.split(", ")]
 
 
+class Measures(NamedTuple):
+    """Of a task that folds rows: the peak of its worker's memory in MB, and the most rows that came at a time."""
+
+    peak_mb: int
+    most_rows: int
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredFold:
-    """Leaves the peak of its worker's memory, in MB, as a file."""
+    """Leaves its Measures as a file."""
 
     fold: Fold
     directory: Path
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
-        yield from self.fold(batches)
+        rows = [0]
+        yield from self.fold(_counted(batches, rows))
         peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-        (self.directory / f"{os.getpid()}-{time.monotonic_ns()}").write_text(str(int(peak.split()[1]) // 1_024))
+        file = self.directory / f"{os.getpid()}-{time.monotonic_ns()}"
+        file.write_text(f"{int(peak.split()[1]) // 1_024} {max(rows)}")
+
+
+def _counted(batches: Iterable[pa.RecordBatch], rows: list[int]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        rows.append(batch.num_rows)
+        yield batch
 
 
 @contextmanager
-def measured(directory: Path) -> Iterator[list[int]]:
-    """Within, loads leave the peaks of their workers' memory in the list, in MB."""
-    peaks: list[int] = []
+def measured(directory: Path) -> Iterator[list[Measures]]:
+    """Within, loads leave the measures of their tasks in the list."""
+    found: list[Measures] = []
 
     directory.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live_frame, "Fold", lambda group_id: MeasuredFold(Fold(group_id), directory))
-        yield peaks
-    peaks += [int(file.read_text()) for file in directory.iterdir()]
+        yield found
+    found += [Measures(*map(int, file.read_text().split())) for file in directory.iterdir()]
 
 
 def read_into_python(rows: DataFrame) -> None:
