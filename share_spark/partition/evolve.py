@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from share_spark.model.errors import StateError
 from share_spark.model.records import (
@@ -51,9 +50,11 @@ def _updated(state: SharePartition, record: ShareUpdate) -> SharePartition:
     kept = from_offset(state.in_flight, start) if moved else state.in_flight
     fetched = fetched_after(state.fetched, record.fetched, start if moved else None)
     runs = without_finished_below(overlay(kept, record.batches), start)
-    return replace(
-        state,
+    return SharePartition(
+        key=state.key,
+        state_epoch=state.state_epoch,
         leader_epoch=max(state.leader_epoch, record.leader_epoch),
+        snapshot_epoch=state.snapshot_epoch,
         start_offset=start,
         in_flight=window_form(runs, fetched, record.read_gap),
         fetched=fetched,

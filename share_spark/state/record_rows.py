@@ -95,7 +95,7 @@ def record_array(
 
 def records_in(rows: pa.Table, group_id: str) -> Iterator[tuple[str, ShareRecord]]:
     """(topic name, record) of each row, in row order; the inverse of ``record_array``."""
-    scalars = [rows.column(name).to_pylist() for name in _SCALARS]
+    scalars = [_scalars(rows.column(name)) for name in _SCALARS]
     for kind, topic, topic_id, partition, snapshot_epoch, state_epoch, leader_epoch, start_offset, batches in zip(
         *scalars, _batches_in(rows), strict=True
     ):
@@ -130,6 +130,10 @@ _SCALARS = (
     "leader_epoch",
     "start_offset",
 )
+
+
+def _scalars(column: Any) -> list[Any]:
+    return column.to_pylist() if column.null_count else _python_values(column.combine_chunks())
 
 
 def _split(batches: Sequence[InFlightBatch]) -> tuple[Sequence[InFlightBatch], ...]:
