@@ -13,11 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from share_spark.delivery import topic_file_rows
+from share_spark.delivery.equal_parts import in_equal_parts
 from share_spark.delivery.kept_rows import RECORD_SCHEMA
-from share_spark.delivery.topic_file_input import in_equal_parts, topic_file_input
+from share_spark.delivery.topic_file_input import topic_file_input
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.table_log import ActiveFile, TableLog
 from share_spark.engine.ports import AcquiredSpan, OffsetSpan
@@ -42,7 +44,14 @@ class Stored(InMemoryTopicLog):
         super().__init__()
         self.directory, self.stored = directory, list[RecordFile]()
 
-    def put(self, offsets: Sequence[int], value: bytes = b"v", with_place: bool = False, **more: Any) -> RecordFile:
+    def put(
+        self,
+        offsets: Sequence[int],
+        value: bytes = b"v",
+        with_place: bool = False,
+        at: TopicPartition = AT,
+        **more: Any,
+    ) -> RecordFile:
         """One file, its rows in this order. ``with_place``: and its partition columns, as Delta 4.4 writes them."""
         size = len(offsets)
         columns: dict[str, Any] = {
@@ -53,10 +62,10 @@ class Stored(InMemoryTopicLog):
             "headers": pa.array([None] * size, RECORD_SCHEMA.field("headers").type),
         }
         if with_place:
-            columns |= {"topic": pa.array([AT.topic] * size), "partition": pa.array([AT.partition] * size, pa.int32())}
+            columns |= {"topic": pa.array([at.topic] * size), "partition": pa.array([at.partition] * size, pa.int32())}
         path = self.directory / f"{len(self.stored)}.parquet"
         pq.write_table(pa.table(columns), path, **more)
-        self.stored.append(RecordFile(str(path), AT, min(offsets), max(offsets)))
+        self.stored.append(RecordFile(str(path), at, min(offsets), max(offsets)))
         return self.stored[-1]
 
     def files(self, _spans: Sequence[OffsetSpan]) -> Sequence[RecordFile] | None:
@@ -146,6 +155,49 @@ def test_a_file_may_have_its_partition_columns(log: Stored) -> None:
 def test_nothing_below_what_a_file_is_said_to_hold(log: Stored) -> None:
     log.stored[:] = [log.put(range(10))._replace(first_offset=4)]
     assert offsets(taken(log, acquired((0, 9, 1)))[0]) == [4, 5, 6, 7, 8, 9]
+
+
+places = st.builds(TopicPartition, st.sampled_from(["orders", "returns"]), st.integers(0, 3))
+files_and_ranges = st.tuples(
+    st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=6), max_size=5),
+    st.dictionaries(st.integers(0, 40), st.integers(1, 3), min_size=1),
+)
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    st.dictionaries(places, files_and_ranges, min_size=1, max_size=6),
+    st.integers(1, 3),
+    st.integers(1, 8),
+    st.integers(1, 20),
+)
+def test_whatever_the_files_are(
+    tmp_path_factory: pytest.TempPathFactory,
+    stored: dict[TopicPartition, tuple[list[list[int]], dict[int, int]]],
+    tasks: int,
+    most_rows: int,
+    most_decoded: int,
+) -> None:
+    """Rows in any order, files that overlap, small ones and others, looked up few or many at a time."""
+    log, wanted, records = Stored(tmp_path_factory.mktemp("files")), list[AcquiredSpan](), set[tuple[Any, ...]]()
+    for at, (files, counts) in stored.items():
+        there = set[int]()
+        for offsets in files:
+            if fresh := [offset for offset in dict.fromkeys(offsets) if offset not in there]:
+                log.put(fresh, at=at)
+            there.update(fresh)
+        wanted.append(acquired(*((offset, offset, count) for offset, count in counts.items()), at=at))
+        records |= {(*at, offset, b"%d" % offset, count) for offset, count in counts.items() if offset in there}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topic_file_rows, "_MOST_DECODED_ROWS", most_decoded)
+        batches = [batch for some in taken(log, *wanted, tasks=tasks, most_rows=most_rows) for batch in some]
+    names = ("topic", "partition", "offset", "key", "delivery_count")
+    found = [tuple(row[name] for name in names) for batch in batches for row in batch.to_pylist()]
+    assert max(map(len, batches), default=0) <= most_rows
+    assert set(found) == records
+    for before, after in pairwise(found):
+        assert before[:2] != after[:2] or before[2] < after[2]
+    assert len(found) == len(records)
 
 
 def test_a_log_without_files_is_read_by_spark() -> None:

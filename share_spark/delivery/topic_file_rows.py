@@ -1,0 +1,317 @@
+"""Acquired records in the files of a topic log, as a worker reads them.
+
+To open and decode a file of a few records takes pyarrow some 0.08 ms, and a step of NumPy or of Python that is taken
+for each file soon takes as long. So the rows of many small files are made one batch before they are looked at:
+
+    files        orders-0 [10 .. 14]  [15 .. 17]   orders-1 [5 .. 9]       decoded one by one
+    rows                   10 .. 14    15 .. 17              5 .. 9        one batch
+    acquired                   [13 ..  15]                      [8 .. 9]   one look-up
+    taken                       13 14  15                        8    9    one copy
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from share_spark.delivery.acquired_positions import AcquiredPositions
+from share_spark.delivery.task_inputs import in_schema
+from share_spark.engine.ranges import FIRST, LAST, AcquiredRanges, Offsets, laid, look_up
+from share_spark.engine.record_files import RecordFile
+
+_MOST_BYTES = 64 << 20
+"""Of a batch."""
+
+_MOST_DECODED_ROWS = 10_000
+"""At a time."""
+
+_FIRST_ROWS = 100
+"""Decoded to see how large the rows of a row group are. Its size does not tell: Parquet stores equal values once."""
+
+_SMALL_BYTES = 1 << 20
+"""Of a file."""
+
+_STORED = ("offset", "timestamp", "key", "value", "headers")
+"""Columns of the files."""
+
+
+class Piece(NamedTuple):
+    """What a task takes of one topic-partition. ``ranges``: ascending. ``files``: at least one, ascending."""
+
+    ranges: AcquiredRanges
+    files: tuple[RecordFile, ...]
+
+
+class Pieces(NamedTuple):
+    """What a task takes, in columns, as ten thousand arrays take long to pickle. ``ranges``: of all pieces, one after
+    the other. ``sizes``, ``files``: of each one, how many ranges it has, and its files."""
+
+    ranges: AcquiredRanges
+    sizes: tuple[int, ...]
+    files: tuple[tuple[RecordFile, ...], ...]
+
+    @classmethod
+    def of(cls, pieces: Sequence[Piece]) -> Pieces:
+        """Of all of them."""
+        ranges = AcquiredRanges(laid(piece.ranges for piece in pieces))
+        return cls(ranges, tuple(len(piece.ranges) for piece in pieces), tuple(piece.files for piece in pieces))
+
+    def each(self) -> Iterator[Piece]:
+        """One after the other."""
+        ends = np.cumsum(self.sizes).tolist()
+        for size, end, files in zip(self.sizes, ends, self.files, strict=True):
+            yield Piece(AcquiredRanges(self.ranges[end - size : end]), files)
+
+
+def acquired_in_files(pieces: Pieces, schema: pa.Schema, most_rows: int) -> Iterator[pa.RecordBatch]:
+    """The acquired records, in ``schema``, in batches of up to ``most_rows``; those of a topic-partition in the order
+    of their offsets. Raises OSError, pa.ArrowException."""
+    if not pieces.files:
+        return
+    wanted, columns = _Wanted.of(pieces), [name for name in _STORED if name == "offset" or name in schema.names]
+    stored = (rows for number, piece in enumerate(pieces.each()) for rows in _rows_of(number, piece, columns))
+    parts = (_acquired(some, wanted) for some in _together(stored, _MOST_DECODED_ROWS))
+    slices = (one for part in parts for one in _slices(part, most_rows))
+    for some in _together(slices, most_rows):
+        yield _in_schema(some, schema)
+
+
+# ------------------------------------------------------------------------------------------------- rows, as they are
+
+
+class _Stored(NamedTuple):
+    """Rows with columns of the files of the piece with this number, some of them acquired. No more is to be taken of
+    them than from ``first_offset`` to ``last_offset``."""
+
+    topic: str
+    rows: pa.Table
+    piece: int
+    first_offset: int
+    last_offset: int
+
+
+def _rows_of(number: int, piece: Piece, columns: list[str]) -> Iterator[_Stored]:
+    """In the order of their offsets, but for those inside a small file."""
+    topic = piece.files[0].partition.topic
+    for files in _overlapping(piece.files):
+        opened = [_opened(file.path) for file in files]
+        if len(files) == 1 and _is_small(opened[0].metadata):
+            rows = opened[0].read(columns, use_threads=False)
+            yield _Stored(topic, rows, number, files[0].first_offset, files[0].last_offset)
+            continue
+        first, last = min(file.first_offset for file in files), max(file.last_offset for file in files)
+        for rows in _picked_rows(opened, files, piece.ranges, columns):
+            yield _Stored(topic, rows, number, first, last)
+
+
+def _overlapping(files: Iterable[RecordFile]) -> Iterator[list[RecordFile]]:
+    """Ascending files, those together whose offsets overlap: an OPTIMIZE may have mixed them."""
+    some: list[RecordFile] = []
+    for file in files:
+        if some and max(one.last_offset for one in some) < file.first_offset:
+            yield some
+            some = []
+        some.append(file)
+    if some:
+        yield some
+
+
+def _opened(path: str) -> pq.ParquetFile:
+    """A small file is read in one piece: reads by pyarrow's own threads, a few for each file, would take longer than to
+    decode it."""
+    source = pa.OSFile(path, "rb")
+    if source.size() > _SMALL_BYTES:
+        return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+    with source:
+        content = pa.BufferReader(source.read_buffer())
+    return pq.ParquetFile(content, coerce_int96_timestamp_unit="us", pre_buffer=False)
+
+
+def _is_small(metadata: pq.FileMetaData) -> bool:
+    """May all of it be decoded at once, even if each row should be as large as all that is stored?"""
+    stored = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    return metadata.num_rows <= _MOST_DECODED_ROWS and metadata.num_rows * stored <= _MOST_BYTES
+
+
+# ---------------------------------------------------------------------------------- rows of files that are not small
+
+
+class _Picked(NamedTuple):
+    """Rows of a file that are wanted, ascending by their number in the file."""
+
+    file: pq.ParquetFile
+    numbers: npt.NDArray[np.intp]
+    offsets: Offsets
+
+
+def _picked_rows(
+    opened: Sequence[pq.ParquetFile], files: Sequence[RecordFile], ranges: AcquiredRanges, columns: list[str]
+) -> Iterator[pa.Table]:
+    """The acquired rows of files, in the order of their offsets; of files with mixed offsets all at once."""
+    found = [_picked(parquet, file, ranges) for parquet, file in zip(opened, files, strict=True)]
+    tables = (pa.Table.from_batches([batch]) for one in found for batch in _decoded(one, columns))
+    offsets = np.concatenate([one.offsets for one in found])
+    if (np.diff(offsets) > 0).all():
+        yield from tables
+    else:
+        yield from map(_as_table, pa.concat_tables(tables).sort_by("offset").to_batches())
+
+
+def _as_table(batch: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([batch])
+
+
+def _picked(parquet: pq.ParquetFile, file: RecordFile, ranges: AcquiredRanges) -> _Picked:
+    offsets = parquet.read(["offset"]).column("offset").to_numpy()
+    _, is_wanted = look_up(ranges[:, FIRST], ranges[:, LAST], offsets)
+    is_wanted &= (file.first_offset <= offsets) & (offsets <= file.last_offset)
+    numbers = np.flatnonzero(is_wanted)
+    return _Picked(parquet, numbers, offsets[numbers])
+
+
+def _decoded(picked: _Picked, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """These rows with the ``columns`` that the file has."""
+    columns = [name for name in picked.file.schema_arrow.names if name in columns]
+    begin = 0
+    for group in range(picked.file.num_row_groups):
+        size = picked.file.metadata.row_group(group).num_rows
+        low, high = np.searchsorted(picked.numbers, [begin, begin + size])
+        if low < high:
+            yield from _numbered(_batches(picked.file, group, columns), picked.numbers[low:high] - begin)
+        begin += size
+
+
+def _batches(file: pq.ParquetFile, group: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """All rows of the row group, as many at a time as are not too large."""
+    first = next(file.iter_batches(_FIRST_ROWS, [group], columns, use_threads=False))
+    bytes_per_row = first.nbytes // first.num_rows + 1
+    size = min(max(_MOST_BYTES // bytes_per_row, 1), _MOST_DECODED_ROWS)
+    return file.iter_batches(size, [group], columns, use_threads=False)
+
+
+def _numbered(batches: Iterable[pa.RecordBatch], numbers: npt.NDArray[np.intp]) -> Iterator[pa.RecordBatch]:
+    """The rows with these numbers, counted from 0 over all batches."""
+    begin = done = 0
+    for batch in batches:
+        high = int(np.searchsorted(numbers, begin + batch.num_rows))
+        at = numbers[done:high] - begin
+        if len(at):
+            yield _taken(batch, at)
+        begin, done = begin + batch.num_rows, high
+        if done == len(numbers):
+            return
+
+
+def _taken(batch: pa.RecordBatch, at: npt.NDArray[np.intp]) -> pa.RecordBatch:
+    """The rows with these numbers."""
+    if not len(at):
+        return batch.slice(0, 0)
+    is_stretch = at[-1] - at[0] == len(at) - 1 and bool((np.diff(at) > 0).all())
+    return batch.slice(int(at[0]), len(at)) if is_stretch else batch.take(at)
+
+
+# ----------------------------------------------------------------------------------------- of these, the acquired ones
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """``positions``: a piece is a section. ``partitions``: the number of the partition of each."""
+
+    positions: AcquiredPositions
+    partitions: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, pieces: Pieces) -> _Wanted:
+        """What is wanted of all of them."""
+        ends = np.cumsum(pieces.sizes)
+        first, last = pieces.ranges[ends - pieces.sizes, FIRST], pieces.ranges[ends - 1, LAST]
+        piece = np.repeat(np.arange(len(ends)), pieces.sizes)
+        partitions = np.array([files[0].partition.partition for files in pieces.files], np.int32)
+        return cls(positions=AcquiredPositions.of(first, last, pieces.ranges, piece), partitions=partitions)
+
+
+class _Part(NamedTuple):
+    """Acquired records of one topic, with columns of the files; the partition of each, and its delivery count."""
+
+    topic: str
+    rows: pa.RecordBatch
+    partitions: npt.NDArray[np.int32]
+    counts: npt.NDArray[np.int32]
+
+
+_Rows = TypeVar("_Rows", _Stored, _Part)
+
+
+def _together(found: Iterable[_Rows], most_rows: int) -> Iterator[list[_Rows]]:
+    """Those that follow each other, are of one topic and have one schema, up to ``most_rows`` and _MOST_BYTES."""
+    some: list[_Rows] = []
+    rows = size = 0
+    for one in found:
+        more_rows, more_bytes = one.rows.num_rows, one.rows.nbytes
+        is_full = rows + more_rows > most_rows or size + more_bytes > _MOST_BYTES
+        if some and (is_full or some[-1].topic != one.topic or not some[-1].rows.schema.equals(one.rows.schema)):
+            yield some
+            some, rows, size = [], 0, 0
+        some.append(one)
+        rows, size = rows + more_rows, size + more_bytes
+    if some:
+        yield some
+
+
+def _acquired(some: Sequence[_Stored], wanted: _Wanted) -> _Part:
+    """In the order of their pieces, and of their offsets."""
+    batch = _one_batch(pa.concat_tables([one.rows for one in some]))
+    offsets = batch.column("offset").to_numpy()
+    sizes = [one.rows.num_rows for one in some]
+    piece = np.repeat([one.piece for one in some], sizes)
+    first = np.repeat([one.first_offset for one in some], sizes)
+    last = np.repeat([one.last_offset for one in some], sizes)
+    counts = wanted.positions.delivery_counts(offsets, piece)
+    at = np.flatnonzero((counts > 0) & (first <= offsets) & (offsets <= last))
+    positions = wanted.positions.positions(offsets[at], piece[at])
+    if not (np.diff(positions) > 0).all():
+        at = at[np.argsort(positions, kind="stable")]
+    return _Part(some[0].topic, _taken(batch, at), wanted.partitions[piece[at]], counts[at])
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
+
+
+def _slices(part: _Part, size: int) -> Iterator[_Part]:
+    for begin in range(0, part.rows.num_rows, size):
+        end = begin + size
+        yield _Part(part.topic, part.rows.slice(begin, size), part.partitions[begin:end], part.counts[begin:end])
+
+
+def _in_schema(parts: Sequence[_Part], schema: pa.Schema) -> pa.RecordBatch:
+    """Parts that are together as one batch in ``schema``."""
+    batch = _one_batch(pa.Table.from_batches([part.rows for part in parts]))
+    batch = batch.append_column("partition", pa.array(np.concatenate([part.partitions for part in parts])))
+    batch = batch.append_column("delivery_count", pa.array(np.concatenate([part.counts for part in parts])))
+    for name, change in _CHANGES.items():
+        if (at := batch.schema.get_field_index(name)) >= 0:
+            batch = batch.set_column(at, name, change(batch.column(at)))
+    return in_schema(batch, parts[0].topic, schema)
+
+
+def _in_utc(times: Any) -> Any:
+    """Parquet's own kind of time that Spark writes has no time zone."""
+    return times.cast(pa.timestamp("us", "UTC"))
+
+
+def _no_nulls(lists: Any) -> Any:
+    """No headers are an empty list, as where Spark reads."""
+    if not lists.null_count:
+        return lists
+    return pa.ListArray.from_arrays(lists.offsets, lists.values)
+
+
+_CHANGES: dict[str, Any] = {"timestamp": _in_utc, "headers": _no_nulls}
