@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 
 from share_spark.engine.acquisition_limits import AcquisitionLimits
 from share_spark.engine.answers import answers_for, errors_in, output_lost, refuse_errors
+from share_spark.engine.busy_partitions import BusyPartitions
 from share_spark.engine.engine_time import EngineTime
 from share_spark.engine.look import EngineLook
 from share_spark.engine.pauses import NOT_PAUSED, Pauses
@@ -101,6 +102,7 @@ class ShareGroupEngine:
     _truncates: bool = False
     _first: bool = True
     _load_s: float = 0.0
+    _busy: BusyPartitions = field(default_factory=BusyPartitions)
 
     def __post_init__(self) -> None:
         self._letters = DeadLetterOrder(sink=self.ports.dead_letters)
@@ -212,7 +214,7 @@ class ShareGroupEngine:
             batch_id,
             inputs.now_ms,
             outcomes,
-            share_partitions=len(inputs.ends),
+            share_partitions=len(self.ports.topics.last_ends),
             lag=lag_of(self._summaries, inputs.ends),
             steps=timer.steps,
             errors=errors_in(self._pending.spans),
@@ -229,11 +231,12 @@ class ShareGroupEngine:
     def _read_inputs(self, stopping: bool) -> Inputs:
         now_ms = self._time.read(self.ports.clock())
         topics = self.ports.topics
-        ends = topics.log_ends_or_last() if stopping else topics.log_ends()
-        self._targets = targets_within(self._targets, ends)
+        all_ends = topics.log_ends_or_last() if stopping else topics.log_ends()
+        self._targets = targets_within(self._targets, self._busy.read(all_ends))
         if not stopping:
             self._config = self.ports.config()
-            self._look_at_pauses(topics.names(), ends, now_ms)
+            self._look_at_pauses(topics.names(), all_ends, now_ms)
+        ends = self._busy.ends(self._summaries, self._pending.ranges.keys())
         traces = self._traces(ends)  # before the search: they show how it is to be done
         config, keys = self._config, ends.keys() - self._paused if self._paused else ends.keys()
         return Inputs(
@@ -261,8 +264,7 @@ class ShareGroupEngine:
         pauses = self.ports.pauses().at(now_ms)
         if pauses != self._pauses:
             _log.info("paused now: %s", pauses)
-        self._pauses = pauses
-        self._paused = pauses.held(ends, names, now_ms)
+        self._pauses, self._paused = pauses, pauses.held(ends, names, now_ms)
 
     def _traces(self, ends: Iterable[SharePartitionKey]) -> Sequence[MemberTrace]:
         """Asked when locks end that may not be ours. Where engines before left none, the next leaves none either."""
@@ -318,6 +320,7 @@ class ShareGroupEngine:
         had_output = bool(self._pending) and self.ports.sink is not None
         self._pending = NOTHING_PENDING
         self._summaries.update({outcome.key: outcome.summary for outcome in outcomes})
+        self._busy.decided(outcome.key for outcome in outcomes)
         if had_output and self.ports.sink is not None:
             self.ports.sink.forget()
         if self._truncates:  # before anything is acquired at the offsets of what is gone
@@ -344,6 +347,7 @@ class ShareGroupEngine:
             happened = self.ports.store.was_committed(append.stamp.batch_id)
             self._unresolved = replace(append, happened=happened)
         self._summaries = dict(self.ports.store.load())
+        self._busy.loaded()
         self._unresolved = None
         return happened
 

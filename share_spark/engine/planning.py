@@ -35,13 +35,14 @@ from share_spark.model.requests import Loss, RetryDelay
 class Inputs:
     """Everything a micro-batch reads before it decides; each read once.
 
-    ``topics``: topic id -> name. ``ends``: log ends per key. ``initial_offsets``: for keys without state. ``delays``:
-    what handlers ask for of ``acknowledged``; ``has_backoff``: other released records are delayed as well. ``paused``:
-    nothing is acquired of these. ``targets``: exclusive end offsets of an available-now run, None when the run is
-    endless. ``acknowledged_by`` as in ``PartitionInput``. ``suspects``: what of the suspects is next, None if there are
-    none; ``suspects_next``: it is their turn; ``suspects_rest``: it is not, whatever else there is. ``traces``: what
-    dead members have left, by topic-partition. ``ordered``: records are delivered in order of their keys; ``turn``: how
-    many deliveries have entered nothing.
+    ``topics``: topic id -> name. ``ends``: log ends per key, of those that may have something to do.
+    ``initial_offsets``: for keys without state. ``delays``: what handlers ask for of ``acknowledged``;
+    ``has_backoff``: other released records are delayed as well. ``paused``: nothing is acquired of these. ``targets``:
+    exclusive end offsets of an available-now run, None when the run is endless. ``acknowledged_by`` as in
+    ``PartitionInput``. ``suspects``: what of the suspects is next, None if there are none; ``suspects_next``: it is
+    their turn; ``suspects_rest``: it is not, whatever else there is. ``traces``: what dead members have left, by
+    topic-partition. ``ordered``: records are delivered in order of their keys; ``turn``: how many deliveries have
+    entered nothing.
     """
 
     now_ms: int
@@ -179,10 +180,12 @@ def targets_of(ends: Mapping[SharePartitionKey, LogEnds]) -> dict[SharePartition
 def targets_within(
     targets: Mapping[SharePartitionKey, int] | None, ends: Mapping[SharePartitionKey, LogEnds]
 ) -> Mapping[SharePartitionKey, int] | None:
-    """``targets`` that follow a log end which went back: records that are gone are not waited for."""
+    """``targets`` that follow a log end which went back: records that are gone are not waited for. ``ends``: of those
+    that have other ones than before."""
     if targets is None:
         return None
-    return {key: min(target, ends[key].log_end) if key in ends else target for key, target in targets.items()}
+    lowered = {key: end.log_end for key, end in ends.items() if key in targets and end.log_end < targets[key]}
+    return {**targets, **lowered} if lowered else targets
 
 
 def is_done(summaries: Mapping[SharePartitionKey, PartitionSummary], targets: Mapping[SharePartitionKey, int]) -> bool:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from share_spark.engine.busy_partitions import changed_keys
 from share_spark.engine.ports import Clock, TopicDescription, TopicLog
 from share_spark.engine.step import PartitionInput, PartitionSummary
 from share_spark.model.config import OffsetReset
@@ -29,6 +30,7 @@ class SubscribedTopics:
     _described: dict[str, TopicDescription] = field(default_factory=dict)
     _ends: dict[SharePartitionKey, LogEnds] = field(default_factory=dict)
     _checked_ms: int = 0
+    _known_keys: dict[str, dict[int, SharePartitionKey]] = field(default_factory=dict)
 
     def refresh(self) -> None:
         """Describe all topics. Raises TopicError (unknown, or created again since), TopicUnreachableError."""
@@ -50,13 +52,14 @@ class SubscribedTopics:
 
     def log_ends(self) -> dict[SharePartitionKey, LogEnds]:
         """Ends of every partition, new ones included; one call per topic. Raises TopicError, TopicUnreachableError."""
-        ends = {
-            self._key(topic, partition): found
-            for topic in self.topics
-            for partition, found in self.log.log_ends(topic).items()
-        }
+        ends: dict[SharePartitionKey, LogEnds] = {}
+        for topic in self.topics:
+            found = self.log.log_ends(topic)
+            ends.update(zip(map(self._keys(topic, found).__getitem__, found), found.values(), strict=True))
+        before = self._ends
+        changed = (key for key in changed_keys(before, ends) if key in before)
         # A log that ends earlier than before was truncated, or belongs to a new topic of the same name: ask at once.
-        gone_back = any(key in ends and ends[key].end_offset < old.end_offset for key, old in self._ends.items())
+        gone_back = any(ends[key].end_offset < before[key].end_offset for key in changed)
         if gone_back or self.clock() - self._checked_ms >= _IDENTITY_CHECK_MS:
             self.refresh()
         self._ends = ends
@@ -123,6 +126,12 @@ class SubscribedTopics:
 
     def _key(self, topic: str, partition: int) -> SharePartitionKey:
         return SharePartitionKey(self.group_id, self._described[topic].topic_id, partition)
+
+    def _keys(self, topic: str, partitions: Mapping[int, object]) -> Mapping[int, SharePartitionKey]:
+        """By partition. The same objects each time: ten thousand of them are quickly compared."""
+        keys = self._known_keys.setdefault(self._described[topic].topic_id, {})
+        keys.update((partition, self._key(topic, partition)) for partition in partitions.keys() - keys.keys())
+        return keys
 
 
 def warn_of_truncations(
