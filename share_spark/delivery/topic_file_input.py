@@ -15,18 +15,15 @@ Offsets without a record are missing in the files, and so in what a task gets.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
 import pyarrow as pa
 
 from share_spark.delivery.equal_parts import in_equal_parts
 from share_spark.delivery.topic_file_rows import Piece, Pieces, acquired_in_files
 from share_spark.engine.ports import AcquiredSpan, TopicLog
-from share_spark.engine.ranges import FIRST, LAST
-from share_spark.engine.record_files import RecordFile, TopicLogInFiles
-from share_spark.engine.spans import covering_spans
+from share_spark.engine.record_files import RecordFile, TopicLogInFiles, that_hold
 from share_spark.model.ids import TopicPartition
 
 
@@ -49,21 +46,14 @@ def topic_file_input(
     """None where Spark has to read the records. Raises TopicError."""
     if not acquired or not isinstance(log, TopicLogInFiles):
         return None
-    files = log.files(covering_spans(acquired))
+    files = log.files(acquired)
     if files is None:
         return None
-    by_partition: dict[TopicPartition, list[RecordFile]] = {}
-    for file in files:
-        by_partition.setdefault(file.partition, []).append(file)
-    pieces = (Pieces.of(list(_pieces(some, by_partition))) for some in in_equal_parts(acquired, tasks))
+    pieces = (Pieces.of(list(_pieces(some, files))) for some in in_equal_parts(acquired, tasks))
     return TopicFileInput(pieces=tuple(pickle.dumps(one, protocol=5) for one in pieces), most_rows=most_rows)
 
 
-def _pieces(some: Iterable[AcquiredSpan], files: dict[TopicPartition, list[RecordFile]]) -> Iterator[Piece]:
+def _pieces(some: Iterable[AcquiredSpan], files: Mapping[TopicPartition, Sequence[RecordFile]]) -> Iterator[Piece]:
     for one in some:
-        first, last = int(one.ranges[0, FIRST]), int(one.ranges[-1, LAST])
-        inside = [
-            file for file in files.get(one.partition, ()) if file.first_offset <= last and first <= file.last_offset
-        ]
-        if inside:
-            yield Piece(one.ranges, tuple(sorted(inside, key=attrgetter("first_offset"))))
+        if inside := that_hold(files.get(one.partition, ()), one.ranges):
+            yield Piece(one.ranges, inside)

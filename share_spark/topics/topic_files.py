@@ -7,17 +7,18 @@ table on another storage than a file system, with deletion vectors or renamed co
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from share_spark.delta.table_log import ActiveFile, TableLog
-from share_spark.engine.ports import OffsetSpan
-from share_spark.engine.record_files import RecordFile
-from share_spark.model.ids import TopicPartition
+from share_spark.engine.ports import AcquiredSpan
+from share_spark.engine.record_files import RecordFile, that_hold
+from share_spark.model.ids import LogEnds, TopicPartition
 from share_spark.spark.public_files import local_path
 
 MOST_FILES = 30_000
@@ -38,22 +39,26 @@ class TopicFiles:
     log: TableLog
     _found: dict[str, RecordFile | None] = field(default_factory=dict)
     _plain: dict[str, bool] = field(default_factory=dict)
-    _by_partition: dict[TopicPartition, list[RecordFile | None]] = field(default_factory=dict)
+    _by_partition: dict[TopicPartition, list[RecordFile]] = field(default_factory=dict)
+    _by_spark: set[TopicPartition] = field(default_factory=set)
     _version: int = -1
 
-    def inside(self, spans: Sequence[OffsetSpan]) -> list[RecordFile] | None:
-        """Those that may hold records inside ``spans``, which are ascending, without what is below the first of them;
-        None: Spark has to read them."""
+    def holding(
+        self, acquired: Sequence[AcquiredSpan], ends: Mapping[str, Mapping[int, LogEnds]]
+    ) -> dict[TopicPartition, Sequence[RecordFile]] | None:
+        """Those that may hold acquired records, without what is below the log start; None: Spark has to read them.
+        ``ends``: of each topic, by partition."""
         if not self._is_readable():
             return None
         self._catch_up()
-        chosen: dict[RecordFile, int] = {}
-        for span in spans:
-            for file in self._files_of(span):
-                if file is None or not self._is_plain(file.path):
-                    return None
-                chosen.setdefault(file, span.first_offset)
-        return [file._replace(first_offset=max(file.first_offset, first)) for file, first in chosen.items()]
+        found: dict[TopicPartition, Sequence[RecordFile]] = {}
+        for at, ranges, *_ in acquired:
+            files = that_hold(self._by_partition.get(at, ()), ranges)
+            if at in self._by_spark or not all(self._is_plain(file.path) for file in files):
+                return None
+            end = ends[at.topic].get(at.partition)
+            found[at] = _above(files, end.log_start_offset if end is not None else 0)
+        return found
 
     def _is_readable(self) -> bool:
         log = self.log
@@ -70,9 +75,14 @@ class TopicFiles:
             self._plain.pop(gone.path if gone is not None else "", None)
         for name in active.keys() - self._found.keys():
             self._found[name] = self._record_file(name, active[name])
-        self._by_partition = {}
+        self._by_partition, self._by_spark = {}, set()
         for name, found in self._found.items():
-            self._by_partition.setdefault(partition_of(active[name]), []).append(found)
+            if found is None:
+                self._by_spark.add(partition_of(active[name]))
+            else:
+                self._by_partition.setdefault(found.partition, []).append(found)
+        for files in self._by_partition.values():
+            files.sort(key=attrgetter("first_offset"))
         self._version = self.log.version
 
     def _record_file(self, name: str, file: ActiveFile) -> RecordFile | None:
@@ -84,16 +94,19 @@ class TopicFiles:
         path = local_path(f"{self.log.files.directory}/{unquote(name)}")
         return RecordFile(str(path), partition_of(file), *extent)
 
-    def _files_of(self, span: OffsetSpan) -> Iterator[RecordFile | None]:
-        for file in self._by_partition.get(TopicPartition(span.topic, span.partition), ()):
-            if file is None or (file.first_offset <= span.last_offset and span.first_offset <= file.last_offset):
-                yield file
-
     def _is_plain(self, path: str) -> bool:
         """Looked at once: a file never changes."""
         if path not in self._plain:
             self._plain[path] = _is_plain(path)
         return self._plain[path]
+
+
+def _above(files: Sequence[RecordFile], start: int) -> Sequence[RecordFile]:
+    """``files``, with records from ``start`` on."""
+    if all(file.first_offset >= start for file in files):
+        return files
+    kept = (file for file in files if file.last_offset >= start)
+    return [file._replace(first_offset=max(file.first_offset, start)) for file in kept]
 
 
 def partition_of(file: ActiveFile) -> TopicPartition:

@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as F
 
 from share_spark.delta.location import Location
-from share_spark.engine.ports import RECORD_COLUMNS, OffsetSpan, TopicDescription
+from share_spark.engine.ports import RECORD_COLUMNS, AcquiredSpan, OffsetSpan, TopicDescription
 from share_spark.engine.record_files import RecordFile
 from share_spark.engine.spans import merged, records_in
-from share_spark.model.ids import LogEnds
+from share_spark.model.ids import LogEnds, TopicPartition
 from share_spark.spark.frames import keys_of_tasks
 from share_spark.topics.topic_producer import ROWS_PER_FILE, Message, TopicProducer
 from share_spark.topics.topic_view import TopicTable
@@ -122,9 +122,10 @@ class EmbeddedTopicLog:
             placed = rows.coalesce(tasks)
         return placed.sortWithinPartitions("topic", "partition", "offset")
 
-    def files(self, spans: Sequence[OffsetSpan]) -> Sequence[RecordFile] | None:
+    def files(self, acquired: Sequence[AcquiredSpan]) -> Mapping[TopicPartition, Sequence[RecordFile]] | None:
         """See TopicLogInFiles. Raises TopicError (no such topic)."""
-        return self._table.files(merged(self._above_log_start(spans)))
+        ends = {topic: self._table.topic(topic).ends for topic in {one.partition.topic for one in acquired}}
+        return self._table.files(acquired, ends)
 
     def _rows(self) -> DataFrame:
         return self._table.location.load(self._table.spark)

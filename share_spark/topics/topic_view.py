@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from share_spark.delta.location import Location
-    from share_spark.engine.ports import OffsetSpan
+    from share_spark.engine.ports import AcquiredSpan
     from share_spark.engine.record_files import RecordFile
+    from share_spark.model.ids import TopicPartition
 
 
 _LOG = logging.getLogger(__name__)
@@ -136,11 +137,13 @@ class TopicTable:
             raise TopicError(f"topic {topic!r} does not exist (topic table {self.location})")
         return found
 
-    def files(self, spans: Sequence[OffsetSpan]) -> list[RecordFile] | None:
-        """The files with the records inside ``spans``, as ``TopicFiles.inside``. Raises as ``find``."""
+    def files(
+        self, acquired: Sequence[AcquiredSpan], ends: Mapping[str, Mapping[int, LogEnds]]
+    ) -> Mapping[TopicPartition, Sequence[RecordFile]] | None:
+        """The files with the acquired records, as ``TopicFiles.holding``. Raises as ``find``."""
         with self._lock:
             self._now()
-            return self._record_files.inside(spans) if self._record_files is not None else None
+            return self._record_files.holding(acquired, ends) if self._record_files is not None else None
 
     def holds_append(self, append_id: str) -> bool:
         """Is this append among the latest commits? Raises as ``find``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from share_spark.delivery.deliver import SparkDelivery
 from share_spark.engine.ports import AcquiredSpan, DeadLetter, Delivered, DeliveryLimits, OffsetSpan
 from share_spark.engine.ranges import ANSWER, AcquiredRanges
 from share_spark.engine.record_files import RecordFile
+from share_spark.engine.spans import covering_spans
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, as_handler
 from share_spark.model.config import DEFAULT_CONFIG
@@ -43,11 +44,11 @@ class WatchedLog(EmbeddedTopicLog):
         self._note(spans)
         return super().read(spark, spans, tasks)
 
-    def files(self, spans: Sequence[OffsetSpan]) -> Sequence[RecordFile] | None:
+    def files(self, acquired: Sequence[AcquiredSpan]) -> Mapping[TopicPartition, Sequence[RecordFile]] | None:
         if not self.gives_files:
             return None
-        self._note(spans)
-        return super().files(spans)
+        self._note(covering_spans(acquired))
+        return super().files(acquired)
 
     def _note(self, spans: Sequence[OffsetSpan]) -> None:
         self.spans += [(partition, first, last) for _, partition, first, last in spans]

@@ -196,7 +196,8 @@ def test_records_that_cannot_be_read_are_not_charged(
 
         def gone(log: EmbeddedTopicLog, *given: Any) -> Any:
             """After a VACUUM that did not wait."""
-            return [file._replace(path=f"{file.path}.gone") for file in files(log, *given) or ()]
+            found = (files(log, *given) or {}).items()
+            return {at: [file._replace(path=f"{file.path}.gone") for file in some] for at, some in found}
 
         patch.setattr(EmbeddedTopicLog, "read", broken)
         patch.setattr(EmbeddedTopicLog, "files", gone if by == "workers" else lambda *_: None)
@@ -269,7 +270,8 @@ def test_a_fault_of_sparks_own_query_is_named_and_harmless_once_the_work_is_to_e
 
     group = place.group(lambda _record: None, f"ticks-{stopped}", **{"max.records.per.trigger": 10}).listen(meddle)
     stopper = threading.Thread(target=lambda: query.stop())
-    query = group.start()
+    # With an interval a trigger is one micro-batch.
+    query = group.trigger(processingTime="10 milliseconds").start()
     if stopped:
         assert query.awaitTermination(60)
         assert "Spark's streaming query has failed: parent is not a dir" in caplog.text

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,17 @@ from share_spark.delivery.kept_rows import RECORD_SCHEMA
 from share_spark.delivery.topic_file_input import topic_file_input
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.table_log import ActiveFile, TableLog
-from share_spark.engine.ports import AcquiredSpan, OffsetSpan
+from share_spark.engine.ports import AcquiredSpan
 from share_spark.engine.ranges import AcquiredRanges, offsets_in
 from share_spark.engine.record_files import RecordFile
-from share_spark.model.ids import TopicPartition
+from share_spark.model.ids import LogEnds, TopicPartition
 from share_spark.spark.public_files import LocalFiles
 from share_spark.spark.threads import TASK_COLUMN
 from share_spark.testing.memory import InMemoryTopicLog
 from share_spark.topics import topic_files
 from share_spark.topics.topic_files import TopicFiles
 
-AT = TopicPartition("orders", 0)
+AT, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
 SCHEMA = pa.schema([*RECORD_SCHEMA, pa.field("delivery_count", pa.int32()), pa.field(TASK_COLUMN, pa.string())])
 TIME = datetime(2026, 1, 2, 3, 4, 5, 678_901, UTC)
 
@@ -68,8 +69,9 @@ class Stored(InMemoryTopicLog):
         self.stored.append(RecordFile(str(path), at, min(offsets), max(offsets)))
         return self.stored[-1]
 
-    def files(self, _spans: Sequence[OffsetSpan]) -> Sequence[RecordFile] | None:
-        return self.stored
+    def files(self, _acquired: Sequence[AcquiredSpan]) -> Mapping[TopicPartition, Sequence[RecordFile]] | None:
+        stored = sorted(self.stored, key=attrgetter("first_offset"))
+        return {at: [file for file in stored if file.partition == at] for at in {file.partition for file in stored}}
 
 
 @pytest.fixture
@@ -247,24 +249,28 @@ def write(path: Path, rows: int, columns: Sequence[str] = tuple(topic_files._COL
     pq.write_table(pa.table({name: pa.array(range(rows), pa.int64()) for name in columns}), path)
 
 
-def test_files_that_may_hold_records_of_the_spans(tmp_path: Path) -> None:
+def holding(files: TopicFiles, *spans: AcquiredSpan, start: int = 0) -> list[tuple[str, int, int]] | None:
+    found = files.holding(spans, {"orders": dict.fromkeys(range(2), LogEnds(start, 100))})
+    return found and [(Path(file.path).stem, *file[2:]) for some in found.values() for file in some]
+
+
+def test_files_that_may_hold_acquired_records(tmp_path: Path) -> None:
     log = topic_table(tmp_path, a=active(0, 9), b=active(10, 19), c=active(5, 30, partition=1), d=active(20, 29))
     for name in "abcd":
         write(tmp_path / f"{name}.parquet", 3)
     files = TopicFiles(log)
 
-    def inside(*spans: OffsetSpan) -> list[tuple[str, int, int]] | None:
-        found = files.inside(spans)
-        return found and sorted((Path(file.path).stem, file.first_offset, file.last_offset) for file in found)
-
-    assert inside(OffsetSpan("orders", 0, 12, 13), OffsetSpan("orders", 0, 19, 19)) == [("b", 12, 19)]
-    assert inside(OffsetSpan("orders", 1, 0, 9)) == [("c", 5, 30)]
-    assert inside(OffsetSpan("orders", 2, 0, 9)) == []
+    assert holding(files, acquired((12, 13, 1), (19, 19, 1))) == [("b", 10, 19)]
+    assert holding(files, acquired((25, 30, 1), (3, 9, 1))) == [("a", 0, 9), ("d", 20, 29)], "not what lies between"
+    assert holding(files, acquired((12, 21, 1)), start=14) == [("b", 14, 19), ("d", 20, 29)]
+    assert holding(files, acquired((12, 21, 1)), start=20) == [("d", 20, 29)]
+    assert holding(files, acquired((0, 9, 1), at=OTHER)) == [("c", 5, 30)]
+    assert holding(files, acquired((0, 9, 1), at=TopicPartition("orders", 2))) == []
     del log.active["b.parquet"]
     log.active["e.parquet"] = active(10, 25)
     log.version += 1
     write(tmp_path / "e.parquet", 3)
-    assert inside(OffsetSpan("orders", 0, 12, 25)) == [("d", 20, 29), ("e", 12, 25)]
+    assert holding(files, acquired((12, 25, 1))) == [("e", 10, 25), ("d", 20, 29)]
 
 
 @pytest.mark.parametrize("reason", ["rows are deleted", "no statistics", "a large row group", "another schema", "gone"])
@@ -278,6 +284,6 @@ def test_a_file_that_spark_has_to_read(tmp_path: Path, monkeypatch: pytest.Monke
         write(tmp_path / "a.parquet", 10_000, ["offset"] if reason == "another schema" else tuple(topic_files._COLUMNS))
     files = TopicFiles(topic_table(tmp_path, a=file, b=active(0, 9, partition=1)))
     write(tmp_path / "b.parquet", 3)
-    assert files.inside([OffsetSpan("orders", 0, 0, 9)]) is None
+    assert holding(files, acquired((0, 9, 1))) is None
     if reason != "a large row group":
-        assert len(files.inside([OffsetSpan("orders", 1, 0, 9)]) or ()) == 1
+        assert len(holding(files, acquired((0, 9, 1), at=OTHER)) or ()) == 1
