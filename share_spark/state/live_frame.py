@@ -22,7 +22,7 @@ from share_spark.spark.errors import is_lost_block
 from share_spark.spark.frames import cloned_session, has_own_session, in_session, unpersist
 from share_spark.state.buckets import FRAME_COLUMNS, HEADER, KEY_HASH_SQL, LIVE_COLUMNS, OUTCOME, STATE, Advance
 from share_spark.state.fold import Fold
-from share_spark.state.record_rows import CLAIM
+from share_spark.state.record_rows import CLAIM, STATE_COLUMNS
 from share_spark.state.state_view import NOT_LOADED, LiveState
 
 if TYPE_CHECKING:
@@ -121,7 +121,9 @@ def folded(
     """The frame of the states in ``rows`` (of the session ``loading``), checkpointed, as a frame of ``spark``, and the
     payloads of its outcomes. What is computed from the frame is computed under the user's settings; the frame itself
     is not: a task goes by the settings of the session that begins the job."""
-    records = rows.where(F.col("kind") != CLAIM).withColumn("bucket", _bucket_column(buckets))
+    records = rows.where(F.col("kind") != CLAIM).select(
+        *STATE_COLUMNS, "batch_id", _bucket_column(buckets).alias("bucket")
+    )
     everything = _headers(loading, buckets).unionByName(records, allowMissingColumns=True)
     sorted_rows = everything.repartition(len(buckets), "bucket").sortWithinPartitions("bucket", "batch_id")
     frame = sorted_rows.mapInArrow(Fold(group_id), FRAME_COLUMNS).localCheckpoint(eager=False)

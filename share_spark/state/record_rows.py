@@ -206,6 +206,9 @@ _RANGES = ("state_batches", "acquired")
 _MARKS = ("doubts", "delays")
 """What is said of some of these ranges: of a range as a whole."""
 
+STATE_COLUMNS = (*_SCALARS, *_RANGES, *_MARKS)
+"""Those of a row that ``records_in`` needs; the others are for readers of the log."""
+
 
 def _batches_in(rows: pa.Table) -> Iterator[Sequence[InFlightBatch]]:
     """The ranges of each row: tuples are built for all rows together, columns row by row."""
