@@ -1,7 +1,7 @@
 """Delivery: acquired records go to a handler inside Spark, acknowledgements come back. One job, one action.
 
-``SparkDelivery`` is the engine's port: it has the records of a micro-batch read from the topic log by range, by Spark
-or from its files by the workers (``topic_file_input``), and ``deliver`` calls the handler on them:
+``SparkDelivery`` is the engine's port: it has the records of a micro-batch read by range, by Spark or by the workers
+(``record_sources``), and ``deliver`` calls the handler on them:
 
     result = deliver(records, as_handler(bill))
 
@@ -20,7 +20,6 @@ sink has read them; without a declared output schema there are none, and nothing
 from __future__ import annotations
 
 import logging
-import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,17 +30,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from share_spark.delivery.acquired_records import acquired_records, by_key, task_markers, with_earlier
 from share_spark.delivery.frame import RUN_TYPE, frame_runs, settled
-from share_spark.delivery.kept_rows import MOST_BYTES, KeptPlace, KeptRows, Wanted
+from share_spark.delivery.kept_input import Wanted
+from share_spark.delivery.kept_rows import MOST_BYTES, KeptPlace, KeptRows
 from share_spark.delivery.large_records import has_limit, set_limit, with_marks
 from share_spark.delivery.ledger import CallStatus, LedgerEntries
 from share_spark.delivery.ledger_place import LedgerPlace
-from share_spark.delivery.reader_input import ReaderInput
+from share_spark.delivery.record_sources import RecordSources
 from share_spark.delivery.result import DeliveryResult, decoded, held, read_once
 from share_spark.delivery.runs import OUTPUT_COLUMN, RUN_SCHEMA, RunLog
 from share_spark.delivery.task_inputs import TaskInput
-from share_spark.delivery.topic_file_input import topic_file_input
 from share_spark.delivery.traces import WORKER_LOST, codes_of, member_traces, read_delivery
 from share_spark.delivery.worker import DELIVERY_PROPERTY, DeliveryRun, HandlerTask, Terms, packed
 from share_spark.delta.data_file import DataFile
@@ -57,12 +55,10 @@ from share_spark.engine.ports import (
     TopicLog,
 )
 from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, ascending
-from share_spark.engine.record_readers import TopicLogForWorkers
-from share_spark.engine.spans import covering_spans
 from share_spark.handlers.handler import HANDLER_COLUMNS, KEY_COLUMNS, Handler, HandlerKind
 from share_spark.model.errors import HandlerError, ShareError, TopicError
 from share_spark.model.requests import Loss
-from share_spark.spark.arrow_types import ARROW_ROWS, spark_schema
+from share_spark.spark.arrow_types import spark_schema
 from share_spark.spark.errors import first_line, is_lost_worker, tells_lost_workers
 from share_spark.spark.threads import TASK_COLUMN, give_up_task_thread, with_task_thread
 
@@ -72,8 +68,7 @@ _log = logging.getLogger(__name__)
 @dataclass(slots=True, kw_only=True)
 class SparkDelivery:
     """Delivery port: one Spark job per micro-batch, with as many tasks as there are cores, or at most as many as the
-    limits say. Each of these takes its records one after another from the topic log alone: the tasks that take kept
-    ones come on top of the others. ``ordered``: by key; then all records come from the topic log as well.
+    limits say. ``ordered``: by key.
 
     Output rows of a delivery are kept until the next one. ``output_place``: where workers write them to files,
     which they can if all run where the directory is.
@@ -86,10 +81,14 @@ class SparkDelivery:
     ordered: bool = False
     _place: LedgerPlace | None = None
     _result: DeliveryResult = field(default_factory=DeliveryResult)
-    _kept: KeptRows = field(default_factory=KeptRows)
+    _kept: KeptRows = field(init=False)
+    _sources: RecordSources = field(init=False)
     _seconds_per_record: float | None = None
     _others: Sequence[str] = ()
-    _markers: dict[int, DataFrame] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._kept = KeptRows(ordered=self.ordered)
+        self._sources = RecordSources(spark=self.spark, log=self.log, kept=self._kept, ordered=self.ordered)
 
     def start(self, claim: Claim) -> None:
         """Workers keep their ledgers beside the state log."""
@@ -119,8 +118,10 @@ class SparkDelivery:
         """Raises ShareError."""
         self.free_outputs()
         tasks, is_bounded = self._tasks(limits.most_tasks, in_turn=in_turn)
-        rest, inputs = self._task_inputs(acquired, tasks, is_bounded=is_bounded)
-        records = self._records(rest, inputs, tasks)
+        if self._leaves_traces:
+            records, inputs = self._sources.parted(acquired, tasks, is_bounded=is_bounded)
+        else:
+            records, inputs = self._sources.by_spark(acquired, tasks), ()
         topics = {one.partition.topic for one in acquired}
         topic = topics.pop() if len(topics) == 1 else None
         self._result = result = deliver(
@@ -130,7 +131,7 @@ class SparkDelivery:
             place=self._started,
             terms=Terms(limits.budget_ms / 1_000, self._seconds_per_record, in_turn, limits.timeout_ms),
             output_place=self.output_place,
-            keeps=None if self.ordered or (is_bounded and not in_turn) else self._keeps(tasks),
+            keeps=self._keeps(tasks) if self.ordered or in_turn or not is_bounded else None,
             inputs=inputs,
             ordered=self.ordered,
         )
@@ -164,38 +165,9 @@ class SparkDelivery:
         """All of ``wanted`` (RECORD_COLUMNS and ``number``) as the workers have kept them; None if they have not."""
         return self._kept.records(wanted)
 
-    def _task_inputs(
-        self, acquired: Sequence[AcquiredSpan], tasks: int, *, is_bounded: bool
-    ) -> tuple[Sequence[AcquiredSpan], tuple[TaskInput, ...]]:
-        """(what Spark has to read, what the tasks get without Spark). In order of the keys Spark distributes all."""
-        if self.ordered or not self._leaves_traces:
-            return acquired, ()
-        rest, kept = (acquired, None) if is_bounded else self._kept.take(acquired, tasks)
-        rows = int(self.spark.conf.get(ARROW_ROWS, "10000") or 0)
-        read = self._read_by_workers(rest, tasks, rows if rows > 0 else sys.maxsize)
-        return rest if read is None else (), tuple(one for one in (kept, read) if one is not None)
-
-    def _read_by_workers(self, rest: Sequence[AcquiredSpan], tasks: int, most_rows: int) -> TaskInput | None:
-        if isinstance(self.log, TopicLogForWorkers):
-            reader = self.log.reader(self.spark, covering_spans(rest)) if rest else None
-            return None if reader is None else ReaderInput.of(reader, rest, tasks=tasks, most_rows=most_rows)
-        return topic_file_input(self.log, rest, tasks=tasks, most_rows=most_rows)
-
-    def _records(self, rest: Sequence[AcquiredSpan], inputs: Sequence[TaskInput], tasks: int) -> DataFrame:
-        """Those that Spark reads, and a marker in each task that gets records without Spark; these tasks come first."""
-        if self.ordered:
-            found = acquired_records(self.spark, self.log, with_earlier(rest), tasks=tasks, third="delivery_count")
-            return by_key(found, tasks)
-        if not inputs:
-            return acquired_records(self.spark, self.log, rest, tasks=tasks, third="delivery_count")
-        markers = self._markers.get(tasks)
-        if markers is None:
-            markers = self._markers[tasks] = task_markers(self.spark, tasks)
-        return markers.unionAll(self._records(rest, (), tasks).select(*markers.columns)) if rest else markers
-
     def _keeps(self, tasks: int) -> KeptPlace | None:
         directory = self._started.kept_directory if self._leaves_traces else None
-        return KeptPlace(directory, MOST_BYTES // tasks) if directory is not None else None
+        return KeptPlace(directory, MOST_BYTES // tasks, self._kept.answers) if directory is not None else None
 
     def free_outputs(self) -> None:
         """The output rows of the last delivery."""

@@ -1,6 +1,6 @@
 """Records that are not accepted stay with the workers: a task writes those that its handler released or rejected to a
-file. The delivery that acquires them again, and their dead letters, take them from there instead of reading the topic
-log through.
+file, in order of keys also those that were held back. The delivery that acquires them again, and their dead letters,
+take them from there instead of reading the topic log through.
 
     delivery 1   acquired   [0 ........................................ 999,999]     read from the topic log
                  released       [7]      [30]          [81][82]                      each task writes a file of them
@@ -16,7 +16,6 @@ up to ``MOST_BYTES``. They end with the engine, and where the log was truncated.
 from __future__ import annotations
 
 import uuid
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from share_spark.delivery.kept_input import KeptInput, KeptPart, Offsets, Wanted, batches_in, rows_of
 from share_spark.delivery.task_inputs import in_schema
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan
 from share_spark.engine.ranges import (
@@ -43,10 +43,8 @@ from share_spark.engine.ranges import (
 )
 from share_spark.handlers.acknowledgement import Ack, Answers
 from share_spark.model.ids import TopicPartition
+from share_spark.model.requests import Loss
 from share_spark.spark.threads import TASK_COLUMN
-
-Offsets = npt.NDArray[np.int64]
-"""Ascending."""
 
 MOST_BYTES = 256 << 20
 """What all files of one delivery may hold."""
@@ -86,10 +84,11 @@ class KeptFile(NamedTuple):
 
 
 class KeptPlace(NamedTuple):
-    """Where a task may keep records, and how many bytes of them."""
+    """Where a task may keep records, and how many bytes of them. ``answers``: of which it keeps them."""
 
     directory: str
     most_bytes: int
+    answers: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -107,10 +106,10 @@ class KeptWriter:
     _is_over: bool = False
 
     def add(self, batch: pa.RecordBatch, answers: Answers) -> None:
-        """Of the records of ``batch`` those that are released or rejected."""
+        """Of the records of ``batch`` those with the right answers."""
         if self._is_over:
             return
-        is_wanted = (answers.codes == Ack.RELEASE) | (answers.codes == Ack.REJECT)
+        is_wanted = np.isin(answers.codes, self.place.answers)
         if not is_wanted.any():
             return
         columns = [name for name in batch.schema.names if name not in OF_ONE_DELIVERY]
@@ -158,72 +157,6 @@ class KeptWriter:
                 self._path.unlink(missing_ok=True)
 
 
-Wanted = Mapping[TopicPartition, tuple[Offsets, npt.NDArray[np.int32]]]
-"""Offsets by topic-partition, each with a number above 0."""
-
-
-class KeptPart(NamedTuple):
-    """Records that are taken from kept files. ``topic``: of all records of the files, None if they say so themselves.
-    ``wanted``: with their delivery counts."""
-
-    files: tuple[str, ...]
-    topic: str | None
-    wanted: Wanted
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptInput:
-    """What the first ``tasks`` tasks of a delivery take from files, each its share of the records."""
-
-    parts: tuple[KeptPart, ...]
-    tasks: int
-
-    def batches(self, task: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Of one task, in ``schema``; columns that are not in the files are null."""
-        if task >= self.tasks:
-            return
-        for part in self.parts:
-            for file in part.files:
-                for batch in _batches_in(file):
-                    rows, counts = _rows_of(batch, part, task, self.tasks)
-                    if len(rows):
-                        taken = batch.take(rows).append_column("delivery_count", pa.array(counts))
-                        yield in_schema(taken, part.topic, schema)
-
-
-def _batches_in(file: str) -> Iterator[pa.RecordBatch]:
-    with pa.OSFile(file, "rb") as source:  # a shared file system need not have mapped memory
-        reader = pa.ipc.open_file(source)
-        for number in range(reader.num_record_batches):
-            yield reader.get_batch(number)
-
-
-def _rows_of(
-    batch: pa.RecordBatch, part: KeptPart, task: int = 0, tasks: int = 1
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:
-    """The wanted records, of them every ``tasks``-th, with their numbers. Which these are follows from the files and
-    ``wanted`` alone, so that a repeat of the task finds the same."""
-    offsets = batch.column("offset").to_numpy()
-    partitions, topics = batch.column("partition").to_numpy(), _topics(batch, part.topic)
-    found = np.zeros(len(offsets), np.int32)
-    for at, (wanted, numbers) in part.wanted.items():
-        rows = np.flatnonzero((partitions == at.partition) & topics[at.topic])
-        index = np.minimum(np.searchsorted(wanted, offsets[rows]), len(wanted) - 1)
-        is_wanted = wanted[index] == offsets[rows]
-        found[rows[is_wanted]] = numbers[index[is_wanted]]
-    rows = np.flatnonzero(found)[task::tasks]
-    return rows, found[rows]
-
-
-def _topics(batch: pa.RecordBatch, topic: str | None) -> Mapping[str, npt.NDArray[np.bool_] | bool]:
-    """Which records are of each topic, False for others. ``topic``: all are of this one."""
-    if topic is not None:
-        return defaultdict(bool, {topic: True})
-    names: Any = batch.column("topic").dictionary_encode()
-    numbers = names.indices.to_numpy(zero_copy_only=False)
-    return defaultdict(bool, {name: numbers == number for number, name in enumerate(names.dictionary.to_pylist())})
-
-
 # ------------------------------------------------------------------------------------------------------ on the driver
 
 
@@ -249,14 +182,25 @@ class KeptDelivery:
 
 @dataclass(slots=True)
 class KeptRows:
-    """What workers have kept for the engine."""
+    """What workers have kept for the engine. ``ordered``: also records that were held back, or not reached, as the
+    delivery that goes by keys needs all that is not finished."""
 
+    ordered: bool = False
     _deliveries: list[KeptDelivery] = field(default_factory=list)
 
+    @property
+    def answers(self) -> tuple[int, ...]:
+        """Of the records that workers keep: those that are delivered again, and those that make dead letters."""
+        return *self._again, int(Ack.REJECT)
+
+    @property
+    def _again(self) -> tuple[int, ...]:
+        return (int(Ack.RELEASE), int(Loss.NOT_ENTERED)) if self.ordered else (int(Ack.RELEASE),)
+
     def add(self, files: Sequence[KeptFile], topic: str | None, answers: Iterable[AcknowledgedSpan]) -> None:
-        """What a delivery has left. Used only if all that it released or rejected was kept."""
+        """What a delivery has left. Used only if all that it was to keep was kept."""
         said = list(answers)
-        waiting, held = _offsets_by(said, Ack.RELEASE), _offsets_by(said, Ack.RELEASE, Ack.REJECT)
+        waiting, held = _offsets_by(said, self._again), _offsets_by(said, self.answers)
         kept = KeptDelivery(files=tuple(file.path for file in files), topic=topic, held=held, waiting=waiting)
         if sum(file.rows for file in files) != sum(map(len, held.values())):
             kept.remove()
@@ -264,17 +208,25 @@ class KeptRows:
             self._deliveries.append(kept)
             self._drop(self._deliveries[:-MOST_DELIVERIES])
 
-    def take(self, acquired: Sequence[AcquiredSpan], tasks: int) -> tuple[list[AcquiredSpan], KeptInput | None]:
-        """What of ``acquired`` is to be read from the topic log, and what ``tasks`` tasks take from files."""
+    def take(
+        self, acquired: Sequence[AcquiredSpan], tasks: int, most_rows: int
+    ) -> tuple[list[AcquiredSpan], KeptInput | None]:
+        """What of ``acquired`` is to be read from the topic log, and what ``tasks`` tasks take from files.
+
+        ``ordered``: each of the tasks takes all of it. Records that are not delivered, only known to be unfinished,
+        have a delivery count below 0; they wait on."""
         self._drop([one for one in self._deliveries if not one.exists()])
         rest, parts, left = list(acquired), list[KeptPart](), list[KeptDelivery]()
         for one in self._deliveries:
             rest, wanted = _parted(rest, one.waiting)
             if wanted:
                 parts.append(KeptPart(one.files, one.topic, wanted))
-            left.append(replace(one, waiting=_without(one.waiting, wanted)))
+            left.append(replace(one, waiting=_without(one.waiting, _delivered(wanted))))
+        if not parts or (self.ordered and not _come_first(parts, rest)):
+            return list(acquired), None
         self._deliveries = left
-        return rest, KeptInput(parts=tuple(parts), tasks=tasks) if parts else None
+        tasks = 1 if self.ordered else tasks
+        return rest, KeptInput(parts=tuple(parts), tasks=tasks, most_rows=most_rows, in_order=self.ordered)
 
     def drop_used(self) -> None:
         """Remove the files that nothing waits for any more: the delivery of their records is over."""
@@ -337,13 +289,24 @@ def _cut_out(ranges: Ranges, offsets: Offsets) -> AcquiredRanges:
 
 
 def _without(
-    waiting: Mapping[TopicPartition, Offsets], taken: Mapping[TopicPartition, tuple[Offsets, Any]]
+    waiting: Mapping[TopicPartition, Offsets], taken: Mapping[TopicPartition, Offsets]
 ) -> dict[TopicPartition, Offsets]:
-    left = {at: np.setdiff1d(offsets, taken[at][0]) if at in taken else offsets for at, offsets in waiting.items()}
+    left = {at: np.setdiff1d(offsets, taken[at]) if at in taken else offsets for at, offsets in waiting.items()}
     return {at: offsets for at, offsets in left.items() if len(offsets)}
 
 
-def _offsets_by(said: Sequence[AcknowledgedSpan], *answers: Ack) -> dict[TopicPartition, Offsets]:
+def _delivered(wanted: Wanted) -> dict[TopicPartition, Offsets]:
+    return {at: offsets[counts > 0] for at, (offsets, counts) in wanted.items()}
+
+
+def _come_first(parts: Iterable[KeptPart], rest: Iterable[AcquiredSpan]) -> bool:
+    """Do the records in files lie before those in the topic log? Only then they can be taken first."""
+    begins = {one.partition: int(one.ranges[:, FIRST].min()) for one in rest}
+    ends = ((at, int(offsets[-1])) for part in parts for at, (offsets, _) in part.wanted.items())
+    return all(at not in begins or end < begins[at] for at, end in ends)
+
+
+def _offsets_by(said: Sequence[AcknowledgedSpan], answers: Sequence[int]) -> dict[TopicPartition, Offsets]:
     """The offsets with one of these answers, where there are any."""
     some = [said[number] for number in that_have([one.ranges for one in said], answers)]
     return {one.partition: _offsets(one.ranges[np.isin(one.ranges[:, ANSWER], answers)]) for one in some}
@@ -362,8 +325,8 @@ def _chosen(wanted: Wanted, masks: Mapping[TopicPartition, npt.NDArray[np.bool_]
 
 
 def _numbered_records(part: KeptPart) -> Iterator[pa.RecordBatch]:
-    for batch in (batch for file in part.files for batch in _batches_in(file)):
-        rows, numbers = _rows_of(batch, part)
+    for batch in (batch for file in part.files for batch in batches_in(file)):
+        rows, numbers = rows_of(batch, part)
         if len(rows):
             schema = pa.schema([field for field in RECORD_SCHEMA if field.name in (*batch.schema.names, "topic")])
             yield in_schema(batch.take(rows), part.topic, schema).append_column("number", pa.array(numbers))

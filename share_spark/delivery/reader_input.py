@@ -49,7 +49,7 @@ def _records(reader: RecordReader, piece: Sequence[AcquiredSpan], schema: pa.Sch
     partitions = pa.array([span.partition for span in spans], pa.int32())
     for read in reader.read(spans, schema.names):
         counts = positions.delivery_counts(read.records.column("offset").to_numpy(), read.span)
-        is_acquired = pa.array(counts > 0)
+        is_acquired = pa.array(counts != 0)
         columns = {
             **dict(zip(read.records.schema.names, read.records.columns, strict=True)),
             "topic": topics.take(read.span),

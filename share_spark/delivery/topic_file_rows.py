@@ -273,7 +273,7 @@ def _acquired(some: Sequence[_Stored], wanted: _Wanted) -> _Part:
     first = np.repeat([one.first_offset for one in some], sizes)
     last = np.repeat([one.last_offset for one in some], sizes)
     counts = wanted.positions.delivery_counts(offsets, piece)
-    at = np.flatnonzero((counts > 0) & (first <= offsets) & (offsets <= last))
+    at = np.flatnonzero((counts != 0) & (first <= offsets) & (offsets <= last))
     positions = wanted.positions.positions(offsets[at], piece[at])
     if not (np.diff(positions) > 0).all():
         at = at[np.argsort(positions, kind="stable")]

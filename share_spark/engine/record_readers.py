@@ -35,6 +35,7 @@ class RecordReader(Protocol):
 class TopicLogForWorkers(Protocol):
     """A ``TopicLog`` that Python workers may read."""
 
-    def reader(self, spark: SparkSession, spans: Sequence[OffsetSpan]) -> RecordReader | None:
-        """For these spans; None where Spark is to read them. Errors as ``TopicLog.read``."""
+    def reader(self, spark: SparkSession, spans: Sequence[OffsetSpan], *, shuffled: bool) -> RecordReader | None:
+        """For these spans; None where Spark is to read them. ``shuffled``: Spark would shuffle what it has read. Errors
+        as ``TopicLog.read``."""
         ...

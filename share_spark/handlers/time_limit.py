@@ -35,7 +35,7 @@ class TimeLimit:
     code objects ``outside``. ``limit_s`` None: no limit. ``stuck``: where the watchdog writes; None: there is none.
     """
 
-    __slots__ = ("_before", "_interrupts", "_limit_s", "_outside", "_stuck", "_watched", "since")
+    __slots__ = ("_before", "_begins", "_interrupts", "_limit_s", "_outside", "_stuck", "_watched", "since")
 
     def __init__(self, limit_s: float | None, *, stuck: Path | None = None, outside: tuple[CodeType, ...] = ()) -> None:
         self._limit_s = limit_s
@@ -43,6 +43,7 @@ class TimeLimit:
         self._interrupts = limit_s is not None and threading.current_thread() is threading.main_thread()
         self._before: Any = None
         self._watched: Any = None
+        self._begins = -math.inf
         self.since = math.inf
 
     def __enter__(self) -> TimeLimit:
@@ -74,9 +75,10 @@ class TimeLimit:
         return now + self._limit_s / 10
 
     def run(self, call: Callable[[Any], Any], argument: Any) -> Any:
-        """One call that is long enough to be watched by itself."""
-        self.begin(time.monotonic())
-        self.since = time.monotonic()
+        """One call, with all that has to be done before and after it."""
+        self.since = now = time.monotonic()
+        if now >= self._begins:
+            self._begins = self.begin(now)
         try:
             return call(argument)
         finally:

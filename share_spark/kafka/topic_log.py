@@ -54,6 +54,9 @@ and waits short. Settings of the user win."""
 _MOST_BY_WORKERS = 10_000
 """Records up to which Spark needs more time to plan a job of its source than it saves by reading in the JVM."""
 
+_MOST_INSTEAD_OF_SHUFFLE = 400_000
+"""The same where Spark would shuffle and sort what it has read."""
+
 _OLDER_SOURCES = "spark.sql.sources.useV1SourceList"
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
@@ -148,11 +151,12 @@ class KafkaTopicLog:
         # Without locality, coalesce packs neighbours: each partition's offsets stay ascending.
         return frame.coalesce(tasks) if sum(read.pieces for read in reads) > tasks else frame
 
-    def reader(self, spark: SparkSession, spans: Sequence[OffsetSpan]) -> KafkaReader | None:
+    def reader(self, spark: SparkSession, spans: Sequence[OffsetSpan], *, shuffled: bool) -> KafkaReader | None:
         """None where Spark is faster, and where workers do not have the client or do not reach Kafka."""
         topics = {span.topic for span in spans}
         partitions = len({(span.topic, span.partition) for span in spans})
-        if records_in(spans) > _MOST_BY_WORKERS and partitions <= FEW_PARTITIONS:
+        most = _MOST_INSTEAD_OF_SHUFFLE if shuffled else _MOST_BY_WORKERS
+        if records_in(spans) > most and partitions <= FEW_PARTITIONS:
             return None
         reader = KafkaReader.of(self._options, self._pool_name(topics), self._poll_timeout_ms, partitions)
         if self._workers_read is None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pyspark.sql import functions as F
 
 from share_spark.delivery.acquired_records import acquired_records
-from share_spark.delivery.kept_rows import Wanted
+from share_spark.delivery.kept_input import Wanted
 from share_spark.delta.journal import Journal
 from share_spark.engine.ports import (
     Claim,

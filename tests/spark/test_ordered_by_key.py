@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from share_spark.api.share_group import ShareGroup
+from share_spark.delivery import record_sources
 from share_spark.delivery.acquired_records import acquired_records, by_key, with_earlier
 from share_spark.delivery.deliver import deliver
 from share_spark.engine.ports import AcquiredSpan
@@ -77,8 +78,9 @@ class Orders:
         assert len(accepted) == len(set(accepted)) == self.written
 
 
-def noting(notes: Path) -> Any:
-    """Says of a record what becomes of it, and notes it before and after."""
+def noting(notes: Path, deadly: int | None = None) -> Any:
+    """Says of a record what becomes of it, and notes it before and after. The first delivery of one at offset
+    ``deadly`` kills its worker."""
 
     def note(what: str, record: Record) -> None:
         key = record.key.decode() if record.key else None
@@ -88,6 +90,9 @@ def noting(notes: Path) -> Any:
 
     def handle(record: Record) -> Any:
         note("enter", record)
+        if record.offset == deadly and record.delivery_count == 1:
+            note("die", record)
+            os._exit(1)
         is_odd = record.offset % 9 == 2 and record.delivery_count == 1
         note("release" if is_odd else "accept", record)
         if not is_odd:
@@ -97,6 +102,13 @@ def noting(notes: Path) -> Any:
     return handle
 
 
+@pytest.fixture(params=["workers read the records", "Spark reads the records"])
+def _by_both(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param.startswith("Spark"):
+        monkeypatch.setattr(record_sources, "keyed_input", lambda *_: None)
+
+
+@pytest.mark.usefixtures("_by_both")
 def test_record_by_record_and_across_a_restart_with_delayed_records(spark: SparkSession, tmp_path: Path) -> None:
     orders = Orders(spark, tmp_path)
     orders.put(60)
@@ -109,6 +121,7 @@ def test_record_by_record_and_across_a_restart_with_delayed_records(spark: Spark
     orders.judge()
 
 
+@pytest.mark.usefixtures("_by_both")
 def test_batches_have_no_key_twice(spark: SparkSession, tmp_path: Path) -> None:
     orders = Orders(spark, tmp_path)
     orders.put(60)
@@ -121,6 +134,17 @@ def test_batches_have_no_key_twice(spark: SparkSession, tmp_path: Path) -> None:
         return [handle(Record("orders", **row)) for row in rows]
 
     assert orders.group(arrow_handler(batch)).trigger(availableNow=True).start().awaitTermination(120)
+    orders.judge()
+
+
+@pytest.mark.usefixtures("_by_both")
+def test_a_worker_that_dies_with_a_record(spark: SparkSession, tmp_path: Path) -> None:
+    """What was held back before, and stayed with the workers, keeps its order."""
+    orders = Orders(spark, tmp_path)
+    orders.put(120)
+    handler = noting(orders.notes, deadly=20)
+    assert orders.group(handler).trigger(availableNow=True).start().awaitTermination(120)
+    assert orders.notes.read_text().count("die") == 2, "in both partitions"
     orders.judge()
 
 

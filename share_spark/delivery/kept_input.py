@@ -1,0 +1,103 @@
+"""What tasks take from the files of records that workers have kept (``kept_rows``)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from share_spark.delivery.task_inputs import in_schema
+from share_spark.model.ids import TopicPartition
+
+Offsets = npt.NDArray[np.int64]
+"""Ascending."""
+
+Wanted = Mapping[TopicPartition, tuple[Offsets, npt.NDArray[np.int32]]]
+"""Offsets by topic-partition, each with a number that is not 0."""
+
+
+class KeptPart(NamedTuple):
+    """Records that are taken from kept files. ``topic``: of all records of the files, None if they say so themselves.
+    ``wanted``: with their delivery counts."""
+
+    files: tuple[str, ...]
+    topic: str | None
+    wanted: Wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptInput:
+    """What the first ``tasks`` tasks of a delivery take from files, each its share of the records. ``in_order``: of
+    their offsets. ``most_rows``: of a batch."""
+
+    parts: tuple[KeptPart, ...]
+    tasks: int
+    most_rows: int
+    in_order: bool = False
+
+    def of(self, places: Collection[TopicPartition]) -> KeptInput | None:
+        """The records of these topic-partitions; None if there are none."""
+        wanted = [{at: found for at, found in part.wanted.items() if at in places} for part in self.parts]
+        parts = tuple(part._replace(wanted=some) for part, some in zip(self.parts, wanted, strict=True) if some)
+        return replace(self, parts=parts) if parts else None
+
+    def batches(self, task: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Of one task, in ``schema``; columns that are not in the files are null."""
+        found = self._stored(task, schema) if task < self.tasks else iter(())
+        for batch in _in_order(found) if self.in_order else found:
+            for begin in range(0, batch.num_rows, self.most_rows):
+                yield batch.slice(begin, self.most_rows)
+
+    def _stored(self, task: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        for part in self.parts:
+            for batch in (batch for file in part.files for batch in batches_in(file)):
+                rows, counts = rows_of(batch, part, task, self.tasks)
+                if len(rows):
+                    taken = batch.take(rows).append_column("delivery_count", pa.array(counts))
+                    yield in_schema(taken, part.topic, schema)
+
+
+def _in_order(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The records of several deliveries: what one of them has left may lie between what others have."""
+    found = list(batches)
+    if found:
+        yield from pa.Table.from_batches(found).sort_by("offset").combine_chunks().to_batches()
+
+
+def batches_in(file: str) -> Iterator[pa.RecordBatch]:
+    """As they were written."""
+    with pa.OSFile(file, "rb") as source:  # a shared file system need not have mapped memory
+        reader = pa.ipc.open_file(source)
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
+
+
+def rows_of(
+    batch: pa.RecordBatch, part: KeptPart, task: int = 0, tasks: int = 1
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:
+    """The wanted records, of them every ``tasks``-th, with their numbers. Which these are follows from the files and
+    ``wanted`` alone, so that a repeat of the task finds the same."""
+    offsets = batch.column("offset").to_numpy()
+    partitions, topics = batch.column("partition").to_numpy(), _topics(batch, part.topic)
+    found = np.zeros(len(offsets), np.int32)
+    for at, (wanted, numbers) in part.wanted.items():
+        rows = np.flatnonzero((partitions == at.partition) & topics[at.topic])
+        index = np.minimum(np.searchsorted(wanted, offsets[rows]), len(wanted) - 1)
+        is_wanted = wanted[index] == offsets[rows]
+        found[rows[is_wanted]] = numbers[index[is_wanted]]
+    rows = np.flatnonzero(found)[task::tasks]
+    return rows, found[rows]
+
+
+def _topics(batch: pa.RecordBatch, topic: str | None) -> Mapping[str, npt.NDArray[np.bool_] | bool]:
+    """Which records are of each topic, False for others. ``topic``: all are of this one."""
+    if topic is not None:
+        return defaultdict(bool, {topic: True})
+    names: Any = batch.column("topic").dictionary_encode()
+    numbers = names.indices.to_numpy(zero_copy_only=False)
+    return defaultdict(bool, {name: numbers == number for number, name in enumerate(names.dictionary.to_pylist())})

@@ -1,0 +1,155 @@
+"""Acquired records in order of their keys, read by the workers themselves: all records of a key come to one task.
+
+Who is to read a record does not know its key. So the topic-partitions are laid end to end, each as long as it has
+offsets to read, and cut into one equal piece for each task. A record lies in that line not where its offset is, but
+where the hash of its key is, between the ends of its topic-partition:
+
+    read      |------- orders-0 -------|--- orders-1 ---|
+    hashes    0                      1 | 0            1 |
+    task      |    task 0    |    task 1    |   task 2  |
+
+A task reads all records of the topic-partitions that its piece reaches into. Of those that are cut it leaves the
+records outside of its piece to other tasks, so these are read more than once; Spark's shuffle moves each record once,
+but its job is planned for longer than it takes to read some ten thousand records.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from share_spark.delivery.task_inputs import TaskInput
+from share_spark.engine.ports import AcquiredSpan
+from share_spark.engine.ranges import offsets_in
+from share_spark.model.ids import TopicPartition
+
+Inputs = tuple[TaskInput, ...]
+
+HASHES = 1 << 32
+"""Hashes of keys are below that."""
+
+_LITTLE = 100_000
+"""Offsets that may be read more than once, however few there are to read."""
+
+
+class KeyShare(NamedTuple):
+    """What one task takes of the topic-partition with this number: hashes from ``low`` to before ``high``."""
+
+    number: int
+    low: int
+    high: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Does no other task take any of it?"""
+        return self.high - self.low == HASHES
+
+
+class _Part(NamedTuple):
+    """As ``KeyShare``, of a topic-partition that several tasks read."""
+
+    partition: TopicPartition
+    low: int
+    high: int
+
+
+class _Piece(NamedTuple):
+    """``inputs``: all records of the topic-partitions that one task reads, as of task 0. ``parts``: those that others
+    read as well, at most two."""
+
+    inputs: Inputs
+    parts: tuple[_Part, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedInput:
+    """A TaskInput. ``pieces``: of each task, pickled: a task opens its own only."""
+
+    pieces: tuple[bytes, ...]
+
+    def batches(self, task: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """See ``TaskInput``. Raises what reading the records raises."""
+        if task < len(self.pieces):
+            piece: _Piece = pickle.loads(self.pieces[task])
+            for one in piece.inputs:
+                yield from (_own(batch, piece.parts) for batch in one.batches(0, schema))
+
+
+def keyed_input(
+    acquired: Sequence[AcquiredSpan], tasks: int, inputs_of: Callable[[Collection[TopicPartition]], Inputs | None]
+) -> KeyedInput | None:
+    """``acquired``: with what is not finished before it. ``inputs_of``: all of some topic-partitions as one task, task
+    0, gets it, the records of each in the order of their offsets; None where Spark has to read.
+
+    None then, and where too much would be read more than once."""
+    sizes = [offsets_in(one.ranges) for one in acquired]
+    shares = key_shares(sizes, tasks)
+    if sum(sizes[share.number] for some in shares for share in some) > 4 * sum(sizes) + _LITTLE:
+        return None
+    pieces = []
+    for some in shares:
+        inputs = inputs_of({acquired[share.number].partition for share in some})
+        if inputs is None:
+            return None
+        parts = (_Part(acquired[number].partition, low, high) for number, low, high in filter(_is_cut, some))
+        pieces.append(pickle.dumps(_Piece(inputs, tuple(parts)), protocol=5))
+    return KeyedInput(pieces=tuple(pieces))
+
+
+def key_shares(sizes: Sequence[int], tasks: int) -> list[list[KeyShare]]:
+    """Of each task that gets any. ``sizes``: of the topic-partitions; none is 0.
+
+    >>> [[tuple(share) for share in some] for some in key_shares([6, 3], 3)]
+    [[(0, 0, 2147483648)], [(0, 2147483648, 4294967296)], [(1, 0, 4294967296)]]
+    """
+    ends = list(itertools.accumulate(sizes))
+    bounds = [ends[-1] * task // tasks for task in range(tasks + 1)]
+    found = [list(_between(sizes, ends, low, high)) for low, high in itertools.pairwise(bounds)]
+    return [some for some in found if some]
+
+
+def _between(sizes: Sequence[int], ends: Sequence[int], low: int, high: int) -> Iterator[KeyShare]:
+    for number, (size, end) in enumerate(zip(sizes, ends, strict=True)):
+        begin = end - size
+        first, last = max(low - begin, 0), min(high - begin, size)
+        if first < last:
+            yield KeyShare(number, first * HASHES // size, last * HASHES // size)
+
+
+def _is_cut(share: KeyShare) -> bool:
+    return not share.is_whole
+
+
+def _own(batch: pa.RecordBatch, parts: Iterable[_Part]) -> pa.RecordBatch:
+    """Without the records that other tasks take."""
+    for part in parts:
+        rows = _rows_of(batch, part.partition)
+        if len(rows):
+            hashes = key_hashes(batch.take(rows))
+            is_own = np.ones(batch.num_rows, np.bool_)
+            is_own[rows] = (part.low <= hashes) & (hashes < part.high)
+            batch = batch.filter(pa.array(is_own))
+    return batch
+
+
+def _rows_of(batch: pa.RecordBatch, at: TopicPartition) -> npt.NDArray[np.intp]:
+    """``batch`` has no topics where all its records are of one."""
+    is_there = batch.column("partition").to_numpy() == at.partition
+    if "topic" in batch.schema.names:
+        is_there &= np.array(batch.column("topic").to_pylist()) == at.topic
+    return np.flatnonzero(is_there)
+
+
+def key_hashes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """Of the keys; of the offset where there is none, as such a record has no order."""
+    keys, offsets = batch.column("key").to_pylist(), batch.column("offset").to_pylist()
+    texts = (key if key is not None else str(offset).encode() for key, offset in zip(keys, offsets, strict=True))
+    return np.fromiter(map(zlib.crc32, texts), np.int64, batch.num_rows)

@@ -1,0 +1,94 @@
+"""Where the acquired records of a delivery come from: files that workers have kept, the topic log as the workers read
+it themselves, and the topic log as Spark reads it. Each record comes from one of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame, SparkSession
+
+from share_spark.delivery.acquired_records import acquired_records, by_key, task_markers, with_earlier
+from share_spark.delivery.kept_rows import KeptRows
+from share_spark.delivery.keyed_input import Inputs, keyed_input
+from share_spark.delivery.reader_input import ReaderInput
+from share_spark.delivery.task_inputs import TaskInput
+from share_spark.delivery.topic_file_input import topic_file_input
+from share_spark.engine.ports import AcquiredSpan, TopicLog
+from share_spark.engine.record_readers import TopicLogForWorkers
+from share_spark.engine.spans import covering_spans
+from share_spark.model.ids import TopicPartition
+from share_spark.spark.arrow_types import ARROW_ROWS
+
+_Reading = Callable[[Sequence[AcquiredSpan], int], TaskInput | None]
+"""What so many tasks get of some spans; None where Spark has to read them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RecordSources:
+    """Of one engine. ``ordered``: all records of a key in one task, in the order of their offsets."""
+
+    spark: SparkSession
+    log: TopicLog
+    kept: KeptRows
+    ordered: bool
+    _markers: dict[int, DataFrame] = field(default_factory=dict)
+
+    def by_spark(self, acquired: Sequence[AcquiredSpan], tasks: int) -> DataFrame:
+        """All of them (RECORD_COLUMNS, and delivery_count int). Raises TopicError."""
+        found = acquired_records(self.spark, self.log, acquired, tasks=tasks, third="delivery_count")
+        return by_key(found, tasks) if self.ordered else found
+
+    def parted(self, acquired: Sequence[AcquiredSpan], tasks: int, *, is_bounded: bool) -> tuple[DataFrame, Inputs]:
+        """Those that Spark reads, and what the first tasks get without Spark; in each of these tasks the frame has a
+        marker. ``is_bounded``: no more than ``tasks`` may run. Raises TopicError."""
+        parted = self._in_order(acquired, tasks) if self.ordered else self._in_any_order(acquired, tasks, is_bounded)
+        rest, inputs = parted
+        if not inputs:
+            return self.by_spark(rest, tasks), ()
+        markers = self._markers.get(tasks)
+        if markers is None:
+            markers = self._markers[tasks] = task_markers(self.spark, tasks)
+        frame = markers.unionAll(self.by_spark(rest, tasks).select(*markers.columns)) if rest else markers
+        return frame, inputs
+
+    def _in_any_order(
+        self, acquired: Sequence[AcquiredSpan], tasks: int, is_bounded: bool
+    ) -> tuple[Sequence[AcquiredSpan], Inputs]:
+        """(What Spark reads, what tasks get without it.) The tasks with kept records come on top of Spark's."""
+        rest, kept = (acquired, None) if is_bounded else self.kept.take(acquired, tasks, self._most_rows)
+        read = self._reading(rest)(rest, tasks) if rest else None
+        return rest if read is None else (), tuple(one for one in (kept, read) if one is not None)
+
+    def _in_order(self, acquired: Sequence[AcquiredSpan], tasks: int) -> tuple[Sequence[AcquiredSpan], Inputs]:
+        """All by Spark or all by the workers, as the two distribute keys in different ways."""
+        everything = with_earlier(acquired)
+        rest, kept = self.kept.take(everything, tasks, self._most_rows)
+        reading = self._reading(rest)
+
+        def inputs_of(places: Collection[TopicPartition]) -> Inputs | None:
+            some = [one for one in rest if one.partition in places]
+            read = reading(some, 1) if some else None
+            if some and read is None:
+                return None
+            return tuple(one for one in (kept and kept.of(places), read) if one is not None)
+
+        keyed = keyed_input(everything, tasks, inputs_of)
+        return (everything, ()) if keyed is None else ((), (keyed,))
+
+    def _reading(self, spans: Sequence[AcquiredSpan]) -> _Reading:
+        """Of some of ``spans``, without Spark."""
+        most_rows = self._most_rows
+        if not isinstance(self.log, TopicLogForWorkers):
+            return lambda some, tasks: topic_file_input(self.log, some, tasks=tasks, most_rows=most_rows)
+        reader = self.log.reader(self.spark, covering_spans(spans), shuffled=self.ordered) if spans else None
+        if reader is None:
+            return lambda _some, _tasks: None
+        return lambda some, tasks: ReaderInput.of(reader, some, tasks=tasks, most_rows=most_rows)
+
+    @property
+    def _most_rows(self) -> int:
+        """Of a batch."""
+        rows = int(self.spark.conf.get(ARROW_ROWS, "10000") or 0)
+        return rows if rows > 0 else sys.maxsize
