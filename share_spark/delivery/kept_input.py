@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -82,22 +81,61 @@ def rows_of(
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:
     """The wanted records, of them every ``tasks``-th, with their numbers. Which these are follows from the files and
     ``wanted`` alone, so that a repeat of the task finds the same."""
-    offsets = batch.column("offset").to_numpy()
-    partitions, topics = batch.column("partition").to_numpy(), _topics(batch, part.topic)
-    found = np.zeros(len(offsets), np.int32)
-    for at, (wanted, numbers) in part.wanted.items():
-        rows = np.flatnonzero((partitions == at.partition) & topics[at.topic])
-        index = np.minimum(np.searchsorted(wanted, offsets[rows]), len(wanted) - 1)
-        is_wanted = wanted[index] == offsets[rows]
-        found[rows[is_wanted]] = numbers[index[is_wanted]]
+    offsets, partitions = batch.column("offset").to_numpy(), batch.column("partition").to_numpy()
+    found = np.zeros(batch.num_rows, np.int32)
+    for topic, rows in _rows_by_topic(batch, part.topic):
+        wanted = {at.partition: some for at, some in part.wanted.items() if at.topic == topic}
+        if wanted:
+            found[rows] = _WantedOffsets.of(wanted).numbers_of(partitions[rows], offsets[rows])
     rows = np.flatnonzero(found)[task::tasks]
     return rows, found[rows]
 
 
-def _topics(batch: pa.RecordBatch, topic: str | None) -> Mapping[str, npt.NDArray[np.bool_] | bool]:
-    """Which records are of each topic, False for others. ``topic``: all are of this one."""
+class _WantedOffsets(NamedTuple):
+    """Those of all partitions of a topic, laid end to end, so that one look-up is enough however many there are.
+
+        partition 0   [5 . 9]            partition 3   [7]
+        position       0 . 4                            5
+
+    ``partitions``: ascending; ``first`` and ``last`` offset of each, and what has to be added to get a position.
+    ``positions``: of the wanted offsets, ascending, with their ``numbers``.
+    """
+
+    partitions: npt.NDArray[np.int64]
+    first: Offsets
+    last: Offsets
+    shift: Offsets
+    positions: Offsets
+    numbers: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, wanted: Mapping[int, tuple[Offsets, npt.NDArray[np.int32]]]) -> _WantedOffsets:
+        """By partition; none is empty."""
+        partitions = sorted(wanted)
+        offsets = [wanted[partition][0] for partition in partitions]
+        first, last = np.array([(some[0], some[-1]) for some in offsets]).T
+        sizes = last - first + 1
+        shift = np.cumsum(sizes) - sizes - first
+        positions = np.concatenate(offsets) + np.repeat(shift, [len(some) for some in offsets])
+        numbers = np.concatenate([wanted[partition][1] for partition in partitions])
+        return cls(np.array(partitions), first, last, shift, positions, numbers)
+
+    def numbers_of(self, partitions: npt.NDArray[np.int32], offsets: Offsets) -> npt.NDArray[np.int32]:
+        """0 where an offset is not wanted."""
+        of = np.minimum(np.searchsorted(self.partitions, partitions), len(self.partitions) - 1)
+        positions = offsets + self.shift[of]
+        at = np.minimum(np.searchsorted(self.positions, positions), len(self.positions) - 1)
+        is_wanted = (self.partitions[of] == partitions) & (self.positions[at] == positions)
+        is_wanted &= (self.first[of] <= offsets) & (offsets <= self.last[of])
+        return np.where(is_wanted, self.numbers[at], 0).astype(np.int32)
+
+
+def _rows_by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, npt.NDArray[np.intp]]]:
+    """The rows of each topic. ``topic``: all are of this one."""
     if topic is not None:
-        return defaultdict(bool, {topic: True})
+        yield topic, np.arange(batch.num_rows)
+        return
     names: Any = batch.column("topic").dictionary_encode()
     numbers = names.indices.to_numpy(zero_copy_only=False)
-    return defaultdict(bool, {name: numbers == number for number, name in enumerate(names.dictionary.to_pylist())})
+    for number, name in enumerate(names.dictionary.to_pylist()):
+        yield name, np.flatnonzero(numbers == number)

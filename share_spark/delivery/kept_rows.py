@@ -259,8 +259,10 @@ def _parted(
     """(what of ``acquired`` does not wait, what does with its delivery counts)."""
     rest, wanted = [], {}
     for span in acquired:
-        ranges = ascending(span.ranges)
-        offsets = waiting.get(span.partition, _NONE) if len(ranges) else _NONE
+        if span.partition not in waiting or not len(span.ranges):
+            rest.append(span)
+            continue
+        ranges, offsets = ascending(span.ranges), waiting[span.partition]
         at, is_wanted = look_up(ranges[:, FIRST], ranges[:, LAST], offsets)
         if is_wanted.any():
             wanted[span.partition] = offsets[is_wanted], ranges[at[is_wanted], DELIVERY_COUNT].astype(np.int32)

@@ -47,6 +47,8 @@ class PendingAcknowledgements:
 
     def dead_letters(self, outcome: PartitionOutcome) -> list[DeadLetter]:
         """Of what the commit of these acknowledgements archives in one share-partition, with the handler's errors."""
+        if not len(outcome.archived):
+            return []
         runs = [run for run in outcome.archived if run.reason in _DEAD_LETTER_REASONS]
         partition = TopicPartition(outcome.summary.topic, outcome.key.partition)
         return [
