@@ -138,6 +138,7 @@ class Campaign:
 
     def _round(self, faults: Sequence[Fault]) -> None:
         began = time.monotonic()
+        self.world.ordered = self.rounds % 2 == 1  # what was there before is finished
         self.world.produce([*mixed(RECORDS), *[ALWAYS_FAIL] * (self.rounds % 3 == 0)])
         self.rounds += 1
         struck = self._hit(faults)

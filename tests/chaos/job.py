@@ -31,7 +31,7 @@ TIMEOUT_MS = 2_000
 class Order(NamedTuple):
     """``directory``: has state, tables and files. ``broker``: empty for the embedded log. ``fault``: empty for none.
     ``broken``: which broken handler, empty for the one that plays the script. ``starts``: how often the group is
-    started; only the last time counts."""
+    started; only the last time counts. ``ordered``: by key."""
 
     directory: str
     run: str
@@ -45,6 +45,7 @@ class Order(NamedTuple):
     timeout_ms: int = 300_000
     broken: str = ""
     starts: int = 1
+    ordered: bool = False
 
     @property
     def struck(self) -> Path:
@@ -65,7 +66,7 @@ def handler(order: Order, fault: Fault | None) -> Callable[..., Any]:
     """What the group does with a record."""
     if order.broken:
         return broken_handler(order.broken, Path(order.directory))
-    script = Script(order.calls, order.struck, fault)
+    script = Script(order.calls, Path(order.place("order")), order.struck, fault)
 
     def handle(record):  # type: ignore[no-untyped-def]
         arm_worker(fault, order.struck)
@@ -87,6 +88,7 @@ def share_group(order: Order, spark: Any, fault: Fault | None) -> ShareGroup:
         "share.coordinator.snapshot.update.records.per.snapshot": 4,
         "state.refresh": "1s",
         "history.retention": "7d",
+        "delivery.order": "key" if order.ordered else "none",
     }
     if order.checkpoint:
         settings["checkpointLocation"] = order.checkpoint

@@ -23,6 +23,7 @@ from tests.chaos.script import (
     REJECT,
     SLEEP,
     STAY_IN_C,
+    OrderEvent,
 )
 
 Offset = tuple[int, int]
@@ -54,9 +55,12 @@ class Evidence(NamedTuple):
     """All that can be observed once a run has ended well. ``windows``: SPSO and SPEO from the log, ``status``: the SPSO
     in the status table. ``announced``: dead letters not yet written. ``kills``: faults that have happened.
     ``refusals``: engines that have ended because the sink took no rows, and gave everything back uncharged.
-    ``paused_in_handler``: one has gone on with its handler after others had worked."""
+    ``paused_in_handler``: one has gone on with its handler after others had worked. ``keys``: of the records that were
+    to be handled in order, ``order``: of these, what happened one after the other."""
 
     values: Mapping[Offset, str]
+    keys: Mapping[Offset, bytes]
+    order: Sequence[OrderEvent]
     ends: Mapping[int, int]
     windows: Mapping[int, tuple[int, int]]
     status: Mapping[int, int]
@@ -78,6 +82,7 @@ def faults_in(seen: Evidence) -> list[str]:
         *_called(seen, counts),
         *_put_out(seen, counts),
         *_dead(seen, counts),
+        *_out_of_order(seen),
     ]
 
 
@@ -112,6 +117,25 @@ def _called(seen: Evidence, counts: Mapping[Offset, Sequence[int]]) -> Iterator[
             yield f"{at} ({seen.values.get(at)}) was handled with counts {found}: there is a repeat"
         if list(found) != sorted(found) and not seen.paused_in_handler:
             yield f"{at} ({seen.values.get(at)}) was handled with counts {found}: they fall"
+
+
+def _out_of_order(seen: Evidence) -> Iterator[str]:
+    """Records that were entered although an earlier one of their key was not finished."""
+    if seen.paused_in_handler:
+        return
+    last: dict[Offset, OrderEvent] = {}
+    for event in seen.order:
+        at = event.partition, event.offset
+        earlier = (one for one in seen.keys if one[0] == at[0] and one < at and seen.keys[one] == seen.keys[at])
+        for one in earlier if not event.finished else ():
+            if one not in last or not _is_finished(last[one], seen):
+                yield f"{at} was entered before {one} was finished, which has the same key: {last.get(one)}"
+        last[at] = event
+
+
+def _is_finished(event: OrderEvent, seen: Evidence) -> bool:
+    """What always fails is finished once it is archived."""
+    return event.finished or (seen.values[event.partition, event.offset] == ALWAYS_FAIL and event.count >= seen.limit)
 
 
 def _put_out(seen: Evidence, counts: Mapping[Offset, Sequence[int]]) -> Iterator[str]:

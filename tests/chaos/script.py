@@ -27,15 +27,44 @@ def mixed(count: int) -> list[str]:
 
 
 class Script(NamedTuple):
-    """``calls``: the file of calls, a line each: partition, offset, delivery count."""
+    """``calls``: the file of calls, a line each: partition, offset, delivery count. ``order``: that of OrderEvents."""
 
     calls: Path
+    order: Path
     struck: Path
     fault: Fault | None = None
 
 
+class OrderEvent(NamedTuple):
+    """A record that has a key was entered, or was ``finished`` with: accepted or rejected."""
+
+    finished: bool
+    partition: int
+    offset: int
+    count: int
+
+    @classmethod
+    def parse(cls, line: str) -> OrderEvent:
+        """Undo ``str``."""
+        finished, *place = map(int, line.split())
+        return cls(bool(finished), *place)
+
+    def __str__(self) -> str:
+        return " ".join(map(str, map(int, self)))
+
+
 def play(script: Script, record: Record) -> Any:
     """The answer; an accepted record puts out one row."""
+    if record.key is None:
+        return _answer(script, record)
+    place = record.partition, record.offset, record.delivery_count
+    note(script.order, str(OrderEvent(False, *place)))
+    answer = _answer(script, record)
+    note(script.order, str(OrderEvent(True, *place)))
+    return answer
+
+
+def _answer(script: Script, record: Record) -> Any:
     note(script.calls, f"{record.partition} {record.offset} {record.delivery_count}")
     value = (record.value or b"").decode()
     if value in _KILLERS:

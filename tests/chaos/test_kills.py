@@ -11,7 +11,7 @@ import pytest
 from tests.chaos.faults import IN_HANDLER, JVM, PUT, SESSION, Fault
 from tests.chaos.kafka import KafkaProducer
 from tests.chaos.scenarios import SCENARIOS
-from tests.chaos.script import mixed
+from tests.chaos.script import ALWAYS_FAIL, mixed
 from tests.chaos.world import ChaosRun
 from tests.support.topic_log_cases import fresh_name
 
@@ -47,6 +47,13 @@ def test_a_kill_on_the_embedded_log(world: ChaosRun) -> None:
 @pytest.mark.long
 def test_kills_on_the_embedded_log(world: ChaosRun) -> None:
     world.produce(mixed(30))
+    survive(world, *KILLS)
+
+
+@pytest.mark.long
+def test_kills_in_order_of_keys(world: ChaosRun) -> None:
+    world.ordered = True
+    world.produce([*mixed(30), ALWAYS_FAIL])
     survive(world, *KILLS)
 
 

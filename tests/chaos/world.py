@@ -23,7 +23,7 @@ from share_spark.topics.topic_producer import Message
 from tests.chaos.faults import Fault
 from tests.chaos.job import GROUP, Order
 from tests.chaos.judgement import Calls, Evidence, Offset, faults_in
-from tests.chaos.script import OUTPUT
+from tests.chaos.script import OUTPUT, OrderEvent
 from tests.chaos.sessions import living, send_to_session
 
 if TYPE_CHECKING:
@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 600
+KEYS = 3
+"""Of a partition."""
+
+
+KeyAndValue = tuple[bytes | None, str]
+"""Of a record."""
 
 
 class Producer(Protocol):
@@ -39,7 +45,7 @@ class Producer(Protocol):
     broker: str
 
     def create(self, topic: str, partitions: int) -> None: ...
-    def put(self, topic: str, values: Mapping[int, Sequence[str]]) -> None: ...
+    def put(self, topic: str, records: Mapping[int, Sequence[KeyAndValue]]) -> None: ...
     def ends(self, topic: str) -> Mapping[int, int]: ...
 
 
@@ -54,8 +60,8 @@ class EmbeddedProducer:
     def create(self, topic: str, partitions: int) -> None:
         self._log.create_topic(topic, partitions)
 
-    def put(self, topic: str, values: Mapping[int, Sequence[str]]) -> None:
-        messages = [Message(text.encode(), partition=at) for at, texts in values.items() for text in texts]
+    def put(self, topic: str, records: Mapping[int, Sequence[KeyAndValue]]) -> None:
+        messages = [Message(value.encode(), key, at) for at, some in records.items() for key, value in some]
         self._log.append(topic, messages)
 
     def ends(self, topic: str) -> Mapping[int, int]:
@@ -135,7 +141,8 @@ class Engine:
 
 @dataclass(slots=True)
 class ChaosRun:
-    """``values``: what every record says. ``paused_in_handler``: see ``Evidence``."""
+    """``values``: what every record says. ``paused_in_handler``: see ``Evidence``. ``ordered``: records that come have
+    keys, and engines deliver in order of these; while others are unfinished it must not change."""
 
     spark: SparkSession
     directory: Path
@@ -145,6 +152,8 @@ class ChaosRun:
     limit: int = 6
     values: dict[Offset, str] = field(default_factory=dict)
     paused_in_handler: bool = False
+    ordered: bool = False
+    keys: dict[Offset, bytes] = field(default_factory=dict)
     engines: list[Engine] = field(default_factory=list)
 
     @classmethod
@@ -163,10 +172,17 @@ class ChaosRun:
     def produce(self, values: Sequence[str]) -> None:
         """In turn to the partitions."""
         ends = self.producer.ends(self.topic)
-        shares = {at: list(values[at :: self.partitions]) for at in range(self.partitions)}
-        self.producer.put(self.topic, shares)
-        for at, texts in shares.items():
-            self.values |= {(at, ends[at] + place): text for place, text in enumerate(texts)}
+        new = {
+            (number % self.partitions, ends[number % self.partitions] + number // self.partitions): value
+            for number, value in enumerate(values)
+        }
+        self.values |= new
+        self.keys |= {(at, offset): b"%d" % (offset % KEYS) for at, offset in new} if self.ordered else {}
+        records = {
+            at: [(self.keys.get(place), value) for place, value in new.items() if place[0] == at]
+            for at in range(self.partitions)
+        }
+        self.producer.put(self.topic, records)
 
     def start(self, fault: Fault | None = None, **more: Any) -> Engine:
         """One engine more."""
@@ -177,6 +193,7 @@ class ChaosRun:
             broker=self.producer.broker,
             fault=str(fault) if fault is not None else "",
             limit=self.limit,
+            ordered=self.ordered,
         )._replace(**more)
         engine = Engine.start(order)
         self.engines.append(engine)
@@ -214,6 +231,10 @@ class ChaosRun:
         lines = file.read_text().splitlines() if file.exists() else []
         return [tuple(map(int, line.split())) for line in lines]  # type: ignore[misc]
 
+    def _order_events(self) -> list[OrderEvent]:
+        file = self.directory / "order"
+        return [OrderEvent.parse(line) for line in file.read_text().splitlines()] if file.exists() else []
+
     def faults(self) -> list[str]:
         """What is wrong, now that a run has ended well; empty if nothing is."""
         letters = self._table("dead").select("partition", "offset", "delivery_count", "reason", "error").collect()
@@ -225,6 +246,8 @@ class ChaosRun:
             windows={row.partition: (row.start_offset, row.end_offset) for row in self.shares()},
             status={row.partition: row.start_offset for row in status},
             calls=self.calls(),
+            keys=self.keys,
+            order=self._order_events(),
             outputs=self.outputs(),
             letters=[tuple(row) for row in letters],
             announced=[file.name for file in journal.glob("[0-9]*")],
