@@ -32,7 +32,7 @@ from pyspark.sql.types import StructField, StructType
 
 from share_spark.delivery.frame import RUN_TYPE, frame_runs, settled
 from share_spark.delivery.kept_input import Wanted
-from share_spark.delivery.kept_rows import MOST_BYTES, KeptPlace, KeptRows
+from share_spark.delivery.kept_rows import MOST_BYTES, KeptPlace, KeptRows, earlier_offsets
 from share_spark.delivery.large_records import has_limit, set_limit, with_marks
 from share_spark.delivery.ledger import CallStatus, LedgerEntries
 from share_spark.delivery.ledger_place import LedgerPlace
@@ -138,8 +138,9 @@ class SparkDelivery:
         if result.has_large:
             for session in (self.spark, records.sparkSession):  # a topic log may read in one of its own
                 set_limit(session)
-        self._kept.drop_used()
-        self._kept.add(result.kept, topic, result.partitions.values())
+        earlier = earlier_offsets(acquired) if self.ordered else {}
+        self._kept.drop_used()  # not what comes now: it may have what dead letters are made of, and nothing else
+        self._kept.add(result.kept, topic, result.partitions.values(), earlier)
         if result.entered and not in_turn:
             self._seconds_per_record = result.busy_s * tasks / result.entered
         if result.lost:

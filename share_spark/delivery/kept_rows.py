@@ -73,6 +73,10 @@ RECORD_SCHEMA = pa.schema(_RECORD)
 """``ports.RECORD_COLUMNS`` as they come to Python."""
 
 
+Earlier = Mapping[TopicPartition, Offsets]
+"""Offsets that are not finished, and not acquired."""
+
+
 class KeptFile(NamedTuple):
     """What a task has kept: ``rows`` records."""
 
@@ -107,13 +111,15 @@ class KeptWriter:
 
     def add(self, batch: pa.RecordBatch, answers: Answers) -> None:
         """Of the records of ``batch`` those with the right answers."""
-        if self._is_over:
-            return
         is_wanted = np.isin(answers.codes, self.place.answers)
-        if not is_wanted.any():
+        if is_wanted.any():
+            self.add_all(batch.filter(pa.array(is_wanted)))
+
+    def add_all(self, batch: pa.RecordBatch) -> None:
+        """All records of ``batch``."""
+        if self._is_over or not batch.num_rows:
             return
-        columns = [name for name in batch.schema.names if name not in OF_ONE_DELIVERY]
-        kept = batch.select(columns).filter(pa.array(is_wanted))
+        kept = batch.select([name for name in batch.schema.names if name not in OF_ONE_DELIVERY])
         self._rows += kept.num_rows
         self._bytes += kept.nbytes
         self._waiting.append(kept)
@@ -182,8 +188,8 @@ class KeptDelivery:
 
 @dataclass(slots=True)
 class KeptRows:
-    """What workers have kept for the engine. ``ordered``: also records that were held back, or not reached, as the
-    delivery that goes by keys needs all that is not finished."""
+    """What workers have kept for the engine. ``ordered``: also records that were held back, or not reached, or not even
+    acquired, as a delivery that goes by keys needs all that is not finished."""
 
     ordered: bool = False
     _deliveries: list[KeptDelivery] = field(default_factory=list)
@@ -197,15 +203,19 @@ class KeptRows:
     def _again(self) -> tuple[int, ...]:
         return (int(Ack.RELEASE), int(Loss.NOT_ENTERED)) if self.ordered else (int(Ack.RELEASE),)
 
-    def add(self, files: Sequence[KeptFile], topic: str | None, answers: Iterable[AcknowledgedSpan]) -> None:
-        """What a delivery has left. Used only if all that it was to keep was kept."""
+    def add(
+        self, files: Sequence[KeptFile], topic: str | None, answers: Iterable[AcknowledgedSpan], earlier: Earlier
+    ) -> None:
+        """What a delivery has left. Used only if all that it was to keep was kept. ``earlier``: what it had to know of
+        and not to deliver; the newest files have that as well."""
         said = list(answers)
-        waiting, held = _offsets_by(said, self._again), _offsets_by(said, self.answers)
+        waiting, held = (_both(_offsets_by(said, some), earlier) for some in (self._again, self.answers))
         kept = KeptDelivery(files=tuple(file.path for file in files), topic=topic, held=held, waiting=waiting)
         if sum(file.rows for file in files) != sum(map(len, held.values())):
             kept.remove()
         elif files:
-            self._deliveries.append(kept)
+            before = [replace(one, waiting=_without(one.waiting, earlier)) for one in self._deliveries]
+            self._deliveries = [*before, kept]
             self._drop(self._deliveries[:-MOST_DELIVERIES])
 
     def take(
@@ -295,6 +305,16 @@ def _without(
 ) -> dict[TopicPartition, Offsets]:
     left = {at: np.setdiff1d(offsets, taken[at]) if at in taken else offsets for at, offsets in waiting.items()}
     return {at: offsets for at, offsets in left.items() if len(offsets)}
+
+
+def _both(some: Mapping[TopicPartition, Offsets], others: Earlier) -> dict[TopicPartition, Offsets]:
+    """All of these offsets, of which none is in both."""
+    return {at: np.sort(np.concatenate([some.get(at, _NONE), others.get(at, _NONE)])) for at in {**some, **others}}
+
+
+def earlier_offsets(acquired: Iterable[AcquiredSpan]) -> Earlier:
+    """Of what is not finished before acquired records."""
+    return {one.partition: _offsets(one.earlier) for one in acquired if len(one.earlier)}
 
 
 def _delivered(wanted: Wanted) -> dict[TopicPartition, Offsets]:

@@ -241,6 +241,8 @@ class _TaskRun:
                     calls.until = time.monotonic() + self.task.terms.budget_s
                     loss = self._loss_of_all(batch, has_entries)
                     yield from self._unknown_thread(batch)
+                if order is not None and self.keeps is not None:
+                    self.keeps.add_all(parted(batch)[1])
                 for part, outcome in self._outcomes(handler, batch, calls, loss, order):
                     log.add(part, outcome.answers)
                     if self.keeps is not None:

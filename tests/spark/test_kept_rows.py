@@ -13,7 +13,7 @@ import pytest
 
 from share_spark.delivery.deliver import SparkDelivery
 from share_spark.engine.ports import AcquiredSpan, DeadLetter, Delivered, DeliveryLimits, OffsetSpan
-from share_spark.engine.ranges import ANSWER, AcquiredRanges
+from share_spark.engine.ranges import ANSWER, AcquiredRanges, EarlierRanges
 from share_spark.engine.record_files import RecordFile
 from share_spark.engine.spans import covering_spans
 from share_spark.handlers.acknowledgement import Ack
@@ -29,7 +29,7 @@ from tests.support.claims import claim_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-RECORDS = 40
+RECORDS = 80
 
 
 class WatchedLog(EmbeddedTopicLog):
@@ -57,22 +57,25 @@ class WatchedLog(EmbeddedTopicLog):
 class KeptPlace:
     """A topic of two partitions, and a delivery to a handler that notes its calls."""
 
-    def __init__(self, spark: SparkSession, directory: Path) -> None:
+    def __init__(self, spark: SparkSession, directory: Path, *, ordered: bool = False) -> None:
         self.log, self.calls = WatchedLog(spark, str(directory / "topics")), directory / "calls"
         self.log.create_topic("orders", 2)
         for partition in (0, 1):
             messages = [Message(b"%d-%d" % (partition, number), partition=partition) for number in range(RECORDS)]
             self.log.append("orders", messages)
         self.state = directory / "state"
-        self.delivery = SparkDelivery(spark=spark, log=self.log, handler=as_handler(Often(str(self.calls))))
+        handler = as_handler(Often(str(self.calls)))
+        self.delivery = SparkDelivery(spark=spark, log=self.log, handler=handler, ordered=ordered)
         self.delivery.start(claim_of("billing", str(self.state), epoch=1))
 
-    def deliver(self, *ranges: tuple[int, int, int]) -> Delivered:
-        """The same ranges of both partitions."""
+    def deliver(self, *ranges: tuple[int, int, int], delayed: Sequence[int] = ()) -> Delivered:
+        """The same ranges of both partitions. ``delayed``: offsets before them that are not finished."""
+        earlier = EarlierRanges(np.array([(at, at, 60_000) for at in delayed], np.int64).reshape(-1, 3))
         self.log.spans.clear()
         self.calls.write_text("")
         spans = [
-            AcquiredSpan(TopicPartition("orders", at), AcquiredRanges(np.array(ranges, np.int64))) for at in (0, 1)
+            AcquiredSpan(TopicPartition("orders", at), AcquiredRanges(np.array(ranges, np.int64)), earlier)
+            for at in (0, 1)
         ]
         return self.delivery.deliver(spans, limits=DeliveryLimits.of(DEFAULT_CONFIG))
 
@@ -148,6 +151,24 @@ def test_without_their_files_they_come_from_the_log(place: KeptPlace, lost: str)
         file.unlink()
     assert released(place.deliver((0, 0, 2), (10, 10, 2), (20, 20, 2))) == [3, 3]
     assert {span[1:] for span in place.log.spans} == {(0, 20)}
+
+
+def test_in_order_of_keys_nothing_unfinished_is_read_again(spark: SparkSession, tmp_path: Path) -> None:
+    """However long a record is delayed: it comes with each delivery."""
+    place = KeptPlace(spark, tmp_path, ordered=True)
+    assert released(place.deliver((0, 29, 1))) == [3, 3]
+    for begin in range(30, 80, 5):
+        place.deliver((begin, begin + 4, 1), delayed=[0, 10])
+        assert {span[1:] for span in place.log.spans} == {(begin, begin + 4)}
+    place.deliver((0, 0, 2), (10, 10, 2))
+    assert place.log.spans == []
+    assert place.called() == sorted(f"{partition}-{offset}-2" for partition in (0, 1) for offset in (0, 10))
+
+
+def test_a_dead_letter_of_a_delivery_that_released_nothing(place: KeptPlace, spark: SparkSession) -> None:
+    place.deliver((7, 9, 1))
+    letter = DeadLetter(TopicPartition("orders", 0), 7, 7, 1, "rejected", "bad")
+    assert len(letters_written(place, spark, [letter], kept=True)) == 1
 
 
 def test_dead_letters_are_what_the_topic_log_would_give(place: KeptPlace, spark: SparkSession) -> None:

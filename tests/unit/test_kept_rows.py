@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from share_spark.delivery.kept_input import KeptInput
-from share_spark.delivery.kept_rows import KeptFile, KeptPlace, KeptRows, KeptWriter
+from share_spark.delivery.kept_rows import KeptFile, KeptPlace, KeptRows, KeptWriter, earlier_offsets
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan
-from share_spark.engine.ranges import AcknowledgedRanges, AcquiredRanges
+from share_spark.engine.ranges import AcknowledgedRanges, AcquiredRanges, EarlierRanges
 from share_spark.handlers.acknowledgement import Ack, Answers
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import Loss
@@ -60,7 +60,7 @@ def add(
     file = writer.close()
     said = AcknowledgedRanges(np.array([(offset, offset, answer) for offset in offsets], np.int64).reshape(-1, 3))
     span = AcknowledgedSpan(TopicPartition("orders", partition), said, ())
-    rows.add([file] if file is not None else [], topic, [span])
+    rows.add([file] if file is not None else [], topic, [span], {})
     return file
 
 
@@ -146,7 +146,7 @@ def test_a_delivery_that_was_not_kept_whole(tmp_path: Path) -> None:
     writer.add(batch([1]), Answers.same(1, RELEASED))
     file = writer.close()
     assert file is not None
-    rows.add([file], "orders", [AcknowledgedSpan(AT, AcknowledgedRanges(np.array([[1, 2, RELEASED]])), ())])
+    rows.add([file], "orders", [AcknowledgedSpan(AT, AcknowledgedRanges(np.array([[1, 2, RELEASED]])), ())], {})
     assert rows.take([AcquiredSpan(AT, ranges([(1, 2, 2)]))], 1, 10_000)[1] is None
     assert not list(tmp_path.iterdir())
 
@@ -213,6 +213,28 @@ def test_in_order_what_is_not_delivered_waits_on(tmp_path: Path) -> None:
     rows.take([AcquiredSpan(AT, ranges([(3, 1, 2), (3, 1, 2)]))], 1, 10_000)
     rows.drop_used()
     assert not list(tmp_path.iterdir())
+
+
+def test_in_order_the_newest_files_have_what_was_not_delivered(tmp_path: Path) -> None:
+    """Else it would have to be read from older ones, or from the log, for as long as it is delayed."""
+    rows = kept(tmp_path, [3, 7], ordered=True)
+    writer = KeptWriter(KeptPlace(str(tmp_path), 1 << 20, rows.answers))
+    writer.add_all(batch([3]))
+    writer.add(batch([8, 9]), Answers.listed([RELEASED, int(Ack.ACCEPT)], {}))
+    file = writer.close()
+    assert file is not None
+    span = AcquiredSpan(AT, AcquiredRanges(np.array([[8, 9, 1]])), EarlierRanges(np.array([[3, 3, 5_000]])))
+    said = AcknowledgedSpan(AT, AcknowledgedRanges(np.array([[8, 8, RELEASED], [9, 9, int(Ack.ACCEPT)]])), ())
+    rows.add([file], "orders", [said], earlier_offsets([span]))
+    (before,) = set(tmp_path.iterdir()) - {Path(file.path)}
+    rest, found = rows.take(
+        [AcquiredSpan(AT, AcquiredRanges(np.array([[10, 10, 1], [3, 3, -5_001], [8, 8, -1]])))], 1, 10
+    )
+    assert (in_order(found), [one.ranges.tolist() for one in rest]) == ([(3, -5_001), (8, -1)], [[[10, 10, 1]]])
+    assert found is not None
+    assert [part.files for part in found.parts] == [(file.path,)]
+    rows.drop_used()
+    assert before.exists(), "7 was not seen by that delivery"
 
 
 @pytest.mark.parametrize("ordered", [True, False])
