@@ -111,9 +111,10 @@ class KeptWriter:
 
     def add(self, batch: pa.RecordBatch, answers: Answers) -> None:
         """Of the records of ``batch`` those with the right answers."""
-        is_wanted = np.isin(answers.codes, self.place.answers)
-        if is_wanted.any():
-            self.add_all(batch.filter(pa.array(is_wanted)))
+        rows = np.flatnonzero(answers.codes != Ack.ACCEPT)  # mostly none, which takes a tenth of what ``isin`` does
+        rows = rows[np.isin(answers.codes[rows], self.place.answers)] if len(rows) else rows
+        if len(rows):
+            self.add_all(batch.take(rows))
 
     def add_all(self, batch: pa.RecordBatch) -> None:
         """All records of ``batch``."""

@@ -145,7 +145,8 @@ def _column_codes(acks: Any) -> tuple[Codes, dict[int, str]]:
     if pa.types.is_null(column.type):
         return np.full(len(column), Ack.RELEASE, np.int8), dict.fromkeys(range(len(column)), _NO_ANSWER)
     if pa.types.is_integer(column.type):
-        codes, misfits = _number_codes(column.fill_null(int(Ack.RELEASE)).to_numpy(zero_copy_only=False))
+        whole = column.fill_null(int(Ack.RELEASE)) if column.null_count else column
+        codes, misfits = _number_codes(whole.to_numpy(zero_copy_only=False))
     elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         codes, misfits = _named_codes(column.fill_null(Ack.RELEASE.name))
     elif _is_whole(column):  # pandas makes floats of integers with a null among them
