@@ -18,7 +18,7 @@ from share_spark.delivery.calling import FIRST_SLICE, CallOutcome, Calls, call_h
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import HANDLER_COLUMNS, Record, arrow_handler, as_handler, pandas_handler
 from share_spark.handlers.records import records_of
-from share_spark.handlers.time_limit import TimeLimit
+from share_spark.handlers.time_limit import OverrunError, TimeLimit
 from share_spark.model.errors import HandlerError
 from share_spark.model.requests import Loss
 from tests.unit.test_handlers_answers import answered
@@ -268,6 +268,18 @@ def test_records_share_no_time() -> None:
     """Each is well within the limit, all together are not."""
     answers = call(lambda _: time.sleep(0.02), batch_of(10), timeout_ms=100).answers
     assert answered(answers) == [1] * 10
+
+
+def test_calls_that_follow_each_other_share_no_time_and_each_is_watched() -> None:
+    """The timer is not set for each of them."""
+    with TimeLimit(0.2) as limit:
+        for _ in range(2):
+            for _ in range(12):
+                limit.run(time.sleep, 0.02)
+            started = time.monotonic()
+            with pytest.raises(OverrunError):
+                limit.run(time.sleep, 60)
+            assert time.monotonic() - started < 30
 
 
 def test_sigalrm_is_given_back() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_spark.delivery.kept_input import KeptInput
+from share_spark.delivery.kept_input import KeptInput, KeptPart, rows_of
 from share_spark.delivery.kept_rows import KeptFile, KeptPlace, KeptRows, KeptWriter, earlier_offsets
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan
 from share_spark.engine.ranges import AcknowledgedRanges, AcquiredRanges, EarlierRanges
@@ -130,6 +130,33 @@ def test_other_partitions_and_topics(tmp_path: Path) -> None:
     others = [AcquiredSpan(AT, ranges([(1, 2, 2)])), AcquiredSpan(TopicPartition("bills", 1), ranges([(1, 2, 2)]))]
     rest, found = rows.take(others, 1, 10_000)
     assert (found, [one.ranges.tolist() for one in rest]) == (None, [[[1, 2, 2]]] * 2)
+
+
+records_of = st.sets(
+    st.tuples(st.sampled_from(["orders", "returns"]), st.integers(0, 3), st.integers(0, 12)), min_size=1, max_size=40
+)
+
+
+@given(in_file=records_of, wanted=records_of)
+def test_which_rows_of_a_file_are_wanted(in_file: set[tuple[str, int, int]], wanted: set[tuple[str, int, int]]) -> None:
+    """Of several topics and partitions, which have the same offsets."""
+    rows = sorted(in_file)
+    topics, partitions, offsets = zip(*rows, strict=True)
+    columns = {
+        "topic": pa.array(topics),
+        "partition": pa.array(partitions, pa.int32()),
+        "offset": pa.array(offsets, pa.int64()),
+    }
+    numbers = {place: number for number, place in enumerate(sorted(wanted), 1)}
+    by_place: dict[TopicPartition, list[tuple[int, int]]] = {}
+    for (topic, partition, offset), number in numbers.items():
+        by_place.setdefault(TopicPartition(topic, partition), []).append((offset, number))
+    columns_of = {at: tuple(zip(*some, strict=True)) for at, some in by_place.items()}
+    part = KeptPart((), None, {at: (np.array(o, np.int64), np.array(n, np.int32)) for at, (o, n) in columns_of.items()})
+    found, said = rows_of(pa.RecordBatch.from_pydict(columns), part)
+    assert dict(zip((rows[row] for row in found), said.tolist(), strict=True)) == {
+        place: number for place, number in numbers.items() if place in in_file
+    }
 
 
 def test_a_file_that_is_gone(tmp_path: Path) -> None:
