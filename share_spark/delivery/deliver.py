@@ -88,7 +88,7 @@ class SparkDelivery:
 
     def __post_init__(self) -> None:
         self._kept = KeptRows(ordered=self.ordered)
-        self._sources = RecordSources(spark=self.spark, log=self.log, kept=self._kept, ordered=self.ordered)
+        self._sources = RecordSources(spark=self.spark, log=self.log, kept=self._kept)
 
     def start(self, claim: Claim) -> None:
         """Workers keep their ledgers beside the state log."""

@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from share_spark.delivery.acquired_positions import AcquiredPositions
 from share_spark.delivery.task_inputs import in_schema
+from share_spark.engine.ranges import AcquiredRanges
 from share_spark.model.ids import TopicPartition
 
 Offsets = npt.NDArray[np.int64]
@@ -86,48 +88,23 @@ def rows_of(
     for topic, rows in _rows_by_topic(batch, part.topic):
         wanted = {at.partition: some for at, some in part.wanted.items() if at.topic == topic}
         if wanted:
-            found[rows] = _WantedOffsets.of(wanted).numbers_of(partitions[rows], offsets[rows])
+            found[rows] = _numbers_of(wanted, partitions[rows], offsets[rows])
     rows = np.flatnonzero(found)[task::tasks]
     return rows, found[rows]
 
 
-class _WantedOffsets(NamedTuple):
-    """Those of all partitions of a topic, laid end to end, so that one look-up is enough however many there are.
-
-        partition 0   [5 . 9]            partition 3   [7]
-        position       0 . 4                            5
-
-    ``partitions``: ascending; ``first`` and ``last`` offset of each, and what has to be added to get a position.
-    ``positions``: of the wanted offsets, ascending, with their ``numbers``.
-    """
-
-    partitions: npt.NDArray[np.int64]
-    first: Offsets
-    last: Offsets
-    shift: Offsets
-    positions: Offsets
-    numbers: npt.NDArray[np.int32]
-
-    @classmethod
-    def of(cls, wanted: Mapping[int, tuple[Offsets, npt.NDArray[np.int32]]]) -> _WantedOffsets:
-        """By partition; none is empty."""
-        partitions = sorted(wanted)
-        offsets = [wanted[partition][0] for partition in partitions]
-        first, last = np.array([(some[0], some[-1]) for some in offsets]).T
-        sizes = last - first + 1
-        shift = np.cumsum(sizes) - sizes - first
-        positions = np.concatenate(offsets) + np.repeat(shift, [len(some) for some in offsets])
-        numbers = np.concatenate([wanted[partition][1] for partition in partitions])
-        return cls(np.array(partitions), first, last, shift, positions, numbers)
-
-    def numbers_of(self, partitions: npt.NDArray[np.int32], offsets: Offsets) -> npt.NDArray[np.int32]:
-        """0 where an offset is not wanted."""
-        of = np.minimum(np.searchsorted(self.partitions, partitions), len(self.partitions) - 1)
-        positions = offsets + self.shift[of]
-        at = np.minimum(np.searchsorted(self.positions, positions), len(self.positions) - 1)
-        is_wanted = (self.partitions[of] == partitions) & (self.positions[at] == positions)
-        is_wanted &= (self.first[of] <= offsets) & (offsets <= self.last[of])
-        return np.where(is_wanted, self.numbers[at], 0).astype(np.int32)
+def _numbers_of(
+    wanted: Mapping[int, tuple[Offsets, npt.NDArray[np.int32]]], partitions: npt.NDArray[np.int32], offsets: Offsets
+) -> npt.NDArray[np.int32]:
+    """Of each offset, 0 where it is not ``wanted``, which is by partition: one look-up, however many there are."""
+    names = np.array(sorted(wanted))
+    each = [wanted[name] for name in names.tolist()]
+    first, last = np.array([(some[0], some[-1]) for some, _ in each]).T
+    laid, numbers = (np.concatenate(columns) for columns in zip(*each, strict=True))
+    section = np.repeat(np.arange(len(each)), [len(some) for some, _ in each])
+    positions = AcquiredPositions.of(first, last, AcquiredRanges(np.column_stack([laid, laid, numbers])), section)
+    at = np.minimum(np.searchsorted(names, partitions), len(names) - 1)
+    return np.where(names[at] == partitions, positions.delivery_counts(offsets, at), 0)
 
 
 def _rows_by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, npt.NDArray[np.intp]]]:

@@ -224,8 +224,7 @@ class KeptRows:
     ) -> tuple[list[AcquiredSpan], KeptInput | None]:
         """What of ``acquired`` is to be read from the topic log, and what ``tasks`` tasks take from files.
 
-        ``ordered``: each of the tasks takes all of it. Records that are not delivered, only known to be unfinished,
-        have a delivery count below 0; they wait on."""
+        Records that are not delivered, only known to be unfinished, have a delivery count below 0; they wait on."""
         self._drop([one for one in self._deliveries if not one.exists()])
         rest, parts, left = list(acquired), list[KeptPart](), list[KeptDelivery]()
         for one in self._deliveries:
@@ -236,7 +235,6 @@ class KeptRows:
         if not parts or (self.ordered and not _come_first(parts, rest)):
             return list(acquired), None
         self._deliveries = left
-        tasks = 1 if self.ordered else tasks
         return rest, KeptInput(parts=tuple(parts), tasks=tasks, most_rows=most_rows, in_order=self.ordered)
 
     def drop_used(self) -> None:
@@ -303,14 +301,16 @@ def _cut_out(ranges: Ranges, offsets: Offsets) -> AcquiredRanges:
 
 def _without(
     waiting: Mapping[TopicPartition, Offsets], taken: Mapping[TopicPartition, Offsets]
-) -> dict[TopicPartition, Offsets]:
+) -> Mapping[TopicPartition, Offsets]:
+    if not taken:
+        return waiting
     left = {at: np.setdiff1d(offsets, taken[at]) if at in taken else offsets for at, offsets in waiting.items()}
     return {at: offsets for at, offsets in left.items() if len(offsets)}
 
 
-def _both(some: Mapping[TopicPartition, Offsets], others: Earlier) -> dict[TopicPartition, Offsets]:
+def _both(some: Mapping[TopicPartition, Offsets], others: Earlier) -> Mapping[TopicPartition, Offsets]:
     """All of these offsets, of which none is in both."""
-    return {at: np.sort(np.concatenate([some.get(at, _NONE), others.get(at, _NONE)])) for at in {**some, **others}}
+    return {**some, **{at: np.sort(np.concatenate([some.get(at, _NONE), more])) for at, more in others.items()}}
 
 
 def earlier_offsets(acquired: Iterable[AcquiredSpan]) -> Earlier:

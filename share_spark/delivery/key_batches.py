@@ -171,11 +171,11 @@ class BatchOrder:
 
     def note(self, rows: Numbers, answers: Answers) -> None:
         """What is neither accepted nor rejected holds back its key."""
-        unfinished = np.flatnonzero((answers.codes != Ack.ACCEPT) & (answers.codes != Ack.REJECT)).tolist()
-        if not unfinished:
+        others = np.flatnonzero(answers.codes != Ack.ACCEPT).tolist()
+        if not others:
             return
         delays_ms = answers.every_delay_ms
-        for at in unfinished:
+        for at in others:
             self._answered(int(self._numbers[rows[at]]), int(answers.codes[at]), int(delays_ms[at]))
 
     def _answered(self, number: int, code: int, delay_ms: int) -> None:

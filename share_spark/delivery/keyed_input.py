@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -53,20 +53,12 @@ class KeyShare(NamedTuple):
         return self.high - self.low == HASHES
 
 
-class _Part(NamedTuple):
-    """As ``KeyShare``, of a topic-partition that several tasks read."""
-
-    partition: TopicPartition
-    low: int
-    high: int
-
-
 class _Piece(NamedTuple):
-    """``inputs``: all records of the topic-partitions that one task reads, as of task 0. ``parts``: those that others
-    read as well, at most two."""
+    """``inputs``: all records of the topic-partitions that one task reads, as of task 0. ``cut``: its shares of those
+    that others read as well, at most two."""
 
     inputs: Inputs
-    parts: tuple[_Part, ...]
+    cut: Mapping[TopicPartition, KeyShare]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,16 +72,16 @@ class KeyedInput:
         if task < len(self.pieces):
             piece: _Piece = pickle.loads(self.pieces[task])
             for one in piece.inputs:
-                yield from (_own(batch, piece.parts) for batch in one.batches(0, schema))
+                yield from (_own(batch, piece.cut) for batch in one.batches(0, schema))
 
 
 def keyed_input(
-    acquired: Sequence[AcquiredSpan], tasks: int, inputs_of: Callable[[Collection[TopicPartition]], Inputs | None]
+    acquired: Sequence[AcquiredSpan], tasks: int, inputs_of: Callable[[Collection[TopicPartition]], Inputs]
 ) -> KeyedInput | None:
     """``acquired``: with what is not finished before it. ``inputs_of``: all of some topic-partitions as one task, task
-    0, gets it, the records of each in the order of their offsets; None where Spark has to read.
+    0, gets it, the records of each in the order of their offsets.
 
-    None then, and where too much would be read more than once."""
+    None where too much would be read more than once."""
     sizes = [offsets_in(one.ranges) for one in acquired]
     shares = key_shares(sizes, tasks)
     if sum(sizes[share.number] for some in shares for share in some) > 4 * sum(sizes) + _LITTLE:
@@ -97,10 +89,8 @@ def keyed_input(
     pieces = []
     for some in shares:
         inputs = inputs_of({acquired[share.number].partition for share in some})
-        if inputs is None:
-            return None
-        parts = (_Part(acquired[number].partition, low, high) for number, low, high in filter(_is_cut, some))
-        pieces.append(pickle.dumps(_Piece(inputs, tuple(parts)), protocol=5))
+        cut = {acquired[share.number].partition: share for share in some if not share.is_whole}
+        pieces.append(pickle.dumps(_Piece(inputs, cut), protocol=5))
     return KeyedInput(pieces=tuple(pieces))
 
 
@@ -124,18 +114,14 @@ def _between(sizes: Sequence[int], ends: Sequence[int], low: int, high: int) -> 
             yield KeyShare(number, first * HASHES // size, last * HASHES // size)
 
 
-def _is_cut(share: KeyShare) -> bool:
-    return not share.is_whole
-
-
-def _own(batch: pa.RecordBatch, parts: Iterable[_Part]) -> pa.RecordBatch:
+def _own(batch: pa.RecordBatch, cut: Mapping[TopicPartition, KeyShare]) -> pa.RecordBatch:
     """Without the records that other tasks take."""
-    for part in parts:
-        rows = _rows_of(batch, part.partition)
+    for at, share in cut.items():
+        rows = _rows_of(batch, at)
         if len(rows):
             hashes = key_hashes(batch.take(rows))
             is_own = np.ones(batch.num_rows, np.bool_)
-            is_own[rows] = (part.low <= hashes) & (hashes < part.high)
+            is_own[rows] = (share.low <= hashes) & (hashes < share.high)
             batch = batch.filter(pa.array(is_own))
     return batch
 

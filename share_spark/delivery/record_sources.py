@@ -14,37 +14,39 @@ from share_spark.delivery.kept_rows import KeptRows
 from share_spark.delivery.keyed_input import Inputs, keyed_input
 from share_spark.delivery.reader_input import ReaderInput
 from share_spark.delivery.task_inputs import TaskInput
-from share_spark.delivery.topic_file_input import topic_file_input
+from share_spark.delivery.topic_file_input import TopicFileInput, files_of
 from share_spark.engine.ports import AcquiredSpan, TopicLog
 from share_spark.engine.record_readers import TopicLogForWorkers
 from share_spark.engine.spans import covering_spans
 from share_spark.model.ids import TopicPartition
 from share_spark.spark.arrow_types import ARROW_ROWS
 
-_Reading = Callable[[Sequence[AcquiredSpan], int], TaskInput | None]
-"""What so many tasks get of some spans; None where Spark has to read them."""
+_Reading = Callable[[Sequence[AcquiredSpan], int], TaskInput]
+"""What so many tasks get of some spans."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RecordSources:
-    """Of one engine. ``ordered``: all records of a key in one task, in the order of their offsets."""
+    """Of one engine. If what is ``kept`` is ``ordered``, all records of a key come to one task, in the order of their
+    offsets."""
 
     spark: SparkSession
     log: TopicLog
     kept: KeptRows
-    ordered: bool
     _markers: dict[int, DataFrame] = field(default_factory=dict)
 
     def by_spark(self, acquired: Sequence[AcquiredSpan], tasks: int) -> DataFrame:
         """All of them (RECORD_COLUMNS, and delivery_count int). Raises TopicError."""
         found = acquired_records(self.spark, self.log, acquired, tasks=tasks, third="delivery_count")
-        return by_key(found, tasks) if self.ordered else found
+        return by_key(found, tasks) if self.kept.ordered else found
 
     def parted(self, acquired: Sequence[AcquiredSpan], tasks: int, *, is_bounded: bool) -> tuple[DataFrame, Inputs]:
         """Those that Spark reads, and what the first tasks get without Spark; in each of these tasks the frame has a
         marker. ``is_bounded``: no more than ``tasks`` may run. Raises TopicError."""
-        parted = self._in_order(acquired, tasks) if self.ordered else self._in_any_order(acquired, tasks, is_bounded)
-        rest, inputs = parted
+        if self.kept.ordered:
+            rest, inputs = self._in_order(acquired, tasks)
+        else:
+            rest, inputs = self._in_any_order(acquired, tasks, is_bounded)
         if not inputs:
             return self.by_spark(rest, tasks), ()
         markers = self._markers.get(tasks)
@@ -58,34 +60,40 @@ class RecordSources:
     ) -> tuple[Sequence[AcquiredSpan], Inputs]:
         """(What Spark reads, what tasks get without it.) The tasks with kept records come on top of Spark's."""
         rest, kept = (acquired, None) if is_bounded else self.kept.take(acquired, tasks, self._most_rows)
-        read = self._reading(rest)(rest, tasks) if rest else None
+        reading = self._reading(rest)
+        read = reading(rest, tasks) if reading is not None else None
         return rest if read is None else (), tuple(one for one in (kept, read) if one is not None)
 
     def _in_order(self, acquired: Sequence[AcquiredSpan], tasks: int) -> tuple[Sequence[AcquiredSpan], Inputs]:
         """All by Spark or all by the workers, as the two distribute keys in different ways."""
         everything = with_earlier(acquired)
-        rest, kept = self.kept.take(everything, tasks, self._most_rows)
+        rest, kept = self.kept.take(everything, 1, self._most_rows)
         reading = self._reading(rest)
+        if rest and reading is None:
+            return everything, ()
 
-        def inputs_of(places: Collection[TopicPartition]) -> Inputs | None:
+        def inputs_of(places: Collection[TopicPartition]) -> Inputs:
             some = [one for one in rest if one.partition in places]
-            read = reading(some, 1) if some else None
-            if some and read is None:
-                return None
+            read = reading(some, 1) if some and reading is not None else None
             return tuple(one for one in (kept and kept.of(places), read) if one is not None)
 
         keyed = keyed_input(everything, tasks, inputs_of)
         return (everything, ()) if keyed is None else ((), (keyed,))
 
-    def _reading(self, spans: Sequence[AcquiredSpan]) -> _Reading:
-        """Of some of ``spans``, without Spark."""
+    def _reading(self, spans: Sequence[AcquiredSpan]) -> _Reading | None:
+        """Of ``spans``, or some of them, by the workers; None where Spark has to read them, or there are none."""
         most_rows = self._most_rows
-        if not isinstance(self.log, TopicLogForWorkers):
-            return lambda some, tasks: topic_file_input(self.log, some, tasks=tasks, most_rows=most_rows)
-        reader = self.log.reader(self.spark, covering_spans(spans), shuffled=self.ordered) if spans else None
-        if reader is None:
-            return lambda _some, _tasks: None
-        return lambda some, tasks: ReaderInput.of(reader, some, tasks=tasks, most_rows=most_rows)
+        if not spans:
+            return None
+        if isinstance(self.log, TopicLogForWorkers):
+            reader = self.log.reader(self.spark, covering_spans(spans), shuffled=self.kept.ordered)
+            if reader is None:
+                return None
+            return lambda some, tasks: ReaderInput.of(reader, some, tasks=tasks, most_rows=most_rows)
+        files = files_of(self.log, spans)
+        if files is None:
+            return None
+        return lambda some, tasks: TopicFileInput.of(files, some, tasks=tasks, most_rows=most_rows)
 
     @property
     def _most_rows(self) -> int:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import pyarrow as pa
 
@@ -26,6 +27,8 @@ from share_spark.engine.ports import AcquiredSpan, TopicLog
 from share_spark.engine.record_files import RecordFile, TopicLogInFiles, that_hold
 from share_spark.model.ids import TopicPartition
 
+FilesByPartition = Mapping[TopicPartition, Sequence[RecordFile]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFileInput:
@@ -34,26 +37,24 @@ class TopicFileInput:
     pieces: tuple[bytes, ...]
     most_rows: int
 
+    @classmethod
+    def of(cls, files: FilesByPartition, acquired: Sequence[AcquiredSpan], *, tasks: int, most_rows: int) -> Self:
+        """In equal parts. ``files``: all that hold these records."""
+        pieces = (Pieces.of(list(_pieces(some, files))) for some in in_equal_parts(acquired, tasks))
+        return cls(pieces=tuple(pickle.dumps(one, protocol=5) for one in pieces), most_rows=most_rows)
+
     def batches(self, task: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """See ``TaskInput``. Raises OSError, pa.ArrowException."""
         if task < len(self.pieces):
             yield from acquired_in_files(pickle.loads(self.pieces[task]), schema, self.most_rows)
 
 
-def topic_file_input(
-    log: TopicLog, acquired: Sequence[AcquiredSpan], *, tasks: int, most_rows: int
-) -> TopicFileInput | None:
-    """None where Spark has to read the records. Raises TopicError."""
-    if not acquired or not isinstance(log, TopicLogInFiles):
-        return None
-    files = log.files(acquired)
-    if files is None:
-        return None
-    pieces = (Pieces.of(list(_pieces(some, files))) for some in in_equal_parts(acquired, tasks))
-    return TopicFileInput(pieces=tuple(pickle.dumps(one, protocol=5) for one in pieces), most_rows=most_rows)
+def files_of(log: TopicLog, acquired: Sequence[AcquiredSpan]) -> FilesByPartition | None:
+    """Those that hold these records; None where Spark has to read them. Raises TopicError."""
+    return log.files(acquired) if isinstance(log, TopicLogInFiles) else None
 
 
-def _pieces(some: Iterable[AcquiredSpan], files: Mapping[TopicPartition, Sequence[RecordFile]]) -> Iterator[Piece]:
+def _pieces(some: Iterable[AcquiredSpan], files: FilesByPartition) -> Iterator[Piece]:
     for one in some:
         if inside := that_hold(files.get(one.partition, ()), one.ranges):
             yield Piece(one.ranges, inside)

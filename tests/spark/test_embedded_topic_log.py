@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from share_spark.delivery.kept_rows import RECORD_SCHEMA
-from share_spark.delivery.topic_file_input import topic_file_input
+from share_spark.delivery.topic_file_input import TopicFileInput, files_of
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.location import Location, sql_literal
 from share_spark.delta.table_log import UnknownTableError
@@ -117,9 +117,10 @@ def by_workers(log: EmbeddedTopicLog, topic: str, ends: Mapping[int, int], tasks
     acquired = [
         AcquiredSpan(TopicPartition(topic, at), AcquiredRanges(np.array([[0, end - 1, 1]]))) for at, end in ends.items()
     ]
-    found = topic_file_input(log, acquired, tasks=tasks, most_rows=7)
-    if found is None:
+    files = files_of(log, acquired)
+    if files is None:
         return None
+    found = TopicFileInput.of(files, acquired, tasks=tasks, most_rows=7)
     batches = [list(found.batches(task, SCHEMA)) for task in range(tasks)]
     assert all(batch.num_rows <= 7 for some in batches for batch in some)
     return [pa.Table.from_batches(some, SCHEMA).drop_columns([TASK_COLUMN]).to_pylist() for some in batches]

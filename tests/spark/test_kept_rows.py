@@ -165,6 +165,19 @@ def test_in_order_of_keys_nothing_unfinished_is_read_again(spark: SparkSession, 
     assert place.called() == sorted(f"{partition}-{offset}-2" for partition in (0, 1) for offset in (0, 10))
 
 
+def test_in_order_of_keys_what_workers_cannot_read_spark_reads_with_all_the_rest(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The two distribute keys in different ways."""
+    place = KeptPlace(spark, tmp_path, ordered=True)
+    place.log.gives_files = False
+    assert released(place.deliver((0, 29, 1))) == [3, 3]
+    place.deliver((0, 0, 2), (30, 34, 1), delayed=[10])
+    assert {span[1:] for span in place.log.spans} == {(0, 34)}
+    expected = [f"{at}-{offset}-1" for at in (0, 1) for offset in range(30, 35)]
+    assert place.called() == sorted([*expected, "0-0-2", "1-0-2"])
+
+
 def test_a_dead_letter_of_a_delivery_that_released_nothing(place: KeptPlace, spark: SparkSession) -> None:
     place.deliver((7, 9, 1))
     letter = DeadLetter(TopicPartition("orders", 0), 7, 7, 1, "rejected", "bad")

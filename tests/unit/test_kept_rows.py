@@ -220,9 +220,9 @@ def test_in_order_files_of_several_deliveries_are_merged(tmp_path: Path) -> None
     """5 and 9 were not acquired by the delivery that released 3 and 7 again."""
     rows = kept(tmp_path, [5, 9], ordered=True)
     add(rows, tmp_path, [7, 3])
-    rest, found = rows.take([AcquiredSpan(AT, ranges([(3, 10, 2)]))], 2, 2)
+    rest, found = rows.take([AcquiredSpan(AT, ranges([(3, 10, 2)]))], 1, 2)
     assert (found, [one.ranges.tolist() for one in rest]) == (None, [[[3, 12, 2]]]), "4 is in the log alone"
-    rest, found = rows.take([AcquiredSpan(AT, ranges([(3, 1, 2), (1, 1, 2), (1, 1, 1), (1, 4, 1)]))], 2, 2)
+    rest, found = rows.take([AcquiredSpan(AT, ranges([(3, 1, 2), (1, 1, 2), (1, 1, 1), (1, 4, 1)]))], 1, 2)
     assert in_order(found) == [(3, 2), (5, 2), (7, 1), (9, 1)]
     assert [one.ranges.tolist() for one in rest] == [[[10, 12, 1]]]
     assert found is not None

@@ -96,9 +96,3 @@ def test_where_too_much_would_be_read_more_than_once_spark_reads(offsets: int, t
     span = AcquiredSpan(TopicPartition("orders", 0), AcquiredRanges(np.array([[0, offsets - 1, 1]])))
     found = keyed_input([span], tasks, lambda _: (All({}),))
     assert (found is not None) == is_read
-
-
-def test_where_one_task_cannot_read_spark_reads_for_all() -> None:
-    keys: Keys = {TopicPartition("orders", 0): [b"a"] * 9, TopicPartition("orders", 1): [b"b"] * 9}
-    known = TopicPartition("orders", 0)
-    assert keyed_input(spans(keys), 2, lambda places: (All(keys),) if known in places else None) is None

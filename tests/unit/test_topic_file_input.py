@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from share_spark.delivery import topic_file_rows
 from share_spark.delivery.equal_parts import in_equal_parts
 from share_spark.delivery.kept_rows import RECORD_SCHEMA
-from share_spark.delivery.topic_file_input import topic_file_input
+from share_spark.delivery.topic_file_input import TopicFileInput, files_of
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.table_log import ActiveFile, TableLog
 from share_spark.engine.ports import AcquiredSpan
@@ -85,8 +85,9 @@ def acquired(*ranges: tuple[int, int, int], at: TopicPartition = AT) -> Acquired
 
 def taken(log: Any, *spans: AcquiredSpan, tasks: int = 1, most_rows: int = 10_000) -> list[list[pa.RecordBatch]]:
     """The batches of each task."""
-    found = topic_file_input(log, spans, tasks=tasks, most_rows=most_rows)
-    assert found is not None
+    files = files_of(log, spans)
+    assert files is not None
+    found = TopicFileInput.of(files, spans, tasks=tasks, most_rows=most_rows)
     batches = [list(found.batches(task, SCHEMA)) for task in range(tasks)]
     assert all(batch.schema.equals(SCHEMA) for some in batches for batch in some)
     return batches
@@ -203,7 +204,7 @@ def test_whatever_the_files_are(
 
 
 def test_a_log_without_files_is_read_by_spark() -> None:
-    assert topic_file_input(InMemoryTopicLog(), [acquired((0, 1, 1))], tasks=1, most_rows=1) is None
+    assert files_of(InMemoryTopicLog(), [acquired((0, 1, 1))]) is None
 
 
 spans = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=8)
