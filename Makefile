@@ -6,6 +6,7 @@ VECTORS   ?= tests/conformance/data/combiner.jsonl
 SEEDS     ?= 10000
 FIRST     ?= 0
 KILLS     ?= 60
+PLAYS     ?= 100
 SEED      ?= 1
 
 # Each process keeps about one core busy, and has a session and a broker of its own.
@@ -19,7 +20,7 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-fast sim chaos lint fmt bench conformance broker cluster demo-cluster browser clean python java
+.PHONY: help setup demo test test-all test-fast sim torture chaos lint fmt bench conformance broker cluster demo-cluster browser promtool clean python java
 
 help: ## list the commands
 	@echo "usage: make COMMAND"
@@ -42,6 +43,9 @@ test-fast: $(STAMP) ## the tests without Spark, Kafka and slow ones: seconds
 
 sim: $(STAMP) ## simulate engines that crash, pause and resume (SEEDS=10000, FIRST=0)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST)
+
+torture: $(STAMP) ## all kinds of writers on one Delta table (PLAYS=100, FIRST=0)
+	$(BIN)/python -m tests.torture --seeds $(PLAYS) --first $(FIRST)
 
 chaos: $(STAMP) ## kill engines at every point, on the embedded log and on Kafka (KILLS=60, SEED=1)
 	$(BIN)/python -m pytest -m long
@@ -77,6 +81,12 @@ demo-cluster: $(STAMP) ## the demo on such a cluster, submitted with the package
 browser: ## as root on Debian: the headless Chromium that tests of the page look for
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends chromium-headless-shell fonts-dejavu-core
+
+promtool: ## as root on Debian: the promtool that tests of the alert rules look for
+	apt-get update -qq
+	at=$$(mktemp -d) && cd $$at && apt-get download -qq prometheus && \
+	  dpkg-deb --fsys-tarfile prometheus_*.deb | tar -xO ./usr/bin/promtool > promtool && \
+	  install -m 755 promtool /usr/local/bin && rm -r $$at
 
 clean: ## remove what was built here (the cache of jars stays)
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \

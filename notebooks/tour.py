@@ -179,6 +179,6 @@ spark.sql(
 
 # COMMAND ----------
 
-admin.delete_group(spark, "billing")
+admin.delete_group("billing")
 assert admin.list_groups() == []
 shutil.rmtree(PLACE)

@@ -6,7 +6,8 @@ What to import, by task:
     write a handler       Record, Ack, record_handler, arrow_handler, pandas_handler, frame_handler
     topics without Kafka  EmbeddedTopicLog, Message
     read the state        read_state, record_history, record_attempts
-    look at groups        ShareGroupAdmin, GroupListing, PartitionOffsets, GroupMember, ConfigEntry
+    look at groups        ShareGroupAdmin, GroupListing, PartitionOffsets, GroupMember, ConfigEntry, RecordHistory,
+                          RecordEvent
     dead letters          DeadLetters, LetterFilter, Letter, LettersByError, LetterCount
     send them again       KafkaTopics, TableTopics, RedrivePlan, RedriveProgress, RedriveReport
     keep it in order      verify, compact, CompactionOrder, VerifyReport, CompactionReport
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from share_spark.api.query import ShareGroupQuery
     from share_spark.api.share_group import ShareGroup
     from share_spark.audit.history import record_attempts, record_history
+    from share_spark.audit.record_events import RecordEvent, RecordHistory
     from share_spark.audit.verify import verify
     from share_spark.audit.verify_report import VerifyReport
     from share_spark.engine.progress import MicroBatchProgress
@@ -99,6 +101,7 @@ _MODULES = {
     "api.query": ("ShareGroupQuery",),
     "api.share_group": ("ShareGroup",),
     "audit.history": ("record_attempts", "record_history"),
+    "audit.record_events": ("RecordEvent", "RecordHistory"),
     "audit.verify": ("verify",),
     "audit.verify_report": ("VerifyReport",),
     "engine.progress": ("MicroBatchProgress",),
@@ -141,6 +144,8 @@ __all__ = [
     "MicroBatchProgress",
     "PartitionOffsets",
     "Record",
+    "RecordEvent",
+    "RecordHistory",
     "RedrivePlan",
     "RedriveProgress",
     "RedriveReport",

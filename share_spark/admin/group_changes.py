@@ -1,13 +1,12 @@
 """Changes to groups that no engine runs: start offsets, topics, whole groups. They go through the share coordinator,
 which claims the group as an engine would (``gateway.share_coordinator``), so an engine that starts meanwhile is either
-refused or makes the change fail. With Spark; what is to be changed is worked out without it (``share_group_admin``)."""
+refused or makes the change fail. Without Spark where the storage and the tables allow it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from share_spark.admin.state_reader import GroupState, StateReader
 from share_spark.coordinator.messages import DeleteState, InitializeState, ShareGroupStateRequest, StateRequest
@@ -17,9 +16,7 @@ from share_spark.model.dynamic_config import altered, over
 from share_spark.model.errors import ErrorCode, StateError, TopicError, no_such_partition, no_such_topic
 from share_spark.model.ids import LogEnds, SharePartitionKey
 from share_spark.partition import SharePartition
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from share_spark.spark.on_demand import AnySpark
 
 
 class StartAt(Enum):
@@ -100,7 +97,7 @@ def planned_configs(
     return found
 
 
-def reset(spark: SparkSession, location: str, group_id: str, offsets: Sequence[NewOffset]) -> None:
+def reset(spark: AnySpark, location: str, group_id: str, offsets: Sequence[NewOffset]) -> None:
     """In one commit. Raises FencedError (an engine runs the group), StateError, SinkError; then nothing is changed."""
     _change(spark, location, group_id, (_initialize(found) for found in offsets), _names(offsets))
 
@@ -116,7 +113,7 @@ def _names(offsets: Iterable[NewOffset]) -> dict[str, str]:
     return {found.key.topic_id: found.topic for found in offsets}
 
 
-def forget(spark: SparkSession, location: str, group_id: str, keys: Iterable[SharePartitionKey]) -> None:
+def forget(spark: AnySpark, location: str, group_id: str, keys: Iterable[SharePartitionKey]) -> None:
     """These share-partitions have no state any more, in one commit. Raises as ``reset``."""
     _change(
         spark, location, group_id, (DeleteState(topic_id=key.topic_id, partition=key.partition) for key in keys), {}
@@ -124,7 +121,7 @@ def forget(spark: SparkSession, location: str, group_id: str, keys: Iterable[Sha
 
 
 def _change(
-    spark: SparkSession, location: str, group_id: str, entries: Iterable[StateRequest], topic_names: Mapping[str, str]
+    spark: AnySpark, location: str, group_id: str, entries: Iterable[StateRequest], topic_names: Mapping[str, str]
 ) -> None:
     shares = DeltaShareCoordinator(spark, location, topic_names=topic_names)
     shares.load()

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from share_spark.admin.state_reader import Engine, GroupState
 from share_spark.engine.pauses import NOT_PAUSED, Pauses
@@ -25,10 +26,12 @@ class GroupPhase(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
-    """One group. ``phase``: STABLE while an engine runs it."""
+    """One group. ``phase``: STABLE while an engine runs it. ``engine``: the one that has run it last; None
+    if none has said anything, and at an earlier time."""
 
     group_id: str
     phase: GroupPhase
+    engine: Engine | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,8 @@ class PartitionOffsets:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
     """The engine of a group. ``since_ms``: when it began; ``silent_ms``: since its last heartbeat; ``acquired``:
-    offsets that it holds, by (topic, partition)."""
+    offsets that it holds, by (topic, partition). ``unreachable_since_ms``: since when its topics do not answer; None if
+    they do."""
 
     group_id: str
     member_id: str
@@ -63,6 +67,7 @@ class GroupMember:
     since_ms: int
     silent_ms: int
     acquired: Mapping[tuple[str, int], int]
+    unreachable_since_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +83,7 @@ class OperatorSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDetails:
     """All that there is to see of one group. ``offsets``: by topic and partition. ``ends_fault``: why the ends of its
-    logs are not known, and the lag with them; empty if they are."""
+    logs are not known, and the lag with them; empty if they are. ``engine`` as in ``GroupListing``."""
 
     state: GroupState
     phase: GroupPhase
@@ -86,6 +91,19 @@ class GroupDetails:
     offsets: Sequence[PartitionOffsets]
     ends_fault: str
     operator_settings: OperatorSettings = OperatorSettings()
+    engine: Engine | None = None
+
+
+def phase_of(engine: Engine | None) -> GroupPhase:
+    """Return the state of a group that ``engine`` has run last."""
+    return GroupPhase.STABLE if engine is not None and engine.is_running else GroupPhase.EMPTY
+
+
+class KnownOffsets(NamedTuple):
+    """``rows``: by topic and partition. ``ends_fault`` as in ``GroupDetails``."""
+
+    rows: Sequence[PartitionOffsets]
+    ends_fault: str
 
 
 def offsets_of(group: GroupState, ends: Mapping[str, Mapping[int, LogEnds]]) -> list[PartitionOffsets]:
@@ -118,7 +136,12 @@ def _offsets(group_id: str, topic: str, state: SharePartition, ends: Mapping[int
     )
 
 
-def member_of(group: GroupState, engine: Engine) -> GroupMember:
+def members_of(group: GroupState, engine: Engine | None) -> list[GroupMember]:
+    """Return the engine, if it runs."""
+    return [_member(group, engine)] if engine is not None and engine.is_running else []
+
+
+def _member(group: GroupState, engine: Engine) -> GroupMember:
     beat = engine.beat
     acquired = {
         (topic, state.key.partition): held
@@ -134,6 +157,7 @@ def member_of(group: GroupState, engine: Engine) -> GroupMember:
         since_ms=beat.since_ms,
         silent_ms=engine.silent_ms,
         acquired=acquired,
+        unreachable_since_ms=beat.unreachable_since_ms,
     )
 
 

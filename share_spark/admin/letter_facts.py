@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from share_spark.admin.letters import Letter
-from share_spark.admin.payload_text import printable
 from share_spark.admin.redriven_record import REDRIVE_ID, delivered_before
+from share_spark.model.printable_text import printable
 
 NONE = "-"
 """What is not there."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_spark.kafka.letter_headers import Headers
+from share_spark.model.moments import FIRST_MOMENT, LAST_MOMENT
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -71,7 +72,18 @@ class Letter:
 
 def letters_of(rows: pa.Table) -> list[Letter]:
     """Rows with all columns."""
+    for number, column in enumerate(rows.schema):
+        if pa.types.is_timestamp(column.type):
+            rows = rows.set_column(number, column.name, _in_python(rows.column(number)))
     return [_letter(row) for row in rows.to_pylist()]
+
+
+def _in_python(times: Any) -> Any:
+    """Return timestamps that a datetime can hold."""
+    least, most = microseconds(FIRST_MOMENT), microseconds(LAST_MOMENT)
+    found: Any = times.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    found = pc.min_element_wise(pc.max_element_wise(found, least, skip_nulls=False), most, skip_nulls=False)
+    return found.cast(pa.timestamp("us", "UTC"))
 
 
 def _letter(row: Mapping[str, Any]) -> Letter:

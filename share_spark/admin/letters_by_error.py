@@ -1,12 +1,10 @@
 """Dead letters by their error: how many, since when, and an example of each.
 
-Errors that differ only in numbers or ids are one. The rule: each UUID, each hexadecimal number (``0x…``, or 8 digits
-and more with at least one from 0 to 9) and each number of decimal digits counts as ``#``.
+Errors that differ only in numbers or ids are one (``model.error_pattern``).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -14,9 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-_UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
-_HEX = r"0[xX][0-9a-fA-F]+|(?<![0-9A-Za-z])(?=[a-fA-F]*[0-9])[0-9a-fA-F]{8,}(?![0-9A-Za-z])"
-_VARIABLE = re.compile(rf"{_UUID}|{_HEX}|[0-9]+")
+from share_spark.model.error_pattern import error_pattern
 
 _FIRST, _LAST, _COUNT, _REDRIVEN = "archived_at_min", "archived_at_max", "archived_at_count", "redriven_at_count"
 
@@ -42,14 +38,6 @@ class LettersByError:
     def key(self) -> tuple[str, str, str | None]:
         """What its letters have in common."""
         return self.group_id, self.reason, self.error
-
-
-def error_pattern(error: str) -> str:
-    """
-    >>> error_pattern("KeyError: 'city-17' in order 0x7f3a (0a6f3c1e-77aa-4b5d-9f00-0123456789ab, deadbeef01)")
-    "KeyError: 'city-#' in order # (#, #)"
-    """
-    return _VARIABLE.sub("#", error)
 
 
 def by_error(parts: Iterable[pa.Table]) -> list[LettersByError]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_spark.admin.table_files import log_without_spark
@@ -15,7 +16,7 @@ from share_spark.delta.location import Location
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.topic_log import KafkaTopicLog
-from share_spark.model.errors import ConfigError, TopicError
+from share_spark.model.errors import ConfigError, TopicError, TopicUnreachableError
 from share_spark.model.ids import LogEnds
 from share_spark.topics.topic_view import TopicView, view_of
 
@@ -41,8 +42,50 @@ class EndsOfTopics(Protocol):
 def ends_of(kafka: KafkaOptions | None, table: str | None, request_timeout_ms: int) -> EndsOfTopics | None:
     """Of the cluster or of the topic table; None where neither is known."""
     if kafka is not None:
-        return KafkaTopicLog(kafka, request_timeout_ms=request_timeout_ms)
+        return AskedOnce(KafkaTopicLog(kafka, request_timeout_ms=request_timeout_ms))
     return EmbeddedEnds.of(table) if table is not None else None
+
+
+_MOST_SILENT = 2
+"""Topics without an answer, and none with one, until the cluster is taken to be down. One alone may have no leader."""
+
+
+@dataclass(slots=True)
+class AskedOnce:
+    """For one look at many groups: where ``ends`` gave no answer in time it is not asked again, so that a cluster that
+    is down costs the time limit of a request twice, however many groups and topics there are."""
+
+    ends: EndsOfTopics
+    _has_answered: bool = False
+    _silent: dict[str, TopicUnreachableError] = field(default_factory=dict)
+
+    def log_ends(self, topic: str) -> Mapping[int, LogEnds]:
+        """See ``EndsOfTopics``."""
+        self._refuse_if_silent(topic)
+        try:
+            found = self.ends.log_ends(topic)
+        except TopicUnreachableError as fault:
+            self._silent[topic] = fault
+            raise
+        self._has_answered = True
+        return found
+
+    def offsets_at(self, topic: str, timestamp_ms: int) -> Mapping[int, int]:
+        """See ``EndsOfTopics``."""
+        self._refuse_if_silent(topic)
+        return self.ends.offsets_at(topic, timestamp_ms)
+
+    def times_at(self, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
+        """See ``EndsOfTopics``."""
+        self._refuse_if_silent(topic)
+        return self.ends.times_at(topic, offsets)
+
+    def _refuse_if_silent(self, topic: str) -> None:
+        fault = self._silent.get(topic)
+        if fault is None and len(self._silent) >= _MOST_SILENT and not self._has_answered:
+            fault = next(iter(self._silent.values()))
+        if fault is not None:
+            raise fault
 
 
 @dataclass(slots=True)
@@ -90,8 +133,9 @@ class EmbeddedEnds:
                 break
             rows = self.log.data_file(path).read(["offset", "timestamp"])
             rows = rows.filter(pc.field("offset") >= offset).sort_by("offset").slice(0, 1)
-            for row in rows.to_pylist():
-                found = row["offset"], int(row["timestamp"].timestamp() * 1_000)
+            times_us = rows.column("timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+            for row in rows.set_column(1, "timestamp", times_us).to_pylist():
+                found = row["offset"], row["timestamp"] // 1_000
                 first = found if first is None else min(first, found)
         return None if first is None else first[1]
 

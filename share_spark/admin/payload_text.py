@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
+from share_spark.model.printable_text import printable
+
 _NOT_CONTROL = frozenset("\n\t")
 
 
@@ -48,12 +50,3 @@ def one_line(text: str, most: int) -> str:
     first, _, rest = text.strip().partition("\n")
     shown = printable(first)
     return shown if len(shown) <= most and not rest else f"{shown[: most - 1].rstrip()}…"
-
-
-def printable(text: str) -> str:
-    """With Python's escapes for what a terminal would obey.
-
-    >>> printable("a\\x1b[2J")
-    'a\\\\x1b[2J'
-    """
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)

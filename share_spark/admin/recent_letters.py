@@ -59,6 +59,14 @@ class RecentLetters:
         found = [one for path in paths for one in self._by_file[path] if one.group_id == group_id]
         return FoundErrors(errors=together(found), is_cut=len(paths) < len(stored.table.log.active))
 
+    def unredriven(self) -> dict[str, int]:
+        """By group, how many of the letters that are read were not sent again, as of now."""
+        _, paths = self._read()
+        found: dict[str, int] = {}
+        for one in (one for path in paths for one in self._by_file[path]):
+            found[one.group_id] = found.get(one.group_id, 0) + one.count - one.redriven
+        return found
+
     def letters(self, error: LettersByError, most: int) -> list[Letter]:
         """The newest ``most`` of those that ``error`` counts."""
         stored, paths = self._read()

@@ -38,7 +38,7 @@ from share_spark.state.record_rows import CLAIM, SNAPSHOT
 MOST_FILES, MOST_BYTES = 1_500, 64 << 20
 """Of a group's log that are read: some seconds."""
 
-_UNUSED = ("doubts", "delays", "leader_epoch", "query_id", "at_ms")
+_UNUSED = ("doubts", "leader_epoch", "query_id", "at_ms")
 _COLUMNS = pa.schema([column for column in LOG_SCHEMA if column.name not in _UNUSED])
 
 
@@ -108,13 +108,17 @@ _SCALARS = (
 
 
 def _rows_in(rows: pa.Table, offset: int) -> Iterator[_Row]:
-    ended, acquired, settled = (
-        _containing(rows.column(name), offset) for name in ("ended", "acquired", "state_batches")
+    ended, errors, acquired, settled, delays = (
+        _containing(rows.column(name), offset) for name in ("ended", "errors", "acquired", "state_batches", "delays")
     )
     scalars = zip(*(rows.column(name).to_pylist() for name in _SCALARS), strict=True)
     for at, (epoch, batch_id, run_id, at_us, kind, start, *life) in enumerate(scalars):
-        attempts = [Ended(one["delivery_count"], one["outcome"]) for one in ended.get(at, ())]
-        state = _state(acquired.get(at, ()), settled.get(at, ()), _place(kind, start, offset))
+        texts = {one["first_offset"]: one["error"] for one in errors.get(at, ())}
+        attempts = [
+            Ended(one["delivery_count"], one["outcome"], texts.get(one["first_offset"])) for one in ended.get(at, ())
+        ]
+        place = _place(kind, start, offset)
+        state = _state(acquired.get(at, ()), settled.get(at, ()), delays.get(at, ()), place)
         yield _Row(Written(epoch, batch_id, run_id, at_us), attempts, state, *life)
 
 
@@ -132,12 +136,16 @@ def _containing(column: Any, offset: int) -> dict[int, list[dict[str, Any]]]:
 
 
 def _state(
-    acquired: Sequence[Mapping[str, Any]], settled: Sequence[Mapping[str, Any]], place: str | None
+    acquired: Sequence[Mapping[str, Any]],
+    settled: Sequence[Mapping[str, Any]],
+    delays: Sequence[Mapping[str, Any]],
+    place: str | None,
 ) -> RecordState | None:
     for one in acquired:
         return RecordState(ACQUIRED, one["delivery_count"], one["member_id"], one["lock_deadline_ms"])
     for one in settled:
-        return settled_state(one["delivery_state"], one["delivery_count"])
+        until_ms = next((delay["lock_deadline_ms"] for delay in delays), None)
+        return settled_state(one["delivery_state"], one["delivery_count"], until_ms)
     return None if place is None else RecordState(place)
 
 

@@ -1,13 +1,12 @@
 """``ShareGroupAdmin``: what Kafka's Admin client and ``kafka-share-groups.sh`` say of share groups (KIP-932), of the
-groups in a state directory. To look takes no Spark and no JVM, and works while engines run; what changes a group takes
-a session, and a group that no engine runs.
+groups in a state directory. To look takes no Spark and no JVM, and works while engines run. What changes a group takes
+a group that no engine runs, and a session only for what Spark alone can do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from share_spark.admin.group_changes import (
     NewOffset,
@@ -23,23 +22,25 @@ from share_spark.admin.group_details import (
     GroupListing,
     GroupMember,
     GroupPhase,
+    KnownOffsets,
     OperatorSettings,
     PartitionOffsets,
-    member_of,
+    members_of,
     offsets_of,
+    phase_of,
 )
 from share_spark.admin.log_ends import EndsOfTopics, ends_of
+from share_spark.admin.record_life import read_record_history
 from share_spark.admin.state_reader import GroupState, StateReader
-from share_spark.engine.pauses import NOT_PAUSED, Pauses
+from share_spark.audit.record_events import RecordHistory
+from share_spark.engine.pauses import Pauses
 from share_spark.kafka.options import KafkaOptions
 from share_spark.maintenance.heartbeat import Beat, wall_clock_ms
 from share_spark.model.dynamic_config import ConfigEntry, entries
 from share_spark.model.errors import ConfigError, StateError, TopicError
 from share_spark.model.html_table import html_table
 from share_spark.model.ids import LogEnds
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from share_spark.spark.on_demand import AnySpark
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +55,28 @@ class GroupsLook:
 
     def list_groups(self) -> list[GroupListing]:
         """All groups with state."""
-        return [GroupListing(group_id=name, phase=self._phase(name)) for name in self.reader.groups()]
+        return [self._listing(name) for name in self.reader.groups()]
 
     def describe_group(self, group_id: str) -> GroupListing:
         """Its state."""
         self.reader.require(group_id)
-        return GroupListing(group_id=group_id, phase=self._phase(group_id))
+        return self._listing(group_id)
+
+    def _listing(self, group_id: str) -> GroupListing:
+        engine = self.reader.engine(group_id)
+        return GroupListing(group_id=group_id, phase=phase_of(engine), engine=engine)
 
     def describe_offsets(self, group_id: str) -> list[PartitionOffsets]:
         """By topic and partition."""
         group = self.reader.group(group_id)
         return offsets_of(group, self._log_ends(group))
+
+    def known_lag_ms(self, rows: Sequence[PartitionOffsets]) -> tuple[dict[tuple[str, int], int], str]:
+        """As ``lag_ms``, and why it is not known: topics that cannot be asked are no error."""
+        try:
+            return self.lag_ms(rows), ""
+        except (ConfigError, TopicError) as fault:
+            return {}, str(fault)
 
     def lag_ms(self, rows: Sequence[PartitionOffsets]) -> dict[tuple[str, int], int]:
         """Of a group's share-partitions that have a lag, by (topic, partition): for how long the oldest record that is
@@ -83,24 +95,39 @@ class GroupsLook:
 
     def describe_members(self, group_id: str) -> list[GroupMember]:
         """The engine, if one runs."""
-        return self._members(self.reader.group(group_id))
+        return members_of(self.reader.group(group_id), self.reader.engine(group_id))
 
     def details(self, group_id: str) -> GroupDetails:
         """All of it, read once. Topics that cannot be asked are no error: what the state says is there all the same."""
-        group, fault = self.reader.group(group_id), ""
-        ends: Mapping[str, Mapping[int, LogEnds]] = {}
-        try:
-            ends = self._log_ends(group)
-        except (ConfigError, TopicError) as found:
-            fault = str(found)
+        group, engine = self.reader.group(group_id), self.reader.engine(group_id)
+        ends, fault = self._known_ends(group)
         return GroupDetails(
             state=group,
-            phase=self._phase(group_id),
-            members=self._members(group),
+            phase=phase_of(engine),
+            members=members_of(group, engine),
             offsets=offsets_of(group, ends),
             ends_fault=fault,
             operator_settings=self._known_settings(group_id),
+            engine=engine,
         )
+
+    def record_history(self, group_id: str, topic: str, partition: int, offset: int) -> RecordHistory:
+        """Return what happened to one record, as far as ``history.retention`` and the size of the log allow it
+        (``is_cut``). Raises ConfigError (no such place)."""
+        return read_record_history(self.reader, group_id=group_id, topic=topic, partition=partition, offset=offset)
+
+    def known_offsets(self, group_id: str) -> KnownOffsets:
+        """As ``describe_offsets``, but topics that cannot be asked are no error."""
+        group = self.reader.group(group_id)
+        ends, fault = self._known_ends(group)
+        return KnownOffsets(offsets_of(group, ends), fault)
+
+    def _known_ends(self, group: GroupState) -> tuple[Mapping[str, Mapping[int, LogEnds]], str]:
+        """Of the topics of a group, and why they are not known."""
+        try:
+            return self._log_ends(group), ""
+        except (ConfigError, TopicError) as fault:
+            return {}, str(fault)
 
     def operator_settings(self, group_id: str) -> OperatorSettings:
         """What counts now of what operators have set for the group. Raises StateError: a file of theirs is broken."""
@@ -124,7 +151,7 @@ class GroupsLook:
     def idle_group(self, group_id: str) -> GroupState:
         """Raises StateError if an engine runs it."""
         group = self.reader.group(group_id)
-        if self._phase(group_id) is GroupPhase.STABLE:
+        if self._listing(group_id).phase is GroupPhase.STABLE:
             raise StateError(f"Share group '{group_id}' is not empty.")
         return group
 
@@ -147,14 +174,6 @@ class GroupsLook:
         topics = {topic for topic, _ in group.partitions.values()}
         return {topic: ends.log_ends(topic) for topic in topics} if ends is not None else {}
 
-    def _members(self, group: GroupState) -> list[GroupMember]:
-        engine = self.reader.engine(group.group_id)
-        return [member_of(group, engine)] if engine is not None and engine.is_running else []
-
-    def _phase(self, group_id: str) -> GroupPhase:
-        engine = self.reader.engine(group_id)
-        return GroupPhase.STABLE if engine is not None and engine.is_running else GroupPhase.EMPTY
-
 
 _SHOWN = ("partition", "start_offset", "end_offset", "available", "acquired", "max_delivery_count")
 """Of a share-partition that is shown in a notebook."""
@@ -168,7 +187,8 @@ def _or_unknown(lag: int | None) -> int | str:
 class ShareGroupAdmin:
     """Of the state in ``location`` (a directory). ``kafka``: connection options, ``topic_table``: of an embedded topic
     log; where neither is given, the engine's own word counts. Each call reads the tables anew; ``look`` reads them once
-    for several questions.
+    for several questions. ``spark``: for changes that only Spark can make, as the state or a sink of the group is on
+    an object store, is named by a catalog, or has a feature of Delta that asks something of a writer.
 
     Raises ConfigError, StateError (no state there, no such group), TopicError, TopicUnreachableError.
     """
@@ -177,6 +197,7 @@ class ShareGroupAdmin:
     kafka: KafkaOptions | None = None
     topic_table: str | None = None
     request_timeout_ms: int = 30_000
+    spark: AnySpark = field(default=None, repr=False, compare=False)
 
     def _repr_html_(self) -> str:
         """For notebooks: the share-partitions of all groups, as of now."""
@@ -215,6 +236,10 @@ class ShareGroupAdmin:
     def describe_group(self, group_id: str) -> GroupListing:
         """Its state."""
         return self.look().describe_group(group_id)
+
+    def record_history(self, group_id: str, topic: str, partition: int, offset: int) -> RecordHistory:
+        """Return what happened to one record, each failure with its error."""
+        return self.look().record_history(group_id, topic, partition, offset)
 
     def pauses(self, group_id: str) -> Pauses:
         """What of the group is paused now."""
@@ -288,23 +313,28 @@ class ShareGroupAdmin:
         times = {topic: ends.offsets_at(topic, number) for topic in topic_names} if start is StartAt.TIME else {}
         return [new_offset(topic, state, start, number, found[topic], times.get(topic, {})) for topic, state in chosen]
 
-    def reset_offsets(self, spark: SparkSession, plan: Sequence[NewOffset]) -> None:
+    def reset_offsets(self, plan: Sequence[NewOffset]) -> None:
         """Do what ``plan_reset`` has planned, in one commit. Raises FencedError, StateError, SinkError."""
         if plan:
-            reset(spark, self.location, plan[0].key.group_id, plan)
+            reset(self.spark, self.location, plan[0].key.group_id, plan)
 
-    def delete_offsets(self, spark: SparkSession, group_id: str, topics: Collection[str]) -> None:
-        """The group forgets these topics. Raises as ``plan_reset`` and ``reset_offsets``."""
-        chosen = partitions_of(self.look().idle_group(group_id), dict.fromkeys(topics, ()))
-        forget(spark, self.location, group_id, [state.key for _, state in chosen])
+    def delete_offsets(self, group_id: str, topics: Collection[str]) -> None:
+        """The group forgets these topics. As in Kafka it stays, empty, without any. Raises as ``plan_reset`` and
+        ``reset_offsets``."""
+        look = self.look()
+        chosen = partitions_of(look.idle_group(group_id), dict.fromkeys(topics, ()))
+        look.reader.empty_group_file(group_id).write()
+        forget(self.spark, self.location, group_id, [state.key for _, state in chosen])
 
     def require_topics(self, group_id: str, topics: Collection[str]) -> None:
         """Raises as ``delete_offsets`` would before it changes anything."""
         partitions_of(self.look().idle_group(group_id), dict.fromkeys(topics, ()))
 
-    def delete_group(self, spark: SparkSession, group_id: str) -> None:
-        """All of its state. Raises as ``delete_offsets``."""
+    def delete_group(self, group_id: str) -> None:
+        """All of its state, and what is kept beside it: pauses, dynamic configs, the heartbeat. If that ends half-way,
+        the group is still listed, and can be deleted again. Raises as ``delete_offsets``."""
         look = self.look()
-        forget(spark, self.location, group_id, look.idle_group(group_id).partitions)
-        look.reader.pause_file(group_id).write(NOT_PAUSED)
-        look.reader.dynamic_config_file(group_id).write({})
+        group = look.idle_group(group_id)
+        look.reader.empty_group_file(group_id).write()
+        forget(self.spark, self.location, group_id, group.partitions)
+        look.reader.delete_beside(group_id)

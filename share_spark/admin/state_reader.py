@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import quote
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from share_spark.admin.table_files import log_without_spark, state_log_without_spark
 from share_spark.delta.table_log import GoneFileError, TableLog, UnknownTableError
+from share_spark.engine.pauses import NOT_PAUSED
 from share_spark.maintenance.dynamic_config_file import DynamicConfigFile
-from share_spark.maintenance.heartbeat import ALIVE, Beat, wall_clock_ms
+from share_spark.maintenance.empty_group_file import EmptyGroupFile
+from share_spark.maintenance.heartbeat import ALIVE, Beat, EngineEnd, wall_clock_ms
 from share_spark.maintenance.pause_file import PauseFile
 from share_spark.model.errors import StateError, no_such_group
 from share_spark.model.ids import SharePartitionKey
 from share_spark.partition import SharePartition
-from share_spark.state.commits import CommitListing, GroupTail, SegmentStamps, tail_found
-from share_spark.state.direct_rows import rows_that_count, stamp_rows
+from share_spark.spark.files import StorageFiles, group_file_name
+from share_spark.state.commits import CommitListing, GroupTail, tail_found
+from share_spark.state.direct_rows import rows_that_count, segment_stamps
 from share_spark.state.fold import fold_rows
-from share_spark.state.record_rows import SNAPSHOT
 from share_spark.state.tables import check_properties
 
 
@@ -37,15 +35,22 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """The engine of a group, as it says itself. ``silent_ms``: since its last heartbeat."""
+    """The engine of a group, as it says itself. ``written_ms``: when its last heartbeat was written, milliseconds since
+    the epoch; ``silent_ms``: since then."""
 
     beat: Beat
+    written_ms: int
     silent_ms: int
 
     @property
     def is_running(self) -> bool:
         """As far as one can see from here."""
-        return self.beat.is_running(self.silent_ms)
+        return self.end is None
+
+    @property
+    def end(self) -> EngineEnd | None:
+        """How it has ended; None while it runs, as far as one can see from here."""
+        return self.beat.found_end(self.written_ms, self.silent_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +79,30 @@ class StateReader:
 
     def groups(self) -> list[str]:
         """All that were not deleted."""
-        return [group_id for group_id in self._known() if not _is_deleted(self._tail(group_id))]
+        return [group_id for group_id in self.known_groups() if not self.is_deleted(group_id)]
+
+    def known_groups(self) -> list[str]:
+        """All that have rows in the log, some of which may be deleted, and those that are kept without any."""
+        in_log = {file.values["group_id"] for file in self.log.active.values()}
+        return sorted(in_log | set(() if self.is_past else EmptyGroupFile.groups(self.directory, self._storage)))
+
+    def is_deleted(self, group_id: str) -> bool:
+        """Of one of ``known_groups``."""
+        return not self._is_there(group_id, self._tail(group_id))
+
+    def _is_there(self, group_id: str, tail: GroupTail) -> bool:
+        """A group has ended by a commit of the share coordinator without records, of a micro-batch before the first,
+        unless it is kept."""
+        has_ended = tail.valid.batch_id < 0 if tail.valid is not None else not self._has_rows(group_id)
+        return not has_ended or (not self.is_past and self.empty_group_file(group_id).is_there())
+
+    def _has_rows(self, group_id: str) -> bool:
+        return any(file.values["group_id"] == group_id for file in self.log.active.values())
 
     def require(self, group_id: str) -> GroupTail:
         """The end of the group's log. Raises StateError: there is no such group."""
-        found = self._tail(group_id) if group_id in self._known() else None
-        if found is None or _is_deleted(found):
+        found = self._tail(group_id) if group_id in self.known_groups() else None
+        if found is None or not self._is_there(group_id, found):
             raise no_such_group(group_id, self.directory)
         return found
 
@@ -87,7 +110,7 @@ class StateReader:
         """Raises StateError: there is no such group, or its state has to be read by Spark."""
         found = self.require(group_id)
         partitions: Mapping[SharePartitionKey, tuple[str, SharePartition]] = {}
-        if found.valid is not None:
+        if found.valid is not None and found.valid.batch_id >= 0:
             try:
                 partitions = fold_rows(rows_that_count(self.log, found.valid), group_id)
             except UnknownTableError as reason:
@@ -101,22 +124,19 @@ class StateReader:
             return StateError(f"{text} at version {self.log.version} of the log is gone: VACUUM has removed its files")
         return StateError(f"{text} cannot be read without Spark: {reason}")
 
-    def _known(self) -> list[str]:
-        return sorted({file.values["group_id"] for file in self.log.active.values()})
-
     def _tail(self, group_id: str) -> GroupTail:
-        return tail_found(self.commits, self.log.version, group_id, lambda: self._stamps(group_id))
+        return tail_found(self.commits, self.log.version, group_id, lambda: segment_stamps(self.log, group_id))
 
     def engine(self, group_id: str) -> Engine | None:
         """That has sent a heartbeat last, if any did."""
         if self.is_past:
             return None
-        path = f"{self.directory}/_share_spark/{ALIVE}/{quote(group_id, safe='')}"
-        storage = self.log.files.storage
+        path, storage = self._heartbeat_path(group_id), self._storage
         at_ms, content = storage.modified_at_ms(path), storage.read(path)
         if at_ms is None or content is None:
             return None
-        return Engine(beat=Beat.from_text(content.decode()), silent_ms=max(0, wall_clock_ms() - at_ms))
+        silent_ms = max(0, wall_clock_ms() - at_ms)
+        return Engine(beat=Beat.from_text(content.decode()), written_ms=at_ms, silent_ms=silent_ms)
 
     def job_settings(self, group_id: str) -> Mapping[str, str]:
         """Of the last engine that ran the group, as far as it says; by key, without those that are the default."""
@@ -130,28 +150,26 @@ class StateReader:
 
     def pause_file(self, group_id: str) -> PauseFile:
         """What of the group is paused."""
-        return PauseFile.beside(self.directory, group_id, self.log.files.storage)
+        return PauseFile.beside(self.directory, group_id, self._storage)
 
     def dynamic_config_file(self, group_id: str) -> DynamicConfigFile:
         """What is set for the group while it runs."""
-        return DynamicConfigFile.beside(self.directory, group_id, self.log.files.storage)
+        return DynamicConfigFile.beside(self.directory, group_id, self._storage)
 
-    def _stamps(self, group_id: str) -> Iterator[SegmentStamps]:
-        rows = stamp_rows(self.log, group_id)
-        marked = rows.append_column("is_whole", pc.equal(rows.column("kind"), pa.scalar(SNAPSHOT)))
-        found = marked.group_by(["segment", "writer_epoch"]).aggregate(
-            [("is_whole", "max"), ("batch_id", "max"), ("at_ms", "max")]
-        )
-        for row in found.to_pylist():
-            yield SegmentStamps(
-                segment=row["segment"],
-                writer_epoch=row["writer_epoch"],
-                is_whole=row["is_whole_max"],
-                batch_id=row["batch_id_max"],
-                at_ms=row["at_ms_max"] or 0,
-            )
+    def empty_group_file(self, group_id: str) -> EmptyGroupFile:
+        """That the group is kept without share-partitions."""
+        return EmptyGroupFile.beside(self.directory, group_id, self._storage)
 
+    def delete_beside(self, group_id: str) -> None:
+        """Delete what is kept for a group beside the log, so that the next group of that name gets none of it."""
+        self.pause_file(group_id).write(NOT_PAUSED)
+        self.dynamic_config_file(group_id).write({})
+        self._storage.delete(self._heartbeat_path(group_id))
+        self.empty_group_file(group_id).delete()
 
-def _is_deleted(found: GroupTail) -> bool:
-    """By a commit of the share coordinator without records, of a micro-batch before the first."""
-    return found.valid is not None and found.valid.batch_id < 0
+    def _heartbeat_path(self, group_id: str) -> str:
+        return f"{self.directory}/_share_spark/{ALIVE}/{group_file_name(group_id)}"
+
+    @property
+    def _storage(self) -> StorageFiles:
+        return self.log.files.storage

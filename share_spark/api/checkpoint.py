@@ -10,11 +10,10 @@ import json
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from share_spark.delta.location import Location
 from share_spark.model.errors import ConfigError
-from share_spark.spark.files import StorageFiles
+from share_spark.spark.files import StorageFiles, group_file_name
 from share_spark.spark.hadoop_files import files_at
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class Checkpoint:
             return cls(spark, given)
         if state.path is None:
             raise ConfigError("state in a schema needs option checkpointLocation: a schema has no directory for it")
-        return cls(spark, f"{state.path.rstrip('/')}/_checkpoints/{quote(group_id, safe='')}")
+        return cls(spark, f"{state.path.rstrip('/')}/_checkpoints/{group_file_name(group_id)}")
 
     def check(self, group_id: str) -> None:
         """Refuse a checkpoint that is not this group's. Raises ConfigError."""

@@ -26,7 +26,8 @@ from share_spark.api.checkpoint import Checkpoint
 from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.engine.progress import MicroBatchProgress
 from share_spark.maintenance.background import BackgroundMaintenance
-from share_spark.model.errors import EnvironmentFault, FencedError
+from share_spark.maintenance.heartbeat import EndKind, EngineEnd, wall_clock_ms
+from share_spark.model.errors import EnvironmentFault, FencedError, ShareError
 from share_spark.model.html_table import html_table
 from share_spark.spark.errors import first_line
 from share_spark.state.state_store import DeltaShareStateStore
@@ -63,7 +64,8 @@ _MOST_SHOWN = 10
 class ShareGroupQuery:
     """A running share group; ``ShareGroup.start`` makes it. The methods are those of Spark's ``StreamingQuery``.
 
-    ``name``: what ``ShareGroup.queryName`` was given, None if nothing.
+    ``name``: what ``ShareGroup.queryName`` was given, None if nothing. ``without_secrets``: a text without the secrets
+    of this run.
     """
 
     spark: SparkSession
@@ -75,6 +77,7 @@ class ShareGroupQuery:
     checkpoint: Checkpoint
     listeners: tuple[Callable[[MicroBatchProgress], None], ...] = ()
     metrics: MetricsServer | None = None
+    without_secrets: Callable[[str], str] = str
     _query: StreamingQuery | None = None
     _batch_id: int = -1
     _closed: bool = False
@@ -176,8 +179,10 @@ class ShareGroupQuery:
             raise self._fault
 
     def stop(self) -> None:
-        """Stop after the micro-batch that is running; what was not handled is given back. Safe to call twice."""
+        """Stop after the micro-batch that is running; what was not handled is given back. What does not answer is not
+        waited for. Safe to call twice."""
         self._over.set()
+        self.engine.stop_waiting()
         self._ended.wait()
 
     def _tick(self, _ticks: DataFrame, batch_id: int) -> None:
@@ -204,6 +209,7 @@ class ShareGroupQuery:
             finally:
                 self._in_micro_batch = False
             self._note(progress)
+            self.maintenance.note_outage(self.engine.outage)
             self._note_lag(progress.lag)
             if self.engine.done:
                 self._over.set()
@@ -255,13 +261,21 @@ class ShareGroupQuery:
                 self._close_engine()
             self._closed = True
         with ThreadPoolExecutor(1, thread_name_prefix="share-spark-close") as beside:
-            beside.submit(self.maintenance.close)
+            beside.submit(self.maintenance.finish_rounds)
             self._end_query(self._query)
+        self.maintenance.close(self._end())
         if self.metrics is not None:
             self.metrics.close()
         with self._news:
             self._ended.set()
             self._news.notify_all()
+
+    def _end(self) -> EngineEnd:
+        if self._fault is not None:
+            name = "" if isinstance(self._fault, ShareError) else f"{type(self._fault).__name__}: "
+            error = self.without_secrets(name + first_line(self._fault))
+            return EngineEnd(EndKind.FAILED, wall_clock_ms(), error)
+        return EngineEnd(EndKind.WORKED_OFF if self.engine.done else EndKind.STOPPED, wall_clock_ms())
 
     def _is_running(self, query: StreamingQuery) -> bool:
         try:

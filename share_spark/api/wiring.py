@@ -12,9 +12,10 @@ from share_spark.api.query import ShareGroupQuery
 from share_spark.api.spec import ShareGroupSpec
 from share_spark.delivery.deliver import SparkDelivery
 from share_spark.delta.location import Location
-from share_spark.engine.micro_batch import Ports, ShareGroupEngine
+from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.engine.ports import DeadLetterSink, DeadLetterTarget, OutputSink, TopicLog
 from share_spark.engine.topics import SubscribedTopics
+from share_spark.engine.world import Ports
 from share_spark.handlers.handler import Handler
 from share_spark.kafka.dead_letters import KafkaDeadLetters
 from share_spark.kafka.topic_log import KafkaTopicLog
@@ -91,6 +92,7 @@ def _started(spec: ShareGroupSpec, metrics: MetricsServer | None) -> ShareGroupQ
         table=_directory(spec, spec.table),
         settings=config.not_default(),
         letters=_directory(spec, spec.letter_table),
+        is_breaker_open=lambda: bool(engine.look().breaker),
     )
     query = ShareGroupQuery(
         spark=spec.spark,
@@ -102,6 +104,7 @@ def _started(spec: ShareGroupSpec, metrics: MetricsServer | None) -> ShareGroupQ
         checkpoint=checkpoint,
         listeners=(*_watchers(spec, engine, metrics), *spec.listeners),
         metrics=metrics,
+        without_secrets=str if spec.kafka is None else spec.kafka.without_secrets,
     )
     query.start(spec.required_handler)
     return query

@@ -34,14 +34,14 @@ from share_spark.model.ids import BatchStamp
 from share_spark.state.commits import CommitListing
 from share_spark.state.record_rows import CLAIM, SNAPSHOT
 from share_spark.state.stale_appends import late_appends_at
-from share_spark.state.tables import check_location, log_table
+from share_spark.state.tables import ERRORS, check_location, log_table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 EVENT_COLUMNS = (
     "event string, delivery_count int, member_id string, lock_deadline timestamp, note string, batch_id bigint, "
-    "writer_epoch bigint, run_id string, written_at timestamp"
+    "writer_epoch bigint, run_id string, written_at timestamp, error string"
 )
 
 
@@ -52,6 +52,8 @@ def record_history(
 
     ``event``: ``acquired`` (by ``member_id``, until ``lock_deadline``), or how the attempt ended: ``accepted``,
     ``released``, ``lost`` (in a crash), ``rejected``, ``delivery limit reached``, or why it was archived otherwise.
+    ``lock_deadline`` of a record that is not acquired: nobody acquires it before, as it is delayed. ``error``: why the
+    attempt ended so, as the handler said it, or its exception, or what is known of a crash; null if nothing was said.
     ``note`` says what is missing: ``reason not kept`` where only the state is known (``available``, ``acknowledged``,
     ``archived``, or ``finished``: one of the last two), as ``history.retention`` was 0 then; ``earlier than the log``
     for a state that the log begins with (an acquisition that it begins with is reported as of its first row); ``attempt
@@ -87,6 +89,7 @@ def _event_row(event: RecordEvent) -> tuple[Any, ...]:
         written.writer_epoch,
         written.run_id,
         written.written_at_us,
+        event.error,
     )
 
 
@@ -98,7 +101,7 @@ def collect_record_history(
         raise ConfigError(f"offset {offset} is below 0")
     check_location(spark, location)
     version = _version(spark, location)
-    log = log_table(location).load(spark, version).where((F.col("group_id") == group_id) & (F.col("kind") != CLAIM))
+    log = _log(spark, location, version).where((F.col("group_id") == group_id) & (F.col("kind") != CLAIM))
     extent = _extent(log, location, group_id, topic, partition)
     late = set(late_appends_at(spark, location, version, group_id).get(group_id, ()))
     own = log.where((F.col("topic") == topic) & (F.col("partition") == partition))
@@ -109,6 +112,12 @@ def collect_record_history(
 def _version(spark: SparkSession, location: Location) -> int:
     """Of the log: all that is read belongs together."""
     return CommitListing.of(spark, log_table(location).directory(spark)).latest_version()
+
+
+def _log(spark: SparkSession, location: Location, version: int) -> DataFrame:
+    """The log table, with all its columns: one that no engine of this release has opened may lack some."""
+    log = log_table(location).load(spark, version)
+    return log if "errors" in log.columns else log.withColumn("errors", F.lit(None).cast(ERRORS))
 
 
 def _extent(log: DataFrame, location: Location, group_id: str, topic: str, partition: int) -> LogExtent:
@@ -137,6 +146,8 @@ def _rows_about(log: DataFrame, offset: int) -> Iterator[RecordRow]:
         *("topic_id", "snapshot_epoch"),
         F.last("state_epoch", ignorenulls=True).over(by_engine).alias("state_epoch"),
         _containing("ended", offset).alias("ended"),
+        _containing("errors", offset).alias("errors"),
+        F.get(_containing("delays", offset), F.lit(0)).alias("delay"),
         F.get(_containing("acquired", offset), F.lit(0)).alias("acquired"),
         F.get(_containing("state_batches", offset), F.lit(0)).alias("settled"),
         _place(offset).alias("place"),
@@ -163,7 +174,8 @@ def _containing(ranges: str, offset: int) -> Column:
 
 def _record_row(row: Any) -> RecordRow:
     written = Written(row.writer_epoch, row.batch_id, row.run_id, row.written_at_us)
-    ended = [Ended(attempt.delivery_count, attempt.outcome) for attempt in row.ended]
+    errors = {one.first_offset: one.error for one in row.errors or ()}
+    ended = [Ended(one.delivery_count, one.outcome, errors.get(one.first_offset)) for one in row.ended]
     return RecordRow(written, ended, _state(row), Life(row.topic_id, row.state_epoch or 0, row.snapshot_epoch))
 
 
@@ -171,7 +183,8 @@ def _state(row: Any) -> RecordState | None:
     if row.acquired is not None:
         return RecordState(ACQUIRED, row.acquired.delivery_count, row.acquired.member_id, row.acquired.lock_deadline_ms)
     if row.settled is not None:
-        return settled_state(row.settled.delivery_state, row.settled.delivery_count)
+        delayed_until_ms = None if row.delay is None else row.delay.lock_deadline_ms
+        return settled_state(row.settled.delivery_state, row.settled.delivery_count, delayed_until_ms)
     return None if row.place is None else RecordState(row.place)
 
 
@@ -181,22 +194,25 @@ def record_attempts(
     """Every attempt that ended while history was kept: one row per run of offsets that ended alike.
 
     ``group_id, topic, topic_id, partition, first_offset, last_offset`` (inclusive), ``delivery_count, outcome`` as in
-    ``record_history``, ``batch_id, writer_epoch, run_id, written_at`` of the micro-batch that decided it. Join it with
-    records by ``offset BETWEEN first_offset AND last_offset``. Lazy, as of now.
+    ``record_history``, as is ``error``; ``batch_id, writer_epoch, run_id, written_at`` of the micro-batch that decided
+    it. Join it with records by ``offset BETWEEN first_offset AND last_offset``. Lazy, as of now.
     Raises StateError if there is no state of ours at ``location``.
     """
     place = Location.parse(location) if isinstance(location, str) else location
     check_location(spark, place)
     version = _version(spark, place)
-    log = log_table(place).load(spark, version)
+    log = _log(spark, place, version)
     for name, wanted in (("group_id", group_id), ("topic", topic)):
         log = log if wanted is None else log.where(F.col(name) == wanted)
     for group, stamps in late_appends_at(spark, place, version, group_id).items():
         for stamp in stamps:
             log = log.where(~_written_by(group, stamp))
-    ended = log.where((F.col("kind") != CLAIM) & (F.size("ended") > 0)).withColumn("attempt", F.explode("ended"))
-    return ended.select(
-        *("group_id", "topic", "topic_id", "partition", "attempt.*"),
+    row = ["group_id", "topic_id", "partition", "writer_epoch", "batch_id"]
+    attempts = log.withColumn("attempt", F.explode("ended")).select("topic", *row, "run_id", "written_at", "attempt.*")
+    errors = log.select(*row, F.explode("errors").alias("failed")).select(*row, "failed.first_offset", "failed.error")
+    return attempts.join(errors, [*row, "first_offset"], "left").select(
+        *("group_id", "topic", "topic_id", "partition"),
+        *("first_offset", "last_offset", "delivery_count", "outcome", "error"),
         *("batch_id", "writer_epoch", "run_id", "written_at"),
     )
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from share_spark.audit.record_events import RecordEvent, RecordHistory
+from share_spark.model.printable_text import printable
 
-_HEADER = ("written at", "event", "count", "member", "locked until", "batch", "epoch", "note")
+_HEADER = ("written at", "event", "count", "member", "locked until", "batch", "epoch", "note", "error")
 
 
 def history_lines(found: RecordHistory) -> list[str]:
@@ -30,6 +31,7 @@ def _cells(event: RecordEvent) -> tuple[str, ...]:
         str(written.batch_id),
         str(written.writer_epoch),
         event.note or "",
+        printable(event.error or ""),
     )
 
 

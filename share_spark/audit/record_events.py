@@ -45,16 +45,17 @@ class Life(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """An attempt that ended with a row. ``delivery_count`` is what it left behind."""
+    """An attempt that ended with a row. ``delivery_count`` is what it left behind. ``error``: why, if that is kept."""
 
     delivery_count: int
     outcome: str
+    error: str | None = None
 
 
 class RecordState(NamedTuple):
     """What a row says of the record. ``name``: ``acquired``, ``available``, ``acknowledged``, ``archived``;
     ``finished``: it lies below the start offset; ``gone``: a snapshot does not know it, though it lies at or above the
-    start offset. The last two only while acquired."""
+    start offset. ``member_id`` only while acquired; ``lock_deadline_ms`` of one that is available: it is delayed."""
 
     name: str
     delivery_count: int | None = None
@@ -87,8 +88,9 @@ class RecordRow(NamedTuple):
 
 
 class RecordEvent(NamedTuple):
-    """One thing that happened. ``member_id``: who held the record, if known; times in the units that they are named
-    by."""
+    """One thing that happened. ``member_id``: who held the record, if known; ``lock_deadline_ms``: until when it holds
+    the record, or nobody may, as it is delayed; times in the units that they are named by. ``error``: why an attempt
+    has ended so, as its handler, or what is known of a crash, says it."""
 
     event: str
     delivery_count: int | None
@@ -96,6 +98,7 @@ class RecordEvent(NamedTuple):
     lock_deadline_ms: int | None
     note: str | None
     written: Written
+    error: str | None = None
 
 
 class LogExtent(NamedTuple):
@@ -159,9 +162,10 @@ def _is_finished(rows: Sequence[RecordRow]) -> bool:
     return next((place == FINISHED for place in places if place in (FINISHED, GONE)), False)
 
 
-def settled_state(delivery_state: int, delivery_count: int) -> RecordState:
-    """Of an entry of ``state_batches``."""
-    return RecordState(DeliveryState(delivery_state).name.lower(), delivery_count)
+def settled_state(delivery_state: int, delivery_count: int, delayed_until_ms: int | None) -> RecordState:
+    """Return what an entry of ``state_batches`` says, and that of ``delays`` if there is one."""
+    name = DeliveryState(delivery_state).name.lower()
+    return RecordState(name, delivery_count, lock_deadline_ms=delayed_until_ms)
 
 
 def events_of(rows: Iterable[RecordRow]) -> Iterator[RecordEvent]:
@@ -170,7 +174,7 @@ def events_of(rows: Iterable[RecordRow]) -> Iterator[RecordEvent]:
     life: Life | None = None
     for row in rows:
         for attempt in row.ended:
-            yield _end(known, attempt, row.written)
+            yield _end(known, attempt, row)
             known = None if attempt.outcome == TRUNCATED else _ENDED
         if row.state is not None and row.state.name == GONE:
             if known is not None and life is not None and life.goes_on_in(row.life):
@@ -188,12 +192,15 @@ def events_of(rows: Iterable[RecordRow]) -> Iterator[RecordEvent]:
 _ENDED = RecordState("ended")
 
 
-def _end(known: RecordState | None, attempt: Ended, written: Written) -> RecordEvent:
+def _end(known: RecordState | None, attempt: Ended, row: RecordRow) -> RecordEvent:
     held = known if known is not None and known.name == ACQUIRED else _ENDED
     # An attempt that ends leaves its count behind, unless it is taken back.
     note = NOT_COUNTED if held.delivery_count == attempt.delivery_count + 1 else None
     note = LOST_BY_LOG if attempt.outcome == TRUNCATED else note
-    return RecordEvent(attempt.outcome, attempt.delivery_count, held.member_id, None, note, written)
+    until_ms = row.state.lock_deadline_ms if row.state is not None and row.state.name == AVAILABLE else None
+    return RecordEvent(
+        attempt.outcome, attempt.delivery_count, held.member_id, until_ms, note, row.written, attempt.error
+    )
 
 
 def _truncated(known: RecordState, written: Written) -> RecordEvent:
@@ -206,15 +213,15 @@ def _changes(known: RecordState | None, now: RecordState, written: Written) -> I
             # The lock deadline is left out: a renewed lock is the same acquisition.
             if (known.delivery_count, known.member_id) == (now.delivery_count, now.member_id):
                 return
-            yield _unexplained(AVAILABLE, known, known.delivery_count, written)
+            yield _unexplained(RecordState(AVAILABLE, known.delivery_count), known, written)
         yield RecordEvent(ACQUIRED, now.delivery_count, now.member_id, now.lock_deadline_ms, None, written)
     elif known is None:
         if now.name != FINISHED:
             yield RecordEvent(now.name, now.delivery_count, None, None, EARLIER, written)
     elif known.name in (ACQUIRED, AVAILABLE) and (known.name, known.delivery_count) != (now.name, now.delivery_count):
         count = known.delivery_count if now.delivery_count is None else now.delivery_count
-        yield _unexplained(now.name, known, count, written)
+        yield _unexplained(now._replace(delivery_count=count), known, written)
 
 
-def _unexplained(event: str, known: RecordState, delivery_count: int | None, written: Written) -> RecordEvent:
-    return RecordEvent(event, delivery_count, known.member_id, None, REASON_NOT_KEPT, written)
+def _unexplained(now: RecordState, known: RecordState, written: Written) -> RecordEvent:
+    return RecordEvent(now.name, now.delivery_count, known.member_id, now.lock_deadline_ms, REASON_NOT_KEPT, written)

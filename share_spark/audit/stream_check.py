@@ -41,7 +41,7 @@ def first_fault(stream: Sequence[LogRecord]) -> str | None:
     """
     seen: _Seen | None = None
     for place, (batch_id, record) in enumerate(stream):
-        fault = _malformed(record) or _out_of_place(seen, batch_id, record) or _badly_cut(stream[:place], record)
+        fault = _malformed(record) or _out_of_place(seen, batch_id, record) or _badly_cut(stream, place, record)
         if fault is not None:
             return _difference(stream[:place]) or f"micro-batch {batch_id}: {fault}"
         seen = _seen(seen, batch_id, record)
@@ -82,11 +82,11 @@ def _malformed(record: ShareRecord) -> str | None:
     return None
 
 
-def _badly_cut(earlier: Sequence[LogRecord], record: ShareRecord) -> str | None:
+def _badly_cut(stream: Sequence[LogRecord], place: int, record: ShareRecord) -> str | None:
     """A snapshot with a new state epoch owes nothing to what was before it (R101)."""
-    if not earlier or not isinstance(record, ShareSnapshot):
+    if not place or not isinstance(record, ShareSnapshot):
         return None
-    before = partition.restore(one for _, one in earlier)
+    before = partition.restore(one for _, one in stream[:place])
     return cut_fault(before, record) if before is not None and before.state_epoch == record.state_epoch else None
 
 

@@ -1,198 +1,173 @@
 """``share-spark verify``: replay a state log from its rows alone and check that it is self-consistent.
 
 Every segment that is kept is replayed, not only the newest: ours (``partition.evolve``) against the share coordinator's
-(``coordinator.evolve``) over the KIP's form of the same rows, share-partition by share-partition, on the executors
-(``stream_check``). Then the segments of each share-partition are compared with each other. Only reads; an engine may
-run meanwhile.
+(``coordinator.evolve``) over the KIP's form of the same rows, share-partition by share-partition (``streams``). Then
+the segments of each share-partition are compared with each other. Only reads; an engine may run meanwhile.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from share_spark.audit.stream_check import LogRecord, first_fault
+from share_spark.audit.streams import GroupStreams, Place, Stream, streams_by_spark, streams_in_files
 from share_spark.audit.verify_report import Verdict, VerifyReport
-from share_spark.coordinator import STATE_PARTITIONS, state_partition_of
+from share_spark.coordinator import STATE_PARTITIONS
 from share_spark.delta.location import Location
-from share_spark.model.errors import ConfigError, no_such_group
-from share_spark.model.records import ShareSnapshot
-from share_spark.spark.python_worker import begin_task
-from share_spark.state.buckets import KEY_HASH_SQL
+from share_spark.delta.table_log import MOST_CHECKPOINT_BYTES, TableLog, UnknownTableError
+from share_spark.model.errors import ConfigError, StateError, no_such_group
+from share_spark.spark.errors import JVM_ERRORS, first_line
+from share_spark.spark.on_demand import AnySpark, given_session, session_of
 from share_spark.state.commits import CommitListing
-from share_spark.state.log_entries import LogEntry, entries_by_key
-from share_spark.state.record_rows import SNAPSHOT, UPDATE
 from share_spark.state.segments import tail_of
 from share_spark.state.tables import check_location, log_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 
 
 def verify(
-    spark: SparkSession, location: str | Location, group_id: str | None = None, bucket: int | None = None
+    spark: AnySpark, location: str | Location, group_id: str | None = None, bucket: int | None = None
 ) -> VerifyReport:
     """Check the log at ``location``, all of it or one group's, or only the share-partitions of one state partition.
 
-    ``bucket``: 0 to 49, as Kafka would place the keys (R71). Raises ConfigError for a bucket that does not exist,
-    StateError if there is no state of ours or no such group; changes nothing.
+    ``spark``: a session, on whose executors the log is replayed; None: here, from the files of the log, one part of a
+    segment at a time. ``bucket``: 0 to 49, as Kafka would place the keys (R71). Raises ConfigError for a bucket that
+    does not exist, StateError if there is no state of ours that can be read, or no such group; changes nothing.
     """
     if bucket is not None and not 0 <= bucket < STATE_PARTITIONS:
         raise ConfigError(f"unknown bucket {bucket}: they are 0 to {STATE_PARTITIONS - 1}")
     place = Location.parse(location) if isinstance(location, str) else location
     check_location(spark, place)
     commits = CommitListing.of(spark, log_table(place).directory(spark))
-    version = commits.latest_version()
-    groups = _groups(spark, place, version)
+    log = _LogOfGroups(spark, place, commits, commits.latest_version())
+    groups = log.groups()
     if group_id is not None and group_id not in groups:
         raise no_such_group(group_id, str(place))
     verdicts: list[Verdict] = []
     for group in groups if group_id is None else [group_id]:
         _log.info("group %s: replaying its log", group)
-        found = _verdicts(_rows_that_count(spark, place, group, commits, version), group, bucket)
+        with _as_state_error(place):
+            found = _verdicts(log.streams(group, bucket), group)
         verdicts += found
         faults = sum(verdict.fault is not None for verdict in found)
         _log.info("group %s: %s share-partitions replayed, %s with a fault", group, len(found), faults)
     return VerifyReport(verdicts=tuple(verdicts))
 
 
-def _groups(spark: SparkSession, location: Location, version: int) -> list[str]:
-    rows = log_table(location).load(spark, version).select("group_id").distinct().collect()
-    return sorted(row.group_id for row in rows)
+_FAULTS: tuple[type[Exception], ...] = (*JVM_ERRORS, pa.ArrowException, UnknownTableError)
 
 
-def _rows_that_count(
-    spark: SparkSession, location: Location, group_id: str, commits: CommitListing, version: int
-) -> DataFrame:
-    """All records of a group except a stale append of the newest segment's engine, made after it was fenced."""
-    last = tail_of(spark, location, group_id, commits, version).last
-    rows = log_table(location).load(spark, version).where(F.col("group_id") == group_id)
-    late = (F.col("writer_epoch") == last.writer_epoch) & (F.col("batch_id") > last.batch_id)
-    return rows.where(F.col("kind").isin(SNAPSHOT, UPDATE) & ~F.coalesce(late, F.lit(False)))
+@contextmanager
+def _as_state_error(place: Location) -> Iterator[None]:
+    """What the storage, Parquet and Spark make of a log that cannot be read."""
+    try:
+        yield
+    except _FAULTS as fault:
+        raise StateError(f"{log_table(place)} cannot be read: {first_line(fault)}") from fault
 
 
-_STREAM_COLUMNS = (
-    "topic string, topic_id string, partition int, segment int, writer_epoch bigint, rows bigint, fault string, "
-    "first_batch bigint, last_batch bigint, first_state_epoch int, last_state_epoch int, "
-    "first_leader_epoch int, last_leader_epoch int"
-)
-"""One share-partition in one segment; the epochs that it begins and ends with."""
+@dataclass(slots=True)
+class _LogOfGroups:
+    """As of ``version``. Read here unless a session was given, or only Spark can."""
 
-_TASKS_PER_SEGMENT = 16
+    spark: AnySpark
+    location: Location
+    commits: CommitListing
+    version: int
+    _files: TableLog | None = None
+
+    def groups(self) -> list[str]:
+        """All that have a row."""
+        try:
+            return sorted({file.values["group_id"] for file in self._log().active.values()})
+        except UnknownTableError as reason:
+            rows = log_table(self.location).load(self._session(reason), self.version)
+            return sorted(row.group_id for row in rows.select("group_id").distinct().collect())
+
+    def streams(self, group_id: str, bucket: int | None) -> GroupStreams:
+        """Of one group."""
+        last = tail_of(self.spark, self.location, group_id, self.commits, self.version).last
+        try:
+            return streams_in_files(self._log(), group_id, last, bucket)
+        except UnknownTableError as reason:
+            rows = log_table(self.location).load(self._session(reason), self.version)
+            return streams_by_spark(rows.where(F.col("group_id") == group_id), group_id, last, bucket)
+
+    def _log(self) -> TableLog:
+        """Raises UnknownTableError: it is for Spark to read."""
+        if given_session(self.spark) is not None:
+            raise UnknownTableError("a session was given")
+        if self._files is None:
+            self._files = TableLog.open(
+                self.commits.files, keeps_files=True, most_bytes=MOST_CHECKPOINT_BYTES, version=self.version
+            )
+        return self._files
+
+    def _session(self, reason: UnknownTableError) -> SparkSession:
+        return session_of(self.spark, f"{log_table(self.location)} is read by Spark ({reason})")
 
 
-def _verdicts(rows: DataFrame, group_id: str, bucket: int | None) -> list[Verdict]:
-    # A segment can be the whole log: its share-partitions are spread over several tasks.
-    share = F.expr(f"CAST({KEY_HASH_SQL} % {_TASKS_PER_SEGMENT} AS INT)")
-    segments = rows.groupBy("segment", "writer_epoch", share)
-    streams = segments.applyInArrow(_stream_function(group_id, bucket), _STREAM_COLUMNS)
-    placed = streams.join(F.broadcast(_places(rows)), ["writer_epoch", "segment"])
-    judged = placed.withColumn("fault", F.coalesce("fault", _fault_between_segments()))
-    faulty = F.when(F.col("fault").isNotNull(), F.struct("writer_epoch", "segment"))
-    found = judged.groupBy("topic_id", "partition").agg(
-        F.max("topic").alias("topic"),
-        F.count("segment").alias("segments"),
-        F.sum("rows").alias("rows"),
-        F.min_by("fault", faulty).alias("fault"),
-        F.min_by("segment", faulty).alias("segment"),
-    )
-    verdicts = (_verdict(group_id, row.asDict()) for row in found.collect())
-    return sorted(verdicts, key=lambda verdict: (verdict.topic, verdict.partition, verdict.topic_id))
+@dataclass(slots=True)
+class _Judged:
+    """A share-partition as far as its segments have been looked at. ``place``: of the last one."""
+
+    last: Stream
+    place: int
+    topic: str
+    segments: int = 0
+    rows: int = 0
+    fault: str | None = None
+
+    def add(self, stream: Stream, place: int) -> None:
+        """Its next segment. The first fault counts."""
+        found = stream.fault or (_fault_between(self.last, stream) if self.place == place - 1 else None)
+        if self.fault is None and found is not None:
+            self.fault = f"segment {stream.segment}, {found}"
+        self.topic = max(self.topic, stream.topic)
+        self.segments, self.rows = self.segments + 1, self.rows + stream.rows
+        self.last, self.place = stream, place
 
 
-def _verdict(group_id: str, row: dict[str, Any]) -> Verdict:
-    segment = row.pop("segment")
-    fault = None if row["fault"] is None else f"segment {segment}, {row['fault']}"
-    return Verdict(**row | {"group_id": group_id, "fault": fault})
+def _verdicts(found: GroupStreams, group_id: str) -> list[Verdict]:
+    numbers: dict[Place, int] = {place: number for number, place in enumerate(found.places)}
+    judged: dict[tuple[str, int], _Judged] = {}
+    for stream in found.streams:
+        key, place = (stream.topic_id, stream.partition), numbers[stream.writer_epoch, stream.segment]
+        judged.setdefault(key, _Judged(stream, place, stream.topic)).add(stream, place)
+    return sorted(_as_verdicts(judged.items(), group_id), key=lambda one: (one.topic, one.partition, one.topic_id))
 
 
-def _places(rows: DataFrame) -> DataFrame:
-    """The group's segments (``writer_epoch``, ``segment``) and their ``place`` among them."""
-    found = sorted(tuple(row) for row in rows.select("writer_epoch", "segment").distinct().collect())
-    numbered = [(*segment, place) for place, segment in enumerate(found)]
-    return rows.sparkSession.createDataFrame(numbered, "writer_epoch bigint, segment int, place int")
+def _as_verdicts(judged: Iterable[tuple[tuple[str, int], _Judged]], group_id: str) -> Iterator[Verdict]:
+    for (topic_id, partition), one in judged:
+        yield Verdict(
+            group_id=group_id,
+            topic=one.topic,
+            topic_id=topic_id,
+            partition=partition,
+            segments=one.segments,
+            rows=one.rows,
+            fault=one.fault,
+        )
 
 
-def _fault_between_segments() -> Any:
+def _fault_between(before: Stream, now: Stream) -> str | None:
     """Epochs never fall, and micro-batches of one engine only grow (R86). A share-partition that a segment misses was
     deleted by it, and starts from the beginning in a later one (R91)."""
-    history = Window.partitionBy("topic_id", "partition").orderBy("place")
-    continued = F.lag("place").over(history) == F.col("place") - 1
-    same_engine = F.col("writer_epoch") == F.lag("writer_epoch").over(history)
-    last_batch, first_batch = F.lag("last_batch").over(history), F.col("first_batch")
-    text = "micro-batch %d: comes after micro-batch %d of the segment before"
-    fault = F.coalesce(
-        _falls("state_epoch", history),
-        _falls("leader_epoch", history),
-        F.when(same_engine & (first_batch <= last_batch), F.format_string(text, first_batch, last_batch)),
-    )
-    return F.when(continued, fault)
-
-
-def _falls(epoch: str, history: Any) -> Any:
-    before, now = F.lag(f"last_{epoch}").over(history), F.col(f"first_{epoch}")
-    text = f"micro-batch %d: {epoch.replace('_', ' ')} falls from %d to %d"
-    return F.when(now < before, F.format_string(text, "first_batch", before, now))
-
-
-def _stream_function(group_id: str, bucket: int | None) -> Callable[[pa.Table], pa.Table]:
-    """For ``applyInArrow``: one row per share-partition of a segment."""
-
-    def check(rows: pa.Table) -> pa.Table:
-        begin_task()
-        rows = rows.sort_by("batch_id")
-        place = {name: rows.column(name)[0].as_py() for name in ("segment", "writer_epoch")}
-        found = [
-            place | _stream_row(entries)
-            for key, entries in entries_by_key(rows, group_id).items()
-            if bucket is None or state_partition_of(key) == bucket
-        ]
-        return pa.Table.from_pylist(found, schema=_STREAM_SCHEMA)
-
-    return check
-
-
-def _stream_row(entries: Sequence[LogEntry]) -> dict[str, Any]:
-    first = entries[0]
-    stream = [LogRecord(entry.batch_id, entry.record) for entry in entries if entry.record is not None]
-    faults = (f"micro-batch {entry.batch_id}: {entry.unreadable}" for entry in entries if entry.unreadable)
-    state_epochs = [record.state_epoch for _, record in stream if isinstance(record, ShareSnapshot)]
-    leader_epochs = [record.leader_epoch for _, record in stream]
-    return {
-        "topic": first.topic,
-        "topic_id": first.key.topic_id,
-        "partition": first.key.partition,
-        "rows": len(entries),
-        "fault": next(faults, None) or first_fault(stream),
-        "first_batch": first.batch_id,
-        "last_batch": entries[-1].batch_id,
-        "first_state_epoch": next(iter(state_epochs), None),
-        "last_state_epoch": next(reversed(state_epochs), None),
-        "first_leader_epoch": next(iter(leader_epochs), None),
-        "last_leader_epoch": next(reversed(leader_epochs), None),
-    }
-
-
-_STREAM_FIELDS: list[Any] = [
-    ("topic", pa.string()),
-    ("topic_id", pa.string()),
-    ("partition", pa.int32()),
-    ("segment", pa.int32()),
-    ("writer_epoch", pa.int64()),
-    ("rows", pa.int64()),
-    ("fault", pa.string()),
-    ("first_batch", pa.int64()),
-    ("last_batch", pa.int64()),
-    ("first_state_epoch", pa.int32()),
-    ("last_state_epoch", pa.int32()),
-    ("first_leader_epoch", pa.int32()),
-    ("last_leader_epoch", pa.int32()),
-]
-_STREAM_SCHEMA = pa.schema(_STREAM_FIELDS)
+    for name, was, becomes in (
+        ("state epoch", before.last_state_epoch, now.first_state_epoch),
+        ("leader epoch", before.last_leader_epoch, now.first_leader_epoch),
+    ):
+        if was is not None and becomes is not None and becomes < was:
+            return f"micro-batch {now.first_batch}: {name} falls from {was} to {becomes}"
+    if before.writer_epoch == now.writer_epoch and now.first_batch <= before.last_batch:
+        return f"micro-batch {now.first_batch}: comes after micro-batch {before.last_batch} of the segment before"
+    return None

@@ -24,6 +24,7 @@ _COMMANDS: Mapping[str, str] = {
     "configs": "configs.run_configs",
     "dead-letters": "dead_letters.run_dead_letters",
     "doctor": "stored.run_doctor",
+    "exporter": "exporter.serve_metrics",
     "groups": "groups.run_groups",
     "history": "stored.run_history",
     "prepare": "stored.run_prepare",
@@ -38,7 +39,7 @@ _RUN = "running.run_given"
 """What ``run`` does, and a call without a command."""
 
 
-_FOR_OPERATORS = {"configs", "dead-letters", "groups", "history", "report", "top", "ui"}
+_FOR_OPERATORS = {"configs", "dead-letters", "exporter", "groups", "history", "report", "top", "ui"}
 """Exit code 1 for bad input too, as Kafka's own tools have it."""
 
 

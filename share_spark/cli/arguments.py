@@ -6,12 +6,13 @@ import argparse
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from share_spark.cli.config_files import START, ConfigFile, read_config, read_order
 from share_spark.cli.dead_letter_arguments import add_dead_letters, add_record
-from share_spark.cli.written_values import not_negative
+from share_spark.cli.written_values import not_negative, positive
 from share_spark.coordinator import STATE_PARTITIONS
 from share_spark.maintenance.compaction_order import KEYS as COMPACTION_KEYS
 from share_spark.maintenance.compaction_order import CompactionOrder
@@ -90,7 +91,8 @@ class _Parser(argparse.ArgumentParser):
 def command_parser() -> argparse.ArgumentParser:
     """Of `share-spark` with all its commands."""
     parser = _Parser(prog="share-spark", description="Kafka share groups on Spark and Delta.", allow_abbrev=False)
-    names = "run, groups, configs, top, dead-letters, report, ui, compact, history, verify, doctor or prepare"
+    parser.add_argument("--version", action="version", version=f"share-spark {version('share_spark')}")
+    names = "run, groups, configs, top, dead-letters, report, ui, exporter, compact, history, verify, doctor or prepare"
     commands = parser.add_subparsers(dest="command", required=True, metavar=names, parser_class=_Parser)
     for name, help_text, add_options in (
         ("run", "run a share group", _add_run),
@@ -100,11 +102,12 @@ def command_parser() -> argparse.ArgumentParser:
         ("dead-letters", "which records failed and why; send them again, or delete them", add_dead_letters),
         ("report", "share groups as one HTML file", _add_report),
         ("ui", "share groups as a page in the browser, live", _add_ui),
+        ("exporter", "metrics of all groups for Prometheus, engines or none", _add_exporter),
         ("compact", "keep the state tables small, by a schedule", _add_compact),
         ("history", "what happened to one record", _add_history),
         ("verify", "check the state log against itself", _add_verify),
         ("prepare", "once: fetch the jars, make the archive that halves the time of a start", lambda _: None),
-        ("doctor", "what of Spark's and Delta's private API is to be had here", _add_doctor),
+        ("doctor", "what a session needs, and with --spark what of private API is to be had here", _add_doctor),
     ):
         command = commands.add_parser(name, help=help_text, allow_abbrev=False)
         add_options(command)
@@ -217,7 +220,7 @@ def _add_top(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--group", action="append", default=[], help="this group only; repeatable; default: all of them")
     add("--interval", type=_seconds, default=2.0, metavar="SECONDS", help="between two looks (2)")
-    add("--count", type=not_negative, default=-1, metavar="NUMBER", help="looks, then it ends; default: until Ctrl-C")
+    add("--count", type=positive, default=-1, metavar="NUMBER", help="looks, then it ends; default: until Ctrl-C")
     _add_place(command, timeout_ms=5_000)
 
 
@@ -240,6 +243,19 @@ def _add_ui(command: argparse.ArgumentParser) -> None:
     _add_place(command, timeout_ms=5_000, or_cluster=True)
 
 
+def _add_exporter(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--port", type=_port, default=9405, metavar="NUMBER", help="where metrics are served (9405); 0: any free one")
+    add(
+        "--host",
+        default="127.0.0.1",
+        help="this machine only (127.0.0.1), or an address that others reach, all of them",
+    )
+    add("--interval", type=_seconds, default=15.0, metavar="SECONDS", help="between two looks at the tables (15)")
+    _add_letter_table(command)
+    _add_place(command, timeout_ms=5_000)
+
+
 def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65_535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: 0 to 65535")
@@ -252,8 +268,9 @@ def kafka_options(given: argparse.Namespace) -> dict[str, str]:
     return {**_pairs("--kafka-option", given.kafka_option), **servers}
 
 
-def _add_doctor(_command: argparse.ArgumentParser) -> None:
-    """No options of its own."""
+def _add_doctor(command: argparse.ArgumentParser) -> None:
+    text = "start a session and try each use of Spark's and Delta's private API; about a minute"
+    command.add_argument("--spark", action="store_true", help=text)
 
 
 def _add_verify(command: argparse.ArgumentParser) -> None:

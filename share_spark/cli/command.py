@@ -1,19 +1,21 @@
 """What every command is run in: its Spark session, and its end, an exit code and one line for what went wrong.
 
 PySpark is imported for the session only: bad input is reported without waiting for it. Bad input is exit code 2 for a
-job (who starts it again need not try), else 1, as is a fault of the run; the traceback is for those who ask for it
-(`--debug`).
+job (who starts it again need not try), else 1, as is a fault of the run, and what may pass by itself: brokers that are
+down, a disk that is full. The traceback is for those who ask for it (`--debug`).
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from share_spark.model.errors import EnvironmentFault, ShareError
+from share_spark.model.errors import EnvironmentFault, ShareError, is_of_storage
+from share_spark.spark.on_demand import SparkOnDemand
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +37,31 @@ def command_session(name: str) -> Iterator[SparkSession]:
             spark.stop()
 
 
+STARTED = "; Spark is started for that, which takes longer"
+"""After what it is needed for."""
+
+
+@contextmanager
+def spark_when_needed(name: str) -> Iterator[SparkSession | SparkOnDemand]:
+    """A session that is started by the first one who needs it, after a line that says what for; ended with the command.
+    Beneath spark-submit there is a JVM already: a session at once."""
+    with ExitStack() as until_end:
+        if has_jvm():
+            yield until_end.enter_context(command_session(name))
+            return
+
+        def start(why: str) -> SparkSession:
+            print(f"share-spark: {why}{STARTED}", file=sys.stderr, flush=True)
+            return until_end.enter_context(command_session(name))
+
+        yield SparkOnDemand(start)
+
+
+def has_jvm() -> bool:
+    """Does one run for this process?"""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 BAD_INPUT, FAILED = 2, 1
 
 NOT_DONE = "\n\nNothing was changed: --execute does it."
@@ -48,9 +75,14 @@ def guarded(command: Callable[[], int], *, debug: bool = False, bad_input: int =
     except RunError as fault:
         return _report(fault.cause, FAILED, debug)
     except ShareError as fault:
-        return _report(fault, FAILED if isinstance(fault, EnvironmentFault) else bad_input, debug)
+        return _report(fault, FAILED if _may_pass(fault) else bad_input, debug)
     except Exception as fault:  # noqa: BLE001 - the person at the terminal gets one line of that, too
         return _report(fault, FAILED, debug)
+
+
+def _may_pass(fault: ShareError) -> bool:
+    """May the same command succeed later: were brokers down, a disk full or read-only, Java not there?"""
+    return fault.retriable or isinstance(fault, EnvironmentFault) or is_of_storage(str(fault))
 
 
 class RunError(Exception):

@@ -1,5 +1,5 @@
 """`share-spark groups --reset-offsets | --delete-offsets | --delete | --pause | --resume`. What is to be done is said
-first, and done with `--execute` only; but for the last two a Spark session is started for that."""
+first, and done with `--execute` only. A JVM is started for what only Spark can do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from share_spark.cli.command import NOT_DONE, command_session
+from share_spark.cli.command import NOT_DONE
 from share_spark.cli.group_options import STARTS, is_said, named
 from share_spark.cli.group_tables import table
 from share_spark.cli.written_values import later_ms, past_moment, topic_partitions, topics_named
@@ -15,7 +15,7 @@ from share_spark.model.errors import ConfigError
 from share_spark.model.moments import milliseconds
 
 if TYPE_CHECKING:
-    from share_spark.admin.group_changes import StartAt
+    from share_spark.admin.group_changes import NewOffset, StartAt
     from share_spark.admin.share_group_admin import ShareGroupAdmin
 
 
@@ -57,10 +57,21 @@ def _reset(admin: ShareGroupAdmin, given: Namespace) -> str:
     topics = None if given.all_topics else topics_named(given.topic)
     plan = admin.plan_reset(given.group[0], start, number, topics)
     if given.execute:
-        with command_session("share-spark groups") as spark:
-            admin.reset_offsets(spark, plan)
+        admin.reset_offsets(plan)
     rows = [(found.key.group_id, found.topic, found.key.partition, found.offset) for found in plan]
-    return table(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows) + _not_done(given)
+    text = table(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows)
+    return text + _outside(plan, given.to_offset) + _not_done(given)
+
+
+def _outside(plan: Sequence[NewOffset], wanted: int | None) -> str:
+    """Of which partitions ``wanted`` is not within the log."""
+    moved = [found for found in plan if wanted is not None and found.offset != wanted]
+    lines = (
+        f"WARN: {wanted} is {'beyond the end' if found.offset < (wanted or 0) else 'before the start'} of the log of "
+        f"{found.topic}:{found.key.partition}: {found.offset} is taken."
+        for found in moved
+    )
+    return "\n" * bool(moved) + "".join(f"\n{line}" for line in lines)
 
 
 def _paused(admin: ShareGroupAdmin, given: Namespace) -> str:
@@ -73,7 +84,8 @@ def _paused(admin: ShareGroupAdmin, given: Namespace) -> str:
         pauses = admin.plan_resume(group, topics)
     if given.execute:
         admin.set_pauses(group, pauses)
-    is_done = "Paused" if given.execute else "Would be paused"
+    words = ("Paused", "Would be paused") if given.pause else ("Still paused", "Would still be paused")
+    is_done = words[0] if given.execute else words[1]
     return f"{is_done} of share group '{group}': {pauses}." + _not_done(given)
 
 
@@ -81,8 +93,7 @@ def _offsets_deleted(admin: ShareGroupAdmin, given: Namespace) -> str:
     topics = list(topics_named(given.topic))
     admin.require_topics(given.group[0], topics)
     if given.execute:
-        with command_session("share-spark groups") as spark:
-            admin.delete_offsets(spark, given.group[0], topics)
+        admin.delete_offsets(given.group[0], topics)
     status = "Successful" if given.execute else "Would be deleted"
     return table(("TOPIC", "STATUS"), [(topic, status) for topic in topics]) + _not_done(given)
 
@@ -94,9 +105,8 @@ def _deleted(admin: ShareGroupAdmin, given: Namespace) -> str:
     names = ", ".join(f"'{group}'" for group in groups)
     if not given.execute:
         return f"Share groups ({names}) would be deleted." + _not_done(given)
-    with command_session("share-spark groups") as spark:
-        for group in groups:
-            admin.delete_group(spark, group)
+    for group in groups:
+        admin.delete_group(group)
     return f"Deletion of requested share groups ({names}) was successful."
 
 

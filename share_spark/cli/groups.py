@@ -1,22 +1,24 @@
 """`share-spark groups`: the verbs, columns and messages of Kafka's `kafka-share-groups.sh`, for the groups in a state
-directory. To look starts no JVM."""
+directory. To look starts no JVM, and to change anything only where there is no other way."""
 
 from __future__ import annotations
 
 import json
+import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from share_spark.cli.arguments import parsed
+from share_spark.cli.command import FAILED, spark_when_needed
 from share_spark.cli.group_changes import changed, check_change
 from share_spark.cli.group_options import check_options, verb_of
 from share_spark.cli.group_tables import Row, table
 from share_spark.cli.topic_places import topic_place
 from share_spark.model.dynamic_config import configs_text
 from share_spark.model.errors import ConfigError
-from share_spark.web.drawings import span
+from share_spark.web.drawings import span, utc
 
 if TYPE_CHECKING:
     from share_spark.admin.group_details import GroupMember, PartitionOffsets
@@ -27,15 +29,31 @@ UNKNOWN = "-"
 
 
 def run_groups(arguments: Sequence[str]) -> int:
-    """Raises ConfigError, StateError, TopicError."""
+    """Where the topics of a group cannot be asked, its rows are shown all the same, with a warning and exit code 1.
+    Raises ConfigError, StateError, TopicError."""
     given = parsed(arguments)
     check(given)
     admin = admin_of(given)
-    if given.list or given.describe:
-        print((listed if given.list else described)(admin.look(), given), flush=True)
-    else:
-        print(changed(admin, given), flush=True)
+    if given.describe:
+        return _say_described(described(admin.look(), given))
+    if given.list:
+        print(listed(admin.look(), given), flush=True)
+        return 0
+    with spark_when_needed("share-spark groups") as spark:
+        print(changed(replace(admin, spark=spark), given), flush=True)
     return 0
+
+
+def _say_described(found: Described) -> int:
+    print(found.text, flush=True)
+    warn_of_unknown_lag(found.faults)
+    return FAILED if found.faults else 0
+
+
+def warn_of_unknown_lag(faults: Iterable[str]) -> None:
+    """Print a line for each of ``faults``."""
+    for fault in faults:
+        print(f"share-spark: the lag is not known: {fault}", file=sys.stderr, flush=True)
 
 
 def admin_of(given: Namespace) -> ShareGroupAdmin:
@@ -75,24 +93,44 @@ def listed(look: GroupsLook, given: Namespace) -> str:
     return table(("GROUP", "STATE"), [(one.group_id, one.phase.value) for one in found])
 
 
-def described(look: GroupsLook, given: Namespace) -> str:
+class Shown(NamedTuple):
+    """A group as a table, and as records. ``fault``: why what the topics say is not in them, empty if it is."""
+
+    text: str
+    records: Sequence[Mapping[str, Any]]
+    fault: str = ""
+
+
+class Described(NamedTuple):
+    """All groups. ``faults``: each once."""
+
+    text: str
+    faults: Sequence[str]
+
+
+def described(look: GroupsLook, given: Namespace) -> Described:
     """``--describe``, of each group one after the other."""
     groups = [one.group_id for one in look.list_groups()] if given.all_groups else given.group
     show = _members if given.members else _state if given.state is not None else _offsets
+    found = [show(look, group, given) for group in groups]
     if given.json:
-        return _json([record for group in groups for record in show(look, group, given)[1]])
-    return "\n\n".join(show(look, group, given)[0] for group in groups)
+        text = _json([record for one in found for record in one.records])
+    else:
+        text = "\n\n".join(one.text for one in found)
+    return Described(text, list(dict.fromkeys(one.fault for one in found if one.fault)))
 
 
 Ages = Mapping[tuple[str, int], int]
 """By topic and partition: for how long the oldest unfinished record has been there, in milliseconds."""
 
-Shown = tuple[str, Sequence[Mapping[str, Any]]]
-"""As a table, and as records."""
-
 
 def _offsets(look: GroupsLook, group: str, given: Namespace) -> Shown:
-    rows = look.describe_offsets(group)
+    rows, fault = look.known_offsets(group)
+    if not rows:
+        return Shown(f"Share group '{group}' has no offset information.", [], fault)
+    ages: Ages = {}
+    if given.verbose and not fault:
+        ages, fault = look.known_lag_ms(rows)
     columns: dict[str, Callable[[PartitionOffsets], object]] = {
         "GROUP": lambda row: row.group_id,
         "TOPIC": lambda row: row.topic,
@@ -101,7 +139,6 @@ def _offsets(look: GroupsLook, group: str, given: Namespace) -> Shown:
         "START-OFFSET": lambda row: UNKNOWN if row.start_offset < 0 else row.start_offset,
         "LAG": lambda row: UNKNOWN if row.lag is None else row.lag,
     }
-    ages = look.lag_ms(rows) if given.verbose else {}
     if given.verbose:
         columns |= {
             "LAG-TIME": lambda row: _age(row, ages),
@@ -112,9 +149,9 @@ def _offsets(look: GroupsLook, group: str, given: Namespace) -> Shown:
         }
     text = table(tuple(columns), [[cell(row) for cell in columns.values()] for row in rows])
     # Not ``asdict``, which copies each value: a group may have ten thousand share-partitions.
-    names = [field.name for field in fields(rows[0])] if rows else []
+    names = [field.name for field in fields(rows[0])]
     records = [{name: getattr(row, name) for name in names} | _lag_ms(row, ages) for row in rows]
-    return _note_if_empty(look, group) + text, records
+    return Shown(_note_if_empty(look, group) + text, records, fault)
 
 
 def _age(row: PartitionOffsets, ages: Ages) -> str:
@@ -134,7 +171,7 @@ def _members(look: GroupsLook, group: str, given: Namespace) -> Shown:
     names += ["MEMBER-EPOCH"] * given.verbose + ["ASSIGNMENT"]
     rows = [_member_row(member, verbose=given.verbose) for member in found]
     records = [{**asdict(one), "acquired": {f"{t}:{p}": n for (t, p), n in one.acquired.items()}} for one in found]
-    return _note_if_empty(look, group) + (table(names, rows) if rows else ""), records
+    return Shown(_note_if_empty(look, group) + (table(names, rows) if rows else ""), records)
 
 
 def _member_row(member: GroupMember, *, verbose: bool) -> Row:
@@ -149,16 +186,28 @@ def _member_row(member: GroupMember, *, verbose: bool) -> Row:
 def _state(look: GroupsLook, group: str, _given: Namespace) -> Shown:
     found, members, settings = look.describe_group(group), look.describe_members(group), look.operator_settings(group)
     host = members[0].host if members else UNKNOWN
-    record = {"group_id": group, "coordinator": host, "state": found.phase.value, "members": len(members)}
+    record: dict[str, Any] = {
+        "group_id": group,
+        "coordinator": host,
+        "state": found.phase.value,
+        "members": len(members),
+    }
     row = dict(zip(("GROUP", "COORDINATOR (ID)", "STATE", "#MEMBERS"), record.values(), strict=True))
+    end = found.engine.end if found.engine is not None else None
+    if end is not None:
+        row["LAST-END"] = f"{end.kind}, {utc(end.at_ms)}"
+    if end is not None and end.error:
+        row["LAST-ERROR"] = end.error
     if settings.pauses:
         row["PAUSED"] = str(settings.pauses)
     if settings.dynamic_configs:
         row["DYNAMIC-CONFIGS"] = configs_text(settings.dynamic_configs)
-    paused = [one._asdict() for one in settings.pauses.entries]
-    return table(tuple(row), [tuple(row.values())]), [
-        {**record, "paused": paused, "dynamic_configs": settings.dynamic_configs}
-    ]
+    record |= {
+        "last_end": None if end is None else end._asdict(),
+        "paused": [one._asdict() for one in settings.pauses.entries],
+        "dynamic_configs": settings.dynamic_configs,
+    }
+    return Shown(table(tuple(row), [tuple(row.values())]), [record])
 
 
 def _note_if_empty(look: GroupsLook, group: str) -> str:

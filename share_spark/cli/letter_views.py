@@ -21,7 +21,8 @@ _NONE = "-"
 
 def grouped_view(found: Sequence[LettersByError], *, as_json: bool) -> str:
     """One line for each error."""
-    from share_spark.admin.payload_text import one_line, printable
+    from share_spark.admin.payload_text import one_line
+    from share_spark.model.printable_text import printable
 
     if as_json:
         return _json([asdict(one) for one in found])
@@ -42,7 +43,8 @@ def grouped_view(found: Sequence[LettersByError], *, as_json: bool) -> str:
 
 def letters_view(letters: Sequence[Letter], *, as_json: bool) -> str:
     """One line for each letter."""
-    from share_spark.admin.payload_text import one_line, printable
+    from share_spark.admin.payload_text import one_line
+    from share_spark.model.printable_text import printable
 
     if as_json:
         return _json([_record(letter) for letter in letters])
@@ -64,7 +66,7 @@ def letters_view(letters: Sequence[Letter], *, as_json: bool) -> str:
 def letter_view(letter: Letter, most: int) -> str:
     """All of one; ``most`` characters of a key or value."""
     from share_spark.admin.letter_facts import letter_facts
-    from share_spark.admin.payload_text import printable
+    from share_spark.model.printable_text import printable
 
     title = printable(f"group {letter.group_id}: {letter.topic}, partition {letter.partition}, offset {letter.offset}")
     facts = [
@@ -85,7 +87,8 @@ def letter_json(letters: Sequence[Letter], histories: Mapping[str, Sequence[str]
 
 
 def _header_lines(letter: Letter) -> list[str]:
-    from share_spark.admin.payload_text import one_line, payload_text, printable
+    from share_spark.admin.payload_text import one_line, payload_text
+    from share_spark.model.printable_text import printable
 
     lines = []
     for name, value in letter.headers:

@@ -23,6 +23,7 @@ from share_spark.cli.run_report import RunTotals, progress_line
 from share_spark.cli.top import to_go
 from share_spark.engine.look import EngineLook
 from share_spark.engine.progress import MicroBatchProgress, lag_of
+from share_spark.maintenance.heartbeat import wall_clock_ms
 
 _log = logging.getLogger(__name__)
 
@@ -43,14 +44,14 @@ class TextLine(NamedTuple):
     colour: str = ""
 
 
-def lines_of(totals: RunTotals, rate: float, look: EngineLook) -> list[TextLine]:
-    """All that is shown. ``rate``: records finished in a second."""
+def lines_of(totals: RunTotals, rate: float, look: EngineLook, now_ms: int) -> list[TextLine]:
+    """All that is shown. ``rate``: records finished in a second. ``now_ms``: by the clock on the wall."""
     lag = lag_of(look.summaries, look.ends) if look.summaries else None
     counts = (totals.acquired, totals.accepted, totals.released, totals.rejected, totals.limit_reached)
     row = (
         UNKNOWN if lag is None else f"{lag:,}",
         f"{rate:,.0f}",
-        to_go(lag, rate),
+        UNKNOWN if _is_held(look, now_ms) else to_go(lag, rate),
         *(f"{count:,}" for count in counts),
     )
     head, figures = table(COLUMNS, [row]).splitlines()
@@ -59,7 +60,18 @@ def lines_of(totals: RunTotals, rate: float, look: EngineLook) -> list[TextLine]
         found.append(TextLine(f"paused: {look.pauses}", _YELLOW))
     if look.breaker:
         found.append(TextLine(look.breaker, _YELLOW))
+    if look.outage:
+        found.append(TextLine(f"{look.outage.text(now_ms)}: {look.outage.reason}", _RED))
     return found
+
+
+def _is_held(look: EngineLook, now_ms: int) -> bool:
+    """Is nothing acquired now of what is not finished?"""
+    if look.outage:
+        return True
+    unfinished = [key for key, end in look.ends.items() if key in look.summaries and look.summaries[key].lag(end)]
+    names = {key: look.summaries[key].topic for key in unfinished}
+    return bool(unfinished) and all(look.pauses.holds(names[key], key.partition, now_ms) for key in unfinished)
 
 
 def _error_lines(errors: Mapping[str, int]) -> list[TextLine]:
@@ -89,6 +101,7 @@ class LiveProgress:
     """Of one run."""
 
     clock: Callable[[], float] = time.monotonic
+    wall_ms: Callable[[], int] = wall_clock_ms
     stream: TextIO = field(default_factory=lambda: sys.stderr)
     totals: RunTotals = field(default_factory=RunTotals)
     _look: Callable[[], EngineLook] = field(init=False)
@@ -172,7 +185,7 @@ class LiveProgress:
             self._recent.popleft()
         first, last = self._recent[0], self._recent[-1]
         rate = (last.finished - first.finished) / max(last.at_s - first.at_s, 1e-3)
-        lines = lines_of(self.totals, rate, self._look())
+        lines = lines_of(self.totals, rate, self._look(), self.wall_ms())
         text = drawn(lines, _width(self.stream), colours="NO_COLOR" not in os.environ)
         self.stream.write(f"{_CLEAR}{text}\r\x1b[{len(lines) - 1}A")
         return len(lines)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log10
 
-from share_spark.admin.letters_by_error import error_pattern
 from share_spark.engine.progress import COUNTS, MicroBatchProgress, RecordCounts, deliveries_added
+from share_spark.model.error_pattern import error_pattern
 
 _MOST_ERRORS = 100
 """That a run remembers."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from share_spark.admin.small_files import small_files_text
 from share_spark.cli.arguments import parse_job
 from share_spark.cli.command import RunError, command_session
 from share_spark.cli.job import Job
@@ -14,7 +16,9 @@ from share_spark.cli.live_progress import EVERY_S, LiveProgress
 from share_spark.cli.run_report import RunTotals, histogram_lines, summary_lines
 from share_spark.cli.signals import StopSignals
 from share_spark.delta.location import Location
-from share_spark.model.errors import ConfigError, ShareError
+from share_spark.maintenance.heartbeat import dynamic_config_file
+from share_spark.model.dynamic_config import configs_text
+from share_spark.model.errors import ConfigError, ShareError, StateError
 from share_spark.spark.jvm_log import mute_query_faults
 from share_spark.state.tables import log_table, state_table
 
@@ -49,6 +53,7 @@ def run(job: Job, spark: SparkSession, signals: StopSignals) -> RunTotals:
     live.begin(query.engine.look)
     _say(f"group {job.group}, topics {', '.join(job.topics)} of {job.source}, handler {job.handler.name}")
     _say(f"start: {start_text(job, query)}; state in {job.state}")
+    _say_dynamic_configs(spark, job)
     try:
         follow(query, signals, live)
     except BaseException as fault:
@@ -100,6 +105,14 @@ def start_text(job: Job, query: ShareGroupQuery) -> str:
     return f"the group's state ({chosen} for new topics)" if query.engine.has_state else chosen
 
 
+def _say_dynamic_configs(spark: SparkSession, job: Job) -> None:
+    """They win over what the job says, and may have been set long ago. Of a file that is broken the engine warns."""
+    with suppress(StateError):
+        found = dynamic_config_file(spark, Location.parse(job.state), job.group).read()
+        if found:
+            _say(f"dynamic settings, which win over those of the job: {configs_text(found)}")
+
+
 def _say(text: str) -> None:
     print(f"share-spark: {text}", file=sys.stderr, flush=True)
 
@@ -112,6 +125,8 @@ def _print_summary(job: Job, live: LiveProgress, stopped_by: str | None) -> None
         print("\n  records per delivery (logarithmic)")
         print("\n".join(histogram_lines(live.totals.deliveries)))
     print(f"\n  state   {job.state}\n  SQL     {state_sql(job.state, job.group)}", flush=True)
+    if job.to_delta is not None and (text := small_files_text(job.to_delta)):
+        print(f"  sink    {text}", flush=True)
 
 
 def state_sql(state: str, group: str) -> str:

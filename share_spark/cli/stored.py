@@ -1,14 +1,18 @@
-"""Commands beside a run: compact, history, verify on state that is stored, doctor on the installation. Each in a
-session of its own."""
+"""Commands beside a run: compact, history, verify on state that is stored, doctor on the installation. A session of
+their own is started where something cannot be done without."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from share_spark.cli.arguments import parse_compaction, parsed
-from share_spark.cli.command import FAILED, command_session
+from share_spark.cli.command import FAILED, command_session, spark_when_needed
 from share_spark.delta.location import Location
 from share_spark.spark.capabilities import Verdict
+
+if TYPE_CHECKING:
+    from share_spark.spark.installation import Finding
 
 
 def run_prepare(arguments: Sequence[str]) -> int:
@@ -27,7 +31,7 @@ def run_compact(arguments: Sequence[str]) -> int:
     from share_spark.maintenance.compaction import compact, report_lines
 
     order = parse_compaction(arguments)
-    with command_session(f"share-spark compact {order.state}") as spark:
+    with spark_when_needed(f"share-spark compact {order.state}") as spark:
         print("\n".join(report_lines(compact(spark, order))), flush=True)
     return 0
 
@@ -51,21 +55,47 @@ def run_verify(arguments: Sequence[str]) -> int:
 
     given = parsed(arguments)
     place = Location.parse(given.location)
-    with command_session(f"share-spark verify {given.location}") as spark:
+    with spark_when_needed(f"share-spark verify {given.location}") as spark:
         report = verify(spark, place, given.group, given.bucket)
     print("\n".join(verify_lines(report)), flush=True)
     return 0 if report.agrees else FAILED
 
 
 def run_doctor(arguments: Sequence[str]) -> int:
-    """`share-spark doctor`: a line for each use of private API, with what the fallback means where it is taken."""
+    """`share-spark doctor`: a line for each part of the installation; with `--spark` one for each use of private API as
+    well, with what the fallback means where it is taken. 1: no session can be started."""
+    from share_spark.spark.installation import findings
+
+    given = parsed(arguments)
+    found = findings()
+    for line in installation_lines(found):
+        print(line, flush=True)
+    if any(one.is_fault for one in found):
+        return FAILED
+    if given.spark:
+        _try_private_api()
+    else:
+        print(NOT_TRIED, flush=True)
+    return 0
+
+
+NOT_TRIED = """
+Not tried: Spark itself, and what is used of its private API and of Delta's. --spark starts a session and tries each,
+which takes about a minute."""
+
+
+def _try_private_api() -> None:
     from share_spark.spark.probes import verdicts
 
-    parsed(arguments)
     with command_session("share-spark doctor") as spark:
         found = verdicts(spark)
-    print("\n".join(doctor_lines(found)), flush=True)
-    return 0
+    print("\n".join(["", *doctor_lines(found)]), flush=True)
+
+
+def installation_lines(found: Sequence[Finding]) -> list[str]:
+    """As readable lines."""
+    width = max(len(one.name) for one in found)
+    return [f"  {one.name:<{width}}  {'FAULT  ' if one.is_fault else ''}{one.text}" for one in found]
 
 
 def doctor_lines(verdicts: Sequence[Verdict]) -> list[str]:

@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from share_spark.cli.arguments import parsed
+from share_spark.cli.command import FAILED
 from share_spark.cli.group_tables import table
-from share_spark.cli.groups import UNKNOWN, admin_of
+from share_spark.cli.groups import UNKNOWN, admin_of, warn_of_unknown_lag
 from share_spark.cli.signals import asked_to_end
+from share_spark.maintenance.heartbeat import wall_clock_ms
 from share_spark.web.drawings import span
+from share_spark.web.engine_ends import engine_word
 from share_spark.web.pictures import total_lag
 
 if TYPE_CHECKING:
-    from share_spark.admin.group_details import PartitionOffsets
+    from share_spark.admin.group_details import GroupListing, PartitionOffsets
     from share_spark.admin.share_group_admin import GroupsLook
 
 _CLEAR = "\x1b[H\x1b[J"
 
-COLUMNS = ("GROUP", "STATE", "TOPIC", "LAG", "FINISHED/S", "TO GO", "ACQUIRED", "WAITING")
+COLUMNS = ("GROUP", "STATE", "ENGINE", "TOPIC", "LAG", "FINISHED/S", "TO GO", "ACQUIRED", "WAITING")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicTotals:
-    """A topic of a group: offsets of all its partitions. ``finished``: below the SPSO, or final in a window."""
+    """A topic of a group: offsets of all its partitions. ``engine``: that it runs, or how it has ended. ``finished``:
+    below the SPSO, or final in a window."""
 
     state: str
+    engine: str
     lag: int | None
     finished: int
     acquired: int
@@ -39,8 +44,16 @@ Totals = Mapping[tuple[str, str], TopicTotals]
 """By group and topic."""
 
 
+class TotalsLook(NamedTuple):
+    """As of one look. ``faults``: why the lag of some groups is not known, each once."""
+
+    totals: Totals
+    faults: Sequence[str]
+
+
 def run_top(arguments: Sequence[str]) -> int:
-    """Until Ctrl-C or SIGTERM, or as often as was said. Raises ConfigError, StateError, TopicError."""
+    """Until Ctrl-C or SIGTERM, or as often as was said; exit code 1 if the last look could not tell the lag of a group.
+    Raises ConfigError, StateError."""
     given = parsed(arguments)
     admin = admin_of(given)
     before, began = totals_of(admin.look(), given.group), time.monotonic()
@@ -48,29 +61,35 @@ def run_top(arguments: Sequence[str]) -> int:
         shown = 0
         while shown != given.count and not over.wait(given.interval):
             now, ended = totals_of(admin.look(), given.group), time.monotonic()
-            text = table(COLUMNS, rows_of(before, now, ended - began))
+            text = table(COLUMNS, rows_of(before.totals, now.totals, ended - began))
             print(f"{_CLEAR if sys.stdout.isatty() else ''}{text}\n", flush=True)
+            warn_of_unknown_lag(now.faults)
             before, began, shown = now, ended, shown + 1
-    return 0
+    return FAILED if before.faults else 0
 
 
-def totals_of(look: GroupsLook, groups: Sequence[str]) -> Totals:
-    """Of these groups, or of all. Raises StateError, TopicError."""
+def totals_of(look: GroupsLook, groups: Sequence[str]) -> TotalsLook:
+    """Of these groups, or of all. Raises StateError."""
     found: dict[tuple[str, str], TopicTotals] = {}
+    faults: dict[str, None] = {}
     for name in groups or [one.group_id for one in look.list_groups()]:
-        state = look.describe_group(name).phase.value
+        group = look.describe_group(name)
+        rows, fault = look.known_offsets(name)
+        faults |= dict.fromkeys([fault] if fault else [])
         by_topic: dict[str, list[PartitionOffsets]] = {}
-        for row in look.describe_offsets(name):
+        for row in rows:
             by_topic.setdefault(row.topic, []).append(row)
-        found |= {(name, topic): _totals(state, rows) for topic, rows in by_topic.items()}
-    return found
+        # A group without topics has a row as well: its engine may have died before the first commit.
+        found |= {(name, topic): _totals(group, some) for topic, some in (by_topic or {UNKNOWN: []}).items()}
+    return TotalsLook(found, list(faults))
 
 
-def _totals(state: str, rows: Iterable[PartitionOffsets]) -> TopicTotals:
+def _totals(group: GroupListing, rows: Sequence[PartitionOffsets]) -> TopicTotals:
     begun = [row for row in rows if row.start_offset >= 0]
     return TopicTotals(
-        state=state,
-        lag=total_lag(begun),
+        state=group.phase.value,
+        engine=engine_word(group.engine, wall_clock_ms()),
+        lag=total_lag(begun) if rows else None,
         finished=sum(row.start_offset + row.acknowledged + row.archived for row in begun),
         acquired=sum(row.acquired for row in begun),
         available=sum(row.available for row in begun),
@@ -83,6 +102,7 @@ def rows_of(before: Totals, now: Totals, seconds: float) -> list[Sequence[object
         (
             group,
             one.state,
+            one.engine,
             topic,
             _text(one.lag),
             f"{rate:,.0f}",

@@ -18,6 +18,13 @@ def not_negative(text: str) -> int:
     return int(text)
 
 
+def positive(text: str) -> int:
+    """For argparse."""
+    if not text.isdecimal() or not int(text):
+        raise ArgumentTypeError(f"{text!r} is not a number from 1 up")
+    return int(text)
+
+
 def past_moment(text: str) -> datetime:
     """A time that is over. Raises ConfigError."""
     found = moment(text)

@@ -1,8 +1,9 @@
 """Calling a handler on one Arrow batch, inside a Python worker: each kind, and what its answers and faults become.
 
 What a handler *raises* is an answer: the record (of a batch handler: the whole batch) is released and the message kept.
-So is what it *returns* wrongly for a record: an unknown acknowledgement, output that does not fit the schema. What
-breaks its contract as a whole (a wrong length, no acknowledgements at all) is a HandlerError, which ends the query.
+So is what it *returns* wrongly for a record: an unknown acknowledgement, output that does not fit the schema, an object
+that raises when it is looked at. What breaks the contract of a batch as a whole (a wrong length, no acknowledgements at
+all) is a HandlerError, which ends the query.
 
 Each call is noted before and after it (``ledger``), and no call begins once the time budget is used up: the remaining
 records are NOT_ENTERED. No Spark here.
@@ -22,10 +23,11 @@ import pyarrow as pa
 
 from share_spark.delivery.ledger import CallLedger, CallStatus
 from share_spark.delivery.output_rows import OutputRows, RecordAnswers
-from share_spark.handlers.acknowledgement import Ack, Answers, exception_text, single_answer
+from share_spark.handlers.acknowledgement import Ack, Answers, single_answer
 from share_spark.handlers.batch_answers import batch_answers, table_columns
+from share_spark.handlers.error_texts import NO_FAULTS, exception_text
 from share_spark.handlers.handler import HANDLER_COLUMNS, Handler, HandlerKind, Record
-from share_spark.handlers.output_schema import column_table, listed_rows
+from share_spark.handlers.output_schema import Row, column_table, rows_of_answer
 from share_spark.handlers.records import records_of
 from share_spark.handlers.time_limit import OverrunError, TimeLimit
 from share_spark.model.errors import HandlerError
@@ -34,14 +36,13 @@ from share_spark.model.requests import Loss
 if TYPE_CHECKING:
     from share_spark.delivery.key_batches import BatchOrder
 
-_FAULTS = (Exception, SystemExit)
-"""What a handler may raise. Not KeyboardInterrupt, by which Spark kills tasks; SystemExit would end the worker."""
-
 FIRST_SLICE = 64
 """Records of the first call of a batch handler whose pace is not known."""
 
 _ALL_MISFIT = 20
-"""Where so many records all break the contract, the handler is at fault, not its records."""
+"""Where so many records come to a handler for the first time, and all that come break the contract, the handler is at
+fault, not its records. Those that come again do not count: a delivery may have no records but the bad ones of a good
+handler."""
 
 _IN_HANDLER = int(CallStatus.IN_HANDLER)
 _ACCEPTED = int(CallStatus.ACCEPTED)
@@ -63,8 +64,8 @@ class Calls:
 
     ``until``: when the budget is used up (``time.monotonic``). ``seconds_per_record``: how long a record has taken this
     handler before, None if that is not known. ``in_turn``: batches of one record. ``order``: by the keys of the batch
-    that is on its way, None if there is no order. ``misfits``: records that broke the contract; ``misfit``: how the
-    last of them did.
+    that is on its way, None if there is no order. ``entered``: how many records; ``first_times``: of these, how many
+    for the first time. ``misfits``: records that broke the contract; ``misfit``: how the last of them did.
     """
 
     limit: TimeLimit
@@ -74,6 +75,7 @@ class Calls:
     in_turn: bool = False
     order: BatchOrder | None = None
     entered: int = 0
+    first_times: int = 0
     busy_s: float = 0.0
     misfits: int = 0
     misfit: str = ""
@@ -92,6 +94,12 @@ class Calls:
         if self.ledger is not None:
             self.ledger.note_delays(delays)
 
+    def note_entered(self, batch: pa.RecordBatch, status: memoryview, entered: int) -> None:
+        """The first ``entered`` records were called, as far as ``status`` says so: others were held back."""
+        self.entered += entered
+        were_called = np.asarray(status)[:entered] != CallStatus.NOT_ENTERED
+        self.first_times += int((were_called & (batch.column("delivery_count").to_numpy()[:entered] == 1)).sum())
+
     def note_misfit(self, text: str, records: int = 1) -> None:
         self.misfits += records
         self.misfit = text
@@ -99,7 +107,7 @@ class Calls:
     @property
     def all_misfit(self) -> bool:
         """Has not one of many records been handled as the contract says?"""
-        return self.entered >= _ALL_MISFIT and self.misfits == self.entered
+        return self.first_times >= _ALL_MISFIT and self.misfits == self.entered
 
     def check(self, handler: Handler) -> None:
         """Raises HandlerError if the handler, and not a record, is at fault."""
@@ -156,7 +164,9 @@ def _call_per_record(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> C
             limit.since = math.inf
         except OverrunError:
             found.fail(position, overrun_text(handler.timeout_ms or 0))
-        except _FAULTS as fault:
+        except KeyboardInterrupt:  # by which Spark kills tasks
+            raise
+        except BaseException as fault:  # noqa: BLE001 - SystemExit, asyncio.CancelledError, panics of Rust
             limit.since = math.inf
             found.fail(position, exception_text(fault))
         else:
@@ -166,6 +176,7 @@ def _call_per_record(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> C
                 found.judge(position, answer)
     else:
         position += 1
+    calls.note_entered(batch, status, position)
     return found.outcome(position)
 
 
@@ -202,8 +213,15 @@ class _RecordResults:
         return again if self.rows is None else min(again, self.rows.write(now, position))
 
     def judge(self, position: int, answer: Any) -> None:
-        """The handler has returned this. Raises HandlerError where the fault cannot be a record's."""
-        code, error, delay_ms = _judged(answer, self.rows, position, self.calls)
+        """The handler has returned this."""
+        try:
+            code, error, delay_ms, rows = _judged(answer, self.rows)
+        except HandlerError as fault:
+            self.calls.note_misfit(str(fault))
+            self.fail(position, str(fault))
+            return
+        if rows and self.rows is not None:
+            self.rows.add(position, rows)
         if delay_ms is not None:
             self.delays[position] = delay_ms
             self.calls.note_delays({position: delay_ms})
@@ -221,30 +239,23 @@ class _RecordResults:
 
     def outcome(self, entered: int) -> CallOutcome:
         """The first ``entered`` records have been called."""
-        self.calls.entered += entered
         outputs = self.rows.finish(entered) if self.rows is not None else None
         self.codes[entered:] = [int(Loss.NOT_ENTERED)] * (len(self.codes) - entered)
         return CallOutcome(answers=Answers.listed(self.codes, self.errors, self.delays), outputs=outputs)
 
 
-def _judged(answer: Any, rows: OutputRows | None, position: int, calls: Calls) -> tuple[int, str | None, int | None]:
-    """(code, error, delay in ms) of a record's answer; its output rows are added to ``rows`` if it accepts. Raises
-    HandlerError where the fault cannot be a record's."""
-    if type(answer) is tuple and rows is None:
+def _judged(answer: Any, outputs: OutputRows | None) -> tuple[int, str | None, int | None, list[Row]]:
+    """(code, error, delay in ms, output rows) of a record's answer; rows of records that are not accepted are dropped.
+    Raises HandlerError for what is no answer."""
+    if type(answer) is not tuple:
+        return *single_answer(answer), []
+    if outputs is None:
         raise HandlerError("returned (acknowledgement, rows) but no output schema is declared")
-    try:
-        if type(answer) is not tuple:
-            return single_answer(answer)
-        if len(answer) != 2:
-            raise HandlerError(f"returned a tuple of {len(answer)}, not (acknowledgement, rows)")
-        code, error, delay_ms = single_answer(Ack.ACCEPT if answer[0] is None else answer[0])
-        returned = listed_rows(answer[1])
-    except HandlerError as fault:
-        calls.note_misfit(str(fault))
-        return int(Ack.RELEASE), str(fault), None
-    if code == Ack.ACCEPT and rows is not None:
-        rows.add(position, returned)
-    return code, error, delay_ms
+    if len(answer) != 2:
+        raise HandlerError(f"returned a tuple of {len(answer)}, not (acknowledgement, rows)")
+    code, error, delay_ms = single_answer(Ack.ACCEPT if answer[0] is None else answer[0])
+    rows = rows_of_answer(answer[1], outputs.names)
+    return code, error, delay_ms, rows if code == Ack.ACCEPT else []
 
 
 # ------------------------------------------------------------------------------ handlers of a batch
@@ -292,15 +303,24 @@ def _call_on_slice(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> Cal
     argument = _argument(handler, batch)
     status = calls.begin(batch)
     status[:] = bytes([_IN_HANDLER]) * batch.num_rows
-    calls.entered += batch.num_rows
+    calls.note_entered(batch, status, batch.num_rows)
     try:
         answer = calls.limit.run(handler.call, argument)
     except OverrunError:
         return _all_released(handler, batch, overrun_text(handler.timeout_ms or 0, batch.num_rows), status, calls)
-    except _FAULTS as fault:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as fault:  # noqa: BLE001 - what a handler raises is an answer
         return _all_released(handler, batch, exception_text(fault), status, calls)
-    answers = batch_answers(answer, batch.num_rows, handler.output.names if handler.output is not None else ())
-    answers, outputs = _with_outputs(handler, answer, answers)
+    try:
+        answers = batch_answers(answer, batch.num_rows, handler.output.names if handler.output is not None else ())
+        answers, outputs = _with_outputs(handler, answer, answers)
+    except (HandlerError, *NO_FAULTS):
+        raise
+    except BaseException as fault:  # noqa: BLE001 - the user's code runs when its objects are looked at
+        error = f"answered what cannot be looked at: {exception_text(fault)}"
+        calls.note_misfit(error, batch.num_rows)
+        return _all_released(handler, batch, error, status, calls)
     _note(answers, outputs, status, calls)
     return CallOutcome(answers=answers, outputs=outputs)
 

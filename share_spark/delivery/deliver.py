@@ -26,11 +26,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from share_spark.delivery.frame import RUN_TYPE, frame_runs, settled
+from share_spark.delivery.frame import RUN_TYPE, frame_runs, released_frame, settled
 from share_spark.delivery.kept_input import Wanted
 from share_spark.delivery.kept_rows import MOST_BYTES, KeptPlace, KeptRows, earlier_offsets
 from share_spark.delivery.large_records import has_limit, set_limit, with_marks
@@ -44,22 +45,29 @@ from share_spark.delivery.traces import WORKER_LOST, codes_of, member_traces, re
 from share_spark.delivery.worker import DELIVERY_PROPERTY, DeliveryRun, HandlerTask, Terms, packed
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.table_layout import FilePlace
+from share_spark.engine.attempts import ErrorRun
 from share_spark.engine.ports import (
     AcknowledgedSpan,
     AcquiredSpan,
     Claim,
     Delivered,
     DeliveryLimits,
-    ErrorRun,
     MemberTrace,
     TopicLog,
 )
 from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, ascending
 from share_spark.handlers.handler import HANDLER_COLUMNS, KEY_COLUMNS, Handler, HandlerKind
-from share_spark.model.errors import HandlerError, ShareError, TopicError
-from share_spark.model.requests import Loss
+from share_spark.model.errors import (
+    EnvironmentFault,
+    HandlerError,
+    ShareError,
+    TopicError,
+    TopicUnreachableError,
+    is_of_storage,
+)
+from share_spark.model.requests import AcknowledgeType, Loss
 from share_spark.spark.arrow_types import spark_schema
-from share_spark.spark.errors import first_line, is_lost_worker, tells_lost_workers
+from share_spark.spark.errors import first_line, is_lost_worker, is_unreachable, tells_lost_workers
 from share_spark.spark.threads import TASK_COLUMN, give_up_task_thread, with_task_thread
 
 _log = logging.getLogger(__name__)
@@ -94,6 +102,7 @@ class SparkDelivery:
         """Workers keep their ledgers beside the state log."""
         self._place = place = ledger_place(self.spark, claim)
         self._others = place.all_others()
+        self._sources.stop_sign = place.stop_sign
         if self._leaves_traces:
             place.start()
         if self.ordered or not self._leaves_traces:
@@ -109,6 +118,11 @@ class SparkDelivery:
     def forget_last(self) -> None:
         self._started.clear()
         self._kept.clear()
+
+    def stop_waiting(self) -> None:
+        """Workers that read the topics themselves see it; Spark's source waits on."""
+        if self._place is not None:
+            self._place.show_stop_sign()
 
     def close(self) -> None:
         self.free_outputs()
@@ -259,15 +273,18 @@ def deliver(
 
 
 def _of_frame(records: DataFrame, handler: Handler) -> DeliveryResult:
+    """A frame that fails when it is computed releases all records, as a handler that raises; if these can be read."""
     records = records.persist()
     try:
         return decoded(frame_runs(records, handler).toArrow(), settled(handler.name))
     except HandlerError as fault:
         return DeliveryResult(fault=fault)
-    except Exception as fault:
-        if not is_lost_worker(fault):
-            raise
-        return DeliveryResult(lost=True)
+    except Exception as fault:  # noqa: BLE001 - of the handler's own plan, or of the records; the second action says so
+        if is_unreachable(fault):
+            return DeliveryResult(fault=_unread(handler.name, fault))
+        if is_lost_worker(fault):
+            return DeliveryResult(lost=True)
+        return decoded(released_frame(records, first_line(fault)).toArrow(), settled(handler.name))
     finally:
         records.unpersist()
 
@@ -283,7 +300,7 @@ def _with_output(frame: DataFrame, task: HandlerTask) -> DeliveryResult:
     except BaseException:
         sent.free()
         raise
-    if result.fault is None and any(result.produced.values()):
+    if any(result.produced.values()) and (result.fault is None or isinstance(result.fault, TopicUnreachableError)):
         return replace(result, outputs=sent.outputs(result.produced), free=sent.free)
     sent.free()
     return result
@@ -329,13 +346,29 @@ def _checked(result: DeliveryResult, task: HandlerTask, run: DeliveryRun) -> Del
 
 
 def _broken_off(task: HandlerTask, fault: Exception) -> DeliveryResult:
-    """The answers that ledgers hold, as far as the driver sees them. Output rows are gone with the job."""
+    """The answers that ledgers hold, as far as the driver sees them. Output rows are gone with the job: their records
+    are given back as if they had not been tried or, where the query goes on, as entered."""
+    unread = _unread(task.name, fault)
+    goes_on = isinstance(unread, TopicUnreachableError)
     answers = RunLog(task.topic)
-    for entries in _ledgers(task) if task.output is None else ():
+    for entries in _ledgers(task) if task.output is None or goes_on else ():
         codes = codes_of(entries)
-        answers.add_entries(entries, codes, codes > 0)
+        if goes_on:
+            is_undone = entries.status == CallStatus.IN_HANDLER
+            is_undone |= (codes == AcknowledgeType.ACCEPT) & (task.output is not None)
+            codes = np.where(is_undone, np.int8(Loss.FINISHED), codes)
+        answers.add_entries(entries, codes, (codes != Loss.NOT_ENTERED) if goes_on else codes > 0)
     result = decoded(pa.Table.from_batches([answers.batch()], RUN_SCHEMA), read_once)
-    return replace(result, fault=TopicError(f"the records for handler {task.name} cannot be read: {first_line(fault)}"))
+    return replace(result, fault=unread)
+
+
+def _unread(handler: str, fault: Exception) -> ShareError:
+    """TopicUnreachableError, if to try again may help."""
+    reason = first_line(fault)
+    if is_of_storage(reason):
+        return EnvironmentFault(f"Spark could not deliver records to handler {handler}: {reason}")
+    text = f"the records for handler {handler} cannot be read: {reason}"
+    return TopicUnreachableError(text) if is_unreachable(fault) else TopicError(text)
 
 
 @contextmanager

@@ -16,8 +16,9 @@ from pyspark.sql import DataFrame
 
 from share_spark.delivery.result import Settle, each_partition
 from share_spark.delivery.runs import PRESENT, RUN_SCHEMA, VIOLATION, RunLog, Runs, special_row
-from share_spark.handlers.acknowledgement import NO_DELAY, Ack, Answers, exception_text
+from share_spark.handlers.acknowledgement import NO_DELAY, Ack, Answers
 from share_spark.handlers.batch_answers import ANSWER_COLUMNS, column_answers
+from share_spark.handlers.error_texts import exception_text
 from share_spark.handlers.handler import KEY_COLUMNS, Handler
 from share_spark.model.errors import HandlerError
 from share_spark.model.ids import TopicPartition
@@ -32,17 +33,25 @@ def frame_runs(records: DataFrame, handler: Handler) -> DataFrame:
 
     A handler that raises, now, releases them all. Raises HandlerError: it returned no frame or one without the columns.
     """
-    keys = records.select(*KEY_COLUMNS)
-    present = keys.mapInArrow(present_runs, RUN_TYPE)
     try:
         answer = handler.call(records)
-    except Exception as fault:  # noqa: BLE001 - what a handler raises is an answer
-        error = exception_text(fault)
-        released = functools.partial(released_runs, error)
-        return present.unionByName(keys.mapInArrow(released, RUN_TYPE))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as fault:  # noqa: BLE001 - what a handler raises is an answer
+        return released_frame(records, exception_text(fault))
     chosen = _answer_frame(answer, handler)
     answers = chosen.mapInArrow(functools.partial(answer_runs, handler.name), RUN_TYPE)
-    return present.unionByName(answers)
+    return _present(records).unionByName(answers)
+
+
+def released_frame(records: DataFrame, error: str) -> DataFrame:
+    """As ``frame_runs``, of records that are all released with this error."""
+    released = functools.partial(released_runs, error)
+    return _present(records).unionByName(records.select(*KEY_COLUMNS).mapInArrow(released, RUN_TYPE))
+
+
+def _present(records: DataFrame) -> DataFrame:
+    return records.select(*KEY_COLUMNS).mapInArrow(present_runs, RUN_TYPE)
 
 
 def settled(handler_name: str) -> Settle:

@@ -24,6 +24,7 @@ import os
 import struct
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -32,6 +33,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from share_spark.handlers.error_texts import error_text
+from share_spark.model.errors import StateError
 
 LedgerColumn = npt.NDArray[Any]
 """A column of ``LedgerEntries``: integers."""
@@ -121,16 +125,19 @@ class CallLedger:
         self._status: memoryview | None = None
 
     def begin(self, batch: pa.RecordBatch) -> memoryview:
-        """A byte for the status of each record of ``batch`` (partition, offset, delivery_count), 0 at first."""
+        """A byte for the status of each record of ``batch`` (partition, offset, delivery_count), 0 at first. Raises
+        StateError: there is no place for them."""
         rows = batch.num_rows
         size = _aligned(_HEADER.size + rows * _PER_RECORD)
         columns = [*(batch.column(name).to_numpy(zero_copy_only=False) for name in _COLUMNS), self._ids(batch)]
-        os.ftruncate(self._file, self._end + size)
-        # The header last: a block whose header is zeros was not finished, and is skipped by ``_blocks``.
-        os.pwrite(self._file, _as_bytes(columns), self._end + _HEADER.size)
-        os.pwrite(self._file, _HEADER.pack(_MAGIC, rows, size), self._end)
-        self._release_block()
-        self._block = mmap.mmap(self._file, size, offset=self._end)
+        with _naming(self._path):
+            # On a full disk the first access to a page that has no place there would kill the worker.
+            os.posix_fallocate(self._file, self._end, size)
+            # The header last: a block whose header is zeros was not finished, and is skipped by ``_blocks``.
+            os.pwrite(self._file, _as_bytes(columns), self._end + _HEADER.size)
+            os.pwrite(self._file, _HEADER.pack(_MAGIC, rows, size), self._end)
+            self._release_block()
+            self._block = mmap.mmap(self._file, size, offset=self._end)
         self._end += size
         self._first, self._records = self._records, self._records + rows
         start = _HEADER.size + rows * (_PER_RECORD - 1)
@@ -161,7 +168,7 @@ class CallLedger:
     def note_errors(self, errors: dict[int, str]) -> None:
         """Errors by position in the batch that ``begin`` was called with."""
         if errors:
-            self._note({"errors": [(self._first + position, text) for position, text in errors.items()]})
+            self._note({"errors": [(self._first + position, error_text(text)) for position, text in errors.items()]})
 
     def note_delays(self, delays: dict[int, int]) -> None:
         """Delays by position in the batch that ``begin`` was called with."""
@@ -174,7 +181,7 @@ class CallLedger:
         content = _as_stream(rows) if rows.num_rows else b""
         if self._rows is None:
             self._rows = os.open(f"{self._path}.rows", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.write(self._rows, _CHUNK.pack(len(content), self._first + complete) + content)
+        self._append(self._rows, _CHUNK.pack(len(content), self._first + complete) + content)
 
     def beside(self, purpose: str) -> Path:
         """Another file of the same task."""
@@ -204,7 +211,13 @@ class CallLedger:
     def _note(self, what: dict[str, Any]) -> None:
         if self._notes is None:
             self._notes = os.open(f"{self._path}.notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.write(self._notes, json.dumps(what).encode() + b"\n")
+        self._append(self._notes, json.dumps(what).encode() + b"\n")
+
+    def _append(self, file: int, content: bytes) -> None:
+        """A disk that is almost full takes a part, and then nothing."""
+        with _naming(self._path):
+            while content:
+                content = content[os.write(file, content) :]
 
     def _release_block(self) -> None:
         if self._status is not None:
@@ -212,6 +225,15 @@ class CallLedger:
         if self._block is not None:
             self._block.close()
         self._status = self._block = None
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Raises StateError for OSError."""
+    try:
+        yield
+    except OSError as fault:
+        raise StateError(f"the ledger {path} cannot be written: {fault.strerror}") from fault
 
 
 _COLUMNS = ("offset", "partition", "delivery_count")
@@ -251,7 +273,7 @@ def _notes(path: Path) -> tuple[list[str], dict[int, str], dict[int, int]]:
         except ValueError:  # the last line, which the worker did not finish
             continue
         topics += [note["topic"]] if "topic" in note else []
-        errors.update((position, text) for position, text in note.get("errors", ()))
+        errors.update((position, error_text(text)) for position, text in note.get("errors", ()))
         delays.update((position, delay_ms) for position, delay_ms in note.get("delays", ()))
     return topics, errors, delays
 

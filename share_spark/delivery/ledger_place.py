@@ -15,11 +15,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 from share_spark.delivery.ledger import CallLedger
+from share_spark.model.errors import StateError, is_of_storage
+from share_spark.spark.files import group_file_name
 
 KEPT_RECORDS = "kept"
 LEDGERS = "ledgers"
@@ -46,7 +48,7 @@ class LedgerPlace:
         path = table_directory.removeprefix("file:")
         is_file_path = "://" not in path and ":/" not in path
         shared = f"{path.rstrip('/')}/_share_spark/{LEDGERS}" if is_file_path else None
-        name = quote(group_id, safe="")
+        name = group_file_name(group_id)
         return cls(
             group=name if shared else f"{log_id}/{name}", member_id=member_id, shared=shared, one_machine=one_machine
         )
@@ -71,6 +73,17 @@ class LedgerPlace:
             return None
         return str(self._group_directory(KEPT_RECORDS) / self.member_id)
 
+    @property
+    def stop_sign(self) -> str | None:
+        """A file that is there once the engine is to stop, for its workers; None if they would not see it."""
+        return str(self._group_directory() / self.member_id / "stop") if self.outlives_us else None
+
+    def show_stop_sign(self) -> None:
+        """If it can be: who does not see it waits as long as ever."""
+        if self.stop_sign is not None:
+            with suppress(OSError):
+                Path(self.stop_sign).touch()
+
     def clear(self) -> None:
         """The last delivery is over."""
         if self.outlives_us:
@@ -79,12 +92,14 @@ class LedgerPlace:
 
     def open(self, delivery: str, task: int, topic: str | None) -> tuple[CallLedger, bool]:
         """On a worker: the ledger of a task, and whether a ledger that an attempt on another machine left would have
-        been found."""
+        been found. Raises StateError: the disk is full."""
         for root, is_sure in self._roots():
             own = Path(root) / self.group / self.member_id
             try:
                 ledger = CallLedger(own / delivery / str(task), topic)
-            except OSError:  # a shared file system may support neither locks nor mapped memory
+            except OSError as fault:  # a shared file system may support neither locks nor mapped memory
+                if is_of_storage(str(fault)):
+                    raise StateError(f"the ledgers in {own} cannot be written: {fault.strerror}") from fault
                 if root == _local_root():
                     raise
                 continue

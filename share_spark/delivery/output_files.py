@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from share_spark.delta.data_file import DataFile, new_path, parquet_writer, statistics
 from share_spark.delta.table_layout import FilePlace, Part
 from share_spark.model.errors import SinkError
+from share_spark.spark.public_files import make_durable_directory, sync_directory
 
 _ROW_GROUP_BYTES = 16 << 20
 """In Arrow's form; so many wait in the memory of a worker."""
@@ -107,7 +108,7 @@ class _OpenFile:
     def of(cls, part: Part, table: Path) -> _OpenFile:
         path = new_path(part.directory)
         if part.directory:
-            (table / part.directory).mkdir(parents=True, exist_ok=True)
+            make_durable_directory(table / part.directory)
         first = part._replace(rows=part.rows.slice(0, 0))
         return cls(path, first, parquet_writer(str(table / path), part.rows.schema))
 
@@ -117,5 +118,6 @@ class _OpenFile:
         with at.open("rb") as file:
             os.fsync(file.fileno())
             size = os.fstat(file.fileno()).st_size
+        sync_directory(at.parent)
         found = statistics(pq.read_metadata(at), self.first.rows.column_names)
         return DataFile(path=self.path, size=size, stats=found, values=self.first.values)

@@ -42,6 +42,7 @@ class OutputRows:
 
     def __init__(self, schema: pa.Schema, answers: RecordAnswers) -> None:
         self._schema, self._answers = schema, answers
+        self.names = dict.fromkeys(schema.names)
         self._rows: list[Row] = []
         self._owners: list[int] = []
         self._tables: list[pa.Table] = []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -21,33 +22,47 @@ from share_spark.engine.spans import covering_spans
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderInput:
     """``pieces``: the AcquiredSpans of each task, ascending, pickled: a task opens its own only. ``most_rows``: of a
-    batch."""
+    batch. ``stop_sign``: a file that is there once nothing is to be waited for any more."""
 
     reader: RecordReader
     pieces: tuple[bytes, ...]
     most_rows: int
+    stop_sign: str | None = None
 
     @classmethod
-    def of(cls, reader: RecordReader, acquired: Sequence[AcquiredSpan], *, tasks: int, most_rows: int) -> ReaderInput:
+    def of(
+        cls,
+        reader: RecordReader,
+        acquired: Sequence[AcquiredSpan],
+        *,
+        tasks: int,
+        most_rows: int,
+        stop_sign: str | None = None,
+    ) -> ReaderInput:
         """In equal parts."""
         pieces = tuple(pickle.dumps(piece, protocol=5) for piece in in_equal_parts(acquired, tasks))
-        return cls(reader=reader, pieces=pieces, most_rows=most_rows)
+        return cls(reader=reader, pieces=pieces, most_rows=most_rows, stop_sign=stop_sign)
 
     def batches(self, task: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """See ``TaskInput``. Raises TopicError."""
         piece: list[AcquiredSpan] = pickle.loads(self.pieces[task]) if task < len(self.pieces) else []
-        for batch in _records(self.reader, piece, schema) if piece else ():
+        for batch in _records(self.reader, piece, schema, self._is_stopping) if piece else ():
             for begin in range(0, batch.num_rows, self.most_rows):
                 yield batch.slice(begin, self.most_rows)
 
+    def _is_stopping(self) -> bool:
+        return self.stop_sign is not None and Path(self.stop_sign).exists()
 
-def _records(reader: RecordReader, piece: Sequence[AcquiredSpan], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+
+def _records(
+    reader: RecordReader, piece: Sequence[AcquiredSpan], schema: pa.Schema, is_stopping: Callable[[], bool]
+) -> Iterator[pa.RecordBatch]:
     spans_of = [covering_spans([one]) for one in piece]
     spans = [span for some in spans_of for span in some]
     positions = _positions(spans_of, piece)
     topics = pa.array([span.topic for span in spans], pa.string())
     partitions = pa.array([span.partition for span in spans], pa.int32())
-    for read in reader.read(spans, schema.names):
+    for read in reader.read(spans, schema.names, is_stopping):
         counts = positions.delivery_counts(read.records.column("offset").to_numpy(), read.span)
         is_acquired = pa.array(counts != 0)
         columns = {

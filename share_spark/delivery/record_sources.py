@@ -28,11 +28,12 @@ _Reading = Callable[[Sequence[AcquiredSpan], int], TaskInput]
 @dataclass(slots=True, kw_only=True)
 class RecordSources:
     """Of one engine. If what is ``kept`` is ``ordered``, all records of a key come to one task, in the order of their
-    offsets."""
+    offsets. ``stop_sign``: as in ``LedgerPlace``."""
 
     spark: SparkSession
     log: TopicLog
     kept: KeptRows
+    stop_sign: str | None = None
     _markers: dict[int, DataFrame] = field(default_factory=dict)
 
     def by_spark(self, acquired: Sequence[AcquiredSpan], tasks: int) -> DataFrame:
@@ -89,7 +90,8 @@ class RecordSources:
             reader = self.log.reader(self.spark, covering_spans(spans), shuffled=self.kept.ordered)
             if reader is None:
                 return None
-            return lambda some, tasks: ReaderInput.of(reader, some, tasks=tasks, most_rows=most_rows)
+            sign = self.stop_sign
+            return lambda some, tasks: ReaderInput.of(reader, some, tasks=tasks, most_rows=most_rows, stop_sign=sign)
         files = files_of(self.log, spans)
         if files is None:
             return None

@@ -41,6 +41,7 @@ from share_spark.delivery.runs import (
     RUN_SCHEMA,
     SPECIAL,
     UNKNOWN_THREAD,
+    UNREACHABLE,
     VIOLATION,
     WRITTEN,
     RunColumn,
@@ -48,10 +49,11 @@ from share_spark.delivery.runs import (
 )
 from share_spark.delivery.traces import WORKER_LOST
 from share_spark.delta.data_file import DataFile
-from share_spark.engine.ports import AcknowledgedSpan, ErrorRun
+from share_spark.engine.attempts import ErrorRun
+from share_spark.engine.ports import AcknowledgedSpan
 from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, laid, offsets_in
 from share_spark.handlers.acknowledgement import NO_DELAY, Ack
-from share_spark.model.errors import HandlerError, OutputLostError, ShareError
+from share_spark.model.errors import HandlerError, OutputLostError, ShareError, TopicUnreachableError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import Loss, RetryDelay
 from share_spark.spark.capabilities import HELD_OUTPUT, use
@@ -184,8 +186,8 @@ def _parted(table: pa.Table) -> tuple[pa.Table, pa.Table]:
 
 
 def _fault(special: list[dict[str, Any]]) -> ShareError | None:
-    """The first of what was wrong, a broken contract before a fault of ours."""
-    for code, error in ((VIOLATION, HandlerError), (FAULT, ShareError)):
+    """The first of what was wrong, a broken contract before a fault of ours, and that before an outage."""
+    for code, error in ((VIOLATION, HandlerError), (FAULT, ShareError), (UNREACHABLE, TopicUnreachableError)):
         for text in (row["error"] for row in special if row["ack"] == code):
             return error(" ".join(text.split()))
     return None

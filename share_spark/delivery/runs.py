@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from share_spark.delivery.ledger import LedgerEntries
 from share_spark.handlers.acknowledgement import NO_DELAY, Answers
+from share_spark.handlers.error_texts import storable
 from share_spark.model.ids import TopicPartition
 
 PRESENT = 0
@@ -65,6 +66,9 @@ KEPT = -28
 
 LARGE = -29
 """Code of a row that says that records of the task were too large for a batch (``large_records``)."""
+
+UNREACHABLE = -30
+"""Code of a row that says in ``error`` why a task could not reach the records that it has no answers for."""
 
 SPECIAL = -20
 """All lower codes are of rows of other kinds."""
@@ -263,7 +267,7 @@ class RunLog:
 
 def special_row(code: int, text: str) -> pa.RecordBatch:
     """A row of RUN_SCHEMA of another kind than an acknowledgement: VIOLATION, FAULT."""
-    return _row(code, error=text)
+    return _row(code, error=storable(text))
 
 
 def produced_row(attempt_id: int, rows: int) -> pa.RecordBatch:

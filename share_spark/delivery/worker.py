@@ -39,6 +39,7 @@ from share_spark.delivery.runs import (
     FAULT,
     LARGE,
     UNKNOWN_THREAD,
+    UNREACHABLE,
     VIOLATION,
     WRITTEN,
     RunLog,
@@ -54,10 +55,18 @@ from share_spark.delivery.traces import WORKER_LOST, codes_of
 from share_spark.delivery.unknown_records import unknown_records
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.table_layout import FilePlace
-from share_spark.handlers.acknowledgement import Answers, exception_text
+from share_spark.handlers.acknowledgement import Answers
+from share_spark.handlers.error_texts import exception_text
 from share_spark.handlers.handler import Handler, HandlerKind
 from share_spark.handlers.time_limit import TimeLimit, stuck_at
-from share_spark.model.errors import HandlerError, OutputLostError, ShareError, TopicError
+from share_spark.model.errors import (
+    HandlerError,
+    OutputLostError,
+    ShareError,
+    StateError,
+    TopicError,
+    TopicUnreachableError,
+)
 from share_spark.model.requests import Loss
 from share_spark.spark.python_worker import begin_task, forget_garbage_so_far
 from share_spark.spark.threads import TASK_COLUMN, stage_attempt
@@ -134,13 +143,21 @@ class HandlerTask:
         """Do output rows leave with the runs?"""
         return self.output is not None and self.output_place is None
 
+    def row(self, runs: pa.RecordBatch) -> pa.RecordBatch:
+        """``runs`` as they leave."""
+        return with_output_column(runs, self.output) if self.sends_output and self.output is not None else runs
+
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Raises OutputLostError outside its delivery."""
         begin_task()
         run = _running_delivery(self.delivery)
         if run is None:
             raise OutputLostError(f"output rows of handler {self.name} were lost with their executor")
-        ledger, is_sure = self.place.open(self.delivery, _task_index(), self.topic)
+        try:
+            ledger, is_sure = self.place.open(self.delivery, _task_index(), self.topic)
+        except StateError as fault:
+            yield self.row(special_row(FAULT, str(fault)))
+            return
         try:
             yield from _TaskRun(task=self, run=run, ledger=ledger, is_sure=is_sure).results(batches)
         finally:
@@ -192,26 +209,33 @@ class _TaskRun:
                 for batch in map(unmarked, rest):
                     log.add(batch, Answers.same(batch.num_rows, Loss.NOT_ENTERED))
             else:
-                yield from self._handled(rest, log, len(entries) > 0)
+                yield from self._reached(self._handled(rest, log, len(entries) > 0))
             written = self.files.close() if self.files is not None else []
         except TopicError:  # as where Spark reads: the task is tried again, and then the job fails
             raise
         except ShareError as fault:
             code = VIOLATION if isinstance(fault, HandlerError) else FAULT
-            yield self._row(special_row(code, str(fault)))
+            yield self.task.row(special_row(code, str(fault)))
         calls = self.calls
         if calls is None or not calls.all_misfit:  # what is no record's fault is no record's answer
-            yield self._row(log.batch())
+            yield self.task.row(log.batch())
         entered, busy_s = (calls.entered, calls.busy_s) if calls is not None else (0, 0.0)
-        yield self._row(measured_row(int(known.sum()) + entered, busy_s))
+        yield self.task.row(measured_row(int(known.sum()) + entered, busy_s))
         if self.has_large:
-            yield self._row(special_row(LARGE, ""))
+            yield self.task.row(special_row(LARGE, ""))
         if task.sends_output:
-            yield self._row(produced_row(_attempt_id(), self.produced))
+            yield self.task.row(produced_row(_attempt_id(), self.produced))
         for file in written:
-            yield self._row(special_row(WRITTEN, file.to_json()))
+            yield self.task.row(special_row(WRITTEN, file.to_json()))
         if self.keeps is not None and (kept := self.keeps.close()) is not None:
-            yield self._row(kept_row(*kept))
+            yield self.task.row(kept_row(*kept))
+
+    def _reached(self, handled: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """As far as the records can be reached. What was handled until then counts."""
+        try:
+            yield from handled
+        except TopicUnreachableError as fault:
+            yield self.task.row(special_row(UNREACHABLE, str(fault)))
 
     def _rest(
         self, batches: Iterable[pa.RecordBatch], entries: LedgerEntries, known: npt.NDArray[np.bool_], log: RunLog
@@ -283,10 +307,10 @@ class _TaskRun:
     def _unknown_thread(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         thread = batch.column(TASK_COLUMN)[0].as_py()
         if thread is not None and stage_attempt(thread) is None:
-            yield self._row(special_row(UNKNOWN_THREAD, thread))
+            yield self.task.row(special_row(UNKNOWN_THREAD, thread))
 
     def _outcome(self, handler: Handler, batch: pa.RecordBatch, calls: Calls, loss: Loss | None) -> CallOutcome:
-        """Raises HandlerError, and ShareError for a fault of our own."""
+        """Raises HandlerError, StateError (the ledger), and ShareError for a fault of our own."""
         if loss is None and time.monotonic() >= calls.until:
             loss = Loss.NOT_ENTERED
         if loss is not None:
@@ -294,7 +318,7 @@ class _TaskRun:
             return CallOutcome(answers=Answers.same(batch.num_rows, loss, text))
         try:
             return call_handler(handler, batch, calls)
-        except HandlerError:
+        except (HandlerError, StateError):
             raise
         except Exception as fault:
             raise ShareError(f"delivery to handler {handler.name} failed: {exception_text(fault)}") from fault
@@ -310,10 +334,6 @@ class _TaskRun:
             return
         self.produced += outputs.num_rows
         yield from output_batches(outputs)
-
-    def _row(self, runs: pa.RecordBatch) -> pa.RecordBatch:
-        output = self.task.output
-        return with_output_column(runs, output) if self.task.sends_output and output is not None else runs
 
     @property
     def _stuck(self) -> Path:

@@ -14,8 +14,6 @@ rows (``public_claim``), which leave a third entry; either way of claiming goes 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.direct_append import DirectAppends, MovedError
 from share_spark.delta.public_claim import (
@@ -33,22 +31,21 @@ from share_spark.spark.capabilities import DELTA_TRANSACTIONS, use
 from share_spark.spark.delta_log import NONE, transaction_number
 from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.spark.files import NoHardLinksError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from share_spark.spark.on_demand import AnySpark, session_of
 
 __all__ = ["NONE", "AppTransactions"]
 
 _CLAIM_ATTEMPTS = 10
 
 
-_CLAIM_ERRORS: tuple[type[Exception], ...] = (MovedError, *JVM_ERRORS)
+_CLAIM_ERRORS: tuple[type[Exception], ...] = (MovedError, ValueError, *JVM_ERRORS)
+"""ValueError: a commit of the sink's log that cannot be read."""
 
 
 class AppTransactions:
     """The transactions of one table."""
 
-    def __init__(self, spark: SparkSession, directory: str) -> None:
+    def __init__(self, spark: AnySpark, directory: str) -> None:
         self._spark = spark
         self._directory = directory
         self._log: TableLog | None = None
@@ -59,8 +56,8 @@ class AppTransactions:
         self._log = None
         try:
             return self.log().transactions.get(app_id, NONE)
-        except UnknownTableError:
-            return self._latest_by_delta(app_id)
+        except UnknownTableError as reason:
+            return self._latest_by_delta(app_id, reason)
 
     def log(self) -> TableLog:
         """Of the table, as of now; opened once. Raises UnknownTableError."""
@@ -68,11 +65,12 @@ class AppTransactions:
         self._log.refresh()
         return self._log
 
-    def _latest_by_delta(self, app_id: str) -> int:
+    def _latest_by_delta(self, app_id: str, reason: UnknownTableError) -> int:
+        spark = session_of(self._spark, f"{self._directory} is read by Spark ({reason})")
         return use(
             DELTA_TRANSACTIONS,
-            lambda: transaction_number(self._spark, self._directory, app_id),
-            lambda: entries_in_log(self._spark, self._directory, [app_id]).numbers[app_id],
+            lambda: transaction_number(spark, self._directory, app_id),
+            lambda: entries_in_log(spark, self._directory, [app_id]).numbers[app_id],
         )
 
     def claim(self, app_id: str, writer_epoch: int) -> int:
@@ -99,8 +97,8 @@ class AppTransactions:
                 f"sink {self._directory} cannot be claimed: its file system has no hard links, without which two "
                 "engines could commit the same version; put the table on one that has them"
             ) from reason
-        except NotImplementedError:
-            return self._public(app_id).claim(own)
+        except NotImplementedError as reason:
+            return self._public(app_id, reason).claim(own)
 
     def _claim_in_one_commit(self, appends: DirectAppends, app_id: str, own: int) -> int:
         log = appends.log
@@ -108,7 +106,7 @@ class AppTransactions:
         if current > own:
             raise FencedError(f"another engine has claimed {app_id} in {self._directory}; this one stops")
         if is_unsettled(current, log.transactions.get(progress_id(app_id), NONE)):
-            self._public(app_id).settle(current)
+            self._public(app_id, "a claim by several appends is to be settled").settle(current)
             log.refresh()
             current = log.transactions.get(app_id, NONE)
         delivered = current if is_delivery(current) else log.transactions.get(delivered_id(app_id), NONE)
@@ -118,5 +116,6 @@ class AppTransactions:
             appends.commit([], transactions=known)
         return delivered
 
-    def _public(self, app_id: str) -> PublicClaim:
-        return PublicClaim(spark=self._spark, directory=self._directory, app_id=app_id)
+    def _public(self, app_id: str, reason: object) -> PublicClaim:
+        spark = session_of(self._spark, f"{self._directory} can be claimed by Spark only ({reason})")
+        return PublicClaim(spark=spark, directory=self._directory, app_id=app_id)

@@ -12,15 +12,12 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from share_spark.spark.files import StorageFiles
 from share_spark.spark.hadoop_files import files_at
+from share_spark.spark.on_demand import AnySpark
 from share_spark.spark.public_files import LocalFiles, local_path
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 _COMMIT = re.compile(r"\d{20}\.json")
 
@@ -64,7 +61,7 @@ class CommitFiles:
         self._directory = f"{self.directory}/_delta_log"
 
     @classmethod
-    def at(cls, spark: SparkSession, directory: str) -> CommitFiles:
+    def at(cls, spark: AnySpark, directory: str) -> CommitFiles:
         """On whatever storage the directory is."""
         return cls(files_at(spark, directory), directory)
 
@@ -107,10 +104,18 @@ class CommitFiles:
         size = self.storage.size(path)
         return None if size is None or size > most_bytes else self.storage.read(path)
 
+    def sidecar(self, path: str) -> str:
+        """Return the path of a sidecar of a checkpoint, as storage has it; ``path``: as the checkpoint has it."""
+        return path if "/" in path else f"{self._directory}/_sidecars/{path}"
+
     def commit(self, version: int, text: str) -> bool:
         """Write the file of this commit if there is none; did it? OSError, NotImplementedError as in
         ``StorageFiles.commit``."""
         return self.storage.commit(self._file(version), text.encode())
+
+    def remove(self, version: int) -> None:
+        """Delete the file of a commit."""
+        self.storage.delete(self._file(version))
 
     def checkpoint(self, at_most: int | None = None) -> tuple[int, list[str]]:
         """The newest complete checkpoint (up to the version ``at_most``) as its version and its files; -1 and none if
@@ -158,11 +163,11 @@ def parse_commit(text: str) -> CommitFile:
         adds_data = adds_data or bool(action.get("add", {}).get("dataChange"))
     return CommitFile(
         properties=properties,
-        note=info.get("userMetadata"),
+        note=note if isinstance(note := info.get("userMetadata"), str) else None,
         adds_data=adds_data,
         blind=bool(info.get("isBlindAppend")),
         actions=tuple(kept),
-        committed_at_ms=int(info.get("timestamp") or 0),
+        committed_at_ms=at_ms if isinstance(at_ms := info.get("timestamp"), int) else 0,
     )
 
 
@@ -184,9 +189,21 @@ def commit_text(
     return "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in lines)
 
 
+def note_fields(note: str | None) -> Mapping[str, Any]:
+    """Return the fields of a commit's ``userMetadata`` that is a JSON object; none of any other text: every program
+    may write there what it likes."""
+    if not note or not note.startswith("{"):
+        return {}
+    try:
+        found = json.loads(note)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def actions_in(text: str) -> Iterator[Mapping[str, Any]]:
-    """One JSON object a line."""
-    return (json.loads(line) for line in text.splitlines() if line)
+    """Yield the actions, one JSON object a line. A text in it may have other characters that end a line in Unicode."""
+    return (json.loads(line) for line in text.split("\n") if line.strip())
 
 
 _OF_TABLE = frozenset({"metaData", "protocol", "txn"})

@@ -97,7 +97,8 @@ def statistics_of(content: bytes, columns: Sequence[str]) -> dict[str, Any]:
 
 def statistics(metadata: pq.FileMetaData, columns: Sequence[str]) -> dict[str, Any]:
     """Delta's statistics of a file: rows, and of the first ones of these columns the least and the greatest value and
-    the nulls, as far as they are known and short. Nested columns and floating-point numbers (NaN) have none."""
+    the nulls, as far as they are known, short, and times in the years 1 to 9999. Nested columns and floating-point
+    numbers (NaN) have none. A bound that is missing is always right: nobody skips the file by it."""
     found: dict[str, Any] = {"numRecords": metadata.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
     if not metadata.num_rows:
         return {"numRecords": 0}
@@ -126,7 +127,10 @@ def _bounds(parts: list[Any]) -> tuple[Any, Any]:
     """As they stand in the log's JSON; None where they cannot."""
     if not parts:
         return None, None
-    return _as_json(min(part.min for part in parts)), _as_json(max(part.max for part in parts), up=True)
+    try:
+        return _as_json(min(part.min for part in parts)), _as_json(max(part.max for part in parts), up=True)
+    except (OverflowError, ValueError):  # no date of Python's, as where a producer's microseconds pass for milliseconds
+        return None, None
 
 
 def _as_json(value: Any, *, up: bool = False) -> Any:

@@ -8,6 +8,13 @@ So of two writers exactly one gets a version, and the other one learns it before
 append has to look afterwards who came before it, this one compares and swaps. Milliseconds on a local disk, whatever
 the length of the log.
 
+Two things make a version that is absent another one than the next, and are looked for at each commit:
+
+    clean-up     7 | 8 ... 90 | checkpoint 90: "8" is absent again, below the checkpoint, and read by nobody. So the
+                 version that is known has to be there; else the log is read anew, and all is checked again
+    overwriting  on a local disk Delta's writer looks, and then renames over what has come between. So the last
+                 commit has to be ours still; else it is made again, as the newest one
+
 Not for every table: it may have features that ask something of a writer (``TableLog.check_can_append``), and not for
 every storage (``StorageFiles.commit``). Such appends stay Spark's.
 """
@@ -20,28 +27,27 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from share_spark.delta.commit_files import CommitFile, CommitFiles, commit_text
 from share_spark.delta.data_file import DataFile, made_in_memory
-from share_spark.delta.native_checkpoint import write_natively
+from share_spark.delta.native_checkpoint import cleans_natively, write_natively
 from share_spark.delta.table_layout import FilePlace, TableColumns, TableLayout
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import StateError
-from share_spark.spark.delta_log import write_checkpoint
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from share_spark.spark.delta_log import clean_log, write_checkpoint
+from share_spark.spark.on_demand import AnySpark, given_session
 
 _log = logging.getLogger(__name__)
 
 _COMMITS_PER_CHECKPOINT = 100
 """A reader that is new to the table reads so many small files, and twice as many at times: some tenths of a second."""
 
-Meanwhile = Callable[[CommitFile], None]
-"""Called with each commit of others that came before ours; raises if ours must not follow it."""
+Meanwhile = Callable[[CommitFile | None], None]
+"""Called with each commit of others that came before ours, and with None for those that clean-up has removed before
+they were seen; raises if ours must not follow them."""
 
 Replaced = Callable[[str, Mapping[str, str]], bool]
 """Does this file, by its path and the values of the partition columns, leave the table?"""
@@ -51,26 +57,39 @@ class MovedError(Exception):
     """A number (``txn``) that was to be set is higher already, or another writer has set it since it was read."""
 
 
+class _Change(NamedTuple):
+    """What is to be committed."""
+
+    files: Sequence[DataFile]
+    note: str | None
+    numbers: Mapping[str, int]
+    replaced: Replaced | None
+    operation: str
+    is_blind: bool
+
+
 @dataclass(slots=True, kw_only=True)
 class DirectAppends:
-    """Appends to the table in ``directory``, one at a time, as long as it has the columns that it has by now."""
+    """Appends to the table in ``directory``, one at a time, as long as it has the columns that it has by now.
+    ``_last``: what was committed last here."""
 
     directory: str
     log: TableLog
     checkpoint: Callable[[], None] = lambda: None
     _commits: int = 0
     _columns: TableColumns = field(init=False)
+    _last: _Change | None = None
 
     def __post_init__(self) -> None:
         self._columns = self.log.columns
 
     @classmethod
-    def to(cls, spark: SparkSession, directory: str, *, replaces: bool = False) -> DirectAppends:
+    def to(cls, spark: AnySpark, directory: str, *, replaces: bool = False) -> DirectAppends:
         """``replaces``: it will remove files, too. Raises UnknownTableError: only Spark's writer may append there."""
         return cls.of(spark, directory, TableLog.open(CommitFiles.at(spark, directory), keeps_files=replaces))
 
     @classmethod
-    def of(cls, spark: SparkSession, directory: str, log: TableLog) -> DirectAppends:
+    def of(cls, spark: AnySpark, directory: str, log: TableLog) -> DirectAppends:
         """With the table's log, which was opened before. Raises UnknownTableError."""
         log.check_can_append()
         return cls(
@@ -80,7 +99,7 @@ class DirectAppends:
         )
 
     @classmethod
-    def of_files(cls, spark: SparkSession, directory: str, log: TableLog | None = None) -> DirectAppends:
+    def of_files(cls, spark: AnySpark, directory: str, log: TableLog | None = None) -> DirectAppends:
         """Appends of rows of any table that asks nothing of them. ``log``: of the table, if it was opened before.
         Raises UnknownTableError: there it is Spark's writer that has to."""
         appends = cls.to(spark, directory) if log is None else cls.of(spark, directory, log)
@@ -130,37 +149,71 @@ class DirectAppends:
         Returns its version.
 
         Raises what ``meanwhile`` raises, MovedError, UnknownTableError (the table has changed), StateError (it is
-        gone), and then nothing has happened; what the storage raises, and then it may have happened all the same.
+        gone, or another writer has overwritten the commit before), and then nothing has happened; what the storage
+        raises, and then it may have happened all the same.
         """
-        numbers = transactions or {}
-        self._check_numbers(numbers)
+        change = _Change(files, note, transactions or {}, replaced, operation, blind)
+        self._check_numbers(change)
         self._check_columns()
-        if not files:
-            self._check_there()
+        self.make_good(meanwhile)
+        return self._commit(change, meanwhile)
+
+    def make_good(self, meanwhile: Meanwhile | None = None) -> None:
+        """Commit again what was committed last, if another writer has overwritten it. ``meanwhile`` and raises: as
+        ``commit``; StateError also where it cannot be done."""
+        if not self.log.is_overwritten():
+            return
+        last, self._last = self._last, None
+        _log.warning("%s: another writer has overwritten version %s", self.directory, self.log.version)
+        self.log.reopen()
+        if last is None or last.replaced is not None or not last.is_blind:
+            raise StateError(f"another writer has overwritten a commit to the Delta table in {self.directory}")
+        self._check_all(last, meanwhile)
+        self._commit(last, meanwhile)
+
+    def _commit(self, change: _Change, meanwhile: Meanwhile | None) -> int:
         while True:
-            text = self._text(operation, files, note, numbers, self._removed(replaced), blind=blind)
-            if self.log.files.commit(self.log.version + 1, text):
-                self.log.take(text)
+            if not self.log.is_there():
+                self._open_again(change, meanwhile)
+            if self.log.put(self._text(change)):
+                self._last = change
                 self._count()
                 return self.log.version
             for _, commit in self.log.catch_up():
-                self._check_unchanged(commit)
-                if not numbers.keys().isdisjoint(commit.transactions):
-                    raise MovedError(f"another writer has set a number of {', '.join(numbers)}")
+                if commit.actions or change.replaced is not None:
+                    self._check_unchanged(change)
+                if not change.numbers.keys().isdisjoint(commit.transactions):
+                    raise MovedError(f"another writer has set a number of {', '.join(change.numbers)}")
                 if meanwhile is not None:
                     meanwhile(commit)
 
-    def _check_numbers(self, numbers: Mapping[str, int]) -> None:
+    def _open_again(self, change: _Change, meanwhile: Meanwhile | None) -> None:
+        """Clean-up has removed commits that were not seen: what they have done shows in the table."""
+        before = {app_id: self.log.transactions.get(app_id) for app_id in change.numbers}
+        self.log.reopen()
+        if before != {app_id: self.log.transactions.get(app_id) for app_id in change.numbers}:
+            raise MovedError(f"another writer has set a number of {', '.join(change.numbers)}")
+        self._check_all(change, meanwhile)
+
+    def _check_all(self, change: _Change, meanwhile: Meanwhile | None) -> None:
+        self._check_unchanged(change)
+        self._check_numbers(change)
+        if meanwhile is not None:
+            meanwhile(None)
+
+    def _check_numbers(self, change: _Change) -> None:
         """They only grow: Delta's writer would skip a lower one without a word."""
-        for app_id, number in numbers.items():
+        for app_id, number in change.numbers.items():
             if self.log.transactions.get(app_id, number) > number:
                 raise MovedError(f"the number of {app_id} is {self.log.transactions[app_id]} already")
 
-    def _check_unchanged(self, commit: CommitFile) -> None:
-        """The files were written for the columns that were there."""
-        if commit.actions:
+    def _check_unchanged(self, change: _Change) -> None:
+        """The files were written for the columns that were there, and taken out of the table as it was."""
+        if change.replaced is None:
             self.log.check_can_append()
-            self._check_columns()
+        else:
+            self.log.check_can_replace()
+        self._check_columns()
 
     def _check_columns(self) -> None:
         """The log may have been read by others than ``commit`` since."""
@@ -174,9 +227,9 @@ class DirectAppends:
             threading.Thread(target=self.checkpoint, name="share-spark-checkpoint", daemon=True).start()
 
     def _check_there(self) -> None:
-        """Of a table that was removed, or made again since, version + 1 would be the only commit, or a gap."""
-        if not self.log.files.exists(self.log.version):
-            raise StateError(f"the Delta table in {self.directory} is gone, or another one is in its place")
+        """A file would make the directory of a table that was removed."""
+        if not self.log.is_there() and not self.log.files.is_table():
+            raise StateError(f"the Delta table in {self.directory} is gone")
 
     def _removed(self, replaced: Replaced | None) -> dict[str, Mapping[str, str]]:
         """As of the newest version that is known."""
@@ -184,45 +237,44 @@ class DirectAppends:
             return {}
         return {path: file.values for path, file in self.log.active.items() if replaced(path, file.values)}
 
-    def _text(
-        self,
-        operation: str,
-        files: Sequence[DataFile],
-        note: str | None,
-        transactions: Mapping[str, int],
-        removed: Mapping[str, Mapping[str, str]],
-        *,
-        blind: bool,
-    ) -> str:
+    def _text(self, change: _Change) -> str:
         now_ms = int(time.time() * 1_000)
         entries = [
             {"txn": {"appId": app_id, "version": number, "lastUpdated": now_ms}}
-            for app_id, number in transactions.items()
+            for app_id, number in change.numbers.items()
         ]
+        removed = self._removed(change.replaced)
         removes = [
             {"remove": {"path": path, "deletionTimestamp": now_ms, "dataChange": True, "partitionValues": dict(values)}}
             for path, values in removed.items()
         ]
-        partition_by = json.dumps(list(self.log.partition_columns))
         metrics = {
-            "numFiles": str(len(files)),
-            "numOutputRows": str(sum(file.rows for file in files)),
-            "numOutputBytes": str(sum(file.size for file in files)),
+            "numFiles": str(len(change.files)),
+            "numOutputRows": str(sum(file.rows for file in change.files)),
+            "numOutputBytes": str(sum(file.size for file in change.files)),
         }
         return commit_text(
-            operation,
-            {"mode": "Overwrite" if removed else "Append", "partitionBy": partition_by},
-            [*entries, *removes, *(file.to_action(now_ms) for file in files)],
-            blind=blind and not removed,
+            change.operation,
+            {
+                "mode": "Overwrite" if removed else "Append",
+                "partitionBy": json.dumps(list(self.log.partition_columns)),
+            },
+            [*entries, *removes, *(file.to_action(now_ms) for file in change.files)],
+            blind=change.is_blind and not removed,
             readVersion=self.log.version,
             operationMetrics=metrics,
-            **({} if note is None else {"userMetadata": note}),
+            **({} if change.note is None else {"userMetadata": change.note}),
         )
 
 
-def _write_checkpoint(spark: SparkSession, directory: str, log: TableLog) -> None:
+def _write_checkpoint(spark: AnySpark, directory: str, log: TableLog) -> None:
     try:
-        if not write_natively(log, cleans=True):
-            write_checkpoint(spark, directory)
+        session, is_written = given_session(spark), write_natively(log, cleans=True)
+        if session is None:
+            return
+        if not is_written:
+            write_checkpoint(session, directory)
+        elif not cleans_natively(log):
+            clean_log(session, directory, has_checkpoint=True, retention_ms=None)
     except Exception:  # noqa: BLE001 - late is allowed, stopping the engine is not
         _log.info("no checkpoint of %s was written; it will be tried again", directory, exc_info=True)

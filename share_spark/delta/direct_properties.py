@@ -1,4 +1,4 @@
-"""Properties of a Delta table changed without a Spark job: one commit with the table's metadata, put only as the
+"""Metadata of a Delta table changed without a Spark job: one commit with all of it, put only as the
 version that follows the one it was made from. Another writer's commit that comes between is read first, so nothing that
 it changed is lost.
 """
@@ -6,8 +6,8 @@ it changed is lost.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from share_spark.delta.commit_files import CommitFiles, commit_text
 from share_spark.delta.table_log import TableLog, UnknownTableError
@@ -24,22 +24,42 @@ def change_properties(files: CommitFiles, changes: Mapping[str, str | None]) -> 
     """
     if foreign := [name for name in changes if not name.startswith(_OURS)]:
         raise UnknownTableError(f"{foreign[0]} is a property that Delta knows")
+
+    def changed(log: TableLog) -> MetadataChange:
+        configuration = {name: value for name, value in log.properties.items() if name not in changes}
+        configuration |= {name: value for name, value in changes.items() if value is not None}
+        said = {"properties": json.dumps(dict(changes))}
+        return MetadataChange("SET TBLPROPERTIES", said, {"configuration": configuration})
+
+    return change_metadata(files, changed)
+
+
+class MetadataChange(NamedTuple):
+    """``operation`` and ``parameters``: as Delta's history names it. ``values``: of the fields that change."""
+
+    operation: str
+    parameters: Mapping[str, str]
+    values: Mapping[str, Any]
+
+
+def change_metadata(files: CommitFiles, changed: Callable[[TableLog], MetadataChange | None]) -> int:
+    """Do what ``changed`` says of the newest version, nothing if that is None. The version from which on it is so.
+    Raises as ``change_properties``."""
     log = TableLog.open(files)
-    while True:
+    while (change := changed(log)) is not None:
         log.check_can_append()
-        if files.commit(log.version + 1, _text(log, changes)):
-            return log.version + 1
+        if log.put(_text(log, change)):
+            return log.version
         log.refresh()
+    return log.version
 
 
-def _text(log: TableLog, changes: Mapping[str, str | None]) -> str:
-    configuration = {name: value for name, value in log.properties.items() if name not in changes}
-    configuration |= {name: value for name, value in changes.items() if value is not None}
-    metadata: dict[str, Any] = {name: value for name, value in log.metadata.items() if value is not None}
+def _text(log: TableLog, change: MetadataChange) -> str:
+    metadata = {name: value for name, value in log.metadata.items() if value is not None}
     return commit_text(
-        "SET TBLPROPERTIES",
-        {"properties": json.dumps(dict(changes))},
-        [{"metaData": metadata | {"configuration": configuration}}],
+        change.operation,
+        change.parameters,
+        [{"metaData": metadata | dict(change.values)}],
         blind=False,
         readVersion=log.version,
         operationMetrics={},

@@ -7,15 +7,10 @@ business.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-from urllib.parse import quote
-
 from share_spark.model.ids import BatchStamp
+from share_spark.spark.files import group_file_name
 from share_spark.spark.hadoop_files import files_at
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+from share_spark.spark.on_demand import AnySpark
 
 OUTPUT = "output"
 """Purpose of the entries about sinks."""
@@ -33,8 +28,8 @@ class Journal:
     Delta lets directories alone whose names begin with an underscore, VACUUM included.
     """
 
-    def __init__(self, spark: SparkSession, table_directory: str, purpose: str, group_id: str) -> None:
-        self._directory = f"{table_directory.rstrip('/')}/_share_spark/{purpose}/{quote(group_id, safe='')}"
+    def __init__(self, spark: AnySpark, table_directory: str, purpose: str, group_id: str) -> None:
+        self._directory = f"{table_directory.rstrip('/')}/_share_spark/{purpose}/{group_file_name(group_id)}"
         self._files = files_at(spark, self._directory)
 
     def put(self, stamp: BatchStamp, content: bytes) -> None:

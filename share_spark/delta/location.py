@@ -21,9 +21,11 @@ from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.direct_create import create_table
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import ConfigError
+from share_spark.spark.ddl import columns_in
 from share_spark.spark.delta_log import properties_of
 from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.spark.hadoop_files import files_at
+from share_spark.spark.on_demand import AnySpark, given_session, session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,13 +84,13 @@ class Location:
             return f"delta.{_quoted(self.path)}"
         return ".".join(_quoted(part) for part in self.parts)
 
-    def exists(self, spark: SparkSession) -> bool:
+    def exists(self, spark: AnySpark) -> bool:
         """Is there a Delta table here? A directory of other things, or another format, is False."""
         if self.path is not None:
             return CommitFiles.at(spark, self.path).is_table()
         return self._is_in_catalog(spark) and self._provider(spark) == "delta"
 
-    def is_free(self, spark: SparkSession) -> bool:
+    def is_free(self, spark: AnySpark) -> bool:
         """May a table be created here: no such name, or a directory that is empty, missing, or holds no more than the
         beginning of a table that was never committed?"""
         if self.path is None:
@@ -97,7 +99,7 @@ class Location:
 
     def create(
         self,
-        spark: SparkSession,
+        spark: AnySpark,
         columns: str,
         *,
         partitioned_by: Sequence[str] = (),
@@ -107,17 +109,16 @@ class Location:
 
         Its schema must exist already. Without Spark where that can be; else see ``make``.
         """
-        if self.path is not None and self._create_directly(
-            spark, cast("StructType", StructType.fromDDL(columns)), partitioned_by, properties
-        ):
+        if self.path is not None and self._create_directly(spark, _columns(spark, columns), partitioned_by, properties):
             return
+        session = session_of(spark, f"{self} has to be created")
         partitioning = f" PARTITIONED BY ({', '.join(partitioned_by)})" if partitioned_by else ""
         table_properties = properties_clause(properties or {})
         statement = (
             f"CREATE TABLE IF NOT EXISTS {self.sql_name()} ({columns}) USING DELTA"
             f"{partitioning}{f' TBLPROPERTIES {table_properties}' if table_properties else ''}"
         )
-        self.make(spark, lambda: spark.sql(statement))
+        self.make(session, lambda: session.sql(statement))
 
     def create_with(self, spark: SparkSession, columns: StructType) -> None:
         """Create a Delta table with these columns and nothing else, unless it exists. See ``create``."""
@@ -129,14 +130,15 @@ class Location:
 
     def _create_directly(
         self,
-        spark: SparkSession,
+        spark: AnySpark,
         columns: StructType,
         partitioned_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
     ) -> bool:
         """Is the table there now?"""
         assert self.path is not None
-        settings: Any = spark.conf.getAll
+        session = given_session(spark)
+        settings: Any = {} if session is None else session.conf.getAll
         if any(name.startswith(_DEFAULT_PROPERTIES) for name in settings):
             return False  # the user wants properties in each new table, and Delta knows what they ask for
         files = CommitFiles.at(spark, self.path)
@@ -164,7 +166,7 @@ class Location:
         if fault is not None:
             raise fault
 
-    def _clear_beginning(self, spark: SparkSession) -> None:
+    def _clear_beginning(self, spark: AnySpark) -> None:
         """Only what was there for all of that time: what is begun this moment belongs to a program that lives."""
         deadline = time.monotonic() + _MAKING_S
         while self._is_begun(spark):
@@ -174,7 +176,7 @@ class Location:
                 return
             time.sleep(0.1)
 
-    def _is_begun(self, spark: SparkSession) -> bool:
+    def _is_begun(self, spark: AnySpark) -> bool:
         """Is there a log without a commit, and nothing else?"""
         if self.path is None or _names_in(spark, self.path) != [_LOG]:
             return False
@@ -201,40 +203,54 @@ class Location:
             return DeltaTable.forPath(spark, self.path)
         return DeltaTable.forName(spark, self.sql_name())
 
-    def directory(self, spark: SparkSession) -> str:
+    def directory(self, spark: AnySpark) -> str:
         """The directory of the data and ``_delta_log``; a name asks the catalog (some 0.1 s)."""
         if self.path is not None:
             return self.path
-        return str(self.delta_table(spark).detail().select("location").collect()[0][0])
+        return str(self.delta_table(self._session_for_name(spark)).detail().select("location").collect()[0][0])
 
-    def properties(self, spark: SparkSession) -> dict[str, str]:
+    def properties(self, spark: AnySpark) -> dict[str, str]:
         """The table's properties as Delta has them; metadata only, no job."""
         if self.path is not None:
             log = self.log(spark)
-            return properties_of(spark, self.path) if log is None else dict(log.properties)
-        rows = spark.sql(f"SHOW TBLPROPERTIES {self.sql_name()}").collect()
+            if log is not None:
+                return dict(log.properties)
+            return properties_of(session_of(spark, f"{self} has a log that only Spark reads"), self.path)
+        rows = self._session_for_name(spark).sql(f"SHOW TBLPROPERTIES {self.sql_name()}").collect()
         return {row.key: row.value for row in rows}
 
-    def log(self, spark: SparkSession) -> TableLog | None:
+    def log(self, spark: AnySpark) -> TableLog | None:
         """The table as the files of its log say it; None where only Spark can say."""
         try:
             return TableLog.open(CommitFiles.at(spark, self.directory(spark)))
         except UnknownTableError:
             return None
 
-    def _is_in_catalog(self, spark: SparkSession) -> bool:
+    def _session_for_name(self, spark: AnySpark) -> SparkSession:
+        return session_of(spark, f"{self} is a name of the catalog")
+
+    def _is_in_catalog(self, spark: AnySpark) -> bool:
         """A name. Raises ConfigError: no catalog of the session can say, or none that may be asked."""
+        session = self._session_for_name(spark)
         try:
-            return bool(spark.catalog.tableExists(self.sql_name()))
+            return bool(session.catalog.tableExists(self.sql_name()))
         except JVM_ERRORS as error:
             raise ConfigError(
                 f"{self} cannot be looked up in the catalogs of this Spark session: {first_line(error)}"
             ) from error
 
-    def _provider(self, spark: SparkSession) -> str:
-        rows = spark.sql(f"DESCRIBE EXTENDED {self.sql_name()}").where("col_name = 'Provider'")
+    def _provider(self, spark: AnySpark) -> str:
+        rows = self._session_for_name(spark).sql(f"DESCRIBE EXTENDED {self.sql_name()}").where("col_name = 'Provider'")
         found = rows.select("data_type").collect()
         return str(found[0][0]).lower() if found else ""
+
+
+def _columns(spark: AnySpark, text: str) -> StructType:
+    try:
+        return columns_in(text)
+    except ValueError as reason:
+        session_of(spark, f"columns are read by Spark ({reason})")
+        return cast("StructType", StructType.fromDDL(text))
 
 
 def properties_clause(properties: Mapping[str, str]) -> str:
@@ -245,7 +261,7 @@ def properties_clause(properties: Mapping[str, str]) -> str:
     return f"({', '.join(pairs)})"
 
 
-def _names_in(spark: SparkSession, directory: str) -> list[str]:
+def _names_in(spark: AnySpark, directory: str) -> list[str]:
     """Empty if it is not there."""
     return files_at(spark, directory).names(directory)
 

@@ -8,19 +8,28 @@ from share_spark.delta.table_log import TableLog, UnknownTableError
 
 _log = logging.getLogger(__name__)
 
-_POLICY = "delta.checkpointPolicy"
+_INTERVAL = "delta.checkpointInterval"
+_OF_CHECKPOINTS = "delta.checkpoint"
+_OF_CLEAN_UP = ("delta.enableExpiredLogCleanup", "delta.logRetentionDuration")
+
+
+def cleans_natively(log: TableLog) -> bool:
+    """Is the table's history kept as long as Delta does by default? What its owner has set is Spark's to read: delta-rs
+    does not know each property, and takes an interval that it cannot parse for the default."""
+    return not any(name in log.properties for name in _OF_CLEAN_UP)
 
 
 def write_natively(log: TableLog, *, cleans: bool = False) -> bool:
-    """Of the table's newest version; did it? Not on a storage that only Spark reaches, nor if ``log`` has anything that
-    plain tables do not have. ``cleans``: old commits are removed as well."""
+    """Write a checkpoint of the table's newest version; was it done? Not on a storage that only Spark reaches, nor if
+    ``log`` has anything that plain tables do not have. ``cleans``: old commits are removed as well, where
+    ``cleans_natively``."""
     from deltalake import DeltaTable  # some tenths of a second
     from deltalake.exceptions import DeltaError
 
     try:
         table = DeltaTable(_plain_directory(log))
         table.create_checkpoint()
-        if cleans:
+        if cleans and cleans_natively(log):
             table.cleanup_metadata()
     except (DeltaError, UnknownTableError) as reason:
         _log.debug("a checkpoint of %s is left to Spark: %s", log.files.directory, reason)
@@ -31,6 +40,7 @@ def write_natively(log: TableLog, *, cleans: bool = False) -> bool:
 def _plain_directory(log: TableLog) -> str:
     path = log.files.local_directory
     log.check_can_append()
-    if path is None or _POLICY in log.properties or not all(file.is_whole for file in log.active.values()):
+    wants_another = any(name.startswith(_OF_CHECKPOINTS) and name != _INTERVAL for name in log.properties)
+    if path is None or wants_another or not all(file.is_whole for file in log.active.values()):
         raise UnknownTableError("it is on another storage, has deletion vectors, or wants another form of checkpoint")
     return path

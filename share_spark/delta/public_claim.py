@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from share_spark.delta.commit_files import CommitFiles, parse_commit
+from share_spark.delta.commit_files import CommitFiles, note_fields, parse_commit
 from share_spark.model.errors import FencedError, SinkError
 from share_spark.model.ids import BatchStamp
 from share_spark.spark.delta_log import NONE
@@ -81,9 +81,8 @@ class ClaimNote(NamedTuple):
     @classmethod
     def from_json(cls, text: str | None) -> ClaimNote | None:
         """None if the text is of another writer."""
-        if not text or not text.startswith(f'{{"{_NOTE}"'):
-            return None
-        return cls(**json.loads(text)[_NOTE])
+        fields = note_fields(text).get(_NOTE)
+        return cls(**fields) if isinstance(fields, dict) and fields.keys() == set(cls._fields) else None
 
 
 class TxnCommit(NamedTuple):
@@ -196,7 +195,8 @@ def entries_in_log(spark: SparkSession, directory: str, app_ids: Sequence[str]) 
         texts = [files.text(number) for number in range(checkpoint + 1, version + 1)]
         if all(text is not None for text in texts):
             for text in texts:
-                found |= {name: number for name, number in _numbers(text or "").items() if name in found}
+                numbers = parse_commit(text or "").transactions
+                found |= {name: number for name, number in numbers.items() if name in found}
             return TxnEntries(version, found)
     raise SinkError(f"the log of {directory} changes while it is read")
 
@@ -206,16 +206,9 @@ def commits_back(spark: SparkSession, directory: str) -> Iterator[TxnCommit]:
     files = CommitFiles.at(spark, directory)
     version = files.latest_version()
     while version >= 0 and (text := files.text(version)) is not None:
-        yield TxnCommit(version, _numbers(text), parse_commit(text).note)
+        commit = parse_commit(text)
+        yield TxnCommit(version, commit.transactions, commit.note)
         version -= 1
-
-
-def _numbers(text: str) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for line in text.splitlines():
-        txn = json.loads(line).get("txn") if '"txn"' in line else None
-        found |= {txn["appId"]: int(txn["version"])} if txn else {}
-    return found
 
 
 def _entries_in_checkpoint(spark: SparkSession, paths: Sequence[str], app_ids: Iterable[str]) -> dict[str, int]:

@@ -9,16 +9,25 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
+from share_spark.delta.checkpoint_files import TooLargeError, checkpoint_actions
 from share_spark.delta.commit_files import CommitFile, CommitFiles, actions_in, parse_commit
+from share_spark.delta.table_features import (
+    catalog_feature,
+    has_limited_texts,
+    refusal_of_changes,
+    required_column,
+    unsupported_feature,
+)
 from share_spark.delta.table_layout import TableColumns, TableLayout, unknown_partition_column
+from share_spark.model.errors import ConfigError, StateError
 
 MOST_CHECKPOINT_BYTES = 64 << 20
 """The checkpoint of a table with some 500,000 files. What is larger is Spark's business."""
@@ -26,48 +35,7 @@ MOST_CHECKPOINT_BYTES = 64 << 20
 _MOST_WITH_FILES = 4 << 20
 """The same where the files are kept: of some 30,000, half a second."""
 
-_CHECKPOINT_COLUMNS = ("protocol", "metaData", "txn")
-
-_HARMLESS = frozenset(
-    {
-        "appendOnly",
-        "changeDataFeed",
-        "deletionVectors",
-        "domainMetadata",
-        "timestampNtz",
-        "typeWidening",
-        "typeWidening-preview",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-    }
-)
-"""Writer features that ask nothing of an append."""
-
-_MARKS = {
-    "invariants": "delta.invariants",
-    "checkConstraints": "delta.constraints.",
-    "generatedColumns": "delta.generationExpression",
-    "allowColumnDefaults": "CURRENT_DEFAULT",
-    "identityColumns": "delta.identity.",
-    "columnMapping": "delta.columnMapping.mode",
-}
-"""Those that do if the table uses them, with the beginning of the property or column metadata that shows it."""
-
-_REFUSING = {
-    "delta.appendOnly": "its rows must not be changed (delta.appendOnly)",
-    "delta.enableChangeDataFeed": "it has a change data feed",
-}
-
-_OF_WRITER_VERSION = {
-    2: ("appendOnly", "invariants"),
-    3: ("checkConstraints",),
-    4: ("changeDataFeed", "generatedColumns"),
-    5: ("columnMapping",),
-    6: ("identityColumns",),
-}
-"""What the writer versions before feature lists (7) have added."""
-
-_FEATURE_LISTS = 7
+_READ_ATTEMPTS = 3
 
 
 class ActiveFile(NamedTuple):
@@ -89,11 +57,19 @@ class GoneFileError(UnknownTableError):
     """A file that belongs to the version that is read is not there any more."""
 
 
+class OwnCommit(NamedTuple):
+    """A commit file that was written here."""
+
+    version: int
+    text: str
+
+
 @dataclass(slots=True, kw_only=True)
 class TableLog:
     """The table in the directory of ``files``, as of ``version``. ``metadata`` and ``protocol``: Delta's actions.
     ``transactions``: the number of each writer (``txn`` actions). ``active``: the table's files by their path as the
-    log has it, if it ``keeps_files``: for small tables."""
+    log has it, if it ``keeps_files``: for small tables. ``most_bytes``: of a checkpoint. ``own``: the last commit from
+    here, where another writer could overwrite it. ``_checkpoint``: what it was read from, version and files."""
 
     files: CommitFiles
     version: int = -1
@@ -102,6 +78,9 @@ class TableLog:
     transactions: dict[str, int] = field(default_factory=dict)
     keeps_files: bool = False
     active: dict[str, ActiveFile] = field(default_factory=dict)
+    most_bytes: int | None = None
+    own: OwnCommit | None = None
+    _checkpoint: tuple[int, Sequence[str]] = (-1, ())
 
     @classmethod
     def open(
@@ -112,20 +91,32 @@ class TableLog:
         most_bytes: int | None = None,
         version: int | None = None,
     ) -> TableLog:
-        """As of the newest version, or of ``version``. ``most_bytes``: of a file of its checkpoint. Raises
-        UnknownTableError (no table, a checkpoint that is too large), GoneFileError (a commit that it takes is gone),
-        and what the storage raises."""
-        log = cls(files=files, keeps_files=keeps_files)
-        log.version, paths = files.checkpoint(version)
-        for path in paths:
-            log._take(_checkpoint_actions(files, path, keeps_files, most_bytes))
-        if version is None:
-            log.refresh()
-        else:
-            log._go_to(version)
+        """As of the newest version, or of ``version``. ``most_bytes``: of its checkpoint. Raises UnknownTableError (no
+        table, a checkpoint that is too large), GoneFileError (a commit that it takes is gone), ConfigError (a catalog
+        has its commits), and what the storage raises."""
+        for _ in range(_READ_ATTEMPTS):
+            log = cls(files=files, keeps_files=keeps_files, most_bytes=most_bytes)
+            log._read(version)
+            if version is not None or log.is_there():
+                break
         if not log.metadata or not log.protocol:
             raise UnknownTableError("the table's log does not begin with its metadata")
+        log._refuse_catalog()
         return log
+
+    def _read(self, version: int | None) -> None:
+        """Clean-up may take files meanwhile."""
+        self._checkpoint = self.files.checkpoint(version)
+        self.version, paths = self._checkpoint
+        most_bytes = self.most_bytes or (_MOST_WITH_FILES if self.keeps_files else MOST_CHECKPOINT_BYTES)
+        try:
+            self._take(checkpoint_actions(self.files, paths, with_files=self.keeps_files, most_bytes=most_bytes))
+        except TooLargeError as reason:
+            raise UnknownTableError(str(reason)) from reason
+        if version is None:
+            self._follow()
+        else:
+            self._go_to(version)
 
     def forget_files(self) -> None:
         """They are not needed any more."""
@@ -138,9 +129,77 @@ class TableLog:
             yield self.version + 1, self.take(text)
 
     def refresh(self) -> None:
-        """As of the newest version now."""
+        """As of the newest version now. Raises as ``reopen``, where that is needed."""
+        self._follow()
+        if not self.is_there():
+            self.reopen()
+
+    def _follow(self) -> None:
         for _ in self.catch_up():
             pass
+
+    def is_there(self) -> bool:
+        """Is this version in the log, as a commit or as a checkpoint? If not nobody can say which one is the next:
+        clean-up may have removed it with others that followed it, or the table was removed, or made again."""
+        version, paths = self._checkpoint
+        if self.files.exists(self.version):
+            return True
+        return self.version == version and all(self.files.storage.exists(path) for path in paths)
+
+    def reopen(self) -> None:
+        """Read the log anew, from its newest checkpoint on: commits that followed are gone.
+
+        Raises StateError (the table is gone, or it is another one), and as ``open``.
+        """
+        if not self.files.is_table():
+            raise self._gone()
+        found = TableLog.open(self.files, keeps_files=self.keeps_files, most_bytes=self.most_bytes)
+        if found.table_id != self.table_id:
+            raise self._gone()
+        for name in (column.name for column in fields(self) if column.name != "files"):
+            setattr(self, name, getattr(found, name))
+
+    def _gone(self) -> StateError:
+        return StateError(f"the Delta table in {self.files.directory} is gone, or another one is in its place")
+
+    def put(self, text: str) -> bool:
+        """Commit ``text`` as the next version, if there is none of that number; was it done?
+
+        Raises StateError: clean-up went on at this moment, and it is certain that nothing has happened, or not certain
+        what has; and what the storage raises.
+        """
+        version = self.version + 1
+        if not self.files.commit(version, text):
+            return False
+        if not self.is_there():
+            self._check_counts(version, text)
+        self.take(text)
+        self.own = None if self.files.storage.keeps_commits else OwnCommit(version, text)
+        return True
+
+    def is_overwritten(self) -> bool:
+        """Has another writer put a file of its own over our last commit? Delta's does so on a local disk, where it had
+        looked before ours was there."""
+        if self.own is None:
+            return False
+        found = self.files.text(self.own.version)
+        return found is not None and found != self.own.text
+
+    def _check_counts(self, version: int, text: str) -> None:
+        """The commit before ours is gone. Was ours put below a checkpoint, where nobody will ever read it?"""
+        found = TableLog.open(self.files, keeps_files=True)
+        actions = tuple(actions_in(text))
+        added = {action["add"]["path"] for action in actions if "add" in action}
+        numbers = {action["txn"]["appId"]: action["txn"]["version"] for action in actions if "txn" in action}
+        if found._checkpoint[0] < version or (added and added <= found.active.keys()):
+            return
+        if numbers and all(found.transactions.get(app_id) == number for app_id, number in numbers.items()):
+            return
+        self.files.remove(version)  # below a checkpoint it decides nothing, but it could be taken for one that counts
+        raise StateError(
+            f"the log of the Delta table in {self.files.directory} was cleaned up beyond version {version} while that "
+            "was committed: whether it counts is not known; start again"
+        )
 
     def _go_to(self, version: int) -> None:
         for _ in self.catch_up():
@@ -166,7 +225,7 @@ class TableLog:
         content = self.files.storage.read(f"{self.files.directory}/{unquote(path)}")
         if content is None:
             raise GoneFileError(f"its file {path} is gone")
-        return pq.ParquetFile(io.BytesIO(content))
+        return pq.ParquetFile(io.BytesIO(content), coerce_int96_timestamp_unit="us")
 
     @property
     def table_id(self) -> str:
@@ -206,18 +265,16 @@ class TableLog:
         return sum(found) if is_known else None
 
     def check_can_append(self) -> None:
-        """Raises UnknownTableError, with what it is that only Spark's writer respects."""
-        for feature in sorted(_writer_features(self.protocol) - _HARMLESS):
-            mark = _MARKS.get(feature)
-            if mark is None or any(name.startswith(mark) for name in self._marks()):
-                raise UnknownTableError(f"the table has the feature {feature}")
+        """Raises UnknownTableError, with what it is that only Spark's writer respects; ConfigError (a catalog's)."""
+        self._refuse_catalog()
+        if (feature := unsupported_feature(self.protocol, self.metadata)) is not None:
+            raise UnknownTableError(f"the table has the feature {feature}")
 
     def check_can_replace(self) -> None:
         """May its files be taken out, or exchanged for others? As ``check_can_append``; ``active`` is known."""
         self.check_can_append()
-        for name, reason in _REFUSING.items():
-            if self.properties.get(name) == "true":
-                raise UnknownTableError(reason)
+        if (reason := refusal_of_changes(self.metadata)) is not None:
+            raise UnknownTableError(reason)
         if not all(file.is_whole for file in self.active.values()):
             raise UnknownTableError("it has deletion vectors (REORG TABLE ... APPLY (PURGE) removes them)")
 
@@ -226,17 +283,18 @@ class TableLog:
         unknown = unknown_partition_column(self.metadata["schemaString"], self.partition_columns)
         if unknown is not None:
             raise UnknownTableError(f"the table is partitioned by {unknown}")
-        schema = json.loads(self.metadata["schemaString"])
-        if (column := _required_column(schema)) is not None:
+        if (column := required_column(self.metadata)) is not None:
             raise UnknownTableError(f"column {column} must not be null")
-        if any(name == "__CHAR_VARCHAR_TYPE_STRING" for name in _column_metadata(schema)):
+        if has_limited_texts(self.metadata):
             raise UnknownTableError("the table has columns of limited length")
 
-    def _marks(self) -> Iterator[str]:
-        for name, value in self.properties.items():
-            if (name, value) != (_MARKS["columnMapping"], "none"):
-                yield name
-        yield from _column_metadata(json.loads(self.metadata["schemaString"]))
+    def _refuse_catalog(self) -> None:
+        """A commit that only the catalog knows would not be seen here, nor would ours be seen there."""
+        if (feature := catalog_feature(self.protocol)) is not None:
+            raise ConfigError(
+                f"the table in {self.files.directory} is managed by its catalog (feature {feature}), whose commits "
+                "need not be in its log, where engines look for each other's claims; use a table without that feature"
+            )
 
     def _take(self, actions: Iterable[Mapping[str, Any]]) -> None:
         """Of one commit, or of a part of a checkpoint: all files that leave go before those that come, as a file that
@@ -258,59 +316,3 @@ class TableLog:
             if self.keeps_files and (removed := action.get("remove")):
                 self.active.pop(removed["path"], None)
         self.active |= came
-
-
-def _writer_features(protocol: Mapping[str, Any]) -> frozenset[str]:
-    version = int(protocol["minWriterVersion"])
-    if version > _FEATURE_LISTS:
-        return frozenset({f"writer version {version}"})
-    listed = protocol.get("writerFeatures") or ()
-    implied = (name for added, names in _OF_WRITER_VERSION.items() if added <= version for name in names)
-    return frozenset(listed) if version == _FEATURE_LISTS else frozenset(implied)
-
-
-def _column_metadata(kind: Any) -> Iterator[str]:
-    """The names of the metadata of all columns, nested ones too, in a schema's JSON."""
-    if not isinstance(kind, dict):
-        return
-    for column in kind.get("fields", ()):
-        yield from column.get("metadata", {})
-        yield from _column_metadata(column["type"])
-    for inside in ("elementType", "keyType", "valueType"):
-        yield from _column_metadata(kind.get(inside))
-
-
-def _required_column(kind: Any) -> str | None:
-    """The first one that may not be null, in a schema's JSON."""
-    for column in kind.get("fields", ()) if isinstance(kind, dict) else ():
-        if not column["nullable"]:
-            return str(column["name"])
-        if (inside := _required_column(column["type"])) is not None:
-            return inside
-    return None
-
-
-def _checkpoint_actions(
-    files: CommitFiles, path: str, keeps_files: bool, most_bytes: int | None
-) -> Iterable[Mapping[str, Any]]:
-    content = files.content(path, most_bytes or (_MOST_WITH_FILES if keeps_files else MOST_CHECKPOINT_BYTES))
-    if content is None:
-        raise UnknownTableError(f"checkpoint {path} is too large to be read here, or gone")
-    if path.endswith(".json"):
-        return actions_in(content.decode())
-    file = pq.ParquetFile(io.BytesIO(content))
-    wanted = (*_CHECKPOINT_COLUMNS, "add") if keeps_files else _CHECKPOINT_COLUMNS
-    columns = [name for name in wanted if name in file.schema_arrow.names]
-    return [_with_maps(row) for row in file.read(columns=columns).to_pylist() if any(row.values())]
-
-
-def _with_maps(action: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Arrow gives a map as pairs."""
-    if metadata := action.get("metaData"):
-        kind = metadata.get("format") or {"provider": "parquet"}
-        maps = {"format": {**kind, "options": dict(kind.get("options") or ())}}
-        maps["configuration"] = dict(metadata.get("configuration") or ())
-        return {**action, "metaData": {**metadata, **maps}}
-    if added := action.get("add"):
-        return {**action, "add": {**added, "partitionValues": dict(added["partitionValues"] or ())}}
-    return action

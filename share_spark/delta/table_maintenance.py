@@ -1,7 +1,8 @@
 """One Delta table kept small: OPTIMIZE, VACUUM, checkpoint and log clean-up, and what it measures.
 
-What the files of the table's log say is read without Spark (``TableLog``); where that cannot be, Spark is asked. Spark
-only gets the work that is there to be done: a VACUUM that would find nothing is left out.
+What the files of the table's log say is read without Spark (``TableLog``), and a table on this machine is changed
+without it (``native_changes``); where that cannot be, Spark is asked. Spark only gets the work that is there to be
+done: a VACUUM that would find nothing is left out.
 
 Works in a session of its own, cloned from the one that is passed in, so that no setting of the user's is changed.
 Nothing here may stop a writer: OPTIMIZE and deletions give way to the first committer, blind appends conflict with
@@ -11,10 +12,11 @@ none of them, and VACUUM only removes what is older than any append in flight.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -22,7 +24,8 @@ from pyspark.sql import functions as F
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.conflicts import is_conflict
 from share_spark.delta.direct_append import DirectAppends
-from share_spark.delta.location import Location
+from share_spark.delta.location import Location, sql_literal
+from share_spark.delta.native_changes import ConflictError, PartitionFilter, RowFilter, delete_rows, join_files
 from share_spark.delta.native_checkpoint import write_natively
 from share_spark.delta.old_files import has_old_commits, has_old_files
 from share_spark.delta.table_log import TableLog, UnknownTableError
@@ -30,13 +33,15 @@ from share_spark.spark.delta_log import clean_log, files_of
 from share_spark.spark.errors import JVM_ERRORS
 from share_spark.spark.frames import cloned_session
 from share_spark.spark.hadoop_files import files_at
+from share_spark.spark.on_demand import AnySpark, SparkOnDemand, given_session, session_of
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column
+_log = logging.getLogger(__name__)
 
 _TRIES = 5
 _HOUR_MS = 3_600_000
 _SMALL_BYTES = 32 * 1024 * 1024
+_LARGE_BYTES = 64 * 1024 * 1024
+"""One rewritten file is read by one task: small enough that a topic is still read by several."""
 _SETTINGS = {
     # A listing of 10,000 tasks, Spark's default, keeps the micro-batches beside it waiting for half a minute.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
@@ -46,11 +51,12 @@ _SETTINGS = {
     "spark.databricks.delta.vacuum.logging.enabled": "false",
     # The retention has been judged by us: longer than the longest micro-batch.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-    # One rewritten file is read by one task: small enough that a topic is still read by several.
-    "spark.databricks.delta.optimize.maxFileSize": str(64 * 1024 * 1024),
+    "spark.databricks.delta.optimize.maxFileSize": str(_LARGE_BYTES),
     "spark.databricks.delta.optimize.minFileSize": str(_SMALL_BYTES),
     "spark.databricks.delta.optimize.maxThreads": "1",
 }
+
+_CHANGE_ERRORS: tuple[type[Exception], ...] = (ConflictError, *JVM_ERRORS)
 
 Chosen = Callable[[Mapping[str, str]], bool]
 """Is it a partition with these values?"""
@@ -72,19 +78,26 @@ class PartitionFiles(NamedTuple):
     small: int
 
 
-def maintenance_session(spark: SparkSession) -> SparkSession:
-    """A session of its own, with the settings of this work."""
-    return cloned_session(spark, _SETTINGS)
+def maintenance_session(spark: AnySpark) -> AnySpark:
+    """A session of its own, with the settings of this work; made when it is needed, where there is none yet."""
+    session = given_session(spark)
+    if session is not None:
+        return cloned_session(session, _SETTINGS)
+    return SparkOnDemand(lambda why: cloned_session(session_of(spark, why), _SETTINGS))
 
 
 @dataclass(slots=True)
 class KeptTable:
     """A table to be kept small. ``session``: see ``maintenance_session``. For one thread at a time."""
 
-    session: SparkSession
+    session: AnySpark
     place: Location
     _directory: str | None = None
     _log: TableLog | None = None
+
+    def spark_for(self, what: str) -> SparkSession:
+        """For what only Spark does with the table."""
+        return session_of(self.session, f"{self.place}: {what}")
 
     @property
     def directory(self) -> str:
@@ -109,7 +122,9 @@ class KeptTable:
         found = files_at(self.session, self.directory).total_size(self.directory)
         log = self.log()
         rows = None if log is None else log.rows
-        return TableSize(found.files, found.bytes, self.place.load(self.session).count() if rows is None else rows)
+        if rows is None:
+            rows = self.place.load(self.spark_for("rows are counted")).count()
+        return TableSize(found.files, found.bytes, rows)
 
     def partitions(self) -> Sequence[PartitionFiles]:
         """All that have files in the newest version; of a table that is not partitioned, one without values."""
@@ -125,36 +140,71 @@ class KeptTable:
         ]
 
     def _partitions_by_spark(self) -> Sequence[PartitionFiles]:
-        files = files_of(self.session, self.directory).withColumn("text", F.to_json("partitionValues"))
+        files = files_of(self.spark_for("files are counted"), self.directory).withColumn(
+            "text", F.to_json("partitionValues")
+        )
         grouped = files.groupBy("text").agg(
             F.first("partitionValues"), F.count("*"), F.count_if(F.col("size") < _SMALL_BYTES)
         )
         return [PartitionFiles(*row[1:]) for row in grouped.collect()]
 
-    def optimize(self, where: str | None = None) -> bool:
-        """Join small files of the partitions that ``where`` chooses; False: gave way to other writers."""
-        builder = self.place.delta_table(self.session).optimize()
-        chosen = builder if where is None else builder.where(where)
-        return giving_way(lambda: chosen.executeCompaction().collect())
+    def optimize(self, chosen: PartitionFilter | None = None) -> bool:
+        """Join small files of the partitions ``chosen``, of all if it is left out; False: gave way to other writers."""
+        wanted = chosen or {}
+        where = " AND ".join(
+            f"{name} IN ({', '.join(sql_literal(value) for value in values)})" for name, values in wanted.items()
+        )
 
-    def delete(self, where: Column) -> bool:
+        def by_spark() -> None:
+            builder = self.place.delta_table(self.spark_for("files are joined (OPTIMIZE)")).optimize()
+            (builder.where(where) if where else builder).executeCompaction().collect()
+
+        return self._changed(lambda log: join_files(log, wanted, _LARGE_BYTES), by_spark)
+
+    def delete(self, where: RowFilter) -> bool:
         """Delete rows; False: gave way to other writers."""
-        return giving_way(lambda: self.place.delta_table(self.session).delete(where))
+        return self._changed(lambda log: delete_rows(log, where), lambda: self._delete_by_spark(where.spark))
 
-    def drop_partitions(self, chosen: Chosen, where: Column) -> bool:
+    def _delete_by_spark(self, where: str) -> None:
+        self.place.delta_table(self.spark_for("rows are deleted")).delete(where)
+
+    def _changed(self, change: Callable[[TableLog], None], by_spark: Callable[[], None]) -> bool:
+        log = self.log()
+        try:
+            if log is not None:
+                return giving_way(lambda: change(log))
+        except UnknownTableError as reason:
+            _log.debug("%s is changed by Spark: %s", self.place, reason)
+        return giving_way(by_spark)
+
+    def prepare_to_drop(self) -> None:
+        """Ask for a session now, if ``drop_partitions`` would."""
+        log = self.log()
+        try:
+            if log is not None:
+                log.check_can_replace()
+                return
+        except UnknownTableError as reason:
+            _log.debug("%s is changed by Spark: %s", self.place, reason)
+        self.spark_for("rows are deleted")
+
+    def drop_partitions(self, chosen: Chosen, where: str) -> bool:
         """Delete all rows of the partitions that ``chosen`` is true for; ``where`` says the same to Spark. The files
         are named in one commit, of the version that it follows; no commit if there are none. False: gave way to other
         writers."""
         log = self.log()
-        if log is None or not _can_drop(log):
-            return self.delete(where)
-        if not any(chosen(file.values) for file in log.active.values()):
-            return True
-        appends = DirectAppends(directory=self.directory, log=log)
         try:
+            if log is not None:
+                return self._dropped(log, chosen)
+        except NotImplementedError as reason:
+            _log.debug("%s is changed by Spark: %s", self.place, reason)
+        return giving_way(lambda: self._delete_by_spark(where))
+
+    def _dropped(self, log: TableLog, chosen: Chosen) -> bool:
+        log.check_can_replace()
+        if any(chosen(file.values) for file in log.active.values()):
+            appends = DirectAppends(directory=self.directory, log=log)
             appends.commit([], replaced=lambda _, values: chosen(values), operation="DELETE", blind=False)
-        except NotImplementedError:
-            return self.delete(where)
         return True
 
     def vacuum(self, retention_ms: int, *, dry_run: bool = False) -> int | None:
@@ -168,9 +218,10 @@ class KeptTable:
         if log is not None and not has_old_files(log, time.time_ns() // 1_000_000 - hours * _HOUR_MS):
             return 0 if dry_run else None
         text = f"VACUUM {self.place.sql_name()} RETAIN {hours} HOURS"
+        session = self.spark_for("old files are looked for (VACUUM)")
         if dry_run:
-            return self.session.sql(f"{text} DRY RUN").count()
-        self.session.sql(text).collect()
+            return session.sql(f"{text} DRY RUN").count()
+        session.sql(text).collect()
         return None
 
     def checkpoint(self, log_retention_ms: int | None = None) -> None:
@@ -185,16 +236,8 @@ class KeptTable:
             has_checkpoint = write_natively(log)
         if has_checkpoint and log is not None and not has_old_commits(log, log_retention_ms):
             return
-        clean_log(self.session, self.directory, has_checkpoint=has_checkpoint, retention_ms=log_retention_ms)
-
-
-def _can_drop(log: TableLog) -> bool:
-    """May files be taken out of the table without Spark?"""
-    try:
-        log.check_can_replace()
-    except UnknownTableError:
-        return False
-    return True
+        session = self.spark_for("old commits are removed")
+        clean_log(session, self.directory, has_checkpoint=has_checkpoint, retention_ms=log_retention_ms)
 
 
 def giving_way(change: Callable[[], object]) -> bool:
@@ -203,8 +246,8 @@ def giving_way(change: Callable[[], object]) -> bool:
         try:
             change()
             return True
-        except JVM_ERRORS as error:
-            if not is_conflict(error):
+        except _CHANGE_ERRORS as error:
+            if not isinstance(error, ConflictError) and not is_conflict(error):
                 raise
             time.sleep(0.2 * attempt)
     return False

@@ -100,7 +100,7 @@ class TableRows:
     def _exchanged(self, appends: DirectAppends, operation: str, found: Mapping[str, DataFile | None]) -> bool:
         """False if another writer was first."""
 
-        def check(_commit: CommitFile) -> None:
+        def check(_commit: CommitFile | None) -> None:
             if not found.keys() <= self.log.active.keys():
                 raise OvertakenError
 

@@ -1,16 +1,16 @@
-"""Answers of a delivery as arrays of ranges: filled up to what was acquired, looked up, cut by their errors. Pure."""
+"""Answers of a delivery as arrays of ranges: filled up to what was acquired, looked up. Pure."""
 
 from __future__ import annotations
 
-import bisect
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import compress
 
 import numpy as np
 
+from share_spark.engine.attempts import ErrorRun
 from share_spark.engine.breaker import Attempts
-from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, Delivered, ErrorRun
+from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, Delivered
 from share_spark.engine.ranges import (
     ANSWER,
     FIRST,
@@ -166,26 +166,3 @@ def are_inside(ranges: AcknowledgedRanges, offsets: Sequence[int]) -> list[bool]
     _, found = look_up(ranges[:, FIRST], ranges[:, LAST], np.array(offsets, np.int64))
     inside: list[bool] = found.tolist()
     return inside
-
-
-def cut_by_error(first: int, last: int, errors: Sequence[ErrorRun]) -> list[tuple[int, int, str | None]]:
-    """Cut ``first..last`` where the error text changes. ``errors`` ascend and are disjoint.
-
-    first..last   [--------------------]
-    errors      [ e1 ]      [ e2 ]
-    returned      [e1][none][ e2 ][none]
-    """
-    pieces: list[tuple[int, int, str | None]] = []
-    at = first
-    start = bisect.bisect_left(errors, first, key=lambda entry: entry[1])
-    for number in range(start, len(errors)):
-        low, high, text = errors[number]
-        if low > last:
-            break
-        if low > at:
-            pieces.append((at, low - 1, None))
-        pieces.append((max(at, low), min(high, last), text))
-        at = min(high, last) + 1
-    if at <= last:
-        pieces.append((at, last, None))
-    return pieces

@@ -1,13 +1,15 @@
-"""How attempts ended in one step of a share-partition, for the audit."""
+"""How attempts ended in one step of a share-partition, and why, for the audit."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
-from share_spark.model.records import DeliveryState, InFlightBatch
+from share_spark.model.records import DeliveryState, Doubt, InFlightBatch
 from share_spark.model.requests import (
+    Acknowledge,
     ArchivedRange,
     ExpireLocks,
     LoseAttempts,
@@ -17,30 +19,43 @@ from share_spark.model.requests import (
 )
 
 
+class ErrorRun(NamedTuple):
+    """The error of the records ``first`` to ``last``, both included."""
+
+    first: int
+    last: int
+    error: str
+
+
 class EndedAttempt(NamedTuple):
     """How the attempt of a run of offsets ended, for the audit: ``accepted``, ``released``, ``lost`` (in a crash),
     ``not entered`` (the handler never had it, so the count is taken back), ``truncated`` (the log ends below it now),
-    or why it was archived."""
+    or why it was archived. ``error``: why it failed, as far as that is known."""
 
     first_offset: int
     last_offset: int
     delivery_count: int
     outcome: str
+    error: str | None = None
+
+
+ENGINE_LOST = "the engine died while its handler had this record"
+"""Error of a record whose last attempt, alone, ended with the engine."""
 
 
 Answered = tuple[tuple[PartitionRequest, PartitionResponse], ...]
 """The requests of a step to the share-partition, and the answers."""
 
 
-def ended_attempts(answered: Answered) -> list[EndedAttempt]:
-    """All that ended, in the order in which it was decided."""
+def ended_attempts(answered: Answered, errors: Sequence[ErrorRun] = ()) -> list[EndedAttempt]:
+    """Return all that ended, in the order in which it was decided, cut where ``errors`` of the answers change."""
     return [
         found
         for request, response in answered
         for archived in [tuple(response.archived)]
         for found in (
             *(EndedAttempt(*taken, "not entered") for taken in response.not_entered),
-            *(_ended(request, run, archived) for run in _entered(response)),
+            *(piece for run in _entered(response) for piece in _ended(request, run, archived, errors)),
         )
     ]
 
@@ -50,9 +65,37 @@ def _entered(response: PartitionResponse) -> Iterator[InFlightBatch]:
     return (run for run in response.ended if run.first_offset not in taken_back)
 
 
-def _ended(request: PartitionRequest, run: InFlightBatch, archived: Sequence[ArchivedRange]) -> EndedAttempt:
-    text = _outcome_text(request, run, archived)
-    return EndedAttempt(run.first_offset, run.last_offset, run.delivery_count, text)
+def _ended(
+    request: PartitionRequest, run: InFlightBatch, archived: Sequence[ArchivedRange], errors: Sequence[ErrorRun]
+) -> Iterator[EndedAttempt]:
+    text, unanswered = _outcome_text(request, run, archived), _unanswered_text(request, run)
+    said = errors if isinstance(request, Acknowledge | LoseAttempts) else ()
+    for first, last, error in cut_by_error(run.first_offset, run.last_offset, said):
+        yield EndedAttempt(first, last, run.delivery_count, text, error or unanswered)
+
+
+def _unanswered_text(request: PartitionRequest, run: InFlightBatch) -> str | None:
+    """Return why an attempt has ended that no handler answered, as far as the state shows it; None if one did."""
+    was_in_handler = run.doubt >= Doubt.ACCUSED or run.delivery_state is DeliveryState.ARCHIVED
+    if isinstance(request, LoseAttempts):
+        return _WORKER_LOST if was_in_handler else _LOST_WITH_WORKER
+    if isinstance(request, ExpireLocks):
+        return ENGINE_LOST if was_in_handler else _LOST_WITH_ENGINE[run.doubt]
+    return None
+
+
+_WORKER_LOST = "a worker died while its handler had this record"
+
+_LOST_WITH_WORKER = "the handler was done with it, and the answer was lost with a worker"
+
+_UNEXPLAINED = "the engine was lost, and nothing shows which record was with its handler"
+
+_LOST_WITH_ENGINE: Mapping[Doubt, str] = {
+    Doubt.NONE: "the handler was done with it, and the answer was lost with the engine",
+    Doubt.LOST_ONCE: _UNEXPLAINED,
+    Doubt.LOST_TWICE: _UNEXPLAINED,
+    Doubt.LOST_IN_PIECE: _UNEXPLAINED,
+}
 
 
 def _outcome_text(request: PartitionRequest, run: InFlightBatch, archived: Sequence[ArchivedRange]) -> str:
@@ -64,3 +107,29 @@ def _outcome_text(request: PartitionRequest, run: InFlightBatch, archived: Seque
         return "lost" if isinstance(request, ExpireLocks | LoseAttempts) else "released"
     at = bisect_right(archived, run.first_offset, key=lambda found: found.first_offset)
     return archived[at - 1].reason.value
+
+
+_last = itemgetter(1)
+
+
+def cut_by_error(first: int, last: int, errors: Sequence[ErrorRun]) -> list[tuple[int, int, str | None]]:
+    """Cut ``first..last`` where the error text changes. ``errors`` ascend and are disjoint.
+
+    first..last   [--------------------]
+    errors      [ e1 ]      [ e2 ]
+    returned      [e1][none][ e2 ][none]
+    """
+    pieces: list[tuple[int, int, str | None]] = []
+    at = first
+    start = bisect_left(errors, first, key=_last)
+    for number in range(start, len(errors)):
+        low, high, text = errors[number]
+        if low > last:
+            break
+        if low > at:
+            pieces.append((at, low - 1, None))
+        pieces.append((max(at, low), min(high, last), text))
+        at = min(high, last) + 1
+    if at <= last:
+        pieces.append((at, last, None))
+    return pieces

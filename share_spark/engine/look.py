@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from share_spark.engine.outage import Outage
 from share_spark.engine.pauses import Pauses
 from share_spark.engine.step import PartitionSummary
 from share_spark.model.ids import LogEnds, SharePartitionKey
@@ -14,7 +15,7 @@ from share_spark.model.ids import LogEnds, SharePartitionKey
 class EngineLook:
     """``writer_epoch``: 0 before the claim. ``load_s``: seconds that the state took to load. ``read_at_ms``: when the
     clock was read last, at the start and by each micro-batch, idle ones too; 0 before that. ``pauses``: what is paused.
-    ``breaker``: why the circuit breaker is open; empty while it is closed."""
+    ``breaker``: why the circuit breaker is open; empty while it is closed. ``outage``: that is ridden out."""
 
     writer_epoch: int
     load_s: float
@@ -23,3 +24,4 @@ class EngineLook:
     ends: Mapping[SharePartitionKey, LogEnds]
     pauses: Pauses
     breaker: str
+    outage: Outage | None = None

@@ -25,33 +25,33 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from share_spark.engine.acquisition_limits import AcquisitionLimits
-from share_spark.engine.answers import answers_for, errors_in, output_lost, refuse_errors
+from share_spark.engine.answers import answers_for, errors_in, refuse_errors
 from share_spark.engine.busy_partitions import BusyPartitions
 from share_spark.engine.engine_time import EngineTime
 from share_spark.engine.look import EngineLook
+from share_spark.engine.outage import Outage, Reach
+from share_spark.engine.output_commits import OutputCommits
 from share_spark.engine.pauses import NOT_PAUSED, Pauses
 from share_spark.engine.pending import NOTHING_PENDING, DeadLetterOrder, PendingAcknowledgements, UnresolvedAppend
 from share_spark.engine.planning import Inputs, Search, is_done, plan, targets_of, targets_within, truncated_logs
 from share_spark.engine.ports import (
-    AcknowledgedSpans,
     AcquiredSpan,
     Claim,
-    Clock,
-    CurrentConfig,
-    DeadLetterSink,
-    Delivery,
+    Delivered,
     DeliveryLimits,
     MemberTrace,
-    OutputSink,
-    PauseSource,
-    ShareStateStore,
 )
 from share_spark.engine.progress import MicroBatchProgress, StepTimer, lag_of
 from share_spark.engine.ranges import that_have
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
-from share_spark.engine.topics import SubscribedTopics, warn_of_truncations
+from share_spark.engine.topics import warn_of_truncations
+from share_spark.engine.world import Ports
 from share_spark.model.config import BackoffPolicy, DeliveryOrder, GroupConfig
-from share_spark.model.errors import FencedError, OutputLostError, OutputUnknownError, SinkError, StateError
+from share_spark.model.errors import (
+    FencedError,
+    StateError,
+    TopicUnreachableError,
+)
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
 from share_spark.model.requests import Loss
 from share_spark.partition import PartitionLimits
@@ -59,20 +59,6 @@ from share_spark.partition import PartitionLimits
 _log = logging.getLogger(__name__)
 
 _COMMIT_ATTEMPTS = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
-    """The world as one engine sees it."""
-
-    topics: SubscribedTopics
-    store: ShareStateStore
-    delivery: Delivery
-    dead_letters: DeadLetterSink
-    clock: Clock
-    config: CurrentConfig
-    sink: OutputSink | None = None
-    pauses: PauseSource = Pauses
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,7 +76,8 @@ class ShareGroupEngine:
     _pending: PendingAcknowledgements = NOTHING_PENDING
     _unresolved: UnresolvedAppend | None = None
     _letters: DeadLetterOrder = field(init=False)
-    _output_in_doubt: bool = False
+    _output: OutputCommits = field(init=False)
+    _reach: Reach = field(init=False)
     _search: Search = field(default_factory=Search)
     _config: GroupConfig = field(init=False)
     _limits: AcquisitionLimits = field(default_factory=AcquisitionLimits)
@@ -106,6 +93,8 @@ class ShareGroupEngine:
 
     def __post_init__(self) -> None:
         self._letters = DeadLetterOrder(sink=self.ports.dead_letters)
+        self._output = OutputCommits(sink=self.ports.sink)
+        self._reach = Reach(topics=self.ports.topics, letters=self.ports.dead_letters, clock=self.ports.clock)
 
     def start(self) -> Claim:
         """Claim the group, rebuild its state, take over what the engine before left unfinished, note the targets of an
@@ -149,7 +138,18 @@ class ShareGroupEngine:
             ends=self.ports.topics.last_ends,
             pauses=self._pauses,
             breaker=self._limits.breaker,
+            outage=self._reach.outage,
         )
+
+    @property
+    def outage(self) -> Outage | None:
+        """That the engine rides out just now."""
+        return self._reach.outage
+
+    def stop_waiting(self) -> None:
+        """From any thread: it is to stop, and waits no longer for what does not answer."""
+        self.ports.topics.log.stop_waiting()
+        self.ports.delivery.stop_waiting()
 
     @property
     def has_state(self) -> bool:
@@ -184,20 +184,15 @@ class ShareGroupEngine:
         Raises FencedError, TopicError, HandlerError, SinkError, DeadLetterError, StateError; the engine must then be
         thrown away, after a last call with ``stopping`` unless it was fenced.
         """
-        if self._output_in_doubt:
-            raise OutputUnknownError(
-                "it is not known whether the last output is in the sink; the next engine finds out"
-            )
+        self._output.refuse_if_in_doubt()
         timer = StepTimer()
-        if not stopping:
-            self.ports.dead_letters.check()
         if self._unresolved is not None and self._resolve(self._unresolved):
             self._absorbed(())
         inputs = self._read_inputs(stopping)
         partition_inputs = plan(
             inputs,
             self._summaries,
-            max_records=self._limits.most_records(self._config, inputs.now_ms),
+            max_records=0 if self._reach.outage else self._limits.most_records(self._config, inputs.now_ms),
             max_record_locks=self._config.max_record_locks,
         )
         self._truncate(inputs, partition_inputs)
@@ -223,29 +218,31 @@ class ShareGroupEngine:
         return progress
 
     def close(self) -> None:
-        """After the last micro-batch: free what the delivery keeps, and wait for what is still being written. Raises
-        DeadLetterError."""
+        """After the last micro-batch: free what is kept, and wait for what is being written. Raises DeadLetterError."""
         self.ports.delivery.close()
-        self.ports.dead_letters.wait()
+        self._reach.wait_for_letters()
 
     def _read_inputs(self, stopping: bool) -> Inputs:
         now_ms = self._time.read(self.ports.clock())
         topics = self.ports.topics
-        all_ends = topics.log_ends_or_last() if stopping else topics.log_ends()
+        limit_ms = self._config.outage_timeout_ms
+        all_ends = self._reach.last_ends() if stopping else self._reach.log_ends(limit_ms)
         self._targets = targets_within(self._targets, self._busy.read(all_ends))
         if not stopping:
             self._config = self.ports.config()
             self._look_at_pauses(topics.names(), all_ends, now_ms)
         ends = self._busy.ends(self._summaries, self._pending.ranges.keys())
+        ends, initial_offsets = self._reach.beginnings(self._summaries, ends, self._config.offset_reset, limit_ms)
         traces = self._traces(ends)  # before the search: they show how it is to be done
         config, keys = self._config, ends.keys() - self._paused if self._paused else ends.keys()
         return Inputs(
             now_ms=now_ms,
             topics=topics.names(),
             ends=ends,
-            initial_offsets=topics.initial_offsets(self._summaries, ends, config.offset_reset, self.ports.clock()),
+            initial_offsets=initial_offsets,
             acknowledged=self._pending.ranges,
             delays=self._pending.delays_at(now_ms),
+            errors=self._pending.errors() if config.history_retention_ms else {},
             has_backoff=config.backoff_policy != BackoffPolicy.NONE,
             targets=self._targets,
             stopping=stopping,
@@ -317,12 +314,12 @@ class ShareGroupEngine:
     def _absorbed(self, outcomes: Sequence[PartitionOutcome]) -> None:
         """The acknowledgements that waited are in the state."""
         self._letters.committed()
-        had_output = bool(self._pending) and self.ports.sink is not None
+        had_answers = bool(self._pending)
         self._pending = NOTHING_PENDING
         self._summaries.update({outcome.key: outcome.summary for outcome in outcomes})
         self._busy.decided(outcome.key for outcome in outcomes)
-        if had_output and self.ports.sink is not None:
-            self.ports.sink.forget()
+        if had_answers:
+            self._output.absorbed()
         if self._truncates:  # before anything is acquired at the offsets of what is gone
             self.ports.delivery.forget_last()
             self._truncates = False
@@ -354,7 +351,8 @@ class ShareGroupEngine:
     def _deliver(
         self, stamp: BatchStamp, outcomes: Sequence[PartitionOutcome], timer: StepTimer, *, in_turn: bool
     ) -> None:
-        """Raises the fault of the delivery, after what is known of its records: the rest was never entered."""
+        """Raises the fault of the delivery, after what is known of its records: the rest was never entered. Where
+        records cannot be reached that is no fault, and what is known counts."""
         acquired = {
             TopicPartition(outcome.summary.topic, outcome.key.partition): outcome
             for outcome in outcomes
@@ -363,38 +361,23 @@ class ShareGroupEngine:
         if not acquired:
             return
         spans = [AcquiredSpan(at, outcome.acquired, outcome.earlier) for at, outcome in acquired.items()]
-        delivered = self.ports.delivery.deliver(spans, limits=DeliveryLimits.of(self._config), in_turn=in_turn)
+        delivered = self._delivered(spans, in_turn=in_turn)
         timer.mark("deliver")
         answers = answers_for(acquired, delivered)
         pending = PendingAcknowledgements(spans=answers, at_ms=self._time.now_ms)
-        if delivered.fault is not None:
-            self._pending = NOTHING_PENDING if self._has_output else pending
+        if delivered.fault is not None and not isinstance(delivered.fault, TopicUnreachableError):
+            self._pending = NOTHING_PENDING if self._output.decides else pending
             raise delivered.fault
         self._limits.delivered(delivered, answers, self._time.now_ms, in_turn=in_turn)
         self._search.after(answers.values(), self._time.now_ms)
         self._search.one_by_one |= bool(that_have([span.ranges for span in answers.values()], [Loss.UNKNOWN]))
-        self._pending = replace(pending, spans=self._commit_output(stamp, answers, delivered.is_explained))
+        self._pending = replace(pending, spans=self._output.commit(stamp, answers, is_explained=delivered.is_explained))
         timer.mark("output")
+        if isinstance(delivered.fault, TopicUnreachableError):
+            self._reach.lost(delivered.fault, self.ports.clock(), self._config.outage_timeout_ms)
 
-    @property
-    def _has_output(self) -> bool:
-        return self.ports.sink is not None and self.ports.sink.has_output
-
-    def _commit_output(self, stamp: BatchStamp, answers: AcknowledgedSpans, is_explained: bool) -> AcknowledgedSpans:
-        """The answers that count: what was accepted does not where an executor died with the rows that it put out. A
-        sink that refuses rows is no delivery failure: everything is given back as if it had not been tried."""
-        if self.ports.sink is None or not self._has_output:
-            return answers
-        self._output_in_doubt = True
+    def _delivered(self, spans: Sequence[AcquiredSpan], *, in_turn: bool) -> Delivered:
         try:
-            self.ports.sink.commit(stamp, answers)
-        except OutputUnknownError:
-            raise
-        except (SinkError, StateError):
-            self._output_in_doubt = False
-            raise
-        except OutputLostError as fault:
-            _log.warning("%s; its records are delivered again", fault)
-            answers = {key: output_lost(span, str(fault), is_explained=is_explained) for key, span in answers.items()}
-        self._output_in_doubt = False
-        return answers
+            return self.ports.delivery.deliver(spans, limits=DeliveryLimits.of(self._config), in_turn=in_turn)
+        except TopicUnreachableError as fault:
+            return Delivered((), fault)

@@ -6,15 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from share_spark.engine.answers import are_held_back, are_inside, cut_by_error
+from share_spark.engine.answers import are_held_back, are_inside
+from share_spark.engine.attempts import ENGINE_LOST, ErrorRun, cut_by_error
+from share_spark.engine.kept_errors import kept_errors
 from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, DeadLetter, DeadLetterSink
 from share_spark.engine.ranges import NOT_ACKNOWLEDGED, AcknowledgedRanges
 from share_spark.engine.step import PartitionOutcome, archived_below
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
 from share_spark.model.requests import ArchivedRange, ArchiveReason, RetryDelay
-
-ENGINE_LOST = "the engine died while its handler had this record"
-"""Error of a record whose last attempt, alone, ended with the engine."""
 
 _DEAD_LETTER_REASONS = (ArchiveReason.REJECTED, ArchiveReason.DELIVERY_LIMIT)
 
@@ -44,6 +43,10 @@ class PendingAcknowledgements:
         held back when they were acquired."""
         passed_ms = now_ms - (now_ms if self.at_ms is None else self.at_ms)
         return {key: _left(span, passed_ms) for key, span in self.spans.items() if span.delays}
+
+    def errors(self) -> Mapping[SharePartitionKey, Sequence[ErrorRun]]:
+        """Return what the log keeps of the errors, for the audit."""
+        return kept_errors(self.spans)
 
     def dead_letters(self, outcome: PartitionOutcome) -> list[DeadLetter]:
         """Of what the commit of these acknowledgements archives in one share-partition, with the handler's errors."""
@@ -89,6 +92,19 @@ NOTHING_PENDING = PendingAcknowledgements(spans={})
 def letters_below(ends: Mapping[TopicPartition, int], letters: Sequence[DeadLetter]) -> list[DeadLetter]:
     """``letters`` without the offsets from ``ends`` on."""
     return [kept for letter in letters for kept in archived_below(ends.get(letter.partition), [letter])]
+
+
+def is_committed(announced: BatchStamp, last_counted: BatchStamp, *, withdrawn: bool) -> bool:
+    """Has the commit happened for which this was announced, as judged by an engine that starts?
+
+    It has if it is of the epoch of the last micro-batch that counts and not after that one: its engine has withdrawn
+    what had not happened before it committed a later one. An announcement of an older epoch is a zombie's: each engine
+    recovers, after its claim, before its first commit, so the first one that commits has settled all that could still
+    count, and what is announced after that claim is never committed. The same is true of what is after the last one.
+    """
+    if withdrawn:
+        return announced == last_counted
+    return announced.writer_epoch == last_counted.writer_epoch and announced.batch_id <= last_counted.batch_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

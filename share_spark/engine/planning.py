@@ -23,6 +23,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from share_spark.engine.answers import released_by_key
+from share_spark.engine.attempts import ErrorRun
 from share_spark.engine.ports import NO_TRACE, AcknowledgedSpan, MemberTrace
 from share_spark.engine.ranges import ANSWER, NOT_ACKNOWLEDGED, AcknowledgedRanges
 from share_spark.engine.step import MemberTraces, PartitionInput, PartitionSummary
@@ -36,7 +37,8 @@ class Inputs:
     """Everything a micro-batch reads before it decides; each read once.
 
     ``topics``: topic id -> name. ``ends``: log ends per key, of those that may have something to do.
-    ``initial_offsets``: for keys without state. ``delays``: what handlers ask for of ``acknowledged``;
+    ``initial_offsets``: for keys without state. ``delays``: what handlers ask for of ``acknowledged``; ``errors``: of
+    these, if the audit keeps them;
     ``has_backoff``: other released records are delayed as well. ``paused``: nothing is acquired of these. ``targets``:
     exclusive end offsets of an available-now run, None when the run is endless. ``acknowledged_by`` as in
     ``PartitionInput``. ``suspects``: what of the suspects is next, None if there are none; ``suspects_next``: it is
@@ -51,6 +53,7 @@ class Inputs:
     initial_offsets: Mapping[SharePartitionKey, int]
     acknowledged: Mapping[SharePartitionKey, AcknowledgedRanges]
     delays: Mapping[SharePartitionKey, Sequence[RetryDelay]] = field(default_factory=dict)
+    errors: Mapping[SharePartitionKey, Sequence[ErrorRun]] = field(default_factory=dict)
     has_backoff: bool = False
     paused: Collection[SharePartitionKey] = ()
     targets: Mapping[SharePartitionKey, int] | None = None
@@ -122,6 +125,7 @@ def _no_longer_read(
             acknowledged=ranges,
             acknowledged_by=inputs.acknowledged_by,
             delays=inputs.delays.get(key, ()),
+            errors=inputs.errors.get(key, ()),
         )
         for key, ranges in inputs.acknowledged.items()
         if key not in inputs.ends and key in summaries
@@ -255,6 +259,7 @@ def _input_of(
         truncated_to=truncated_to(summaries.get(key), inputs.ends[key]),
         delays=inputs.delays.get(key, ()),
         ordered=inputs.ordered,
+        errors=inputs.errors.get(key, ()),
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from share_spark.engine.attempts import ErrorRun
 from share_spark.engine.pauses import Pauses
 from share_spark.engine.ranges import NONE_EARLIER, AcknowledgedRanges, AcquiredRanges, EarlierRanges, NumberedRanges
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
@@ -66,6 +67,10 @@ class TopicLog(Protocol):
         """The records inside the spans, columns RECORD_COLUMNS, in about ``tasks`` tasks whatever the number of
         partitions. Offsets without a record (compacted, control, aborted, below the log start) are simply missing.
         Records of one task come in ascending offset order per partition. Lazy; reading twice reads the log twice."""
+        ...
+
+    def stop_waiting(self) -> None:
+        """From any thread: who waits for an answer gets TopicUnreachableError soon, and so does who asks later."""
         ...
 
 
@@ -154,14 +159,6 @@ class NumberedSpan(NamedTuple):
     ranges: NumberedRanges
 
 
-class ErrorRun(NamedTuple):
-    """The error of the records ``first`` to ``last``, both included."""
-
-    first: int
-    last: int
-    error: str
-
-
 class AcknowledgedSpan(NamedTuple):
     """What handlers said of one topic-partition. ``errors``: ascending; only what has a text. ``delays``: ascending and
     disjoint: of released records what a handler asked for; of records that were not entered since an earlier one of
@@ -178,8 +175,9 @@ class Delivered(NamedTuple):
 
     ``answers``: per topic-partition; offsets acquired but missing there hold no record or, if there is a ``fault``,
     were never entered. ``fault``: what ends the query, and is no record's failure: a handler that cannot be loaded or
-    broke its contract as a whole, a topic that cannot be read. ``entered`` records kept the busiest worker for
-    ``busy_s`` seconds. ``is_explained``: workers have died, and it is known which records were in the handler.
+    broke its contract as a whole, a topic that cannot be read. After TopicUnreachableError the engine goes on, and the
+    answers count. ``entered`` records kept the busiest worker for ``busy_s`` seconds. ``is_explained``: workers
+    have died, and it is known which records were in the handler.
     """
 
     answers: Sequence[AcknowledgedSpan]
@@ -240,6 +238,10 @@ class Delivery(Protocol):
     def forget_last(self) -> None:
         """The state has absorbed what the last delivery has left as a trace, and a log was truncated: the next records
         may have the same offsets and delivery counts, and are others."""
+        ...
+
+    def stop_waiting(self) -> None:
+        """From any thread: records that do not come are not waited for any more."""
         ...
 
     def close(self) -> None:
@@ -339,7 +341,8 @@ class DeadLetterSink(Protocol):
         ...
 
     def check(self) -> None:
-        """Raises DeadLetterError if something cannot be written; it stays announced."""
+        """Raises DeadLetterError if something cannot be written; it stays announced. TopicUnreachableError: its target
+        or its records could not be reached, and it is tried again from now on."""
         ...
 
     def wait(self) -> None:
@@ -352,19 +355,6 @@ class DeadLetterSink(Protocol):
         that has one; drop the rest. What engines of higher epochs than ours announce meanwhile is not ours to judge.
         Raises DeadLetterError, and then nothing of a higher stamp than the one that failed is written."""
         ...
-
-
-def is_committed(announced: BatchStamp, last_counted: BatchStamp, *, withdrawn: bool) -> bool:
-    """Has the commit happened for which this was announced, as judged by an engine that starts?
-
-    It has if it is of the epoch of the last micro-batch that counts and not after that one: its engine has withdrawn
-    what had not happened before it committed a later one. An announcement of an older epoch is a zombie's: each engine
-    recovers, after its claim, before its first commit, so the first one that commits has settled all that could still
-    count, and what is announced after that claim is never committed. The same is true of what is after the last one.
-    """
-    if withdrawn:
-        return announced == last_counted
-    return announced.writer_epoch == last_counted.writer_epoch and announced.batch_id <= last_counted.batch_id
 
 
 class DeadLetterTarget(Protocol):

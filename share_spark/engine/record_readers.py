@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from share_spark.engine.ports import OffsetSpan
@@ -25,9 +25,12 @@ class ReadRecords(NamedTuple):
 class RecordReader(Protocol):
     """Reads records in a Python worker. Pickled with the task."""
 
-    def read(self, spans: Sequence[OffsetSpan], columns: Collection[str]) -> Iterator[ReadRecords]:
+    def read(
+        self, spans: Sequence[OffsetSpan], columns: Collection[str], is_stopping: Callable[[], bool]
+    ) -> Iterator[ReadRecords]:
         """The records inside ``spans``, which do not overlap; those of a partition ascending. Offsets without a record
-        are missing. Raises TopicError."""
+        are missing. ``is_stopping``: records that do not come are not waited for any more. Raises TopicError,
+        TopicUnreachableError."""
         ...
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from share_spark.engine.attempts import Answered
+from share_spark.engine.attempts import Answered, ErrorRun
 from share_spark.engine.ranges import (
     ANSWER,
     DELIVERY_COUNT,
@@ -113,6 +113,7 @@ class PartitionInput(NamedTuple):
     SPSO of a share-partition that has none. ``searched``, ``suspects``, ``alone`` as in ``Acquire``. ``traces``: of
     members that have ended and whose locks may end now. ``truncated_to`` (exclusive): the log was found to end there,
     below the SPEO. ``ordered``: the delivery goes by keys, and has to know what is not finished before its records.
+    ``errors``: of ``acknowledged``, for the audit; no decision looks at them.
     """
 
     topic: str
@@ -130,6 +131,7 @@ class PartitionInput(NamedTuple):
     truncated_to: int | None = None
     delays: Sequence[RetryDelay] = ()
     ordered: bool = False
+    errors: Sequence[ErrorRun] = ()
 
 
 class PartitionOutcome(NamedTuple):

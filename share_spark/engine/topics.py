@@ -10,7 +10,7 @@ from share_spark.engine.busy_partitions import changed_keys
 from share_spark.engine.ports import Clock, TopicDescription, TopicLog
 from share_spark.engine.step import PartitionInput, PartitionSummary
 from share_spark.model.config import OffsetReset
-from share_spark.model.errors import TopicError
+from share_spark.model.errors import TopicError, TopicUnreachableError
 from share_spark.model.ids import LogEnds, SharePartitionKey
 
 _log = logging.getLogger(__name__)
@@ -73,9 +73,11 @@ class SubscribedTopics:
     def log_ends_or_last(self) -> Mapping[SharePartitionKey, LogEnds]:
         """``log_ends``, or its last result if the topics cannot be asked: an engine that stops acquires nothing, and
         has to commit and give back what it holds while the topic log is out of reach. Nothing was acquired past these
-        ends, so they are never mistaken for a truncation."""
+        ends, so they are never mistaken for a truncation. Raises TopicUnreachableError."""
         try:
             return self.log_ends()
+        except TopicUnreachableError:
+            raise
         except TopicError as fault:
             _log.warning("stopping with the last known log ends: %s", fault)
             return self._ends
@@ -132,6 +134,13 @@ class SubscribedTopics:
         keys = self._known_keys.setdefault(self._described[topic].topic_id, {})
         keys.update((partition, self._key(topic, partition)) for partition in partitions.keys() - keys.keys())
         return keys
+
+
+def begun(
+    summaries: Mapping[SharePartitionKey, PartitionSummary], ends: Mapping[SharePartitionKey, LogEnds]
+) -> dict[SharePartitionKey, LogEnds]:
+    """``ends`` of the share-partitions that have a start offset."""
+    return {key: found for key, found in ends.items() if key in summaries and summaries[key].start_offset >= 0}
 
 
 def warn_of_truncations(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,6 +25,7 @@ from pyspark.sql import functions as F
 from share_spark import coordinator
 from share_spark.coordinator import STATE_PARTITIONS, CoordinatorShard, state_partition_of
 from share_spark.coordinator.messages import InitializeState, ShareGroupStateRequest, ShareState, StateResult
+from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.delta.table_maintenance import KeptTable
@@ -36,18 +38,21 @@ from share_spark.model.errors import ConfigError, ErrorCode, FencedError, StateE
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import UNINITIALIZED_START_OFFSET
 from share_spark.partition import SharePartition, take_snapshot
+from share_spark.spark.on_demand import AnySpark, session_of
 from share_spark.state.commits import CommitListing, CommitNote, CommitsAsOf
 from share_spark.state.direct_rows import rows_that_count
+from share_spark.state.driver_states import DriverStates
 from share_spark.state.fold import fold_rows
 from share_spark.state.group_log import GroupLog
 from share_spark.state.log_rows import claim_table, record_table
-from share_spark.state.record_rows import CLAIM, RECORD_TYPE, record_array
+from share_spark.state.record_rows import CLAIM, STATE_COLUMNS, record_array
 from share_spark.state.segments import LogTail
-from share_spark.state.state_view import state_bucket
+from share_spark.state.state_view import LiveState, state_bucket
+from share_spark.state.status_table import replace_status, status_app_id
 from share_spark.state.tables import ensure_tables, log_table, state_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, SparkSession
 
 GroupStates = dict[SharePartitionKey, tuple[str, SharePartition]]
 """(topic name, live state) by key."""
@@ -58,12 +63,13 @@ class DeltaShareCoordinator:
 
     ``buckets``: the state partitions (0 to 49, R71) that it owns, None: all; others get NOT_COORDINATOR (R72).
     ``topic_names``: topic id -> name, for topics that a group meets for the first time here; where it says nothing the
-    log shows the id in place of the name. Raises ConfigError for a bucket that does not exist.
+    log shows the id in place of the name. ``spark``: used only for what cannot be done with files. Raises
+    ConfigError for a bucket that does not exist.
     """
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: AnySpark,
         location: str | Location,
         *,
         buckets: Collection[int] | None = None,
@@ -169,7 +175,7 @@ class _GroupLog(GroupLog):
     """One group's part of the log for one request: states as they were written, no live frame."""
 
     @classmethod
-    def of(cls, spark: SparkSession, location: Location, group_id: str, commits: CommitListing) -> _GroupLog:
+    def of(cls, spark: AnySpark, location: Location, group_id: str, commits: CommitListing) -> _GroupLog:
         """As of now."""
         version = commits.latest_version()
         return cls(
@@ -187,29 +193,30 @@ class _GroupLog(GroupLog):
         if tail.empty:
             return {}
         with self.as_state_error():
-            rows = self._rows_in_files(tail)
-            found = fold_rows(self._rows_by_spark(tail, keys) if rows is None else rows, self.group_id)
+            found = fold_rows(self._counting_rows(tail, keys), self.group_id)
         return found if keys is None else {key: found[key] for key in keys if key in found}
 
-    def _rows_in_files(self, tail: LogTail) -> pa.Table | None:
-        """Of all keys; None where Spark has to read them, and for a segment that is large. Raises StateError."""
+    def _counting_rows(self, tail: LogTail, keys: Collection[SharePartitionKey] | None) -> pa.Table:
+        """Of all keys; of ``keys`` where Spark has to read them, and for a segment that is large. Raises StateError."""
         assert tail.valid is not None
         try:
             log = TableLog.open(self.opened().files, keeps_files=True, version=self.version)
             rows = rows_that_count(log, tail.valid)
-        except UnknownTableError:
-            return None
+        except UnknownTableError as reason:
+            return self._rows_by_spark(self.session(f"is read by Spark ({reason})"), tail, keys)
         self._refuse_unless_whole(tail, pc.max(rows.column("batch_id")).as_py())
         return rows
 
-    def _rows_by_spark(self, tail: LogTail, keys: Collection[SharePartitionKey] | None) -> pa.Table:
-        rows = tail.rows(self.spark).where(F.col("kind") != CLAIM)
+    def _rows_by_spark(
+        self, spark: SparkSession, tail: LogTail, keys: Collection[SharePartitionKey] | None
+    ) -> pa.Table:
+        rows = tail.rows(spark).where(F.col("kind") != CLAIM)
         (last,) = rows.agg(F.max("batch_id").alias("seen")).collect()
         self._refuse_unless_whole(tail, last.seen)
         if keys is not None:
             rows = rows.where(F.col("topic_id").isin(list({key.topic_id for key in keys})))
             rows = rows.where(F.col("partition").isin(list({key.partition for key in keys})))
-        return rows.select("batch_id", *RECORD_TYPE.names).toArrow()
+        return rows.select("batch_id", *STATE_COLUMNS).toArrow()
 
     def _refuse_unless_whole(self, tail: LogTail, last_batch_id: int | None) -> None:
         self.refuse_damaged(tail, -1 if last_batch_id is None else last_batch_id)
@@ -247,18 +254,48 @@ class _GroupLog(GroupLog):
         segments before it go (R92): where log clean-up takes the note of that commit, they would be the newest again.
         """
         note = claim._replace(kind="records", batch_id=0 if states else -1)
+        kept = KeptTable(self.spark, self.table)
         with self.as_state_error():
+            # A session that will be needed is asked for before the commit: without it nothing must be half done.
+            status = self._status_appends() if forgotten else None
+            if not states:
+                kept.prepare_to_drop()
             self.append(record_table(_snapshots(states), note, None) if states else claim_table(note), note)
-            if not states and not drop_segments(KeptTable(self.spark, self.table), self.group_id, note.segment):
+            if not states and not drop_segments(kept, self.group_id, note.segment):
                 raise StateError(f"{self.table}: other writers were always first; ask again")
-            for key in forgotten:
-                self._hide(key)
+            if forgotten:
+                left = LiveState(None, DriverStates.of(states), note.writer_epoch, note.batch_id, note.at_ms)
+                self._hide(status, left, forgotten)
 
-    def _hide(self, key: SharePartitionKey) -> None:
-        """Delete its row from the status table: an engine rewrites only buckets that have a share-partition."""
-        place = (F.col("group_id") == key.group_id) & (F.col("bucket") == state_bucket(key))
-        row = (F.col("topic_id") == key.topic_id) & (F.col("partition") == key.partition)
-        state_table(self.location).delta_table(self.spark).delete(place & row)
+    def _status_appends(self) -> DirectAppends | None:
+        """To the status table; None where it is Spark that has to change its rows."""
+        place = state_table(self.location)
+        try:
+            appends = DirectAppends.to(self.spark, place.directory(self.spark), replaces=True)
+            appends.log.check_can_replace()
+        except UnknownTableError as reason:
+            session_of(self.spark, f"rows of {place} can be deleted by Spark only ({reason})")
+            return None
+        return appends
+
+    def _hide(self, status: DirectAppends | None, left: LiveState, forgotten: Collection[SharePartitionKey]) -> None:
+        """Take their rows out of the status table: an engine rewrites only buckets that have a share-partition.
+        ``left``: of the group."""
+        place, buckets = state_table(self.location), {state_bucket(key) for key in forgotten}
+        if status is not None:
+            app_id = status_app_id(self.group_id, TableLog.open(self.opened().files).table_id)
+            with suppress(NotImplementedError):
+                replace_status(status, left, self.group_id, app_id, buckets)
+                return
+        session = session_of(self.spark, f"rows of {place} can be deleted by Spark only")
+        for key in forgotten:
+            place.delta_table(session).delete(_row_of(key))
+
+
+def _row_of(key: SharePartitionKey) -> Column:
+    """Of the status table."""
+    place = (F.col("group_id") == key.group_id) & (F.col("bucket") == state_bucket(key))
+    return place & (F.col("topic_id") == key.topic_id) & (F.col("partition") == key.partition)
 
 
 def _snapshots(states: GroupStates) -> pa.StructArray:

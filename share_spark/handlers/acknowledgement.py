@@ -9,14 +9,17 @@ Pure: no Spark, no handler is called here.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from types import CoroutineType
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from share_spark.handlers.error_texts import NO_FAULTS, error_text, exception_text, reason_text, shown
 from share_spark.model.config import MOST_DELAY_MS, parse_duration_ms
 from share_spark.model.errors import ConfigError, HandlerError
 
@@ -24,11 +27,11 @@ Codes = npt.NDArray[np.int8]
 ErrorIds = npt.NDArray[np.int32]
 
 DelaysMs = npt.NDArray[np.int64]
+Reason = str | BaseException | None
+"""Why a handler answers so; it is kept as text (``reason_text``)."""
+
 NO_DELAY = -1
 """Of a record whose handler asked for no delay."""
-
-ERROR_TEXT_LIMIT = 1000
-"""Characters of an error that are kept. It is written to the state and into dead-letter headers."""
 
 
 class Ack(IntEnum):
@@ -44,15 +47,15 @@ class Ack(IntEnum):
     REJECT = 3
 
     @staticmethod
-    def release(why: str | None = None, *, delay: float | str | None = None) -> Acknowledgement:
-        """A release whose reason is kept as the record's last error. ``delay``: the record is not delivered again
-        before, seconds or a duration (``30s``, ``10m``, ``PT1H``), at most 30 days; None: as the group's settings
-        ``share.record.redelivery.backoff.*`` say. Raises ConfigError: not such a delay."""
+    def release(why: Reason = None, *, delay: float | str | None = None) -> Acknowledgement:
+        """A release whose reason, a text or an exception, is kept as the record's last error. ``delay``: the record is
+        not delivered again before, seconds or a duration (``30s``, ``10m``, ``PT1H``), at most 30 days; None: as the
+        group's settings ``share.record.redelivery.backoff.*`` say. Raises ConfigError: not such a delay."""
         return Acknowledgement(Ack.RELEASE, why, None if delay is None else _delay_ms(delay))
 
     @staticmethod
-    def reject(why: str) -> Acknowledgement:
-        """A rejection whose reason is kept as the record's last error."""
+    def reject(why: Reason) -> Acknowledgement:
+        """A rejection whose reason, a text or an exception, is kept as the record's last error."""
         return Acknowledgement(Ack.REJECT, why)
 
 
@@ -60,7 +63,7 @@ class Acknowledgement(NamedTuple):
     """An acknowledgement with the reason for it. ``delay_ms``: of a release, None if the handler asks for none."""
 
     ack: Ack
-    error: str | None = None
+    error: Reason = None
     delay_ms: int | None = None
 
 
@@ -171,17 +174,6 @@ class Answers:
         return answers.with_delays(delays_ms)
 
 
-def error_text(error: str) -> str:
-    """The error as it is kept: cut to ERROR_TEXT_LIMIT characters."""
-    return error if len(error) <= ERROR_TEXT_LIMIT else error[: ERROR_TEXT_LIMIT - 3] + "..."
-
-
-def exception_text(error: BaseException) -> str:
-    """``ValueError: bad amount``, the form in which an exception of a handler is kept."""
-    message = str(error)
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
-
-
 # ------------------------------------------------------------------------------ one record's answer
 
 ACK_BY_NAME = {ack.name: int(ack) for ack in Ack}
@@ -191,25 +183,57 @@ CHOICES = "Ack.ACCEPT, Ack.RELEASE or Ack.REJECT"
 def single_answer(value: object) -> tuple[int, str | None, int | None]:
     """(code, error, delay in ms) of one record's answer: an Ack, an Acknowledgement, its number or its name.
 
-    Raises HandlerError for anything else; a bool is something else, as True would pass for an accept.
+    Raises HandlerError for anything else, whatever it does when it is looked at; a bool is something else, as True
+    would pass for an accept.
     """
     if type(value) is Ack:
         return int(value), None, None
+    try:
+        return _looked_at(value)
+    except (HandlerError, *NO_FAULTS):
+        raise
+    except BaseException as fault:  # noqa: BLE001 - the user's code runs when its objects are looked at
+        raise HandlerError(f"answered what cannot be looked at: {exception_text(fault)}") from None
+
+
+def _looked_at(value: object) -> tuple[int, str | None, int | None]:
+    """``single_answer`` of what is no plain Ack. Raises whatever the user's object raises."""
     if isinstance(value, Acknowledgement):
-        code, delay_ms = single_answer(value.ack)[0], value.delay_ms
-        if delay_ms is not None and not 0 <= delay_ms <= MOST_DELAY_MS:
-            raise HandlerError(f"answered with a delay_ms of {delay_ms}, not 0 to 30 days")
-        return code, value.error, delay_ms if code == Ack.RELEASE else None
-    if isinstance(value, int | np.integer) and not isinstance(value, bool) and 1 <= value <= 3:
-        return int(value), None, None
-    if isinstance(value, str) and value.upper() in ACK_BY_NAME:
-        return ACK_BY_NAME[value.upper()], None, None
+        code, delay_ms = single_answer(value.ack)[0], _asked_delay_ms(value.delay_ms)
+        error = None if code == Ack.ACCEPT else reason_text(value.error)
+        return code, error, delay_ms if code == Ack.RELEASE else None
+    number = _exact_int(value)
+    if number is not None and Ack.ACCEPT <= number <= Ack.REJECT:
+        return number, None, None
+    if isinstance(value, str) and (name := str.upper(value)) in ACK_BY_NAME:
+        return ACK_BY_NAME[name], None, None
+    refuse_coroutine(value)
     raise HandlerError(not_an_answer(value))
 
 
-def shown(value: object) -> str:
-    text = str(value) if isinstance(value, np.integer) else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _asked_delay_ms(value: object) -> int | None:
+    """Raises HandlerError."""
+    if value is None:
+        return None
+    found = _exact_int(int(value) if type(value) is float and value.is_integer() else value)
+    if found is None or not 0 <= found <= MOST_DELAY_MS:
+        raise HandlerError(f"answered with a delay_ms of {shown(value)}, not 0 to 30 days")
+    return found
+
+
+def _exact_int(value: object) -> int | None:
+    """Return a whole number, without what a class of its own may have made of its methods; None for all else, and for a
+    bool."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        return None
+    return operator.index(value)
+
+
+def refuse_coroutine(value: object) -> None:
+    """Raises HandlerError if it is one, and closes it: Python warns of coroutines that nothing has awaited."""
+    if isinstance(value, CoroutineType):
+        value.close()
+        raise HandlerError("returned a coroutine, which nothing awaits: a handler returns its answer (asyncio.run)")
 
 
 def not_an_answer(value: object) -> str:

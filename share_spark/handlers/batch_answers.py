@@ -25,11 +25,11 @@ from share_spark.handlers.acknowledgement import (
     Codes,
     DelaysMs,
     ErrorIds,
-    error_text,
     not_an_answer,
-    shown,
+    refuse_coroutine,
     single_answer,
 )
+from share_spark.handlers.error_texts import NO_FAULTS, error_text, shown
 from share_spark.model.config import MOST_DELAY_MS
 from share_spark.model.errors import HandlerError
 
@@ -42,6 +42,7 @@ def batch_answers(answer: Any, rows: int, outputs: Collection[str] = ()) -> Answ
     unknown number or name) is released. Raises HandlerError: nothing, another length, no such column, a column of
     another type. ``outputs``: the declared output columns; one that is called ``delay_ms`` is no delay.
     """
+    refuse_coroutine(answer)
     if answer is None:
         raise HandlerError("returned nothing: a batch handler returns one acknowledgement per row")
     if isinstance(answer, Acknowledgement | Ack):
@@ -52,7 +53,7 @@ def batch_answers(answer: Any, rows: int, outputs: Collection[str] = ()) -> Answ
         names = [name for name in ANSWER_COLUMNS if name in columns and not (name == "delay_ms" and name in outputs)]
         return column_answers({name: column_of(answer, name) for name in names}, rows)
     if isinstance(answer, list | tuple):
-        return _list_answers(answer, rows)
+        return _list_answers(list(answer), rows)
     if not is_column(answer):
         raise HandlerError(f"returned {shown(answer)}, not one acknowledgement per row")
     return column_answers({"ack": answer}, rows)
@@ -84,39 +85,58 @@ ANSWER_COLUMNS = ("ack", "error", "delay_ms")
 
 def column_answers(columns: Mapping[str, Any], rows: int) -> Answers:
     """ANSWER_COLUMNS, as far as they are there: acknowledgements, error texts or nulls, delays or nulls. Judged without
-    a loop over the rows that are right."""
-    _check_length(len(columns["ack"]), rows)
-    codes, misfits = _column_codes(columns["ack"])
+    a loop over the rows that are right, unless a column is of objects of several types. Raises HandlerError."""
+    for column in columns.values():
+        _check_length(len(column), rows)
+    typed = {name: _arrow_column(column) for name, column in columns.items()}
+    if any(column is None for column in typed.values()):
+        return _list_answers(_by_row(columns, rows), rows)
+    codes, misfits = _column_codes(typed["ack"])
     no_errors: tuple[ErrorIds, tuple[str, ...]] = np.zeros(rows, np.int32), ()
-    error_ids, texts = _column_errors(columns["error"], rows) if "error" in columns else no_errors
+    error_ids, texts = _column_errors(typed["error"], rows) if "error" in typed else no_errors
     answers = Answers(codes=codes, error_ids=np.where(codes == Ack.ACCEPT, 0, error_ids), texts=texts)
-    if "delay_ms" in columns:
-        delays_ms, wrong = _column_delays(columns["delay_ms"], codes)
+    if "delay_ms" in typed:
+        delays_ms, wrong = _column_delays(typed["delay_ms"], codes)
         answers, misfits = answers.with_delays(delays_ms), wrong | misfits
     return answers.with_misfits(misfits)
 
 
-def _column_delays(delays: Any, codes: Codes) -> tuple[DelaysMs, dict[int, str]]:
+def _by_row(columns: Mapping[str, Any], rows: int) -> list[object]:
+    """Return the answer of each row."""
+    acks, errors, delays = (
+        [_not_nan(value) for value in columns[name]] if name in columns else [None] * rows for name in ANSWER_COLUMNS
+    )
+    return [
+        ack if error is None and delay_ms is None else Acknowledgement(ack, error, delay_ms)
+        for ack, error, delay_ms in zip(acks, errors, delays, strict=True)
+    ]
+
+
+def _not_nan(value: Any) -> Any:
+    """pandas has it for what is missing."""
+    return None if type(value) is float and value != value else value
+
+
+def _column_delays(column: Any, codes: Codes) -> tuple[DelaysMs, dict[int, str]]:
     """Delays of a column of whole numbers, null for none, and what is wrong with those of released records that are
     none. Raises HandlerError."""
-    rows = len(codes)
-    _check_length(len(delays), rows)
-    column = _arrow_column(delays, "delay_ms")
     if pa.types.is_null(column.type):
-        return np.full(rows, NO_DELAY, np.int64), {}
+        return np.full(len(codes), NO_DELAY, np.int64), {}
     if not pa.types.is_integer(column.type) and not _is_whole(column):
         raise HandlerError(f"returned a column delay_ms of type {column.type}, not whole numbers")
-    found = column.fill_null(0).cast(pa.int64()).to_numpy(zero_copy_only=False)
-    wrong = (codes == Ack.RELEASE) & ((found < 0) | (found > MOST_DELAY_MS))
-    texts = {int(at): f"answered with a delay_ms of {found[at]}, not 0 to 30 days" for at in np.flatnonzero(wrong)}
-    return np.where(column.is_valid().to_numpy(zero_copy_only=False), found, NO_DELAY), texts
+    found = column.fill_null(0).to_numpy(zero_copy_only=False)
+    is_delay = (found >= 0) & (found <= MOST_DELAY_MS)
+    wrong = np.flatnonzero((codes == Ack.RELEASE) & ~is_delay)
+    texts = {int(at): f"answered with a delay_ms of {found[at]}, not 0 to 30 days" for at in wrong}
+    is_asked = is_delay & column.is_valid().to_numpy(zero_copy_only=False)
+    return np.where(is_asked, found, NO_DELAY).astype(np.int64), texts
 
 
 def _list_answers(answers: Sequence[object], rows: int) -> Answers:
     """A list: as a column when all its elements are numbers or names, else one by one."""
     _check_length(len(answers), rows)
-    if set(map(type, answers)) <= {Ack, int}:
-        codes, misfits = _number_codes(np.array(answers, np.int64))
+    if (numbers := _as_numbers(answers)) is not None:
+        codes, misfits = _number_codes(numbers)
         return Answers(codes=codes, error_ids=np.zeros(rows, np.int32)).with_misfits(misfits)
     listed: list[int] = []
     errors: dict[int, str] = {}
@@ -136,12 +156,21 @@ def _list_answers(answers: Sequence[object], rows: int) -> Answers:
     return Answers.listed(listed, errors, delays).with_misfits(misfits)
 
 
+def _as_numbers(answers: Sequence[object]) -> npt.NDArray[np.int64] | None:
+    """Return the answers as numbers; None if not all are numbers that an array can hold."""
+    if not set(map(type, answers)) <= {Ack, int}:
+        return None
+    try:
+        return np.array(answers, np.int64)
+    except OverflowError:
+        return None
+
+
 _NO_ANSWER = "returned no acknowledgement (null)"
 
 
-def _column_codes(acks: Any) -> tuple[Codes, dict[int, str]]:
+def _column_codes(column: Any) -> tuple[Codes, dict[int, str]]:
     """Codes of a column of numbers or names, and what is wrong with those that are none. Raises HandlerError."""
-    column = _arrow_column(acks, "ack")
     if pa.types.is_null(column.type):
         return np.full(len(column), Ack.RELEASE, np.int8), dict.fromkeys(range(len(column)), _NO_ANSWER)
     if pa.types.is_integer(column.type):
@@ -150,7 +179,7 @@ def _column_codes(acks: Any) -> tuple[Codes, dict[int, str]]:
     elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         codes, misfits = _named_codes(column.fill_null(Ack.RELEASE.name))
     elif _is_whole(column):  # pandas makes floats of integers with a null among them
-        codes, misfits = _number_codes(column.cast(pa.int64()).fill_null(int(Ack.RELEASE)).to_numpy())
+        codes, misfits = _number_codes(column.fill_null(float(Ack.RELEASE)).to_numpy())
     else:
         raise HandlerError(f"returned acknowledgements of type {column.type}, not {CHOICES}")
     if column.null_count:
@@ -164,10 +193,8 @@ def _is_whole(column: Any) -> bool:
     return bool(pc.all(pc.equal(column, pc.floor(column)), min_count=0).as_py())
 
 
-def _column_errors(errors: Any, rows: int) -> tuple[ErrorIds, tuple[str, ...]]:
+def _column_errors(column: Any, rows: int) -> tuple[ErrorIds, tuple[str, ...]]:
     """Error ids and texts of a column of strings; null is no error. Raises HandlerError."""
-    _check_length(len(errors), rows)
-    column = _arrow_column(errors, "error")
     if pa.types.is_null(column.type):
         return np.zeros(rows, np.int32), ()
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
@@ -178,15 +205,18 @@ def _column_errors(errors: Any, rows: int) -> tuple[ErrorIds, tuple[str, ...]]:
     return ids.to_numpy(zero_copy_only=False), texts
 
 
-def _arrow_column(column: Any, name: str) -> Any:
-    """Any column as one Arrow array, dictionaries (pandas categories) decoded."""
-    try:
-        if isinstance(column, pa.ChunkedArray):
-            column = column.combine_chunks()
-        if not isinstance(column, pa.Array):
+def _arrow_column(column: Any) -> Any:
+    """Return any column as one Arrow array, dictionaries (pandas categories) decoded; None if its objects have no
+    common type."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if not isinstance(column, pa.Array):
+        try:
             column = pa.array(column, from_pandas=True)
-    except (pa.ArrowException, TypeError, ValueError) as fault:
-        raise HandlerError(f"returned a column {name} of mixed types: {fault}") from None
+        except NO_FAULTS:
+            raise
+        except BaseException:  # noqa: BLE001 - the user's code runs when its objects are looked at
+            return None
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 

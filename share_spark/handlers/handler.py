@@ -40,7 +40,8 @@ KEY_COLUMNS = ("topic", "partition", "offset")
 class Record(NamedTuple):
     """One acquired record. A tuple and not a dataclass, because one is made for every record.
 
-    ``timestamp`` is aware, in UTC. ``delivery_count`` counts this delivery: 1 is the first.
+    ``timestamp`` is aware, in UTC; a producer may claim any year, and one that Python's dates do not have is the
+    nearest that they have (``model.moments``). ``delivery_count`` counts this delivery: 1 is the first.
     """
 
     topic: str
@@ -159,7 +160,8 @@ def as_handler(
     """The handler with its kind inferred and its settings checked; arguments win over the decorator.
 
     ``handler``: a function, or ``"module:function"``. ``output``: a DDL string (which needs a running session), a
-    StructType or an Arrow schema. Raises HandlerError: cannot be imported, not callable, unknown column, no limit.
+    StructType or an Arrow schema. Raises HandlerError: cannot be imported, not callable, async or a generator function,
+    unknown column, no limit.
     """
     if isinstance(handler, Handler):
         made = handler if output is None else replace(handler, output=arrow_output(output, handler.name))
@@ -218,6 +220,8 @@ def _first(given: Any, declared: Any) -> Any:
 
 
 def _check(handler: Handler) -> None:
+    if (kind := _waiting_kind(handler.call)) is not None:
+        raise HandlerError(f"handler {handler.name} is {kind}")
     unknown = sorted(set(handler.columns or ()) - set(HANDLER_COLUMNS))
     if unknown:
         raise HandlerError(f"handler {handler.name}: there is no column {', '.join(unknown)} to read")
@@ -225,6 +229,18 @@ def _check(handler: Handler) -> None:
         raise HandlerError(f"handler {handler.name}: timeout_ms is {handler.timeout_ms}, not above 0")
     if handler.kind is HandlerKind.FRAME and (handler.output or handler.timeout_ms):
         raise HandlerError(f"handler {handler.name}: a frame handler has no output schema and no time limit")
+
+
+def _waiting_kind(function: Any) -> str | None:
+    """Return what a function is whose call only makes an object, and runs none of its code; None for all others."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    called = (function, type(function).__call__)  # the second is of callable objects
+    if any(map(inspect.iscoroutinefunction, called)):
+        return "async: handlers that wait are not supported, a plain function may call asyncio.run"
+    if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in called):
+        return "a generator function (it has yield): a handler returns its answer"
+    return None
 
 
 # --------------------------------------------------------------------------- kinds from annotations

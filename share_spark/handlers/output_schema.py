@@ -7,14 +7,17 @@ rows twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from share_spark.handlers.acknowledgement import refuse_coroutine
 from share_spark.handlers.batch_answers import column_of
+from share_spark.handlers.column_faults import column_fault, refuse_null_entries
+from share_spark.handlers.error_texts import NO_FAULTS, exception_text, shown
 from share_spark.model.errors import HandlerError
 
 if TYPE_CHECKING:
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
 OutputSchema: TypeAlias = "str | StructType | pa.Schema"
 """A schema as users declare it: DDL (``"id bigint, delay double"``), a StructType, or an Arrow schema."""
 
-Row: TypeAlias = Mapping[str, Any] | Sequence[Any]
+Row: TypeAlias = tuple[Any, ...]
+"""A value for each column."""
 
 
 def arrow_output(schema: str | StructType | pa.Schema, handler_name: str) -> pa.Schema:
@@ -45,29 +49,46 @@ def arrow_output(schema: str | StructType | pa.Schema, handler_name: str) -> pa.
         raise HandlerError(f"handler {handler_name}: the output schema is wrong: {reason}") from None
 
 
-def listed_rows(rows: Any) -> list[Row]:
-    """The rows a record handler returned: None, one dict or tuple, or a list of them. Raises HandlerError."""
+def rows_of_answer(rows: Any, names: Mapping[str, None]) -> list[Row]:
+    """Return the rows that a record handler returned: None, one dict or tuple, or a list of them. They are copies, as
+    the handler may use its dict again. ``names``: of the columns. Raises HandlerError: no such rows, a name or a length
+    that is not the schema's."""
     if rows is None:
         return []
-    if isinstance(rows, Mapping | tuple):
-        return [rows]
-    if isinstance(rows, list) and all(isinstance(row, Mapping | tuple) for row in rows):
-        return rows
-    raise HandlerError(f"returned output of type {type(rows).__name__}: a row is a dict or a tuple")
+    try:
+        if isinstance(rows, list):
+            return [_row(row, names) for row in rows]
+        return [_row(rows, names)]
+    except (HandlerError, *NO_FAULTS):
+        raise
+    except BaseException as fault:  # noqa: BLE001 - the user's code runs when its objects are looked at
+        raise HandlerError(f"returned output that cannot be looked at: {exception_text(fault)}") from None
 
 
-def row_table(rows: list[Row], schema: pa.Schema) -> pa.Table:
-    """Rows of a record handler as a table of the schema. Raises HandlerError: a name, length or type that is not
-    its."""
-    names = schema.names
-    for row in rows:
-        if isinstance(row, Mapping) and (unknown := sorted(set(row) - set(names))):
-            raise HandlerError(f"returned output column {', '.join(unknown)}, which is not in the schema")
-        if not isinstance(row, Mapping) and len(row) != len(names):
-            raise HandlerError(f"returned an output row of {len(row)} values for {len(names)} columns")
-    dicts = [row if isinstance(row, Mapping) else dict(zip(names, row, strict=True)) for row in rows]
-    columns = [_cast([row.get(name) for row in dicts], schema.field(name)) for name in names]
-    return pa.Table.from_arrays(columns, schema=schema)
+def _row(row: Any, names: Mapping[str, None]) -> Row:
+    """Raises HandlerError, and whatever the user's object raises."""
+    if type(row) is dict or isinstance(row, Mapping):
+        fields: dict[Any, Any] = row if type(row) is dict else dict(row)
+        if not fields.keys() <= names.keys():
+            unknown = ", ".join(name if isinstance(name, str) else shown(name) for name in fields if name not in names)
+            raise HandlerError(f"returned output column {unknown}, which is not in the schema")
+        return tuple(map(fields.get, names))
+    if not isinstance(row, tuple):
+        refuse_coroutine(row)
+        raise HandlerError(f"returned output of type {type(row).__name__}: a row is a dict or a tuple")
+    values = tuple(row)
+    if len(values) != len(names):
+        raise HandlerError(f"returned an output row of {len(values)} values for {len(names)} columns")
+    return values
+
+
+def row_table(rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
+    """Rows of a record handler as a table of the schema. Raises HandlerError: a value of another type."""
+    if not rows:
+        return schema.empty_table()
+    columns = zip(*rows, strict=True)
+    arrays = [_cast(list(values), field) for values, field in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def column_table(
@@ -85,10 +106,17 @@ def column_table(
     misfits: dict[int, str] = {}
     for name, values in chosen.items():
         misfits = _misfits(values, schema.field(name)) | misfits
-    fitting = np.array([at for at in range(len(wanted)) if at not in misfits], np.int64) if misfits else None
-    kept = chosen if fitting is None else {name: _taken(values, fitting) for name, values in chosen.items()}
-    table = pa.Table.from_arrays([_cast(kept[name], schema.field(name)) for name in schema.names], schema=schema)
-    return table, {int(wanted[at]): text for at, text in misfits.items()}
+    return _fitting_rows(chosen, schema, misfits), {int(wanted[at]): text for at, text in misfits.items()}
+
+
+def _fitting_rows(columns: Mapping[str, Any], schema: pa.Schema, misfits: Collection[int]) -> pa.Table:
+    """All rows but the ``misfits``."""
+    rows = len(next(iter(columns.values())))
+    if len(misfits) == rows:  # the columns may be of types that are not even converted when they are empty
+        return schema.empty_table()
+    fitting = np.array([at for at in range(rows) if at not in misfits], np.int64) if misfits else None
+    kept = columns if fitting is None else {name: _taken(values, fitting) for name, values in columns.items()}
+    return pa.Table.from_arrays([_cast(kept[name], schema.field(name)) for name in schema.names], schema=schema)
 
 
 def _taken(values: Any, rows: npt.NDArray[np.int64]) -> Any:
@@ -118,10 +146,13 @@ def _cast(values: Any, field: pa.Field[Any]) -> Any:
         if isinstance(values, pa.Array | pa.ChunkedArray):
             column: Any = values.cast(field.type)
         else:
+            refuse_null_entries(values, field.type)
             column = pa.array(values, field.type, from_pandas=not isinstance(values, list))
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as fault:
-        reason = " ".join(str(fault).split())
+    except NO_FAULTS:
+        raise
+    except BaseException as fault:  # noqa: BLE001 - the user's code runs when its objects are converted
+        reason = " ".join(exception_text(fault).split())
         raise HandlerError(f"returned output column {field.name} that is no {field.type}: {reason}") from None
-    if column.null_count and not field.nullable:
-        raise HandlerError(f"returned null in output column {field.name}, which must not be null")
+    if (fault_text := column_fault(column, field)) is not None:
+        raise HandlerError(f"returned {fault_text}")
     return column

@@ -12,12 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from share_spark.handlers.handler import Record
+from share_spark.model.moments import FIRST_MOMENT, LAST_MOMENT
 
-_SECONDS = (
-    datetime(1, 1, 2, tzinfo=UTC).timestamp(),
-    datetime(9999, 12, 30, tzinfo=UTC).timestamp(),
-)
-"""What a datetime can hold in any time zone. Seconds as float are exact to the microsecond up to the year 2255."""
+_SECONDS = FIRST_MOMENT.timestamp(), LAST_MOMENT.timestamp()
+"""As float they are exact to the microsecond up to the year 2255."""
 
 
 def records_of(batch: pa.RecordBatch) -> Iterator[Record]:
@@ -55,7 +53,7 @@ def _bytes(batch: pa.RecordBatch, name: str) -> Iterable[Any]:
 
 
 def _times(batch: pa.RecordBatch, name: str) -> Iterable[Any]:
-    """Aware datetimes in UTC. A producer may claim any year: what a datetime cannot hold is clipped to what it can."""
+    """Aware datetimes in UTC, from FIRST_MOMENT to LAST_MOMENT."""
     if not _filled(batch, name):
         return itertools.repeat(None)
     column: Any = batch.column(name).cast(pa.timestamp("us", "UTC")).cast(pa.int64())

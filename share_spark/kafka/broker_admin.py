@@ -7,10 +7,12 @@ just created) and which are not, and turns the latter into this project's errors
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from confluent_kafka import (
@@ -61,11 +63,14 @@ _NOT_REACHED = frozenset(
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._RESOLVE,
-        KafkaError._AUTHENTICATION,
-        KafkaError._SSL,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
     )
 )
+
+_REFUSED = frozenset((KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED))
+"""To ask again would not help."""
+
+_LOOK_S, _GRACE_S = 0.2, 1.0
+"""How often who waits for an answer looks whether it is to stop, and for how long it waits then."""
 
 _REASONS = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: "does not exist",
@@ -86,11 +91,17 @@ class BrokerAdmin:
         self._servers = options.bootstrap_servers
         self._timeout_s = request_timeout_ms / 1000
         self._last_error = ""
+        self._is_refused = False
+        self._stop = threading.Event()
         config: dict[str, Any] = {**options.librdkafka(), "error_cb": self._note_error}
         try:
             self._client = AdminClient(config, logger=_CLIENT_LOG)
         except KafkaException as exception:
             raise ConfigError(f"Kafka options: {self._reason(exception.args[0].str())}") from None
+
+    def stop_waiting(self) -> None:
+        """From any thread: who waits for an answer waits a second longer at most."""
+        self._stop.set()
 
     def describe(self, topic: str) -> KafkaTopicDescription:
         """The topic with its id and partitions. Raises TopicError, TopicUnreachableError."""
@@ -98,7 +109,7 @@ class BrokerAdmin:
         def ask(timeout_s: float) -> KafkaTopicDescription:
             names = TopicCollection([topic])
             answers = self._client.describe_topics(names, request_timeout=timeout_s)
-            description: KafkaTopicDescription = answers[topic].result(timeout_s + 1)
+            description: KafkaTopicDescription = self._result(answers[topic], time.monotonic() + timeout_s + 1)
             return description
 
         return self._ask(topic, ask)
@@ -121,7 +132,7 @@ class BrokerAdmin:
             answers = [
                 [self._client.list_offsets(dict.fromkeys(chunk, spec), **how) for chunk in chunks] for spec in specs
             ]
-            return [_offsets(of_spec, deadline) for of_spec in answers]
+            return [self._offsets(of_spec, deadline) for of_spec in answers]
 
         return self._ask(topic, ask)
 
@@ -147,28 +158,51 @@ class BrokerAdmin:
         while True:
             self._client.poll(0)  # runs the error callback: without a poll ``_last_error`` would stay empty
             try:
-                return ask(max(deadline - time.monotonic(), _RETRY_PAUSE_S))
+                answer = ask(max(deadline - time.monotonic(), _RETRY_PAUSE_S))
+                self._is_refused = False
+                return answer
             except FutureTimeoutError:
                 raise self._unreachable("") from None
             except KafkaException as exception:
                 error: KafkaError = exception.args[0]
-                if error.code() not in _TRANSIENT or time.monotonic() + _RETRY_PAUSE_S > deadline:
+                if (
+                    error.code() not in _TRANSIENT
+                    or self._stop.is_set()
+                    or time.monotonic() + _RETRY_PAUSE_S > deadline
+                ):
                     raise self._translated(topic, error) from None
             time.sleep(_RETRY_PAUSE_S)
 
     def _translated(self, topic: str, error: KafkaError) -> TopicError:
-        if error.code() in _NOT_REACHED:
+        self._is_refused |= error.code() in _REFUSED
+        if error.code() in _NOT_REACHED | _REFUSED:
             return self._unreachable(error.str())
         reason = _REASONS.get(error.code(), f"cannot be read: {self._reason(error.str())}")
         return TopicError(f"topic {topic!r} {reason} (Kafka at {self._servers})")
 
-    def _unreachable(self, reason: str) -> TopicUnreachableError:
+    def _unreachable(self, reason: str) -> TopicError:
+        """TopicUnreachableError, unless the broker has refused the login."""
         self._client.poll(0)
         # The callback knows why (connection refused, authentication); the future only says that it timed out.
         reason = self._reason(self._last_error or reason)
-        return TopicUnreachableError(
+        error = TopicError if self._is_refused else TopicUnreachableError
+        return error(
             f"Kafka at {self._servers} gave no answer within {self._timeout_s:g} s{f' ({reason})' if reason else ''}"
         )
+
+    def _offsets(self, answers: Iterable[Mapping[TopicPartition, Future[Any]]], deadline: float) -> dict[int, int]:
+        return {
+            place.partition: self._result(future, deadline).offset
+            for answer in answers
+            for place, future in answer.items()
+        }
+
+    def _result(self, future: Future[Any], deadline: float) -> Any:
+        """Raises FutureTimeoutError past the deadline (of ``time.monotonic``), or once it is to stop."""
+        while not self._stop.is_set() and time.monotonic() < deadline:
+            with suppress(FutureTimeoutError):
+                return future.result(_LOOK_S)
+        return future.result(min(_GRACE_S, max(deadline - time.monotonic(), 0)))
 
     def _reason(self, text: str) -> str:
         return _one_line(self._options.without_secrets(text))
@@ -177,6 +211,7 @@ class BrokerAdmin:
         # Reported after the errors of the single brokers, and says less than they do.
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self._last_error = error.str()
+            self._is_refused = error.code() in _REFUSED
 
 
 def topic_id_text(topic_id: Uuid | None) -> str | None:
@@ -192,14 +227,6 @@ def at_timestamp(timestamp_ms: int) -> OffsetSpec:
     """The first offset stamped at or after ``timestamp_ms``."""
     spec: OffsetSpec = OffsetSpec.for_timestamp(timestamp_ms)
     return spec
-
-
-def _offsets(answers: Iterable[Mapping[TopicPartition, Future[Any]]], deadline: float) -> dict[int, int]:
-    return {
-        place.partition: future.result(max(deadline - time.monotonic(), 0)).offset
-        for answer in answers
-        for place, future in answer.items()
-    }
 
 
 def _one_line(text: str) -> str:

@@ -41,12 +41,12 @@ class KafkaDeadLetters:
     def check(self, spark: SparkSession) -> None:  # noqa: ARG002 - the Delta target needs it
         """Does the topic exist? Checked at start, so that the first dead letter does not fail for that reason.
 
-        Raises DeadLetterError.
+        Raises DeadLetterError, TopicUnreachableError.
         """
         try:
             BrokerAdmin(self._options, self._request_timeout_ms).describe(self._topic)
         except TopicUnreachableError as error:
-            raise DeadLetterError(f"dead letters: {error}") from None
+            raise TopicUnreachableError(f"dead letters: {error}") from None
         except TopicError as error:
             raise DeadLetterError(f"dead-letter {error}") from None
         self._checked = True

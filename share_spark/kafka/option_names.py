@@ -34,11 +34,9 @@ CONSUMER = (
     "fetch.max.bytes",
     "fetch.max.wait.ms",
     "fetch.min.bytes",
-    "group.id",
     "isolation.level",
     "max.partition.fetch.bytes",
     "max.poll.records",
-    "session.timeout.ms",
 )
 """Used only by the readers of records: the Java client, and librdkafka for many topic-partitions."""
 
@@ -96,6 +94,20 @@ ALIASES = {
 }
 
 KNOWN = frozenset((*BOTH, *RENAMED, *CONSUMER, *PRODUCER, *SECURITY))
+
+WITHOUT_EFFECT = {
+    "group.id": "no consumer group is joined; the share group is --group",
+    "group.instance.id": "no consumer group is joined",
+    "group.protocol": "no consumer group is joined",
+    "heartbeat.interval.ms": "no consumer group is joined",
+    "max.poll.interval.ms": "no consumer group is joined",
+    "partition.assignment.strategy": "no consumer group is joined",
+    "session.timeout.ms": "no consumer group is joined",
+    "auto.commit.interval.ms": "no offsets are committed to Kafka",
+    "enable.auto.commit": "no offsets are committed to Kafka",
+    "auto.offset.reset": "share.auto.offset.reset says where a group begins",
+}
+"""Options of a consumer that a reader of acquired records has no use for, and why."""
 
 PLAIN_TEXT = frozenset(KNOWN - set(SECURITY)) | {"sasl.mechanism", "ssl.keystore.type"}
 """Options whose value may be shown; everything else is taken for a secret."""

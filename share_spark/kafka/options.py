@@ -31,6 +31,7 @@ from share_spark.kafka.option_names import (
     RENAMED,
     RENAMED_CONSUMER,
     SECRETS,
+    WITHOUT_EFFECT,
 )
 from share_spark.model.errors import ConfigError
 
@@ -208,6 +209,8 @@ def _canonical_names(options: Mapping[str, str]) -> dict[str, str]:
     for name, value in options.items():
         short = name.removeprefix("kafka.")
         key = ALIASES.get(short, short)
+        if key in WITHOUT_EFFECT:
+            raise ConfigError(f"Kafka option {name!r} has no effect: {WITHOUT_EFFECT[key]}")
         if key not in KNOWN:
             raise ConfigError(f"unknown Kafka option {name!r}, or one that cannot be set for both Kafka clients")
         _put(given, key, str(value).strip(), name)

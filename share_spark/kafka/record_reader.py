@@ -20,7 +20,7 @@ import functools
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -61,7 +61,8 @@ at least one batch of its producer, however large."""
 _MOST_ROWS, _MOST_BYTES = 10_000, 16 << 20
 """Of a batch."""
 
-_POLL_S = 0.5
+_POLL_S, _GRACE_S = 0.5, 1.0
+"""For how long records are waited for at a time, and in all if the engine is to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +87,15 @@ class KafkaReader:
         for topic in topics:
             consumer.list_topics(topic, self.timeout_ms / 1_000)
 
-    def read(self, spans: Sequence[OffsetSpan], columns: Collection[str]) -> Iterator[ReadRecords]:
-        """See ``RecordReader``. Raises TopicError; TopicUnreachableError (nothing has come for ``timeout_ms``)."""
+    def read(
+        self, spans: Sequence[OffsetSpan], columns: Collection[str], is_stopping: Callable[[], bool] = lambda: False
+    ) -> Iterator[ReadRecords]:
+        """See ``RecordReader``. Raises TopicError; TopicUnreachableError (nothing has come for ``timeout_ms``, or for a
+        second if it is to stop)."""
         consumer = _consumer(self)
         try:
             for layer in layers(spans):
-                for some in _together(_messages(consumer, self, layer)):
+                for some in _together(_messages(consumer, self, layer, is_stopping)):
                     yield _read_records(some, columns)
             consumer.unassign()
         except BaseException:
@@ -121,13 +125,15 @@ _Found = tuple[int, "Message"]
 """The number of the span that the record is of, and the record."""
 
 
-def _messages(consumer: Consumer, reader: KafkaReader, layer: dict[int, OffsetSpan]) -> Iterator[_Found]:
+def _messages(
+    consumer: Consumer, reader: KafkaReader, layer: dict[int, OffsetSpan], is_stopping: Callable[[], bool]
+) -> Iterator[_Found]:
     """The records of one layer, as they come."""
     from confluent_kafka import KafkaError, TopicPartition
 
     waiting = {(span.topic, span.partition): (number, span) for number, span in layer.items()}
     consumer.assign([TopicPartition(span.topic, span.partition, span.first_offset) for span in layer.values()])
-    deadline, trouble = time.monotonic() + reader.timeout_ms / 1_000, ""
+    last, trouble = time.monotonic(), ""
     while waiting:
         finished: list[tuple[str, int]] = []
         for message in _available(consumer):
@@ -144,11 +150,12 @@ def _messages(consumer: Consumer, reader: KafkaReader, layer: dict[int, OffsetSp
                 if offset > span.last_offset or (error is None and offset == span.last_offset):
                     del waiting[place]
                     finished.append(place)
-                deadline = time.monotonic() + reader.timeout_ms / 1_000
+                last = time.monotonic()
         if finished and waiting:
             consumer.incremental_unassign([TopicPartition(*place) for place in finished])
-        if waiting and time.monotonic() > deadline:
-            raise TopicUnreachableError(_silence(reader, waiting, trouble))
+        most_s = _GRACE_S if is_stopping() else reader.timeout_ms / 1_000
+        if waiting and time.monotonic() - last > most_s:
+            raise TopicUnreachableError(_silence(reader, waiting, most_s, trouble))
 
 
 def _available(consumer: Consumer) -> list[Message]:
@@ -178,11 +185,11 @@ def _checked_offset(message: Message, span: OffsetSpan) -> int:
     return offset
 
 
-def _silence(reader: KafkaReader, waiting: Collection[tuple[str, int]], trouble: str) -> str:
+def _silence(reader: KafkaReader, waiting: Collection[tuple[str, int]], most_s: float, trouble: str) -> str:
     topic, partition = min(waiting)
     rest = f" and {len(waiting) - 1} other partitions" if len(waiting) > 1 else ""
-    seconds = f"{reader.timeout_ms / 1_000:g} s"
-    return f"Kafka at {reader.servers} gave no record of {topic}:{partition}{rest} within {seconds}{trouble}"
+    where = f"{topic}:{partition}{rest}"
+    return f"Kafka at {reader.servers} gave no record of {where} within {most_s:g} s{trouble}"
 
 
 def _together(found: Iterable[_Found]) -> Iterator[list[_Found]]:
@@ -200,14 +207,16 @@ def _together(found: Iterable[_Found]) -> Iterator[list[_Found]]:
 
 
 _HEADER: list[Any] = [("key", pa.string()), ("value", pa.binary())]
+_MOST_MS = (2**63 - 1) // 1_000
+"""A producer may claim any time; as microseconds, which is what handlers and tables get, it has to fit into 64 bits."""
 
 
 def _read_records(found: Sequence[_Found], columns: Collection[str]) -> ReadRecords:
     messages = [message for _, message in found]
     arrays: dict[str, Any] = {"offset": pa.array([message.offset() for message in messages], pa.int64())}
     if "timestamp" in columns:
-        times = pa.array([message.timestamp()[1] for message in messages], pa.int64())
-        arrays["timestamp"] = times.cast(pa.timestamp("ms", "UTC"))
+        times = np.array([message.timestamp()[1] for message in messages], np.int64)
+        arrays["timestamp"] = pa.array(np.clip(times, -_MOST_MS, _MOST_MS)).cast(pa.timestamp("ms", "UTC"))
     if "key" in columns:
         arrays["key"] = pa.array([message.key() for message in messages], pa.binary())
     if "value" in columns:

@@ -137,6 +137,10 @@ class KafkaTopicLog:
         """By partition, the timestamp of the first record at or after its offset; see ``record_times``."""
         return times_at(self._options, topic, offsets, self._request_timeout_ms)
 
+    def stop_waiting(self) -> None:
+        """See TopicLog."""
+        self._admin.stop_waiting()
+
     def read(self, spark: SparkSession, spans: Sequence[OffsetSpan], tasks: int) -> DataFrame:
         """The records inside ``spans``; see TopicLog. Spans must end below the log end: beyond it an executor waits for
         ``poll_timeout_ms`` and then fails.

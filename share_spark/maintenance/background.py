@@ -18,16 +18,25 @@ from share_spark.delta.app_transactions import NONE, AppTransactions
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
 from share_spark.delta.table_maintenance import KeptTable
+from share_spark.engine.outage import Outage
 from share_spark.engine.ports import Claim
 from share_spark.maintenance.compaction import compact
 from share_spark.maintenance.compaction_order import CompactionOrder
-from share_spark.maintenance.heartbeat import Beat, Heartbeat, heartbeat_file, wall_clock_ms
+from share_spark.maintenance.heartbeat import (
+    Beat,
+    EndKind,
+    EngineEnd,
+    Heartbeat,
+    heartbeat_file,
+    wall_clock_ms,
+)
 from share_spark.maintenance.retention import drop_segments, oldest_kept_segment
 from share_spark.model.errors import StateError
 from share_spark.model.ids import BatchStamp, SharePartitionKey
 from share_spark.spark.errors import first_line, is_lost_block
 from share_spark.state.state_store import DeltaShareStateStore
-from share_spark.state.state_view import LiveState, state_bucket, state_of_live, state_with_buckets, status_rows
+from share_spark.state.state_view import LiveState, state_bucket, state_of_live, state_with_buckets
+from share_spark.state.status_table import replace_status, status_app_id
 from share_spark.state.tables import log_table, state_table
 
 if TYPE_CHECKING:
@@ -40,8 +49,8 @@ _log = logging.getLogger(__name__)
 class BackgroundMaintenance:
     """Refreshes ``share_partition_state`` at most every ``refresh_ms``, prunes segments closed for ``retention_ms`` and
     compacts every ``compaction_interval_ms`` (0: never). Its heartbeat says that the engine runs, where its topics
-    are: ``kafka``, the addresses of brokers, or ``table``, which table its dead ``letters`` go to, and with which
-    ``settings`` it was started."""
+    are: ``kafka``, the addresses of brokers, or ``table``, which table its dead ``letters`` go to, with which
+    ``settings`` it was started, and, asked each time, whether its circuit breaker is open; at last how it has ended."""
 
     spark: SparkSession
     location: Location
@@ -53,6 +62,7 @@ class BackgroundMaintenance:
     table: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     letters: str | None = None
+    is_breaker_open: Callable[[], bool] = lambda: False
     _claim: Claim | None = None
     _changed: set[int] | None = None
     _segment: int = -1
@@ -60,7 +70,9 @@ class BackgroundMaintenance:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
+    _beat: Beat | None = None
     _heartbeat: Heartbeat | None = None
+    _unreachable_since_ms: int | None = None
     _compact_at_s: float = 0.0
     _transactions: AppTransactions | None = None
     _commits: DirectAppends | None = None
@@ -71,11 +83,10 @@ class BackgroundMaintenance:
         self._claim = claim
         with self._lock:
             self._changed = None
-        heartbeat = heartbeat_file(self.spark, self.location, claim.group_id)
         said = {"kafka": self.kafka, "table": self.table, "letters": self.letters, "settings": self.settings}
-        beat = Beat.of_this_process(claim, **said)
-        last = beat._replace(ended=True)
-        self._heartbeat = Heartbeat(file=heartbeat, text=beat.to_text(), last_text=last.to_text())
+        beat = self._beat = Beat.of_this_process(claim, **said)
+        file = heartbeat_file(self.spark, self.location, claim.group_id)
+        self._heartbeat = Heartbeat(file=file, say=lambda: self._said(beat))
         self._heartbeat.start()
         self._compact_at_s = time.monotonic() + self.compaction_interval_ms / 1_000
         self._thread = threading.Thread(target=self._run, name=f"share-spark-maintenance-{claim.group_id}", daemon=True)
@@ -89,17 +100,35 @@ class BackgroundMaintenance:
             if self._changed is not None:
                 self._changed |= buckets
 
-    def close(self) -> None:
-        """A last round, then end. Waits for both."""
+    def note_outage(self, outage: Outage | None) -> None:
+        """Say at once that the engine rides out this outage, None: no longer one."""
+        since_ms = None if outage is None else outage.since_ms
+        if self._heartbeat is not None and since_ms != self._unreachable_since_ms:
+            self._unreachable_since_ms = since_ms
+            self._heartbeat.write()
+
+    def finish_rounds(self) -> None:
+        """Write a last round, and end the thread. The heartbeat goes on. Safe to call twice."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
             # After the thread has ended, so that the status table shows the last micro-batch of the run.
             self._round(self._refresh, self._prune)
-        if self._heartbeat is not None:
+
+    def close(self, end: EngineEnd | None = None) -> None:
+        """End all of it, and say how the engine has ended; None: it was stopped, now."""
+        self.finish_rounds()
+        if self._heartbeat is not None and self._beat is not None:
             # Last: while the round writes, other programs must see that the group still has an engine.
-            self._heartbeat.close()
+            said = self._beat.ended_by(end or EngineEnd(EndKind.STOPPED, wall_clock_ms()))
+            self._heartbeat.close(said.to_text())
+
+    def _said(self, beat: Beat) -> str:
+        before_ms = self._beat.breaker_open_ms if self._beat is not None else 0
+        since_ms = (before_ms or wall_clock_ms()) if self.is_breaker_open() else 0
+        self._beat = beat._replace(breaker_open_ms=since_ms, unreachable_since_ms=self._unreachable_since_ms)
+        return self._beat.to_text()
 
     def _run(self) -> None:
         while not self._stop.wait(self.refresh_ms / 1_000):
@@ -147,24 +176,12 @@ class BackgroundMaintenance:
 
     def _replaced_directly(self, live: LiveState, buckets: set[int] | None) -> bool:
         """Without Spark; was it possible? Nothing is written where a successor has written."""
-        number = BatchStamp(live.writer_epoch, live.batch_id).number
-        group_id = self._claimed.group_id
         try:
             commits = self._commits = self._commits or DirectAppends.to(
                 self.spark, state_table(self.location).directory(self.spark), replaces=True
             )
             commits.log.refresh()
-            if commits.log.transactions.get(self._app_id, NONE) >= number:
-                return True
-            rows = status_rows(live, buckets)
-            files = [
-                commits.write(some, {"group_id": group_id, "bucket": str(bucket)}) for bucket, some in rows.items()
-            ]
-            commits.commit(
-                files,
-                transactions={self._app_id: number},
-                replaced=lambda _, values: values["group_id"] == group_id and int(values["bucket"]) in rows,
-            )
+            replace_status(commits, live, self._claimed.group_id, self._app_id, buckets)
         except NotImplementedError as reason:
             _log.debug("the status table is written by Spark: %s", reason)
             return False
@@ -185,7 +202,7 @@ class BackgroundMaintenance:
 
     @property
     def _app_id(self) -> str:
-        return f"share_spark/state/{self._claimed.group_id}@{self._claimed.log_id}"
+        return status_app_id(self._claimed.group_id, self._claimed.log_id)
 
     def _numbered(self, live: LiveState) -> dict[str, str]:
         """Delta skips an append with a lower number: a fenced engine cannot overwrite the rows of its successor."""

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from share_spark.delta.location import Location, sql_literal
+from share_spark.delta.location import Location
 from share_spark.delta.table_kind import TableKind
 from share_spark.delta.table_maintenance import KeptTable, TableSize, maintenance_session
 from share_spark.maintenance.compaction_order import CompactionOrder
@@ -36,13 +36,11 @@ from share_spark.maintenance.retention import (
 )
 from share_spark.model.errors import ConfigError, SinkError, StateError, no_such_group
 from share_spark.output import letter_table
+from share_spark.spark.on_demand import AnySpark
 from share_spark.state.commits import CommitListing
 from share_spark.state.tables import check_location, log_table, state_table
 from share_spark.topics import topic_registry
 from share_spark.topics.topic_table import EmbeddedTopicLog
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +74,19 @@ def report_lines(report: CompactionReport) -> list[str]:
     table = [
         "  " + "  ".join([name.ljust(name_width), *map(str.rjust, numbers, number_widths)]) for name, *numbers in rows
     ]
-    return [f"compaction of {report.order.state}{dry}", *steps, "", *table]
+    return [f"compaction of {report.order.state}{dry}", *steps, "", *table, *_growth_lines(report)]
+
+
+def _growth_lines(report: CompactionReport) -> list[str]:
+    """Why a table is larger than before."""
+    if not any(after.files > before.files or after.bytes > before.bytes for _, before, after in report.sizes):
+        return []
+    days = report.order.vacuum_retention_ms / 86_400_000
+    return [
+        "",
+        f"  Files and bytes are those on disk. What was joined or replaced, and its commits, is kept for {days:g} days",
+        "  (vacuum retention): a compaction adds to it first, and a later one removes it.",
+    ]
 
 
 def _changes(before: TableSize, after: TableSize) -> tuple[str, str, str]:
@@ -85,9 +95,10 @@ def _changes(before: TableSize, after: TableSize) -> tuple[str, str, str]:
     return files, size, rows
 
 
-def compact(spark: SparkSession, order: CompactionOrder) -> CompactionReport:
-    """Run it. Raises StateError, ConfigError (nothing was changed then): no state, not ours, no such group, another
-    compaction at work."""
+def compact(spark: AnySpark, order: CompactionOrder) -> CompactionReport:
+    """Run it. A session is asked for by those steps only that rewrite rows (OPTIMIZE, deletions), remove old files and
+    commits where there are any, and look at letters and topics. Raises StateError, ConfigError (nothing was changed
+    then): no state, not ours, no such group, another compaction at work."""
     session = maintenance_session(spark)
     tables = _tables(session, order)
     groups = _groups(tables["share_state_log"], order)
@@ -102,7 +113,7 @@ def compact(spark: SparkSession, order: CompactionOrder) -> CompactionReport:
     return CompactionReport(order=order, steps=run.steps, sizes=list(zip(tables, before, after, strict=True)))
 
 
-def _tables(session: SparkSession, order: CompactionOrder) -> dict[str, KeptTable]:
+def _tables(session: AnySpark, order: CompactionOrder) -> dict[str, KeptTable]:
     """Those of the order, each checked to be ours."""
     check_location(session, order.state)
     places = {"share_state_log": log_table(order.state)}
@@ -117,7 +128,7 @@ def _tables(session: SparkSession, order: CompactionOrder) -> dict[str, KeptTabl
     return {name: KeptTable(session, place) for name, place in places.items()}
 
 
-def _check_kind(session: SparkSession, place: Location, kind: TableKind) -> None:
+def _check_kind(session: AnySpark, place: Location, kind: TableKind) -> None:
     properties = place.properties(session) if place.exists(session) else {}
     if (fault := kind.fault(str(place), properties)) is not None:
         raise ConfigError(fault)
@@ -133,7 +144,7 @@ def _groups(log: KeptTable, order: CompactionOrder) -> list[str]:
 
 
 @contextmanager
-def _only_one(session: SparkSession, location: Location) -> Iterator[None]:
+def _only_one(session: AnySpark, location: Location) -> Iterator[None]:
     """Hold the location's lock. Raises StateError if another compaction holds it."""
     file = lock_file(session, location)
     text = (
@@ -148,7 +159,7 @@ def _only_one(session: SparkSession, location: Location) -> Iterator[None]:
         file.delete()
         if not file.create(text):
             raise StateError(f"another compaction of {location} has just begun ({file.read()})")
-    heartbeat = Heartbeat(file=file, text=text)
+    heartbeat = Heartbeat(file=file, say=lambda: text)
     heartbeat.start()
     try:
         yield
@@ -159,7 +170,7 @@ def _only_one(session: SparkSession, location: Location) -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Compaction:
-    session: SparkSession
+    session: AnySpark
     order: CompactionOrder
     groups: Sequence[str]
     steps: list[Step] = field(default_factory=list)
@@ -241,22 +252,21 @@ class _Compaction:
 
     def _optimize_closed(self, log: KeptTable) -> None:
         closed = {found.group_id: found.segment for found in self._found}
-        wanted = [
-            (values["group_id"], int(values["segment"]), small)
-            for values, _, small in log.partitions()
-            if small > 1 and int(values["segment"]) < closed.get(values["group_id"], -1)
-        ]
-        for start in range(0, len(wanted), _PARTITIONS_AT_ONCE):
-            chosen = wanted[start : start + _PARTITIONS_AT_ONCE]
-            where = " OR ".join(
-                f"(group_id = {sql_literal(group)} AND segment = {segment})" for group, segment, _ in chosen
-            )
-            files = sum(files for _, _, files in chosen)
-            self._do(
-                "share_state_log",
-                f"join {files} files of {len(chosen)} closed segments",
-                partial(log.optimize, where),
-            )
+        wanted: dict[str, list[tuple[str, int]]] = {}
+        for values, _, small in log.partitions():
+            group_id, segment = values["group_id"], values["segment"]
+            if small > 1 and int(segment) < closed.get(group_id, -1):
+                wanted.setdefault(group_id, []).append((segment, small))
+        for group_id, found in wanted.items():
+            for start in range(0, len(found), _SEGMENTS_AT_ONCE):
+                chosen = found[start : start + _SEGMENTS_AT_ONCE]
+                partitions = {"group_id": [group_id], "segment": [segment for segment, _ in chosen]}
+                files = sum(files for _, files in chosen)
+                self._do(
+                    "share_state_log",
+                    f"join {files} files of {len(chosen)} closed segments",
+                    partial(log.optimize, partitions),
+                )
 
     def _log_retention_ms(self) -> int:
         """A running engine that has been idle for long looks for claims from its own last commit on: that commit is
@@ -270,15 +280,17 @@ class _Compaction:
     def _drop_letters(self, table: KeptTable) -> None:
         if self.order.dead_letter_retention_ms is None:
             return
+        session = table.spark_for("letters are looked for")
         where = letters_before(wall_clock_ms() - self.order.dead_letter_retention_ms)
-        if letters := table.place.load(self.session).where(where).count():
+        if letters := table.place.load(session).where(where.spark).count():
             self._do(_name(table), f"delete {letters} letters", partial(table.delete, where))
 
     def _drop_records(self, table: KeptTable) -> None:
         if self.order.topic_retention_ms is None:
             return
-        log = EmbeddedTopicLog(self.session, table.place)
-        starts = log_starts_after(self.session, table.place, wall_clock_ms() - self.order.topic_retention_ms)
+        session = table.spark_for("records are looked for")
+        log = EmbeddedTopicLog(session, table.place)
+        starts = log_starts_after(session, table.place, wall_clock_ms() - self.order.topic_retention_ms)
         for topic, moved in starts.items():
             offsets = ", ".join(f"{partition}: {offset}" for partition, offset in sorted(moved.items()))
             self._do(
@@ -310,8 +322,8 @@ class _Compaction:
             self._say(subject, f"{text}: gave way to a writer, left for the next run")
 
 
-_PARTITIONS_AT_ONCE = 50
-"""Segments in one OPTIMIZE: a conflict with a writer undoes all of it, and the predicate grows with their number."""
+_SEGMENTS_AT_ONCE = 50
+"""In one OPTIMIZE: a conflict with a writer undoes all of it."""
 
 
 def _move_log_start(log: EmbeddedTopicLog, topic: str, starts: Mapping[int, int]) -> bool:

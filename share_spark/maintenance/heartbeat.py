@@ -14,10 +14,10 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote
+from enum import StrEnum
+from typing import Any, NamedTuple
 
 from share_spark.delivery.ledger_place import KEPT_RECORDS, LEDGERS
 from share_spark.delta.journal import WAITING_LETTERS
@@ -26,12 +26,10 @@ from share_spark.engine.ports import Claim
 from share_spark.maintenance.dynamic_config_file import DynamicConfigFile
 from share_spark.maintenance.pause_file import PauseFile
 from share_spark.model.ids import NO_STAMP
-from share_spark.spark.files import StorageFiles
+from share_spark.spark.files import StorageFiles, group_file_name
 from share_spark.spark.hadoop_files import files_at
+from share_spark.spark.on_demand import AnySpark
 from share_spark.state.tables import log_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +51,7 @@ class SmallFile:
     _files: StorageFiles
 
     @classmethod
-    def of(cls, spark: SparkSession, path: str) -> SmallFile:
+    def of(cls, spark: AnySpark, path: str) -> SmallFile:
         """Nothing is opened or made."""
         return cls(path, files_at(spark, path))
 
@@ -81,10 +79,34 @@ class SmallFile:
         self._files.delete(self.path)
 
 
+class EndKind(StrEnum):
+    """How an engine has ended. VANISHED is in no file: its heartbeat stopped, and it had not said that it ended."""
+
+    STOPPED = "stopped"
+    WORKED_OFF = "worked off"
+    FAILED = "failed"
+    VANISHED = "vanished"
+
+
+class EngineEnd(NamedTuple):
+    """The end of an engine. ``at_ms``: when it said so, or its last heartbeat if it vanished; milliseconds since the
+    epoch. ``error``: why it failed, one line."""
+
+    kind: EndKind
+    at_ms: int
+    error: str = ""
+
+
+MOST_ERROR_CHARACTERS = 500
+"""Of an error that a heartbeat file keeps."""
+
+
 class Beat(NamedTuple):
     """What an engine says of itself. ``since_ms``: when it began. ``kafka`` or ``table``: where its topics are;
-    ``letters``: its dead-letter table. ``ended``: it has stopped by itself. ``settings``: those of its job that are
-    not the default, by key; None if it does not say."""
+    ``letters``: its dead-letter table. ``settings``: those of its job that are not the default, by key; None if it does
+    not say. ``breaker_open_ms``: since when its circuit breaker is seen open, 0 while it is closed.
+    ``unreachable_since_ms``: since when its topics do not answer, None if they do. ``ended``: it has stopped by itself;
+    ``end``, ``ended_ms`` and ``error`` are then those of its ``EngineEnd``."""
 
     member_id: str
     writer_epoch: int = 0
@@ -96,6 +118,11 @@ class Beat(NamedTuple):
     letters: str | None = None
     ended: bool = False
     settings: Mapping[str, str] | None = None
+    breaker_open_ms: int = 0
+    end: str = EndKind.STOPPED
+    ended_ms: int = 0
+    error: str = ""
+    unreachable_since_ms: int | None = None
 
     @classmethod
     def of_this_process(cls, claim: Claim, **said: Any) -> Beat:
@@ -106,6 +133,21 @@ class Beat(NamedTuple):
     def is_running(self, silent_ms: int) -> bool:
         """``silent_ms``: since it was written."""
         return not self.ended and silent_ms < ALIVE_MS
+
+    def ended_by(self, end: EngineEnd) -> Beat:
+        """Return what the engine says last."""
+        error = " ".join(end.error.split())[:MOST_ERROR_CHARACTERS]
+        said = self._replace(ended=True, end=end.kind, ended_ms=end.at_ms, error=error)
+        return said._replace(breaker_open_ms=0, unreachable_since_ms=None)
+
+    def found_end(self, written_ms: int, silent_ms: int) -> EngineEnd | None:
+        """Return how the engine has ended, None while it runs. ``written_ms``: when this was written."""
+        if self.is_running(silent_ms):
+            return None
+        if not self.ended:
+            return EngineEnd(EndKind.VANISHED, written_ms)
+        kind = EndKind(self.end) if self.end in list(EndKind) else EndKind.STOPPED
+        return EngineEnd(kind, self.ended_ms or written_ms, self.error)
 
     def to_text(self) -> str:
         """One line."""
@@ -123,55 +165,62 @@ class Beat(NamedTuple):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Heartbeat:
-    """Writes ``file`` again and again from ``start`` to ``close``. ``close`` does not delete it: a successor may own
-    the heartbeat by then; it writes ``last_text`` if nobody else has written meanwhile. A write that fails is only
-    late."""
+    """Writes into ``file`` what ``say`` returns, again and again from ``start`` to ``close``. A write that fails is
+    only late."""
 
     file: SmallFile
-    text: str
-    last_text: str | None = None
+    say: Callable[[], str]
     every_ms: int = BEAT_MS
+    _written: str = ""
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
         """The first write is done when this returns."""
-        self._write(self.text)
+        self._write(self.say)
         self._thread = threading.Thread(target=self._run, name="share-spark-heartbeat", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        """Safe to call twice."""
+    def write(self) -> None:
+        """Write it now, as what it says has changed."""
+        self._write(self.say)
+
+    def close(self, last_text: str | None = None) -> None:
+        """End it. The file is not deleted, as a successor may own the heartbeat by then; ``last_text`` is written if
+        nobody else has written meanwhile. Safe to call twice."""
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-            if self.last_text is not None and self.file.read() == self.text:
-                self._write(self.last_text)
+        if self._thread is None:
+            return
+        self._thread.join()
+        self._thread = None
+        if last_text is not None and self.file.read() == self._written:
+            self._write(lambda: last_text)
 
     def _run(self) -> None:
         while not self._stop.wait(self.every_ms / 1_000):
-            self._write(self.text)
+            self._write(self.say)
 
-    def _write(self, text: str) -> None:
+    def _write(self, say: Callable[[], str]) -> None:
         try:
+            text = say()
             self.file.write(text)
+            self._written = text
         except Exception:  # noqa: BLE001 - a failed heartbeat must not end the engine
             _log.warning("%s could not be written; it will be tried again", self.file.path, exc_info=True)
 
 
-def heartbeat_file(spark: SparkSession, location: Location, group_id: str) -> SmallFile:
+def heartbeat_file(spark: AnySpark, location: Location, group_id: str) -> SmallFile:
     """The heartbeat of a group's engine: there and young while one runs."""
-    return SmallFile.of(spark, f"{_beside_log(spark, location)}/{ALIVE}/{quote(group_id, safe='')}")
+    return SmallFile.of(spark, f"{_beside_log(spark, location)}/{ALIVE}/{group_file_name(group_id)}")
 
 
-def pause_file(spark: SparkSession, location: Location, group_id: str) -> PauseFile:
+def pause_file(spark: AnySpark, location: Location, group_id: str) -> PauseFile:
     """What of a group is paused."""
     directory = log_table(location).directory(spark)
     return PauseFile.beside(directory, group_id, files_at(spark, directory))
 
 
-def dynamic_config_file(spark: SparkSession, location: Location, group_id: str) -> DynamicConfigFile:
+def dynamic_config_file(spark: AnySpark, location: Location, group_id: str) -> DynamicConfigFile:
     """What is set for a group while it runs."""
     directory = log_table(location).directory(spark)
     return DynamicConfigFile.beside(directory, group_id, files_at(spark, directory))
@@ -184,19 +233,19 @@ _ASIDE = "."
 """How the name of an entry begins that was never finished, so that nothing can have followed it."""
 
 
-def has_journals(spark: SparkSession, location: Location, group_id: str) -> bool:
+def has_journals(spark: AnySpark, location: Location, group_id: str) -> bool:
     """Has an engine of the group left in a journal what the next one has to judge by the log? A claim that it noted is
     none of that, nor are dead letters that have been judged and wait, what it did not live to put in its place
     (``Journal.put``), or records that it has kept so that nobody has to read them again."""
     top = _beside_log(spark, location)
     files = files_at(spark, top)
     purposes = [name for name in files.names(top) if name not in (LEDGERS, KEPT_RECORDS, WAITING_LETTERS)]
-    journals = [f"{top}/{purpose}/{quote(group_id, safe='')}" for purpose in purposes]
+    journals = [f"{top}/{purpose}/{group_file_name(group_id)}" for purpose in purposes]
     left = [name for at in journals if files.is_directory(at) for name in files.names(at)]
     return any(not name.startswith(_ASIDE) and not name.endswith(_CLAIM) for name in left)
 
 
-def lock_file(spark: SparkSession, location: Location) -> SmallFile:
+def lock_file(spark: AnySpark, location: Location) -> SmallFile:
     """The lock that one compaction at a time holds on a state location."""
     return SmallFile.of(spark, f"{_beside_log(spark, location)}/compaction")
 
@@ -212,5 +261,5 @@ def age_ms(file: SmallFile) -> int | None:
     return None if at is None else wall_clock_ms() - at
 
 
-def _beside_log(spark: SparkSession, location: Location) -> str:
+def _beside_log(spark: AnySpark, location: Location) -> str:
     return f"{log_table(location).directory(spark).rstrip('/')}/_share_spark"

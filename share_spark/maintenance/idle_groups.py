@@ -23,10 +23,10 @@ from share_spark.maintenance.heartbeat import has_journals, heartbeat_file
 from share_spark.model.errors import FencedError
 from share_spark.output.sink_journal import as_state_error, claim_sinks_before
 from share_spark.spark.frames import unpersist
+from share_spark.spark.on_demand import AnySpark, session_of
 from share_spark.state.commits import CommitListing, CommitsAsOf
-from share_spark.state.direct_rows import last_written_in, last_written_ms, rows_that_count
+from share_spark.state.direct_rows import FOLDED_SCHEMA, last_written_in, last_written_ms, rows_that_count
 from share_spark.state.group_log import GroupLog
-from share_spark.state.log_rows import LOG_SCHEMA
 from share_spark.state.record_rows import SNAPSHOT, UPDATE
 from share_spark.state.segments import LogTail, tail_of
 from share_spark.state.state_store import DeltaShareStateStore
@@ -63,14 +63,15 @@ class GroupEvidence:
 
 
 def evidence_of(
-    spark: SparkSession, location: Location, group_id: str, commits: CommitListing, version: int
+    spark: AnySpark, location: Location, group_id: str, commits: CommitListing, version: int
 ) -> GroupEvidence:
     """Look at the newest valid segment and at what was claimed after it."""
     tail = tail_of(spark, location, group_id, commits, version)
     try:
         found = _evidence_in_files(tail, group_id, TableLog.open(commits.files, keeps_files=True, version=version))
-    except UnknownTableError:
-        found = _evidence_by_spark(spark, location, tail, group_id, version)
+    except UnknownTableError as reason:
+        session = session_of(spark, f"{log_table(location)} is read by Spark ({reason})")
+        found = _evidence_by_spark(session, location, tail, group_id, version)
     return replace(
         found,
         beat_at_ms=heartbeat_file(spark, location, group_id).modified_at_ms(),
@@ -80,7 +81,7 @@ def evidence_of(
 
 def _evidence_in_files(tail: LogTail, group_id: str, log: TableLog) -> GroupEvidence:
     """As ``_evidence_by_spark``. Raises UnknownTableError: only Spark can, or should, read them."""
-    rows = LOG_SCHEMA.empty_table() if tail.valid is None else rows_that_count(log, tail.valid)
+    rows = FOLDED_SCHEMA.empty_table() if tail.valid is None else rows_that_count(log, tail.valid)
     kinds: list[Any] = rows.column("kind").to_pylist()
     segment = tail.valid.segment if tail.valid is not None and SNAPSHOT in kinds else -1
     held: Any = pc.list_flatten(rows.column("acquired").combine_chunks())
@@ -132,7 +133,7 @@ def _evidence_in(spark: SparkSession, tail: LogTail, group_id: str, version: int
     )
 
 
-def snapshot_group(spark: SparkSession, location: Location, commits: CommitListing, found: GroupEvidence) -> int | None:
+def snapshot_group(spark: AnySpark, location: Location, commits: CommitListing, found: GroupEvidence) -> int | None:
     """Claim the group as an engine would and write a snapshot of each of its share-partitions (R74): their number.
 
     None if an engine was at work since the evidence was collected: it has claimed the group, and goes on, or it has

@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
 
-from share_spark.spark.files import StorageFiles
+from share_spark.spark.files import StorageFiles, group_file_name
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ class OperatorFile:
     @classmethod
     def beside(cls, log_directory: str, what: str, group_id: str, files: StorageFiles) -> OperatorFile:
         """``log_directory``: of the state log."""
-        return cls(f"{log_directory.rstrip('/')}/_share_spark/{what}/{quote(group_id, safe='')}", files)
+        return cls(f"{log_directory.rstrip('/')}/_share_spark/{what}/{group_file_name(group_id)}", files)
 
     def read(self) -> bytes:
         """Its content, empty if there is none."""

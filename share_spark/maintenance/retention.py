@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from share_spark.delta.location import Location
+from share_spark.delta.location import Location, sql_literal
+from share_spark.delta.native_changes import RowFilter
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.delta.table_maintenance import KeptTable
 from share_spark.state.direct_rows import last_written_ms
@@ -15,7 +16,7 @@ from share_spark.topics import topic_registry
 from share_spark.topics.topic_table import EmbeddedTopicLog
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import SparkSession
 
 
 def oldest_kept_segment(log: KeptTable, group_id: str, current: int, *, retention_ms: int, now_ms: int) -> int:
@@ -29,7 +30,8 @@ def oldest_kept_segment(log: KeptTable, group_id: str, current: int, *, retentio
             return _oldest_kept(files, group_id, current, moment_ms)
     except UnknownTableError:
         pass
-    rows = log.place.load(log.session).where((F.col("group_id") == group_id) & (F.col("segment") < current))
+    session = log.spark_for("the age of segments is looked for")
+    rows = log.place.load(session).where((F.col("group_id") == group_id) & (F.col("segment") < current))
     closed_at = rows.groupBy("segment").agg(F.unix_millis(F.max("written_at")).alias("at")).collect()
     kept: list[int] = [row.segment for row in closed_at if row.at >= moment_ms]
     return min([*kept, current])
@@ -56,7 +58,7 @@ def closed_files(log: KeptTable, group_id: str, segment: int) -> int:
 def drop_segments(log: KeptTable, group_id: str, segment: int) -> bool:
     """Those of the group below this one. By partition only: it changes metadata only, and conflicts with no append.
     False: gave way to other writers."""
-    where = (F.col("group_id") == group_id) & (F.col("segment") < segment)
+    where = f"group_id = {sql_literal(group_id)} AND segment < {segment}"
     return log.drop_partitions(lambda values: _is_below(values, group_id, segment), where)
 
 
@@ -64,9 +66,12 @@ def _is_below(values: Mapping[str, str], group_id: str, segment: int) -> bool:
     return values["group_id"] == group_id and int(values["segment"]) < segment
 
 
-def letters_before(moment_ms: int) -> Column:
-    """Dead letters that were archived before ``moment_ms``."""
-    return F.col("archived_at") < F.timestamp_millis(F.lit(moment_ms))
+def letters_before(moment_ms: int) -> RowFilter:
+    """Return the condition on dead letters that were archived before ``moment_ms``."""
+    return RowFilter(
+        spark=f"archived_at < timestamp_millis({moment_ms})",
+        delta_rs=f"archived_at < arrow_cast({moment_ms * 1_000}, 'Timestamp(Microsecond, Some(\"UTC\"))')",
+    )
 
 
 def log_starts_after(spark: SparkSession, table: Location, moment_ms: int) -> dict[str, dict[int, int]]:

@@ -77,6 +77,9 @@ WRITER_EPOCH = Metric("share_spark_writer_epoch", _GAUGE, (), "Of the engine's c
 MICRO_BATCH_AT = Metric(
     "share_spark_last_micro_batch_timestamp_seconds", _GAUGE, (), "When the last micro-batch began, idle ones too"
 )
+UNREACHABLE = Metric(
+    "share_spark_unreachable_seconds", _GAUGE, (), "For how long brokers have not answered; 0 while they do"
+)
 
 METRICS = tuple(value for value in tuple(globals().values()) if isinstance(value, Metric))
 """All of them."""

@@ -83,6 +83,7 @@ def families_of_look(group_id: str, look: EngineLook, marks: LogEndMarks, now_ms
         (all_metrics.IN_FLIGHT, _in_flight(look)),
         (all_metrics.WRITER_EPOCH, [((), look.writer_epoch)]),
         (all_metrics.MICRO_BATCH_AT, [((), look.read_at_ms / 1_000)]),
+        (all_metrics.UNREACHABLE, [((), look.outage.lasts_ms(now_ms) / 1_000 if look.outage else 0)]),
     ):
         yield _family(metric, group_id, values)
 

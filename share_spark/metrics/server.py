@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -16,6 +17,10 @@ from share_spark.metrics.families import Family, families_of, families_of_look, 
 from share_spark.metrics.oldest import LogEndMarks
 from share_spark.metrics.totals import GroupTotals
 from share_spark.model.errors import ConfigError
+from share_spark.model.hosts import host_in, is_loopback
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -47,6 +52,42 @@ class GroupMetrics(Collector):
             yield from families_of_look(self.group_id, look, marks, now_ms)
 
 
+def listening(metrics: Collector, host: str, port: int, setting: str) -> tuple[WSGIServer, threading.Thread]:
+    """Serve ``metrics`` from now on, on a thread; port 0: any free one. Raises ConfigError, which names ``setting``."""
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as fault:
+        raise ConfigError(f"{setting}: cannot listen on {host}:{port}: {fault.strerror or fault}") from None
+    app = server.get_app()
+    assert app is not None, "made with one"
+    server.set_app(_guarded(app, only_this_machine=is_loopback(host)))
+    return server, thread
+
+
+_PATHS = ("/", "/metrics")
+
+
+def _guarded(app: WSGIApplication, *, only_this_machine: bool) -> WSGIApplication:
+    """Answers no other paths and, as long as only this machine reaches it, no other names of the machine: a page in a
+    browser may have one that leads here."""
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if only_this_machine and not is_loopback(host_in(environ.get("HTTP_HOST", ""))):
+            return _refused("403 Forbidden", start_response)
+        if environ.get("PATH_INFO") not in _PATHS:
+            return _refused("404 Not Found", start_response)
+        return app(environ, start_response)
+
+    return answer
+
+
+def _refused(status: str, start_response: StartResponse) -> Iterable[bytes]:
+    start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+    return [f"{status}\n".encode()]
+
+
 @dataclass(frozen=True, slots=True)
 class MetricsServer:
     """Serves ``metrics`` at ``/metrics``, on a thread of its own, until ``close``."""
@@ -58,13 +99,7 @@ class MetricsServer:
     @classmethod
     def open(cls, metrics: GroupMetrics, host: str, port: int) -> MetricsServer:
         """Raises ConfigError: the port is taken, or the host is none of this machine."""
-        registry = CollectorRegistry()
-        registry.register(metrics)
-        try:
-            server, thread = start_http_server(port, host, registry)
-        except OSError as fault:
-            raise ConfigError(f"metrics.port: cannot listen on {host}:{port}: {fault.strerror or fault}") from None
-        return cls(metrics, server, thread)
+        return cls(metrics, *listening(metrics, host, port, "metrics.port"))
 
     def watch(self, look: Callable[[], EngineLook]) -> Callable[[MicroBatchProgress], None]:
         """From now on there is an engine to look at. Returns what is to be called after each of its micro-batches."""

@@ -173,6 +173,7 @@ SETTINGS: Mapping[str, _Setting] = {
     "request_timeout_ms": _Setting(
         "request.timeout.ms", 15_000, _milliseconds(1_000, 600_000), fixed="clients of the brokers were opened with it"
     ),
+    "outage_timeout_ms": _Setting("outage.timeout.ms", 0, _milliseconds(0, 30 * _DAY_MS)),
     "metrics_port": _Setting("metrics.port", 0, _integer(0, 65_535), fixed=_OF_THE_MACHINE),
     "metrics_host": _Setting("metrics.host", "127.0.0.1", _host, fixed=_OF_THE_MACHINE),
 }
@@ -216,6 +217,7 @@ class GroupConfig:
     history_retention_ms: int
     compaction_interval_ms: int
     request_timeout_ms: int
+    outage_timeout_ms: int
     metrics_port: int
     metrics_host: str
 

@@ -57,10 +57,14 @@ class TopicError(ShareError):
 
 
 class TopicUnreachableError(TopicError):
-    """The broker or the table behind the topic log did not answer in time."""
+    """The broker or the table behind the topic log did not answer in time. ``what``: which of them."""
 
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     retriable = True
+
+    def __init__(self, message: str, what: str = "broker") -> None:
+        super().__init__(message)
+        self.what = what
 
 
 class HandlerError(ShareError):
@@ -100,7 +104,6 @@ class DeadLetterError(ShareError):
     """The dead-letter topic or table: not there, not ours, or it cannot be read or written."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
-    retriable = True
 
 
 class SinkError(ShareError):
@@ -119,6 +122,15 @@ class OutputLostError(ShareError):
     """Executors died with output rows that no sink had read: their delivery counts as lost."""
 
     retriable = True
+
+
+_OF_STORAGE = ("No space left on device", "Read-only file system", "Disk quota exceeded", "Input/output error")
+"""The words of the operating system, which Java and Arrow repeat."""
+
+
+def is_of_storage(text: str) -> bool:
+    """Does an error say that a disk is full, or cannot be written? No setting mends that, and no record caused it."""
+    return any(reason in text for reason in _OF_STORAGE)
 
 
 class EnvironmentFault(ShareError):  # noqa: N818 - the fault is the machine's

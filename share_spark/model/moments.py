@@ -1,10 +1,14 @@
-"""Times as users write them."""
+"""Times as users write them, and as they see them."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
 from share_spark.model.errors import ConfigError
+
+FIRST_MOMENT, LAST_MOMENT = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+"""What a datetime can hold in any time zone. A producer may claim any year; what lies outside is seen as one of these.
+"""
 
 
 def moment(text: str) -> datetime:

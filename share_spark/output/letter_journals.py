@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from share_spark.delta.journal import DEAD_LETTERS, WAITING_LETTERS, Journal
-from share_spark.engine.pending import letters_below
-from share_spark.engine.ports import Claim, DeadLetter, is_committed
+from share_spark.engine.pending import is_committed, letters_below
+from share_spark.engine.ports import Claim, DeadLetter
 from share_spark.model.ids import BatchStamp, TopicPartition
 
 if TYPE_CHECKING:

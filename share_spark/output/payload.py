@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, CommittedOutput, ErrorRun
+from share_spark.engine.attempts import ErrorRun
+from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, CommittedOutput
 from share_spark.engine.ranges import AcknowledgedRanges
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
 from share_spark.model.requests import RetryDelay

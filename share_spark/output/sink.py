@@ -144,11 +144,25 @@ class DeltaSink:
         self._unabsorbed.add(stamp)
 
     def forget(self) -> None:
-        """A state row that counts has absorbed all that ``claim`` returned and ``commit`` wrote. Raises StateError."""
+        """A state row that counts has absorbed all that ``claim`` returned and ``commit`` wrote. Raises StateError;
+        SinkError: another writer has overwritten the rows, and they cannot be committed again."""
+        self._make_good()
         with as_state_error():
             for stamp in sorted(self._unabsorbed):
                 self.writer.journal.remove(stamp)
         self._unabsorbed.clear()
+
+    def _make_good(self) -> None:
+        """While the journal still has the acknowledgements of the last rows."""
+        if self._direct is None or not self._unabsorbed:
+            return
+        try:
+            with as_sink_error(self.table):
+                self._direct.make_good()
+        except (MovedError, NotImplementedError) as fault:
+            raise SinkError(
+                f"sink {self.table}: another writer has overwritten rows that cannot be committed again: {fault}"
+            ) from fault
 
     @property
     def _target(self) -> SinkTarget:

@@ -22,6 +22,7 @@ from share_spark.engine.ports import Claim
 from share_spark.model.errors import SinkError, StateError
 from share_spark.model.ids import BatchStamp
 from share_spark.spark.errors import JVM_ERRORS, first_line
+from share_spark.spark.on_demand import AnySpark, given_session, session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -158,17 +159,25 @@ def entries_before(journal: Journal, writer_epoch: int) -> dict[BatchStamp, Sink
     return {stamp: SinkEntry.from_bytes(text) for stamp, text in contents.items() if text is not None}
 
 
-def claim_sink(spark: SparkSession, target: SinkTarget, writer_epoch: int) -> int:
+def claim_sink(spark: AnySpark, target: SinkTarget, writer_epoch: int) -> int:
     """From now on older epochs cannot write there. Returns the number of the last delivery, NONE if there was none or
     the table is gone. Raises FencedError, SinkError."""
     with as_sink_error(target.table):
+        spark = _reaching(spark, target.table)
         if not target.table.exists(spark):
             _log.warning("sink %s is gone, and with it what was written there", target.table)
             return NONE
         return AppTransactions(spark, target.table.directory(spark)).claim(target.app_id, writer_epoch)
 
 
-def claim_sinks_before(spark: SparkSession, journal: Journal, writer_epoch: int) -> None:
+def _reaching(spark: AnySpark, table: Location) -> AnySpark:
+    """A path that this machine does not have may be one of a file system that only a session knows."""
+    if given_session(spark) is not None or table.exists(spark):
+        return spark
+    return session_of(spark, f"sink {table} is not to be seen on this machine")
+
+
+def claim_sinks_before(spark: AnySpark, journal: Journal, writer_epoch: int) -> None:
     """All sinks to which engines of older epochs may still be about to write. Entries stay: the next engine needs them.
     Raises FencedError, SinkError, StateError."""
     with as_state_error():

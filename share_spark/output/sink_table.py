@@ -37,7 +37,8 @@ def prepare_table(spark: SparkSession, table: Location, output: StructType) -> N
 def misfit(output: StructType, table: StructType) -> str | None:
     """Why rows of the schema ``output`` do not fit into the columns of ``table``; None if they do.
 
-    Columns that only the table has are left null. Names are compared as Delta does, whatever their case.
+    Columns that only the table has are left null. Names are compared as Delta does, whatever their case; inside of
+    structs they have to be the same, as there other readers than Spark know a field by its exact name.
     """
     for column in table.fields:
         if (
@@ -81,7 +82,9 @@ def _struct_misfit(output: StructType, table: StructType, inside: str) -> str | 
     for name, kind, nullable in _by_name(output).values():
         if name.lower() not in columns:
             return f"it has no column {inside}{name}, which the output schema declares"
-        _, found, may_be_null = columns[name.lower()]
+        spelled, found, may_be_null = columns[name.lower()]
+        if inside and spelled != name:
+            return f"the table spells {inside}{name} as {inside}{spelled}; names inside of structs have to be the same"
         if nullable and not may_be_null:
             return f"column {inside}{name} must not be null, but the output schema allows it"
         if (reason := _type_misfit(kind, found, inside + name)) is not None:

@@ -27,10 +27,10 @@ from share_spark.engine.ports import (
     TopicLog,
 )
 from share_spark.engine.ranges import FIRST, LAST, NUMBER, NumberedRanges, each_between
-from share_spark.model.errors import DeadLetterError, FencedError, ShareError
+from share_spark.model.errors import DeadLetterError, FencedError, ShareError, TopicUnreachableError
 from share_spark.model.ids import BatchStamp, TopicPartition
 from share_spark.output.letter_journals import WITHDRAWN, LetterJournals, entry_of, is_withdrawn, letters_in
-from share_spark.spark.errors import first_line
+from share_spark.spark.errors import first_line, is_unreachable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,7 +95,7 @@ class NoDeadLetters:
 class BackgroundDeadLetters:
     """``sink``, written to in a thread of its own, in the order of the stamps: what is announced is durable, so the
     micro-batch need not wait. All that waits is written together. After a fault nothing more is written; it all stays
-    announced, for the next engine."""
+    announced, for the next engine. Where brokers could not be reached ``check`` says so and begins again."""
 
     sink: SparkDeadLetters
     _stamps: list[BatchStamp] = field(default_factory=list)
@@ -117,9 +117,12 @@ class BackgroundDeadLetters:
         with self._changed:
             self._changed.wait_for(lambda: self._fault is not None or len(self._stamps) < _MOST_WAITING)
             self._stamps.append(stamp)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="share-spark-dead-letters", daemon=True)
-                self._thread.start()
+            if self._thread is None and self._fault is None:
+                self._begin()
+
+    def _begin(self) -> None:
+        self._thread = threading.Thread(target=self._work, name="share-spark-dead-letters", daemon=True)
+        self._thread.start()
 
     def truncate(self, ends: Mapping[TopicPartition, int]) -> None:
         """After what is being written now."""
@@ -133,8 +136,13 @@ class BackgroundDeadLetters:
 
     def check(self) -> None:
         """Raises the fault of an earlier ``write``."""
-        if self._fault is not None:
-            raise self._fault
+        fault = self._fault
+        if isinstance(fault, TopicUnreachableError):
+            with self._changed:
+                self._fault = None
+                self._begin()
+        if fault is not None:
+            raise fault
 
     def wait(self) -> None:
         """Raises the fault of an earlier ``write``."""
@@ -158,13 +166,16 @@ class BackgroundDeadLetters:
             try:
                 with self._writing:
                     self.sink.write_together(stamps)
-            except Exception as fault:  # noqa: BLE001 - the engine raises it
-                self._fault = fault
+                fault = None
+            except Exception as found:  # noqa: BLE001 - the engine raises it
+                fault = found
             with self._changed:
-                if self._fault is None:
+                self._fault = fault
+                if fault is None:
                     del self._stamps[: len(stamps)]
                 self._changed.notify_all()
-                if self._fault is not None:
+                if fault is not None:
+                    self._thread = None
                     return
 
 
@@ -318,9 +329,11 @@ def _with_reasons(records: pa.Table, letters: Sequence[DeadLetter]) -> pa.Table:
 def _as_dead_letter_error() -> Iterator[None]:
     try:
         yield
-    except ShareError:
-        raise
     except Exception as fault:
+        if is_unreachable(fault):
+            raise TopicUnreachableError(f"dead letters could not be written: {first_line(fault)}") from fault
+        if isinstance(fault, ShareError):
+            raise
         raise DeadLetterError(f"dead letters could not be written: {first_line(fault)}") from fault
 
 

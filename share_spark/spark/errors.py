@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -25,6 +26,15 @@ LOST_WORKER = ("Python worker exited unexpectedly", "ExecutorLostFailure")
 """What Spark says when a job has failed because a worker or an executor died."""
 
 
+UNREACHABLE = (
+    "java.util.concurrent.TimeoutException: Cannot fetch record",
+    "org.apache.kafka.common.errors.TimeoutException",
+    "org.apache.kafka.common.errors.DisconnectException",
+    "share_spark.model.errors.TopicUnreachableError: ",
+)
+"""What Spark says when a job has failed because brokers gave no answer: to its source, its sink, or to a worker."""
+
+
 def is_lost_block(error: BaseException) -> bool:
     """May an executor have taken blocks of a checkpointed frame along? Where Spark's text is not to be relied on,
     every failure may be that."""
@@ -34,6 +44,17 @@ def is_lost_block(error: BaseException) -> bool:
 def is_lost_worker(error: BaseException) -> bool:
     """Does it say that a job has failed because a worker or an executor died?"""
     return tells_lost_workers() and any(sign in str(error) for sign in LOST_WORKER)
+
+
+def is_unreachable(error: BaseException) -> bool:
+    """Did it begin with a Kafka client that got no answer in time? Then to try again may help."""
+    return any(sign in str(one) for one in _causes(error) for sign in UNREACHABLE)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
 
 
 def tells_lost_workers() -> bool:

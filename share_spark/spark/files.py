@@ -5,9 +5,11 @@ scheme, all on the storage of the path it was called with.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from abc import ABC, abstractmethod
 from typing import NamedTuple
+from urllib.parse import quote
 
 SETTLE_S = 1.0
 """An object store only looks whether there is a file, then writes: of those who have done so at once the last one has
@@ -108,6 +110,11 @@ class StorageFiles(ABC):
         Raises NotImplementedError where that cannot be had, NoHardLinksError if a local file system is the reason."""
         raise NotImplementedError(f"no file of a Delta log can be put to {path}")
 
+    @property
+    def keeps_commits(self) -> bool:
+        """Is a file that ``commit`` has written safe from every other writer?"""
+        return True
+
     def _settled(self, path: str, content: bytes) -> bool:
         """Is it still ours a moment later?"""
         time.sleep(SETTLE_S)
@@ -117,3 +124,19 @@ class StorageFiles(ABC):
 def shows_partial_writes_by(scheme: str) -> bool:
     """As Delta's log stores judge it; an unknown storage is taken for one that shows them."""
     return scheme not in _COMPLETE_WHEN_SEEN
+
+
+_LONGEST_FILE_NAME = 200
+"""Bytes. File systems take 255, and what is put in front or behind needs some of them."""
+
+
+def group_file_name(group_id: str) -> str:
+    """Return the name of the files and directories of a group: its id, escaped. Ids that a file system would take for
+    another directory are escaped as well, and long ones end with their digest."""
+    name = quote(group_id, safe="")
+    if name in (".", ".."):
+        return name.replace(".", "%2E")
+    if len(name) <= _LONGEST_FILE_NAME:
+        return name
+    digest = hashlib.sha256(group_id.encode()).hexdigest()[:32]
+    return f"{name[: _LONGEST_FILE_NAME - len(digest) - 1]}%{digest}"

@@ -9,20 +9,25 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
 from share_spark.spark.capabilities import HADOOP_FILES, LOG_STORE, PARTIAL_WRITES, is_allowed, use
 from share_spark.spark.files import StorageFiles, TotalSize, shows_partial_writes_by
-from share_spark.spark.public_files import LocalFiles, public_files
+from share_spark.spark.on_demand import AnySpark, given_session, session_of
+from share_spark.spark.public_files import LocalFiles, local_path, public_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def files_at(spark: SparkSession, path: str) -> StorageFiles:
-    """The files of the storage that ``path`` is on. Nothing is opened or made."""
+def files_at(spark: AnySpark, path: str) -> StorageFiles:
+    """The files of the storage that ``path`` is on. Nothing is opened or made. Without a session a path that has no
+    scheme is one of this machine; on other storages only Spark has the credentials, and can commit."""
+    if given_session(spark) is None and local_path(path) is not None:
+        return LocalFiles()
+    session = session_of(spark, f"{path} is on a storage that is reached through Hadoop")
 
     def of_hadoop() -> StorageFiles:
-        files = HadoopFiles(spark, path)
+        files = HadoopFiles(session, path)
         return LocalFiles() if files.scheme == "file" else files
 
-    return use(HADOOP_FILES, of_hadoop, lambda: public_files(spark, path))
+    return use(HADOOP_FILES, of_hadoop, lambda: public_files(session, path))
 
 
 class HadoopFiles(StorageFiles):
@@ -132,7 +137,7 @@ class HadoopFiles(StorageFiles):
     def commit_by_delta(self, path: str, content: bytes) -> bool:
         """By its log store, which knows what this storage can do."""
         lines = self._jvm.java.util.ArrayList()
-        for line in content.decode().splitlines():
+        for line in content.decode().removesuffix("\n").split("\n"):
             lines.add(line)
         actions = self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(lines.iterator())
         try:

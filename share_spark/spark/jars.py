@@ -73,7 +73,16 @@ class JavaError(JarsError):
 
 def jar_paths() -> list[str]:
     """Paths of the engine's jars (Delta, Spark's Kafka source), without those that pyspark ships."""
-    return [str(path) for path in _jars(f"engine-{engine_tag()}", _engine_coordinates(), _shipped())]
+    return [str(path) for path in _jars(_engine_set(), _engine_coordinates(), _shipped())]
+
+
+def cached_jars() -> list[Path]:
+    """Those of the engine's jars that are here; none is fetched. Raises JarsError: releases do not go together."""
+    return sorted((cache_dir() / "jars" / _engine_set()).glob("*.jar"))
+
+
+def _engine_set() -> str:
+    return f"engine-{engine_tag()}"
 
 
 def broker_jar_paths() -> list[str]:
@@ -92,7 +101,7 @@ def require_java() -> str:
     java = _find_java()
     if java is None:
         raise JavaError(f"Java was not found: {wanted}, or set JAVA_HOME")
-    found = _java_version(java)
+    found = java_release(java)
     if found not in JAVA_VERSIONS:
         raise JavaError(f"Java 17 is needed, but {java} is version {found or 'unknown'}: {wanted}")
     return java
@@ -122,7 +131,7 @@ def _find_java() -> str | None:
     return shutil.which("java")
 
 
-def _java_version(java: str) -> int | None:
+def java_release(java: str) -> int | None:
     """The feature release (8, 11, 17, ...) that `java -version` prints, or None."""
     printed = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     match = re.search(r'version "(?:1\.)?(\d+)', printed)
@@ -130,6 +139,12 @@ def _java_version(java: str) -> int | None:
 
 
 # -------------------------------------------------------------------------------------- what is wanted
+
+
+def releases() -> str:
+    """Which Spark and Delta are installed. Raises JarsError: they do not go together."""
+    _modules()
+    return _installed()
 
 
 def engine_tag() -> str:
@@ -141,9 +156,12 @@ def _modules() -> _Modules:
     modules = _MODULES.get(_release("pyspark"))
     if modules is None or _release("delta-spark") != modules.delta_release:
         known = (f"pyspark {spark} with delta-spark {found.delta_release}" for spark, found in _MODULES.items())
-        installed = f"pyspark {version('pyspark')} with delta-spark {version('delta-spark')}"
-        raise JarsError(f"{installed} is not supported: install {' or '.join(known)}")
+        raise JarsError(f"{_installed()} is not supported: install {' or '.join(known)}")
     return modules
+
+
+def _installed() -> str:
+    return f"pyspark {version('pyspark')} with delta-spark {version('delta-spark')}"
 
 
 def _release(package: str) -> str:

@@ -22,7 +22,7 @@ EVERY_S = 3.0
 
 
 @contextmanager
-def log_progress(spark: SparkSession, what: str) -> Iterator[None]:
+def log_progress(spark: SparkSession | None, what: str) -> Iterator[None]:
     """While the body runs, log every ``EVERY_S`` seconds how far the running stages are."""
     over, since = threading.Event(), time.monotonic()
 
@@ -42,7 +42,9 @@ def log_progress(spark: SparkSession, what: str) -> Iterator[None]:
         _log.info("%s: done in %.1f s", what, took)
 
 
-def _tasks(spark: SparkSession) -> str:
+def _tasks(spark: SparkSession | None) -> str:
+    if spark is None:
+        return "still at it"
     tracker = spark.sparkContext.statusTracker()
     stages = [info for stage in tracker.getActiveStageIds() if (info := tracker.getStageInfo(stage)) is not None]
     done, total = sum(info.numCompletedTasks for info in stages), sum(info.numTasks for info in stages)

@@ -59,11 +59,33 @@ def create_local(path: str, content: bytes) -> bool:
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """A file that is on the disk when this returns. Its directory is there."""
+    """Write a file; its content is on the disk when this returns. Its directory is there."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def sync_directory(directory: Path) -> None:
+    """Put the names in the directory on the disk: a power cut can take a link or a rename that was not synced, and
+    leave a later one."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as fault:
+        if fault.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems have nothing to sync there
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def make_durable_directory(directory: Path) -> None:
+    """Make the directory, with those above it, unless it is there; its name is on the disk when this returns."""
+    if directory.is_dir():
+        return
+    make_durable_directory(directory.parent)
+    directory.mkdir(exist_ok=True)
+    sync_directory(directory.parent)
 
 
 class LocalFiles(StorageFiles):
@@ -89,8 +111,9 @@ class LocalFiles(StorageFiles):
 
     def write(self, path: str, content: bytes) -> None:
         at = _local(path)
-        at.parent.mkdir(parents=True, exist_ok=True)
+        make_durable_directory(at.parent)
         write_durably(at, content)
+        sync_directory(at.parent)
 
     def create(self, path: str, content: bytes) -> bool:
         at = _local(path)
@@ -98,10 +121,12 @@ class LocalFiles(StorageFiles):
         return create_local(str(at), content)
 
     def make_directory(self, path: str) -> None:
-        _local(path).mkdir(parents=True, exist_ok=True)
+        make_durable_directory(_local(path))
 
     def rename(self, source: str, target: str) -> None:
-        _local(source).replace(_local(target))
+        at = _local(target)
+        _local(source).replace(at)
+        sync_directory(at.parent)
 
     @property
     def can_commit(self) -> bool:
@@ -112,16 +137,17 @@ class LocalFiles(StorageFiles):
         aside = at.with_name(f".{at.name}.{uuid.uuid4().hex}.tmp")
         write_durably(aside, content)
         try:
-            os.link(aside, at)  # unlike a rename it fails where there is a file
-        except FileExistsError:
-            return False
-        except OSError as fault:
-            if fault.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
-                raise
-            raise NoHardLinksError(f"no hard links on the file system of {path}") from fault
+            is_made = _linked(aside, at)
+            if is_made:
+                sync_directory(at.parent)
         finally:
             aside.unlink(missing_ok=True)
-        return True
+        return is_made
+
+    @property
+    def keeps_commits(self) -> bool:
+        """Delta's own writer looks first and renames then, over what has come between."""
+        return False
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
         at = _local(path)
@@ -237,6 +263,26 @@ class ArrowFiles(StorageFiles):
     def _inside(self, path: str) -> str:
         """As the file system names it."""
         return path.removeprefix(self._before).rstrip("/")
+
+
+def _linked(source: Path, target: Path) -> bool:
+    """Link ``target`` to ``source`` if there is no such file; is it linked now? Unlike a rename a link fails where
+    there is a file. NFS repeats a request whose answer was lost, and the repeat finds what the first one has made: so
+    the files are asked, not the error.
+
+    Raises NoHardLinksError, OSError.
+    """
+    try:
+        os.link(source, target)
+    except OSError as fault:
+        if target.exists() and source.samefile(target):
+            return True
+        if isinstance(fault, FileExistsError):
+            return False
+        if fault.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        raise NoHardLinksError(f"no hard links on the file system of {target}") from fault
+    return True
 
 
 def _local(path: str) -> Path:

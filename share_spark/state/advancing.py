@@ -52,7 +52,8 @@ def advanced(topic: str, state: SharePartition, partition_input: PartitionInput 
         )
     if terms.snapshot_all:
         state, record = snapshot_of(state)
-    return Advanced(topic, state, record, outcome, tuple(ended_attempts(answered)) if terms.audit else ())
+    errors = partition_input.errors if partition_input is not None else ()
+    return Advanced(topic, state, record, outcome, tuple(ended_attempts(answered, errors)) if terms.audit else ())
 
 
 def begun(key: SharePartitionKey, partition_input: PartitionInput, terms: StepTerms) -> Advanced:

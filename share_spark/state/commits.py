@@ -11,12 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from share_spark.delta.commit_files import CommitFiles
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from share_spark.delta.commit_files import CommitFiles, note_fields
+from share_spark.spark.on_demand import AnySpark
 
 LOOK_BACK = 300
 """Commits looked at before the rows are asked, some 2 ms each: many groups may share a log, and this one was idle."""
@@ -49,10 +47,13 @@ class CommitNote(NamedTuple):
     @classmethod
     def from_json(cls, text: str | None) -> CommitNote | None:
         """None for other commits (maintenance, SQL of a user)."""
-        if not text or not text.startswith("{"):
+        fields = note_fields(text)
+        if fields.get(_MARK) != 1 or not fields.keys() >= _FIELDS_OF_EVERY_NOTE:
             return None
-        fields = json.loads(text)
-        return cls(**{name: fields[name] for name in cls._fields if name in fields}) if _MARK in fields else None
+        return cls(**{name: fields[name] for name in cls._fields if name in fields})
+
+
+_FIELDS_OF_EVERY_NOTE = frozenset(CommitNote._fields) - CommitNote._field_defaults.keys()
 
 
 class NotedCommit(NamedTuple):
@@ -73,13 +74,17 @@ class CommitListing:
     _walked: dict[int, NotedCommit] = field(default_factory=dict, kw_only=True, repr=False, compare=False)
 
     @classmethod
-    def of(cls, spark: SparkSession, table_directory: str) -> CommitListing:
+    def of(cls, spark: AnySpark, table_directory: str) -> CommitListing:
         """For the table in ``table_directory``."""
         return cls(CommitFiles.at(spark, table_directory))
 
     def latest_version(self) -> int:
         """The newest version; -1 for an empty log. Lists the directory: for the start, not for each micro-batch."""
         return self.files.latest_version()
+
+    def holds(self, version: int) -> bool:
+        """Is this commit there? Not once clean-up has removed it."""
+        return self.files.exists(version)
 
     def after(self, version: int) -> Iterator[NotedCommit]:
         """The commits above ``version``, oldest first."""

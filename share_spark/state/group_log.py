@@ -17,11 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
+from share_spark.delta.commit_files import CommitFile
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import FencedError, StateError
 from share_spark.spark.errors import JVM_ERRORS, first_line
+from share_spark.spark.on_demand import AnySpark, session_of
 from share_spark.state.commits import CommitListing, CommitNote
 from share_spark.state.direct_rows import rows_that_count
 from share_spark.state.log_rows import claim_table
@@ -44,9 +46,10 @@ _STATE_ERRORS: tuple[type[Exception], ...] = (*JVM_ERRORS, ValueError)
 class GroupLog:
     """``least_epoch``: a writer epoch that is known to have been claimed; a log that knows less has been put back to an
     older state. ``commits``: of the log table; the first use finds them where they are left out. ``_rows``: what
-    ``known_topics`` has read, up to that commit, for the load that follows."""
+    ``known_topics`` has read, up to that commit, for the load that follows. ``spark``: asked for only where the files
+    of the log do not suffice (``session``)."""
 
-    spark: SparkSession
+    spark: AnySpark
     location: Location
     group_id: str
     run_id: str
@@ -64,6 +67,10 @@ class GroupLog:
     def table(self) -> Location:
         """The log table, of all groups."""
         return log_table(self.location)
+
+    def session(self, why: str) -> SparkSession:
+        """For what only Spark can do with the log table. Raises ConfigError: there is none."""
+        return session_of(self.spark, f"{self.table} {why}")
 
     @property
     def directory(self) -> str:
@@ -91,11 +98,12 @@ class GroupLog:
             if direct is not None:
                 self._rows = tail.valid, direct
                 return {(row["topic"], row["topic_id"]) for row in direct.select(["topic", "topic_id"]).to_pylist()}
-            rows = tail.rows(self.spark).where(F.col("kind") == SNAPSHOT).select("topic", "topic_id").distinct()
+            snapshots = tail.rows(self.session("is read by Spark")).where(F.col("kind") == SNAPSHOT)
+            rows = snapshots.select("topic", "topic_id").distinct()
             return [(row.topic, row.topic_id) for row in rows.collect()]
 
     def small_rows(self, tail: LogTail) -> pa.Table | None:
-        """The records that count (LOG_SCHEMA), by micro-batch; None where Spark has to read them, and for a segment
+        """The records that count (FOLDED_SCHEMA), by micro-batch; None where Spark has to read them, and for a segment
         that is large. Raises StateError: some are gone."""
         before, self._rows = self._rows, None
         if before is not None and before[0] == tail.valid:
@@ -184,7 +192,8 @@ class GroupLog:
             except NotImplementedError as reason:  # nothing was appended
                 self._only_spark(reason)
             values = {"group_id": note.group_id, "segment": note.segment}
-            rows = self.spark.createDataFrame(rows).withColumns({name: F.lit(value) for name, value in values.items()})
+            session = self.session(f"can be appended to by Spark only ({self._direct})")
+            rows = session.createDataFrame(rows).withColumns({name: F.lit(value) for name, value in values.items()})
         self.table.append(rows, {"userMetadata": note.to_json()})
         return self.look_for_claims(note, ties=ties)
 
@@ -207,29 +216,51 @@ class GroupLog:
         """Before it, others cannot have claimed the group without being seen here."""
         highest = -1
 
-        def meanwhile(found: CommitNote | None) -> None:
+        def note_of_others(found: CommitNote | None) -> None:
             nonlocal highest
             self._refuse_foreign(found, ties=ties)
             if found is not None and found.group_id == self.group_id:
                 highest = max(highest, found.segment)
 
-        for _, found in takewhile(
-            lambda commit: commit.version <= direct.log.version, self.opened().after(self.version)
-        ):
-            meanwhile(found)
+        def meanwhile(commit: CommitFile | None) -> None:
+            nonlocal highest
+            if commit is None:
+                highest = max(highest, self._look_beyond_clean_up())
+            else:
+                note_of_others(CommitNote.from_json(commit.note))
+
+        commits = self.opened()
+        if self.version < direct.log.version and not commits.holds(self.version):
+            meanwhile(None)
+        for _, found in takewhile(lambda commit: commit.version <= direct.log.version, commits.after(self.version)):
+            note_of_others(found)
         file = direct.write(rows, {"group_id": note.group_id, "segment": str(note.segment)})
-        self.version = direct.commit(
-            [file], note=note.to_json(), meanwhile=lambda commit: meanwhile(CommitNote.from_json(commit.note))
-        )
+        self.version = direct.commit([file], note=note.to_json(), meanwhile=meanwhile)
         if len(direct.log.active) > _MOST_FILES:
             direct.log.forget_files()
         # What this append decided counts. But a run that was stopped in it for long must not call handlers any more.
         self.refuse_if_fenced()
         return highest
 
+    def _look_beyond_clean_up(self) -> int:
+        """Look for claims in the rows, where commits since the last look are gone: it was long ago. Returns the highest
+        segment in use. Raises FencedError."""
+        commits = self.opened()
+        version = commits.latest_version()
+        tail = tail_of(self.spark, self.location, self.group_id, commits, version)
+        if tail.epoch > self.writer_epoch:
+            raise FencedError(
+                f"another engine has claimed group {self.group_id!r} (writer epoch {tail.epoch}); this one "
+                f"(epoch {self.writer_epoch}) stops"
+            )
+        self.version = version
+        return tail.last_segment
+
     def find(self, batch_id: int) -> CommitNote | None:
         """The commit of our micro-batch, if it is among those since our own last one. Raises FencedError."""
         found, looked_to = None, self.version
+        if self.version >= 0 and not self.opened().holds(self.version):
+            raise StateError(f"{self.table}: commits since the last one of this run were removed; start again")
         for version, note in self.opened().after(self.version):
             self._refuse_foreign(note)
             if note is not None and (note.run_id, note.batch_id) == (self.run_id, batch_id):

@@ -49,6 +49,14 @@ _ENDED = pa.struct(
         ("outcome", pa.string()),
     ]
 )
+_ERRORS = pa.struct(
+    [
+        ("first_offset", pa.int64()),
+        ("last_offset", pa.int64()),
+        ("delivery_count", pa.int16()),
+        ("error", pa.string()),
+    ]
+)
 RECORD_TYPE = pa.struct(
     [
         ("kind", pa.string()),
@@ -64,6 +72,7 @@ RECORD_TYPE = pa.struct(
         ("doubts", pa.list_(_DOUBTS)),
         ("delays", pa.list_(_DELAYS)),
         ("ended", pa.list_(_ENDED)),
+        ("errors", pa.list_(_ERRORS)),
     ]
 )
 """One record; the columns of ``tables.RECORD_COLUMNS`` in their order."""
@@ -88,9 +97,18 @@ def record_array(
             _lists([parts[at] for parts in split], item, InFlightBatch._fields)
             for at, item in enumerate((_STATE_BATCH, _ACQUIRED, _DOUBTS, _DELAYS))
         ),
-        _lists(ended or [()] * len(records), _ENDED, EndedAttempt._fields),
+        *_audit_columns(ended or (), len(records)),
     ]
     return pa.StructArray.from_arrays(columns, fields=list(RECORD_TYPE))
+
+
+def _audit_columns(ended: Sequence[Sequence[EndedAttempt]], rows: int) -> list[Any]:
+    """``ended`` and ``errors``. As a rule nothing is in them."""
+    if not any(ended):
+        offsets: Any = pa.array(np.zeros(rows + 1, np.int32))
+        return [pa.ListArray.from_arrays(offsets, pa.array([], item)) for item in (_ENDED, _ERRORS)]
+    failed = [[one for one in some if one.error is not None] for some in ended]
+    return [_lists(some, item, EndedAttempt._fields) for some, item in ((ended, _ENDED), (failed, _ERRORS))]
 
 
 def records_in(rows: pa.Table, group_id: str) -> Iterator[tuple[str, ShareRecord]]:

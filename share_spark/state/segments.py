@@ -23,8 +23,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from share_spark.delta.location import Location
+from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.ids import NO_STAMP, BatchStamp
+from share_spark.spark.on_demand import AnySpark, given_session, session_of
 from share_spark.state.commits import CommitListing, CommitNote, NotedCommit, SegmentStamps, tail_found
+from share_spark.state.direct_rows import segment_stamps
 from share_spark.state.record_rows import SNAPSHOT
 from share_spark.state.tables import log_table
 
@@ -71,13 +74,23 @@ class LogTail:
         return self.frame(session).where(is_of_segment & is_of_writer & (F.col("batch_id") <= self.valid.batch_id))
 
 
-def tail_of(spark: SparkSession, location: Location, group_id: str, commits: CommitListing, version: int) -> LogTail:
+def tail_of(spark: AnySpark, location: Location, group_id: str, commits: CommitListing, version: int) -> LogTail:
     """The tail of the log as of ``version``; see ``commits.tail_found``."""
 
     def frame(session: SparkSession) -> DataFrame:
         return log_table(location).load(session, version).where(F.col("group_id") == group_id)
 
-    found = tail_found(commits, version, group_id, lambda: _stamps_in(frame(spark)))
+    def stamps() -> Iterable[SegmentStamps]:
+        session = given_session(spark)
+        if session is None:
+            try:
+                log = TableLog.open(commits.files, keeps_files=True, version=version)
+                return list(segment_stamps(log, group_id))
+            except UnknownTableError as reason:
+                session = session_of(spark, f"{log_table(location)} is read by Spark ({reason})")
+        return _stamps_in(frame(session))
+
+    found = tail_found(commits, version, group_id, stamps)
     return LogTail(frame=frame, epoch=found.epoch, last_segment=found.segment, valid=found.valid)
 
 

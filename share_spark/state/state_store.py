@@ -26,6 +26,7 @@ from share_spark.model.ids import NO_STAMP, BatchStamp, SharePartitionKey
 from share_spark.partition import PartitionLimits
 from share_spark.spark.delta_log import table_id
 from share_spark.spark.frames import unpersist
+from share_spark.spark.on_demand import AnySpark, given_session
 from share_spark.spark.progress import log_progress
 from share_spark.spark.threads import running_query_id
 from share_spark.state.advancing import StepTerms
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _log = logging.getLogger(__name__)
+
+_ONLY_SPARK = "is read by Spark: it is large, or has something that only Spark knows"
 
 
 class _Decided(NamedTuple):
@@ -121,11 +124,11 @@ class DeltaShareStateStore:
     def claim(self) -> Claim:
         """The claim's segment is the one to begin."""
         log = self.log
-        self.buckets = self.buckets or bucket_numbers(max(1, log.spark.sparkContext.defaultParallelism))
+        self.buckets = self.buckets or bucket_numbers(_tasks_at_a_time(log.spark))
         self._open_segment = OpenSegment(number=log.claim().segment)
         with log.as_state_error():
             found = log.table_log
-            log_id = table_id(log.spark, log.directory) if found is None else found.table_id
+            log_id = table_id(log.session(_ONLY_SPARK), log.directory) if found is None else found.table_id
         return Claim(
             group_id=log.group_id,
             writer_epoch=log.writer_epoch,
@@ -145,7 +148,8 @@ class DeltaShareStateStore:
         summaries: Mapping[SharePartitionKey, PartitionSummary] = {}
         live = LiveState(on_driver=DriverStates())
         if not tail.empty or driver is None:
-            with log.as_state_error(), log_progress(log.spark, f"loading the state of group {log.group_id}"):
+            spark, what = given_session(log.spark), f"loading the state of group {log.group_id}"
+            with log.as_state_error(), log_progress(spark, what):
                 live, summaries = self._small(tail, driver) or self._folded(tail, driver)
         self._loaded, self._has_state = tail, bool(summaries)
         before = self.live.state
@@ -165,11 +169,11 @@ class DeltaShareStateStore:
 
     def _folded(self, tail: LogTail, driver: DriverCapacity | None) -> _Loaded:
         """By Spark, in parallel over the buckets."""
-        log = self.log
+        log, spark = self.log, self.log.session(_ONLY_SPARK)
         if tail.empty:  # the first micro-batch will compute the empty frame on its way
-            return _Loaded(LiveState(frame=empty_frame(log.spark, self.buckets).localCheckpoint(eager=False)), {})
-        session = loading_session(log.spark)
-        frame, outcomes = folded(log.spark, session, tail.rows(session), self.buckets, log.group_id)
+            return _Loaded(LiveState(frame=empty_frame(spark, self.buckets).localCheckpoint(eager=False)), {})
+        session = loading_session(spark)
+        frame, outcomes = folded(spark, session, tail.rows(session), self.buckets, log.group_id)
         summaries, end = summaries_in(outcomes)
         log.refuse_damaged(tail, end.batch_id)
         live = LiveState(frame=frame)
@@ -239,13 +243,14 @@ class DeltaShareStateStore:
         self._choose_place(decided)
 
     def _choose_place(self, decided: _Decided) -> None:
-        """Where the next micro-batch finds the state."""
+        """Where the next micro-batch finds the state; one without a session is the only one."""
         live, driver, whole = decided.live, self.driver, decided.whole
-        if whole is None or driver is None:
+        if whole is None or driver is None or given_session(self.log.spark) is None:
             return
         if live.on_driver is not None and not driver.holds(whole, decided.touched):
             _log.info("the state of group %s has grown: it moves to the executors", self.log.group_id)
-            frame = frame_of(self.log.spark, live.on_driver.to_frame_rows(self.buckets), len(self.buckets))
+            rows, spark = live.on_driver.to_frame_rows(self.buckets), self.log.session(_ONLY_SPARK)
+            frame = frame_of(spark, rows, len(self.buckets))
             self.live.adopt(live._replace(on_driver=None, frame=frame))
         elif live.frame is not None and driver.to_return.holds(whole, decided.touched):
             _log.info("the state of group %s has shrunk: it moves to the driver", self.log.group_id)
@@ -276,7 +281,8 @@ class DeltaShareStateStore:
     @property
     def _query_id(self) -> str | None:
         """Spark sets it on the thread that runs the micro-batch."""
-        return running_query_id(self.log.spark)
+        spark = given_session(self.log.spark)
+        return None if spark is None else running_query_id(spark)
 
 
 def _decided_on_driver(advance: DriverAdvance, note: CommitNote) -> _Decided:
@@ -289,6 +295,11 @@ def _decided_on_driver(advance: DriverAdvance, note: CommitNote) -> _Decided:
         touched=advance.touched,
         whole=advance.states.extent,
     )
+
+
+def _tasks_at_a_time(spark: AnySpark) -> int:
+    session = given_session(spark)
+    return 1 if session is None else max(1, session.sparkContext.defaultParallelism)
 
 
 def _stamped(live: LiveState, note: CommitNote) -> LiveState:

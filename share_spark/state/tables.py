@@ -12,13 +12,12 @@ Settings are table properties, so that a session passed in by the user is never 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from share_spark.delta.added_columns import add_missing_columns
 from share_spark.delta.location import Location
+from share_spark.delta.table_log import TableLog
 from share_spark.model.errors import StateError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from share_spark.spark.on_demand import AnySpark, session_of
 
 FORMAT_VERSION = 2
 
@@ -30,16 +29,18 @@ ACQUIRED = (
 DELAYS = "array<struct<first_offset:bigint,last_offset:bigint,lock_deadline_ms:bigint>>"
 DOUBTS = "array<struct<first_offset:bigint,last_offset:bigint,doubt:tinyint>>"
 ENDED = "array<struct<first_offset:bigint,last_offset:bigint,delivery_count:smallint,outcome:string>>"
+ERRORS = "array<struct<first_offset:bigint,last_offset:bigint,delivery_count:smallint,error:string>>"
 
 RECORD_COLUMNS = (
     "kind string, topic string, topic_id string, partition int, snapshot_epoch int, state_epoch int, "
     f"leader_epoch int, start_offset bigint, state_batches {STATE_BATCHES}, acquired {ACQUIRED}, doubts {DOUBTS}, "
-    f"delays {DELAYS}, ended {ENDED}"
+    f"delays {DELAYS}, ended {ENDED}, errors {ERRORS}"
 )
 """What a record says. ``state_batches`` is the KIP's form (R74) without Acquired; ``acquired`` and ``doubts`` are
 ours: the ranges with their member and lock deadline, by which counts stay exact, and those of either column that a
-crash has put in doubt; so are ``delays``, the Available ranges that are not acquired before a time. ``ended`` is for
-the audit alone, and empty unless history is kept. ``start_offset`` -1 in an update: not moved."""
+crash has put in doubt; so are ``delays``, the Available ranges that are not acquired before a time. ``ended`` and
+``errors`` are for the audit alone, and empty or null unless history is kept: how attempts ended, and why, for those of
+``ended`` (by their first offset) of which that is known. ``start_offset`` -1 in an update: not moved."""
 
 STAMP_COLUMNS = (
     "writer_epoch bigint, run_id string, query_id string, batch_id bigint, at_ms bigint, written_at timestamp"
@@ -94,13 +95,17 @@ def state_table(location: Location) -> Location:
     return location.table(STATE_TABLE)
 
 
-def ensure_tables(spark: SparkSession, location: Location) -> None:
-    """Create the tables unless they exist; refuse what is not ours. Raises StateError and then has changed nothing."""
+def ensure_tables(spark: AnySpark, location: Location) -> None:
+    """Create the tables unless they exist, and add the columns that the log did not have in older releases, which do
+    not mind them; refuse what is not ours. Raises StateError and then has changed nothing."""
     found = check_place(spark, location)
     log, state = log_table(location), state_table(location)
-    if log not in found:
+    if log in found:
+        add_missing_columns(spark, log, found[log], LOG_COLUMNS)
+    else:
         if state in found:
-            state.delta_table(spark).delete()  # rows of a log that was removed
+            session = session_of(spark, f"{state} has rows of a log that was removed")
+            state.delta_table(session).delete()
         log.create(spark, LOG_COLUMNS, partitioned_by=("group_id", "segment"), properties=_LOG_PROPERTIES)
     if state not in found:
         state.create(
@@ -108,18 +113,25 @@ def ensure_tables(spark: SparkSession, location: Location) -> None:
         )
 
 
-def check_place(spark: SparkSession, location: Location) -> list[Location]:
-    """The tables of ours that are there. Raises StateError if the place holds anything that is not ours."""
+def check_place(spark: AnySpark, location: Location) -> dict[Location, TableLog | None]:
+    """Return the tables of ours that are there with their logs, None where only Spark can read them. Raises StateError
+    if the place holds anything that is not ours."""
     if location.path is not None and location.exists(spark):
         raise StateError(f"state location {location} is itself a Delta table, not a place for share-group state")
     tables = (log_table(location), state_table(location))
-    found = [table for table in tables if not table.is_free(spark)]
-    for table in found:
+    return {table: _checked_log(spark, table) for table in tables if not table.is_free(spark)}
+
+
+def _checked_log(spark: AnySpark, table: Location) -> TableLog | None:
+    log = table.log(spark) if table.exists(spark) else None
+    if log is None:
         check_table(spark, table)
-    return found
+    else:
+        check_properties(str(table), log.properties)
+    return log
 
 
-def check_table(spark: SparkSession, table: Location) -> None:
+def check_table(spark: AnySpark, table: Location) -> None:
     """Is this one of our tables, of a version that we can read? Raises StateError."""
     check_properties(str(table), table.properties(spark) if table.exists(spark) else {})
 
@@ -136,7 +148,7 @@ def check_properties(table: str, properties: Mapping[str, str]) -> None:
         )
 
 
-def check_location(spark: SparkSession, location: Location) -> None:
+def check_location(spark: AnySpark, location: Location) -> None:
     """For readers: the log must be there and ours. Raises StateError."""
     if log_table(location).is_free(spark):
         raise StateError(f"no share-group state at {location}")

@@ -90,6 +90,9 @@ class InMemoryTopicLog:
         """Not here: ``InMemoryDelivery`` looks records up itself."""
         raise NotImplementedError
 
+    def stop_waiting(self) -> None:
+        """Nobody ever waits."""
+
     def record(self, at: TopicPartition, offset: int) -> MemoryRecord | None:
         """The record at an offset, None where there is none (any more)."""
         return self._log(at).records.get(offset)

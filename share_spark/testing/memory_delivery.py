@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from share_spark.engine.attempts import ErrorRun
 from share_spark.engine.key_order import FREE, KeyOrder
 from share_spark.engine.ports import (
     AcknowledgedSpan,
@@ -16,7 +17,6 @@ from share_spark.engine.ports import (
     Claim,
     Delivered,
     DeliveryLimits,
-    ErrorRun,
     MemberTrace,
 )
 from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, Ranges, ascending
@@ -91,6 +91,9 @@ class InMemoryDelivery:
 
     def forget_last(self) -> None:
         self.ledgers[self._member_id] = {}
+
+    def stop_waiting(self) -> None:
+        """Nobody ever waits."""
 
     def close(self) -> None:
         """Nothing is kept."""

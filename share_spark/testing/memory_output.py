@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from share_spark.engine.pending import letters_below
-from share_spark.engine.ports import AcknowledgedSpans, Claim, CommittedOutput, DeadLetter, is_committed
+from share_spark.engine.pending import is_committed, letters_below
+from share_spark.engine.ports import AcknowledgedSpans, Claim, CommittedOutput, DeadLetter
 from share_spark.model.errors import FencedError, StateError
 from share_spark.model.ids import BatchStamp, TopicPartition
 from share_spark.model.requests import AcknowledgeType
@@ -215,8 +215,8 @@ class InMemoryDeadLetters:
             self._write_later()
 
     def _write_later(self) -> None:
-        stamps, self._later = self._later, []
-        self._write_announced(stamps)
+        self._write_announced(self._later)
+        self._later = []
 
     def _write_announced(self, stamps: Sequence[BatchStamp]) -> None:
         """In one append with the number of the last."""

@@ -89,7 +89,7 @@ class DirectTopicAppends:
         return self.appends.write(table, values, indexed=("offset", "timestamp"))
 
 
-def _give_way(_commit: CommitFile) -> None:
+def _give_way(_commit: CommitFile | None) -> None:
     raise MovedError("another commit came first")
 
 

@@ -33,6 +33,8 @@ from share_spark.delta.conflicts import is_conflict
 from share_spark.delta.direct_append import MovedError
 from share_spark.delta.direct_properties import change_properties
 from share_spark.delta.location import properties_clause
+from share_spark.delta.native_changes import RowFilter
+from share_spark.delta.table_maintenance import KeptTable
 from share_spark.model.errors import TopicError, TopicUnreachableError
 from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.topics import topic_registry
@@ -116,14 +118,15 @@ class TopicProducer:
         entry = state.entry.trimmed(before, _end_offsets(state))
         # The log start first: rows below it are ignored by readers, missing rows above it would be gaps.
         self._put(topic, entry)
-        self._delete(topic, {p: F.col("offset") < entry.starts[p] for p in before})
+        self._delete(topic, {p: f"< {entry.starts[p]}" for p in before})
 
     def remove_offsets(self, topic: str, offsets: Mapping[int, Iterable[int]]) -> None:
         """Remove single records, as compaction does: gaps remain, the log ends do not move."""
         state = self._known(topic, offsets)
         # The log ends first: they follow from the highest offsets in the table, which may be deleted now.
         self._put(topic, replace(state.entry, floors=_end_offsets(state)))
-        chosen = {p: F.col("offset").isin(list(wanted)) for p, wanted in offsets.items()}
+        texts = {p: ", ".join(map(str, wanted)) for p, wanted in offsets.items()}
+        chosen = {p: f"IN ({text})" for p, text in texts.items() if text}
         self._delete(topic, chosen)
 
     def append(self, topic: str, records: DataFrame | Iterable[Message]) -> dict[int, int]:
@@ -243,12 +246,14 @@ class TopicProducer:
         change = f"UNSET TBLPROPERTIES IF EXISTS {key}" if value is None else f"SET TBLPROPERTIES {pair}"
         self._retrying(lambda: self._spark.sql(f"ALTER TABLE {self._location.sql_name()} {change}"))
 
-    def _delete(self, topic: str, chosen: Mapping[int, Column]) -> None:
-        condition = F.lit(False)
-        for partition, rows in chosen.items():
-            condition = condition | ((F.col("partition") == partition) & rows)
-        wanted = (F.col("topic") == topic) & F.col("partition").isin(list(chosen)) & condition
-        self._retrying(lambda: self._location.delta_table(self._spark).delete(wanted))
+    def _delete(self, topic: str, chosen: Mapping[int, str]) -> None:
+        """``chosen``: by partition, the condition on offsets."""
+        if not chosen:
+            return
+        table = KeptTable(self._spark, self._location)
+        where = RowFilter(spark=_rows_of(topic, chosen, "`"), delta_rs=_rows_of(topic, chosen, '"'))
+        if not table.delete(where):
+            raise TopicUnreachableError(f"{self._location}: too many writers, gave up")
 
     def _retrying(self, change: Callable[[], _T]) -> _T:
         """Again after a conflict, for a bounded number of times. Raises TopicUnreachableError."""
@@ -261,6 +266,12 @@ class TopicProducer:
                 _LOG.debug("conflict on %s, try %d: %s", self._location, attempt, first_line(error))
                 time.sleep(0.02 * attempt)  # longer each time, so that many producers do not meet again
         raise TopicUnreachableError(f"{self._location}: too many writers, gave up after {_TRIES}")
+
+
+def _rows_of(topic: str, chosen: Mapping[int, str], quote: str) -> str:
+    """Return the condition in the dialect that quotes names with ``quote``. A topic's name needs no escapes."""
+    parts = [f"(partition = {partition} AND {quote}offset{quote} {offsets})" for partition, offsets in chosen.items()]
+    return f"topic = '{topic}' AND ({' OR '.join(parts)})"
 
 
 def _numbered(frame: DataFrame, partitions: int) -> DataFrame:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from share_spark.delta.commit_files import note_fields
 from share_spark.delta.table_kind import TableKind
 from share_spark.engine.ports import RECORD_COLUMNS
 from share_spark.model.errors import TopicError
@@ -94,9 +95,9 @@ class AppendNote(NamedTuple):
     @classmethod
     def from_json(cls, text: str | None) -> AppendNote | None:
         """None if the text is not a note of ours."""
-        if not text or not text.startswith(f'{{"{_NOTE}"'):
+        fields = note_fields(text).get(_NOTE)
+        if not isinstance(fields, dict) or fields.keys() != set(cls._fields):
             return None
-        fields = json.loads(text)[_NOTE]
         return cls(**{**fields, "ends": _by_partition(fields["ends"])})
 
 

@@ -122,6 +122,9 @@ class EmbeddedTopicLog:
             placed = rows.coalesce(tasks)
         return placed.sortWithinPartitions("topic", "partition", "offset")
 
+    def stop_waiting(self) -> None:
+        """Storage is not waited for."""
+
     def files(self, acquired: Sequence[AcquiredSpan]) -> Mapping[TopicPartition, Sequence[RecordFile]] | None:
         """See TopicLogInFiles. Raises TopicError (no such topic)."""
         ends = {topic: self._table.topic(topic).ends for topic in {one.partition.topic for one in acquired}}

@@ -157,7 +157,7 @@ class TopicTable:
         except JVM_ERRORS as error:
             self._view = None
             message = f"topic table {self.location} cannot be read: {first_line(error)}"
-            raise TopicUnreachableError(message) from error
+            raise TopicUnreachableError(message, what="topic table") from error
         return self._view
 
     def _catch_up(self, view: TopicView) -> bool:

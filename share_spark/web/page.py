@@ -12,6 +12,7 @@ from share_spark.engine.pauses import Pause, Pauses
 from share_spark.web.charts import chart_html, charts
 from share_spark.web.document import ago, cell, document, group_path, heads, lag_text, place_and_time, way_back
 from share_spark.web.drawings import STATE_CLASSES, STATE_NAMES, histogram_rows, line_svg, span, utc
+from share_spark.web.engine_ends import UNEXPECTED, end_sentence
 from share_spark.web.letters_page import errors_in_report, errors_table
 from share_spark.web.pictures import BrokenGroup, GroupPicture, PartitionPicture, Picture, total_lag
 from share_spark.web.record_page import record_form
@@ -100,7 +101,15 @@ def _phase(group: GroupPicture | BrokenGroup) -> str:
     if group.phase is None:
         return ""
     kind = " stable" if group.phase is GroupPhase.STABLE else ""
-    return f'<span class="phase{kind}">{group.phase.value}</span>{_paused(group.operator_settings.pauses)}'
+    marks = _unexpected_end(group) + _paused(group.operator_settings.pauses)
+    return f'<span class="phase{kind}">{group.phase.value}</span>{marks}'
+
+
+def _unexpected_end(group: GroupPicture) -> str:
+    end = group.engine.end if group.engine is not None else None
+    if end is None or end.kind not in UNEXPECTED:
+        return ""
+    return f' <span class="phase broken">{UNEXPECTED[end.kind]}</span>'
 
 
 def _paused(pauses: Pauses) -> str:
@@ -124,7 +133,13 @@ def _section(group: GroupPicture | BrokenGroup, now_ms: int, number: int, errors
     if isinstance(group, BrokenGroup):
         parts = [title, f'<p class="fault" role="alert">{escape(group.fault)}</p>']
     else:
-        parts = [title, _facts(group, now_ms), _ends_fault(group), _set_by_operators(group.operator_settings)]
+        parts = [
+            title,
+            _facts(group, now_ms),
+            _outage(group, now_ms),
+            _ends_fault(group),
+            _set_by_operators(group.operator_settings),
+        ]
         parts += [
             _members(group, now_ms),
             _deliveries(group),
@@ -148,6 +163,14 @@ def _facts(group: GroupPicture, now_ms: int) -> str:
     )
     found = "".join(f'<div><dt>{name}</dt><dd class="{kind}">{value}</dd></div>' for name, value, kind in facts)
     return f'<dl class="facts">{found}</dl>'
+
+
+def _outage(group: GroupPicture, now_ms: int) -> str:
+    since_ms = [one.unreachable_since_ms for one in group.members if one.unreachable_since_ms is not None]
+    if not since_ms:
+        return ""
+    lasts = span(max(0, now_ms - min(since_ms)))
+    return f'<p class="fault" role="alert">Broker unreachable for {lasts}: the engine waits, and acquires nothing.</p>'
 
 
 def _ends_fault(group: GroupPicture) -> str:
@@ -176,10 +199,18 @@ def _members(group: GroupPicture, now_ms: int) -> str:
         return f"<p class='note'>{_NOT_KNOWN_EARLIER}</p>"
     members = group.members
     if not members:
-        return "<h3>Members</h3><p class='note'>None: no engine runs this group.</p>"
+        return f"<h3>Members</h3><p class='note'>None: no engine runs this group.</p>{_last_engine(group, now_ms)}"
     names = ("Member", "Host", "Epoch", "Runs since", "Heartbeat", "Holds")
     rows = "".join(f"<tr>{_member(one, now_ms)}</tr>" for one in members)
     return f'<h3>Members</h3><table class="cards">{heads(*names)}<tbody>{rows}</tbody></table>'
+
+
+def _last_engine(group: GroupPicture, now_ms: int) -> str:
+    end = group.engine.end if group.engine is not None else None
+    if group.engine is None or end is None:
+        return ""
+    kind = '"fault" role="alert"' if end.kind in UNEXPECTED else '"note"'
+    return f"<p class={kind}>{escape(end_sentence(group.engine, end, now_ms))}</p>"
 
 
 def _member(member: GroupMember, now_ms: int) -> str:

@@ -13,6 +13,7 @@ from share_spark.admin.group_series import MicroBatchTotals
 from share_spark.admin.letters import Letter
 from share_spark.admin.letters_by_error import LettersByError
 from share_spark.admin.share_group_admin import GroupsLook
+from share_spark.admin.state_reader import Engine
 from share_spark.admin.state_versions import StateVersion
 from share_spark.model.errors import ShareError
 from share_spark.partition import SharePartition
@@ -100,7 +101,8 @@ class GroupPicture:
     """A group. ``phase`` None: not known, at an earlier time. ``decided_at_ms``: its last micro-batch, 0 if there was
     none. ``offsets``: of all share-partitions, by topic and partition; ``partitions``: those that are drawn, in the
     same order. ``delivery_counts``: how many records of the windows are not finished, by how often they were delivered.
-    ``ends_fault``: why the lag is not known. ``letters`` None: it is not known where they are."""
+    ``ends_fault``: why the lag is not known. ``letters`` None: it is not known where they are. ``engine``: the last
+    one, None if it is not known."""
 
     group_id: str
     phase: GroupPhase | None
@@ -112,6 +114,7 @@ class GroupPicture:
     delivery_counts: Mapping[int, int]
     ends_fault: str
     operator_settings: OperatorSettings
+    engine: Engine | None = None
     letters: LettersPicture | None = None
     series: SeriesPicture = SeriesPicture()
 
@@ -219,6 +222,7 @@ def group_picture(details: GroupDetails) -> GroupPicture:
         delivery_counts=_delivery_counts(states.values()),
         ends_fault=details.ends_fault,
         operator_settings=details.operator_settings,
+        engine=details.engine,
     )
 
 

@@ -7,9 +7,9 @@ from html import escape
 from typing import NamedTuple
 from urllib.parse import urlencode
 
-from share_spark.admin.payload_text import printable
 from share_spark.audit.history_report import how_far_back, iso_time, nothing_known
 from share_spark.audit.record_events import RecordEvent, RecordHistory
+from share_spark.model.printable_text import printable
 from share_spark.web.document import cell, document, group_path, heads, place_and_time, way_back
 
 
@@ -62,8 +62,7 @@ def record_page(location: str, at_ms: int, found: RecordHistory, form: str) -> s
     title = f"{found.topic}, partition {found.partition}, offset {found.offset}"
     if found.events:
         rows = "".join(map(_row, found.events))
-        names = ("Written at", "Event", "Delivery count", "Member", "Locked until", "Micro-batch", "Epoch", "Note")
-        events = f'<table class="cards events">{heads(*names, numbers=_NUMBERS)}<tbody>{rows}</tbody></table>'
+        events = f'<table class="cards events">{heads(*_COLUMNS, numbers=_NUMBERS)}<tbody>{rows}</tbody></table>'
     else:
         events = f"<p>{_sentence(nothing_known(found))}</p>"
     note = f'<p class="note">{_sentence(how_far_back(found))}</p>'
@@ -78,6 +77,7 @@ def no_record_page(location: str, at_ms: int, group_id: str, fault: str, form: s
     return document("No such record", place_and_time(location, at_ms), way_back(group_id) + body, live=True)
 
 
+_COLUMNS = ("Written at", "Event", "Error", "Delivery count", "Member", "Locked until", "Micro-batch", "Epoch", "Note")
 _NUMBERS = ("Delivery count", "Micro-batch", "Epoch")
 
 
@@ -86,6 +86,7 @@ def _row(event: RecordEvent) -> str:
     texts = {
         "Written at": iso_time(event.written.written_at_us),
         "Event": event.event,
+        "Error": event.error or "",
         "Delivery count": "" if event.delivery_count is None else f"{event.delivery_count:,}",
         "Member": event.member_id or "",
         "Locked until": deadline,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import logging
 import socket
 import threading
@@ -14,12 +13,12 @@ from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Protocol
-from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode
 
-from share_spark.admin.record_life import read_record_history
 from share_spark.admin.share_group_admin import GroupsLook, ShareGroupAdmin
 from share_spark.admin.state_versions import StateVersion, StateVersions
 from share_spark.model.errors import ConfigError, StateError
+from share_spark.model.hosts import host_in, is_loopback
 from share_spark.web.document import fault_page, policy
 from share_spark.web.group_times import GroupTimes
 from share_spark.web.letter_pictures import LetterTables, chosen
@@ -32,14 +31,6 @@ from share_spark.web.shared_look import SharedLook
 _log = logging.getLogger(__name__)
 
 COOKIE = "share_spark_token"
-
-
-def is_loopback(host: str) -> bool:
-    """Can only this machine reach it?"""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 Response = tuple[HTTPStatus, str]
@@ -133,13 +124,7 @@ class PageSource:
         try:
             if place.fault:
                 raise ConfigError(place.fault)
-            found = read_record_history(
-                look.reader,
-                group_id=group_id,
-                topic=place.topic,
-                partition=int(place.partition),
-                offset=int(place.offset),
-            )
+            found = look.record_history(group_id, place.topic, int(place.partition), int(place.offset))
         except ConfigError as fault:
             page = no_record_page(self.admin.location, self.clock(), group_id, str(fault), form)
             return HTTPStatus.NOT_FOUND, page
@@ -216,11 +201,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the base class's name
 
     def _is_known_host(self) -> bool:
-        try:
-            name = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
-        except ValueError:
-            name = ""
-        return self.server.token is not None or is_loopback(name)
+        return self.server.token is not None or is_loopback(host_in(self.headers.get("Host", "")))
 
     def _is_allowed(self) -> bool:
         if self.server.token is None:

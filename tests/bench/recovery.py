@@ -37,8 +37,8 @@ _RECORD = """
 CAST(id AS INT) AS partition, 0 AS snapshot_epoch, 0 AS state_epoch, 0 AS leader_epoch, {start}L AS start_offset,
 array() AS state_batches, array(named_struct('first_offset', {start}L, 'last_offset', {start}L + 9,
 'delivery_count', 1S, 'member_id', 'spark-dead', 'lock_deadline_ms', 30000L)) AS acquired, array() AS doubts,
-array() AS delays, array() AS ended, 1L AS writer_epoch, 'dead' AS run_id, CAST(NULL AS STRING) AS query_id,
-{batch}L AS batch_id, 0L AS at_ms, current_timestamp() AS written_at
+array() AS delays, array() AS ended, array() AS errors, 1L AS writer_epoch, 'dead' AS run_id,
+CAST(NULL AS STRING) AS query_id, {batch}L AS batch_id, 0L AS at_ms, current_timestamp() AS written_at
 """
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from share_spark.delivery.traces import WORKER_LOST
-from share_spark.engine.pending import ENGINE_LOST
+from share_spark.engine.attempts import ENGINE_LOST
 from tests.chaos.job import TIMEOUT_MS
 from tests.chaos.script import (
     ALWAYS_FAIL,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from share_spark import Ack, Record, cli
+from share_spark.delivery.record_sources import RecordSources
 from share_spark.engine.ports import OffsetSpan
 from tests.kafka.test_kafka_topic_log import KafkaLab
 from tests.support.topic_log_cases import Sent, fresh_name
@@ -57,3 +58,25 @@ def test_a_topic_that_does_not_exist(
     assert output.count("\n") == 1
     assert gone in output
     assert list(tmp_path.iterdir()) == []
+
+
+LAST_YEARS_US, LAST_YEARS_NS = 1_700_000_000_000_000, 1_700_000_000_000_000_000
+"""Producers that take microseconds, or nanoseconds, for milliseconds."""
+
+
+@pytest.mark.parametrize("reader", ["worker", "Spark"])
+def test_records_of_any_year(
+    spark: SparkSession, broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    lab, topic, dead = KafkaLab(broker), fresh_name(), fresh_name("dead")
+    lab.create(topic, 1, **{"message.timestamp.after.max.ms": str(2**63 - 1)})
+    lab.create(dead, 1)
+    times = [LAST_YEARS_US, 1_000, *([LAST_YEARS_NS] if reader == "worker" else [])]
+    lab.put(topic, {0: [Sent(value=value, timestamp_ms=time) for time in times for value in (b"7", b"8")]})
+    if reader == "Spark":
+        monkeypatch.setattr(RecordSources, "_reading", lambda *_: None)
+    assert cli.main(order(broker, tmp_path / "state", topic, "--dead-letter", dead)) == 0
+    letters = lab.log.read(spark, [OffsetSpan(dead, 0, 0, len(times) - 1)], 1).collect()
+    stamps = [dict(row.headers)["kafka_dlt-original-timestamp"] for row in letters]
+    assert sorted(int.from_bytes(stamp) for stamp in stamps)[:2] == [1_000, LAST_YEARS_US]
+    assert len(stamps) == len(times)

@@ -12,7 +12,7 @@ from share_spark.engine.ports import OffsetSpan
 from share_spark.kafka.dead_letters import KafkaDeadLetters
 from share_spark.kafka.letter_headers import Origin, origin_headers
 from share_spark.kafka.options import KafkaOptions
-from share_spark.model.errors import DeadLetterError, TopicError
+from share_spark.model.errors import DeadLetterError, TopicError, TopicUnreachableError
 from share_spark.model.ids import BatchStamp
 from tests.kafka.test_kafka_topic_log import KafkaLab
 from tests.support.claims import claim_of
@@ -52,7 +52,7 @@ def test_a_missing_topic_is_said_at_the_start(spark: SparkSession, broker: str) 
 
 def test_a_broker_out_of_reach(spark: SparkSession) -> None:
     options = KafkaOptions.parse({"bootstrap.servers": "127.0.0.1:1"})
-    with pytest.raises(DeadLetterError, match=r"^dead letters: Kafka at 127.0.0.1:1 gave no answer"):
+    with pytest.raises(TopicUnreachableError, match=r"^dead letters: Kafka at 127.0.0.1:1 gave no answer"):
         KafkaDeadLetters("dead", options, request_timeout_ms=500).check(spark)
 
 

@@ -214,10 +214,15 @@ def test_little_is_fetched_at_a_time_of_each_of_many_partitions(broker: str) -> 
 
 
 def test_settings_of_the_user_win(broker: str) -> None:
-    given = {"fetch.max.wait.ms": "77", "max.partition.fetch.bytes": "999", "group.id": "ours", "max.poll.records": "5"}
+    given = {
+        "fetch.max.wait.ms": "77",
+        "max.partition.fetch.bytes": "999",
+        "client.rack": "eu-1a",
+        "max.poll.records": "5",
+    }
     config = dict(reader(broker, partitions=1_000, **given).config)
     assert config["fetch.wait.max.ms"] == "77"
     assert config["fetch.message.max.bytes"] == "999"
-    assert config["group.id"] == "ours"
+    assert config["client.rack"] == "eu-1a"
     assert config["isolation.level"] == "read_uncommitted"
     assert "max.poll.records" not in config

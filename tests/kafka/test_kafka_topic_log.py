@@ -175,6 +175,16 @@ def test_the_time_of_a_record_is_looked_up(lab: KafkaLab) -> None:
     assert lab.log.times_at(topic, {}) == {}
 
 
+def test_the_times_of_many_partitions_with_large_batches_are_looked_up(lab: KafkaLab) -> None:
+    """Within the time limit of one request: nobody waits for a partition after the other."""
+    topic, partitions = fresh_name("wide"), 60
+    lab.create(topic, partitions)
+    records = [Sent(b"x" * 1_000, timestamp_ms=1_700_000_000_000 + number) for number in range(30)]
+    lab.put(topic, dict.fromkeys(range(partitions), records))
+    found = lab.log.times_at(topic, dict.fromkeys(range(partitions), 5))
+    assert found == dict.fromkeys(range(partitions), 1_700_000_000_005)
+
+
 def test_spans_of_two_topics(spark: SparkSession, lab: KafkaLab, orders: str) -> None:
     other = fresh_name("other")
     lab.create(other, 2)

@@ -13,7 +13,8 @@ from share_spark.cli import main
 from share_spark.kafka.broker_connection import Address
 from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.share_groups import ClusterShareGroups
-from share_spark.model.errors import TopicUnreachableError
+from share_spark.kafka.topic_log import KafkaTopicLog
+from share_spark.model.errors import TopicError, TopicUnreachableError
 from tests.kafka.test_broker import TIMEOUT_S, create_topic
 from tests.support.broker import free_ports, running_broker
 from tests.support.certificates import Authority
@@ -108,6 +109,14 @@ def test_a_wrong_password_is_one_line(secured: Secured, mechanism: str) -> None:
     with pytest.raises(TopicUnreachableError, match="Authentication failed") as fault:
         groups._groups(Address(host, int(port)))
     assert "very wrong" not in str(fault.value)
+
+
+def test_a_login_that_is_refused_is_no_outage(secured: Secured) -> None:
+    """An engine does not ride it out."""
+    options = KafkaOptions.parse(secured.options("SASL_SSL", "PLAIN", password="very wrong"))
+    with pytest.raises(TopicError, match="Authentication failed") as fault:
+        KafkaTopicLog(options, request_timeout_ms=5_000).describe("any")
+    assert not isinstance(fault.value, TopicUnreachableError)
 
 
 def test_a_report_takes_the_logins_from_a_file(

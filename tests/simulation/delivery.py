@@ -13,7 +13,7 @@ import numpy as np
 
 from share_spark.engine.key_order import FREE, KeyOrder
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, DeliveryLimits, MemberTrace
-from share_spark.model.errors import HandlerError
+from share_spark.model.errors import HandlerError, TopicUnreachableError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.records import Doubt
 from share_spark.model.requests import Loss, RetryDelay
@@ -78,6 +78,9 @@ class SimulatedDelivery:
         self.of.point("forget the last delivery", OSError)
         if self.of.store.member_id in self._files:
             self._files[self.of.store.member_id] = {}
+
+    def stop_waiting(self) -> None:
+        """Nobody ever waits."""
 
     def close(self) -> None:
         """Nothing is kept."""
@@ -158,9 +161,9 @@ class Run:
     said: dict[At, Said] = field(default_factory=dict)
     entered: int = 0
     _until_ms: int = 0
-    _fault: HandlerError | None = None
+    _fault: HandlerError | TopicUnreachableError | None = None
 
-    def work_off(self) -> HandlerError | None:
+    def work_off(self) -> HandlerError | TopicUnreachableError | None:
         """Whatever the tasks do, in whatever order; returns the fault that has ended it."""
         world = self.of.world
         self._until_ms = world.time_ms + self.budget_ms
@@ -187,7 +190,11 @@ class Run:
 
     def _step(self, task: Task, *, rare: int) -> None:
         if not task.in_handler:
-            self.of.point("between two records", None, rare=rare)
+            try:
+                self.of.point("between two records", TopicUnreachableError, rare=rare)
+            except TopicUnreachableError as outage:
+                self._fault = self._fault or outage
+                return
             self._enter(task)
             return
         self.of.point("in the handler", None, rare=rare)

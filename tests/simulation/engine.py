@@ -6,9 +6,10 @@ import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from share_spark.engine.micro_batch import Ports, ShareGroupEngine
+from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.engine.pauses import NOT_PAUSED, Pauses
 from share_spark.engine.step import PartitionInput
+from share_spark.engine.world import Ports
 from share_spark.model.config import GroupConfig
 from share_spark.model.errors import (
     DeadLetterError,
@@ -18,6 +19,7 @@ from share_spark.model.errors import (
     OutputUnknownError,
     ShareError,
     SinkError,
+    TopicUnreachableError,
 )
 from share_spark.model.ids import LogEnds, SharePartitionKey, TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss
@@ -181,11 +183,14 @@ class SimulatedEngine:
         """Its handler is entered."""
         self.world.ledger.enter(self.run_id, self.held.get(one), one, count)
 
-    def hears(self, answers: Mapping[At, tuple[Acquisition, Said]], fault: HandlerError | None) -> None:
-        """Of its delivery. With a sink, answers without their output are none."""
-        if fault is None or not self.world.scenario.has_sink:
+    def hears(
+        self, answers: Mapping[At, tuple[Acquisition, Said]], fault: HandlerError | TopicUnreachableError | None
+    ) -> None:
+        """Of its delivery. With a sink, answers without their output are none. In an outage they have it."""
+        is_broken = isinstance(fault, HandlerError)
+        if not is_broken or not self.world.scenario.has_sink:
             self.answers = answers
-        self.forgives = fault is not None and self.world.scenario.has_sink
+        self.forgives = is_broken and self.world.scenario.has_sink
 
     # ------------------------------------------------------------------------------------------------- interference
 

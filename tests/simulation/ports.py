@@ -56,6 +56,9 @@ class Topics:
         self.of.point("offsets at a time", TopicUnreachableError)
         return self.log.offsets_at(topic, timestamp_ms)
 
+    def stop_waiting(self) -> None:
+        """Nobody ever waits."""
+
     def read(self, *_: object) -> object:
         raise NotImplementedError
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from share_spark.engine.micro_batch import Ports, ShareGroupEngine
+from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.engine.planning import Pace
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, DeliveryLimits, MemberTrace
 from share_spark.engine.topics import SubscribedTopics
+from share_spark.engine.world import Ports
 from share_spark.model.config import GroupConfig
 from share_spark.model.errors import HandlerError
 from share_spark.model.ids import TopicPartition

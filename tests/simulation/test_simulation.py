@@ -244,7 +244,7 @@ def the_sink_is_not_claimed(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_may_be_in_the_sink_is_given_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("share_spark.engine.micro_batch.OutputUnknownError", FencedError)
+    patch.setattr("share_spark.engine.output_commits.OutputUnknownError", FencedError)
 
 
 def the_journal_is_listed_before_the_sink_is_claimed(patch: pytest.MonkeyPatch) -> None:

@@ -183,3 +183,27 @@ def test_a_claim_lies_above_all_that_its_predecessor_may_prune(
     is_fenced(old)
     assert new.load().keys() == old.engine._summaries.keys()
     assert new.last_counted == (1, 2), "both that came before the claim, not the one after it"
+
+
+def test_an_engine_that_was_quiet_for_longer_than_the_log_keeps_commits(world: DeltaWorld) -> None:
+    quiet = world.engine()
+    quiet.run()
+    others_commit(world, 3)
+    commits_are_cleaned_up(world)
+    world.produce(2)
+    quiet.run()
+    quiet.run()
+    assert world.windows_by_spark() == ["5-5"], "all of it is there"
+    assert offsets(world.engine()) == [5]
+
+
+def test_a_claim_in_commits_that_are_gone_ends_a_quiet_engine(world: DeltaWorld) -> None:
+    quiet = world.engine()
+    quiet.run()
+    world.engine()
+    others_commit(world, 3)
+    commits_are_cleaned_up(world)
+    before = newest_version(world)
+    world.clock.advance(1_000)
+    is_fenced(quiet)
+    assert newest_version(world) == before, "nothing is written, below the checkpoint or above"

@@ -25,6 +25,7 @@ from share_spark.maintenance.retention import closed_files, drop_segments, log_s
 from share_spark.model.errors import ConfigError, FencedError, StateError
 from share_spark.model.ids import LogEnds
 from share_spark.output.letter_table import COLUMNS, PROPERTIES
+from share_spark.spark.on_demand import SparkOnDemand
 from share_spark.state.tables import log_table
 from share_spark.topics.topic_producer import Message
 from tests.support.engine_on_delta import DeltaWorld
@@ -61,19 +62,20 @@ def world(spark: SparkSession, tmp_path: Path) -> DeltaWorld:
     return DeltaWorld(spark, str(tmp_path / "state"), partitions=2, handler=lambda *_: RELEASE)
 
 
-def test_a_group_without_engine_gets_a_snapshot_once(spark: SparkSession, world: DeltaWorld) -> None:
+@pytest.mark.parametrize("has_session", [True, False])
+def test_a_group_without_engine_gets_a_snapshot_once(spark: SparkSession, world: DeltaWorld, has_session: bool) -> None:
     """R74: a restart then reads one row per share-partition. The counts go on from where they were."""
     world.produce(3)
     engine = world.engine()
     for _ in range(3):
         engine.run()
-    before = world.windows()
+    before, session = world.windows(), spark if has_session else None
     assert segments(world) == {0: 4}
-    (step, *_) = texts(compact(spark, order(world)))
+    (step, *_) = texts(compact(session, order(world)))
     assert step == "group billing: snapshot of 2 share-partitions instead of 2 updates"
     assert segments(world) == {0: 4, 1: 2}
     assert world.windows() == before
-    (step, *_) = texts(compact(spark, order(world)))
+    (step, *_) = texts(compact(session, order(world)))
     assert step == "group billing: nothing since its last snapshot"
     assert segments(world) == {0: 4, 1: 2}
     successor = world.engine()
@@ -104,7 +106,7 @@ def test_an_idle_engine_counts_as_running_while_its_heartbeat_is_recent(spark: S
     engine.run()
     engine.run()
     file = heartbeat_file(spark, world.location, GROUP)
-    heartbeat = Heartbeat(file=file, text="run1", every_ms=100)
+    heartbeat = Heartbeat(file=file, say=lambda: "run1", every_ms=100)
     heartbeat.start()
     time.sleep(2.5)
     (step, *_) = texts(compact(spark, order(world, idle_ms=2_000)))
@@ -168,7 +170,8 @@ def test_closed_segments_and_the_rows_of_zombies_go(spark: SparkSession, world: 
     assert world.engine().claim.writer_epoch == 3
 
 
-def test_history_that_is_kept_is_joined_into_few_files(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_session", [True, False])
+def test_history_that_is_kept_is_joined_into_few_files(spark: SparkSession, tmp_path: Path, has_session: bool) -> None:
     world = DeltaWorld(spark, str(tmp_path / "state"), handler=lambda *_: RELEASE, **{UPDATES: 4})
     world.produce(3)
     engine = world.engine()
@@ -177,12 +180,35 @@ def test_history_that_is_kept_is_joined_into_few_files(spark: SparkSession, tmp_
     rows, before = segments(world), world.windows()
     assert list(rows) == [0, 1]
     live = files_of(world, 1)
-    report = compact(spark, order(world, idle_ms=HOUR_MS))
+    report = compact(spark if has_session else None, order(world, idle_ms=HOUR_MS))
     assert "share_state_log: join 5 files of 1 closed segments" in texts(report)
     assert (len(files_of(world, 0)), files_of(world, 1)) == (1, live)
     assert (segments(world), world.windows_by_spark()) == (rows, before)
     engine.run()
     world.engine()
+
+
+def test_what_only_spark_can_do_is_said(spark: SparkSession, world: DeltaWorld) -> None:
+    """What was done before stays."""
+    world.produce(3)
+    engine = world.engine()
+    engine.run()
+    engine.run()
+    with pytest.raises(
+        ConfigError, match=r"share_state_log: old files are looked for \(VACUUM\): only Spark can do that"
+    ):
+        compact(None, order(world, vacuum_retention_ms=0))
+    assert segments(world) == {0: 3, 1: 2}
+    asked: list[str] = []
+
+    def start(why: str) -> SparkSession:
+        asked.append(why)
+        return spark
+
+    assert texts(compact(SparkOnDemand(start), order(world, vacuum_retention_ms=0)))[0].endswith(
+        "nothing since its last snapshot"
+    )
+    assert asked == [f"{world.location}/share_state_log: old files are looked for (VACUUM)"]
 
 
 def test_where_python_cannot_read_the_log_spark_says_and_does_the_same(
@@ -380,7 +406,10 @@ def test_a_location_that_is_not_ours_is_one_line(
 
 
 @pytest.mark.long
-def test_beside_a_running_engine(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("has_session", "retention_ms", "done"), [(True, 1, "prune"), (False, None, "join")])
+def test_beside_a_running_engine(
+    spark: SparkSession, tmp_path: Path, has_session: bool, retention_ms: int | None, done: str
+) -> None:
     """Compactions in a loop: no micro-batch fails, no engine is fenced, and a restart finds what the engine had."""
     world = DeltaWorld(
         spark,
@@ -395,25 +424,24 @@ def test_beside_a_running_engine(spark: SparkSession, tmp_path: Path) -> None:
     )
     maintenance.start(engine.claim)
     over, reports, faults = threading.Event(), [], []
+    wanted = order(world, idle_ms=60_000, history_retention_ms=retention_ms, vacuum_retention_ms=600_000)
 
     def keep_compacting() -> None:
         while not over.is_set():
             try:
-                reports.append(
-                    compact(spark, order(world, idle_ms=60_000, history_retention_ms=1, vacuum_retention_ms=600_000))
-                )
+                reports.append(compact(spark if has_session else None, wanted))
             except Exception as fault:  # noqa: BLE001 - reported below
                 faults.append(fault)
 
-    def has_pruned() -> bool:
-        return any("prune" in line for report in reports for line in texts(report))
+    def was_done() -> bool:
+        return any(f": {done} " in line for report in reports for line in texts(report))
 
     thread = threading.Thread(target=keep_compacting)
     thread.start()
     batches = 0
     try:
         until = time.monotonic() + 120
-        while not (len(reports) >= 3 and has_pruned()) and not faults and time.monotonic() < until:
+        while not (len(reports) >= 3 and was_done()) and not faults and time.monotonic() < until:
             world.produce(2, batches % 2)
             maintenance.note(engine.run().touched, engine.store.segment)
             batches += 1
@@ -423,7 +451,7 @@ def test_beside_a_running_engine(spark: SparkSession, tmp_path: Path) -> None:
         thread.join()
     assert faults == []
     assert len(reports) >= 3
-    assert has_pruned()
+    assert was_done()
     engine.run(stopping=True)
     maintenance.close()
     successor = world.engine()

@@ -17,7 +17,7 @@ from share_spark.delivery.deliver import _handled, _marked, deliver
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.result import DeliveryResult, HeldFrame, decoded, read_once
 from share_spark.delivery.worker import DeliveryRun, HandlerTask, Terms, packed
-from share_spark.engine.ports import ErrorRun
+from share_spark.engine.attempts import ErrorRun
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, arrow_handler, as_handler, frame_handler, pandas_handler
 from share_spark.model.errors import HandlerError, TopicError
@@ -115,6 +115,28 @@ def test_a_frame_handler_that_raises_releases_everything(records: DataFrame) -> 
     result = deliver(records, as_handler(frame_handler(lambda _: 1 / 0)))
     assert result.released == 196
     assert result.partitions[TopicPartition("orders", 0)].errors[0].error == "ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize(
+    ("ack", "error", "message"),
+    [
+        ("if(offset = 7, raise_error('no city'), 'accept')", "NULL", "no city"),
+        ("'reject'", "CAST(unhex('FF') AS string)", "UnicodeDecodeError"),
+    ],
+)
+def test_a_frame_that_fails_when_it_is_computed_releases_everything(
+    records: DataFrame, ack: str, error: str, message: str
+) -> None:
+    answer = frame_handler(lambda frame: frame.withColumns({"ack": F.expr(ack), "error": F.expr(error)}))
+    result = deliver(records, as_handler(answer))
+    assert (result.released, result.fault) == (196, None)
+    assert message in result.partitions[TopicPartition("orders", 0)].errors[0].error
+
+
+def test_records_of_a_frame_that_cannot_be_read_are_not_answered(records: DataFrame) -> None:
+    broken = records.where("raise_error('no disk') IS NULL")
+    with pytest.raises(Exception, match="no disk"):
+        deliver(broken, as_handler(frame_handler(lambda frame: frame.withColumn("ack", F.lit("accept")))))
 
 
 def test_a_broken_contract_comes_from_the_worker_as_one_line(records: DataFrame) -> None:

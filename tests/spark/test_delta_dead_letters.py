@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from share_spark.delta.direct_append import DirectAppends
@@ -74,6 +75,21 @@ def test_the_letters_of_a_micro_batch_are_there_once(spark: SparkSession, tmp_pa
     target.write(spark, claim_of("shipping"), BatchStamp(1, 7), letters(spark))
     found = spark.read.format("delta").load(str(tmp_path / "dead")).groupBy("group_id").count().collect()
     assert {row.group_id: row["count"] for row in found} == {"billing": 4, "shipping": 2}
+
+
+def test_letters_after_others_have_cleaned_up_the_log(spark: SparkSession, tmp_path: Path) -> None:
+    """Nobody has failed for longer than the table keeps its commits, and somebody marks letters meanwhile."""
+    place = tmp_path / "dead"
+    target = DeltaDeadLetters(str(place))
+    target.write(spark, claim_of("billing"), BatchStamp(1, 7), letters(spark))
+    other = DeltaDeadLetters(str(place))
+    for batch_id in range(3):
+        other.write(spark, claim_of("shipping"), BatchStamp(1, batch_id), letters(spark))
+    DeltaTable(str(place)).create_checkpoint()
+    for commit in sorted((place / "_delta_log").glob("*.json"))[:-1]:
+        commit.unlink()
+    target.write(spark, claim_of("billing"), BatchStamp(1, 8), letters(spark))
+    assert DeltaTable(str(place)).to_pyarrow_table()["group_id"].to_pylist().count("billing") == 4
 
 
 @pytest.mark.parametrize("way", ["Spark", "files"])

@@ -28,7 +28,7 @@ from share_spark.model.errors import ConfigError, FencedError, OutputLostError, 
 from share_spark.model.ids import NO_STAMP, BatchStamp
 from share_spark.output.sink import DeltaSink
 from share_spark.output.sink_table import misfit
-from tests.support.sink_place import PLAIN, SCHEMA, SinkPlace
+from tests.support.sink_place import SCHEMA, SinkPlace, made_place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,13 +40,7 @@ def place(
 ) -> SinkPlace:
     """Rows by Spark's writer, in files that workers have written, or in files that the driver puts, into a partitioned
     table. Spark's is slow: most of its tests are left to `make test-all`."""
-    table = Location(path=str(tmp_path / "sink"))
-    if request.param == "driver":
-        monkeypatch.setattr(DirectAppends, "place_for_workers", None)
-        table.create(spark, "id bigint, what string", partitioned_by=["what"])
-    schema = SCHEMA if request.param == "Spark" else PLAIN
-    in_files = request.param == "files"
-    return SinkPlace(spark=spark, state=tmp_path / "state", table=table, schema=schema, in_files=in_files)
+    return made_place(request.param, spark, tmp_path, monkeypatch)
 
 
 only_by_spark = pytest.mark.parametrize("place", ["Spark"], indirect=True)
@@ -180,27 +174,17 @@ def test_recovery_outlives_the_log(place: SinkPlace) -> None:
     sink.forget()
     sink.commit(BatchStamp(epoch, 1), place.rows(2), b"kept")
     place.table.delta_table(place.spark).optimize().executeCompaction()
-    _clean_log(place)
+    place.clean_log()
     assert place.claimed()[2] == b"kept"
-    _clean_log(place)
+    place.clean_log()
     assert place.claimed()[2] == b"kept"
     place.table.append(place.frame(3))
-    _clean_log(place)
+    place.clean_log()
     successor, epoch, left = place.claimed()
     assert left == b"kept"
     successor.forget()
     successor.commit(BatchStamp(epoch, 0), place.rows(4), b"")
     assert place.written() == [1, 2, 3, 4]
-
-
-def _clean_log(place: SinkPlace) -> None:
-    """A checkpoint of now, and no commit file before it."""
-    delta_log: Any = place.spark._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]
-    delta_log.clearCache()
-    delta_log.forTable(place.spark._jsparkSession, str(place.log().parent)).checkpoint()
-    for version in place.versions()[:-1]:
-        (place.log() / f"{version:020d}.json").unlink()
-    delta_log.clearCache()
 
 
 @only_by_spark
@@ -220,7 +204,7 @@ class CleansLog(Location):
     def append(self, frame: DataFrame, options: Mapping[str, str] | None = None) -> None:
         super().append(frame, options)
         super().append(self.place.frame(50))
-        _clean_log(self.place)
+        self.place.clean_log()
 
 
 def test_a_group_that_was_given_another_sink(place: SinkPlace, tmp_path: Path) -> None:
@@ -481,7 +465,7 @@ def test_nested_columns_are_compared() -> None:
         return StructType.fromDDL(text)
 
     table = struct("a struct<x:int,y:array<struct<z:string>>>, m map<string,struct<v:int>>")
-    assert misfit(struct("A struct<X:int>, m map<string,struct<v:int>>"), table) is None
+    assert misfit(struct("A struct<x:int>, m map<string,struct<v:int>>"), table) is None
     assert misfit(struct("a struct<y:array<struct<z:int>>>"), table) == (
         "column a.y.element.z is string, but the output schema declares int"
     )

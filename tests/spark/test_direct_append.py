@@ -4,6 +4,7 @@ else is done to a table."""
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import signal
 import subprocess
@@ -18,9 +19,9 @@ import pytest
 from delta.tables import DeltaTable, IdentityGenerator
 from deltalake import DeltaTable as RustTable
 
-from share_spark.delta.commit_files import CommitFile
+from share_spark.delta.commit_files import CommitFile, CommitFiles
 from share_spark.delta.direct_append import DirectAppends
-from share_spark.delta.table_log import UnknownTableError
+from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import StateError
 from share_spark.spark.delta_log import clean_log_privately, newest
 
@@ -98,7 +99,6 @@ class MixedTable:
 
     def cleaned(self) -> None:
         clean_log_privately(self.spark, self.directory, has_checkpoint=False, retention_ms=1)
-        self.reopened()  # one that has not looked for as long as commits are kept is refused
 
     def deleted(self) -> None:
         if self.expected:
@@ -178,7 +178,7 @@ def test_it_begins_with_any_checkpoint(spark: SparkSession, tmp_path: Path, poli
         file = appends.write(pa.table({"n": pa.array([number], pa.int64())}), {"t": "a"})
         appends.commit([file], transactions={f"app {number % 2}": number}, meanwhile=lambda _: None)
     try:
-        if part_size is not None and policy == "classic":
+        if part_size is not None:
             spark.conf.set("spark.databricks.delta.checkpoint.partSize", part_size)
         clean_log_privately(spark, directory, has_checkpoint=False, retention_ms=None)
     finally:
@@ -186,10 +186,45 @@ def test_it_begins_with_any_checkpoint(spark: SparkSession, tmp_path: Path, poli
     for commit in (Path(directory) / "_delta_log").glob("*.json"):
         if commit.name[20:] == ".json" and int(commit.name[:20]) < appends.log.version:
             commit.unlink()
+    kept = TableLog.open(CommitFiles.at(spark, directory), keeps_files=True)
+    assert sorted(file.size for file in kept.active.values()) == sorted(
+        path.stat().st_size for path in Path(directory).glob("*.parquet")
+    )
     again = DirectAppends.to(spark, directory).log
     assert (again.version, again.transactions) == (4, {"app 0": 2, "app 1": 3})
     assert (again.table_id, again.partition_columns) == (appends.log.table_id, ("t",))
     assert again.properties["team"] == "ours"
+
+
+DAY_S = 86_400
+
+
+@pytest.mark.parametrize(
+    ("properties", "kept_days"),
+    [
+        ("", 29),
+        ("'delta.enableExpiredLogCleanup' = 'false'", 200),
+        ("'delta.logRetentionDuration' = 'interval 90 days'", 89),
+        ("'delta.logRetentionDuration' = '90 days'", 89),
+        ("'delta.logRetentionDuration' = 'INTERVAL 13 WEEKS'", 89),
+    ],
+)
+def test_the_history_of_a_table_is_kept_as_its_owner_wants_it(
+    spark: SparkSession, tmp_path: Path, properties: str, kept_days: int
+) -> None:
+    directory = make(spark, tmp_path / "table", properties)
+    appends, log = DirectAppends.to(spark, directory), Path(directory) / "_delta_log"
+    ages = [200, 100, 60, 40, 0]
+    for version, age in enumerate(ages):
+        if version:
+            append(appends, 1)
+            RustTable(directory).create_checkpoint()
+        for file in log.glob(f"{version:020d}.*"):
+            os.utime(file, (time.time() - age * DAY_S,) * 2)
+    appends.checkpoint()
+    there = {ages[int(path.stem)] for path in log.glob("*.json") if path.stem.isdecimal()}
+    assert there >= {age for age in ages if age <= kept_days}
+    assert (200 in there) is (kept_days >= 200), "what nobody wants to keep goes"
 
 
 def test_a_table_that_is_gone_is_not_begun_again(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from share_spark.engine.ports import AcquiredSpan, OffsetSpan
 from share_spark.engine.ranges import AcquiredRanges
 from share_spark.model.errors import TopicError
 from share_spark.model.ids import LogEnds, TopicPartition
+from share_spark.spark.delta_log import clean_log_privately
 from share_spark.spark.frames import murmur3
 from share_spark.spark.threads import TASK_COLUMN
 from share_spark.topics import topic_registry
@@ -174,8 +176,29 @@ def test_what_only_spark_can_read(spark: SparkSession, tmp_path: Path) -> None:
     assert [len(task) for task in by_workers(log, "orders", {0: 5}) or ()] == [1, 2, 2]
     spark.sql(f"ALTER TABLE delta.`{tmp_path}` SET TBLPROPERTIES (delta.enableDeletionVectors = true)")
     assert by_workers(log, "orders", {0: 5}) is not None
-    log.remove_offsets("orders", {0: [2]})
+    spark.sql(f"DELETE FROM delta.`{tmp_path}` WHERE offset = 2")
     assert by_workers(log, "orders", {0: 5}) is None
+
+
+@pytest.mark.parametrize("policy", ["classic", "v2"])
+def test_a_producer_that_was_quiet_while_others_appended_and_cleaned_up(
+    spark: SparkSession, tmp_path: Path, policy: str
+) -> None:
+    """No offset is given twice, and no record is lost below a checkpoint, in whatever form that is."""
+    quiet, busy = (EmbeddedTopicLog(spark, str(tmp_path)) for _ in range(2))
+    quiet.create_topic("orders", 1)
+    spark.sql(f"ALTER TABLE delta.`{tmp_path}` SET TBLPROPERTIES ('delta.checkpointPolicy' = '{policy}')")
+    quiet.append("orders", [Message(b"0")])
+    for number in (1, 2, 3):
+        busy.append("orders", [Message(b"%d" % number)])
+    for path in (tmp_path / "_delta_log").iterdir():
+        os.utime(path, (1_000, 1_000))
+    clean_log_privately(spark, str(tmp_path), has_checkpoint=False, retention_ms=1)
+    assert sorted(path.name for path in (tmp_path / "_delta_log").glob("*.json"))[0] > "00000000000000000003"
+    assert EmbeddedTopicLog(spark, str(tmp_path)).log_ends("orders") == {0: LogEnds(0, 4)}
+    assert quiet.append("orders", [Message(b"4")]) == {0: 5}
+    found = spark.read.format("delta").load(str(tmp_path)).select("offset", "value").collect()
+    assert sorted((row.offset, int(row.value)) for row in found) == [(number, number) for number in range(5)]
 
 
 def test_another_process_sees_the_same(spark: SparkSession, lab: EmbeddedLab, table: str) -> None:

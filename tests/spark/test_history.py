@@ -262,6 +262,7 @@ def test_the_command_prints_a_table(make_world: MakeWorld, capsys: pytest.Captur
         "batch",
         "epoch",
         "note",
+        "error",
     ]
     assert [line.split()[1:4] for line in lines[3:7]] == [
         ["acquired", "1", "spark-run1"],

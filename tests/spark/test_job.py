@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from share_spark import Ack, EmbeddedTopicLog, Record, cli, read_state
+from share_spark import Ack, EmbeddedTopicLog, Record, ShareGroupAdmin, cli, read_state
 from share_spark.topics.topic_producer import Message
+from tests.support.small_disk import fill, make_read_only, small_disk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,6 +31,16 @@ def odd_ones_out(record: Record) -> Ack:
 
 def accept(record: Record) -> None:
     return None
+
+
+def fills_the_disk(record: Record) -> tuple[Ack, dict[str, bytes | None]]:
+    if record.value == b"11":
+        fill(Path((record.key or b"").decode()))
+    return Ack.ACCEPT, {"v": record.value}
+
+
+def rows(record: Record) -> tuple[Ack, dict[str, bytes | None]]:
+    return Ack.ACCEPT, {"v": record.value}
 
 
 def too_few(batch: pa.RecordBatch) -> list[int]:
@@ -105,9 +116,11 @@ def test_a_run_reports_what_it_did(
 
 def test_a_second_run_goes_on_from_the_state(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
+    ShareGroupAdmin(str(lake / "state")).alter_configs("living", {"delivery.rate.limit": 5_000})
     assert cli.main(order(lake, group="living")) == 0
     output = capsys.readouterr()
     assert "start: the group's state" in output.err
+    assert "dynamic settings, which win over those of the job: delivery.rate.limit=5000.0\n" in output.err
     assert "acquired                 0" in output.out
 
 
@@ -199,3 +212,41 @@ def signals_are_put_back() -> Iterator[None]:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     yield
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+@pytest.mark.parametrize("what", ["full", "read-only"])
+@pytest.mark.parametrize("place", ["state", "sink"])
+def test_a_disk_that_cannot_be_written_at_the_start_is_no_bad_input(
+    lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str, what: str
+) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        fill(disk) if what == "full" else make_read_only(disk)
+        arguments = order(lake, "--starting", "earliest", handler="fills_the_disk")
+        if place == "state":
+            arguments[arguments.index("--state") + 1] = str(disk / "state")
+        else:
+            arguments += ["--to-delta", str(disk / "sink"), "--output-schema", "v binary"]
+        assert cli.main(arguments) == cli.FAILED
+    line = capsys.readouterr().err
+    assert str(disk / place) in line
+    assert ("No space left on device" if what == "full" else "Read-only file system") in line
+
+
+def test_a_disk_that_is_full_during_a_run_is_named_and_costs_no_attempt(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topics = EmbeddedTopicLog(spark, str(tmp_path / "topics"))
+    topics.create_topic("orders", 1)
+    with small_disk(tmp_path / "disk", "8m") as disk:
+        topics.append("orders", [Message(b"%d" % n, str(disk).encode()) for n in range(20)])
+        arguments = order(tmp_path, "--starting", "earliest", handler="fills_the_disk")
+        arguments += ["--to-delta", str(disk / "sink"), "--output-schema", "v binary"]
+        assert cli.main(arguments) == cli.FAILED
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.startswith(f"share-spark: output rows cannot be written to {disk / 'sink'}: ")
+        assert "No space left on device" in line
+        (row,) = read_state(spark, str(tmp_path / "state"), "billing").collect()
+        assert (row.start_offset, row.available, row.max_delivery_count) == (0, 20, 0)
+        (disk / "ballast").unlink()
+        assert cli.main([part.replace("fills_the_disk", "rows") for part in arguments]) == 0
+        assert spark.read.format("delta").load(str(disk / "sink")).count() == 20

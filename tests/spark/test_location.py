@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql.types import StructType
 
 from share_spark.delta import location
 from share_spark.delta.location import Location
+from share_spark.engine.ports import RECORD_COLUMNS
 from share_spark.model.errors import ConfigError
+from share_spark.output.letter_table import COLUMNS
+from share_spark.spark.ddl import columns_in
+from share_spark.state.tables import LOG_COLUMNS, STATE_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,3 +112,12 @@ def test_a_log_with_a_commit_or_a_directory_with_anything_else_is_not_free(spark
     (tmp_path / "foreign" / "part-0.parquet").write_text("rows")
     assert not table.is_free(spark)
     assert not foreign.is_free(spark)
+
+
+def test_columns_of_our_tables_are_read_as_spark_reads_them(spark: SparkSession) -> None:
+    written = "a ARRAY<STRUCT<b: Int,c:string>>"
+    for text in (LOG_COLUMNS, f"{STATE_COLUMNS}, bucket int", COLUMNS, RECORD_COLUMNS, written):
+        assert columns_in(text) == StructType.fromDDL(text)
+    for text in ("a", "a map<string,int>", "a int NOT NULL", ""):
+        with pytest.raises(ValueError, match=r"is no column with a type|is not known as a type"):
+            columns_in(text)

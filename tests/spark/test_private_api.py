@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from share_spark import cli
+from share_spark.cli.stored import NOT_TRIED
 from share_spark.spark.capabilities import ALL, Capability
 from share_spark.spark.probes import Place, prepared, probe
 
@@ -28,7 +29,9 @@ def test_it_is_there_and_does_what_it_did(place: Place, capability: Capability) 
 
 @pytest.mark.slow
 def test_the_doctor_finds_all_of_it(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["doctor"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    assert cli.main(["doctor", "--spark"]) == 0
+    out = capsys.readouterr().out
+    assert NOT_TRIED not in out
+    lines = out.partition("\n\n")[2].splitlines()
     assert len(lines) == len(ALL)
     assert [line for line in lines if " available  " not in line] == []

@@ -56,8 +56,9 @@ def world(spark: SparkSession, tmp_path: Path) -> DeltaWorld:
 
 
 @pytest.fixture
-def loaded(spark: SparkSession, world: DeltaWorld) -> DeltaShareCoordinator:
-    found = DeltaShareCoordinator(spark, world.location, topic_names={FIRST: TOPIC})
+def loaded(world: DeltaWorld) -> DeltaShareCoordinator:
+    """Which does all of it without Spark."""
+    found = DeltaShareCoordinator(None, world.location, topic_names={FIRST: TOPIC})
     found.load()
     return found
 

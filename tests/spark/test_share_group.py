@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
+from share_spark.admin.share_group_admin import ShareGroupAdmin
 from share_spark.api.share_group import ShareGroup
 from share_spark.cli import main
 from share_spark.engine.progress import MicroBatchProgress
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record
+from share_spark.maintenance import background
+from share_spark.maintenance.heartbeat import EndKind, Heartbeat
 from share_spark.model.errors import ConfigError, EnvironmentFault, HandlerError, TopicError
 from share_spark.state.state_view import read_state
 from share_spark.topics.topic_producer import Message
@@ -60,6 +64,14 @@ class GroupPlace:
     def dead(self) -> set[tuple[str, int, str, str]]:
         rows = self.spark.read.format("delta").load(str(self.directory / "dead")).collect()
         return {(bytes(row.value).decode(), row.delivery_count, row.reason, row.error) for row in rows}
+
+    def engine_end(self) -> tuple[EndKind, str]:
+        """How the last engine of the group has ended, and why."""
+        engine = ShareGroupAdmin(str(self.directory / "state")).describe_group("billing").engine
+        assert engine is not None
+        assert engine.end is not None
+        assert abs(engine.end.at_ms - time.time() * 1_000) < 600_000
+        return engine.end.kind, engine.end.error
 
     def ends(self) -> list[tuple[int, int, int, int]]:
         rows = read_state(self.spark, str(self.directory / "state"), "billing").orderBy("partition").collect()
@@ -131,6 +143,7 @@ def test_a_second_run_goes_on_where_the_first_ended(place: GroupPlace, caplog: p
     shutil.rmtree(place.directory / "state" / "_checkpoints")
     place.put(range(100, 104))
     before = place.calls()
+    assert place.engine_end() == (EndKind.WORKED_OFF, "")
     with caplog.at_level(logging.WARNING):
         place.work_off(moody(place.directory / "calls"))
     assert place.calls() - before == {(str(n), 1): 1 for n in range(100, 104)}
@@ -222,6 +235,7 @@ def test_stop_leaves_nothing_acquired(place: GroupPlace) -> None:
     running.stop()
     assert not running.isActive
     assert running.exception() is None
+    assert place.engine_end() == (EndKind.STOPPED, "")
     assert [acquired for *_, acquired in place.ends()] == [0, 0]
     assert sum(available for _, _, available, _ in place.ends()) == 8
 
@@ -317,7 +331,29 @@ def test_waiting_for_all_raises_what_ended_the_query(place: GroupPlace) -> None:
     query = place.group(wrong_length).start()
     with pytest.raises(HandlerError):
         query.processAllAvailable()
-    assert query.status["message"].startswith("Failed: ")
+    assert query.status["message"] == f"Failed: {place.engine_end()[1]}"
+    assert place.engine_end()[0] is EndKind.FAILED
+    place.work_off(lambda _: None)
+
+
+def test_the_heartbeat_says_since_when_the_breaker_is_open(place: GroupPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "Heartbeat", partial(Heartbeat, every_ms=50))
+    place.put(range(600, 620))
+    options = {"delivery.breaker.failure.rate": 0.5, "share.delivery.count.limit": 25}
+    query = place.group(lambda _: Ack.RELEASE, **options).start()
+    admin, deadline = ShareGroupAdmin(str(place.directory / "state")), time.monotonic() + 60
+
+    def open_since_ms() -> int:
+        engine = admin.describe_group("billing").engine
+        return 0 if engine is None else engine.beat.breaker_open_ms
+
+    while not (since_ms := open_since_ms()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert since_ms > 0
+    time.sleep(0.2)
+    assert open_since_ms() == since_ms
+    query.stop()
+    assert open_since_ms() == 0
     place.work_off(lambda _: None)
 
 

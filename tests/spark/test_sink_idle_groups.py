@@ -11,6 +11,7 @@ import pytest
 
 from share_spark.coordinator.messages import InitializeState, ShareGroupStateRequest
 from share_spark.delta.location import Location
+from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.engine.ports import AcknowledgedSpans, Claim, CommittedOutput
 from share_spark.gateway.share_coordinator import DeltaShareCoordinator
 from share_spark.maintenance.compaction import compact
@@ -73,7 +74,8 @@ class Place:
         self.runs += 1
         found = EngineLife(self.world, f"run{self.runs}", available_now)
         sink = DeltaSink(spark=self.spark, table=self.table)
-        found.engine.ports = replace(found.engine.ports, sink=Output(sink, freeze))
+        ports = replace(found.engine.ports, sink=Output(sink, freeze))
+        found.engine = ShareGroupEngine(ports=ports, available_now=available_now)
         found.engine.start()
         return found
 
@@ -111,13 +113,14 @@ def test_an_engine_that_was_taken_for_dead_by_a_compaction_writes_no_rows(place:
     assert place.rows() == [0, 1, 2, 3, 4, 5]
 
 
-def test_an_engine_whose_state_was_written_over_writes_no_rows(place: Place) -> None:
+@pytest.mark.parametrize("has_session", [True, False])
+def test_an_engine_whose_state_was_written_over_writes_no_rows(place: Place, has_session: bool) -> None:
     """By the share coordinator, with a higher start offset."""
     world = place.world
     begin = InitializeState(topic_id=world.topics.describe(TOPIC).topic_id, partition=0, state_epoch=9, start_offset=2)
 
     def initialize() -> None:
-        coordinator = DeltaShareCoordinator(place.spark, world.location)
+        coordinator = DeltaShareCoordinator(place.spark if has_session else None, world.location)
         coordinator.load()
         coordinator.answer(ShareGroupStateRequest(group_id=GROUP, entries=(begin,)))
 

@@ -219,6 +219,9 @@ class FailingListing:
             self.fails = False
             raise OSError("connection reset")
 
+    def holds(self, version: int) -> bool:
+        return bool(self.listing.holds(version))
+
     def back_from(self, version: int) -> Iterator[NotedCommit]:
         return iter(self.listing.back_from(version))
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from chispa import assert_df_equality
+from deltalake import DeltaTable
 
+from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.table_maintenance import KeptTable, maintenance_session
 from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.model.errors import StateError
@@ -65,6 +67,30 @@ def test_the_table_is_the_state_for_any_session_and_for_times_past(spark: SparkS
         for at in ("VERSION AS OF 1", "")
     )
     assert (then[0][0], now[0][0]) == (2, 3)
+
+
+def test_it_is_refreshed_after_others_have_cleaned_up_its_log(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The group was idle for longer than the table keeps its commits, and other groups were not."""
+    world = DeltaWorld(spark, str(tmp_path / "state"), handler=lambda *_: ACCEPT)
+    world.produce(3)
+    engine = world.engine()
+    maintenance = maintenance_of(world, engine)
+    maintenance.start(engine.claim)
+    maintenance.note(engine.run().touched, engine.store.segment)
+    maintenance._refresh()
+    table = Path(str(state_table(world.location)))
+    other = DirectAppends.to(spark, str(table), replaces=True)
+    for number in range(3):
+        other.commit([], transactions={"another group": number})
+    DeltaTable(str(table)).create_checkpoint()
+    for commit in sorted((table / "_delta_log").glob("*.json"))[:-1]:
+        commit.unlink()
+    maintenance.note(engine.run().touched, engine.store.segment)
+    maintenance.close()
+    assert DeltaTable(str(table)).to_pyarrow_table()["start_offset"].to_pylist() == [3]
+    assert [record.message for record in caplog.records if "failed" in record.message] == []
 
 
 def test_it_is_refreshed_from_a_checkpoint_that_another_process_wrote(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from share_spark import cli
+from share_spark.audit import streams
 from share_spark.audit.verify import verify
 from share_spark.audit.verify_report import VerifyReport
 from share_spark.coordinator import state_partition_of
@@ -54,9 +57,10 @@ def worked(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Del
     return world
 
 
-def test_what_engines_wrote_agrees(worked: DeltaWorld, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("has_session", [True, False])
+def test_what_engines_wrote_agrees(worked: DeltaWorld, caplog: pytest.LogCaptureFixture, has_session: bool) -> None:
     with caplog.at_level(logging.INFO, logger="share_spark.audit.verify"):
-        report = verify(worked.spark, worked.location)
+        report = verify(worked.spark if has_session else None, worked.location)
     assert report.agrees
     assert [(verdict.topic, verdict.partition) for verdict in report.verdicts] == [("orders", n) for n in range(3)]
     rows = log_table(worked.location).load(worked.spark).where("kind <> 'claim'")
@@ -68,6 +72,51 @@ def test_what_engines_wrote_agrees(worked: DeltaWorld, caplog: pytest.LogCapture
     assert report.rows == rows.count()
     assert "group billing: 3 share-partitions replayed, 0 with a fault" in caplog.messages
     assert cli.main(["verify", "--location", str(worked.location)]) == 0
+
+
+def test_a_part_at_a_time_is_the_same(worked: DeltaWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a segment, as of one that does not fit into memory; on the executors too."""
+    whole, at_once = verify(None, worked.location), list[int]()
+    assert verify(worked.spark, worked.location) == whole
+
+    def counted(rows: pa.Table, place: streams.Place, group_id: str, bucket: int | None) -> list[streams.Stream]:
+        at_once.append(rows.num_rows)
+        return streams_in(rows, place, group_id, bucket)
+
+    streams_in = streams.streams_in
+    monkeypatch.setattr(streams, "streams_in", counted)
+    assert verify(None, worked.location) == whole
+    of_segments = at_once.copy()
+    at_once.clear()
+    monkeypatch.setattr(streams, "VALUES_AT_ONCE", 1)
+    assert verify(None, worked.location) == whole
+    assert (sum(at_once), max(at_once) < max(of_segments)) == (sum(of_segments), True)
+
+
+def test_rows_that_are_deleted_are_left_to_spark(
+    worked: DeltaWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the table's files they are still there. The command starts a session for that, and says so."""
+    copy = shutil.copytree(str(worked.location), tmp_path / "state")
+    table = f"delta.`{copy}/share_state_log`"
+    worked.spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    worked.spark.sql(f"DELETE FROM {table} WHERE partition = 1")
+    with pytest.raises(ConfigError, match="rows of its files are deleted"):
+        verify(None, str(copy))
+    assert cli.main(["verify", "--location", str(copy)]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[1].split()[:2] == [GROUP, "2"]
+    assert "is read by Spark (rows of its files are deleted); Spark is started for that, which takes longer" in err
+
+
+def test_a_file_that_is_damaged_is_one_line(
+    worked: DeltaWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(str(worked.location), tmp_path / "state")
+    next((copy / "share_state_log").rglob("*.parquet")).write_bytes(b"no Parquet")
+    assert cli.main(["verify", "--location", str(copy)]) == cli.BAD_INPUT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"share-spark: {copy}/share_state_log cannot be read: Parquet magic bytes not found")
 
 
 def test_one_group_or_one_bucket(worked: DeltaWorld) -> None:
@@ -154,7 +203,8 @@ def test_every_forgery_is_reported_and_nothing_else(
         for query in queries
     ]
     log_table(copy).append(reduce(lambda one, other: one.unionByName(other), forged).select(*log.columns))
-    report = verify(spark, copy)
+    report = verify(None, copy)
+    assert verify(spark, copy) == report
     faults = {name: verdict.fault or "" for name, verdict in zip(FORGERIES, report.verdicts, strict=True)}
     assert not report.agrees
     for name, (expected, _) in FORGERIES.items():

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from share_spark.engine.micro_batch import Ports, ShareGroupEngine
+from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.engine.pauses import NOT_PAUSED
 from share_spark.engine.ports import Claim
 from share_spark.engine.progress import MicroBatchProgress
 from share_spark.engine.topics import SubscribedTopics
+from share_spark.engine.world import Ports
 from share_spark.model.config import DeliveryOrder, GroupConfig
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.requests import AcknowledgeType

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from pyspark.sql.types import StructField, StructType
 
 from share_spark.delivery.frame_files import written_files
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.data_file import DataFile
+from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.journal import Journal
 from share_spark.delta.location import Location
 from share_spark.delta.table_layout import FilePlace
@@ -107,8 +109,27 @@ class SinkPlace:
     def versions(self) -> list[int]:
         return sorted(int(path.stem) for path in self.log().glob("*.json"))
 
+    def clean_log(self) -> None:
+        """A checkpoint of now, and no commit file before it."""
+        delta_log: Any = self.spark._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]
+        delta_log.clearCache()
+        delta_log.forTable(self.spark._jsparkSession, str(self.log().parent)).checkpoint()
+        for version in self.versions()[:-1]:
+            (self.log() / f"{version:020d}.json").unlink()
+        delta_log.clearCache()
+
     def log(self) -> Path:
         return Path(self.table.directory(self.spark).removeprefix("file:")) / "_delta_log"
+
+
+def made_place(kind: str, spark: SparkSession, directory: Path, monkeypatch: pytest.MonkeyPatch) -> SinkPlace:
+    """``kind``: ``Spark`` (its writer), ``files`` (workers write files) or ``driver`` (it puts them)."""
+    table = Location(path=str(directory / "sink"))
+    if kind == "driver":
+        monkeypatch.setattr(DirectAppends, "place_for_workers", None)
+        table.create(spark, "id bigint, what string", partitioned_by=["what"])
+    schema = SCHEMA if kind == "Spark" else PLAIN
+    return SinkPlace(spark=spark, state=directory / "state", table=table, schema=schema, in_files=kind == "files")
 
 
 class Disturbed(Journal):

@@ -33,9 +33,11 @@ BEGAN_MS = 1_763_820_000_000
 TOPIC = "orders"
 
 
-def snapshot(start: int, *runs: InFlightBatch, partition: int = 0, topic: str = TOPIC) -> ShareSnapshot:
+def snapshot(
+    start: int, *runs: InFlightBatch, partition: int = 0, topic: str = TOPIC, group_id: str = "billing"
+) -> ShareSnapshot:
     """Of a share-partition of the topic."""
-    key = SharePartitionKey("billing", f"id of {topic}", partition)
+    key = SharePartitionKey(group_id, f"id of {topic}", partition)
     return ShareSnapshot(key=key, snapshot_epoch=0, state_epoch=0, leader_epoch=0, start_offset=start, batches=runs)
 
 
@@ -70,6 +72,12 @@ class StateLog:
         note = self._note("records", self.batch_id)
         named = [(record.key.topic_id.removeprefix("id of "), record) for record in records]
         return self._append(record_table(record_array(named, ended or None), note, None), note)
+
+    def delete(self) -> None:
+        """As the share coordinator deletes a group."""
+        self.claim()
+        note = self._note("records", -1)
+        self._append(claim_table(note), note)
 
     def _note(self, kind: str, batch_id: int) -> CommitNote:
         return CommitNote(self.group_id, kind, self.epoch, f"run{self.epoch}", self.segment, batch_id, self.at_ms)

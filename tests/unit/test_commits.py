@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from share_spark.delta.commit_files import parse_commit
 from share_spark.state.commits import CommitNote, GroupTail, NotedCommit, group_tail
 from share_spark.testing.memory import InMemoryStateLog, StateCommit
+from share_spark.topics.topic_registry import AppendNote
 
 Noted = tuple[str, str, int, int]
 """Kind (``claim`` or ``records``), run, writer epoch, batch."""
@@ -94,3 +98,23 @@ def test_walking_back_finds_what_walking_forward_judges(acts: Sequence[tuple[int
     notes = [CommitNote(*commit[:6]) for commit in log.commits]
     found = group_tail((NotedCommit(at, note) for at, note in reversed(list(enumerate(notes)))), "g").valid
     assert (found and found.batch_id) == (counted[-1].batch_id if counted else None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "{not json}",
+        "[1]",
+        '{"a": ' * 100_000,
+        '{"share_spark": 1}',
+        '{"share_spark": "yes", "group_id": 1}',
+        "\ud83d",
+    ],
+)
+def test_what_others_write_into_their_commits_is_no_note(text: str) -> None:
+    info = json.dumps({"commitInfo": {"timestamp": "yesterday", "userMetadata": text}})
+    assert CommitNote.from_json(parse_commit(info).note) is None
+    assert AppendNote.from_json(parse_commit(info).note) is None
+    assert parse_commit(json.dumps({"commitInfo": {"userMetadata": {"a": 1}}})).note is None

@@ -10,6 +10,8 @@ from share_spark import cli
 from share_spark.cli.arguments import parse_compaction
 from share_spark.cli.config_files import read_order
 from share_spark.delta.location import Location
+from share_spark.delta.table_maintenance import TableSize
+from share_spark.maintenance.compaction import CompactionReport, report_lines
 from share_spark.maintenance.compaction_order import CompactionOrder
 from share_spark.maintenance.idle_groups import GroupEvidence
 from share_spark.model.errors import ConfigError
@@ -106,3 +108,12 @@ def test_commit_heartbeat_and_lock_are_signs_of_life(
         beat_at_ms=beat,
     )
     assert found.has_engine(NOW, IDLE) is lives
+
+
+def test_a_table_that_has_grown_is_explained() -> None:
+    order = CompactionOrder(state=Location.parse("/lake/queues"))
+    small, large = TableSize(10, 1_000, 7), TableSize(12, 1_500, 7)
+    grown = report_lines(CompactionReport(order=order, steps=(), sizes=[("share_state_log", small, large)]))
+    assert "is kept for 7 days" in grown[-2]
+    shrunk = report_lines(CompactionReport(order=order, steps=(), sizes=[("share_state_log", large, small)]))
+    assert shrunk[-1].split()[0] == "share_state_log"

@@ -38,6 +38,17 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) ->
     return captured.out if code == 0 else captured.err
 
 
+def test_letters_of_records_of_any_year(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = [row(0, timestamp=1_700_000_000_000_000_000), row(1, timestamp=-1_000), row(2, timestamp=None)]
+    place = make_letters(tmp_path / "dead", rows)
+    found = json.loads(shown(capsys, "list", "--table", place, "--letters", "--json"))
+    assert sorted(one["offset"] for one in found) == [0, 1, 2]
+    times = ["9999-12-30T00:00:00.000Z", "1969-12-31T23:59:59.999Z", "-"]
+    for offset, time in enumerate(times):
+        record = ["--topic", "orders", "--partition", "0", "--offset", str(offset)]
+        assert f"  record time   {time}" in shown(capsys, "show", "--table", place, *record).splitlines()
+
+
 def test_letters_by_error(capsys: pytest.CaptureFixture[str], place: str) -> None:
     assert shown(capsys, "list", "--table", place).splitlines() == [
         "COUNT REDRIVEN FIRST-SEEN               LAST-SEEN                GROUP   EXAMPLE    REASON                 "

@@ -13,10 +13,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DayTimeIntervalType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    VariantType,
+)
 
+from share_spark.admin.small_files import MANY, small_files_text
 from share_spark.delivery.output_files import OutputFiles
 from share_spark.delta.commit_files import CommitFiles
+from share_spark.delta.data_file import parquet_of, statistics_of
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.direct_create import create_table
 from share_spark.delta.table_layout import FilePlace, TableLayout
@@ -68,6 +82,34 @@ def test_of_two_that_make_it_one_does(tmp_path: Path) -> None:
     assert sorted(made_by) == [False] * 7 + [True]
 
 
+def struct(**columns: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        (struct(at=TimestampNTZType()), "at"),
+        (struct(d=DayTimeIntervalType()), "d"),
+        (struct(v=NullType()), "v"),
+        (struct(v=VariantType()), "v"),
+        (struct(t=StringType("UNICODE_CI")), "t"),
+        (struct(**{"a b": LongType()}), "a b"),
+        (struct(n=LongType(), N=StringType()), "N"),
+        (struct(s=struct(a=LongType(), A=LongType())), "s.A"),
+        (struct(s=StructType([StructField("a", LongType(), nullable=False)])), "s.a"),
+        (struct(x=ArrayType(LongType(), containsNull=False)), "x"),
+        (struct(x=ArrayType(MapType(StringType(), TimestampNTZType()))), "x.element.value"),
+        (StructType([StructField("n", LongType(), metadata={"CURRENT_DEFAULT": "1"})]), "n"),
+    ],
+)
+def test_columns_whose_needs_only_spark_knows(tmp_path: Path, columns: StructType, named: str) -> None:
+    """Others could not open a table with them in the oldest protocol, or Spark could not change it."""
+    with pytest.raises(UnknownTableError, match=f"the column {named} needs"):
+        create_table(CommitFiles(LocalFiles(), str(tmp_path)), columns)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_partitions_are_replaced(tmp_path: Path) -> None:
     table = commits(made(tmp_path), tmp_path)
     files = [table.write(some(1, 2), {"t": "a"}), table.write(some(3), {"t": "b"})]
@@ -108,6 +150,28 @@ def test_statistics_bound_what_is_in_the_file(tmp_path: Path) -> None:
     assert stats["maxValues"] == {"n": 7, "t": "b", "day": "2026-01-02", "at": "2026-01-01T12:00:00.002Z"}
     assert stats["nullCount"]["empty"] == 6
     assert stats["nullCount"]["n"] == 2
+
+
+LAST = datetime.max.replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("values", "bounds"),
+    [
+        (pa.array([0, 1_700_000_000_000_000_000], pa.timestamp("us", "UTC")), None),
+        (pa.array([0, -(2**62)], pa.timestamp("us", "UTC")), None),
+        (pa.array([0, 3_000_000], pa.date32()), None),
+        (pa.array([LAST], pa.timestamp("us", "UTC")), None),
+        (pa.array([LAST.replace(microsecond=999_000)], pa.timestamp("us", "UTC")), "9999-12-31T23:59:59.999Z"),
+        (pa.array([datetime.min.replace(tzinfo=UTC)], pa.timestamp("us", "UTC")), "0001-01-01T00:00:00.000Z"),
+        (pa.array([date.max]), "9999-12-31"),
+    ],
+)
+def test_a_bound_that_no_date_can_be_is_left_out(values: Any, bounds: str | None) -> None:
+    """A bound that is missing is right. Delta's have milliseconds: the last one has no greater one."""
+    stats = statistics_of(parquet_of(pa.table({"n": [1] * len(values), "at": values})), ["n", "at"])
+    assert (stats["minValues"].get("at"), stats["maxValues"].get("at")) == (bounds, bounds)
+    assert (stats["numRecords"], stats["nullCount"]["at"], stats["minValues"]["n"]) == (len(values), 0, 1)
 
 
 def test_a_task_without_rows_leaves_no_file(tmp_path: Path) -> None:
@@ -236,3 +300,16 @@ def test_a_file_that_gets_a_deletion_vector_stays(tmp_path: Path) -> None:
         assert [log.active[path].is_whole, len(log.active)] == [False, 2]
     with pytest.raises(UnknownTableError, match="it has deletion vectors"):
         table_rows(tmp_path).change("DELETE", without(1))
+
+
+def test_many_small_files_are_told_and_left_as_they_are(tmp_path: Path) -> None:
+    assert small_files_text(str(tmp_path)) == "", "there is no table"
+    appends = commits(made(tmp_path), tmp_path)
+    written = [appends.write(some(number), {"t": "a"}) for number in range(MANY)]
+    appends.commit(written[:-1], transactions={})
+    assert small_files_text(str(tmp_path)) == ""
+    appends.commit(written[-1:], transactions={})
+    told = f"100 of 100 files are smaller than 16 MB; this joins them: OPTIMIZE delta.`{tmp_path}`"
+    assert small_files_text(str(tmp_path)) == told
+    assert len(DeltaTable(str(tmp_path)).file_uris()) == MANY
+    assert small_files_text("main.bills") == "", "only Spark can look it up"

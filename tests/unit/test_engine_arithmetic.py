@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_spark.engine.answers import are_inside, cut_by_error, filled, output_lost
+from share_spark.engine.answers import are_inside, filled, output_lost
+from share_spark.engine.attempts import cut_by_error
 from share_spark.engine.ports import AcknowledgedSpan
 from share_spark.engine.ranges import Ranges
 from share_spark.model.ids import TopicPartition

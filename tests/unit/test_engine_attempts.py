@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from share_spark.engine.pending import ENGINE_LOST
+from share_spark.engine.attempts import ENGINE_LOST
+from share_spark.engine.outage import Reach
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Delivered, MemberTrace
 from share_spark.model.errors import HandlerError
 from share_spark.model.requests import Loss
@@ -247,7 +248,7 @@ def test_ledgers_of_ended_engines_are_kept_while_their_topic_cannot_be_read(monk
     world.clock.advance(LOCK_MS)
     engine = world.engine()
     with monkeypatch.context() as patch:
-        patch.setattr(type(engine.engine.ports.topics), "log_ends_or_last", lambda _self: {})
+        patch.setattr(Reach, "last_ends", lambda _self: {})
         engine.run(stopping=True)
     recovers(world)
     assert world.calls[3:] == [(0, 2, 2), (0, 0, 2), (0, 1, 2), (0, 3, 1), (0, 4, 1)]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from share_spark.engine.pending import ENGINE_LOST
+from share_spark.engine.attempts import ENGINE_LOST
 from share_spark.model.errors import FencedError, OutputUnknownError, SinkError
 from share_spark.testing.memory import Moment
 from share_spark.testing.memory_delivery import Answer, WorkerLostError

@@ -148,6 +148,19 @@ def test_where_each_of_many_records_breaks_the_contract_the_handler_is_to_blame(
         calls.check(as_handler(lambda _: 7))
 
 
+@pytest.mark.parametrize("function", [lambda _: 7, arrow_handler(lambda batch: [7] * batch.num_rows)])
+def test_bad_records_that_come_again_by_themselves_are_not_the_fault_of_the_handler(function: Any) -> None:
+    """Those that were good came before."""
+    with TimeLimit(None) as limit:
+        calls = Calls(limit=limit)
+        again = batch_of(40, delivery_count=pa.array([2] * 40, pa.int32()))
+        call_handler(as_handler(function), again, calls)
+        call_handler(as_handler(function), batch_of(19), calls)
+        assert not calls.all_misfit
+        call_handler(as_handler(function), batch_of(1), calls)
+        assert calls.all_misfit
+
+
 # -------------------------------------------------------------------------------------------------- output
 
 FEES = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("fee", pa.float64())])
@@ -228,9 +241,9 @@ def test_rows_of_a_batch_that_do_not_fit_release_their_records_only(kind: Any, i
     assert outcome.outputs.to_pydict() == {"id": [1, 4], "fee": [0.5, 3.0]}
 
 
-def test_rows_without_a_declared_schema() -> None:
-    with pytest.raises(HandlerError, match="no output schema is declared"):
-        call(lambda _: (Ack.ACCEPT, {"id": 1}), batch_of(1))
+def test_rows_without_a_declared_schema_release_their_record() -> None:
+    answers = call(lambda record: (Ack.ACCEPT, {"id": 1}) if record.offset else None, batch_of(2)).answers
+    assert answered(answers) == [1, (2, "returned (acknowledgement, rows) but no output schema is declared")]
 
 
 # --------------------------------------------------------------------------------------------- time limits

@@ -107,6 +107,58 @@ def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
         as_handler(plain, **settings)
 
 
+async def waits(record): ...
+async def gives_and_waits(record):
+    yield
+
+
+def gives(record):
+    yield
+
+
+class Waiting:
+    async def __call__(self, record): ...
+
+    async def bill(self, record): ...
+
+    def gives(self, record):  # noqa: ARG002
+        yield
+
+
+ASYNC = "is async: handlers that wait are not supported, a plain function may call asyncio.run$"
+GENERATOR = r"is a generator function \(it has yield\): a handler returns its answer$"
+
+
+@pytest.mark.parametrize(
+    ("handler", "message"),
+    [
+        (waits, ASYNC),
+        (functools.partial(functools.partial(waits)), ASYNC),
+        (Waiting(), ASYNC),
+        (functools.partial(Waiting()), ASYNC),
+        (Waiting().bill, ASYNC),
+        (record_handler(Waiting().bill), ASYNC),
+        (arrow_handler(columns=["value"])(functools.partial(waits)), ASYNC),
+        (frame_handler(functools.partial(waits)), ASYNC),
+        ("tests.unit.test_handlers_kinds:waits", ASYNC),
+        (gives, GENERATOR),
+        (Waiting().gives, GENERATOR),
+        (gives_and_waits, GENERATOR),
+    ],
+)
+def test_a_function_whose_call_runs_nothing_is_refused(handler: Any, message: str) -> None:
+    with pytest.raises(HandlerError, match=message) as caught:
+        as_handler(handler)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_plain_function_around_an_async_one_is_a_handler() -> None:
+    @functools.wraps(waits)
+    def plain_one(record: Record) -> None: ...
+
+    assert as_handler(plain_one).kind is HandlerKind.RECORD
+
+
 def test_a_frame_handler_has_no_time_limit() -> None:
     with pytest.raises(HandlerError, match="no output schema and no time limit"):
         as_handler(frame_handler(lambda records: records), timeout_ms=5)

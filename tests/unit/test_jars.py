@@ -3,11 +3,14 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from share_spark.cli import FAILED, main
+from share_spark.cli.stored import NOT_TRIED
 from share_spark.spark import jars
 
 WANTED = [("org.example", "thing", "1.0")]
@@ -50,6 +53,28 @@ def test_old_java_is_named(java: Path) -> None:
 def test_no_java_says_what_to_install(java: Path) -> None:
     with pytest.raises(jars.JavaError, match="Java was not found: install a JDK or JRE 17"):
         jars.require_java()
+
+
+def test_the_doctor_looks_at_the_installation_and_says_what_it_did_not_try(
+    cache: Path, java: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It fetches nothing, and starts no session: this Java could not."""
+    pretend(java, """[ "$*" = -version ] && echo 'version "17.0.1"' >&2 && exit; exit 1""")
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert f"Java                17 ({java})" in out
+    assert f"pyspark {version('pyspark')} with delta-spark {version('delta-spark')}" in out
+    assert "not here; the first session fetches them" in out
+    assert out.endswith(f"{NOT_TRIED}\n")
+    assert not cache.exists()
+
+
+def test_the_doctor_names_what_keeps_a_session_from_starting(java: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == FAILED
+    assert "Java                FAULT  Java was not found: install a JDK" in capsys.readouterr().out
+    pretend(java, """echo 'version "1.8.0_402"' >&2""")
+    assert main(["doctor", "--spark"]) == FAILED
+    assert "FAULT  Java 17 is needed" in capsys.readouterr().out
 
 
 def test_a_failed_download_leaves_nothing(cache: Path, java: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -199,3 +199,15 @@ def test_secrets_are_never_shown() -> None:
     with pytest.raises(ConfigError) as caught:
         parse(**PLAIN, **{"sasl.password": "hunter2", "kafka.sasl.password": "topsecret"})
     assert not any(secret in str(caught.value) for secret in secrets)
+
+
+@pytest.mark.parametrize("name", ["group.id", "kafka.auto.offset.reset", "enable.auto.commit", "session.timeout.ms"])
+def test_what_has_no_effect_is_refused_and_says_why(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^Kafka option '{name}' has no effect: \w+"):
+        parse(**{name: "x"})
+
+
+def test_a_rack_is_used_by_both_readers() -> None:
+    options = parse(**{"client.rack": "eu-1a"})
+    assert options.librdkafka_consumer()["client.rack"] == "eu-1a"
+    assert options.spark_source()["kafka.client.rack"] == "eu-1a"

@@ -17,7 +17,7 @@ import pytest
 
 from share_spark.delivery.ledger import CallLedger, CallStatus, read_entries
 from share_spark.delivery.ledger_place import LedgerPlace
-from share_spark.delivery.runs import MEASURED, OUTPUT, PRODUCED
+from share_spark.delivery.runs import FAULT, MEASURED, OUTPUT, PRODUCED
 from share_spark.delivery.traces import member_traces
 from share_spark.delivery.worker import HandlerTask, Terms, packed
 from share_spark.engine.ports import MemberTrace
@@ -25,6 +25,7 @@ from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Handler, Record, arrow_handler, as_handler
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import Loss
+from tests.support.small_disk import fill, small_disk
 from tests.unit.test_handlers_calling import batch_of
 
 AT = TopicPartition("orders", 0)
@@ -328,3 +329,25 @@ def test_a_block_that_was_cut_short_is_left_out(tmp_path: Path, left: int) -> No
     entries = read_entries(path)
     assert entries.status.tolist() == [2, 0, 0, 0, 4]
     assert entries.offset.tolist() == [0, 1, 2, 0, 1]
+
+
+@pytest.mark.parametrize("fills_at", [-1, 3])
+def test_a_full_disk_is_no_fault_of_a_record(tmp_path: Path, fills_at: int) -> None:
+    """Without a place of its own, a page of mapped memory kills the worker at its first record."""
+    with small_disk(tmp_path / "disk") as disk:
+
+        def handle(record: Record) -> None:
+            if record.offset == fills_at:
+                fill(disk)
+
+        worker = Worker(tmp_path, handle)
+        worker.place = LedgerPlace(group="group", member_id="member", shared=str(disk / "ledgers"))
+        worker.place.start()
+        if fills_at < 0:
+            fill(disk)
+        assert worker.run(batch=1_000, records=3_000)
+        (fault,) = (row["error"] for row in worker.rows() if row["ack"] == FAULT)
+        assert fault.startswith(f"the ledger {disk}")
+        assert fault.endswith("cannot be written: No space left on device")
+        said = [(row["ack"], row["first_offset"], row["last_offset"]) for row in worker.rows() if row["ack"] > FAULT]
+        assert said == ([] if fills_at < 0 else [(Ack.ACCEPT, 0, 999)])

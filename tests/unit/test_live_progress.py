@@ -7,6 +7,7 @@ import os
 import pty
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from io import StringIO
 from typing import TextIO
 
@@ -14,8 +15,9 @@ import pytest
 
 from share_spark.cli.live_progress import LiveProgress, drawn, lines_of
 from share_spark.cli.run_report import RunTotals
+from share_spark.engine.outage import Outage
 from share_spark.engine.pauses import NOT_PAUSED
-from tests.support.engine_world import ACCEPT, RELEASE, EngineLife, InMemoryGroup
+from tests.support.engine_world import ACCEPT, RELEASE, TOPIC, EngineLife, InMemoryGroup
 
 CLEAR = "\r\x1b[J"
 
@@ -179,6 +181,34 @@ def test_a_terminal_that_knows_no_commands_gets_lines(terminal: Terminal, monkey
 def test_the_most_frequent_errors_are_shown() -> None:
     world = InMemoryGroup()
     totals = RunTotals(errors={f"error {letter}": number for number, letter in enumerate("abcdefgh", 1)})
-    lines = [line.text.split() for line in lines_of(totals, 0.0, world.engine().engine.look())]
+    lines = [line.text.split() for line in lines_of(totals, 0.0, world.engine().engine.look(), world.clock())]
     assert [line[-1] for line in lines[3:]] == ["h", "g", "f", "e", "d"]
     assert drawn([], 80, colours=True) == ""
+
+
+def test_an_outage_is_shown_and_no_time_to_go() -> None:
+    world = InMemoryGroup()
+    world.produce(5)
+    look = world.engine().engine.look()
+    out = Outage(since_ms=world.clock() - 30_000, what="broker", reason="Kafka at b:9092 gave no answer")
+    lines = [line.text for line in lines_of(RunTotals(), 2.0, replace(look, outage=out), world.clock())]
+    assert lines[1].split()[:3] == ["-", "2", "-"]
+    assert lines[-1] == "broker unreachable for 30 s: Kafka at b:9092 gave no answer"
+
+
+def test_there_is_no_time_to_go_while_all_that_waits_is_paused() -> None:
+    world = InMemoryGroup(partitions=2, max__records__per__trigger=2)
+    for partition in range(2):
+        world.produce(5, partition)
+    engine = world.engine()
+    engine.run()
+
+    def to_go() -> str:
+        engine.run()
+        return lines_of(RunTotals(), 2.0, engine.engine.look(), world.clock())[1].text.split()[2]
+
+    assert to_go() != "-"
+    world.pauses = NOT_PAUSED.paused({TOPIC: [0]}, None)
+    assert to_go() != "-"
+    world.pauses = NOT_PAUSED.paused({TOPIC: []}, None)
+    assert to_go() == "-"

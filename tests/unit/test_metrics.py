@@ -7,13 +7,16 @@ import re
 import socket
 import urllib.request
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from share_spark.engine.outage import Outage
 from share_spark.metrics.definitions import METRICS, MetricKind
+from share_spark.metrics.location_definitions import EXPORTER_METRICS, GROUP_METRICS
 from share_spark.metrics.oldest import MOST_MARKS, Front, LogEndMarks, Mark
 from share_spark.metrics.server import GroupMetrics, MetricsServer
 from share_spark.metrics.totals import BOUNDS_S, SecondsHistogram
@@ -178,7 +181,7 @@ def test_the_dashboard_is_json_with_panels_side_by_side() -> None:
 def test_the_page_on_metrics_lists_them_all() -> None:
     rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
     listed = {name: tuple(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
-    assert listed == {metric.exported_as: metric.labels for metric in METRICS}
+    assert listed == {metric.exported_as: metric.labels for metric in (*METRICS, *GROUP_METRICS, *EXPORTER_METRICS)}
 
 
 @pytest.fixture
@@ -211,3 +214,34 @@ def test_a_port_that_is_taken_is_one_line(free_port: int) -> None:
 def test_a_host_that_is_none_is_one_line(free_port: int) -> None:
     with pytest.raises(ConfigError, match=r"metrics\.port: cannot listen on no\.such\.host"):
         MetricsServer.open(GroupMetrics(group_id=GROUP, clock=lambda: 0), "no.such.host.invalid", free_port)
+
+
+@pytest.mark.parametrize(
+    ("path", "host", "status"),
+    [
+        ("/metrics", "localhost", 200),
+        ("/", "127.0.0.1:9404", 200),
+        ("/metrics", "rebound.example", 403),
+        ("/secrets", "localhost", 404),
+    ],
+)
+def test_only_metrics_are_served_and_only_to_this_machine(watched: Watched, path: str, host: str, status: int) -> None:
+    server = MetricsServer.open(watched.metrics, "127.0.0.1", 0)
+    try:
+        connection = HTTPConnection("127.0.0.1", server._server.server_port)
+        connection.request("GET", path, headers={"Host": host})
+        answer = connection.getresponse()
+        assert answer.status == status
+        assert (b"share_spark_commit_seconds" in answer.read()) == (status == 200)
+        connection.close()
+    finally:
+        server.close()
+
+
+def test_an_outage_is_a_number_of_seconds(watched: Watched) -> None:
+    engine = watched.engine()
+    watched.run(engine)
+    assert watched.value("share_spark_unreachable_seconds") == 0
+    reach = engine.engine._reach
+    reach.outage = Outage(since_ms=watched.world.clock() - 30_000, what="broker", reason="")
+    assert watched.value("share_spark_unreachable_seconds") == 30

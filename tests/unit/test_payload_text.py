@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from share_spark.admin.payload_text import one_line, payload_text, printable
+from share_spark.admin.payload_text import one_line, payload_text
+from share_spark.model.printable_text import printable
 
 SHOWN: dict[str, tuple[bytes | None, tuple[str, str]]] = {
     "nothing": (None, ("null", "")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +31,9 @@ SCHEMA = pa.schema(
 class EvenOffsets:
     """A log that has a record at each even offset; it gives those of several spans in turns."""
 
-    def read(self, spans: Sequence[OffsetSpan], _: Collection[str]) -> Iterator[ReadRecords]:
+    def read(
+        self, spans: Sequence[OffsetSpan], _: Collection[str], _is_stopping: Callable[[], bool]
+    ) -> Iterator[ReadRecords]:
         rows = [
             (offset, number)
             for number, (_, _, first, last) in enumerate(spans)

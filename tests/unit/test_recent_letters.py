@@ -13,6 +13,7 @@ from share_spark.admin.recent_letters import RecentLetters, newest_files
 from share_spark.admin.stored_letters import StoredLetters
 from share_spark.delta.table_log import ActiveFile
 from share_spark.model.errors import DeadLetterError
+from share_spark.model.moments import FIRST_MOMENT, LAST_MOMENT
 from tests.support.letter_tables import NOON, add_letters, make_letters, row, set_columns
 
 
@@ -42,6 +43,15 @@ def test_the_newest_letters_of_an_error(recent: RecentLetters) -> None:
     assert [letter.offset for letter in recent.letters(cities, 10)] == [3, 1, 0]
     assert [letter.offset for letter in recent.letters(cities, 2)] == [3, 1]
     assert [letter.offset for letter in recent.letters(rejected, 2)] == [5]
+
+
+def test_a_letter_of_a_record_of_any_year(tmp_path: Path) -> None:
+    """A producer that takes microseconds for milliseconds is in the year 58,000."""
+    rows = [row(0, timestamp=1_700_000_000_000_000_000), row(1, timestamp=-(2**62)), row(2, timestamp=None)]
+    recent = RecentLetters(make_letters(tmp_path / "dead", rows))
+    (errors,) = recent.by_error("billing").errors
+    times = {letter.offset: letter.timestamp for letter in recent.letters(errors, 10)}
+    assert times == {0: LAST_MOMENT, 1: FIRST_MOMENT, 2: None}
 
 
 def test_a_file_is_read_once_and_a_new_one_is_found(recent: RecentLetters, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_spark.engine.attempts import ended_attempts
+from share_spark.engine.attempts import EndedAttempt, ErrorRun, ended_attempts
 from share_spark.engine.step import PartitionInput, step
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import DeliveryState, Doubt, InFlightBatch, ShareRecord, ShareSnapshot, ShareUpdate
+from share_spark.model.requests import Loss
 from share_spark.partition import PartitionLimits, evolve
+from share_spark.state.commits import CommitNote
 from share_spark.state.fold import fold_rows
+from share_spark.state.log_rows import claim_table, record_table
 from share_spark.state.record_rows import RECORD_TYPE, record_array, records_in
 
 pytestmark = pytest.mark.usefixtures("window_form")
@@ -105,13 +108,50 @@ def test_the_audit_column_says_how_attempts_ended() -> None:
     said = np.array([(0, 0, 1), (1, 1, 3), (2, 2, 2), (3, 4, 1)], np.int64)
     after = step(KEY, got.state, PartitionInput("t", 0, 5, acknowledged=said), limits=limits, member_id="m", now_ms=1)
     ended = ended_attempts(after.answered)
-    assert [tuple(one) for one in ended] == [
-        (0, 0, 1, "accepted"),
-        (1, 1, 1, "rejected"),
-        (2, 2, 1, "delivery limit reached"),
-        (3, 4, 1, "accepted"),
+    assert ended == [
+        EndedAttempt(0, 0, 1, "accepted"),
+        EndedAttempt(1, 1, 1, "rejected"),
+        EndedAttempt(2, 2, 1, "delivery limit reached"),
+        EndedAttempt(3, 4, 1, "accepted"),
     ]
     assert after.record is not None
     rows = record_array([("t", after.record)], [ended]).field("ended").to_pylist()
     assert [one["outcome"] for one in rows[0]] == ["accepted", "rejected", "delivery limit reached", "accepted"]
     assert record_array([("t", after.record)]).field("ended").to_pylist() == [[]]
+
+
+def test_why_attempts_failed_is_a_column_of_its_own_and_cuts_what_ended_alike() -> None:
+    """Only what answers said of their own offsets; a file without any has no such column."""
+    attempts = [EndedAttempt(0, 4, 1, "accepted"), EndedAttempt(5, 6, 2, "released", "busy")]
+    record = update(9)
+    rows = record_array([("t", record), ("t", record)], [attempts, []])
+    assert rows.field("errors").to_pylist() == [
+        [{"first_offset": 5, "last_offset": 6, "delivery_count": 2, "error": "busy"}],
+        [],
+    ]
+    note = CommitNote("g", "records", 1, "run", 0, 0, 0)
+    assert "errors" in record_table(rows, note, None).column_names
+    assert "errors" not in record_table(record_array([("t", record)], [attempts[:1]]), note, None).column_names
+    assert "errors" not in claim_table(note).column_names
+
+
+def test_attempts_are_cut_where_their_errors_change() -> None:
+    state = evolve(
+        None, ShareSnapshot(key=KEY, snapshot_epoch=0, state_epoch=0, leader_epoch=0, start_offset=0, batches=())
+    )
+    limits = PartitionLimits(max_delivery_count=5)
+    got = step(KEY, state, PartitionInput("t", 0, 9, max_records=9), limits=limits, member_id="m", now_ms=0)
+    said = np.array([(0, 3, 2), (4, 4, 1), (5, 6, Loss.FINISHED), (7, 8, Loss.AMONG_OTHERS)], np.int64)
+    wanted = PartitionInput("t", 0, 9, acknowledged=said)
+    after = step(KEY, got.state, wanted, limits=limits, member_id="m", now_ms=1)
+    errors = [ErrorRun(1, 1, "busy"), ErrorRun(2, 2, "gone"), ErrorRun(5, 5, "output lost")]
+    assert sorted(ended_attempts(after.answered, errors)) == [
+        EndedAttempt(0, 0, 1, "released"),
+        EndedAttempt(1, 1, 1, "released", "busy"),
+        EndedAttempt(2, 2, 1, "released", "gone"),
+        EndedAttempt(3, 3, 1, "released"),
+        EndedAttempt(4, 4, 1, "accepted"),
+        EndedAttempt(5, 5, 1, "lost", "output lost"),
+        EndedAttempt(6, 6, 1, "lost", "the handler was done with it, and the answer was lost with a worker"),
+        EndedAttempt(7, 8, 1, "lost", "a worker died while its handler had this record"),
+    ]

@@ -8,7 +8,9 @@ from share_spark.cli.top import TopicTotals, rows_of
 
 
 def totals(lag: int | None, finished: int, acquired: int = 0, available: int = 0) -> TopicTotals:
-    return TopicTotals(state="Stable", lag=lag, finished=finished, acquired=acquired, available=available)
+    return TopicTotals(
+        state="Stable", engine="running", lag=lag, finished=finished, acquired=acquired, available=available
+    )
 
 
 @pytest.mark.parametrize(
@@ -25,7 +27,7 @@ def totals(lag: int | None, finished: int, acquired: int = 0, available: int = 0
 )
 def test_a_row(before: TopicTotals, now: TopicTotals, row: tuple[object, ...]) -> None:
     key = ("billing", "orders")
-    assert rows_of({key: before}, {key: now}, 2.0) == [("billing", "Stable", "orders", *row)]
+    assert rows_of({key: before}, {key: now}, 2.0) == [("billing", "Stable", "running", "orders", *row)]
 
 
 def test_a_topic_that_is_new_has_no_rate_yet() -> None:

@@ -12,8 +12,10 @@ import pytest
 
 from share_spark.admin.group_details import OperatorSettings
 from share_spark.admin.share_group_admin import ShareGroupAdmin
+from share_spark.admin.state_reader import Engine
 from share_spark.engine.pauses import NOT_PAUSED
 from share_spark.kafka.share_groups import Cluster, ClusterGroup, ClusterMember, ClusterPartition
+from share_spark.maintenance.heartbeat import Beat, EndKind, EngineEnd
 from share_spark.model.errors import StateError
 from share_spark.web import document, page
 from share_spark.web.cluster_page import cluster_report
@@ -48,6 +50,12 @@ SETTINGS = OperatorSettings(
     dynamic_configs={"share.record.redelivery.backoff.policy": "exponential", "delivery.rate.limit": "50.0"},
 )
 
+FAILED = Engine(
+    beat=Beat("spark-1", 3, host=LONG).ended_by(EngineEnd(EndKind.FAILED, NOW_MS, f"SinkError: {LONG * 3}")),
+    written_ms=NOW_MS,
+    silent_ms=0,
+)
+
 REPORTS: dict[str, tuple[GroupPicture | BrokenGroup, ...]] = {
     "one": (group_picture(details({"orders": [state(0, 100, [run("Q", 100, 499), run("D", 500, 899)])]})),),
     "thousand": (orders(1_000),),
@@ -55,6 +63,9 @@ REPORTS: dict[str, tuple[GroupPicture | BrokenGroup, ...]] = {
     "none": (),
     "set by operators": (
         group_picture(replace(details({"orders": [state(0, 0, [run("Q", 0, 9)])]}), operator_settings=SETTINGS)),
+    ),
+    "engine failed": (
+        group_picture(replace(details({"orders": [state(0, 0, [run("Q", 0, 9)])]}, members=False), engine=FAILED)),
     ),
     "broken": (
         BrokenGroup(group_id=LONG, fault=f"the state of {LONG} is damaged"),

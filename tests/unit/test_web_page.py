@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -105,6 +106,15 @@ def test_a_lag_that_is_not_known_is_no_number() -> None:
     text = Elements(group_page(picture(found))).text
     assert "not known" in text
     assert "The lag is not known: no answer in time" in text
+
+
+def test_an_outage_is_told_with_how_long_it_lasts() -> None:
+    found = details({"orders": [state(0, 5, [run("Q", 5, 9)])]})
+    assert "unreachable" not in group_page(picture(group_picture(found)))
+    (member,) = found.members
+    out = replace(member, unreachable_since_ms=NOW_MS - 30_000)
+    page = group_page(picture(group_picture(replace(found, members=[out]))))
+    assert "Broker unreachable for 30 s: the engine waits, and acquires nothing." in page
 
 
 def test_no_group_at_all() -> None:

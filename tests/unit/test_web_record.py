@@ -11,8 +11,13 @@ from share_spark.admin.record_life import read_record_history
 from share_spark.admin.share_group_admin import ShareGroupAdmin
 from share_spark.admin.state_reader import StateReader
 from share_spark.audit.record_events import RecordHistory
+from share_spark.delta.commit_files import CommitFiles
+from share_spark.delta.table_log import TableLog
 from share_spark.engine.attempts import EndedAttempt
 from share_spark.model.errors import ConfigError, StateError
+from share_spark.spark.public_files import LocalFiles
+from share_spark.state import direct_rows
+from share_spark.state.commits import CommitNote
 from share_spark.web.record_page import RecordPlace, record_path
 from share_spark.web.server import PageSource
 from tests.support.group_details import MEMBER, NOW_MS, run
@@ -29,10 +34,14 @@ def log(tmp_path: Path) -> StateLog:
     log.records(
         update(3, run("Q", 3, 3, 2), run("D", 4, 9)),
         ended=[
-            [EndedAttempt(0, 2, 1, "accepted"), EndedAttempt(3, 3, 1, "released"), EndedAttempt(4, 9, 1, "accepted")]
+            [
+                EndedAttempt(0, 2, 1, "accepted"),
+                EndedAttempt(3, 3, 1, "released", "<b>busy</b>"),
+                EndedAttempt(4, 9, 1, "accepted"),
+            ]
         ],
     )
-    log.records(update(10), ended=[[EndedAttempt(3, 3, 2, "rejected")]])
+    log.records(update(10), ended=[[EndedAttempt(3, 3, 2, "rejected", "cancelled\n\x1b[2Jnow")]])
     return log
 
 
@@ -51,6 +60,23 @@ def test_each_delivery_and_how_it_ended(log: StateLog) -> None:
     assert events(log, 10) == []
     found = history(log, 3)
     assert (found.events[0].member_id, found.finished, found.whole, found.is_cut) == (MEMBER, True, True, False)
+
+
+def test_each_failure_has_its_error(log: StateLog) -> None:
+    assert [one.error for one in history(log, 3).events] == [None, "<b>busy</b>", None, "cancelled\n\x1b[2Jnow"]
+    assert [one.error for one in history(log, 4).events] == [None, None]
+    assert ShareGroupAdmin(log.location).record_history("billing", "orders", 0, 3) == history(log, 3)
+
+
+def test_a_restart_reads_no_columns_of_the_audit(log: StateLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do they make a segment too large for it."""
+    log.records(update(10), ended=[[EndedAttempt(at, at, 1, "rejected", str(at)) for at in range(100)]])
+    table = TableLog.open(CommitFiles(LocalFiles(), log.directory), keeps_files=True)
+    monkeypatch.setattr(direct_rows, "MOST_RANGES", 10)
+    last = CommitNote("billing", "records", 1, "run1", 0, log.batch_id, log.at_ms)
+    rows = direct_rows.rows_that_count(table, last)
+    assert rows.num_rows == 4
+    assert not {"ended", "errors"} & set(rows.column_names)
 
 
 def test_what_a_fenced_engine_appended_does_not_count(log: StateLog) -> None:
@@ -103,6 +129,7 @@ def test_the_page_of_a_record(log: StateLog) -> None:
     assert status == 200
     for said in (
         *("orders, partition 0, offset 3", "released", "rejected", MEMBER, "2025-11-22T14:00:01.020Z"),
+        *("<b>busy</b>", "cancelled\\n\\x1b[2Jnow"),
         "The log of this share-partition goes back to 2025-11-22T14:00:01.020Z, its beginning.",
     ):
         assert said in text, said

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from share_spark.model.errors import ConfigError, StateError
-from share_spark.web.server import COOKIE, PageServer, PageSource, is_loopback
+from share_spark.model.hosts import is_loopback
+from share_spark.web.server import COOKIE, PageServer, PageSource
 from tests.support.group_details import details, run, state
 from tests.support.web_pages import MadeUpGroups, served
 

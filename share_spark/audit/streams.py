@@ -1,0 +1,251 @@
+"""The streams of a state log, each the records of one share-partition in one segment, replayed one by one.
+
+    a segment's files  ->  as many share-partitions at a time as fit into memory  ->  ``streams_in``  ->  ``Stream``
+
+From the files of the log, segment by segment in this process, or on Spark's executors, where a session is at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+
+from share_spark.audit.stream_check import LogRecord, first_fault
+from share_spark.coordinator import state_partition_of
+from share_spark.delta.table_log import TableLog, UnknownTableError
+from share_spark.model.ids import BatchStamp
+from share_spark.model.records import ShareSnapshot
+from share_spark.spark.python_worker import begin_task
+from share_spark.state.buckets import KEY_HASH_SQL
+from share_spark.state.direct_rows import in_columns, most_values
+from share_spark.state.log_entries import LogEntry, entries_by_key
+from share_spark.state.log_rows import LOG_SCHEMA
+from share_spark.state.record_rows import RECORD_TYPE, SNAPSHOT, UPDATE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+VALUES_AT_ONCE = 100_000
+"""Rows, or ranges in them, whose records are in memory at a time: some 200 MB. One share-partition is not divided."""
+
+
+class Stream(NamedTuple):
+    """What one share-partition has in one segment; the micro-batches and epochs that it begins and ends with, None
+    where no record says them."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    segment: int
+    writer_epoch: int
+    rows: int
+    fault: str | None
+    first_batch: int
+    last_batch: int
+    first_state_epoch: int | None
+    last_state_epoch: int | None
+    first_leader_epoch: int | None
+    last_leader_epoch: int | None
+
+
+_COLUMNS = (
+    "topic string, topic_id string, partition int, segment int, writer_epoch bigint, rows bigint, fault string, "
+    "first_batch bigint, last_batch bigint, first_state_epoch int, last_state_epoch int, "
+    "first_leader_epoch int, last_leader_epoch int"
+)
+
+Place = tuple[int, int]
+"""The writer epoch and the number of a segment: in this order they were begun."""
+
+
+def streams_in(rows: pa.Table, place: Place, group_id: str, bucket: int | None) -> list[Stream]:
+    """Of all share-partitions in ``rows``, which are one segment's; of those in a state partition if it is named."""
+    return [
+        _stream(entries, place)
+        for key, entries in entries_by_key(rows.sort_by("batch_id"), group_id).items()
+        if bucket is None or state_partition_of(key) == bucket
+    ]
+
+
+def _stream(entries: Sequence[LogEntry], place: Place) -> Stream:
+    first, (writer_epoch, segment) = entries[0], place
+    stream = [LogRecord(entry.batch_id, entry.record) for entry in entries if entry.record is not None]
+    faults = (f"micro-batch {entry.batch_id}: {entry.unreadable}" for entry in entries if entry.unreadable)
+    state_epochs = [record.state_epoch for _, record in stream if isinstance(record, ShareSnapshot)]
+    leader_epochs = [record.leader_epoch for _, record in stream]
+    return Stream(
+        topic=first.topic,
+        topic_id=first.key.topic_id,
+        partition=first.key.partition,
+        segment=segment,
+        writer_epoch=writer_epoch,
+        rows=len(entries),
+        fault=next(faults, None) or first_fault(stream),
+        first_batch=first.batch_id,
+        last_batch=entries[-1].batch_id,
+        first_state_epoch=next(iter(state_epochs), None),
+        last_state_epoch=next(reversed(state_epochs), None),
+        first_leader_epoch=next(iter(leader_epochs), None),
+        last_leader_epoch=next(reversed(leader_epochs), None),
+    )
+
+
+class GroupStreams(NamedTuple):
+    """Of one group. ``places``: its segments, in order. ``streams``: in the order of their segments; read as they are
+    asked for."""
+
+    places: Sequence[Place]
+    streams: Iterator[Stream]
+
+
+# ------------------------------------------------------------------------------------------- from files
+
+
+class _Segment(NamedTuple):
+    """``values``: most of them in a column of its files, summed up."""
+
+    paths: Sequence[str]
+    rows: int
+    values: int
+
+
+def streams_in_files(log: TableLog, group_id: str, last: BatchStamp, bucket: int | None) -> GroupStreams:
+    """``log``: with its files. ``last``: the last micro-batch that counts. Raises UnknownTableError: only Spark can
+    read them."""
+    paths: dict[int, list[str]] = {}
+    for path, file in log.active.items():
+        if file.values["group_id"] == group_id:
+            paths.setdefault(int(file.values["segment"]), []).append(path)
+            if not file.is_whole:
+                raise UnknownTableError("rows of its files are deleted")
+    found: dict[Place, _Segment] = {}
+    for segment, names in paths.items():
+        found |= {(epoch, segment): size for epoch, size in _measured(log, names, last).items()}
+    places = sorted(found)
+    read = (_streams_of(log, place, found[place], group_id, last, bucket) for place in places)
+    return GroupStreams(places, (stream for streams in read for stream in streams))
+
+
+def _measured(log: TableLog, paths: Sequence[str], last: BatchStamp) -> dict[int, _Segment]:
+    """By writer epoch: as a rule one, unless a fenced engine has begun a segment with the number of its successor's."""
+    rows = values = 0
+    epochs: set[int] = set()
+    for path in paths:
+        file = log.data_file(path)
+        rows, values = rows + file.metadata.num_rows, values + most_values(file.metadata, LOG_SCHEMA.names)
+        stamps = pa.Table.from_batches(file.iter_batches(columns=["kind", "writer_epoch", "batch_id"]))
+        found: list[Any] = _counting(stamps, last).column("writer_epoch").to_pylist()
+        epochs |= set(found)
+    return dict.fromkeys(epochs, _Segment(paths, rows, values))
+
+
+def _streams_of(
+    log: TableLog, place: Place, segment: _Segment, group_id: str, last: BatchStamp, bucket: int | None
+) -> Iterator[Stream]:
+    for keys in _shares(log, segment):
+        rows = _rows(log, place, segment, last, keys)
+        if rows.num_rows:
+            yield from streams_in(rows, place, group_id, bucket)
+
+
+def _shares(log: TableLog, segment: _Segment) -> Iterator[pa.Array[Any] | None]:
+    """Sets of share-partitions that together are all of the segment; None: all of them at once."""
+    if segment.values <= VALUES_AT_ONCE:
+        yield None
+        return
+    batches = (batch for path in segment.paths for batch in log.data_file(path).iter_batches(columns=[*_KEY]))
+    counts: dict[str, int] = {}
+    for batch in batches:
+        for found in pc.value_counts(_key_texts(batch)).to_pylist():
+            counts[found["values"]] = counts.get(found["values"], 0) + found["counts"]
+    most = segment.rows * VALUES_AT_ONCE // segment.values
+    share: list[str] = []
+    size = 0
+    for text, rows in counts.items():
+        if share and size + rows > most:
+            yield pa.array(share)
+            share, size = [], 0
+        share.append(text)
+        size += rows
+    yield pa.array(share)
+
+
+def _rows(log: TableLog, place: Place, segment: _Segment, last: BatchStamp, keys: pa.Array[Any] | None) -> pa.Table:
+    """Those that count, of these share-partitions."""
+    names = [*RECORD_TYPE.names, "writer_epoch", "batch_id"]
+    schema = pa.schema([LOG_SCHEMA.field(name) for name in names])
+    parts = [schema.empty_table()]
+    for path in segment.paths:
+        for batch in log.data_file(path).iter_batches(columns=names):
+            chosen = batch if keys is None else batch.filter(pc.is_in(_key_texts(batch), value_set=keys))
+            if chosen.num_rows:
+                parts.append(in_columns(pa.Table.from_batches([chosen]), schema))
+    rows = _counting(pa.concat_tables(parts), last)
+    return rows.filter(pc.field("writer_epoch") == place[0]).combine_chunks()
+
+
+_KEY = ("topic_id", "partition")
+
+
+def _key_texts(batch: pa.RecordBatch) -> Any:
+    parts: list[Any] = [batch.column(name).cast(pa.string()) for name in _KEY]
+    return pc.binary_join_element_wise(*parts, "/", null_handling="replace", null_replacement="")
+
+
+def _counting(rows: pa.Table, last: BatchStamp) -> pa.Table:
+    """All records except a stale append of the newest segment's engine, made after it was fenced."""
+    batch_id = pc.field("batch_id")
+    is_late = (pc.field("writer_epoch") == last.writer_epoch) & batch_id.is_valid() & (batch_id > last.batch_id)
+    return rows.filter(pc.field("kind").isin([SNAPSHOT, UPDATE]) & ~is_late)
+
+
+# ------------------------------------------------------------------------------------------- by Spark
+
+_TASKS_PER_SEGMENT = 16
+
+
+def streams_by_spark(rows: DataFrame, group_id: str, last: BatchStamp, bucket: int | None) -> GroupStreams:
+    """``rows``: of the group. A segment can be the whole log: its share-partitions are spread over several tasks."""
+    late = (F.col("writer_epoch") == last.writer_epoch) & (F.col("batch_id") > last.batch_id)
+    rows = rows.where(F.col("kind").isin(SNAPSHOT, UPDATE) & ~F.coalesce(late, F.lit(False)))
+    places = sorted((row.writer_epoch, row.segment) for row in rows.select(*_PLACE).distinct().collect())
+    share = F.expr(f"CAST({KEY_HASH_SQL} % {_TASKS_PER_SEGMENT} AS INT)")
+    found = rows.groupBy(*_PLACE, share).applyInArrow(_task(group_id, bucket), _COLUMNS).orderBy(*_PLACE)
+    return GroupStreams(places, (Stream(**row.asDict()) for row in found.toLocalIterator()))
+
+
+_PLACE = ("writer_epoch", "segment")
+
+
+def _task(group_id: str, bucket: int | None) -> Callable[[pa.Table], pa.Table]:
+    """For ``applyInArrow``: one row per share-partition of a segment."""
+
+    def check(rows: pa.Table) -> pa.Table:
+        begin_task()
+        epoch, segment = (rows.column(name)[0].as_py() for name in _PLACE)
+        found = streams_in(rows, (epoch, segment), group_id, bucket)
+        return pa.Table.from_pylist([stream._asdict() for stream in found], schema=_SCHEMA)
+
+    return check
+
+
+_FIELDS: list[Any] = [
+    ("topic", pa.string()),
+    ("topic_id", pa.string()),
+    ("partition", pa.int32()),
+    ("segment", pa.int32()),
+    ("writer_epoch", pa.int64()),
+    ("rows", pa.int64()),
+    ("fault", pa.string()),
+    ("first_batch", pa.int64()),
+    ("last_batch", pa.int64()),
+    ("first_state_epoch", pa.int32()),
+    ("last_state_epoch", pa.int32()),
+    ("first_leader_epoch", pa.int32()),
+    ("last_leader_epoch", pa.int32()),
+]
+_SCHEMA = pa.schema(_FIELDS)

@@ -1,0 +1,58 @@
+"""The output of an engine's deliveries, as its sink takes it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from share_spark.engine.answers import output_lost
+from share_spark.engine.ports import AcknowledgedSpans, OutputSink
+from share_spark.model.errors import OutputLostError, OutputUnknownError, SinkError, StateError
+from share_spark.model.ids import BatchStamp
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class OutputCommits:
+    """Of one engine. ``sink``: None for a run without output. ``_in_doubt``: a commit has failed, and may have
+    happened."""
+
+    sink: OutputSink | None
+    _in_doubt: bool = False
+
+    @property
+    def decides(self) -> bool:
+        """Do rows decide whether an answer counts?"""
+        return self.sink is not None and self.sink.has_output
+
+    def refuse_if_in_doubt(self) -> None:
+        """Raises OutputUnknownError: whatever the engine gives back now may be decided already."""
+        if self._in_doubt:
+            raise OutputUnknownError(
+                "it is not known whether the last output is in the sink; the next engine finds out"
+            )
+
+    def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans, *, is_explained: bool) -> AcknowledgedSpans:
+        """The answers that count: what was accepted does not where an executor died with the rows that it put out. A
+        sink that refuses rows is no delivery failure: everything is given back as if it had not been tried."""
+        if self.sink is None or not self.decides:
+            return answers
+        self._in_doubt = True
+        try:
+            self.sink.commit(stamp, answers)
+        except OutputUnknownError:
+            raise
+        except (SinkError, StateError):
+            self._in_doubt = False
+            raise
+        except OutputLostError as fault:
+            _log.warning("%s; its records are delivered again", fault)
+            answers = {key: output_lost(span, str(fault), is_explained=is_explained) for key, span in answers.items()}
+        self._in_doubt = False
+        return answers
+
+    def absorbed(self) -> None:
+        """A state row that counts has taken up the answers of the last commit."""
+        if self.sink is not None:
+            self.sink.forget()

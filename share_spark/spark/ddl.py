@@ -1,0 +1,67 @@
+"""Columns as DDL text, read without Spark: as much of the grammar as this project's own tables use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+_SIMPLE: Mapping[str, DataType] = {
+    "bigint": LongType(),
+    "binary": BinaryType(),
+    "boolean": BooleanType(),
+    "double": DoubleType(),
+    "int": IntegerType(),
+    "smallint": ShortType(),
+    "string": StringType(),
+    "timestamp": TimestampType(),
+    "tinyint": ByteType(),
+}
+_FIELD = re.compile(r"\s*(\w+)(?:\s+|\s*:\s*)(.+?)\s*")
+_NESTED = re.compile(r"(array|struct)<(.+)>", re.IGNORECASE)
+
+
+def columns_in(text: str) -> StructType:
+    """``name type, …``, all of which may be null. Raises ValueError: it is for Spark to read."""
+    fields = []
+    for part in _parts(text):
+        found = _FIELD.fullmatch(part)
+        if found is None:
+            raise ValueError(f"{part!r} is no column with a type")
+        fields.append(StructField(found[1], _type(found[2])))
+    return StructType(fields)
+
+
+def _type(text: str) -> DataType:
+    nested = _NESTED.fullmatch(text)
+    if nested is not None:
+        return ArrayType(_type(nested[2])) if nested[1].lower() == "array" else columns_in(nested[2])
+    if text.lower() not in _SIMPLE:
+        raise ValueError(f"{text!r} is not known as a type")
+    return _SIMPLE[text.lower()]
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Between the commas that are in no type."""
+    depth = begin = 0
+    for at, character in enumerate(text):
+        depth += (character == "<") - (character == ">")
+        if character == "," and depth == 0:
+            yield text[begin:at]
+            begin = at + 1
+    yield text[begin:]

@@ -1,0 +1,47 @@
+"""A Spark session only where there is no other way: one that is there, one that is started when it is needed, or none.
+
+What works on files takes ``AnySpark`` and does without a session as long as it can: on the disks of this machine, and
+on tables that ask nothing of a writer. What only Spark can do asks for it by ``session_of``, and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from share_spark.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(slots=True, eq=False)
+class SparkOnDemand:
+    """``start``: makes the session, which takes seconds; called once at most, with the reason."""
+
+    start: Callable[[str], SparkSession]
+    _session: SparkSession | None = None
+
+    def session(self, why: str) -> SparkSession:
+        """Started by the first call. Raises what ``start`` raises."""
+        if self._session is None:
+            self._session = self.start(why)
+        return self._session
+
+
+AnySpark: TypeAlias = "SparkSession | SparkOnDemand | None"
+"""A session, one to be started, or none."""
+
+
+def session_of(spark: AnySpark, why: str) -> SparkSession:
+    """The session. ``why``: what it is needed for, in a few words that begin a line. Raises ConfigError: there is none,
+    and none may be started."""
+    if spark is None:
+        raise ConfigError(f"{why}: only Spark can do that; give a Spark session")
+    return spark.session(why) if isinstance(spark, SparkOnDemand) else spark
+
+
+def given_session(spark: AnySpark) -> SparkSession | None:
+    """The session that was there from the beginning; None where there was none."""
+    return None if isinstance(spark, SparkOnDemand) else spark

@@ -1,0 +1,111 @@
+"""Groups whose broker does not answer: what the state says is shown all the same, and the broker is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from share_spark import cli
+from share_spark.admin.share_group_admin import ShareGroupAdmin
+from share_spark.kafka.options import KafkaOptions
+from tests.support.broker import free_ports, running_broker
+from tests.support.group_details import run
+from tests.support.heartbeats import VANISHED_MS, write_beat
+from tests.support.state_logs import StateLog, snapshot
+
+TOPICS = ("orders", "bills", "orders-late")
+TIMEOUT_MS = "400"
+
+
+@pytest.fixture(scope="module")
+def stopped_broker() -> Iterator[str]:
+    """It accepts connections, and answers nothing."""
+    with running_broker() as broker:
+        os.kill(broker.process.pid, signal.SIGSTOP)
+        try:
+            yield broker.bootstrap
+        finally:
+            os.kill(broker.process.pid, signal.SIGCONT)
+
+
+@pytest.fixture(params=["closed port", "stopped process"])
+def silent(request: pytest.FixtureRequest) -> str:
+    if request.param == "stopped process":
+        return str(request.getfixturevalue("stopped_broker"))
+    return f"127.0.0.1:{free_ports(1)[0]}"
+
+
+@pytest.fixture
+def state(tmp_path: Path, silent: str) -> str:
+    """Of three groups with a topic each; their engines say that the topics are at ``silent``, and are gone."""
+    for topic in TOPICS:
+        log = StateLog(tmp_path, f"group of {topic}")
+        log.claim()
+        log.records(snapshot(5, run("Q", 5, 14), topic=topic, group_id=log.group_id))
+        write_beat(tmp_path, log.group_id, kafka=silent, silent_ms=VANISHED_MS)
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize("more", [(), ("--verbose",)])
+def test_the_rows_are_there_without_the_lag(
+    state: str, silent: str, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["groups", "--location", state, "--describe", "--all-groups", "--timeout", TIMEOUT_MS, *more]
+    assert cli.main(command) == cli.FAILED
+    shown = capsys.readouterr()
+    rows = [line.split() for line in shown.out.splitlines() if line.startswith("group of ")]
+    names = ["START-OFFSET", "LAG", *(["LAG-TIME"] if more else [])]
+    assert [row[-7 if more else -2 :][: len(names)] for row in rows] == [["5", "-", "-"][: len(names)]] * 3
+    lines = shown.err.splitlines()
+    assert all(line.startswith(f"share-spark: the lag is not known: Kafka at {silent} gave no ans") for line in lines)
+    assert len(lines) == len(set(lines)) > 0
+    assert cli.main([*command, "--json"]) == cli.FAILED
+    assert [one["lag"] for one in json.loads(capsys.readouterr().out)] == [None] * 3
+
+
+def test_the_terminal_view_shows_what_is_known(state: str, silent: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["top", "--location", state, "--interval", "0.1", "--count", "1", "--timeout", TIMEOUT_MS]
+    assert cli.main(command) == cli.FAILED
+    shown = capsys.readouterr()
+    assert [line.split()[-5:] for line in shown.out.splitlines()[1:-1]] == [["-", "0", "-", "10", "0"]] * 3
+    assert f"the lag is not known: Kafka at {silent}" in shown.err
+
+
+def test_a_cluster_that_is_down_is_asked_twice_at_most(
+    state: str, silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    look = ShareGroupAdmin(state, request_timeout_ms=int(TIMEOUT_MS)).look()
+    ends = look.ends(f"group of {TOPICS[0]}").ends
+    log_ends = type(ends).log_ends
+
+    def noted(log: object, topic: str) -> object:
+        asked.append(topic)
+        return log_ends(log, topic)
+
+    monkeypatch.setattr(type(ends), "log_ends", noted)
+    assert all(look.known_offsets(f"group of {topic}").ends_fault for topic in TOPICS * 2)
+    assert asked == list(TOPICS[:2])
+
+
+def test_a_topic_that_is_gone_hides_no_other(tmp_path: Path, broker: str, capsys: pytest.CaptureFixture[str]) -> None:
+    client = AdminClient({"bootstrap.servers": broker})
+    client.create_topics([NewTopic("there", 1, 1)])["there"].result(20)
+    for topic in ("gone", "there"):
+        log = StateLog(tmp_path, f"group of {topic}")
+        log.claim()
+        log.records(snapshot(0, topic=topic, group_id=log.group_id))
+    admin = ShareGroupAdmin(str(tmp_path), KafkaOptions.parse({"bootstrap.servers": broker}))
+    assert [row.lag for row in admin.describe_offsets("group of there")] == [0]
+    command = ["groups", "--location", str(tmp_path), "--bootstrap-server", broker, "--describe", "--all-groups"]
+    assert cli.main(command) == cli.FAILED
+    shown = capsys.readouterr()
+    lags = [line.split()[-1] for line in shown.out.splitlines() if line.startswith("group of ")]
+    assert lags == ["-", "0"]
+    assert shown.err == (f"share-spark: the lag is not known: topic 'gone' does not exist (Kafka at {broker})\n")
