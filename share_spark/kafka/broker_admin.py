@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -52,9 +53,10 @@ _TRANSIENT = frozenset(
         KafkaError.OFFSET_NOT_AVAILABLE,
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError._NOENT,
     )
 )
-"""Answers of a broker that runs, while a partition's leader changes."""
+"""Answers of a broker that runs, while a partition's leader changes. ``_NOENT``: librdkafka knows no leader."""
 
 _NOT_REACHED = frozenset(
     (
@@ -191,11 +193,15 @@ class BrokerAdmin:
         )
 
     def _offsets(self, answers: Iterable[Mapping[TopicPartition, Future[Any]]], deadline: float) -> dict[int, int]:
-        return {
+        found = {
             place.partition: self._result(future, deadline).offset
             for answer in answers
             for place, future in answer.items()
         }
+        if OFFSET_INVALID in found.values():
+            # What librdkafka says, without an error, of a partition whose leader did not answer in time.
+            raise KafkaException(KafkaError(KafkaError._NOENT, "no answer from a partition's leader"))
+        return found
 
     def _result(self, future: Future[Any], deadline: float) -> Any:
         """Raises FutureTimeoutError past the deadline (of ``time.monotonic``), or once it is to stop."""

@@ -13,7 +13,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from share_spark import cli
 from share_spark.admin.share_group_admin import ShareGroupAdmin
+from share_spark.kafka.broker_admin import EARLIEST, LATEST, BrokerAdmin
 from share_spark.kafka.options import KafkaOptions
+from share_spark.model.errors import TopicUnreachableError
 from tests.support.broker import free_ports, running_broker
 from tests.support.group_details import run
 from tests.support.heartbeats import VANISHED_MS, write_beat
@@ -109,3 +111,22 @@ def test_a_topic_that_is_gone_hides_no_other(tmp_path: Path, broker: str, capsys
     lags = [line.split()[-1] for line in shown.out.splitlines() if line.startswith("group of ")]
     assert lags == ["-", "0"]
     assert shown.err == (f"share-spark: the lag is not known: topic 'gone' does not exist (Kafka at {broker})\n")
+
+
+@pytest.mark.parametrize("is_warm", [True, False])
+def test_offsets_of_a_broker_that_pauses_are_no_offsets(is_warm: bool) -> None:
+    """librdkafka answers -1001 without an error, or "no leaders found"."""
+    with running_broker() as broker:
+        client = AdminClient({"bootstrap.servers": broker.bootstrap})
+        client.create_topics([NewTopic("orders", 1)])["orders"].result()
+        admin = BrokerAdmin(KafkaOptions.parse({"bootstrap.servers": broker.bootstrap}), int(TIMEOUT_MS))
+        if is_warm:
+            assert admin.offsets("orders", [0], [EARLIEST, LATEST], committed=False) == [{0: 0}, {0: 0}]
+        os.kill(broker.process.pid, signal.SIGSTOP)
+        try:
+            for _ in range(3):
+                with pytest.raises(TopicUnreachableError, match="gave no answer"):
+                    admin.offsets("orders", [0], [EARLIEST, LATEST], committed=False)
+        finally:
+            os.kill(broker.process.pid, signal.SIGCONT)
+        assert admin.offsets("orders", [0], [LATEST], committed=False) == [{0: 0}]
