@@ -268,8 +268,6 @@ def as_before(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tables, "LOG_COLUMNS", columns)
     table = log_rows.record_table
     patch.setattr(state_store, "record_table", lambda *of: table(*of).select(log_rows.WITHOUT_ERRORS.names))
-    frame = log_rows.record_rows
-    patch.setattr(state_store, "record_rows", lambda *of: frame(*of).drop("errors"))
 
 
 def add_errors(world: DeltaWorld, *, is_there: bool = True) -> None:

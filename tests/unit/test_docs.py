@@ -77,7 +77,6 @@ DESIGN = ROOT / "docs" / "design.md"
 MODULE = re.compile(r"`(\w+/\w+\.py)`")
 WAYS = (
     ({"kafka/topic_log.py"}, {"topics/topic_view.py"}),
-    ({"state/driver_states.py"}, {"state/buckets.py"}),
     ({"engine/step.py", "partition/decide.py"}, {"engine/plain_step.py"}),
     ({"output/dead_letters.py"}, {"kafka/dead_letters.py"}),
     (
