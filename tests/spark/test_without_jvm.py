@@ -19,8 +19,7 @@ from share_spark.delta.app_transactions import AppTransactions
 from share_spark.delta.journal import OUTPUT, Journal
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import TableLog
-from share_spark.gateway import share_coordinator
-from share_spark.maintenance import compaction
+from share_spark.maintenance import compaction, share_coordinator
 from share_spark.maintenance.compaction import compact
 from share_spark.maintenance.compaction_order import CompactionOrder
 from share_spark.maintenance.heartbeat import wall_clock_ms

@@ -29,9 +29,9 @@ from share_spark.delta.location import Location
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.delta.table_maintenance import KeptTable
 from share_spark.engine.idle_group import claim_idle_sinks
-from share_spark.gateway.kip_takeover import after_write, durable_state, new_live_form
 from share_spark.maintenance.heartbeat import ALIVE_MS, Beat, age_ms, has_journals, heartbeat_file
 from share_spark.maintenance.idle_groups import LeftInJournals
+from share_spark.maintenance.kip_takeover import after_write, durable_state, new_live_form
 from share_spark.maintenance.retention import drop_segments
 from share_spark.model.errors import ConfigError, ErrorCode, FencedError, StateError
 from share_spark.model.ids import SharePartitionKey
