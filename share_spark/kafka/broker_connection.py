@@ -46,7 +46,8 @@ class LoginRefusedError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class BrokerConnection:
-    """An open connection. Methods raise OSError, and ValueError for an answer that is none of a Kafka broker."""
+    """An open connection to a broker. Methods raise OSError, and ValueError for an answer that is none of a Kafka
+    broker."""
 
     socket: socket.socket
 
@@ -106,7 +107,7 @@ def _decoded(content: bytes, kind: type[Answer]) -> Answer:
 
 
 def _read(content: bytes, begin: int, kind: type[Part]) -> tuple[Part, int]:
-    """Read one part of an answer, and return it with its end. Raises ValueError whatever kio raises."""
+    """Read one part of an answer, and return it with its end. Raises ValueError for all errors of kio."""
     try:
         return entity_reader(kind)(content, begin)
     except BufferUnderflow:

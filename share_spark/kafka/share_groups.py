@@ -25,7 +25,7 @@ from share_spark.kafka.share_group_requests import (
 from share_spark.model.errors import ErrorCode, TopicError, TopicUnreachableError
 
 LOCKS = "group.share.partition.max.record.locks"
-"""The broker's setting: how many records of a share-partition may be acquired at a time."""
+"""The broker's setting that limits how many records of a share-partition may be acquired at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +42,8 @@ class ClusterMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPartition:
-    """A share-partition. ``start_offset`` -1: not begun; ``lag`` None: not known. ``fault``: why nothing is known of
-    it, empty if it is."""
+    """A share-partition. ``start_offset`` -1: not begun; ``lag`` None: not known. ``fault``: why it is not known, empty
+    if it is."""
 
     topic: str
     partition: int
@@ -67,7 +67,7 @@ class ClusterGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """``locks``: LOCKS, None where the brokers do not say."""
+    """The share groups of a Kafka cluster. ``locks``: the setting LOCKS, None if the brokers have none."""
 
     servers: str
     groups: Sequence[ClusterGroup]
@@ -76,7 +76,8 @@ class Cluster:
 
 @dataclass(slots=True)
 class ClusterShareGroups:
-    """Of the cluster that ``options`` lead to. Raises ConfigError: some cannot be used for our own connections."""
+    """Reader of a cluster's share groups. Raises ConfigError: some of ``options`` cannot be used for our own
+    connections."""
 
     options: KafkaOptions
     request_timeout_ms: int
@@ -86,7 +87,8 @@ class ClusterShareGroups:
         self._login = BrokerLogin.of(self.options)
 
     def look(self) -> Cluster:
-        """As of now. Raises TopicUnreachableError (no answer), TopicError (the brokers know no share groups)."""
+        """Read all share groups now. Raises TopicUnreachableError (no answer), TopicError (the brokers know no share
+        groups)."""
         admin = BrokerAdmin(self.options, self.request_timeout_ms)
         brokers = {number: Address(host, port) for number, host, port in admin.brokers()}
         groups = [group for broker in brokers.values() for group in self._groups(broker)]
@@ -98,7 +100,7 @@ class ClusterShareGroups:
         )
 
     def _groups(self, broker: Address) -> list[ClusterGroup]:
-        """Those that this broker coordinates."""
+        """Return the groups that this broker coordinates."""
         try:
             with connected(broker, self._login, self.request_timeout_ms / 1_000) as connection:
                 return list(_groups_of(broker, connection))
@@ -178,7 +180,7 @@ def _error_name(code: int) -> str:
 
 
 def advice(group: ClusterGroup, locks: int | None) -> list[str]:
-    """What to change so that each consumer gets records; empty if there is nothing to say.
+    """Return what to change so that each consumer gets records; empty if there is nothing to say.
 
     A consumer acquires up to ``max.poll.records`` of a share-partition at once. Above locks ÷ consumers the first ones
     take all that may be acquired, and the others get nothing until those are done.
