@@ -1,4 +1,4 @@
-"""Pictures as the text of HTML pages. Pure; names of groups, topics and members are user input, and all text is escaped."""
+"""Pictures as HTML, as text. Pure; names of groups, topics and members are user input, and all text is escaped."""
 
 from __future__ import annotations
 
