@@ -26,8 +26,8 @@ _CORRELATION_ID = i32(4711)
 _MOST_BYTES = 64 << 20
 """The longest answer: what claims to be longer is no Kafka broker."""
 
-Answer = TypeVar("Answer", bound=ResponsePayload)
-Part = TypeVar("Part", bound=Entity)
+_Answer = TypeVar("_Answer", bound=ResponsePayload)
+_Part = TypeVar("_Part", bound=Entity)
 
 
 class Address(NamedTuple):
@@ -51,7 +51,7 @@ class BrokerConnection:
 
     socket: socket.socket
 
-    def ask(self, request: RequestPayload, answer: type[Answer]) -> Answer:
+    def ask(self, request: RequestPayload, answer: type[_Answer]) -> _Answer:
         """Send a request, and return what the broker answers. ``answer``: its type, of the version of the request."""
         message = _encoded(request)
         self.socket.sendall(len(message).to_bytes(4) + message)
@@ -97,16 +97,16 @@ def _encoded(request: RequestPayload) -> bytes:
     return content.getvalue()
 
 
-def _decoded(content: bytes, kind: type[Answer]) -> Answer:
+def _decoded(content: bytes, kind: type[_Answer]) -> _Answer:
     # The number is looked at before the body: for an array that claims to be very long, kio 0.6 asks for so much memory
     # that the process may abort. What is not even an answer to our request does not get that far.
     header, begin = _read(content, 0, kind.__header_schema__)
     if header.correlation_id != _CORRELATION_ID:
-        raise ValueError("the answer is none to our request")
+        raise ValueError("the answer is not one to our request")
     return _read(content, begin, kind)[0]
 
 
-def _read(content: bytes, begin: int, kind: type[Part]) -> tuple[Part, int]:
+def _read(content: bytes, begin: int, kind: type[_Part]) -> tuple[_Part, int]:
     """Read one part of an answer, and return it with its end. Raises ValueError for all errors of kio."""
     try:
         return entity_reader(kind)(content, begin)

@@ -70,17 +70,24 @@ def api(key: int, least: int, most: int) -> bytes:
     return b"".join(number.to_bytes(2) for number in (key, least, most))
 
 
+# What a Kafka 4.2.0 answered; of its 75 APIs those that are needed.
 VERSIONS = CORRELATION + bytes(2) + (3).to_bytes(4) + api(16, 0, 5) + api(77, 1, 1) + api(90, 0, 1) + bytes(4)
-LISTED = CORRELATION + b"\0" + bytes(4) + bytes(2) + b"\x02\x04own\x06share\x07Stable\x06share\0" + b"\0"
-ASSIGNED = b"\x02" + bytes(16) + b"\x07orders" + b"\x03" + (0).to_bytes(4) + (3).to_bytes(4) + b"\0" + b"\0"
-MEMBER = b"\x03m1\0" + (2).to_bytes(4) + b"\x04app" + b"\x0a/10.0.0.7" + b"\x02\x07orders" + ASSIGNED + b"\0"
-EPOCHS, NO_OPERATIONS = (5).to_bytes(4) * 2, (-(2**31)).to_bytes(4, signed=True)
-GROUP = bytes(2) + b"\0\x04own\x07Stable" + EPOCHS + b"\x07simple\x02" + MEMBER + NO_OPERATIONS + b"\0"
-DESCRIBED = CORRELATION + b"\0" + bytes(4) + b"\x02" + GROUP + b"\0"
-BEGUN = (3).to_bytes(4) + (40).to_bytes(8) + (1).to_bytes(4) + (7).to_bytes(8) + bytes(2) + b"\0\0"
-NOT_BEGUN = (0).to_bytes(4) + b"\xff" * 8 + (0).to_bytes(4) + b"\xff" * 8 + bytes(2) + b"\0\0"
-TOPIC = b"\x02\x07orders" + bytes(16) + b"\x03" + BEGUN + NOT_BEGUN + b"\0"
-OFFSETS = CORRELATION + b"\0" + bytes(4) + b"\x02\x04own" + TOPIC + bytes(2) + b"\0" + b"\0" + b"\0"
+LISTED = bytes.fromhex("000012670000000000000002046f776e06736861726507537461626c650673686172650000")
+DESCRIBED = bytes.fromhex(
+    "00001267000000000002000000046f776e07537461626c6500000002000000020773696d706c650217486c44533557477554"
+    "6f57726e5047473752736c6c410000000002046170700b2f3132372e302e302e3102076f726465727302b8f76f518a694634"
+    "a8ba252eab3ddd56076f7264657273030000000000000001000000800000000000"
+)
+OFFSETS = bytes.fromhex(
+    "00001267000000000002046f776e02076f7264657273b8f76f518a694634a8ba252eab3ddd56030000000000000000000000"
+    "0d0000000000000000000000030000000000000001000000000000000c000000000000000000000000000000000000000000"
+    "00"
+)
+NOT_BEGUN = bytes.fromhex(
+    "00001267000000000002046f776e02076f72646572735257d82283124c3a993880447ef626b90300000000ffffffffffffff"
+    "ff00000000ffffffffffffffff0000000000000001ffffffffffffffff00000000ffffffffffffffff000000000000000000"
+    "00"
+)
 
 
 def test_requests_and_answers_are_what_the_broker_defines() -> None:
@@ -90,10 +97,10 @@ def test_requests_and_answers_are_what_the_broker_defines() -> None:
         group_id="own",
         state="Stable",
         assignor="simple",
-        members=[member("m1", orders=(0, 3))],
+        members=[member("HlDS5WGuToWrnPGG7RsllA", host="/127.0.0.1", orders=(0, 1))],
         partitions=[
-            ClusterPartition(topic="orders", partition=0, start_offset=-1, lag=None),
-            ClusterPartition(topic="orders", partition=3, start_offset=40, lag=7),
+            ClusterPartition(topic="orders", partition=0, start_offset=13, lag=3),
+            ClusterPartition(topic="orders", partition=1, start_offset=12, lag=0),
         ],
     )
     assert [said[4:] for said in SAID] == [
@@ -105,6 +112,12 @@ def test_requests_and_answers_are_what_the_broker_defines() -> None:
     assert [int.from_bytes(said[:4]) for said in SAID] == [len(said) - 4 for said in SAID]
 
 
+def test_a_share_partition_that_has_not_begun_has_no_lag() -> None:
+    with broker(VERSIONS, LISTED, DESCRIBED, NOT_BEGUN) as address:
+        (found,) = groups_at(address)
+    assert [(one.partition, one.start_offset, one.lag) for one in found.partitions] == [(0, -1, None), (1, -1, None)]
+
+
 UNKNOWN_TAG = LISTED[:-1] + b"\x01\x09\x01x"
 
 
@@ -114,7 +127,7 @@ UNKNOWN_TAG = LISTED[:-1] + b"\x01\x09\x01x"
         ([b""], "it has closed the connection"),
         ([CORRELATION + b"\0"], "the answer is cut"),
         ([VERSIONS[:3]], "the answer is cut"),
-        ([(4712).to_bytes(4) + VERSIONS[4:]], "the answer is none to our request"),
+        ([(4712).to_bytes(4) + VERSIONS[4:]], "the answer is not one to our request"),
         ([VERSIONS, UNKNOWN_TAG], "the answer cannot be read, KeyError: 'Unknown tagged field tag: 9'"),
         ([VERSIONS, LISTED[:9] + b"\x7f\xff" + LISTED[11:]], "the answer cannot be read, ValueError: 32767 is not"),
         ([VERSIONS, LISTED[:11] + b"\xff" * 11], "the answer cannot be read, ValueError: "),
@@ -157,10 +170,8 @@ def test_other_commands_do_not_import_the_messages(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, capture_output=True).returncode == 0
 
 
-def member(name: str, **assigned: Sequence[int]) -> ClusterMember:
-    return ClusterMember(
-        member_id=name, client_id="app", host="/10.0.0.7", epoch=2, subscribed=("orders",), assigned=assigned
-    )
+def member(name: str, *, host: str = "/10.0.0.7", **assigned: Sequence[int]) -> ClusterMember:
+    return ClusterMember(member_id=name, client_id="app", host=host, epoch=2, subscribed=("orders",), assigned=assigned)
 
 
 def group(*members: ClusterMember, **changes: Any) -> ClusterGroup:
