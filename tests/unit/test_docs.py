@@ -82,7 +82,7 @@ WAYS = (
     (
         {"delivery/reader_input.py", "kafka/record_reader.py"},
         {"engine/spans.py", "delivery/acquired_records.py"},
-        {"delivery/topic_file_input.py", "topics/topic_files.py"},
+        {"topics/topic_file_rows.py"},
     ),
     ({"delivery/output_files.py"}, {"delivery/frame_files.py"}),
 )
