@@ -33,7 +33,6 @@ The packages, from the ground up (imports go one way, a linter checks it):
     audit        history, verify
     admin        share groups as Kafka's tools show them, and dead letters, without Spark
     web          share groups as a page, in a file or served live
-    testing      in-memory twins of the ports
     api          ShareGroup and its query
     cli          the command line
 

@@ -25,8 +25,8 @@ from share_spark.engine.record_reader import RecordPart, RecordReader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderInput:
-    """A TaskInput. ``parts``: the RecordPart of each task, pickled: a task opens its own only; they may hold secrets. ``most_rows``: of a
-    batch. ``stop_sign``: a file that is there once nothing is to be waited for any more."""
+    """A TaskInput. ``parts``: the RecordPart of each task, pickled, as a task opens its own only; they may hold
+    secrets. ``most_rows``: of a batch. ``stop_sign``: a file that is there once nothing is to be waited for."""
 
     parts: tuple[bytes, ...] = field(repr=False)
     most_rows: int

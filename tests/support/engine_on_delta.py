@@ -16,8 +16,8 @@ from share_spark.model.records import InFlightBatch
 from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
 from share_spark.state.state_view import read_state
-from share_spark.testing.memory_delivery import RecordHandler
 from tests.support.engine_world import GROUP, LETTERS, InMemoryGroup
+from tests.twins.memory_delivery import RecordHandler
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -27,10 +27,10 @@ from share_spark.engine.ranges import AcquiredRanges, offsets_in
 from share_spark.model.ids import LogEnds, TopicPartition
 from share_spark.spark.public_files import LocalFiles
 from share_spark.spark.threads import TASK_COLUMN
-from share_spark.testing.memory import InMemoryTopicLog
 from share_spark.topics import topic_file_rows, topic_files
 from share_spark.topics.topic_file_rows import RecordFile, TopicFileReader
 from share_spark.topics.topic_files import TopicFiles
+from tests.twins.memory import InMemoryTopicLog
 
 AT, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
 SCHEMA = pa.schema([*RECORD_SCHEMA, pa.field("delivery_count", pa.int32()), pa.field(TASK_COLUMN, pa.string())])
