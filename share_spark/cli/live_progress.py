@@ -21,8 +21,7 @@ from share_spark.cli.group_tables import table
 from share_spark.cli.groups import UNKNOWN
 from share_spark.cli.run_report import RunTotals, progress_line
 from share_spark.cli.top import to_go
-from share_spark.engine.look import EngineLook
-from share_spark.engine.progress import MicroBatchProgress, lag_of
+from share_spark.engine.progress import EngineLook, MicroBatchProgress, lag_of
 from share_spark.maintenance.heartbeat import wall_clock_ms
 
 _log = logging.getLogger(__name__)

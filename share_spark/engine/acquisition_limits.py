@@ -1,17 +1,57 @@
 """How many records an engine may acquire in its next micro-batch: what handlers are likely to be done with in time
-(``planning.Pace``), what the rate of the group allows (``rate``), and what its failures allow (``breaker``)."""
+(``planning.Pace``), what the rate of the group allows (``RateLimit``), and what its failures allow (``breaker``)."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from share_spark.engine.answers import attempts_in
 from share_spark.engine.breaker import Breaker
 from share_spark.engine.planning import Pace
 from share_spark.engine.ports import AcknowledgedSpans, Delivered
-from share_spark.engine.rate import RateLimit
 from share_spark.model.config import GroupConfig
+
+_LEAST_MS = 1_000
+"""Worth of this time may always be kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimit:
+    """``records_per_s``: 0 for no limit. ``tokens``: as of ``at_ms``, below 0 after a piece that is never cut
+    (``planning.Search``). An engine begins with none, so that engines that follow each other have one rate."""
+
+    records_per_s: float = 0.0
+    tokens: float = 0.0
+    at_ms: int | None = None
+
+    def at(self, now_ms: int, budget_ms: int) -> RateLimit:
+        """With what the time since the last micro-batch has brought."""
+        passed_ms = 0 if self.at_ms is None else now_ms - self.at_ms
+        most_ms = max(_LEAST_MS, min(passed_ms, budget_ms))
+        most = max(1.0, self.records_per_s * most_ms / 1_000)
+        return replace(self, tokens=min(most, self.tokens + self.records_per_s * passed_ms / 1_000), at_ms=now_ms)
+
+    def limited_to(self, records_per_s: float) -> RateLimit:
+        """With this rate from now on. What was acquired without a limit is owed to nobody; of what was saved at a
+        higher rate a second's worth is left."""
+        if records_per_s == self.records_per_s:
+            return self
+        kept = min(self.tokens, max(1.0, records_per_s)) if self.records_per_s else 0.0
+        return replace(self, records_per_s=records_per_s, tokens=kept)
+
+    def after(self, records: int) -> RateLimit:
+        """So many have been acquired."""
+        return replace(self, tokens=self.tokens - records)
+
+    def most_records(self, wanted: int) -> int:
+        """How many of ``wanted`` may be acquired now."""
+        return wanted if not self.records_per_s else max(0, min(wanted, int(self.tokens + _ROUNDING)))
+
+
+_ROUNDING = 1e-6
+"""Ten times a tenth is not quite one."""
+
 
 _log = logging.getLogger(__name__)
 

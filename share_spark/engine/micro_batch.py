@@ -27,8 +27,6 @@ from dataclasses import dataclass, field, replace
 from share_spark.engine.acquisition_limits import AcquisitionLimits
 from share_spark.engine.answers import answers_for, errors_in, refuse_errors
 from share_spark.engine.busy_partitions import BusyPartitions
-from share_spark.engine.engine_time import EngineTime
-from share_spark.engine.look import EngineLook
 from share_spark.engine.outage import Outage, Reach
 from share_spark.engine.output_commits import OutputCommits
 from share_spark.engine.pauses import NOT_PAUSED, Pauses
@@ -41,11 +39,11 @@ from share_spark.engine.ports import (
     DeliveryLimits,
     MemberTrace,
 )
-from share_spark.engine.progress import MicroBatchProgress, StepTimer, lag_of
+from share_spark.engine.progress import EngineLook, MicroBatchProgress, StepTimer, lag_of
 from share_spark.engine.ranges import that_have
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.engine.topics import warn_of_truncations
-from share_spark.engine.world import Ports
+from share_spark.engine.world import EngineTime, Ports
 from share_spark.model.config import BackoffPolicy, DeliveryOrder, GroupConfig
 from share_spark.model.errors import (
     FencedError,

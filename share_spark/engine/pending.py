@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from share_spark.engine.answers import are_held_back, are_inside
-from share_spark.engine.attempts import ENGINE_LOST, ErrorRun, cut_by_error
-from share_spark.engine.kept_errors import kept_errors
+from share_spark.engine.attempts import ENGINE_LOST, ErrorRun, cut_by_error, kept_errors
 from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, DeadLetter, DeadLetterSink
 from share_spark.engine.ranges import NOT_ACKNOWLEDGED, AcknowledgedRanges
 from share_spark.engine.step import PartitionOutcome, archived_below

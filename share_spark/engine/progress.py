@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
+from share_spark.engine.outage import Outage
+from share_spark.engine.pauses import Pauses
 from share_spark.engine.step import PartitionOutcome, PartitionSummary
 from share_spark.model.html_table import html_facts
 from share_spark.model.ids import LogEnds, SharePartitionKey
@@ -181,3 +183,19 @@ def _deliveries(outcomes: Sequence[PartitionOutcome]) -> dict[int, int]:
     counts, where = np.unique(rows[:, 2], return_inverse=True)
     sizes = np.bincount(where, weights=rows[:, 1] - rows[:, 0] + 1)
     return {int(count): int(size) for count, size in zip(counts, sizes, strict=True)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLook:
+    """``writer_epoch``: 0 before the claim. ``load_s``: seconds that the state took to load. ``read_at_ms``: when the
+    clock was read last, at the start and by each micro-batch, idle ones too; 0 before that. ``pauses``: what is paused.
+    ``breaker``: why the circuit breaker is open; empty while it is closed. ``outage``: that is ridden out."""
+
+    writer_epoch: int
+    load_s: float
+    read_at_ms: int
+    summaries: Mapping[SharePartitionKey, PartitionSummary]
+    ends: Mapping[SharePartitionKey, LogEnds]
+    pauses: Pauses
+    breaker: str
+    outage: Outage | None = None

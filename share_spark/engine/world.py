@@ -1,4 +1,4 @@
-"""All ports of an engine together."""
+"""The world as one engine sees it: its ports, and the time by which it decides."""
 
 from __future__ import annotations
 
@@ -29,3 +29,26 @@ class Ports:
     config: CurrentConfig
     sink: OutputSink | None = None
     pauses: PauseSource = Pauses
+
+
+@dataclass(slots=True)
+class EngineTime:
+    """The time by which an engine decides: it goes on from one engine of a group to the next, and never back.
+    ``now_ms``: milliseconds since the epoch, as of the last ``read``; ``clock_ms``: what the clock showed then.
+
+    Machines' clocks differ, and are set. A successor whose clock is an hour behind must neither end locks early nor
+    wait for an hour: its time begins where that of the engine before it ended, and then passes as its own clock does.
+    """
+
+    now_ms: int = 0
+    clock_ms: int = 0
+
+    def start(self, clock_ms: int, last_time_ms: int) -> None:
+        """``last_time_ms``: when the engine before decided its last micro-batch, 0 if there was none."""
+        self.now_ms, self.clock_ms = max(clock_ms, last_time_ms), clock_ms
+
+    def read(self, clock_ms: int) -> int:
+        """Adds what has passed on the clock since the last call. A clock that was set back adds nothing."""
+        self.now_ms += max(0, clock_ms - self.clock_ms)
+        self.clock_ms = clock_ms
+        return self.now_ms

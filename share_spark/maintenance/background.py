@@ -35,8 +35,7 @@ from share_spark.model.errors import StateError
 from share_spark.model.ids import BatchStamp, SharePartitionKey
 from share_spark.state.live_state import LiveState
 from share_spark.state.state_store import DeltaShareStateStore
-from share_spark.state.state_view import state_bucket, state_of_live
-from share_spark.state.status_table import replace_status, status_app_id
+from share_spark.state.state_view import replace_status, state_bucket, state_of_live, status_app_id
 from share_spark.state.tables import log_table, state_table
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,10 +19,11 @@ from pyspark.sql import functions as F
 from share_spark.delta.journal import OUTPUT, Journal
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import TableLog, UnknownTableError
-from share_spark.engine.idle_group import snapshot_idle
+from share_spark.engine.ports import ShareStateStore
 from share_spark.maintenance.heartbeat import has_journals, heartbeat_file
 from share_spark.model.errors import FencedError
 from share_spark.output.sink_journal import as_state_error, claim_sinks_before
+from share_spark.partition import PartitionLimits
 from share_spark.spark.on_demand import AnySpark, session_of
 from share_spark.state.commits import CommitListing, CommitsAsOf
 from share_spark.state.direct_rows import FOLDED_SCHEMA, last_written_in, last_written_ms, rows_by_batch
@@ -170,3 +171,40 @@ class LeftInJournals:
         """Whatever a journal's purpose."""
         with as_state_error():
             return has_journals(self.log.spark, self.log.location, self.log.group_id)
+
+
+class LeftBehind(Protocol):
+    """What engines of the group have left outside of the state log."""
+
+    def claim_sinks(self, writer_epoch: int) -> None:
+        """From now on older engines cannot write to any sink that one of them has claimed. Raises FencedError,
+        SinkError, StateError."""
+        ...
+
+    def is_unfinished(self) -> bool:
+        """Is there anything in a journal for the next engine to judge? Raises StateError."""
+        ...
+
+
+def claim_idle_sinks(left: LeftBehind, writer_epoch: int) -> bool:
+    """After the claim of the group: claim its sinks as well. False: the next engine has work to finish first, and
+    nothing may be committed.
+
+    Raises FencedError, SinkError, StateError.
+    """
+    left.claim_sinks(writer_epoch)
+    return not left.is_unfinished()
+
+
+def snapshot_idle(store: ShareStateStore, left: LeftBehind, batch_id: int) -> int | None:
+    """Claim the group and write a snapshot of each of its share-partitions: their number, None if work is left.
+
+    Raises FencedError, SinkError, StateError.
+    """
+    if not claim_idle_sinks(left, store.claim().writer_epoch):
+        return None
+    summaries = store.load()
+    # Nothing is decided, by whatever limits, and no time passes.
+    store.advance({}, limits=PartitionLimits(), batch_id=batch_id, now_ms=store.last_time_ms)
+    store.commit()
+    return len(summaries)

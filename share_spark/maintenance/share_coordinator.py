@@ -28,9 +28,8 @@ from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.delta.table_maintenance import KeptTable
-from share_spark.engine.idle_group import claim_idle_sinks
 from share_spark.maintenance.heartbeat import ALIVE_MS, Beat, age_ms, has_journals, heartbeat_file
-from share_spark.maintenance.idle_groups import LeftInJournals
+from share_spark.maintenance.idle_groups import LeftInJournals, claim_idle_sinks
 from share_spark.maintenance.kip_takeover import after_write, durable_state, new_live_form
 from share_spark.maintenance.retention import drop_segments
 from share_spark.model.errors import ConfigError, ErrorCode, FencedError, StateError
@@ -44,8 +43,7 @@ from share_spark.state.live_state import LiveState
 from share_spark.state.log_rows import claim_table, record_table
 from share_spark.state.record_rows import record_array
 from share_spark.state.segments import LogTail
-from share_spark.state.state_view import state_bucket
-from share_spark.state.status_table import replace_status, status_app_id
+from share_spark.state.state_view import replace_status, state_bucket, status_app_id
 from share_spark.state.tables import ensure_tables, log_table, state_table
 
 if TYPE_CHECKING:

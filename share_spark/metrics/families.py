@@ -7,8 +7,8 @@ from itertools import accumulate
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from share_spark.engine.look import EngineLook
 from share_spark.engine.progress import ARCHIVED as ARCHIVE_COUNTS
+from share_spark.engine.progress import EngineLook
 from share_spark.metrics import definitions as all_metrics
 from share_spark.metrics.definitions import Metric, MetricKind
 from share_spark.metrics.oldest import Front, LogEndMarks

@@ -11,8 +11,7 @@ from wsgiref.simple_server import WSGIServer
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.registry import Collector
 
-from share_spark.engine.look import EngineLook
-from share_spark.engine.progress import MicroBatchProgress
+from share_spark.engine.progress import EngineLook, MicroBatchProgress
 from share_spark.metrics.families import Family, families_of, families_of_look, fronts_of
 from share_spark.metrics.oldest import LogEndMarks
 from share_spark.metrics.totals import GroupTotals

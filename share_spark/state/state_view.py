@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
+from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
-from share_spark.model.ids import SharePartitionKey
+from share_spark.model.ids import BatchStamp, SharePartitionKey
 from share_spark.model.records import DeliveryState, InFlightBatch
 from share_spark.partition import SharePartition, highest_delivery_count, next_deadline_ms, offsets_by_state, waiting
 from share_spark.partition.columns import Columns, is_columns
@@ -30,6 +31,7 @@ from share_spark.state.tables import STATE_COLUMNS, check_location, log_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
 
 STATE_BUCKETS = 16
 """Partitions of the state table per group: only those with a changed share-partition are rewritten."""
@@ -231,3 +233,30 @@ _STATE_FIELDS: list[Any] = [
     ("updated_at", _MICROS),
 ]
 _STATE_SCHEMA = pa.schema(_STATE_FIELDS)
+
+
+def status_app_id(group_id: str, log_id: str) -> str:
+    """Under which the group's rows are numbered: an older writer cannot overwrite those of a newer one. ``log_id``: of
+    the state log."""
+    return f"share_spark/state/{group_id}@{log_id}"
+
+
+def replace_status(
+    appends: DirectAppends, live: LiveState, group_id: str, app_id: str, buckets: Collection[int] | None
+) -> None:
+    """Write the rows of ``live`` in place of those of the ``buckets`` (None: all). Nothing is written where a newer
+    writer has.
+
+    Raises NotImplementedError (only Spark can), and what the storage raises.
+    """
+    number = BatchStamp(live.writer_epoch, live.batch_id).number
+    if appends.log.transactions.get(app_id, number - 1) >= number:
+        return
+    rows = status_rows(live, buckets)
+    files = [appends.write(some, {"group_id": group_id, "bucket": str(bucket)}) for bucket, some in rows.items()]
+    replaced = rows.keys() if buckets is None else buckets
+    appends.commit(
+        files,
+        transactions={app_id: number},
+        replaced=lambda _, values: values["group_id"] == group_id and int(values["bucket"]) in replaced,
+    )

@@ -12,8 +12,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from share_spark.engine.look import EngineLook
-from share_spark.engine.progress import MicroBatchProgress
+from share_spark.engine.progress import EngineLook, MicroBatchProgress
 from share_spark.metrics.server import GroupMetrics
 from share_spark.partition import offsets_by_state
 from tests.bench.harness import Measure, report

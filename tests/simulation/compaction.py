@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from share_spark.engine.idle_group import snapshot_idle
 from share_spark.engine.step import PartitionInput
+from share_spark.maintenance.idle_groups import snapshot_idle
 from share_spark.model.errors import SinkError
 from share_spark.model.ids import SharePartitionKey
 from tests.simulation.engine import SimulatedEngine

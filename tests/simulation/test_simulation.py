@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from share_spark.engine.engine_time import EngineTime
 from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.engine.pending import PendingAcknowledgements
 from share_spark.engine.planning import Search
 from share_spark.engine.ports import Claim, CommittedOutput
+from share_spark.engine.world import EngineTime
 from share_spark.model.config import GroupConfig
 from share_spark.model.errors import FencedError
 from share_spark.model.ids import BatchStamp

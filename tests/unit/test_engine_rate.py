@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_spark.engine.rate import RateLimit
+from share_spark.engine.acquisition_limits import RateLimit
 from tests.support.engine_world import ACCEPT, RELEASE, Death, InMemoryGroup
 
 BUDGET_MS = 10_000

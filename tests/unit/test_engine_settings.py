@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from share_spark.engine.acquisition_limits import AcquisitionLimits
+from share_spark.engine.acquisition_limits import AcquisitionLimits, RateLimit
 from share_spark.engine.breaker import Attempts, Breaker
-from share_spark.engine.rate import RateLimit
 from share_spark.model.config import DEFAULT_CONFIG
 from share_spark.model.records import DeliveryState
 from tests.support.engine_world import ACCEPT, RELEASE, Death, InMemoryGroup, Interruption

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_spark.engine.engine_time import EngineTime
+from share_spark.engine.world import EngineTime
 from tests.support.engine_world import ACCEPT, RELEASE, EngineLife, InMemoryGroup
 
 LOCK_MS = 30_000

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from share_spark.engine.attempts import ErrorRun
-from share_spark.engine.kept_errors import MOST_TEXT, kept_errors
+from share_spark.engine.attempts import MOST_TEXT, ErrorRun, kept_errors
 from share_spark.engine.ports import AcknowledgedSpan
 from share_spark.engine.ranges import NOT_ACKNOWLEDGED
 from share_spark.model.ids import SharePartitionKey, TopicPartition

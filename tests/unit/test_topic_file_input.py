@@ -17,9 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_spark.delivery.equal_parts import in_equal_parts
 from share_spark.delivery.kept_rows import RECORD_SCHEMA
-from share_spark.delivery.reader_input import ReaderInput
+from share_spark.delivery.reader_input import ReaderInput, in_equal_parts
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.table_log import ActiveFile, TableLog
 from share_spark.engine.ports import AcquiredSpan
