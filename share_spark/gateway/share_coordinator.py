@@ -1,13 +1,13 @@
 """The share coordinator on Delta: Initialize, Read, Write, Delete and ReadSummary on the state log of a location.
 
-The answers are decided by the pure coordinator (``share_spark.coordinator``); here its state is read from the log, and
-its records are written to it. Nothing is kept between requests: engines write the same log, so each request reads it as
-of the last commit that counts.
+The pure coordinator (``share_spark.coordinator``) decides the answers; this module reads its state from the log, and
+writes its records to it. Nothing is kept between requests: engines write the same log, so each request reads the log up
+to the last commit that counts.
 
-A request that changes nothing claims nothing. One that does claims the group as an engine would, reads the state again,
+A request that changes nothing claims nothing. Any other claims the group as an engine would, reads the state again,
 and writes a snapshot of every share-partition in one append (R74); a deleted one is not among them, and that is its
-tombstone (R91, O5). A group with a running engine is refused before that. If an append fails, it is not known whether
-it was committed; every request may be repeated (R84, R93, R101).
+tombstone (R91, O5). A group with a running engine is refused before that. If an append fails, its outcome is unknown;
+every request may be repeated (R84, R93, R101).
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ GroupStates = dict[SharePartitionKey, tuple[str, SharePartition]]
 
 
 class DeltaShareCoordinator:
-    """Answers for the keys of some state partitions of one location, for groups that no engine runs.
+    """The share coordinator for the keys of some state partitions of one location, for groups without a running engine.
 
     ``buckets``: the state partitions (0 to 49, R71) that it owns, None: all; others get NOT_COORDINATOR (R72).
-    ``topic_names``: topic id -> name, for topics that a group meets for the first time here; where it says nothing the
-    log shows the id in place of the name. ``spark``: used only for what cannot be done with files. Raises
+    ``topic_names``: topic id -> name, for topics that are new to a group; a topic that is not in it has its id in the
+    log in place of the name. ``spark``: used only for what cannot be done with files. Raises
     ConfigError for a bucket that does not exist.
     """
 
@@ -93,11 +93,11 @@ class DeltaShareCoordinator:
         self._commits = CommitListing.of(self._spark, log_table(self._place).directory(self._spark))
 
     def answer(self, request: ShareGroupStateRequest) -> tuple[StateResult, ...]:
-        """One result per entry, in their order (R98); none without a group id (R97). What it changed is committed.
+        """Return one result per entry, in their order (R98); none without a group id (R97). Changes are committed.
 
-        Raises FencedError if an engine runs the group or begins to, StateError if the log is damaged, cannot be
-        written, or is needed as it is by the group's next engine, SinkError if a sink of the group cannot be claimed.
-        After each of them the request may be repeated.
+        Raises FencedError if an engine runs the group or starts to, StateError if the log is damaged, cannot be
+        written, or holds work for the group's next engine, SinkError if a sink of the group cannot be claimed. After
+        each of them the request may be repeated.
         """
         if not request.group_id:
             return ()
@@ -117,7 +117,7 @@ class DeltaShareCoordinator:
         return found.results
 
     def _answered(self, request: ShareGroupStateRequest, states: GroupStates) -> _Answered:
-        """What the pure coordinator says to each entry, one after the other, and the states then."""
+        """Return the pure coordinator's result of each entry, one after the other, and the states after them."""
         after = dict(states)
         results = []
         for key, entry in zip(_keys(request), request.entries, strict=True):
@@ -133,7 +133,7 @@ class DeltaShareCoordinator:
     def _after_entry(
         self, key: SharePartitionKey, live: SharePartition | None, request: ShareGroupStateRequest
     ) -> tuple[StateResult, SharePartition | None]:
-        """``request`` has one entry. ``live`` itself if that changes nothing."""
+        """Answer ``request``, which has one entry. Returns ``live`` itself if that changes nothing."""
         known = durable_state(live) if live is not None else None
         records, (result,) = coordinator.answer(self._shard(key, known), request)
         if not records:
@@ -176,7 +176,7 @@ class _GroupLog(GroupLog):
 
     @classmethod
     def of(cls, spark: AnySpark, location: Location, group_id: str, commits: CommitListing) -> _GroupLog:
-        """As of now."""
+        """Return the log at its latest version."""
         version = commits.latest_version()
         return cls(
             spark=spark,
@@ -188,7 +188,7 @@ class _GroupLog(GroupLog):
         )
 
     def states(self, keys: Collection[SharePartitionKey] | None = None) -> GroupStates:
-        """Of these keys or of all, as of the last look at the log. Raises StateError."""
+        """Return the states of these keys, or of all, as of the last look at the log. Raises StateError."""
         tail = self.tail()
         if tail.empty:
             return {}
@@ -197,7 +197,8 @@ class _GroupLog(GroupLog):
         return found if keys is None else {key: found[key] for key in keys if key in found}
 
     def _counting_rows(self, tail: LogTail, keys: Collection[SharePartitionKey] | None) -> pa.Table:
-        """Of all keys; of ``keys`` where Spark has to read them, and for a segment that is large. Raises StateError."""
+        """Return the rows of all keys; only of ``keys`` where Spark reads them, as it does a large segment. Raises
+        StateError."""
         assert tail.valid is not None
         try:
             log = TableLog.open(self.opened().files, keeps_files=True, version=self.version)
@@ -222,7 +223,7 @@ class _GroupLog(GroupLog):
         self.refuse_damaged(tail, -1 if last_batch_id is None else last_batch_id)
 
     def refuse_unless_idle(self) -> None:
-        """Raises FencedError while an engine runs the group, StateError if its last one left work to the next."""
+        """Raise FencedError while an engine runs the group, StateError if the last one left work for the next."""
         heartbeat = heartbeat_file(self.spark, self.location, self.group_id)
         age = age_ms(heartbeat)
         beat = Beat.from_text(heartbeat.read())
@@ -235,7 +236,7 @@ class _GroupLog(GroupLog):
             raise self._unfinished()
 
     def claim_idle(self) -> CommitNote:
-        """The group, and the sinks to which a frozen engine might still write. Raises FencedError, SinkError, and
+        """Claim the group, and the sinks to which a frozen engine might still write. Raises FencedError, SinkError, and
         StateError if an engine has left work since the group was judged to be idle."""
         note = self.claim()
         if not claim_idle_sinks(LeftInJournals(self), note.writer_epoch):
@@ -248,10 +249,10 @@ class _GroupLog(GroupLog):
         )
 
     def write(self, claim: CommitNote, states: GroupStates, forgotten: Collection[SharePartitionKey]) -> None:
-        """``states`` is all that the group has from here on (R74); after ``claim``. Raises FencedError, StateError.
+        """Write ``states``, all that the group has from now on (R74). Call it after ``claim``. Raises FencedError, StateError.
 
-        A group that has nothing left is a records commit without records, by a micro-batch before the first. The
-        segments before it go (R92): where log clean-up takes the note of that commit, they would be the newest again.
+        If nothing is left, this is a records commit without records, by a micro-batch before the first. The segments
+        before it are dropped (R92): where log clean-up removes that commit's note, they would be the newest again.
         """
         note = claim._replace(kind="records", batch_id=0 if states else -1)
         kept = KeptTable(self.spark, self.table)
@@ -268,7 +269,7 @@ class _GroupLog(GroupLog):
                 self._hide(status, left, forgotten)
 
     def _status_appends(self) -> DirectAppends | None:
-        """To the status table; None where it is Spark that has to change its rows."""
+        """Return the appends to the status table; None where only Spark can change its rows."""
         place = state_table(self.location)
         try:
             appends = DirectAppends.to(self.spark, place.directory(self.spark), replaces=True)
@@ -279,8 +280,8 @@ class _GroupLog(GroupLog):
         return appends
 
     def _hide(self, status: DirectAppends | None, left: LiveState, forgotten: Collection[SharePartitionKey]) -> None:
-        """Take their rows out of the status table: an engine rewrites only buckets that have a share-partition.
-        ``left``: of the group."""
+        """Remove their rows from the status table: an engine rewrites only buckets that have a share-partition.
+        ``left``: the group's state."""
         place, buckets = state_table(self.location), {state_bucket(key) for key in forgotten}
         if status is not None:
             app_id = status_app_id(self.group_id, TableLog.open(self.opened().files).table_id)
@@ -293,7 +294,7 @@ class _GroupLog(GroupLog):
 
 
 def _row_of(key: SharePartitionKey) -> Column:
-    """Of the status table."""
+    """Return the condition for its row of the status table."""
     place = (F.col("group_id") == key.group_id) & (F.col("bucket") == state_bucket(key))
     return place & (F.col("topic_id") == key.topic_id) & (F.col("partition") == key.partition)
 
