@@ -249,10 +249,11 @@ class _GroupLog(GroupLog):
         )
 
     def write(self, claim: CommitNote, states: GroupStates, forgotten: Collection[SharePartitionKey]) -> None:
-        """Write ``states``, all that the group has from now on (R74). Call it after ``claim``. Raises FencedError, StateError.
+        """Write ``states``, all that the group has from now on (R74). Call it after ``claim``.
 
-        If nothing is left, this is a records commit without records, by a micro-batch before the first. The segments
-        before it are dropped (R92): where log clean-up removes that commit's note, they would be the newest again.
+        Raises FencedError, StateError. If nothing is left, this is a records commit without records, by a micro-batch
+        before the first. The segments before it are dropped (R92): where log clean-up removes that commit's note, they
+        would be the newest again.
         """
         note = claim._replace(kind="records", batch_id=0 if states else -1)
         kept = KeptTable(self.spark, self.table)
