@@ -78,7 +78,7 @@ def _as_state_error(place: Location) -> Iterator[None]:
 
 @dataclass(slots=True)
 class _LogOfGroups:
-    """As of ``version``. Read here unless a session was given, or only Spark can."""
+    """The log at ``version``. Read in this process unless a session was given, or only Spark can."""
 
     spark: AnySpark
     location: Location

@@ -55,5 +55,5 @@ class PauseReader:
         self._content = OperatorFileReader(self.file.file, self.clock)
 
     def __call__(self) -> Pauses:
-        """Return the pauses. Raises StateError, and whatever the storage raises at the first read."""
+        """Return the pauses. Raises StateError as ``PauseFile.read``, and a storage error at the first read."""
         return self.file.parsed(self._content())

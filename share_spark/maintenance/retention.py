@@ -75,8 +75,8 @@ def letters_before(moment_ms: int) -> RowFilter:
 
 
 def log_starts_after(spark: SparkSession, table: Location, moment_ms: int) -> dict[str, dict[int, int]]:
-    """Return per topic the partitions whose log start has to move so that no record before ``moment_ms`` is left, with the
-    new log starts.
+    """Return, per topic, the partitions whose log start has to move so that no record before ``moment_ms`` is left,
+    with the new log starts.
 
     As in Kafka: up to the first record within the retention, whether or not groups have finished those before.
     """
