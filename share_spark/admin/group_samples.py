@@ -18,7 +18,7 @@ from share_spark.partition.runs import offsets_by_kind
 
 
 class Sample(NamedTuple):
-    """``labels``: the values of ``group``, if the metric has it, and of the metric's own labels."""
+    """A metric's value. ``labels``: the values of ``group``, if the metric has it, and of its own labels."""
 
     metric: Metric
     labels: tuple[str, ...]

@@ -49,7 +49,7 @@ class Engine:
 
     @property
     def end(self) -> EngineEnd | None:
-        """How it has ended; None while it runs, judging by its heartbeat."""
+        """The end of the engine; None while it runs, judging by its heartbeat."""
         return self.beat.found_end(self.written_ms, self.silent_ms)
 
 

@@ -130,8 +130,8 @@ class ShareGroupQuery:
 
     @property
     def status(self) -> dict[str, Any]:
-        """``message``; ``isDataAvailable``: some offsets were not finished at the end of the last micro-batch;
-        ``isTriggerActive``: a micro-batch is running."""
+        """The state of the query. ``message``; ``isDataAvailable``: some offsets were not finished at the end of the
+        last micro-batch; ``isTriggerActive``: a micro-batch is running."""
         active = self._in_micro_batch
         running = f"Running micro-batch {self._batch_id}" if active else "Waiting for the next micro-batch"
         message = running if self.isActive else "Stopped" if self._fault is None else f"Failed: {self._fault}"

@@ -1,4 +1,4 @@
-"""What a user has set for a share group, as one value: ``ShareGroup`` builds it, ``wiring`` starts it."""
+"""The settings of a share group by its user, as one value: ``ShareGroup`` builds it, ``wiring`` starts it."""
 
 from __future__ import annotations
 

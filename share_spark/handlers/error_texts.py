@@ -23,7 +23,7 @@ ends calls by the second."""
 _SHOWN_LIMIT = 60
 
 _name_of_type: Callable[[type], str] = type.__dict__["__name__"].__get__
-"""Read ``__name__`` without what a metaclass may have made of it."""
+"""A getter of ``__name__`` that ignores what a metaclass may have made of it."""
 
 
 def storable(text: str) -> str:

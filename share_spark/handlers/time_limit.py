@@ -31,9 +31,9 @@ class OverrunError(BaseException):
 
 
 class TimeLimit:
-    """``with TimeLimit(0.5) as limit``: then ``limit.since = time.monotonic()`` before each call and ``limit.since =
-    math.inf`` after it; and ``begin`` whenever its time has come. OverrunError is raised inside the call, never in the
-    code objects ``outside``. ``limit_s`` None: no limit. ``stuck``: the watchdog's file; None: there is no watchdog.
+    """A time limit. ``with TimeLimit(0.5) as limit``: then ``limit.since = time.monotonic()`` before each call and
+    ``limit.since = math.inf`` after it; and ``begin`` whenever its time has come. OverrunError is raised inside the
+    call, never in the code objects ``outside``. ``limit_s`` None: no limit. ``stuck``: the watchdog's file; None: none.
     """
 
     __slots__ = ("_before", "_begins", "_interrupts", "_limit_s", "_outside", "_stuck", "_watched", "since")

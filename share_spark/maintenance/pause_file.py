@@ -18,7 +18,7 @@ PAUSED = "paused"
 
 @dataclass(frozen=True, slots=True)
 class PauseFile:
-    """Of one group."""
+    """The file of one group."""
 
     file: OperatorFile
 

@@ -300,8 +300,8 @@ class DeltaOutput:
 
 @dataclass(slots=True, kw_only=True)
 class FormerSinks:
-    """OutputSink of a run without output: engines before may have had a sink, and one that sleeps may be about to write
-    there. So all of them are claimed, and what is in them and was not absorbed counts."""
+    """An OutputSink of a run without output. Earlier engines may have had a sink, and a frozen one may be about to
+    write there. So all of their sinks are claimed, and what is in them and was not absorbed counts."""
 
     spark: SparkSession
     _writer: SinkWriter | None = None
