@@ -43,9 +43,9 @@ _CHECKPOINT = "checkpointLocation"
 class ShareGroup:
     """A share group before its start: its id, what it reads, how it handles, where its state is.
 
-    ``group_id``: names the group; two groups on the same topic are independent of each other. ``spark``: used as it
-    is, no setting of it is changed. ``state``: a directory or ``catalog.schema`` for the state tables; several
-    groups may share it.
+    ``group_id``: names the group; two groups on the same topic are independent of each other. ``spark``: its settings
+    stay, but large records set a missing limit for Arrow batches. ``state``: a directory or ``catalog.schema`` for the
+    state tables; several groups may share it.
     """
 
     _spec: ShareGroupSpec
