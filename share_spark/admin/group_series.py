@@ -110,7 +110,7 @@ class GroupSeries:
                 self._segment = segment
 
     def _take(self, stamp: BatchStamp, changes: Sequence[_Change], *, begins: bool) -> None:
-        if begins:  # with a snapshot of every share-partition that there still is
+        if begins:  # with a snapshot of every remaining share-partition
             live = {change.record.key for change in changes}
             self._windows = {key: window for key, window in self._windows.items() if key in live}
         finished = sum(map(self._finished_by, changes))

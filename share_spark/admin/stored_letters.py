@@ -119,7 +119,7 @@ class StoredLetters:
 
         with _as_dead_letter_error(self.place):
             marked = self.table.change("UPDATE", judge, paths)
-            # What is marked has another id now, so it is not marked again.
+            # A marked letter has another id now, so it is not marked again.
             return marked if marked == len(sent) else marked + self.table.change("UPDATE", judge)
 
 

@@ -241,7 +241,7 @@ class ShareGroupQuery:
 
     def _close_engine(self) -> None:
         try:
-            # Before the append, not after it: a fenced engine may have failed by what its successor took away.
+            # Before the append, not after it: a successor may be the cause of the fault, by what it removed.
             self.store.log.refuse_if_fenced()
             self._note(self.engine.run(self._batch_id + 1, stopping=True))
             self.engine.close()

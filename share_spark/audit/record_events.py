@@ -196,7 +196,7 @@ _ENDED = RecordState("ended")
 
 def _end(known: RecordState | None, attempt: Ended, row: RecordRow) -> RecordEvent:
     held = known if known is not None and known.name == ACQUIRED else _ENDED
-    # An attempt that ends leaves its count behind, unless it is taken back.
+    # The count stays after the end of an attempt, unless it is taken back.
     note = NOT_COUNTED if held.delivery_count == attempt.delivery_count + 1 else None
     note = LOST_BY_LOG if attempt.outcome == TRUNCATED else note
     until_ms = row.state.lock_deadline_ms if row.state is not None and row.state.name == AVAILABLE else None

@@ -33,9 +33,9 @@ def parse_job(arguments: Sequence[str]) -> Job:
     chosen = {**file.job, **said, "starting": settings.get(START, file.starting)}
     kafka = {**file.kafka, **_pairs("--kafka-option", given.kafka_option)}
     here = str(Path.cwd())
-    if here not in sys.path:  # as `python -m` has it, and as Spark's local workers have it
+    if here not in sys.path:  # as for `python -m` and Spark's local workers
         sys.path.insert(0, here)
-    from share_spark.cli.job import Job  # half a second, that commands without Spark need not wait for
+    from share_spark.cli.job import Job  # takes half a second; commands without Spark do not import it
 
     return Job.of(chosen, file.config.changed(settings), kafka)
 

@@ -44,8 +44,8 @@ def _without_spark(location: str, records: Sequence[RecordOfGroup]) -> list[Reco
         raise
     except (OSError, pa.ArrowException):
         if local_path(location) is not None:
-            raise  # Spark would be refused as well, after a while
-        return None  # a scheme that pyarrow does not know, or credentials that it does not have
+            raise  # Spark would be refused as well
+        return None  # an unknown scheme, or missing credentials
     return None if any(one.is_cut for one in found) else found
 
 

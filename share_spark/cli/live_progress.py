@@ -173,7 +173,7 @@ class LiveProgress:
             seconds = max(EVERY_S, self.clock() - self._shown_at)
             self.stream.write(f"{progress_line(self.totals, self._shown, seconds)}\n")
         else:
-            return 0  # the next line tells of all that has happened until then
+            return 0  # the next line includes the progress until then
         self.stream.flush()
         self._shown, self._shown_at = self.totals, self.clock()
         return lines

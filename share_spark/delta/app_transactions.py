@@ -82,8 +82,8 @@ class AppTransactions:
             try:
                 return self._claim(app_id, own)
             except _CLAIM_ERRORS as error:
-                # An append of the engine before, or a change of the table, came in between; or the outcome is unknown.
-                # The next look at the log shows which.
+                # An append of the previous engine, or a change of the table, came between; or the outcome is unknown.
+                # The next read of the log shows which.
                 fault = error
         reason = first_line(fault) if fault is not None else ""
         raise SinkError(f"sink {self._directory} cannot be claimed: {reason}") from fault
@@ -92,7 +92,7 @@ class AppTransactions:
         try:
             return self._claim_in_one_commit(DirectAppends.of(self._spark, self._directory, self.log()), app_id, own)
         except NoHardLinksError as reason:
-            # Nor would the deliveries be commits that compare and swap, and Spark's rename here is none either.
+            # Deliveries could not compare and swap either, and Spark's rename does not.
             raise SinkError(
                 f"sink {self._directory} cannot be claimed: its file system has no hard links, without which two "
                 "engines could commit the same version; put the table on one that has them"

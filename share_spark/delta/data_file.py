@@ -129,7 +129,7 @@ def _bounds(parts: list[Any]) -> tuple[Any, Any]:
         return None, None
     try:
         return _as_json(min(part.min for part in parts)), _as_json(max(part.max for part in parts), up=True)
-    except (OverflowError, ValueError):  # no date of Python's, as where a producer's microseconds pass for milliseconds
+    except (OverflowError, ValueError):  # not a date of Python's, e.g. microseconds as milliseconds
         return None, None
 
 
@@ -147,7 +147,7 @@ def _as_json(value: Any, *, up: bool = False) -> Any:
 
 
 def _milliseconds(value: datetime, *, up: bool) -> str | None:
-    if value.tzinfo is None:  # without a time zone Delta has another form
+    if value.tzinfo is None:  # Delta's form differs without a time zone
         return None
     cut = value.astimezone(UTC).replace(microsecond=value.microsecond // 1_000 * 1_000)
     if up and cut < value:

@@ -140,7 +140,7 @@ class Location:
         session = given_session(spark)
         settings: Any = {} if session is None else session.conf.getAll
         if any(name.startswith(_DEFAULT_PROPERTIES) for name in settings):
-            return False  # the user wants properties in each new table, and Delta knows what they ask for
+            return False  # the user sets properties for new tables; only Delta knows their effect
         files = CommitFiles.at(spark, self.path)
         if not files.is_table():
             self._clear_beginning(spark)

@@ -68,7 +68,7 @@ def _changed(log: TableLog, change: Callable[[DeltaTable, Mapping[str, Any]], No
     log.check_can_replace()
     if directory is None:
         raise UnknownTableError("it is on another storage")
-    # Checkpoints and clean-up have a place of their own (``native_checkpoint``).
+    # ``native_checkpoint`` makes checkpoints and clean-up.
     options = {
         "post_commithook_properties": PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
     }

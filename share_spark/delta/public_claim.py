@@ -123,7 +123,7 @@ class PublicClaim:
         before = current if is_delivery(current) else delivered
         self._set(progress_id(self.app_id), 2 * own)
         self._set(self.app_id, own, ClaimNote(version, before).to_json())
-        # Delta skips a lower number without a word: believe the log.
+        # Delta skips a lower number silently: check the log.
         current = self._entries()[1]
         self._refuse_newer(current, own)
         if current < own:

@@ -47,9 +47,9 @@ _SETTINGS = {
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.vacuum.parallelDelete.enabled": "false",
-    # Two commits to the log for each VACUUM would be read by every engine.
+    # Every engine would read the two commits of each VACUUM.
     "spark.databricks.delta.vacuum.logging.enabled": "false",
-    # The retention has been judged by us: longer than the longest micro-batch.
+    # We have checked the retention: it is longer than the longest micro-batch.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
     "spark.databricks.delta.optimize.maxFileSize": str(_LARGE_BYTES),
     "spark.databricks.delta.optimize.minFileSize": str(_SMALL_BYTES),
@@ -230,8 +230,8 @@ class KeptTable:
         ``delta.logRetentionDuration``, and those older than ``log_retention_ms`` that no later checkpoint needs."""
         log = self.log()
         files = CommitFiles.at(self.session, self.directory)
-        # Delta cannot write one again where it writes in place (S3, GCS): it takes the file that is there for its own
-        # and then finds that it has written nothing.
+        # Where Delta writes in place (S3, GCS) it cannot write one again: it takes the existing file for its own, and
+        # then finds that it has written nothing.
         has_checkpoint = files.checkpoint()[0] == files.latest_version()
         if not has_checkpoint and log is not None:
             has_checkpoint = write_natively(log)

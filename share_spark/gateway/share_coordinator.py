@@ -258,7 +258,7 @@ class _GroupLog(GroupLog):
         note = claim._replace(kind="records", batch_id=0 if states else -1)
         kept = KeptTable(self.spark, self.table)
         with self.as_state_error():
-            # A session that will be needed is asked for before the commit: without it nothing must be half done.
+            # Ask for a needed session before the commit: a failure must not leave it half done.
             status = self._status_appends() if forgotten else None
             if not states:
                 kept.prepare_to_drop()

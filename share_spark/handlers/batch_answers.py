@@ -178,7 +178,7 @@ def _column_codes(column: Any) -> tuple[Codes, dict[int, str]]:
         codes, misfits = _number_codes(whole.to_numpy(zero_copy_only=False))
     elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         codes, misfits = _named_codes(column.fill_null(Ack.RELEASE.name))
-    elif _is_whole(column):  # pandas makes floats of integers with a null among them
+    elif _is_whole(column):  # pandas converts integers with a null to floats
         codes, misfits = _number_codes(column.fill_null(float(Ack.RELEASE)).to_numpy())
     else:
         raise HandlerError(f"returned acknowledgements of type {column.type}, not {CHOICES}")

@@ -34,7 +34,7 @@ def _is_outside(column: Any) -> bool:
     if pa.types.is_date32(column.type):
         least, most = _DAYS
         numbers = column.cast(pa.int32())
-    elif pa.types.is_timestamp(column.type) and column.type.unit == "us":  # Spark has no other
+    elif pa.types.is_timestamp(column.type) and column.type.unit == "us":  # Spark has no other unit
         least, most = _MICROSECONDS
         numbers = column.cast(pa.int64())
     else:

@@ -235,7 +235,7 @@ def _waiting_kind(function: Any) -> str | None:
     """Return the kind of a function whose call only makes an object, and runs none of its code; None for all others."""
     while isinstance(function, functools.partial):
         function = function.func
-    called = (function, type(function).__call__)  # the second is of callable objects
+    called = (function, type(function).__call__)  # the second is for callable objects
     if any(map(inspect.iscoroutinefunction, called)):
         return "async: handlers that wait are not supported, a plain function may call asyncio.run"
     if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in called):

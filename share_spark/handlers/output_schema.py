@@ -110,7 +110,7 @@ def column_table(
 def _fitting_rows(columns: Mapping[str, Any], schema: pa.Schema, misfits: Collection[int]) -> pa.Table:
     """Return all rows but the ``misfits``."""
     rows = len(next(iter(columns.values())))
-    if len(misfits) == rows:  # the columns may be of types that are not even converted when they are empty
+    if len(misfits) == rows:  # some types cannot be converted, even without rows
         return schema.empty_table()
     fitting = np.array([at for at in range(rows) if at not in misfits], np.int64) if misfits else None
     kept = columns if fitting is None else {name: _taken(values, fitting) for name, values in columns.items()}

@@ -154,7 +154,7 @@ class BackgroundMaintenance:
         try:
             self._rewrite(buckets)
         except BaseException:
-            # Which rows were written is not known: the next round rewrites all of them.
+            # It is not known which rows were written: the next round rewrites all of them.
             with self._lock:
                 self._changed = None
             raise
@@ -170,7 +170,7 @@ class BackgroundMaintenance:
             except Exception as fault:
                 if not is_lost_block(fault):
                     raise
-                # An executor that dies takes its part of the live frame with it; the log has it all.
+                # The part of the live frame on a dead executor is lost; the log has everything.
                 _log.info("the status table is filled from the log: %s", first_line(fault))
                 self._write_rows(state_with_buckets(self.spark, self.location, self.store.log.group_id), live)
 
@@ -189,7 +189,7 @@ class BackgroundMaintenance:
 
     def _write_rows(self, rows: DataFrame, live: LiveState) -> None:
         table = state_table(self.location)
-        # To find out what a dynamic overwrite replaces takes Delta most of a second: not where there is nothing.
+        # Delta takes most of a second to find out what a dynamic overwrite replaces; not needed for an empty table.
         if self._written() == NONE:
             table.append(rows, self._numbered(live))
         else:

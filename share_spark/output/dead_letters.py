@@ -67,8 +67,8 @@ class DeltaDeadLetters:
             is_there = self._append(spark, _letter_rows(letters, claim.group_id), app_id, stamp)
         except _APPEND_ERRORS as error:
             fault, is_there = error, False
-        # After an error the append may have been committed all the same, and Delta skips a number below the table's
-        # without an error. So what counts is the table's log.
+        # After an error the append may still have been committed, and Delta skips a number below the table's without
+        # an error. So the table's log decides.
         if not is_there and self._latest(spark, app_id) < stamp.number:
             raise self._failed(fault or RuntimeError("the append is not in its log")) from fault
 

@@ -233,8 +233,8 @@ class SparkDeadLetters:
         with _as_dead_letter_error():
             journal = self._claimed.journals.announced
             entries = _entries(journal, stamps)
-            # A successor has taken an entry over, and may not have written it yet: with a higher number in the table
-            # it never could.
+            # A successor has taken over an entry, and may not have written it yet. A higher number in the table would
+            # prevent that.
             if len(entries) < len(stamps):
                 raise FencedError("another engine has taken over the dead letters of this one")
             self._write_entries(journal, entries)

@@ -268,6 +268,6 @@ def own_line(error: BaseException) -> str:
     lines = [line for line in said.splitlines() if line.strip()]
     if lines and lines[0].startswith("An error occurred while calling"):
         lines = lines[1:]
-    if isinstance(error, PythonException):  # what a worker raised is the end of a trace
+    if isinstance(error, PythonException):  # a worker's error is the end of a trace
         lines = [line for line in lines if not line[0].isspace()][-1:] or lines
     return lines[0].lstrip(": ").strip() if lines else type(error).__name__

@@ -73,7 +73,7 @@ def sync_directory(directory: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as fault:
-        if fault.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems have nothing to sync there
+        if fault.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot sync a directory
             raise
     finally:
         os.close(descriptor)

@@ -36,7 +36,7 @@ LOG_SETTINGS = Path(__file__).with_name("log4j2.properties").resolve()
 DEFAULTS: Mapping[str, str] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Our log is small and read often: its snapshot is one task, and needs no checksum file beside it.
+    # Our log is small and read often: one task is enough for its snapshot, and it needs no checksum file.
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.databricks.delta.writeChecksumFile.enabled": "false",
     # Micro-batches are small: planning twice and many small tasks cost more than they save.
@@ -47,7 +47,7 @@ DEFAULTS: Mapping[str, str] = {
     # one when it meets large records (``delivery.large_records``).
     ARROW_BYTES: NO_ARROW_LIMIT,
     "spark.sql.session.timeZone": "UTC",
-    # Spark's own pattern, and options of Kafka that it does not know for secrets. Names and values are matched.
+    # Spark's own pattern, and Kafka's secret options that it lacks. Names and values are matched.
     "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|sasl[.]jaas|keystore[.]key|private.key",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -116,7 +116,7 @@ def _defaults(master: str) -> dict[str, str]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     daemon = {"spark.python.daemon.module": "share_spark.spark.worker_daemon"} if _uses_daemon() else {}
-    # Beneath spark-submit the JVM runs already: no options for it, and no look for jars that it may not need.
+    # Beneath spark-submit the JVM runs already: set no options for it, and search for no jars that it may not need.
     java = {} if _is_submitted() else {"spark.driver.extraJavaOptions": java_options()}
     return {**DEFAULTS, **LOCAL_DEFAULTS, **java, **daemon}
 
