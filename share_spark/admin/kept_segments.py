@@ -90,7 +90,7 @@ def _epoch_rows(stamps: Sequence[AppendStamp]) -> EpochRows:
 
 
 def _notes(commits: Iterator[NotedCommit], group_id: str, epochs: Collection[int]) -> dict[int, EpochNotes]:
-    """Return the notes by epoch. ``commits``: newest first, read lazily. A lone engine was never fenced."""
+    """Return the notes by epoch. ``commits``: newest first, read lazily. Only an engine with a successor is fenced."""
     found: dict[int, EpochNotes] = {}
     if len(epochs) < 2:
         return found

@@ -118,8 +118,9 @@ class ShareGroup:
         return self._with(name=name)
 
     def trigger(self, *, processingTime: str | None = None, availableNow: bool = False) -> ShareGroup:  # noqa: N803
-        """Set when micro-batches start. ``processingTime``: their least distance (``"5 seconds"``); default: as soon as
-        the last has ended. ``availableNow``: process everything that is in the log now, retries included, then end."""
+        """Set when micro-batches start. ``processingTime``: the least time between two starts (``"5 seconds"``);
+        default: as soon as the last has ended. ``availableNow``: process everything that is in the log now, retries
+        included, then end."""
         if processingTime is not None and availableNow:
             raise ConfigError("trigger: choose processingTime or availableNow, not both")
         return self._with(trigger=Trigger(processing_time=processingTime, available_now=availableNow))

@@ -117,7 +117,7 @@ def command_parser() -> argparse.ArgumentParser:
 
 def _add_run(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--config", metavar="FILE", help="TOML: tables [job], [kafka], [share_group]; the command line wins over it")
+    add("--config", metavar="FILE", help="TOML: tables [job], [kafka], [share_group]; the command line overrides it")
     add("--group", help="group id; two groups on a topic are independent of each other")
     add("--topic", action="append", help="topic to read; repeat it for more")
     add("--handler", metavar="MODULE:FUNCTION", help="the function that handles each record")
@@ -237,8 +237,12 @@ def _seconds(text: str) -> float:
 def _add_ui(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--port", type=_port, default=8932, metavar="NUMBER", help="port of the page (8932); 0: any free one")
-    add("--host", default="127.0.0.1", help="this machine only (127.0.0.1), or an address that others reach ...")
-    add("--token", metavar="TEXT", help="... and then open with this token")
+    add(
+        "--host",
+        default="127.0.0.1",
+        help="127.0.0.1 (default): this machine only; else all machines that reach this address ...",
+    )
+    add("--token", metavar="TEXT", help="... and send this token, which is then required")
     _add_letter_table(command)
     _add_place(command, timeout_ms=5_000, or_cluster=True)
 
@@ -249,7 +253,7 @@ def _add_exporter(command: argparse.ArgumentParser) -> None:
     add(
         "--host",
         default="127.0.0.1",
-        help="this machine only (127.0.0.1), or an address that others reach, all of them",
+        help="127.0.0.1 (default): this machine only; else all machines that reach this address",
     )
     add("--interval", type=_seconds, default=15.0, metavar="SECONDS", help="between two reads of the tables (15)")
     _add_letter_table(command)
@@ -295,7 +299,7 @@ def _add_history(command: argparse.ArgumentParser) -> None:
 
 def _add_compact(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--config", metavar="FILE", help="TOML: table [compaction]; the command line wins over it")
+    add("--config", metavar="FILE", help="TOML: table [compaction]; the command line overrides it")
     add("--state", metavar="PATH_OR_SCHEMA", help="directory or schema of the state tables")
     add("--group", help="this group only; default: all of them")
     add("--idle", metavar="DURATION", help="a group that is silent for this long has no engine (10m)")

@@ -84,7 +84,7 @@ class CommitFiles:
         self.storage.make_directory(self._directory)
 
     def exists(self, version: int) -> bool:
-        """Return whether the file of this commit is there. It is not after the table was removed, or much later."""
+        """Return whether this commit's file is there: not after clean-up, or after the table was removed."""
         return self.storage.exists(self._file(version))
 
     def read(self, version: int) -> CommitFile | None:

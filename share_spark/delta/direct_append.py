@@ -202,7 +202,7 @@ class DirectAppends:
             meanwhile(None)
 
     def _check_numbers(self, change: _Change) -> None:
-        """Raise MovedError for a number that is not higher: Delta's writer would skip it silently."""
+        """Raise MovedError for a number below the table's: Delta's writer would skip it silently."""
         for app_id, number in change.numbers.items():
             if self.log.transactions.get(app_id, number) > number:
                 raise MovedError(f"the number of {app_id} is {self.log.transactions[app_id]} already")

@@ -195,7 +195,7 @@ class TableLog:
             return
         if numbers and all(found.transactions.get(app_id) == number for app_id, number in numbers.items()):
             return
-        self.files.remove(version)  # no reader sees it below a checkpoint; leave no doubt
+        self.files.remove(version)  # below a checkpoint it has no effect, but could look valid
         raise StateError(
             f"the log of the Delta table in {self.files.directory} was cleaned up beyond version {version} while that "
             "was committed: whether it counts is not known; start again"
