@@ -1,7 +1,7 @@
 """The newest letters of a dead-letter table, for repeated looks: a limited number of files, bytes and letters, and no
 file twice. No Spark.
 
-   the newest files, up to the limits  →  letters by error, file by file, kept  →  all together
+    the newest files, up to the limits  →  letters by error, file by file, kept  →  all together
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from share_spark.admin.stored_letters import StoredLetter, StoredLetters
 from share_spark.model.errors import ConfigError, DeadLetterError, TopicError
 
 _PIECE, _PIECE_BYTES = 1_000, 16 << 20
-"""The most letters, and bytes, that are sent together."""
+"""The most letters, and bytes, that are sent together, unless a rate is lower."""
 
 _MARKED_TOGETHER, _MARKED_BYTES, _MARKED_AFTER_S = 10_000, 64 << 20, 10.0
 """The limits after which letters are marked; what a process that dies leaves unmarked is sent twice."""

@@ -1,8 +1,7 @@
 """Claims of a sink with Spark's Delta writer alone: appends without rows, each of which sets one ``txn`` entry.
 
 What Delta's classes do in one commit (``app_transactions``) takes several here, and an engine may die after any of
-them.
-``own`` is the number of the claim:
+them. ``own`` is the number of the claim:
 
 1. the progress entry is set to ``2 * own``: a claim by these steps begins;
 2. the writer's entry is set to ``own``, with a note of the last delivery as of the version that was looked at. Delta

@@ -1,6 +1,6 @@
 """A Delta table's log without Spark: what an appending writer has to know, read from the files of the log.
 
-        the newest checkpoint (protocol, metaData, txn)  +  the commits after it  =  the table at the newest version
+    the newest checkpoint (protocol, metaData, txn)  +  the commits after it  =  the table at the newest version
 
 The commits that follow keep it up to date: one request to the file system if there are none.
 """
