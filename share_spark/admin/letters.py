@@ -79,7 +79,6 @@ def letters_of(rows: pa.Table) -> list[Letter]:
 
 
 def _in_python(times: Any) -> Any:
-    """Return timestamps that a datetime can hold."""
     least, most = microseconds(FIRST_MOMENT), microseconds(LAST_MOMENT)
     found: Any = times.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
     found = pc.min_element_wise(pc.max_element_wise(found, least, skip_nulls=False), most, skip_nulls=False)

@@ -99,7 +99,6 @@ class RecentLetters:
 
 
 def _of_file(stored: StoredLetters, path: str, error: LettersByError, most: int) -> Iterator[Letter]:
-    """Yield the newest ``most`` letters of a file."""
     for _, rows in stored.scan(LetterFilter(group=error.group_id), COLUMN_NAMES, [path]):
         is_same: Any = pc.field("reason") == error.reason
         pattern = pc.field("error")

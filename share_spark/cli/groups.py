@@ -160,7 +160,6 @@ def _age(row: PartitionOffsets, ages: Ages) -> str:
 
 
 def _lag_ms(row: PartitionOffsets, ages: Ages) -> dict[str, int]:
-    """Return the age where it is known."""
     place = row.topic, row.partition
     return {"lag_ms": ages[place]} if place in ages else {}
 

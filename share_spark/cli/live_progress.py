@@ -75,7 +75,6 @@ def _is_held(look: EngineLook, now_ms: int) -> bool:
 
 
 def _error_lines(errors: Mapping[str, int]) -> list[TextLine]:
-    """Return the most frequent errors."""
     most = sorted(errors.items(), key=lambda found: -found[1])[:_MOST_ERRORS]
     if not most:
         return []
@@ -192,5 +191,4 @@ class LiveProgress:
 
 
 def _width(stream: TextIO) -> int:
-    """Return the width of the terminal, in columns."""
     return os.get_terminal_size(stream.fileno()).columns or 80

@@ -45,7 +45,6 @@ def checkpoint_actions(
 
 
 def _actions(path: str, content: bytes, wanted: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield the actions with one of the names ``wanted``."""
     if path.endswith(".json"):
         return (action for action in actions_in(content.decode()) if not action.keys().isdisjoint(wanted))
     file = pq.ParquetFile(io.BytesIO(content))

@@ -102,7 +102,6 @@ def column_answers(columns: Mapping[str, Any], rows: int) -> Answers:
 
 
 def _by_row(columns: Mapping[str, Any], rows: int) -> list[object]:
-    """Return the answer of each row."""
     acks, errors, delays = (
         [_not_nan(value) for value in columns[name]] if name in columns else [None] * rows for name in ANSWER_COLUMNS
     )

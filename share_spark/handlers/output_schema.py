@@ -108,7 +108,6 @@ def column_table(
 
 
 def _fitting_rows(columns: Mapping[str, Any], schema: pa.Schema, misfits: Collection[int]) -> pa.Table:
-    """Return all rows but the ``misfits``."""
     rows = len(next(iter(columns.values())))
     if len(misfits) == rows:  # some types cannot be converted, even without rows
         return schema.empty_table()

@@ -119,7 +119,6 @@ def _in_files(rows: DataFrame | pa.Table, appends: DirectAppends) -> list[DataFi
 
 
 def _letter_rows(letters: DataFrame | pa.Table, group_id: str) -> DataFrame | pa.Table:
-    """Return the letters with WRITTEN_COLUMNS."""
     if isinstance(letters, pa.Table):
         now: Any = pa.scalar(datetime.now(UTC), pa.timestamp("us", "UTC"))
         added: dict[str, Any] = {"group_id": pa.scalar(group_id), "archived_at": now}

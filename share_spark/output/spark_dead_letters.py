@@ -280,7 +280,6 @@ class SparkDeadLetters:
             self._found.pop(stamp, None)
 
     def _read(self, reasons: Sequence[DeadLetter]) -> DataFrame:
-        """Read the records from the topic log."""
         spans = [NumberedSpan(at, ranges) for at, ranges in _numbered(reasons).items()]
         records = acquired_records(
             self.spark, self.log, spans, tasks=self.spark.sparkContext.defaultParallelism, third="letter"
@@ -296,7 +295,6 @@ class SparkDeadLetters:
 
 
 def _entries(journal: Journal, stamps: Sequence[BatchStamp]) -> dict[BatchStamp, bytes]:
-    """Return the entries that are there."""
     return {stamp: entry for stamp in stamps if (entry := journal.read(stamp)) is not None}
 
 

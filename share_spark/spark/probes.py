@@ -284,7 +284,6 @@ def _causes(place: Place) -> None:
 
 
 def _failure_of(action: Callable[[], object]) -> str:
-    """Return the text of what it raised; empty if nothing."""
     try:
         action()
     except Exception as fault:  # noqa: BLE001 - its text is what is asked for

@@ -339,7 +339,6 @@ class InMemoryShareStateStore:
         )
 
     def _append(self, commit: StateCommit) -> int:
-        """Append ``commit``; return its version."""
         self.interrupt(Moment.BEFORE_APPEND, commit)
         self.log.commits.append(commit)
         version = self.log.version
