@@ -10,7 +10,6 @@ from pyspark.errors import PySparkException
 
 from share_spark.spark.capabilities import (
     ERROR_CAUSES,
-    LOST_BLOCK_TEXT,
     LOST_WORKER_TEXT,
     is_allowed,
     own_line,
@@ -18,9 +17,6 @@ from share_spark.spark.capabilities import (
 
 JVM_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError, OSError)
 """The errors of work on a table or on a file: Spark's, py4j's for what Spark has no class for, and the storage's."""
-
-LOST_BLOCK = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
-"""Spark's error class when a block of a local checkpoint is gone."""
 
 LOST_WORKER = ("Python worker exited unexpectedly", "ExecutorLostFailure")
 """Spark's texts when a job has failed because a worker or an executor died."""
@@ -33,12 +29,6 @@ UNREACHABLE = (
     "share_spark.model.errors.TopicUnreachableError: ",
 )
 """Spark's texts when a job has failed because brokers gave no answer: to its source, its sink, or a worker."""
-
-
-def is_lost_block(error: BaseException) -> bool:
-    """Return whether an executor may have taken blocks of a checkpointed frame with it. Where Spark's text is not
-    reliable, every failure may be that."""
-    return not is_allowed(LOST_BLOCK_TEXT) or LOST_BLOCK in str(error)
 
 
 def is_lost_worker(error: BaseException) -> bool:
