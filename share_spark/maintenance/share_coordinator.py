@@ -171,7 +171,7 @@ def _keys(request: ShareGroupStateRequest) -> list[SharePartitionKey]:
 
 @dataclass(slots=True, kw_only=True)
 class _GroupLog(GroupLog):
-    """One group's part of the log for one request: states as they were written, no live frame."""
+    """One group's part of the log for one request: states as they were written."""
 
     @classmethod
     def of(cls, spark: AnySpark, location: Location, group_id: str, commits: CommitListing) -> _GroupLog:

@@ -2,10 +2,10 @@
 
 - Frames that are checkpointed locally: their rows are blocks of the executors, and exist nowhere else.
 - A session beside the user's: the same catalog, credentials and settings except those of one kind of work, so that no
-setting of the user's is changed.
+  setting of the user's is changed.
 - The task to which hash partitioning sends a row: known here, so that keys can be chosen for it. If Spark places rows
-otherwise some day, or private knowledge is refused, keys are 0, 1, 2 ...: rows of one key still get to one task, but
-some tasks may have several keys and others none.
+  otherwise some day, or private knowledge is refused, keys are 0, 1, 2 ...: rows of one key still get to one task, but
+  some tasks may have several keys and others none.
 """
 
 from __future__ import annotations
