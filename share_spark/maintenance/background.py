@@ -1,8 +1,8 @@
 """Background maintenance of a running engine, in one thread: the status table, pruning of closed segments, compaction.
 
 All of it only reads what is committed and writes what the engine never reads, so it may fail, be late or be left out
-without harm: a fault is logged and the next round tries again. The status table is filled from the live state: no log is
-read.
+without harm: a fault is logged and the next round tries again. The status table is filled from the live state; no
+log is read.
 """
 
 from __future__ import annotations
