@@ -1,4 +1,4 @@
-# share_spark: needs Python 3.11 and Java 17, nothing else. `make` alone lists the commands.
+# share_spark: needs Python 3.11, and Java 17 or 21. `make` alone lists the commands.
 
 PYTHON    ?= python3.11
 SCENARIOS ?= tests/conformance/data/share_partition.jsonl.gz
@@ -32,13 +32,13 @@ setup: $(STAMP) ## virtual environment and jars (every other command does it fir
 demo: $(STAMP) ## the main job on real records: 336,776 flights through a share group
 	$(BIN)/python jobs/demo.py
 
-test: $(STAMP) ## the tests, the real Kafka broker included
+test: $(STAMP) ## all tests but those that take minutes, with a real Kafka broker
 	$(BIN)/python -m pytest $(TWO_AT_ONCE)
 
-test-all: $(STAMP) ## all tests, those that take minutes as well
+test-all: $(STAMP) ## all tests
 	$(BIN)/python -m pytest -m "" $(TWO_AT_ONCE)
 
-test-fast: $(STAMP) ## the tests without Spark, Kafka and slow ones: seconds
+test-fast: $(STAMP) ## the quick tests, without Spark and Kafka
 	$(BIN)/python -m pytest -m "not spark and not kafka and not slow"
 
 sim: $(STAMP) ## simulate engines that crash, pause and resume (SEEDS=10000, FIRST=0)
@@ -51,7 +51,7 @@ chaos: $(STAMP) ## kill engines at every point, on the embedded log and on Kafka
 	$(BIN)/python -m pytest -m long
 	$(BIN)/python -m tests.chaos --kills $(KILLS) --seed $(SEED)
 
-lint: $(STAMP) ## format, rules, types, direction of imports
+lint: $(STAMP) ## check format, rules, types and the direction of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -64,7 +64,7 @@ fmt: $(STAMP) ## format the code and sort its imports
 bench: $(STAMP) ## benchmarks against plain Spark and Kafka's own share groups
 	$(BIN)/python -m tests.bench
 
-conformance: $(STAMP) ## replay what real Kafka does (SCENARIOS=... VECTORS=... for other files)
+conformance: $(STAMP) ## replay recordings of Kafka (SCENARIOS=... VECTORS=... for other files)
 	$(BIN)/python -m tests.conformance --scenarios $(SCENARIOS) --vectors $(VECTORS)
 
 broker: $(STAMP) ## a one-node Kafka 4.2 on a free port, until Ctrl-C
@@ -73,22 +73,22 @@ broker: $(STAMP) ## a one-node Kafka 4.2 on a free port, until Ctrl-C
 cluster: $(STAMP) ## a Spark standalone cluster of two executors on this machine, until Ctrl-C
 	@$(BIN)/python -m tests.support.cluster
 
-demo-cluster: $(STAMP) ## the demo on such a cluster, submitted with the package as a wheel
+demo-cluster: $(STAMP) ## the demo on such a cluster, with the package as a wheel
 	@rm -rf build/wheel
 	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
 	@$(BIN)/python -m tests.support.cluster jobs/demo.py
 
-browser: ## as root on Debian: the headless Chromium that tests of the page look for
+browser: ## as root on Debian: the headless Chromium for tests of the page
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends chromium-headless-shell fonts-dejavu-core
 
-promtool: ## as root on Debian: the promtool that tests of the alert rules look for
+promtool: ## as root on Debian: the promtool for tests of the alert rules
 	apt-get update -qq
 	at=$$(mktemp -d) && cd $$at && apt-get download -qq prometheus && \
 	  dpkg-deb --fsys-tarfile prometheus_*.deb | tar -xO ./usr/bin/promtool > promtool && \
 	  install -m 755 promtool /usr/local/bin && rm -r $$at
 
-clean: ## remove what was built here (the cache of jars stays)
+clean: ## remove what was built here (not the cache of jars)
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .import_linter_cache spark-warehouse metastore_db derby.log artifacts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -100,7 +100,7 @@ $(STAMP): pyproject.toml | python java
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,demo,spark$(subst .,,$(SPARK))]'
 	$(BIN)/python -m share_spark.spark.jars
-	-$(BIN)/share-spark prepare  # without it all works, and starts slower
+	-$(BIN)/share-spark prepare  # optional: without it everything starts slower
 	@touch $@
 
 python:

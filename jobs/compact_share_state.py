@@ -3,7 +3,7 @@
     spark-submit --properties-file conf/spark-defaults.conf jobs/compact_share_state.py \
         --state /lake/queues --dead-letter /lake/letters --dead-letter-retention 30d
 
-Once an hour or once a day, beside running engines. `--dry-run` says what it would do, `--help` lists all options;
+Run it once an hour or once a day, beside running engines. `--dry-run` shows what it would do, `--help` lists options;
 `--config conf/compact-share-state.toml` takes them from a file.
 """
 

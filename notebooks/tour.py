@@ -4,7 +4,7 @@
 # MAGIC
 # MAGIC Kafka's share groups deliver *records*, not partitions: each is acquired, then accepted, released or rejected, with an
 # MAGIC exact delivery count. Here they run on Spark, with their state in Delta tables. This tour needs no broker: the topic is a
-# MAGIC Delta table, too. It runs from top to bottom in about a minute, and removes what it made.
+# MAGIC Delta table, too. It runs from top to bottom in about a minute, and removes its files at the end.
 # MAGIC
 # MAGIC On Databricks, install the wheel of share_spark on the cluster first. Elsewhere it is a Python program like any other:
 # MAGIC `python notebooks/tour.py`.
@@ -36,7 +36,7 @@ TOPICS, STATE, BILLS, LETTERS = (f"{PLACE}/{name}" for name in ("topics", "state
 # MAGIC %md
 # MAGIC ## A topic
 # MAGIC
-# MAGIC Three partitions, 300 orders. One of them has a price that is no number.
+# MAGIC Three partitions, 300 orders. The price of one of them is not a number.
 
 # COMMAND ----------
 
@@ -84,7 +84,7 @@ query
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## Where does the group stand?
+# MAGIC ## The progress of the group
 # MAGIC
 # MAGIC `ShareGroupAdmin` reads the files of the tables, without a Spark job; `share-spark groups --describe` prints the same, and
 # MAGIC `share-spark ui` shows it as a page.
@@ -110,7 +110,7 @@ spark.sql(
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## What failed, and why?
+# MAGIC ## The failed record, and its error
 
 # COMMAND ----------
 
@@ -126,7 +126,7 @@ print(poison.value, "delivered", poison.delivery_count, "times:", poison.error)
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC What happened to it, attempt by attempt:
+# MAGIC Its history, attempt by attempt:
 
 # COMMAND ----------
 
@@ -140,8 +140,8 @@ record_history(spark, STATE, group_id="billing", **place).select("event", "deliv
 # MAGIC %md
 # MAGIC ## Correct it, and send it again
 # MAGIC
-# MAGIC The correction is an `UPDATE`; the value as it was stays beside it. A redrive sends the record as a new one of its topic, with
-# MAGIC headers that say where it comes from. The group then handles it like any other.
+# MAGIC The correction is an `UPDATE`; the original value stays beside it. A redrive sends the record as a new one of its topic, with
+# MAGIC headers that name its origin. The group then handles it like any other.
 
 # COMMAND ----------
 
@@ -159,9 +159,9 @@ admin
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## The state as it was
+# MAGIC ## An earlier state
 # MAGIC
-# MAGIC The status table is rewritten at the end of each run, and Delta keeps what it said before.
+# MAGIC The status table is rewritten at the end of each run, and Delta keeps its older versions.
 
 # COMMAND ----------
 

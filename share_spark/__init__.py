@@ -177,5 +177,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names too, although they are not imported yet."""
+    """Return the public names too, although they are not imported yet."""
     return sorted({*globals(), *__all__})

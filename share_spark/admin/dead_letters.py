@@ -1,4 +1,4 @@
-"""``DeadLetters``: look at the letters of a dead-letter table, delete them, and send them again. To look takes no Spark
+"""``DeadLetters``: list the letters of a dead-letter table, delete them, and send them again. Reading needs no Spark
 and no JVM, and works beside engines that write to the table; so do changes, on a local disk."""
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ALL = LetterFilter()
-"""Every letter."""
+"""A filter for every letter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterCount:
-    """How many letters are meant, ``redriven`` of them, and how many of each topic."""
+    """The number of chosen letters, ``redriven`` of them, and the number per topic."""
 
     letters: int
     redriven: int
@@ -42,7 +42,7 @@ class LetterCount:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """The letters in ``table`` (a path; with ``spark`` a name of the catalog, too, and any storage that Spark reaches).
+    """The letters in ``table`` (a path; with ``spark`` also a name of the catalog, and any storage that Spark reaches).
     Each call reads the table anew.
 
     Raises ConfigError (a group, topic or partition that has no letter), DeadLetterError (no such table, one of another
@@ -53,16 +53,16 @@ class DeadLetters:
     spark: SparkSession | None = None
 
     def by_error(self, where: LetterFilter = ALL) -> list[LettersByError]:
-        """Grouped; errors that differ only in numbers and ids are one (``error_pattern``)."""
+        """Return the letters by error; errors that differ only in numbers and ids are one (``error_pattern``)."""
         return by_error(found.rows for found in self._checked(where).scan(where))
 
     def letters(self, where: LetterFilter = ALL, limit: int | None = None) -> list[Letter]:
-        """With all that there is of them, the newest first."""
+        """Return the letters with all their columns, the newest first."""
         found = (one.letter for one in self._checked(where).letters(where))
         return sorted(found, key=_age, reverse=True) if limit is None else nlargest(limit, found, key=_age)
 
     def count(self, where: LetterFilter = ALL) -> LetterCount:
-        """What ``purge`` would delete."""
+        """Return the number of letters that ``purge`` would delete."""
         by_topic: dict[str, int] = {}
         redriven = 0
         for _, rows in self._checked(where).scan(where):
@@ -72,7 +72,7 @@ class DeadLetters:
         return LetterCount(letters=sum(by_topic.values()), redriven=redriven, by_topic=by_topic)
 
     def purge(self, where: LetterFilter) -> int:
-        """Delete them, in one commit. Returns how many."""
+        """Delete the letters, in one commit. Returns their number."""
         return self._checked(where).delete(where)
 
     def plan_redrive(
@@ -83,7 +83,7 @@ class DeadLetters:
         to_topic: str | None = None,
         limit: int | None = None,
     ) -> RedrivePlan:
-        """What ``redrive`` would send; sends nothing. Letters that were redriven are left out unless ``again``."""
+        """Return what ``redrive`` would send; send nothing. Redriven letters are left out unless ``again``."""
         stored = self._checked(where)
         return plan_redrive(stored, _to_be_sent(where, again=again), to_topic=to_topic, limit=limit)
 
@@ -98,9 +98,9 @@ class DeadLetters:
         rate_per_s: float | None = None,
         progress: Callable[[RedriveProgress], None] = lambda _: None,
     ) -> RedriveReport:
-        """Send them again, as new records of their own topics and partitions (``to_topic``: of this one), and mark them
-        as redriven. At least once, each with an id that stays the same (``redriven_record``). ``limit``: of letters,
-        ``rate_per_s``: at most so many a second, ``progress``: called about once a second.
+        """Send letters again, as new records of their own topics and partitions (or of ``to_topic``), and mark them as
+        redriven. At least once, each with an id that stays the same (``redriven_record``). ``limit``: the most letters,
+        ``rate_per_s``: the most letters a second, ``progress``: called about once a second.
 
         Raises ConfigError, DeadLetterError, TopicError; what was sent by then is marked if that is possible.
         """

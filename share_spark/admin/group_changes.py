@@ -1,6 +1,6 @@
-"""Changes to groups that no engine runs: start offsets, topics, whole groups. They go through the share coordinator,
-which claims the group as an engine would (``maintenance.share_coordinator``), so an engine that starts meanwhile is
-either refused or makes the change fail. Without Spark where the storage and the tables allow it."""
+"""Changes to groups without a running engine: start offsets, topics, whole groups. They go through the share
+coordinator, which claims the group as an engine would (``maintenance.share_coordinator``), so an engine that starts
+meanwhile is either refused or makes the change fail. Without Spark where the storage and the tables allow it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from share_spark.spark.on_demand import AnySpark
 
 
 class StartAt(Enum):
-    """Where a group is to begin. ``OFFSET`` and ``SHIFT`` take a number, ``TIME`` milliseconds since the epoch."""
+    """The new start of a group. ``OFFSET`` and ``SHIFT`` take a number, ``TIME`` milliseconds since the epoch."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -31,7 +31,7 @@ class StartAt(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewOffset:
-    """A share-partition that is to begin at ``offset``. ``state_epoch``: the one after the known one, by which what was
+    """A share-partition that is to begin at ``offset``. ``state_epoch``: the one after the known one; with it, what was
     in flight is forgotten."""
 
     key: SharePartitionKey
@@ -41,8 +41,8 @@ class NewOffset:
 
 
 def moved(start: StartAt, number: int, before: int, ends: LogEnds, at_time: int | None) -> int:
-    """The new start offset, always one that the log has, or its end. ``at_time``: of the first record that is not
-    older, for TIME."""
+    """Return the new start offset, always one that the log has, or its end. ``at_time``: for TIME, the first offset
+    that is not older."""
     wanted = {
         StartAt.EARLIEST: ends.log_start_offset,
         StartAt.LATEST: ends.end_offset,
@@ -61,7 +61,7 @@ def new_offset(
     ends: Mapping[int, LogEnds],
     at_time: Mapping[int, int],
 ) -> NewOffset:
-    """Of one share-partition. ``at_time``: for TIME, by partition. Raises TopicError."""
+    """Return the new offset of a share-partition. ``at_time``: for TIME, by partition. Raises TopicError."""
     partition = state.key.partition
     if partition not in ends:
         raise TopicError(f"topic {topic!r} has no partition {partition} any more")
@@ -70,7 +70,7 @@ def new_offset(
 
 
 def partitions_of(group: GroupState, topics: Mapping[str, Collection[int]] | None) -> list[tuple[str, SharePartition]]:
-    """By topic and partition. Raises ConfigError for what the group does not have."""
+    """Return the share-partitions by topic and partition. Raises ConfigError for one that the group does not have."""
     known = {(topic, state.key.partition): (topic, state) for topic, state in group.partitions.values()}
     names = {topic for topic, _ in known}
     for topic, partitions in (topics or {}).items():
@@ -89,7 +89,7 @@ def partitions_of(group: GroupState, topics: Mapping[str, Collection[int]] | Non
 def planned_configs(
     reader: StateReader, group_id: str, add: Mapping[str, object], delete: Collection[str]
 ) -> dict[str, str]:
-    """The dynamic configs of the group, by key, with the values ``add`` and without the keys ``delete``. Raises
+    """Return the group's dynamic configs, by key, with the values ``add`` and without the keys ``delete``. Raises
     ConfigError, StateError (no such group)."""
     reader.require(group_id)
     found = altered(reader.dynamic_config_file(group_id).read(), add, delete)
@@ -98,7 +98,8 @@ def planned_configs(
 
 
 def reset(spark: AnySpark, location: str, group_id: str, offsets: Sequence[NewOffset]) -> None:
-    """In one commit. Raises FencedError (an engine runs the group), StateError, SinkError; then nothing is changed."""
+    """Reset offsets in one commit or not at all. Raises FencedError (an engine runs the group), StateError,
+    SinkError."""
     _change(spark, location, group_id, (_initialize(found) for found in offsets), _names(offsets))
 
 
@@ -114,7 +115,7 @@ def _names(offsets: Iterable[NewOffset]) -> dict[str, str]:
 
 
 def forget(spark: AnySpark, location: str, group_id: str, keys: Iterable[SharePartitionKey]) -> None:
-    """These share-partitions have no state any more, in one commit. Raises as ``reset``."""
+    """Delete the state of these share-partitions, in one commit. Raises as ``reset``."""
     _change(
         spark, location, group_id, (DeleteState(topic_id=key.topic_id, partition=key.partition) for key in keys), {}
     )

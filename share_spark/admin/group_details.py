@@ -1,5 +1,5 @@
-"""A group as operators see it, as values: its share-partitions with their lag, its engine, and what operators have set
-for it."""
+"""A group as operators see it, as values: its share-partitions with their lag, its engine, and its operators'
+settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from share_spark.partition.runs import offsets_by_kind
 
 
 class GroupPhase(Enum):
-    """A group's state, as the KIP names it."""
+    """A group's state, named as in the KIP."""
 
     STABLE = "Stable"
     EMPTY = "Empty"
@@ -26,8 +26,8 @@ class GroupPhase(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
-    """One group. ``phase``: STABLE while an engine runs it. ``engine``: the one that has run it last; None
-    if none has said anything, and at an earlier time."""
+    """One group. ``phase``: STABLE while an engine runs it. ``engine``: the one that has run it last; None if there is
+    no heartbeat, and for an earlier version."""
 
     group_id: str
     phase: GroupPhase
@@ -36,8 +36,8 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOffsets:
-    """One share-partition. ``start_offset``: SPSO; ``lag``: records that are not finished, None where the end of the
-    log is not known; then offsets of the window by state, and the highest delivery count in it."""
+    """One share-partition. ``start_offset``: SPSO; ``lag``: unfinished records, None where the end of the log is not
+    known; then the offsets of the window by state, and the highest delivery count in it."""
 
     group_id: str
     topic: str
@@ -55,9 +55,9 @@ class PartitionOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """The engine of a group. ``since_ms``: when it began; ``silent_ms``: since its last heartbeat; ``acquired``:
-    offsets that it holds, by (topic, partition). ``unreachable_since_ms``: since when its topics do not answer; None if
-    they do."""
+    """The engine of a group. ``since_ms``: when it began; ``silent_ms``: the time since its last heartbeat;
+    ``acquired``: the number of offsets that it holds, by (topic, partition). ``unreachable_since_ms``: since when its
+    topics do not answer; None if they do."""
 
     group_id: str
     member_id: str
@@ -72,8 +72,8 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSettings:
-    """What operators have set for a group while it runs, beside its state: what is paused, and dynamic configs by key.
-    ``fault``: why that is not known, empty if it is."""
+    """The settings that operators have made for a group beside its state: its pauses, and dynamic configs by key.
+    ``fault``: why they are not known, empty if they are."""
 
     pauses: Pauses = NOT_PAUSED
     dynamic_configs: Texts = field(default_factory=dict)
@@ -82,8 +82,8 @@ class OperatorSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDetails:
-    """All that there is to see of one group. ``offsets``: by topic and partition. ``ends_fault``: why the ends of its
-    logs are not known, and the lag with them; empty if they are. ``engine`` as in ``GroupListing``."""
+    """All details of one group. ``offsets``: by topic and partition. ``ends_fault``: why the ends of its logs, and so
+    the lag, are not known; empty if they are. ``engine`` as in ``GroupListing``."""
 
     state: GroupState
     phase: GroupPhase
@@ -100,14 +100,14 @@ def phase_of(engine: Engine | None) -> GroupPhase:
 
 
 class KnownOffsets(NamedTuple):
-    """``rows``: by topic and partition. ``ends_fault`` as in ``GroupDetails``."""
+    """The known offsets. ``rows``: by topic and partition. ``ends_fault`` as in ``GroupDetails``."""
 
     rows: Sequence[PartitionOffsets]
     ends_fault: str
 
 
 def offsets_of(group: GroupState, ends: Mapping[str, Mapping[int, LogEnds]]) -> list[PartitionOffsets]:
-    """By topic and partition."""
+    """Return the offsets by topic and partition."""
     found = group.partitions.values()
     rows = (_offsets(group.group_id, topic, state, ends.get(topic, {})) for topic, state in found)
     return sorted(rows, key=lambda row: (row.topic, row.partition))

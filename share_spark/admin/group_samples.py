@@ -1,6 +1,6 @@
-"""What the metrics of a group are, from what there is to see of it. Pure.
+"""The metrics of a group, from its details. Pure.
 
-A value that is not known has no sample: no alert of another meaning comes of it, and ``READ_FAILED`` says why.
+A value that is not known has no sample, so no alert of another meaning fires, and ``READ_FAILED`` has the reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from share_spark.partition.runs import offsets_by_kind
 
 
 class Sample(NamedTuple):
-    """``labels``: the values of ``group``, if the metric has it, and of the metric's own labels."""
+    """A metric's value. ``labels``: the values of ``group``, if the metric has it, and of its own labels."""
 
     metric: Metric
     labels: tuple[str, ...]
@@ -26,7 +26,7 @@ class Sample(NamedTuple):
 
 
 def samples_of(details: GroupDetails, now_ms: int) -> Iterator[Sample]:
-    """Return what the state, the log ends and the operators of a group say."""
+    """Yield the samples of the state, the log ends and the operators' settings of a group."""
     group_id = details.state.group_id
     if details.state.at_ms:
         yield Sample(all_metrics.COMMIT_AT, (group_id,), details.state.at_ms / 1_000)
@@ -39,7 +39,7 @@ def samples_of(details: GroupDetails, now_ms: int) -> Iterator[Sample]:
 
 
 def engine_samples(group_id: str, engine: Engine | None) -> Iterator[Sample]:
-    """Return what the heartbeat of the last engine says."""
+    """Yield the samples of the last engine's heartbeat."""
     end = engine.end if engine is not None else None
     is_running = engine is not None and end is None
     yield Sample(all_metrics.RUNNING, (group_id,), float(is_running))
@@ -70,8 +70,8 @@ def _delayed(details: GroupDetails, now_ms: int) -> dict[str, int]:
 def oldest_samples(
     group_id: str, rows: Sequence[PartitionOffsets], ages_ms: Mapping[tuple[str, int], int]
 ) -> Iterator[Sample]:
-    """Return the greatest of ``ages_ms``, which are by topic and partition, of each topic; 0 where nothing is behind.
-    A topic of which no age is known, though it has a lag, has no sample."""
+    """Yield the greatest of ``ages_ms`` (by topic and partition) per topic; 0 where nothing is behind.
+    A topic that has a lag and no known age has no sample."""
     for topic, some in by_topic(rows).items():
         known = [age for row in some if (age := ages_ms.get((topic, row.partition))) is not None]
         if known or all(row.lag == 0 for row in some):

@@ -1,6 +1,6 @@
-"""What a group did, micro-batch by micro-batch, from the rows of its log that are kept. No Spark.
+"""The activity of a group, micro-batch by micro-batch, from the kept rows of its log. No Spark.
 
-Each file is read once: who looks again and again adds what has come since, and keeps what retention has dropped
+Each file is read once: a repeated look adds the new files, and keeps the results of files that retention has dropped
 meanwhile.
 """
 
@@ -27,13 +27,13 @@ from share_spark.state.log_rows import WITHOUT_ERRORS
 from share_spark.state.record_rows import CLAIM, UPDATE, records_in
 
 MOST_FILES, MOST_BYTES = 600, 16 << 20
-"""That are read at first: the newest segments."""
+"""The limits of the first look, which reads the newest segments."""
 
 MOST_ROWS = 100_000
-"""Of a segment: one for each share-partition that a micro-batch has changed. Some seconds."""
+"""The most rows of a segment: one for each share-partition that a micro-batch has changed. Takes a few seconds."""
 
 MOST_MICRO_BATCHES = 5_000
-"""That are kept."""
+"""The most micro-batches that are kept."""
 
 _BACK_AGAIN = ("released", "lost")
 _NOT_COUNTED = ("not entered", "truncated")
@@ -64,7 +64,7 @@ class _Window(NamedTuple):
 
 @dataclass(slots=True)
 class GroupSeries:
-    """Of one group of one state log, up to the last ``read``."""
+    """The micro-batches of one group of one state log, up to the last ``read``."""
 
     group_id: str
     micro_batches: deque[MicroBatchTotals] = field(default_factory=lambda: deque(maxlen=MOST_MICRO_BATCHES))
@@ -76,7 +76,7 @@ class GroupSeries:
     _windows: dict[SharePartitionKey, _Window] = field(default_factory=dict)
 
     def read(self, reader: StateReader) -> Sequence[MicroBatchTotals]:
-        """All that is known by now, ascending. Raises StateError: its log can, or should, only be read by Spark."""
+        """Return the micro-batches, ascending. Raises StateError: only Spark can, or should, read the log."""
         active = reader.log.active
         try:
             segments, _ = newest_segments(active, self.group_id, MOST_FILES, MOST_BYTES)
@@ -93,7 +93,7 @@ class GroupSeries:
         return list(self.micro_batches)
 
     def _rows_in(self, reader: StateReader, segment: int, paths: Sequence[str]) -> pa.Table:
-        """Of records, in the order of the micro-batches; what was written when is noted, claims too."""
+        """Return the record rows, in the order of the micro-batches; note the times of all rows, claims too."""
         rows = with_microseconds(pa.concat_tables(tables_of(reader.log, paths, WITHOUT_ERRORS)))
         if rows.num_rows > MOST_ROWS:
             raise UnknownTableError("it has many rows")
@@ -103,14 +103,14 @@ class GroupSeries:
         )
 
     def _add(self, segment: int, rows: pa.Table, late: Container[BatchStamp]) -> None:
-        """Where files were rewritten, only what comes after the last micro-batch is new."""
+        """Add the rows. Where files were rewritten, only what comes after the last micro-batch is new."""
         for stamp, some in groupby(_changes(rows, self.group_id), key=lambda change: change.stamp):
             if stamp > self._last and stamp not in late:
                 self._take(stamp, list(some), begins=segment != self._segment)
                 self._segment = segment
 
     def _take(self, stamp: BatchStamp, changes: Sequence[_Change], *, begins: bool) -> None:
-        if begins:  # with a snapshot of every share-partition that there still is
+        if begins:  # with a snapshot of every remaining share-partition
             live = {change.record.key for change in changes}
             self._windows = {key: window for key, window in self._windows.items() if key in live}
         finished = sum(map(self._finished_by, changes))
@@ -172,7 +172,7 @@ _STAMP = ("writer_epoch", "batch_id", "at_ms", "kind")
 
 
 def _offsets_by(rows: pa.Table, ranges: str, name: str) -> dict[int, dict[Any, int]]:
-    """By row, how many offsets of its ranges have which value of the field ``name``."""
+    """Return, by row, how many offsets of its ranges have which value of the field ``name``."""
     column: Any = rows.column(ranges).combine_chunks()
     flat, owners = pc.list_flatten(column), pc.list_parent_indices(column)
     first, last, values = (pc.struct_field(flat, field_name) for field_name in ("first_offset", "last_offset", name))

@@ -1,5 +1,5 @@
-"""The segments of a group's log that are kept, for who reads more than the newest: which files, and which rows in them
-do not count. No Spark."""
+"""The kept segments of a group's log, for readers of more than the newest: which files, and which rows in them do not
+count. No Spark."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from share_spark.state.record_rows import CLAIM
 from share_spark.state.stale_appends import EpochNotes, EpochRows, late_appends
 
 _MOST_COMMITS = 3_000
-"""That are read to find stale appends. Beyond, the rows have to say it, as after a log clean-up."""
+"""The most commits that are read to find stale appends. Beyond, the rows are used, as after a log clean-up."""
 
 
 def newest_segments(
     active: Mapping[str, ActiveFile], group_id: str, most_files: int, most_bytes: int
 ) -> tuple[dict[int, list[str]], bool]:
-    """The group's files by segment, the newest first, as many segments as may be read; are there more? Raises
-    UnknownTableError."""
+    """Return the group's files by segment, the newest first, as many segments as may be read, and whether there are
+    more. Raises UnknownTableError."""
     segments: dict[int, list[str]] = {}
     for path, file in active.items():
         if file.values["group_id"] == group_id:
@@ -45,7 +45,7 @@ def newest_segments(
 
 
 class AppendStamp(NamedTuple):
-    """Of rows that were written together. ``batch_id`` None: a claim."""
+    """The stamp of rows that were written together. ``batch_id`` None: a claim."""
 
     segment: int
     writer_epoch: int
@@ -54,13 +54,13 @@ class AppendStamp(NamedTuple):
 
 
 def with_microseconds(rows: pa.Table) -> pa.Table:
-    """``written_at`` as a number, since the epoch."""
+    """Return the rows with ``written_at`` as a number, since the epoch."""
     times = rows.column("written_at").cast(pa.int64())
     return rows.set_column(rows.schema.get_field_index("written_at"), "written_at", times)
 
 
 def stamps_in(segment: int, rows: pa.Table) -> set[AppendStamp]:
-    """Of rows of a segment (``with_microseconds``)."""
+    """Return the stamps in the rows of a segment (``with_microseconds``)."""
     found = rows.group_by(["kind", "writer_epoch", "batch_id"]).aggregate([("written_at", "min")]).to_pylist()
     return {
         AppendStamp(
@@ -71,7 +71,7 @@ def stamps_in(segment: int, rows: pa.Table) -> set[AppendStamp]:
 
 
 def late_stamps(reader: StateReader, group_id: str, stamps: Iterable[AppendStamp]) -> set[BatchStamp]:
-    """Those whose rows do not count: an engine has written them after another one had claimed the group."""
+    """Return the stamps whose rows do not count: written after another engine had claimed the group."""
     epochs = _epochs(stamps)
     return set(late_appends(epochs, _notes(reader.commits.back_from(reader.log.version), group_id, epochs)))
 
@@ -90,7 +90,7 @@ def _epoch_rows(stamps: Sequence[AppendStamp]) -> EpochRows:
 
 
 def _notes(commits: Iterator[NotedCommit], group_id: str, epochs: Collection[int]) -> dict[int, EpochNotes]:
-    """``commits``: newest first, read as far as needed. An engine without a successor was never fenced."""
+    """Return the notes by epoch. ``commits``: newest first, read lazily. Only an engine with a successor is fenced."""
     found: dict[int, EpochNotes] = {}
     if len(epochs) < 2:
         return found

@@ -1,5 +1,4 @@
-"""What there is to say of a dead letter besides its key, value and headers, in words. Pure; nothing that comes out can
-steer a terminal."""
+"""The facts of a dead letter besides its key, value and headers, in words. Pure; the text cannot control a terminal."""
 
 from __future__ import annotations
 
@@ -11,11 +10,11 @@ from share_spark.admin.redriven_record import REDRIVE_ID, delivered_before
 from share_spark.model.printable_text import printable
 
 NONE = "-"
-"""What is not there."""
+"""The text for a missing value."""
 
 
 def letter_facts(letter: Letter) -> Iterator[tuple[str, str]]:
-    """(name, text). An error may have several lines."""
+    """Yield (name, text). An error may have several lines."""
     before = delivered_before(letter)
     yield "archived", letter_time(letter.archived_at)
     yield "reason", printable(letter.reason)
@@ -29,5 +28,5 @@ def letter_facts(letter: Letter) -> Iterator[tuple[str, str]]:
 
 
 def letter_time(moment: datetime) -> str:
-    """To the millisecond."""
+    """Return the time to the millisecond."""
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

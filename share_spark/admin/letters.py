@@ -1,4 +1,4 @@
-"""A dead letter as it stands in its table, and which letters are meant: values, no I/O."""
+"""A dead letter as it stands in its table, and filters of letters: values, no I/O."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class LetterKey(NamedTuple):
-    """Which letter of a table: a record can become one again when its topic was deleted and created anew, or when its
-    log was truncated. ``archived_at_us``: microseconds since the epoch."""
+    """The identity of a letter in its table: a record can become one again when its topic was deleted and created anew,
+    or when its log was truncated. ``archived_at_us``: microseconds since the epoch."""
 
     group_id: str
     topic: str
@@ -51,17 +51,17 @@ class Letter:
 
     @property
     def identity(self) -> LetterKey:
-        """In its table."""
+        """The letter's key in its table."""
         return LetterKey(self.group_id, self.topic, self.partition, self.offset, microseconds(self.archived_at))
 
     @property
     def value_to_send(self) -> bytes | None:
-        """By a redrive: the corrected value, if there is one."""
+        """The value that a redrive sends: the corrected value, if there is one."""
         return self.value if self.corrected_value is None else self.corrected_value
 
     @property
     def size(self) -> int:
-        """Of what is sent, without headers, in bytes."""
+        """The size of what is sent, without headers, in bytes."""
         return len(self.key or b"") + len(self.value_to_send or b"")
 
     @property
@@ -71,7 +71,7 @@ class Letter:
 
 
 def letters_of(rows: pa.Table) -> list[Letter]:
-    """Rows with all columns."""
+    """Return rows with all columns as letters."""
     for number, column in enumerate(rows.schema):
         if pa.types.is_timestamp(column.type):
             rows = rows.set_column(number, column.name, _in_python(rows.column(number)))
@@ -79,7 +79,6 @@ def letters_of(rows: pa.Table) -> list[Letter]:
 
 
 def _in_python(times: Any) -> Any:
-    """Return timestamps that a datetime can hold."""
     least, most = microseconds(FIRST_MOMENT), microseconds(LAST_MOMENT)
     found: Any = times.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
     found = pc.min_element_wise(pc.max_element_wise(found, least, skip_nulls=False), most, skip_nulls=False)
@@ -92,13 +91,13 @@ def _letter(row: Mapping[str, Any]) -> Letter:
 
 
 def microseconds(moment: datetime) -> int:
-    """Since the epoch."""
+    """Return microseconds since the epoch."""
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterFilter:
-    """Which letters; all of them if nothing is said. All that is said has to hold.
+    """A filter of letters; by default all of them. All conditions have to hold.
 
     ``topics``: with their partitions, none for all of them. ``offsets``: first and last. ``reason``, ``error``: a part
     of the text, in upper or lower case. ``header``: a name, and the value it has (None: any). ``since``, ``until``
@@ -117,12 +116,12 @@ class LetterFilter:
 
     @property
     def columns(self) -> list[str]:
-        """That have to be read to tell which letters are meant."""
+        """The columns that have to be read to apply the filter."""
         narrow = ["group_id", "topic", "partition", "offset", "reason", "error", "archived_at", "redriven_at"]
         return [*narrow, *(["headers"] if self.header is not None else [])]
 
     def chosen(self, rows: pa.Table) -> pa.Table:
-        """Those of ``rows`` (``columns``, and any others)."""
+        """Return the chosen ones of ``rows`` (``columns``, and any others)."""
         tests = self._tests()
         found = rows.filter(functools.reduce(operator.and_, tests)) if tests else rows
         return found if self.header is None else found.filter(self._with_header(found, *self.header))

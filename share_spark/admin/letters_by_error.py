@@ -1,4 +1,4 @@
-"""Dead letters by their error: how many, since when, and an example of each.
+"""Dead letters by their error: the number, the first and last time, and an example of each.
 
 Errors that differ only in numbers or ids are one (``model.error_pattern``).
 """
@@ -19,9 +19,9 @@ _FIRST, _LAST, _COUNT, _REDRIVEN = "archived_at_min", "archived_at_max", "archiv
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LettersByError:
-    """The letters of a group that have the same reason and, but for numbers and ids, the same ``error`` (None: without
-    one). ``redriven``: how many of ``count``. ``first_seen``, ``last_seen``: when they were archived. ``topic``,
-    ``partition``, ``offset``: of the last one."""
+    """The letters of a group that have the same reason and, except for numbers and ids, the same ``error`` (None:
+    without one). ``redriven``: how many of ``count``. ``first_seen``, ``last_seen``: when they were archived.
+    ``topic``, ``partition``, ``offset``: those of the last one."""
 
     group_id: str
     reason: str
@@ -36,17 +36,17 @@ class LettersByError:
 
     @property
     def key(self) -> tuple[str, str, str | None]:
-        """What its letters have in common."""
+        """The values that its letters have in common."""
         return self.group_id, self.reason, self.error
 
 
 def by_error(parts: Iterable[pa.Table]) -> list[LettersByError]:
-    """Of all ``parts`` (``LetterFilter.columns``) together; what there is most of comes first."""
+    """Group all ``parts`` (``LetterFilter.columns``) together; the most frequent error comes first."""
     return together(one for part in parts for one in _of_part(part))
 
 
 def together(counted: Iterable[LettersByError]) -> list[LettersByError]:
-    """Of several parts, each error once; in the order of ``by_error``."""
+    """Join the groups of several parts, each error once; in the order of ``by_error``."""
     found: dict[tuple[str, str, str | None], LettersByError] = {}
     for one in counted:
         found[one.key] = _both(found[one.key], one) if one.key in found else one
@@ -62,7 +62,7 @@ def _of_part(rows: pa.Table) -> Sequence[LettersByError]:
 
 
 def with_patterns(rows: pa.Table) -> pa.Table:
-    """``error`` as its pattern, so that each error is one group, however many numbers it has."""
+    """Return the rows with ``error`` as its pattern, so that each error is one group, however many numbers it has."""
     errors = rows.column("error").to_pylist()
     patterns = pa.array([None if error is None else error_pattern(error) for error in errors], pa.string())
     return rows.set_column(rows.schema.get_field_index("error"), "error", patterns)

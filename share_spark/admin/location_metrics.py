@@ -1,7 +1,7 @@
-"""The metrics of all groups of a location, from the files of its tables: what Prometheus gets while no engine runs.
+"""The metrics of all groups of a location, from the files of its tables, for Prometheus also while no engine runs.
 
-A thread reads every few seconds; a scrape gets what was read last, so it waits neither for files nor for brokers. A
-group that cannot be read, or a part of it, is told as such and takes nothing from the others.
+A thread reads every few seconds; a scrape gets the last result, so it waits neither for files nor for brokers. A group
+that cannot be read, or a part of it, is reported as such and does not affect the others.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from share_spark.model.errors import TopicError
 _log = logging.getLogger(__name__)
 
 STATE, TOPICS, LETTERS, SETTINGS = "state", "topics", "dead letters", "settings"
-"""The parts of a group that can be unreadable, each for itself."""
+"""The parts of a group that can be unreadable, each independently."""
 
 Found = TypeVar("Found")
 
 
 @dataclass(slots=True, eq=False)
 class LocationMetrics(Collector):
-    """Of the location of ``admin``. ``letter_table``: of all groups; None: the one that the group's engine names.
+    """The metrics of one location. ``letter_table``: that of all groups; None: the one that the group's engine names.
     ``read`` is called by one thread, ``collect`` by those of the server; they share a value that is replaced."""
 
     admin: ShareGroupAdmin
@@ -48,7 +48,7 @@ class LocationMetrics(Collector):
     _broken: set[str] = field(default_factory=set)
 
     def read(self) -> None:
-        """Look at everything once."""
+        """Read everything once."""
         began_ms, began_s = self.clock(), time.monotonic()
         samples = self._known(f"the state in {self.admin.location}", lambda: list(self._of_location()))
         of_exporter = (
@@ -59,7 +59,7 @@ class LocationMetrics(Collector):
         self._samples = [*(samples or ()), *of_exporter]
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """All metrics as they were read last; none before the first ``read``."""
+        """Yield all metrics of the last ``read``; none before the first."""
         samples = self._samples
         for metrics, shared in ((GROUP_METRICS, ("group",)), (EXPORTER_METRICS, ())):
             families = {one: GaugeMetricFamily(one.name, one.text, labels=(*shared, *one.labels)) for one in metrics}
@@ -97,7 +97,7 @@ class LocationMetrics(Collector):
         return [*found, *fault_samples(name, faults)]
 
     def _ages_ms(self, look: GroupsLook, details: GroupDetails, now_ms: int) -> dict[tuple[str, int], int]:
-        """Raises TopicError."""
+        """Return the ages by topic and partition. Raises TopicError."""
         if details.ends_fault:
             raise TopicError(details.ends_fault)
         if any(row.lag is None for row in details.offsets if row.start_offset >= 0):
@@ -105,7 +105,7 @@ class LocationMetrics(Collector):
         return self._ages[details.state.group_id].ages_ms(look, details.offsets, now_ms)
 
     def _known(self, what: str, read: Callable[[], Found]) -> Found | None:
-        """None if it fails, however it does: what is broken must not take the others along. The log says why, once."""
+        """Return what ``read`` returns, None if it raises: other parts must still work. Logs each error once."""
         try:
             found = read()
         except Exception as fault:  # noqa: BLE001 - a metric says so
@@ -119,14 +119,14 @@ class LocationMetrics(Collector):
 
 @dataclass(slots=True)
 class _LetterCounts:
-    """For one look: each table is read once, whatever number of groups share it."""
+    """The letter counts of one look: each table is read once, however many groups share it."""
 
     tables: dict[str, RecentLetters]
     _counts: dict[str, dict[str, int]] = field(default_factory=dict)
     _broken: dict[str, Exception] = field(default_factory=dict)
 
     def unredriven(self, table: str, group_id: str) -> int:
-        """Raises as ``RecentLetters``, and whatever else comes of a broken file."""
+        """Return the count of a group. Raises as ``RecentLetters``, and what a broken file raises."""
         if table in self._broken:
             raise self._broken[table]
         if table not in self._counts:

@@ -1,4 +1,4 @@
-"""How far the topics of a group go: asked of Kafka, or read from the files of an embedded topic log."""
+"""The log ends of a group's topics: asked of Kafka, or read from the files of an embedded topic log."""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ from share_spark.topics.topic_view import TopicView, view_of
 
 
 class EndsOfTopics(Protocol):
-    """Where the logs of topics begin and end."""
+    """The begin and end offsets of topics."""
 
     def log_ends(self, topic: str) -> Mapping[int, LogEnds]:
-        """By partition. Raises TopicError, TopicUnreachableError."""
+        """Return the ends by partition. Raises TopicError, TopicUnreachableError."""
         ...
 
     def offsets_at(self, topic: str, timestamp_ms: int) -> Mapping[int, int]:
-        """By partition, the first offset that is not older, else the end. Raises as ``log_ends``, and ConfigError where
-        only Spark can say."""
+        """Return, by partition, the first offset that is not older, else the end. Raises as ``log_ends``, and
+        ConfigError where only Spark knows."""
         ...
 
     def times_at(self, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
-        """By partition, the timestamp (milliseconds) of the first record at or after its offset; a partition without
-        one is left out. Raises as ``log_ends``."""
+        """Return, by partition, the timestamp (milliseconds) of the first record at or after its offset; a partition
+        without one is left out. Raises as ``log_ends``."""
         ...
 
 
 def ends_of(kafka: KafkaOptions | None, table: str | None, request_timeout_ms: int) -> EndsOfTopics | None:
-    """Of the cluster or of the topic table; None where neither is known."""
+    """Return the ends of the cluster or of the topic table; None where neither is known."""
     if kafka is not None:
         return AskedOnce(KafkaTopicLog(kafka, request_timeout_ms=request_timeout_ms))
     return EmbeddedEnds.of(table) if table is not None else None
 
 
 _MOST_SILENT = 2
-"""Topics without an answer, and none with one, until the cluster is taken to be down. One alone may have no leader."""
+"""The number of silent topics, with no other answer, that mean a cluster is down. One topic may just have no leader."""
 
 
 @dataclass(slots=True)
 class AskedOnce:
-    """For one look at many groups: where ``ends`` gave no answer in time it is not asked again, so that a cluster that
-    is down costs the time limit of a request twice, however many groups and topics there are."""
+    """The ends for one look at many groups: where ``ends`` gave no answer in time it is not asked again, so that a
+    cluster that is down costs the time limit of a request twice, however many groups and topics there are."""
 
     ends: EndsOfTopics
     _has_answered: bool = False
     _silent: dict[str, TopicUnreachableError] = field(default_factory=dict)
 
     def log_ends(self, topic: str) -> Mapping[int, LogEnds]:
-        """See ``EndsOfTopics``."""
+        """Return the ends; see ``EndsOfTopics``."""
         self._refuse_if_silent(topic)
         try:
             found = self.ends.log_ends(topic)
@@ -71,12 +71,12 @@ class AskedOnce:
         return found
 
     def offsets_at(self, topic: str, timestamp_ms: int) -> Mapping[int, int]:
-        """See ``EndsOfTopics``."""
+        """Return the offsets; see ``EndsOfTopics``."""
         self._refuse_if_silent(topic)
         return self.ends.offsets_at(topic, timestamp_ms)
 
     def times_at(self, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
-        """See ``EndsOfTopics``."""
+        """Return the timestamps; see ``EndsOfTopics``."""
         self._refuse_if_silent(topic)
         return self.ends.times_at(topic, offsets)
 
@@ -90,14 +90,14 @@ class AskedOnce:
 
 @dataclass(slots=True)
 class EmbeddedEnds:
-    """Of the topics in a topic table, as of one version."""
+    """The ends of the topics in a topic table, at one version."""
 
     view: TopicView
     log: TableLog
 
     @classmethod
     def of(cls, table: str) -> EmbeddedEnds:
-        """Raises ConfigError (not a path), TopicError (no topic table)."""
+        """Return the ends of a table. Raises ConfigError (not a path), TopicError (no topic table)."""
         try:
             log = log_without_spark(Location.parse(table))
             if log is None:
@@ -107,18 +107,18 @@ class EmbeddedEnds:
             raise TopicError(f"topic table {table} cannot be read without Spark: {reason}") from reason
 
     def log_ends(self, topic: str) -> Mapping[int, LogEnds]:
-        """See ``EndsOfTopics``."""
+        """Return the ends; see ``EndsOfTopics``."""
         found = self.view.state(topic)
         if found is None:
             raise TopicError(f"topic {topic!r} does not exist")
         return found.ends
 
     def offsets_at(self, topic: str, timestamp_ms: int) -> Mapping[int, int]:  # noqa: ARG002 - Kafka needs it
-        """Raises ConfigError."""
+        """Raise ConfigError: a time is not looked up in a Delta table."""
         raise ConfigError(f"topic {topic!r} is in a Delta table, where a time is not looked up: give an offset")
 
     def times_at(self, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
-        """See ``EndsOfTopics``."""
+        """Return the timestamps; see ``EndsOfTopics``."""
         try:
             found = {partition: self._time_at(topic, partition, offset) for partition, offset in offsets.items()}
         except UnknownTableError as reason:
@@ -126,7 +126,7 @@ class EmbeddedEnds:
         return {partition: at_ms for partition, at_ms in found.items() if at_ms is not None}
 
     def _time_at(self, topic: str, partition: int, offset: int) -> int | None:
-        """Of files whose offsets overlap (after an OPTIMIZE) more than one has to be looked into."""
+        """Return the timestamp. Files whose offsets overlap (after an OPTIMIZE) are all read."""
         first: tuple[int, int] | None = None
         for path, least in self._files_from(topic, partition, offset):
             if first is not None and least > first[0]:
@@ -140,7 +140,7 @@ class EmbeddedEnds:
         return None if first is None else first[1]
 
     def _files_from(self, topic: str, partition: int, offset: int) -> list[tuple[str, int]]:
-        """(path, its least offset) of the files that may have records from ``offset`` on, by that offset."""
+        """Return (path, its least offset) of the files that may have records from ``offset`` on, by that offset."""
         found = []
         for path, file in self.log.active.items():
             if (unquote(file.values["topic"]), file.values["partition"]) == (topic, str(partition)):

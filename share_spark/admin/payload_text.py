@@ -1,5 +1,4 @@
-"""Keys, values and headers as people read them: JSON, text, or else hexadecimal. Nothing that comes out can steer a
-terminal."""
+"""Keys, values and headers as readable text: JSON, text, or else hexadecimal. The text cannot control a terminal."""
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ _NOT_CONTROL = frozenset("\n\t")
 
 
 class PayloadText(NamedTuple):
-    """``form``: "JSON", "text", "hex", "empty" or "null". ``text``: cut to the length that was asked for; ``size``: of
-    the payload, in bytes."""
+    """A payload as text. ``form``: "JSON", "text", "hex", "empty" or "null". ``text``: cut to the requested length;
+    ``size``: that of the payload, in bytes."""
 
     form: str
     text: str
@@ -22,7 +21,7 @@ class PayloadText(NamedTuple):
 
 
 def payload_text(content: bytes | None, most: int) -> PayloadText:
-    """At most ``most`` characters of it."""
+    """Return at most ``most`` characters of the content."""
     if not content:
         return PayloadText("null" if content is None else "empty", "", 0, is_cut=False)
     form, text = _decoded(content)
@@ -46,7 +45,7 @@ def _decoded(content: bytes) -> tuple[str, str]:
 
 
 def one_line(text: str, most: int) -> str:
-    """The first line, what cannot be printed escaped, with ``…`` where something is left out."""
+    """Return the first line, unprintable characters escaped, with ``…`` where something is left out."""
     first, _, rest = text.strip().partition("\n")
     shown = printable(first)
     return shown if len(shown) <= most and not rest else f"{shown[: most - 1].rstrip()}…"

@@ -1,7 +1,7 @@
-"""The newest letters of a dead-letter table, for who looks at it again and again: never more than so many files, bytes
-and letters of it, and no file twice. No Spark.
+"""The newest letters of a dead-letter table, for repeated looks: a limited number of files, bytes and letters, and no
+file twice. No Spark.
 
-    the newest files, as far as they are small enough  →  letters by error, file by file, kept  →  all together
+    the newest files, up to the limits  →  letters by error, file by file, kept  →  all together
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from share_spark.output.letter_table import COLUMN_NAMES
 MOST_FILES = 1_000
 MOST_BYTES = 256 << 20
 MOST_LETTERS = 200_000
-"""Of a table that are read. The newest file is read unless it alone is larger."""
+"""The limits of a read. The newest file is read even if it has more letters, unless it is larger in bytes."""
 
 _ALL = LetterFilter()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundErrors:
-    """``errors``: of one group, what there is most of first. ``is_cut``: the table has older letters, of this group or
-    of others, which were not read."""
+    """The errors of one group, the most frequent first. ``is_cut``: the table has older letters, of this group or of
+    others, which were not read."""
 
     errors: Sequence[LettersByError]
     is_cut: bool
@@ -42,25 +42,25 @@ class FoundErrors:
 
 @dataclass(slots=True)
 class RecentLetters:
-    """Of the table in ``place`` (a path). What is kept between calls are the errors of each file, since a file never
-    changes. Methods raise ConfigError (``place`` is no path) and DeadLetterError (no such table, of another kind, or
-    not to be read here)."""
+    """The newest letters of the table in ``place`` (a path). The errors of each file are kept between calls, since a
+    file never changes. Methods raise ConfigError (``place`` is no path) and DeadLetterError (no such table, of another
+    kind, or not readable here)."""
 
     place: str
     _by_file: dict[str, list[LettersByError]] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Is it a table that can be read here?"""
+        """Check that the table can be read here."""
         self._opened()
 
     def by_error(self, group_id: str) -> FoundErrors:
-        """As of now."""
+        """Return the errors of a group at the latest version."""
         stored, paths = self._read()
         found = [one for path in paths for one in self._by_file[path] if one.group_id == group_id]
         return FoundErrors(errors=together(found), is_cut=len(paths) < len(stored.table.log.active))
 
     def unredriven(self) -> dict[str, int]:
-        """By group, how many of the letters that are read were not sent again, as of now."""
+        """Return, by group, how many of the letters that are read were not sent again, at the latest version."""
         _, paths = self._read()
         found: dict[str, int] = {}
         for one in (one for path in paths for one in self._by_file[path]):
@@ -68,7 +68,7 @@ class RecentLetters:
         return found
 
     def letters(self, error: LettersByError, most: int) -> list[Letter]:
-        """The newest ``most`` of those that ``error`` counts."""
+        """Return the newest ``most`` of those that ``error`` counts."""
         stored, paths = self._read()
         seen = {path: one.last_seen for path in paths for one in self._by_file[path] if one.key == error.key}
         found: list[Letter] = []
@@ -88,7 +88,7 @@ class RecentLetters:
         return stored
 
     def _read(self) -> tuple[StoredLetters, list[str]]:
-        """The table as of now, and those of its files that are read."""
+        """Return the table at its latest version, and the files that are read."""
         stored = self._opened()
         paths = newest_files(stored.table.log.active)
         self._by_file = {path: self._by_file.get(path) or self._errors_in(stored, path) for path in paths}
@@ -99,7 +99,6 @@ class RecentLetters:
 
 
 def _of_file(stored: StoredLetters, path: str, error: LettersByError, most: int) -> Iterator[Letter]:
-    """The newest ``most``."""
     for _, rows in stored.scan(LetterFilter(group=error.group_id), COLUMN_NAMES, [path]):
         is_same: Any = pc.field("reason") == error.reason
         pattern = pc.field("error")
@@ -115,8 +114,8 @@ def _age(letter: Letter) -> tuple[Any, ...]:
 
 
 def newest_files(active: Mapping[str, ActiveFile]) -> list[str]:
-    """Those that are read, the newest first: by the last letter of each, as the statistics of the log say it, else by
-    when it was written."""
+    """Return the files that are read, the newest first: by the last letter in the log's statistics, else by the time of
+    writing."""
     about = {path: json.loads(file.stats or "{}") for path, file in active.items()}
     chosen: list[str] = []
     size = letters = 0

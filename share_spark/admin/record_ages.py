@@ -1,5 +1,5 @@
-"""How old the oldest unfinished records of share-partitions are, for who looks again and again: few records are asked
-for each time, and none twice."""
+"""The ages of the oldest unfinished records of share-partitions, for repeated looks: few records are requested each
+time, and none twice."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from share_spark.admin.group_details import PartitionOffsets
 from share_spark.admin.share_group_admin import GroupsLook
 
 MOST_ASKED = 50
-"""Records of a group that are asked for in one look, as a broker may send up to 1 MB for each. Those of the greatest
-lag come first; what stands still is known then, and leaves the place to others."""
+"""The most records of a group that one look requests, as a broker may send up to 1 MB for each. The greatest lags come
+first; a partition that stands still is known then, and makes room for others."""
 
 
 @dataclass(slots=True)
 class RecordAges:
-    """Of one group. What is kept is when the record at a start offset was written, while the offset stays."""
+    """The ages of one group. Kept is when the record at a start offset was written, while the offset stays."""
 
     _written_ms: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
     def ages_ms(self, look: GroupsLook, rows: Sequence[PartitionOffsets], now_ms: int) -> dict[tuple[str, int], int]:
-        """By topic and partition, of those with a lag, as far as it is known yet. Raises TopicError."""
+        """Return the known ages, by topic and partition, of those with a lag. Raises TopicError."""
         behind = {(row.topic, row.partition): row for row in rows if row.lag}
         self._written_ms = {
             place: known

@@ -1,7 +1,7 @@
-"""What happened to one record, from the files of the state log: as ``audit.history``, without Spark and JVM.
+"""The history of one record, from the files of the state log: as ``audit.history``, without Spark and JVM.
 
-Of a long log only the newest segments are read. That changes nothing of what they say: each begins with a snapshot of
-every share-partition, and older ones might as well be gone (``history.retention``).
+Of a long log only the newest segments are read. That does not change their content: each begins with a snapshot of
+every share-partition, and older ones may be gone as well (``history.retention``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from share_spark.state.log_rows import LOG_SCHEMA
 from share_spark.state.record_rows import CLAIM, SNAPSHOT
 
 MOST_FILES, MOST_BYTES = 1_500, 64 << 20
-"""Of a group's log that are read: some seconds."""
+"""The most files and bytes of a group's log that are read: a few seconds."""
 
 _UNUSED = ("doubts", "leader_epoch", "query_id", "at_ms")
 _COLUMNS = pa.schema([column for column in LOG_SCHEMA if column.name not in _UNUSED])
@@ -45,8 +45,8 @@ _COLUMNS = pa.schema([column for column in LOG_SCHEMA if column.name not in _UNU
 def read_record_history(
     reader: StateReader, *, group_id: str, topic: str, partition: int, offset: int
 ) -> RecordHistory:
-    """See ``audit.history.record_history``. Raises ConfigError for a topic or partition that the group's log does not
-    know, StateError (no such group, or only Spark can read its log)."""
+    """Return the history; see ``audit.history.record_history``. Raises ConfigError for a topic or partition that the
+    group's log does not have, StateError (no such group, or only Spark can read its log)."""
     if offset < 0:
         raise ConfigError(f"offset {offset} is below 0")
     reader.require(group_id)
@@ -65,7 +65,7 @@ def read_record_history(
 
 
 class _Row(NamedTuple):
-    """A row of the record's share-partition. ``state`` None: it says nothing of where the record is."""
+    """A row of the record's share-partition. ``state`` None: it does not say where the record is."""
 
     written: Written
     ended: Sequence[Ended]
@@ -77,7 +77,7 @@ class _Row(NamedTuple):
 
 @dataclass(slots=True)
 class _Found:
-    """What the segments say, one after the other, in any order."""
+    """The rows of the segments, added one after the other, in any order."""
 
     topic: str
     partition: int
@@ -87,7 +87,7 @@ class _Found:
     has_topic: bool = False
 
     def add(self, segment: int, rows: pa.Table) -> None:
-        """The rows of a segment, in any order."""
+        """Add the rows of a segment, in any order."""
         rows = with_microseconds(rows)
         self.stamps |= stamps_in(segment, rows)
         of_topic = rows.filter((pc.field("topic") == self.topic) & (pc.field("kind") != CLAIM))
@@ -95,7 +95,7 @@ class _Found:
         self.rows += _rows_in(of_topic.filter(pc.field("partition") == self.partition), self.offset)
 
     def extent(self, *, is_cut: bool) -> LogExtent:
-        """Of all that was added."""
+        """Return the extent of all that was added."""
         first = min((one.segment for one in self.stamps if one.batch_id is not None), default=None)
         since = min((row.written.written_at_us for row in self.rows), default=None)
         return LogExtent(first, self.has_topic, since, is_cut)
@@ -123,7 +123,7 @@ def _rows_in(rows: pa.Table, offset: int) -> Iterator[_Row]:
 
 
 def _containing(column: Any, offset: int) -> dict[int, list[dict[str, Any]]]:
-    """By row, those of its ranges that contain the offset."""
+    """Return, by row, those of its ranges that contain the offset."""
     ranges: Any = column.combine_chunks()
     flat, owners = pc.list_flatten(ranges), pc.list_parent_indices(ranges)
     first, last = (pc.struct_field(flat, name) for name in ("first_offset", "last_offset"))
@@ -150,15 +150,15 @@ def _state(
 
 
 def _place(kind: str, start_offset: int, offset: int) -> str | None:
-    """Where a row that names no range of the record has it. An update says what has changed, so only a snapshot can say
-    that a record is gone."""
+    """Return where a row that names no range of the record has it. An update has only changes, so only a snapshot can
+    show that a record is gone."""
     if start_offset > offset:
         return FINISHED
     return GONE if kind == SNAPSHOT and start_offset >= 0 else None
 
 
 def _record_rows(rows: Iterable[_Row]) -> Iterator[RecordRow]:
-    """Those that say anything, in order. Only a snapshot has the state epoch."""
+    """Yield the rows about the record, in order. Only a snapshot has the state epoch."""
     epochs: dict[int, int] = {}
     for row in sorted(rows, key=lambda row: row.written.stamp):
         if row.state_epoch is not None:

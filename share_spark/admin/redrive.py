@@ -1,4 +1,4 @@
-"""Redrive: dead letters are sent again, as new records, at a bounded rate.
+"""Redrive: dead letters are sent again, as new records, at a limited rate.
 
     read letters -> send a piece -> ... -> mark the letters that were sent, in one commit -> go on
 
@@ -23,34 +23,33 @@ from share_spark.admin.stored_letters import StoredLetter, StoredLetters
 from share_spark.model.errors import ConfigError, DeadLetterError, TopicError
 
 _PIECE, _PIECE_BYTES = 1_000, 16 << 20
-"""Letters that are sent together where no rate says otherwise."""
+"""The most letters, and bytes, that are sent together, unless a rate is lower."""
 
 _MARKED_TOGETHER, _MARKED_BYTES, _MARKED_AFTER_S = 10_000, 64 << 20, 10.0
-"""Whichever comes first: what a process that dies leaves to be sent twice."""
+"""The limits after which letters are marked; what a process that dies leaves unmarked is sent twice."""
 
 
 class Sent(NamedTuple):
-    """Which of the records are in the topic for certain (their places in the list), and what went wrong, if something
-    did."""
+    """The records that are in the topic for certain (their places in the list), and the error, if there was one."""
 
     delivered: Sequence[int]
     fault: str | None = None
 
 
 class RedriveTarget(Protocol):
-    """Topics to send to."""
+    """The topics to send to."""
 
     def partitions(self, topic: str) -> Collection[int]:
-        """Raises TopicError (no such topic), TopicUnreachableError."""
+        """Return the partitions of a topic. Raises TopicError (no such topic), TopicUnreachableError."""
         ...
 
     def send(self, records: Sequence[RedrivenRecord]) -> Sent:
-        """All of them; returns when their fate is known, or a time limit is over."""
+        """Send all records; return when their outcome is known, or a time limit is over."""
         ...
 
 
 class RedriveProgress(NamedTuple):
-    """So far, of how many."""
+    """The number of letters sent so far, and in total."""
 
     sent: int
     total: int
@@ -59,8 +58,8 @@ class RedriveProgress(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedriveReport:
-    """``sent``: letters. ``marked``: of them; one that was changed, deleted or marked by others since it was read is
-    not."""
+    """The result of a redrive. ``sent``: letters. ``marked``: those of them that were marked; one that was changed,
+    deleted or marked by others since it was read is not."""
 
     sent: int
     marked: int
@@ -68,7 +67,7 @@ class RedriveReport:
 
 @dataclass(slots=True)
 class SendRate:
-    """At most ``per_s`` records a second since the first; None: as fast as it goes."""
+    """A limit of ``per_s`` records a second since the first; None: no limit."""
 
     per_s: float | None
     clock: Callable[[], float] = time.monotonic
@@ -78,29 +77,29 @@ class SendRate:
 
     @property
     def piece(self) -> int:
-        """Records that are sent together: those of a second, and not too many."""
+        """The number of records that are sent together: those of a second, within a limit."""
         return _PIECE if self.per_s is None else max(1, min(_PIECE, int(self.per_s)))
 
     def wait(self, records: int) -> None:
-        """Until so many more may be sent."""
+        """Wait until so many more may be sent."""
         if (early_s := self.early_s()) > 0:
             self.sleep(early_s)
         self._began = self.clock() if self._began is None else self._began
         self._sent += records
 
     def early_s(self) -> float:
-        """How long until more may be sent; below 0 if they could have been."""
+        """Return the seconds until more may be sent; below 0 if they could have been."""
         return 0.0 if self.per_s is None else self._sent / self.per_s - self.elapsed_s()
 
     def elapsed_s(self) -> float:
-        """Since the first."""
+        """Return the seconds since the first record."""
         return 0.0 if self._began is None else self.clock() - self._began
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedrivePlan:
-    """What is to be sent: ``total`` letters of ``paths``, the files with the oldest first, to ``topics`` with the
-    partitions that have to be there."""
+    """The letters to be sent: ``total`` letters of ``paths``, the files with the oldest first, to ``topics`` with the
+    partitions that are required."""
 
     where: LetterFilter
     paths: tuple[str, ...]
@@ -109,7 +108,7 @@ class RedrivePlan:
     to_topic: str | None = None
 
     def check_target(self, target: RedriveTarget) -> None:
-        """Raises TopicError: a topic or partition is not there. Nothing is sent."""
+        """Raise TopicError if a topic or partition is missing. Nothing is sent."""
         for topic, wanted in self.topics.items():
             there = target.partitions(topic)
             if missing := sorted(set(wanted) - set(there)):
@@ -119,7 +118,7 @@ class RedrivePlan:
 def plan_redrive(
     stored: StoredLetters, where: LetterFilter, *, to_topic: str | None = None, limit: int | None = None
 ) -> RedrivePlan:
-    """Reads, sends nothing. ``limit``: of letters. Raises DeadLetterError."""
+    """Read the letters and return the plan; send nothing. ``limit``: the most letters. Raises DeadLetterError."""
     oldest: dict[str, Any] = {}
     topics: dict[str, set[int]] = {}
     total = 0
@@ -138,7 +137,7 @@ def plan_redrive(
 
 @dataclass(slots=True, kw_only=True)
 class Redrive:
-    """One run. ``stored``: as it was planned on; ``marks``: the same table, moving on."""
+    """One run. ``stored``: the table as it was planned on; ``marks``: the same table, at its newest version."""
 
     plan: RedrivePlan
     stored: StoredLetters
@@ -154,8 +153,8 @@ class Redrive:
     _marked: int = 0
 
     def run(self) -> RedriveReport:
-        """Raises TopicError (the target; what was sent is marked), DeadLetterError (what was sent could not be marked,
-        and would be sent again)."""
+        """Send and mark the letters. Raises TopicError (the target; what was sent is marked), DeadLetterError (what was
+        sent could not be marked, and would be sent again)."""
         self.marks.check_can_change()
         self.plan.check_target(self.target)
         try:
@@ -213,6 +212,6 @@ class Redrive:
 
 
 def check_rate(per_s: float | None) -> None:
-    """Raises ConfigError."""
+    """Check that a rate is above 0. Raises ConfigError."""
     if per_s is not None and not 0 < per_s < float("inf"):
         raise ConfigError(f"a rate of {per_s:g} letters a second is not above 0")

@@ -1,4 +1,4 @@
-"""Where letters are sent to: the topics of a Kafka cluster, or those of a topic table."""
+"""The targets of redriven letters: the topics of a Kafka cluster, or those of a topic table."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 _CLIENT_LOG = logging.getLogger(f"{__name__}.librdkafka")
 _CLIENT_LOG.setLevel(logging.CRITICAL)
-"""What is wrong with a record is said once, by us."""
+"""The log of the client, silent: we report a record's error once."""
 
 _LARGEST_MESSAGE = "1000000000"
-"""librdkafka's own limit would refuse records that the topic has taken; the broker's is the one that counts."""
+"""The limit of librdkafka. Its default would refuse records that the topic has taken; the broker's limit counts."""
 
 _ANY_PARTITION = -1
 
 _OF_ONE_RECORD = frozenset((KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD))
-"""A broker then refuses all that came in the same request: what it refused is sent once more, one by one."""
+"""The errors of a single record. A broker then refuses all of the same request: they are sent once more, one by one."""
 
 
 @dataclass(slots=True)
 class KafkaTopics:
-    """A RedriveTarget. ``request_timeout_ms``: after which a record counts as not sent."""
+    """A RedriveTarget. ``request_timeout_ms``: the time after which a record counts as not sent."""
 
     options: KafkaOptions
     request_timeout_ms: int = 30_000
@@ -45,15 +45,15 @@ class KafkaTopics:
 
     @classmethod
     def of(cls, bootstrap_servers: str, options: Mapping[str, str] | None = None) -> KafkaTopics:
-        """``options``: settings of Kafka's client by their names there. Raises ConfigError."""
+        """Return a target. ``options``: settings of Kafka's client by their names there. Raises ConfigError."""
         return cls(KafkaOptions.parse({**(options or {}), "bootstrap.servers": bootstrap_servers}))
 
     def partitions(self, topic: str) -> Collection[int]:
-        """See ``RedriveTarget``."""
+        """Return the partitions; see ``RedriveTarget``."""
         return KafkaTopicLog(self.options, request_timeout_ms=self.request_timeout_ms).describe(topic).partitions
 
     def send(self, records: Sequence[RedrivenRecord]) -> Sent:
-        """See ``RedriveTarget``."""
+        """Send the records; see ``RedriveTarget``."""
         fates = self._fates(records, range(len(records)))
         refused = [at for at, error in fates.items() if error is not None and error.code() in _OF_ONE_RECORD]
         for at in refused if len(refused) > 1 else ():
@@ -65,7 +65,7 @@ class KafkaTopics:
         return Sent(delivered, self.options.without_secrets(errors[0] if errors else "no answer in time"))
 
     def _fates(self, records: Sequence[RedrivenRecord], places: Iterable[int]) -> dict[int, KafkaError | None]:
-        """By place, None for what is in its topic. What is not known is left out."""
+        """Return the error by place, None for a record in its topic. Unknown outcomes are left out."""
         producer = self._producer = self._producer or self._connected()
         fates: dict[int, KafkaError | None] = {}
         for at in places:
@@ -77,7 +77,7 @@ class KafkaTopics:
         return dict(fates)
 
     def _connected(self) -> Producer:
-        """Records go where Java's producer puts them, in their order, and each once as long as this producer lives."""
+        """Return a producer that partitions as Java's does, in order, and writes each record once during its life."""
         config: dict[str, Any] = {
             **self.options.librdkafka(),
             "enable.idempotence": True,
@@ -103,14 +103,14 @@ def _note(fates: dict[int, KafkaError | None], at: int, error: KafkaError | None
 
 @dataclass(slots=True)
 class TableTopics:
-    """A RedriveTarget: the topics of a topic table. To look takes no Spark, to send takes ``spark``."""
+    """A RedriveTarget: the topics of a topic table. Reading needs no Spark, sending needs ``spark``."""
 
     table: str
     spark: SparkSession | None = None
     _log: EmbeddedTopicLog | None = field(default=None, repr=False)
 
     def partitions(self, topic: str) -> Collection[int]:
-        """See ``RedriveTarget``."""
+        """Return the partitions; see ``RedriveTarget``."""
         if self.spark is not None:
             return self._opened(self.spark).describe(topic).partitions
         ends = ends_of(None, self.table, 0)
@@ -118,7 +118,7 @@ class TableTopics:
         return list(ends.log_ends(topic))
 
     def send(self, records: Sequence[RedrivenRecord]) -> Sent:
-        """See ``RedriveTarget``. One append per topic. Raises ConfigError without a session."""
+        """Send the records; see ``RedriveTarget``. One append per topic. Raises ConfigError without a session."""
         if self.spark is None:
             raise ConfigError("to append to a topic table takes a Spark session")
         by_topic: dict[str, list[int]] = {}

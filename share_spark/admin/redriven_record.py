@@ -1,5 +1,5 @@
-"""A dead letter as a record that is sent again: its payload as the table has it now, its own headers, and headers that
-say where it comes from and what happened to it before. Pure."""
+"""A dead letter as a record that is sent again: its present payload, its own headers, and headers that tell its origin
+and its earlier deliveries. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from share_spark.admin.letters import Letter, microseconds
 from share_spark.kafka.letter_headers import HEADER_PREFIX, Headers, Origin, origin_headers
 
 REDRIVE_ID = "share_spark.redrive.id"
-"""A header: the same for each time that the same letter was sent with the same content, unless it was marked in
-between. Who has seen it has seen the record."""
+"""A header: the same each time that the same letter is sent with the same content, unless it was marked in between. A
+consumer that has seen it has seen the record."""
 
 DELIVERY_COUNT = "share_spark.redrive.delivery.count"
 """A header: how often the record was delivered before, under all its offsets."""
@@ -22,7 +22,7 @@ _ID_LENGTH = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedrivenRecord:
-    """``partition``: None where the key decides."""
+    """A record to send. ``partition``: None where the key decides."""
 
     topic: str
     partition: int | None
@@ -32,7 +32,7 @@ class RedrivenRecord:
 
 
 def redriven_record(letter: Letter, to_topic: str | None = None) -> RedrivenRecord:
-    """For the letter's own topic and partition, or for another topic, where its key decides."""
+    """Return the record for the letter's own topic and partition, or for another topic, where its key decides."""
     return RedrivenRecord(
         topic=to_topic or letter.topic,
         partition=letter.partition if to_topic in (None, letter.topic) else None,
@@ -43,8 +43,8 @@ def redriven_record(letter: Letter, to_topic: str | None = None) -> RedrivenReco
 
 
 def redrive_id(letter: Letter) -> str:
-    """Of which letter, with what content, after which redrive: nothing else is in it, so whoever repeats a redrive that
-    was not marked gives the same id."""
+    """Return the id of a letter with its content after its last redrive. Nothing else is in it, so a repeated redrive
+    that was not marked gives the same id."""
     content = hashlib.sha256()
     for part in (letter.key, letter.value_to_send, *(value for _, value in letter.headers)):
         content.update(b"-" if part is None else b"%d:" % len(part) + part)
@@ -54,7 +54,7 @@ def redrive_id(letter: Letter) -> str:
 
 
 def _headers(letter: Letter) -> Headers:
-    """Its own come first, without those of an earlier life: the new ones say the same of the present one."""
+    """Return the headers. Its own come first, without those of an earlier redrive: the new ones replace them."""
     timestamp_ms = 0 if letter.timestamp is None else microseconds(letter.timestamp) // 1_000
     origin = Origin(
         group_id=letter.group_id,
@@ -76,6 +76,6 @@ def _headers(letter: Letter) -> Headers:
 
 
 def delivered_before(letter: Letter) -> int:
-    """How often it was delivered under other offsets, before it was redriven to this one."""
+    """Return how often it was delivered under other offsets, before it was redriven to this one."""
     said = dict(letter.headers).get(DELIVERY_COUNT) or b""
     return int(said) if said.isdigit() else 0

@@ -1,4 +1,4 @@
-"""Small files of a table that takes output: each micro-batch makes some, and nobody joins them unasked."""
+"""The small files of an output table: each micro-batch makes some, and nothing joins them by itself."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from share_spark.model.errors import ShareError
 
 SMALL_BYTES = 16 << 20
 MANY = 100
-"""Fewer small files are not worth a word."""
+"""The least number of small files that is reported."""
 
 
 def small_files_text(table: str) -> str:
-    """How many there are in ``table`` and what joins them; empty if they are few, or only Spark can read the table."""
+    """Return how many there are and what joins them; empty for few, or if only Spark can read ``table``."""
     place = Location.parse(table)
     try:
         log = log_without_spark(place)

@@ -1,4 +1,4 @@
-"""The state of share groups, exact as of the last commit, from the files of the state log. No Spark, no JVM."""
+"""The state of share groups, exact at the last commit, from the files of the state log. No Spark, no JVM."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from share_spark.state.tables import check_properties
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState:
-    """A group as of its last micro-batch. ``writer_epoch``: of its last engine. ``at_ms``: when it was decided, 0 if
-    there was none. ``partitions``: (topic name, state) by key."""
+    """A group at its last micro-batch. ``writer_epoch``: its last engine's. ``at_ms``: when it was decided, 0 if there
+    was none. ``partitions``: (topic name, state) by key."""
 
     group_id: str
     writer_epoch: int
@@ -35,8 +35,8 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """The engine of a group, as it says itself. ``written_ms``: when its last heartbeat was written, milliseconds since
-    the epoch; ``silent_ms``: since then."""
+    """The engine of a group, by its heartbeat. ``written_ms``: when the last heartbeat was written, milliseconds since
+    the epoch; ``silent_ms``: the time since then."""
 
     beat: Beat
     written_ms: int
@@ -44,19 +44,19 @@ class Engine:
 
     @property
     def is_running(self) -> bool:
-        """As far as one can see from here."""
+        """Whether it runs, judging by its heartbeat."""
         return self.end is None
 
     @property
     def end(self) -> EngineEnd | None:
-        """How it has ended; None while it runs, as far as one can see from here."""
+        """The end of the engine; None while it runs, judging by its heartbeat."""
         return self.beat.found_end(self.written_ms, self.silent_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class StateReader:
-    """The state log in ``directory``; ``commits`` are its own. ``is_past``: as of a version that was chosen; of its
-    engines nothing is known."""
+    """The state log in ``directory``; ``commits`` are its own. ``is_past``: a version was chosen; its engines are not
+    known."""
 
     directory: str
     log: TableLog
@@ -65,8 +65,8 @@ class StateReader:
 
     @classmethod
     def open(cls, location: str, version: int | None = None) -> StateReader:
-        """``location``: the state directory; as of now, or of an earlier ``version`` of the log (``state_versions``).
-        Raises ConfigError (not a path), StateError (no state of ours there)."""
+        """Open the log in the state directory ``location``, at its latest or an earlier ``version``
+        (``state_versions``). Raises ConfigError (not a path), StateError (no state of ours there)."""
         place = state_log_without_spark(location)
         try:
             log = log_without_spark(place, version)
@@ -78,21 +78,21 @@ class StateReader:
         return cls(str(place.path).rstrip("/"), log, CommitListing(log.files), version is not None)
 
     def groups(self) -> list[str]:
-        """All that were not deleted."""
+        """Return all groups that were not deleted."""
         return [group_id for group_id in self.known_groups() if not self.is_deleted(group_id)]
 
     def known_groups(self) -> list[str]:
-        """All that have rows in the log, some of which may be deleted, and those that are kept without any."""
+        """Return all groups with rows in the log, some of which may be deleted, and those that are kept without any."""
         in_log = {file.values["group_id"] for file in self.log.active.values()}
         return sorted(in_log | set(() if self.is_past else EmptyGroupFile.groups(self.directory, self._storage)))
 
     def is_deleted(self, group_id: str) -> bool:
-        """Of one of ``known_groups``."""
+        """Return whether one of ``known_groups`` is deleted."""
         return not self._is_there(group_id, self._tail(group_id))
 
     def _is_there(self, group_id: str, tail: GroupTail) -> bool:
-        """A group has ended by a commit of the share coordinator without records, of a micro-batch before the first,
-        unless it is kept."""
+        """Return whether the group is there. A commit of the share coordinator without records, of a micro-batch before
+        the first, ends a group, unless it is kept."""
         has_ended = tail.valid.batch_id < 0 if tail.valid is not None else not self._has_rows(group_id)
         return not has_ended or (not self.is_past and self.empty_group_file(group_id).is_there())
 
@@ -100,14 +100,14 @@ class StateReader:
         return any(file.values["group_id"] == group_id for file in self.log.active.values())
 
     def require(self, group_id: str) -> GroupTail:
-        """The end of the group's log. Raises StateError: there is no such group."""
+        """Return the end of the group's log. Raises StateError: there is no such group."""
         found = self._tail(group_id) if group_id in self.known_groups() else None
         if found is None or not self._is_there(group_id, found):
             raise no_such_group(group_id, self.directory)
         return found
 
     def group(self, group_id: str) -> GroupState:
-        """Raises StateError: there is no such group, or its state has to be read by Spark."""
+        """Return the group. Raises StateError: there is no such group, or only Spark can read its state."""
         found = self.require(group_id)
         partitions: Mapping[SharePartitionKey, tuple[str, SharePartition]] = {}
         if found.valid is not None and found.valid.batch_id >= 0:
@@ -128,7 +128,7 @@ class StateReader:
         return tail_found(self.commits, self.log.version, group_id, lambda: segment_stamps(self.log, group_id))
 
     def engine(self, group_id: str) -> Engine | None:
-        """That has sent a heartbeat last, if any did."""
+        """Return the engine that has sent the last heartbeat, if any did."""
         if self.is_past:
             return None
         path, storage = self._heartbeat_path(group_id), self._storage
@@ -139,29 +139,29 @@ class StateReader:
         return Engine(beat=Beat.from_text(content.decode()), written_ms=at_ms, silent_ms=silent_ms)
 
     def job_settings(self, group_id: str) -> Mapping[str, str]:
-        """Of the last engine that ran the group, as far as it says; by key, without those that are the default."""
+        """Return the settings of the group's last engine, by key, without those that are the default."""
         engine = self.engine(group_id)
         return (engine.beat.settings if engine is not None else None) or {}
 
     def letter_table(self, group_id: str) -> str | None:
-        """Where the dead letters of the group go, if its engine says that it is a table."""
+        """Return the table of the group's dead letters, if its engine names one."""
         engine = self.engine(group_id)
         return None if engine is None else engine.beat.letters
 
     def pause_file(self, group_id: str) -> PauseFile:
-        """What of the group is paused."""
+        """Return the file of the group's pauses."""
         return PauseFile.beside(self.directory, group_id, self._storage)
 
     def dynamic_config_file(self, group_id: str) -> DynamicConfigFile:
-        """What is set for the group while it runs."""
+        """Return the file of the group's dynamic configs."""
         return DynamicConfigFile.beside(self.directory, group_id, self._storage)
 
     def empty_group_file(self, group_id: str) -> EmptyGroupFile:
-        """That the group is kept without share-partitions."""
+        """Return the file that keeps the group without share-partitions."""
         return EmptyGroupFile.beside(self.directory, group_id, self._storage)
 
     def delete_beside(self, group_id: str) -> None:
-        """Delete what is kept for a group beside the log, so that the next group of that name gets none of it."""
+        """Delete a group's files beside the log, so that the next group of that name gets none of them."""
         self.pause_file(group_id).write(NOT_PAUSED)
         self.dynamic_config_file(group_id).write({})
         self._storage.delete(self._heartbeat_path(group_id))

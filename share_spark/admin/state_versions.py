@@ -1,6 +1,6 @@
-"""The earlier versions of a state log that can be looked at, and when each was committed. No Spark.
+"""The readable earlier versions of a state log, and the time of each commit. No Spark.
 
-How far back they go is up to Delta: commits are cleaned up after ``delta.logRetentionDuration`` (30 days), and files
+How far back they go depends on Delta: commits are cleaned up after ``delta.logRetentionDuration`` (30 days), and files
 that have left the table are removed by VACUUM, which the compaction does (``vacuum retention``, 7 days).
 """
 
@@ -20,7 +20,7 @@ from share_spark.model.moments import milliseconds, moment
 
 
 class StateVersion(NamedTuple):
-    """``committed_at_ms``: by the writer's clock, 0 where the commit is gone and only a checkpoint is left."""
+    """A version. ``committed_at_ms``: by the writer's clock, 0 if only a checkpoint of it is left."""
 
     number: int
     committed_at_ms: int
@@ -28,17 +28,17 @@ class StateVersion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StateVersions:
-    """Of the state log in ``location`` (a directory). The time of a version does not change and is read once.
+    """The versions of the state log in ``location`` (a directory). A version's time never changes and is read once.
 
-    Methods raise ConfigError: the location is no path; there is no such version, or none so early; a time is yet to
-    come.
+    Methods raise ConfigError: the location is no path; there is no such version, or none so early; a time in the
+    future.
     """
 
     location: str
     _times: dict[int, int] = field(default_factory=dict, repr=False)
 
     def asked(self, number: str | None, at: str | None) -> StateVersion | None:
-        """As users write them: a version, or else a time; None if neither is said."""
+        """Return the version that a user named: a number, or else a time; None if neither is given."""
         if at:
             at_ms = milliseconds(moment(at))
             if at_ms > wall_clock_ms():
@@ -51,7 +51,7 @@ class StateVersions:
         return self.version(int(number))
 
     def version(self, number: int) -> StateVersion:
-        """That one."""
+        """Return the version with this number."""
         files = self._files()
         known = files.readable_versions()
         if number not in known:
@@ -59,7 +59,7 @@ class StateVersions:
         return StateVersion(number, self._time_ms(files, number))
 
     def at(self, at_ms: int) -> StateVersion:
-        """The newest that was committed by then (milliseconds since the epoch)."""
+        """Return the newest version that was committed by then (milliseconds since the epoch)."""
         files = self._files()
         known = files.readable_versions()
         found = bisect_right(known, at_ms, key=lambda number: self._time_ms(files, number)) - 1
@@ -68,7 +68,7 @@ class StateVersions:
         return StateVersion(known[found], self._time_ms(files, known[found]))
 
     def some(self, most: int) -> Sequence[StateVersion]:
-        """At most so many, evenly among all, the first and the last among them."""
+        """Return at most so many versions, evenly among all, the first and the last among them."""
         files = self._files()
         known = files.readable_versions()
         last = len(known) - 1

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class StoredLetter(NamedTuple):
-    """``path``: of the file in which it was found."""
+    """A letter with the ``path`` of its file."""
 
     path: str
     letter: Letter
@@ -35,14 +35,14 @@ class StoredLetter(NamedTuple):
 
 @dataclass(slots=True)
 class StoredLetters:
-    """``place``: of the table, as it is named in messages. Each method raises DeadLetterError, in one line."""
+    """The letters of a table. ``place``: its name in messages. Each method raises DeadLetterError, in one line."""
 
     place: str
     table: TableRows
 
     @classmethod
     def open(cls, place: Location, spark: SparkSession | None = None) -> StoredLetters:
-        """As of now. Raises ConfigError too, for a name of the catalog without ``spark``."""
+        """Open the table at its latest version. Raises ConfigError too, for a name of the catalog without ``spark``."""
         with _as_dead_letter_error(place):
             log = log_without_spark(place) if spark is None else _log_by_spark(place, spark)
         if log is None:
@@ -56,7 +56,7 @@ class StoredLetters:
     def scan(
         self, where: LetterFilter, columns: Collection[str] = (), paths: Collection[str] | None = None
     ) -> Iterator[FileRows]:
-        """File by file the letters that are meant, if there are any in it: at least these columns."""
+        """Yield the chosen letters of each file that has any: at least these columns."""
         names = list(dict.fromkeys([*where.columns, *columns]))
         with _as_dead_letter_error(self.place):
             for path, rows in self.table.read(names, paths):
@@ -65,14 +65,14 @@ class StoredLetters:
                     yield FileRows(path, found)
 
     def letters(self, where: LetterFilter, paths: Collection[str] | None = None) -> Iterator[StoredLetter]:
-        """Of each file in the order in which they were archived."""
+        """Yield the letters of each file in the order in which they were archived."""
         order: list[Any] = [(name, "ascending") for name in ("archived_at", "topic", "partition", "offset")]
         for path, rows in self.scan(where, COLUMN_NAMES, paths):
             for letter in letters_of(rows.sort_by(order)):
                 yield StoredLetter(path, letter)
 
     def check_known(self, where: LetterFilter) -> None:
-        """Are there letters of this group, and of these topics and partitions? Raises ConfigError."""
+        """Check that there are letters of this group, and of these topics and partitions. Raises ConfigError."""
         if where.group is None and not where.topics:
             return
         with _as_dead_letter_error(self.place):
@@ -91,12 +91,12 @@ class StoredLetters:
                 raise ConfigError(f"{self.place} has no letter of topic {topic!r}, partition {missing[0]}")
 
     def check_can_change(self) -> None:
-        """Can letters be deleted and marked?"""
+        """Check that letters can be deleted and marked."""
         with _as_dead_letter_error(self.place):
             self.table.check_can_change()
 
     def delete(self, where: LetterFilter) -> int:
-        """Those of the newest version, in one commit. Returns how many."""
+        """Delete the chosen letters of the newest version, in one commit. Returns their number."""
 
         def judge(rows: pa.Table) -> Change:
             numbered = rows.append_column(_NUMBER, pa.array(range(rows.num_rows), pa.int64()))
@@ -108,9 +108,9 @@ class StoredLetters:
             return self.table.change("DELETE", judge)
 
     def mark(self, sent: Mapping[LetterKey, str], at: datetime, paths: Collection[str]) -> int:
-        """Letters that were sent under these ids are redriven, in one commit; but one that says something else now is
-        not, since that was not sent. Returns how many were marked. ``paths``: files in which they were; if they are in
-        others now, all files are searched, and there are two commits."""
+        """Mark letters that were sent under these ids as redriven, in one commit. A letter whose content has changed is
+        not marked, since that was not sent. Returns the number of marked ones. ``paths``: the files in which they were;
+        if they are in others now, all files are searched, and there are two commits."""
         offsets = pa.array(sorted({key.offset for key in sent}), pa.int64())
 
         def judge(rows: pa.Table) -> Change:
@@ -119,7 +119,7 @@ class StoredLetters:
 
         with _as_dead_letter_error(self.place):
             marked = self.table.change("UPDATE", judge, paths)
-            # What is marked has another id now, so it is not marked again.
+            # A marked letter has another id now, so it is not marked again.
             return marked if marked == len(sent) else marked + self.table.change("UPDATE", judge)
 
 
@@ -144,7 +144,7 @@ def _others(names: Collection[str]) -> str:
 
 
 def _ids_of(rows: pa.Table, offsets: pa.Int64Array, sent: Mapping[LetterKey, str]) -> dict[int, str]:
-    """By the number of the row."""
+    """Return the ids by the number of the row."""
     meant: Any = pc.indices_nonzero(pc.is_in(rows.column("offset"), offsets))
     letters = letters_of(rows.select(COLUMN_NAMES).take(meant))
     numbered = zip(meant.to_pylist(), letters, strict=True)

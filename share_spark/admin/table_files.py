@@ -1,4 +1,4 @@
-"""Tables of ours by their files, without Spark."""
+"""Files of our tables, without Spark."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from share_spark.state.tables import LOG_TABLE, log_table
 
 
 def log_without_spark(place: Location, version: int | None = None) -> TableLog | None:
-    """The log of the table with its files, as of now or of ``version``; None if there is no table. Raises ConfigError
-    (``place`` is a name of the catalog), UnknownTableError (only Spark can read it)."""
+    """Return the log of the table with its files, at its latest or at ``version``; None if there is no table. Raises
+    ConfigError (``place`` is a name of the catalog), UnknownTableError (only Spark can read it)."""
     files = commits_without_spark(place)
     if not files.is_table():
         return None
@@ -20,7 +20,7 @@ def log_without_spark(place: Location, version: int | None = None) -> TableLog |
 
 
 def state_log_without_spark(location: str) -> Location:
-    """The state log in ``location`` (a directory). Raises ConfigError: that is a name of the catalog."""
+    """Return the state log in ``location`` (a directory). Raises ConfigError: that is a name of the catalog."""
     place = Location.parse(location)
     if place.path is None:
         raise ConfigError(
@@ -31,7 +31,7 @@ def state_log_without_spark(location: str) -> Location:
 
 
 def commits_without_spark(place: Location) -> CommitFiles:
-    """The files of a table's log; there may be none. Raises ConfigError (``place`` is a name of the catalog)."""
+    """Return the files of a table's log; there may be none. Raises ConfigError (``place`` is a name of the catalog)."""
     if place.path is None:
         raise ConfigError(
             f"{place} is a name of the catalog, which only Spark can look up: give the directory of the table (in "

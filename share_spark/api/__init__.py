@@ -1,1 +1,1 @@
-"""The public face: ``ShareGroup``, the running query, the checkpoint, and how the parts are put together."""
+"""The public API: ``ShareGroup``, the running query, the checkpoint, and the wiring of the parts."""

@@ -1,4 +1,4 @@
-"""Spark's checkpoint directory of a group, and the note in it that says whose it is.
+"""Spark's checkpoint directory of a group, and the note in it that names its owner.
 
 The checkpoint holds nothing that the state needs: it is Spark's own count of micro-batches. Deleting it loses
 nothing; a checkpoint of another group or another query is refused.
@@ -33,7 +33,7 @@ class Checkpoint:
 
     @classmethod
     def at(cls, spark: SparkSession, given: str | None, state: Location, group_id: str) -> Checkpoint:
-        """``given``, or ``_checkpoints/<group>`` below a state directory. Raises ConfigError if there is neither."""
+        """Return ``given``, or ``_checkpoints/<group>`` below a state directory. Raises ConfigError without both."""
         if given is not None:
             return cls(spark, given)
         if state.path is None:
@@ -41,7 +41,7 @@ class Checkpoint:
         return cls(spark, f"{state.path.rstrip('/')}/_checkpoints/{group_file_name(group_id)}")
 
     def check(self, group_id: str) -> None:
-        """Refuse a checkpoint that is not this group's. Raises ConfigError."""
+        """Refuse a checkpoint that belongs to another group or query. Raises ConfigError."""
         note = self._note()
         if note is not None and note.get("group_id") != group_id:
             raise ConfigError(
@@ -52,11 +52,11 @@ class Checkpoint:
 
     @property
     def writer_epoch(self) -> int:
-        """The last claim that this checkpoint has seen, 0 for a new one."""
+        """The writer epoch of the last claim that this checkpoint has seen, 0 for a new one."""
         return int((self._note() or {}).get("writer_epoch", 0))
 
     def sign(self, group_id: str, handler: str, writer_epoch: int, *, has_state: bool) -> None:
-        """Write whose checkpoint this is and which claim it has seen, and say what is new about it."""
+        """Write the owner of this checkpoint and the claim it has seen; log what is new."""
         note = self._note()
         if note is None and has_state:
             _log.warning("checkpoint %s is new; group %s goes on from its state", self.directory, group_id)

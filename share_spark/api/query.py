@@ -1,12 +1,12 @@
 """The running query: Spark's micro-batch loop around the engine, and how it stops.
 
-The source only ticks: Spark keeps its checkpoint, paces the ticks by the trigger, shows them in its UI. All inputs are
-read by the engine itself. ``rate-micro-batch`` serves as the tick because it runs in the JVM: a Python source would be
+The source only ticks: Spark keeps its checkpoint, paces the ticks by the trigger, shows them in its UI. The engine
+reads all inputs itself. ``rate-micro-batch`` serves as the tick because it runs in the JVM: a Python source would be
 one more process to start, to signal and to lose. A tick writes two files of Spark's checkpoint, on which nothing here
-depends, and takes as long as the engine does for some records. So where no interval is asked for, a tick has as many
+depends, and takes as long as the engine does for a few records. So without an interval, a tick runs as many
 micro-batches of the engine as fit into TICK_S.
 
-Stopping never cuts a micro-batch in two. ``stop`` waits for the one that runs, commits its acknowledgements in a
+Stopping never cuts a micro-batch in two. ``stop`` waits for the running one, commits its acknowledgements in a
 closing one that acquires nothing, and only then, between micro-batches, stops Spark's query. A fault does the same,
 except when fenced: an engine that has been replaced writes nothing more.
 """
@@ -49,7 +49,7 @@ _PROGRESS_KEPT = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """When micro-batches start; ``processing_time`` None: as soon as the one before has ended."""
+    """The start of micro-batches; ``processing_time`` None: as soon as the one before has ended."""
 
     processing_time: str | None = None
     available_now: bool = False
@@ -57,15 +57,15 @@ class Trigger:
 
 _SHOWN = ("redelivered", "accepted", "released", "archived")
 _MOST_SHOWN = 10
-"""Of a query that shows itself in a notebook: counts, and micro-batches."""
+"""The counts, and the number of micro-batches, that a query shows in a notebook."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ShareGroupQuery:
-    """A running share group; ``ShareGroup.start`` makes it. The methods are those of Spark's ``StreamingQuery``.
+    """A running share group, made by ``ShareGroup.start``. The methods are those of Spark's ``StreamingQuery``.
 
-    ``name``: what ``ShareGroup.queryName`` was given, None if nothing. ``without_secrets``: a text without the secrets
-    of this run.
+    ``name``: the argument of ``ShareGroup.queryName``, or None. ``without_secrets``: removes the secrets of this run
+    from a text.
     """
 
     spark: SparkSession
@@ -97,7 +97,7 @@ class ShareGroupQuery:
         return f"ShareGroupQuery(group={self.store.log.group_id!r}, name={self.name!r}, {state})"
 
     def _repr_html_(self) -> str:
-        """For notebooks: how it is, and its last micro-batches."""
+        """Return the status and the last micro-batches as HTML, for notebooks."""
         title = f"Share group {self.store.log.group_id}: {self.status['message']}"
         names = ("micro-batch", "acquired", *_SHOWN, "lag", "seconds")
         rows = [
@@ -107,7 +107,7 @@ class ShareGroupQuery:
         return html_table(title, names, rows)
 
     def start(self, handler: Handler) -> None:
-        """Claim, load, and hand the loop to Spark. Raises what ``ShareGroupEngine.start`` raises."""
+        """Claim the group, load its state, start Spark's loop. Raises what ``ShareGroupEngine.start`` raises."""
         claim = self.engine.start()
         self.checkpoint.sign(claim.group_id, handler.name, claim.writer_epoch, has_state=self.engine.has_state)
         self.maintenance.start(claim)
@@ -120,7 +120,7 @@ class ShareGroupQuery:
 
     @property
     def id(self) -> str:
-        """Spark's id of the query: valid as long as its checkpoint."""
+        """Spark's id of the query, valid as long as its checkpoint."""
         return str(self._query.id) if self._query else ""
 
     @property
@@ -130,8 +130,8 @@ class ShareGroupQuery:
 
     @property
     def status(self) -> dict[str, Any]:
-        """``message``; ``isDataAvailable``: some offsets were not finished at the end of the last micro-batch;
-        ``isTriggerActive``: a micro-batch is running."""
+        """The state of the query. ``message``; ``isDataAvailable``: some offsets were not finished at the end of the
+        last micro-batch; ``isTriggerActive``: a micro-batch is running."""
         active = self._in_micro_batch
         running = f"Running micro-batch {self._batch_id}" if active else "Waiting for the next micro-batch"
         message = running if self.isActive else "Stopped" if self._fault is None else f"Failed: {self._fault}"
@@ -139,12 +139,12 @@ class ShareGroupQuery:
 
     @property
     def sparkQuery(self) -> StreamingQuery | None:  # noqa: N802
-        """Spark's own handle, for listeners and its view of progress."""
+        """Spark's own query, for listeners and its view of progress."""
         return self._query
 
     @property
     def isActive(self) -> bool:  # noqa: N802 - StreamingQuery's name
-        """Is it still running?"""
+        """Whether the query is still running."""
         return not self._ended.is_set()
 
     @property
@@ -158,20 +158,20 @@ class ShareGroupQuery:
         return list(self._progress)
 
     def exception(self) -> BaseException | None:
-        """What ended it, None if it runs or ended well."""
+        """Return the error that ended the query, None if it runs or ended well."""
         return self._fault
 
     def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
-        """Wait for the end, at most ``timeout`` seconds; has it ended? Raises what ended it (a ShareError)."""
+        """Wait for the end, at most ``timeout`` seconds; return whether it has ended. Raises its error (ShareError)."""
         ended = self._ended.wait(timeout)
         if ended and self._fault is not None:
             raise self._fault
         return ended
 
     def processAllAvailable(self) -> None:  # noqa: N802
-        """Wait until every record that is in the topics now is finished (accepted or archived), retries, their delays
-        and locks of dead engines included, or the query has ended. While records keep coming, or something is paused,
-        it may wait for long. Raises what ended the query (a ShareError)."""
+        """Wait until every record that is in the topics now is finished (accepted or archived), or the query has ended.
+        This includes retries, their delays and the locks of dead engines. It may wait long while records keep coming or
+        something is paused. Raises what ended the query (ShareError)."""
         with self._news:
             begun = self._begun
             self._news.wait_for(lambda: self._caught_up > begun or self._ended.is_set())
@@ -179,22 +179,22 @@ class ShareGroupQuery:
             raise self._fault
 
     def stop(self) -> None:
-        """Stop after the micro-batch that is running; what was not handled is given back. What does not answer is not
+        """Stop after the running micro-batch and give back what was not handled. Brokers that do not answer are not
         waited for. Safe to call twice."""
         self._over.set()
         self.engine.stop_waiting()
         self._ended.wait()
 
     def _tick(self, _ticks: DataFrame, batch_id: int) -> None:
-        """Spark's foreachBatch. The frame of ticks is never looked at. ``batch_id``: the engine's own numbers are not
-        below it."""
+        """Run micro-batches for one tick of Spark's foreachBatch; the frame of ticks is never read. The engine's own
+        numbers are not below ``batch_id``."""
         self._batch_id = max(self._batch_id, batch_id - 1)
         until_s = time.monotonic() + (0 if self.trigger.processing_time else TICK_S)
         while self._micro_batch() and time.monotonic() < until_s:
             pass
 
     def _micro_batch(self) -> bool:
-        """May another one follow?"""
+        """Run one micro-batch; return whether another one may follow."""
         with self._turn:
             if self._closed or self._over.is_set():
                 return False
@@ -241,17 +241,17 @@ class ShareGroupQuery:
 
     def _close_engine(self) -> None:
         try:
-            # Before the append, not after it: a fenced engine may have failed by what its successor took away.
+            # Before the append, not after it: a successor may be the cause of the fault, by what it removed.
             self.store.log.refuse_if_fenced()
             self._note(self.engine.run(self._batch_id + 1, stopping=True))
             self.engine.close()
         except Exception as fault:  # noqa: BLE001 - the first fault is the one to report; locks end by themselves
             if self._fault is not None and isinstance(fault, FencedError):
-                self._fault = fault  # the first one came of that: the successor has taken what was worked with
+                self._fault = fault  # its cause: the successor has taken what was in use
             _log.warning("what group %s held could not be given back; its locks will run out", self.store.log.group_id)
 
     def _watch(self) -> None:
-        """Ends the query between micro-batches: when the work is done, on ``stop``, after a fault of Spark itself."""
+        """End the query between micro-batches: when the work is done, on ``stop``, after a fault of Spark itself."""
         assert self._query is not None
         while not self._over.wait(1.0):
             if not self._is_running(self._query):
@@ -285,8 +285,8 @@ class ShareGroupQuery:
             return False
 
     def _end_query(self, query: StreamingQuery) -> None:
-        """Spark's query only starts micro-batches. If it fails after the engine was to end, nothing is lost by that: on
-        a local file system Spark starts `chmod` for each file, and a Ctrl-C reaches that process as well."""
+        """Stop Spark's query, which only starts micro-batches. If it fails after the engine was told to end, nothing is
+        lost: on a local file system Spark starts `chmod` for each file, and a Ctrl-C reaches that process as well."""
         was_to_end = self._over.is_set()
         try:
             fault = query.exception()

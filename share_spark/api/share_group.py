@@ -41,11 +41,11 @@ _CHECKPOINT = "checkpointLocation"
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, match_args=False)
 class ShareGroup:
-    """A share group to be started: its id, what it reads, how it handles, where its state is.
+    """A share group before its start: its id, what it reads, how it handles, where its state is.
 
-    ``group_id``: names the group; two groups on the same topic are independent of each other. ``spark``: used as it
-    is, no setting of it is changed. ``state``: a directory or ``catalog.schema`` for the state tables; several
-    groups may share it.
+    ``group_id``: names the group; two groups on the same topic are independent of each other. ``spark``: its settings
+    stay, but large records set a missing limit for Arrow batches. ``state``: a directory or ``catalog.schema`` for the
+    state tables; several groups may share it.
     """
 
     _spec: ShareGroupSpec
@@ -67,17 +67,17 @@ class ShareGroup:
         return self._with(kafka=parsed, table=None)
 
     def table(self, location: str) -> ShareGroup:
-        """Read topics of an embedded topic log, a Delta table in Kafka's shape: no broker needed."""
+        """Read topics of an embedded topic log, a Delta table in Kafka's form; it needs no broker."""
         return self._with(table=Location.parse(location), kafka=None)
 
     def subscribe(self, *topics: str) -> ShareGroup:
-        """Topics to read, all partitions of each."""
+        """Set the topics to read, all partitions of each."""
         return self._with(topics=topics)
 
     def process(
         self, handler: Callable[..., Any] | str | Handler, *, output: str | StructType | pa.Schema | None = None
     ) -> ShareGroup:
-        """What to do with each record: see ``share_spark.handlers.handler``. ``output`` declares the schema of
+        """Set the handler of records: see ``share_spark.handlers.handler``. ``output`` declares the schema of
         output rows: DDL (``"id bigint, delay double"``), a StructType or an Arrow schema.
 
         Raises HandlerError if it cannot be imported or is no handler.
@@ -85,41 +85,42 @@ class ShareGroup:
         return self._with(handler=as_handler(handler, output=output))
 
     def ordered_by_key(self) -> ShareGroup:
-        """Of each key at most one record is with the handler at a time, records of a key are entered in the order of
-        their offsets, and one that is not finished (released, delayed, lost with its worker or engine) holds back its
-        successors of the same key, and only those. Records without a key have no order. The same as the setting
-        ``delivery.order`` = ``key``. Not for handlers of whole Spark frames: ``start`` refuses them."""
+        """Deliver the records of a key one at a time, in the order of their offsets. A record that is not finished
+        (released, delayed, lost with its worker or engine) holds back its successors of the same key, and only those.
+        Records without a key have no order. The same as the setting ``delivery.order`` = ``key``. ``start`` refuses
+        handlers of whole Spark frames."""
         return self.option(SETTINGS["delivery_order"].key, DeliveryOrder.KEY)
 
     def to_delta(self, table: str) -> ShareGroup:
-        """Where the handler's output rows go: a Delta table, a directory or a name, made if it is missing. Rows and the
-        acknowledgements they belong to are decided by one commit: exactly once, after any crash. Needs
-        ``process(handler, output=...)``. What a handler does elsewhere happens at least once."""
+        """Write the handler's output rows to a Delta table: a directory or a name, made if it is missing. One commit
+        decides rows and their acknowledgements: exactly once, after any crash. Needs ``process(handler, output=...)``.
+        What a handler does elsewhere happens at least once."""
         return self._with(sink=table)
 
     def dead_letter(self, target: str) -> ShareGroup:
-        """Where rejected records, and those over the delivery limit, are kept: a topic of the same Kafka cluster,
-        or, with a slash or a dot-separated name and no Kafka, a Delta table. Without it they are archived only, and
-        letters that a run before has not lived to write wait for a run that has a target."""
+        """Keep rejected records, and those over the delivery limit, in a topic of the same Kafka cluster, or, with a
+        slash or a dot-separated name and no Kafka, in a Delta table. Without it they are archived only, and letters
+        that an earlier run did not write any more wait for a run that has a target."""
         return self._with(dead_letter=target)
 
     def option(self, key: str, value: Any) -> ShareGroup:
-        """One setting (``share_spark.model.config.SETTINGS``), or ``checkpointLocation``. Raises ConfigError."""
+        """Set one setting (``share_spark.model.config.SETTINGS``), or ``checkpointLocation``. Raises ConfigError."""
         return self.options(**{key: value})
 
     def options(self, **options: Any) -> ShareGroup:
-        """Several settings at once. Raises ConfigError: an unknown key, or a value that does not fit."""
+        """Set several settings at once. Raises ConfigError: an unknown key, or a value that does not fit."""
         rest = {key: value for key, value in options.items() if key != _CHECKPOINT}
         checkpoint = options.get(_CHECKPOINT, self._spec.checkpoint)
         return self._with(config=self._spec.config.changed(rest), checkpoint=checkpoint)
 
     def queryName(self, name: str) -> ShareGroup:  # noqa: N802 - DataStreamWriter's name
-        """Name of the streaming query, as Spark's UI and listeners show it."""
+        """Name the streaming query, as Spark's UI and listeners show it."""
         return self._with(name=name)
 
     def trigger(self, *, processingTime: str | None = None, availableNow: bool = False) -> ShareGroup:  # noqa: N803
-        """``processingTime``: how often a micro-batch may start (``"5 seconds"``); default: as soon as the last has
-        ended. ``availableNow``: work off everything that is in the log now, retries included, then end."""
+        """Set when micro-batches start. ``processingTime``: the least time between two starts (``"5 seconds"``);
+        default: as soon as the last has ended. ``availableNow``: process everything that is in the log now, retries
+        included, then end."""
         if processingTime is not None and availableNow:
             raise ConfigError("trigger: choose processingTime or availableNow, not both")
         return self._with(trigger=Trigger(processing_time=processingTime, available_now=availableNow))
@@ -140,7 +141,7 @@ class ShareGroup:
 
 
 def share_group_of(spec: ShareGroupSpec) -> ShareGroup:
-    """The group that ``spec`` says, for callers who have everything parsed already."""
+    """Return the group of ``spec``, for callers who have parsed everything already."""
     group = object.__new__(ShareGroup)
     object.__setattr__(group, "_spec", spec)
     return group

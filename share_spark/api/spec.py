@@ -1,4 +1,4 @@
-"""What a user has said of a share group, as one value: ``ShareGroup`` builds it, ``wiring`` starts what it says."""
+"""The settings of a share group by its user, as one value: ``ShareGroup`` builds it, ``wiring`` starts it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ShareGroupSpec:
-    """The fields are what ``ShareGroup``'s methods of like names are given, parsed where they have a form. Topics are
-    in exactly one of ``kafka`` and ``table``. ``repr`` holds no secret."""
+    """The arguments of ``ShareGroup``'s methods of like names, parsed where they have a form. Topics are in exactly one
+    of ``kafka`` and ``table``. ``repr`` holds no secret."""
 
     group_id: str
     spark: SparkSession
@@ -45,7 +45,7 @@ class ShareGroupSpec:
         return ", ".join([repr(self.group_id), *(f"{name}={value}" for name, value in self._said())])
 
     def _said(self) -> Iterator[tuple[str, Any]]:
-        """What differs from the default, by the name of the method that says it."""
+        """Yield what differs from the default, by the name of the method that sets it."""
         yield "state", repr(self.state)
         values = {
             "kafka": self.kafka,
@@ -62,7 +62,7 @@ class ShareGroupSpec:
         yield from ((name, value) for name, value in values.items() if value)
 
     def check(self) -> None:
-        """Is everything said that a start needs? Raises ConfigError, EnvironmentFault."""
+        """Check that everything is set that a start needs. Raises ConfigError, EnvironmentFault."""
         if type(self.spark).__module__.startswith("pyspark.sql.connect"):
             raise EnvironmentFault(
                 "a share group needs a classic Spark session: Spark Connect (serverless compute as well) has no driver "
@@ -82,14 +82,14 @@ class ShareGroupSpec:
 
     @property
     def letter_table(self) -> Location | None:
-        """Where dead letters go, if that is a table. Raises ConfigError."""
+        """The table of dead letters, None if they do not go to a table. Raises ConfigError."""
         if self.dead_letter is None or (self.kafka is not None and "/" not in self.dead_letter):
             return None
         return Location.parse(self.dead_letter)
 
     @property
     def required_handler(self) -> Handler:
-        """Raises ConfigError if there is none."""
+        """The handler. Raises ConfigError if there is none."""
         if self.handler is None:
             raise ConfigError("no handler: call process(handler)")
         return self.handler

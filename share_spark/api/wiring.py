@@ -1,4 +1,4 @@
-"""The wiring of a share group: from what was said (``ShareGroupSpec``) to a query that runs."""
+"""The wiring of a share group: from its settings (``ShareGroupSpec``) to a query that runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Found = TypeVar("Found")
 
 
 def start_query(spec: ShareGroupSpec) -> ShareGroupQuery:
-    """See ``ShareGroup.start``."""
+    """Start a query; see ``ShareGroup.start``."""
     spec.check()
     warn_of_all()
     metrics = _metrics(spec)
@@ -56,7 +56,7 @@ def start_query(spec: ShareGroupSpec) -> ShareGroupQuery:
 
 
 def _metrics(spec: ShareGroupSpec) -> MetricsServer | None:
-    """Before anything is claimed or made: a port that is taken is bad input."""
+    """Open the metrics port before anything is claimed or made: a port in use is bad input."""
     if spec.config.metrics_port == 0:
         return None
     from share_spark.metrics.server import GroupMetrics, MetricsServer
@@ -111,8 +111,8 @@ def _started(spec: ShareGroupSpec, metrics: MetricsServer | None) -> ShareGroupQ
 
 
 def _directory(spec: ShareGroupSpec, table: Location | None) -> str | None:
-    """For those who look without Spark: they know no catalog. A table that is missing keeps its name, and the engine
-    says so as it starts."""
+    """Return the directory of a table for readers without Spark, which know no catalog. A table that is missing keeps
+    its name, and the engine reports it at its start."""
     if table is None or table.path is not None:
         return None if table is None else table.path
     return str(table) if table.is_free(spec.spark) else table.directory(spec.spark)
@@ -168,8 +168,8 @@ def _engine(
 
 
 def _opened_when_asked(open_reader: Callable[[], Callable[[], Found]]) -> Callable[[], Found]:
-    """The reader's own answers. It reads beside the tables of the state: those are made as the engine starts, and only
-    then a catalog knows their directory."""
+    """Return a reader that is opened at its first call. It reads beside the tables of the state: the engine makes those
+    at its start, and only then a catalog knows their directory."""
     opened = cache(open_reader)
 
     def answer() -> Found:

@@ -1,1 +1,1 @@
-"""What happened: the history of records, and whether a state log is self-consistent. Reads only."""
+"""The history of records, and the check that a state log is self-consistent. Reads only."""

@@ -1,6 +1,6 @@
-"""The audit: what happened to one record, and every attempt that ended, from the rows of the state log that are kept.
+"""The audit: the history of one record, and every attempt that ended, from the rows of the state log that are kept.
 
-How far back it goes is up to ``history.retention``: with the default of 0 older segments are dropped as soon as they
+How far back it goes depends on ``history.retention``: with the default of 0 older segments are dropped as soon as they
 are closed, and the rows of the others do not say why a record changed. Stale appends of fenced engines are left out
 (``late_appends``). Runs in the reader's session and does not slow the engine down.
 """
@@ -48,12 +48,12 @@ EVENT_COLUMNS = (
 def record_history(
     spark: SparkSession, location: str | Location, *, group_id: str, topic: str, partition: int, offset: int
 ) -> DataFrame:
-    """What happened to one record, in order: EVENT_COLUMNS; empty if the log says nothing of it.
+    """Return the history of one record, in order: EVENT_COLUMNS; empty if the log has nothing about it.
 
     ``event``: ``acquired`` (by ``member_id``, until ``lock_deadline``), or how the attempt ended: ``accepted``,
     ``released``, ``lost`` (in a crash), ``rejected``, ``delivery limit reached``, or why it was archived otherwise.
     ``lock_deadline`` of a record that is not acquired: nobody acquires it before, as it is delayed. ``error``: why the
-    attempt ended so, as the handler said it, or its exception, or what is known of a crash; null if nothing was said.
+    attempt ended so: the handler's reason, its exception, or what is known of a crash; null if there is none.
     ``note`` says what is missing: ``reason not kept`` where only the state is known (``available``, ``acknowledged``,
     ``archived``, or ``finished``: one of the last two), as ``history.retention`` was 0 then; ``earlier than the log``
     for a state that the log begins with (an acquisition that it begins with is reported as of its first row); ``attempt
@@ -77,7 +77,7 @@ def record_history(
 
 
 def _event_row(event: RecordEvent) -> tuple[Any, ...]:
-    """EVENT_COLUMNS, times as numbers."""
+    """Return a row of EVENT_COLUMNS, times as numbers."""
     written = event.written
     return (
         event.event,
@@ -96,7 +96,7 @@ def _event_row(event: RecordEvent) -> tuple[Any, ...]:
 def collect_record_history(
     spark: SparkSession, location: Location, *, group_id: str, topic: str, partition: int, offset: int
 ) -> RecordHistory:
-    """See ``record_history``. Only rows that speak of the record come to the driver."""
+    """Return the history of a record; see ``record_history``. Only rows about the record come to the driver."""
     if offset < 0:
         raise ConfigError(f"offset {offset} is below 0")
     check_location(spark, location)
@@ -110,18 +110,18 @@ def collect_record_history(
 
 
 def _version(spark: SparkSession, location: Location) -> int:
-    """Of the log: all that is read belongs together."""
+    """Return the latest version of the log, so that all reads belong together."""
     return CommitListing.of(spark, log_table(location).directory(spark)).latest_version()
 
 
 def _log(spark: SparkSession, location: Location, version: int) -> DataFrame:
-    """The log table, with all its columns: one that no engine of this release has opened may lack some."""
+    """Return the log table with all its columns: one that no engine of this release has opened may lack some."""
     log = log_table(location).load(spark, version)
     return log if "errors" in log.columns else log.withColumn("errors", F.lit(None).cast(ERRORS))
 
 
 def _extent(log: DataFrame, location: Location, group_id: str, topic: str, partition: int) -> LogExtent:
-    """Raises ConfigError."""
+    """Return the extent of the log. Raises ConfigError."""
     is_topic = F.col("topic") == topic
     is_own = is_topic & (F.col("partition") == partition)
     (found,) = log.agg(
@@ -135,8 +135,8 @@ def _extent(log: DataFrame, location: Location, group_id: str, topic: str, parti
 
 
 def _rows_about(log: DataFrame, offset: int) -> Iterator[RecordRow]:
-    """In order. Of the rows that only say where the record lies, below the start offset or in no window, the first of
-    each engine after others: a snapshot repeats it, every later update too, and there can be thousands."""
+    """Return the rows about the record, in order. Of the rows that only say where it lies, below the start offset or in
+    no window, only the first of each engine after others: every later snapshot and update repeats it."""
     by_engine = Window.partitionBy("writer_epoch").orderBy("batch_id")
     found = log.select(
         "writer_epoch",
@@ -161,8 +161,8 @@ def _rows_about(log: DataFrame, offset: int) -> Iterator[RecordRow]:
 
 
 def _place(offset: int) -> Column:
-    """Where a row that may say nothing else has the record: ``finished``, ``gone``, or null. An update says what has
-    changed, so only a snapshot can say that a record is gone."""
+    """Return where a row without more about the record has it: ``finished``, ``gone``, or null. An update has only
+    changes, so only a snapshot can show that a record is gone."""
     start = F.col("start_offset")
     in_no_window = (F.col("kind") == SNAPSHOT) & (start >= 0) & (start <= offset)
     return F.when(start > offset, F.lit(FINISHED)).when(in_no_window, F.lit(GONE))
@@ -191,7 +191,7 @@ def _state(row: Any) -> RecordState | None:
 def record_attempts(
     spark: SparkSession, location: str | Location, group_id: str | None = None, topic: str | None = None
 ) -> DataFrame:
-    """Every attempt that ended while history was kept: one row per run of offsets that ended alike.
+    """Return every attempt that ended while history was kept: one row per run of offsets that ended alike.
 
     ``group_id, topic, topic_id, partition, first_offset, last_offset`` (inclusive), ``delivery_count, outcome`` as in
     ``record_history``, as is ``error``; ``batch_id, writer_epoch, run_id, written_at`` of the micro-batch that decided
@@ -218,6 +218,6 @@ def record_attempts(
 
 
 def _written_by(group_id: str, stamp: BatchStamp) -> Column:
-    """Of a row that is no claim: those have no batch."""
+    """Return the condition for rows of this micro-batch. Claims are not meant: they have no batch."""
     same_batch = (F.col("writer_epoch") == stamp.writer_epoch) & (F.col("batch_id") == stamp.batch_id)
     return (F.col("group_id") == group_id) & same_batch

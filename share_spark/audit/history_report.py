@@ -1,4 +1,4 @@
-"""The history of a record, as readable lines."""
+"""The history of a record, as lines of text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HEADER = ("written at", "event", "count", "member", "locked until", "batch", "e
 
 
 def history_lines(found: RecordHistory) -> list[str]:
-    """A table of its events, or that there are none, then how far back the log goes. Times in UTC."""
+    """Return a table of its events, or that there are none, then how far back the log goes. Times in UTC."""
     title = f"group {found.group_id}: {found.topic}, partition {found.partition}, offset {found.offset}"
     rows = [_HEADER, *map(_cells, found.events)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -40,7 +40,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def nothing_known(found: RecordHistory) -> str:
-    """Of a record without events."""
+    """Return the line for a record without events."""
     if not found.finished:
         return "nothing known: it was not acquired yet"
     if found.whole:
@@ -49,7 +49,7 @@ def nothing_known(found: RecordHistory) -> str:
 
 
 def how_far_back(found: RecordHistory) -> str:
-    """The log that was read."""
+    """Return how far back the log goes that was read."""
     since = f"the log of this share-partition goes back to {iso_time(found.since_us)}"
     if found.is_cut:
         return f"{since}, as far as it was read: `share-spark history` reads older segments"
@@ -57,7 +57,7 @@ def how_far_back(found: RecordHistory) -> str:
 
 
 def iso_time(at_us: int) -> str:
-    """ISO 8601 in UTC, milliseconds.
+    """Return the time in ISO 8601, UTC, with milliseconds.
 
     >>> iso_time(1_767_225_600_500_000)
     '2026-01-01T00:00:00.500Z'

@@ -1,10 +1,11 @@
-"""What happened to one record, from the rows of the state log that contain it. Pure: values in, values out.
+"""The history of one record, from the rows of the state log that contain it. Pure: values in, values out.
 
-A row says what became of a record (``acquired``, ``state_batches``, the start offset) and, where history is kept, why
-(``ended``). A snapshot repeats what earlier rows have said, so only a change is an event. Where history is not kept,
-only the state is reported, with a note that its reason is missing.
+A row has the state of a record (``acquired``, ``state_batches``, the start offset) and, where history is kept, the
+reason
+(``ended``). A snapshot repeats earlier rows, so only a change is an event. Where history is not kept, only the state is
+reported, with a note that its reason is missing.
 
-A snapshot whose window has come to the record's offset, and that does not say anything of it, says that the log was
+A snapshot whose window has reached the record's offset, and that has nothing about it, shows that the log was
 truncated: the record is gone, and what is acquired at its offset later is another one, whose count begins again.
 """
 
@@ -19,21 +20,21 @@ from share_spark.model.ids import BatchStamp
 from share_spark.model.records import DeliveryState
 
 ACQUIRED, AVAILABLE, FINISHED = "acquired", "available", "finished"
-"""Events besides the outcomes of attempts. ``finished``: acknowledged or archived, the log does not say which."""
+"""The events besides the outcomes of attempts. ``finished``: acknowledged or archived, the log does not say which."""
 
 TRUNCATED = "truncated"
 GONE = "gone"
-"""``TRUNCATED``: event and outcome, the log has lost the record. ``GONE``: the state that says so."""
+"""``TRUNCATED``: the event and outcome of a record that the log has lost. ``GONE``: the state of such a record."""
 
 REASON_NOT_KEPT = "reason not kept"
 EARLIER = "earlier than the log"
 NOT_COUNTED = "attempt not counted"
 LOST_BY_LOG = "the log has lost this record; what follows is another one at the same offset"
-"""Notes. ``EARLIER``: the state when the log begins. ``NOT_COUNTED``: a clean stop gave the record back unhandled."""
+"""The notes. ``EARLIER``: the state when the log begins. ``NOT_COUNTED``: a clean stop gave it back unhandled."""
 
 
 class Life(NamedTuple):
-    """What distinguishes the states of one key, if it was deleted or initialized again. Within one, snapshot epochs
+    """The distinction between states of one key, if it was deleted or initialized again. Within one, snapshot epochs
     only grow."""
 
     topic_id: str
@@ -45,7 +46,8 @@ class Life(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """An attempt that ended with a row. ``delivery_count`` is what it left behind. ``error``: why, if that is kept."""
+    """An attempt that ended with a row. ``delivery_count``: the count after it. ``error``: the reason, if it is
+    kept."""
 
     delivery_count: int
     outcome: str
@@ -53,9 +55,9 @@ class Ended(NamedTuple):
 
 
 class RecordState(NamedTuple):
-    """What a row says of the record. ``name``: ``acquired``, ``available``, ``acknowledged``, ``archived``;
-    ``finished``: it lies below the start offset; ``gone``: a snapshot does not know it, though it lies at or above the
-    start offset. ``member_id`` only while acquired; ``lock_deadline_ms`` of one that is available: it is delayed."""
+    """The state of the record in a row. ``name``: ``acquired``, ``available``, ``acknowledged``, ``archived``;
+    ``finished``: it lies below the start offset; ``gone``: a snapshot omits it, though it lies at or above the start
+    offset. ``member_id`` only while acquired; ``lock_deadline_ms`` of one that is available: it is delayed."""
 
     name: str
     delivery_count: int | None = None
@@ -64,7 +66,7 @@ class RecordState(NamedTuple):
 
 
 class Written(NamedTuple):
-    """Who wrote a row and when (microseconds since the epoch)."""
+    """The writer of a row and its time (microseconds since the epoch)."""
 
     writer_epoch: int
     batch_id: int
@@ -73,13 +75,13 @@ class Written(NamedTuple):
 
     @property
     def stamp(self) -> BatchStamp:
-        """Its micro-batch."""
+        """The stamp of its micro-batch."""
         return BatchStamp(self.writer_epoch, self.batch_id)
 
 
 class RecordRow(NamedTuple):
-    """A log row as far as it concerns one record. ``state`` None: it says nothing of it but what has ``ended``.
-    ``life``: of the share-partition's state."""
+    """The part of a log row about one record. ``state`` None: the row has only what has ``ended``. ``life``: that of
+    the share-partition's state."""
 
     written: Written
     ended: Sequence[Ended]
@@ -88,9 +90,9 @@ class RecordRow(NamedTuple):
 
 
 class RecordEvent(NamedTuple):
-    """One thing that happened. ``member_id``: who held the record, if known; ``lock_deadline_ms``: until when it holds
-    the record, or nobody may, as it is delayed; times in the units that they are named by. ``error``: why an attempt
-    has ended so, as its handler, or what is known of a crash, says it."""
+    """One event. ``member_id``: the member that held the record, if known; ``lock_deadline_ms``: until when it holds
+    the record, or until when nobody may, as it is delayed; units as in the names. ``error``: why an attempt has ended
+    so, by its handler, or by what is known of a crash."""
 
     event: str
     delivery_count: int | None
@@ -102,7 +104,7 @@ class RecordEvent(NamedTuple):
 
 
 class LogExtent(NamedTuple):
-    """What is kept of a group's log. ``first_segment``: the group's lowest, None if it has no row. ``has_topic``: some
+    """The kept part of a group's log. ``first_segment``: the group's lowest, None if it has no row. ``has_topic``: some
     row is of the topic. ``since_us``: when the oldest row of the share-partition was written (microseconds since the
     epoch), None if it has none. ``is_cut``: there are older segments, which were not read."""
 
@@ -112,7 +114,7 @@ class LogExtent(NamedTuple):
     is_cut: bool = False
 
     def check(self, location: str, group_id: str, topic: str, partition: int) -> None:
-        """Is there a log of this share-partition? Raises StateError (no such group), ConfigError."""
+        """Check that there is a log of this share-partition. Raises StateError (no such group), ConfigError."""
         if self.first_segment is None:
             raise no_such_group(group_id, location)
         if not self.has_topic:
@@ -123,9 +125,9 @@ class LogExtent(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordHistory:
-    """``events`` of one record, in order. ``since_us``: when the oldest row of its share-partition that was read was
-    written, microseconds since the epoch; ``whole``: it is the group's first; ``is_cut``: there are older ones in the
-    log. ``finished``: the record lies below the start offset, whether or not the log says more of it."""
+    """The ``events`` of one record, in order. ``since_us``: when the oldest row of its share-partition that was read
+    was written, microseconds since the epoch; ``whole``: it is the group's first; ``is_cut``: there are older ones in
+    the log. ``finished``: the record lies below the start offset, whether or not the log has more about it."""
 
     group_id: str
     topic: str
@@ -141,7 +143,7 @@ class RecordHistory:
 def history_of(
     rows: Sequence[RecordRow], extent: LogExtent, *, group_id: str, topic: str, partition: int, offset: int
 ) -> RecordHistory:
-    """``rows``: those of the record that count, ascending; ``extent``: checked."""
+    """Return the history of ``rows``: those of the record that count, ascending. ``extent``: checked."""
     assert extent.since_us is not None, "checked"
     return RecordHistory(
         group_id=group_id,
@@ -157,19 +159,19 @@ def history_of(
 
 
 def _is_finished(rows: Sequence[RecordRow]) -> bool:
-    """As of the last row that says where the record lies."""
+    """Return whether the record is finished, by the last row that has its place."""
     places = (row.state.name for row in reversed(rows) if row.state is not None)
     return next((place == FINISHED for place in places if place in (FINISHED, GONE)), False)
 
 
 def settled_state(delivery_state: int, delivery_count: int, delayed_until_ms: int | None) -> RecordState:
-    """Return what an entry of ``state_batches`` says, and that of ``delays`` if there is one."""
+    """Return the state of an entry of ``state_batches``, and of ``delays`` if there is one."""
     name = DeliveryState(delivery_state).name.lower()
     return RecordState(name, delivery_count, lock_deadline_ms=delayed_until_ms)
 
 
 def events_of(rows: Iterable[RecordRow]) -> Iterator[RecordEvent]:
-    """Every change, in order. ``rows``: ascending, only those that count."""
+    """Yield every change, in order. ``rows``: ascending, only those that count."""
     known: RecordState | None = None
     life: Life | None = None
     for row in rows:
@@ -194,7 +196,7 @@ _ENDED = RecordState("ended")
 
 def _end(known: RecordState | None, attempt: Ended, row: RecordRow) -> RecordEvent:
     held = known if known is not None and known.name == ACQUIRED else _ENDED
-    # An attempt that ends leaves its count behind, unless it is taken back.
+    # The count stays after the end of an attempt, unless it is taken back.
     note = NOT_COUNTED if held.delivery_count == attempt.delivery_count + 1 else None
     note = LOST_BY_LOG if attempt.outcome == TRUNCATED else note
     until_ms = row.state.lock_deadline_ms if row.state is not None and row.state.name == AVAILABLE else None

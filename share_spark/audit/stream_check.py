@@ -1,7 +1,7 @@
-"""Are the records of one share-partition in one segment consistent? Pure: records in, a sentence out.
+"""Check of the records of one share-partition in one segment. Pure: records in, a sentence out.
 
-The records are replayed twice: our ``evolve`` makes the live state of them, and the share coordinator's ``evolve``,
-which sees only the KIP's form (Acquired as Available, R8), makes the state that Kafka would hold. Both must agree
+The records are replayed twice: our ``evolve`` makes the live state, and the share coordinator's ``evolve``, which has
+only the KIP's form (Acquired as Available, R8), makes the state that Kafka would hold. Both must agree
 (R66).
 """
 
@@ -24,7 +24,7 @@ from share_spark.coordinator.messages import (
 from share_spark.model.records import UNCHANGED, DeliveryState, InFlightBatch, ShareRecord, ShareSnapshot, StateBatch
 
 _SNAPSHOT_EPOCHS = max(DELETED_SNAPSHOT_EPOCHS)
-"""In the KIP's form they are a uint16 without its last value; our log counts on (O7)."""
+"""The number of snapshot epochs in the KIP's form: a uint16 without its last value; our log counts on (O7)."""
 
 
 class LogRecord(NamedTuple):
@@ -35,7 +35,7 @@ class LogRecord(NamedTuple):
 
 
 def first_fault(stream: Sequence[LogRecord]) -> str | None:
-    """What is wrong with the records of one share-partition, in the order they count in; None: nothing.
+    """Return the first fault in the records of one share-partition, in the order they count in; None: no fault.
 
     ``stream`` is one segment's, so it begins with a snapshot.
     """
@@ -49,7 +49,7 @@ def first_fault(stream: Sequence[LogRecord]) -> str | None:
 
 
 def kip_record(record: ShareRecord) -> StateRecord:
-    """``record`` as Kafka's share coordinator would have written it."""
+    """Return ``record`` as Kafka's share coordinator would have written it."""
     batches = partition.kip_batches(record)
     if isinstance(record, ShareSnapshot):
         return StateSnapshot(
@@ -83,7 +83,7 @@ def _malformed(record: ShareRecord) -> str | None:
 
 
 def _badly_cut(stream: Sequence[LogRecord], place: int, record: ShareRecord) -> str | None:
-    """A snapshot with a new state epoch owes nothing to what was before it (R101)."""
+    """Return the fault of a later snapshot. A new state epoch makes it independent of what was before it (R101)."""
     if not place or not isinstance(record, ShareSnapshot):
         return None
     before = partition.restore(one for _, one in stream[:place])
@@ -91,7 +91,7 @@ def _badly_cut(stream: Sequence[LogRecord], place: int, record: ShareRecord) -> 
 
 
 class _Seen(NamedTuple):
-    """Where a stream has come to."""
+    """The last values of a stream."""
 
     batch_id: int
     snapshot_epoch: int
@@ -110,7 +110,7 @@ def _seen(before: _Seen | None, batch_id: int, record: ShareRecord) -> _Seen:
 
 
 def _out_of_place(before: _Seen | None, batch_id: int, record: ShareRecord) -> str | None:
-    """What a record may not do to those before it (R75, R76, R86).
+    """Return what a record does against those before it (R75, R76, R86).
 
     The start offset goes back with a new state epoch (R101), and where the log was truncated, which a snapshot records
     (``truncation_check``); an update never takes it back (R61).
@@ -138,7 +138,7 @@ def _out_of_place(before: _Seen | None, batch_id: int, record: ShareRecord) -> s
 
 
 def _difference(stream: Sequence[LogRecord]) -> str | None:
-    """Whether the two replays differ at the end, and if so since when. Only then is each step compared: a comparison
+    """Return whether the two replays differ at the end, and since when. Steps are compared only then: a comparison
     reads the whole state, a step only one record."""
     last = deque(_replays(stream), maxlen=1)
     if all(_disagreement(live, durable) is None for _, live, durable in last):

@@ -1,8 +1,8 @@
-"""The streams of a state log, each the records of one share-partition in one segment, replayed one by one.
+"""The streams of a state log: the records of one share-partition in one segment, replayed one by one.
 
     a segment's files  ->  as many share-partitions at a time as fit into memory  ->  ``streams_in``  ->  ``Stream``
 
-From the files of the log, segment by segment in this process, or on Spark's executors, where a session is at hand.
+Read from the files of the log, segment by segment in this process, or on Spark's executors, if there is a session.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 VALUES_AT_ONCE = 100_000
-"""Rows, or ranges in them, whose records are in memory at a time: some 200 MB. One share-partition is not divided."""
+"""The number of rows, or ranges in them, that are in memory at a time: some 200 MB. No share-partition is divided."""
 
 
 class Stream(NamedTuple):
-    """What one share-partition has in one segment; the micro-batches and epochs that it begins and ends with, None
-    where no record says them."""
+    """The summary of one share-partition in one segment; the micro-batches and epochs that it begins and ends with,
+    None where no record has them."""
 
     topic: str
     topic_id: str
@@ -58,11 +58,12 @@ _COLUMNS = (
 )
 
 Place = tuple[int, int]
-"""The writer epoch and the number of a segment: in this order they were begun."""
+"""The writer epoch and the number of a segment: they were begun in this order."""
 
 
 def streams_in(rows: pa.Table, place: Place, group_id: str, bucket: int | None) -> list[Stream]:
-    """Of all share-partitions in ``rows``, which are one segment's; of those in a state partition if it is named."""
+    """Return the streams of one segment's ``rows``: all share-partitions, or only those of state partition
+    ``bucket``."""
     return [
         _stream(entries, place)
         for key, entries in entries_by_key(rows.sort_by("batch_id"), group_id).items()
@@ -94,8 +95,8 @@ def _stream(entries: Sequence[LogEntry], place: Place) -> Stream:
 
 
 class GroupStreams(NamedTuple):
-    """Of one group. ``places``: its segments, in order. ``streams``: in the order of their segments; read as they are
-    asked for."""
+    """The streams of one group. ``places``: its segments, in order. ``streams``: in the order of their segments; read
+    lazily."""
 
     places: Sequence[Place]
     streams: Iterator[Stream]
@@ -105,7 +106,7 @@ class GroupStreams(NamedTuple):
 
 
 class _Segment(NamedTuple):
-    """``values``: most of them in a column of its files, summed up."""
+    """A segment's files. ``values``: the most values in a column of each file, summed up."""
 
     paths: Sequence[str]
     rows: int
@@ -113,8 +114,8 @@ class _Segment(NamedTuple):
 
 
 def streams_in_files(log: TableLog, group_id: str, last: BatchStamp, bucket: int | None) -> GroupStreams:
-    """``log``: with its files. ``last``: the last micro-batch that counts. Raises UnknownTableError: only Spark can
-    read them."""
+    """Return the streams from the log's files. ``last``: the last micro-batch that counts. Raises UnknownTableError:
+    only Spark can read them."""
     paths: dict[int, list[str]] = {}
     for path, file in log.active.items():
         if file.values["group_id"] == group_id:
@@ -130,7 +131,7 @@ def streams_in_files(log: TableLog, group_id: str, last: BatchStamp, bucket: int
 
 
 def _measured(log: TableLog, paths: Sequence[str], last: BatchStamp) -> dict[int, _Segment]:
-    """By writer epoch: as a rule one, unless a fenced engine has begun a segment with the number of its successor's."""
+    """Return the size by writer epoch: one, unless a fenced engine has begun a segment with its successor's number."""
     rows = values = 0
     epochs: set[int] = set()
     for path in paths:
@@ -152,7 +153,7 @@ def _streams_of(
 
 
 def _shares(log: TableLog, segment: _Segment) -> Iterator[pa.Array[Any] | None]:
-    """Sets of share-partitions that together are all of the segment; None: all of them at once."""
+    """Yield sets of share-partitions that together are all of the segment; None: all of them at once."""
     if segment.values <= VALUES_AT_ONCE:
         yield None
         return
@@ -174,7 +175,7 @@ def _shares(log: TableLog, segment: _Segment) -> Iterator[pa.Array[Any] | None]:
 
 
 def _rows(log: TableLog, place: Place, segment: _Segment, last: BatchStamp, keys: pa.Array[Any] | None) -> pa.Table:
-    """Those that count, of these share-partitions."""
+    """Return the rows that count, of these share-partitions."""
     names = [*RECORD_TYPE.names, "writer_epoch", "batch_id"]
     schema = pa.schema([LOG_SCHEMA.field(name) for name in names])
     parts = [schema.empty_table()]
@@ -196,7 +197,7 @@ def _key_texts(batch: pa.RecordBatch) -> Any:
 
 
 def _counting(rows: pa.Table, last: BatchStamp) -> pa.Table:
-    """All records except a stale append of the newest segment's engine, made after it was fenced."""
+    """Return all records except a stale append of the newest segment's engine, made after it was fenced."""
     batch_id = pc.field("batch_id")
     is_late = (pc.field("writer_epoch") == last.writer_epoch) & batch_id.is_valid() & (batch_id > last.batch_id)
     return rows.filter(pc.field("kind").isin([SNAPSHOT, UPDATE]) & ~is_late)
@@ -208,7 +209,8 @@ _TASKS_PER_SEGMENT = 16
 
 
 def streams_by_spark(rows: DataFrame, group_id: str, last: BatchStamp, bucket: int | None) -> GroupStreams:
-    """``rows``: of the group. A segment can be the whole log: its share-partitions are spread over several tasks."""
+    """Return the streams of the group's ``rows``. A segment can be the whole log: several tasks share its
+    partitions."""
     late = (F.col("writer_epoch") == last.writer_epoch) & (F.col("batch_id") > last.batch_id)
     rows = rows.where(F.col("kind").isin(SNAPSHOT, UPDATE) & ~F.coalesce(late, F.lit(False)))
     places = sorted((row.writer_epoch, row.segment) for row in rows.select(*_PLACE).distinct().collect())
@@ -221,7 +223,7 @@ _PLACE = ("writer_epoch", "segment")
 
 
 def _task(group_id: str, bucket: int | None) -> Callable[[pa.Table], pa.Table]:
-    """For ``applyInArrow``: one row per share-partition of a segment."""
+    """Return the function for ``applyInArrow``: one row per share-partition of a segment."""
 
     def check(rows: pa.Table) -> pa.Table:
         begin_task()

@@ -1,8 +1,8 @@
-"""Does a snapshot inside a segment go on from the state before it, or is the log cut off there? Pure.
+"""Check that a snapshot inside a segment continues the state before it, or cuts off its end. Pure.
 
 Inside a segment a snapshot with the state epoch of the one before is written where the log was truncated (R61, R74).
-It also says what its micro-batch did to the records that are left. So there is an offset below which each record goes
-on by a legal step, and from which on all is forgotten; what was acquired since is held for the first time. If the start
+It also has what its micro-batch did to the records that are left. So there is an offset below which each record changes
+by a legal step, and from which on all is forgotten; what was acquired since is held for the first time. If the start
 offset goes back, it goes back to that offset.
 
     before    |--- in flight --------------------|
@@ -25,11 +25,11 @@ _NEXT = {
     DeliveryState.ACKNOWLEDGED: (DeliveryState.ACKNOWLEDGED,),
     DeliveryState.ARCHIVED: (DeliveryState.ARCHIVED,),
 }
-"""What one micro-batch can make of a state; an attempt may end and the next begin in it."""
+"""The states that one micro-batch can make of a state; an attempt may end and the next begin in it."""
 
 
 def cut_fault(before: SharePartition, snapshot: ShareSnapshot) -> str | None:
-    """What is wrong with ``snapshot`` as the next record after ``before``, None: nothing."""
+    """Return the fault of ``snapshot`` as the next record after ``before``, None: no fault."""
     goes_back = snapshot.start_offset < before.start_offset
     left = _fault_below_start(before, snapshot)
     if left is not None:
@@ -49,7 +49,7 @@ def cut_fault(before: SharePartition, snapshot: ShareSnapshot) -> str | None:
 
 
 def _fault_below_start(before: SharePartition, snapshot: ShareSnapshot) -> str | None:
-    """Below the start offset there is only what its owner still holds (R25)."""
+    """Return a fault below the start offset, where there is only what its owner still holds (R25)."""
     for first, last, was, now in _cells(before.in_flight, below_offset(snapshot.batches, snapshot.start_offset)):
         if now is not None and (was is None or now.delivery_state is not _ACQUIRED or was[2:6] != now[2:6]):
             left = _text(now._replace(first_offset=first, last_offset=last))
@@ -60,7 +60,7 @@ def _fault_below_start(before: SharePartition, snapshot: ShareSnapshot) -> str |
 
 
 def _first_break(before: SharePartition, snapshot: ShareSnapshot) -> int | None:
-    """The first offset whose record does not go on; None if all do."""
+    """Return the first offset whose record does not go on; None if all do."""
     start = snapshot.start_offset
     cells = _cells(from_offset(before.in_flight, start), from_offset(snapshot.batches, start))
     return next((first for first, _, was, now in cells if not _goes_on(was, now)), None)
@@ -77,7 +77,7 @@ def _goes_on(was: InFlightBatch | None, now: InFlightBatch | None) -> bool:
 
 
 def _is_new(run: InFlightBatch) -> bool:
-    """Acquired for the first time, by this micro-batch."""
+    """Return whether this micro-batch acquired it, for the first time."""
     return run.delivery_state is _ACQUIRED and run.delivery_count == 1 and run.doubt is Doubt.NONE
 
 
@@ -86,7 +86,7 @@ def _attempts_before(run: InFlightBatch) -> int:
 
 
 def _cells(before: Runs, after: Runs) -> Iterator[tuple[int, int, InFlightBatch | None, InFlightBatch | None]]:
-    """Ranges of offsets that are of one run, or none, in either of both: (first, last, run before, run after)."""
+    """Yield ranges of offsets of one run, or none, in either of both: (first, last, run before, run after)."""
     edges = sorted({edge for run in (*before, *after) for edge in (run.first_offset, run.last_offset + 1)})
     for first, end in pairwise(edges):
         was, now = run_at(before, first), run_at(after, first)

@@ -1,8 +1,8 @@
 """``share-spark verify``: replay a state log from its rows alone and check that it is self-consistent.
 
-Every segment that is kept is replayed, not only the newest: ours (``partition.evolve``) against the share coordinator's
+Every kept segment is replayed, not only the newest: ours (``partition.evolve``) against the share coordinator's
 (``coordinator.evolve``) over the KIP's form of the same rows, share-partition by share-partition (``streams``). Then
-the segments of each share-partition are compared with each other. Only reads; an engine may run meanwhile.
+the segments of each share-partition are compared with each other. It only reads; an engine may run meanwhile.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ def verify(
 ) -> VerifyReport:
     """Check the log at ``location``, all of it or one group's, or only the share-partitions of one state partition.
 
-    ``spark``: a session, on whose executors the log is replayed; None: here, from the files of the log, one part of a
-    segment at a time. ``bucket``: 0 to 49, as Kafka would place the keys (R71). Raises ConfigError for a bucket that
-    does not exist, StateError if there is no state of ours that can be read, or no such group; changes nothing.
+    ``spark``: a session, on whose executors the log is replayed; None: in this process, from the files of the log, one
+    part of a segment at a time. ``bucket``: 0 to 49, as Kafka would place the keys (R71). Raises ConfigError for a
+    bucket that does not exist, StateError if there is no state of ours that can be read, or no such group; changes
+    nothing.
     """
     if bucket is not None and not 0 <= bucket < STATE_PARTITIONS:
         raise ConfigError(f"unknown bucket {bucket}: they are 0 to {STATE_PARTITIONS - 1}")
@@ -68,7 +69,7 @@ _FAULTS: tuple[type[Exception], ...] = (*JVM_ERRORS, pa.ArrowException, UnknownT
 
 @contextmanager
 def _as_state_error(place: Location) -> Iterator[None]:
-    """What the storage, Parquet and Spark make of a log that cannot be read."""
+    """Raise what the storage, Parquet and Spark raise for a log that cannot be read as StateError."""
     try:
         yield
     except _FAULTS as fault:
@@ -77,7 +78,7 @@ def _as_state_error(place: Location) -> Iterator[None]:
 
 @dataclass(slots=True)
 class _LogOfGroups:
-    """As of ``version``. Read here unless a session was given, or only Spark can."""
+    """The log at ``version``. Read in this process unless a session was given, or only Spark can."""
 
     spark: AnySpark
     location: Location
@@ -86,7 +87,7 @@ class _LogOfGroups:
     _files: TableLog | None = None
 
     def groups(self) -> list[str]:
-        """All that have a row."""
+        """Return all groups that have a row."""
         try:
             return sorted({file.values["group_id"] for file in self._log().active.values()})
         except UnknownTableError as reason:
@@ -94,7 +95,7 @@ class _LogOfGroups:
             return sorted(row.group_id for row in rows.select("group_id").distinct().collect())
 
     def streams(self, group_id: str, bucket: int | None) -> GroupStreams:
-        """Of one group."""
+        """Return the streams of one group."""
         last = tail_of(self.spark, self.location, group_id, self.commits, self.version).last
         try:
             return streams_in_files(self._log(), group_id, last, bucket)
@@ -103,7 +104,7 @@ class _LogOfGroups:
             return streams_by_spark(rows.where(F.col("group_id") == group_id), group_id, last, bucket)
 
     def _log(self) -> TableLog:
-        """Raises UnknownTableError: it is for Spark to read."""
+        """Return the log's files. Raises UnknownTableError: only Spark can read it."""
         if given_session(self.spark) is not None:
             raise UnknownTableError("a session was given")
         if self._files is None:
@@ -118,7 +119,7 @@ class _LogOfGroups:
 
 @dataclass(slots=True)
 class _Judged:
-    """A share-partition as far as its segments have been looked at. ``place``: of the last one."""
+    """A share-partition whose segments are checked one by one. ``place``: the last one's."""
 
     last: Stream
     place: int
@@ -128,7 +129,7 @@ class _Judged:
     fault: str | None = None
 
     def add(self, stream: Stream, place: int) -> None:
-        """Its next segment. The first fault counts."""
+        """Add its next segment. The first fault counts."""
         found = stream.fault or (_fault_between(self.last, stream) if self.place == place - 1 else None)
         if self.fault is None and found is not None:
             self.fault = f"segment {stream.segment}, {found}"
@@ -160,8 +161,8 @@ def _as_verdicts(judged: Iterable[tuple[tuple[str, int], _Judged]], group_id: st
 
 
 def _fault_between(before: Stream, now: Stream) -> str | None:
-    """Epochs never fall, and micro-batches of one engine only grow (R86). A share-partition that a segment misses was
-    deleted by it, and starts from the beginning in a later one (R91)."""
+    """Return a fault between two segments. Epochs never fall, and micro-batches of one engine only grow (R86). A
+    segment without a share-partition deleted it; a later one starts from the beginning (R91)."""
     for name, was, becomes in (
         ("state epoch", before.last_state_epoch, now.first_state_epoch),
         ("leader epoch", before.last_leader_epoch, now.first_leader_epoch),

@@ -1,4 +1,4 @@
-"""What ``verify`` has found, as values and as readable lines."""
+"""The result of ``verify``, as values and as lines of text."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from itertools import groupby
 from share_spark.model.ids import SharePartitionKey
 
 _MOST_FAULTS = 20
-"""Faulty share-partitions that are listed; how many there are is reported as well."""
+"""The number of faulty share-partitions that are listed; their total is reported as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """One share-partition: how much of it was replayed, and the first thing that is wrong with it (None: nothing)."""
+    """One share-partition: how much of it was replayed, and its first fault (None: no fault)."""
 
     group_id: str
     topic: str
@@ -32,28 +32,28 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
-    """One verdict per share-partition, by group, topic and partition."""
+    """The verdicts, one per share-partition, by group, topic and partition."""
 
     verdicts: tuple[Verdict, ...]
 
     @property
     def faulty(self) -> tuple[Verdict, ...]:
-        """Those with a fault."""
+        """The verdicts with a fault."""
         return tuple(verdict for verdict in self.verdicts if verdict.fault is not None)
 
     @property
     def agrees(self) -> bool:
-        """Nothing is wrong anywhere."""
+        """Whether no verdict has a fault."""
         return not self.faulty
 
     @property
     def rows(self) -> int:
-        """Log rows replayed."""
+        """The number of log rows replayed."""
         return sum(verdict.rows for verdict in self.verdicts)
 
 
 def verify_lines(report: VerifyReport) -> Iterator[str]:
-    """A table of the groups, then the first faults."""
+    """Yield a table of the groups, then the first faults."""
     if not report.verdicts:
         yield "no share-partition there"
         return

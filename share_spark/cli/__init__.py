@@ -1,9 +1,9 @@
 """The command line: parse, call, print. `share-spark run` and `spark-submit jobs/run_share_group.py` are the same code,
 as are `share-spark compact` and `jobs/compact_share_state.py`.
 
-Whatever can be judged without Spark is judged before a JVM is started (``job``). Bad input is one line on stderr and
-exit code 2 (what operators ask: 1), a fault of the run one line and exit code 1 (``command``). Values of Kafka options
-are never printed, nor is any text that could hold one.
+Everything that can be checked without Spark is checked before a JVM is started (``job``). Bad input is one line on
+stderr and exit code 2 (1 for operators' commands), a fault of the run one line and exit code 1 (``command``). Values of
+Kafka options are never printed, nor is any text that could hold one.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _COMMANDS: Mapping[str, str] = {
     "ui": "pages.serve_ui",
     "verify": "stored.run_verify",
 }
-"""The function of each; its module is imported when it is called, as those of others take most of a second."""
+"""The function of each command; its module is imported when it is called: all of them take most of a second."""
 
 _RUN = "running.run_given"
-"""What ``run`` does, and a call without a command."""
+"""The function for ``run``, and for a call without a command."""
 
 
 _FOR_OPERATORS = {"configs", "dead-letters", "exporter", "groups", "history", "report", "top", "ui"}
-"""Exit code 1 for bad input too, as Kafka's own tools have it."""
+"""The commands with exit code 1 for bad input too, as Kafka's own tools have it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The console script. Returns the exit code; prints what is wrong."""
+    """Run the console script. Returns the exit code; prints errors."""
     if "_ARGCOMPLETE" in os.environ:
         _complete()
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complete() -> None:
-    """A shell asks what may come next (``register-python-argcomplete share-spark``). Ends the process."""
+    """Answer a shell that asks for completions (``register-python-argcomplete share-spark``). Ends the process."""
     import argcomplete
 
     from share_spark.cli.arguments import command_parser

@@ -1,4 +1,4 @@
-"""What may be said on the command line. Starts nothing; values of Kafka options are in no message."""
+"""The arguments of the command line. Starts nothing; values of Kafka options are in no message."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def parse_job(arguments: Sequence[str]) -> Job:
-    """Command line over configuration file over defaults. Raises ConfigError, HandlerError; starts nothing."""
+    """Return the job: command line over file over defaults. Raises ConfigError, HandlerError; starts nothing."""
     given = parsed(arguments)
     file = read_config(given.config) if given.config else ConfigFile()
     said = {name: value for name, value in vars(given).items() if name not in _NOT_JOB and value not in (None, False)}
@@ -33,9 +33,9 @@ def parse_job(arguments: Sequence[str]) -> Job:
     chosen = {**file.job, **said, "starting": settings.get(START, file.starting)}
     kafka = {**file.kafka, **_pairs("--kafka-option", given.kafka_option)}
     here = str(Path.cwd())
-    if here not in sys.path:  # as `python -m` has it, and as Spark's local workers have it
+    if here not in sys.path:  # as for `python -m` and Spark's local workers
         sys.path.insert(0, here)
-    from share_spark.cli.job import Job  # half a second, that commands without Spark need not wait for
+    from share_spark.cli.job import Job  # takes half a second; commands without Spark do not import it
 
     return Job.of(chosen, file.config.changed(settings), kafka)
 
@@ -52,7 +52,7 @@ def _pairs(option: str, given: Iterable[str]) -> dict[str, str]:
 
 
 def parse_compaction(arguments: Sequence[str]) -> CompactionOrder:
-    """Command line over configuration file over defaults. Raises ConfigError; starts nothing."""
+    """Return the order: command line over configuration file over defaults. Raises ConfigError; starts nothing."""
     given = parsed(arguments)
     file = read_order(given.config) if given.config else {}
     said = {key: getattr(given, key.replace("-", "_")) for key in COMPACTION_KEYS}
@@ -60,7 +60,7 @@ def parse_compaction(arguments: Sequence[str]) -> CompactionOrder:
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    """The options by name. Raises ConfigError for one that there is not."""
+    """Return the options by name. Raises ConfigError for an unknown one."""
     given, rest = command_parser().parse_known_args(list(arguments))
     if rest:
         raise ConfigError(f"unknown argument {_unknown(rest)} (--help lists the options)")
@@ -71,17 +71,17 @@ _OPTION_NAME = re.compile(r"--[A-Za-z-]+|-[A-Za-z]")
 
 
 def _unknown(rest: Sequence[str]) -> str:
-    """Names only: what follows a name may be a secret."""
+    """Return the option's name only: what follows it may be a secret."""
     names = [found[0] for found in map(_OPTION_NAME.match, rest) if found]
     return names[0] if names else "without an option's name before it"
 
 
 _INVALID_CHOICE = re.compile(r"invalid choice: .*? \((?=choose from)", re.DOTALL)
-"""argparse quotes what it was given; in the place of a command that may be the value of an option before it."""
+"""The part of argparse's message that quotes its input; in place of a command that may be the value of an option."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Errors are raised, not printed with a screen of usage."""
+    """An argument parser that raises errors, and does not print them with a screen of usage."""
 
     def error(self, message: str) -> NoReturn:
         shown = _INVALID_CHOICE.sub("invalid choice (", message)
@@ -89,25 +89,25 @@ class _Parser(argparse.ArgumentParser):
 
 
 def command_parser() -> argparse.ArgumentParser:
-    """Of `share-spark` with all its commands."""
+    """Return the parser of `share-spark` with all its commands."""
     parser = _Parser(prog="share-spark", description="Kafka share groups on Spark and Delta.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"share-spark {version('share_spark')}")
     names = "run, groups, configs, top, dead-letters, report, ui, exporter, compact, history, verify, doctor or prepare"
     commands = parser.add_subparsers(dest="command", required=True, metavar=names, parser_class=_Parser)
     for name, help_text, add_options in (
         ("run", "run a share group", _add_run),
-        ("groups", "which share groups there are, and how far they are", _add_groups),
-        ("configs", "settings of a group that change while it runs", _add_configs),
-        ("top", "how fast groups move, in the terminal", _add_top),
-        ("dead-letters", "which records failed and why; send them again, or delete them", add_dead_letters),
-        ("report", "share groups as one HTML file", _add_report),
-        ("ui", "share groups as a page in the browser, live", _add_ui),
-        ("exporter", "metrics of all groups for Prometheus, engines or none", _add_exporter),
-        ("compact", "keep the state tables small, by a schedule", _add_compact),
-        ("history", "what happened to one record", _add_history),
-        ("verify", "check the state log against itself", _add_verify),
-        ("prepare", "once: fetch the jars, make the archive that halves the time of a start", lambda _: None),
-        ("doctor", "what a session needs, and with --spark what of private API is to be had here", _add_doctor),
+        ("groups", "list, describe, change, pause and delete share groups", _add_groups),
+        ("configs", "settings of a group that can change while it runs", _add_configs),
+        ("top", "the progress of groups, live in the terminal", _add_top),
+        ("dead-letters", "records that failed, and their errors; send them again, or delete them", add_dead_letters),
+        ("report", "write share groups as one HTML file", _add_report),
+        ("ui", "serve share groups as a live page for the browser", _add_ui),
+        ("exporter", "serve metrics of all groups to Prometheus, also while no engine runs", _add_exporter),
+        ("compact", "keep the state tables small; run it by a schedule", _add_compact),
+        ("history", "the history of one record", _add_history),
+        ("verify", "check that the state log is consistent", _add_verify),
+        ("prepare", "once: fetch the jars, and make the archive that halves the time of a start", lambda _: None),
+        ("doctor", "check what a session needs; with --spark also which private API is available", _add_doctor),
     ):
         command = commands.add_parser(name, help=help_text, allow_abbrev=False)
         add_options(command)
@@ -117,19 +117,19 @@ def command_parser() -> argparse.ArgumentParser:
 
 def _add_run(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--config", metavar="FILE", help="TOML: tables [job], [kafka], [share_group]; the command line wins over it")
+    add("--config", metavar="FILE", help="TOML: tables [job], [kafka], [share_group]; the command line overrides it")
     add("--group", help="group id; two groups on a topic are independent of each other")
     add("--topic", action="append", help="topic to read; repeat it for more")
-    add("--handler", metavar="MODULE:FUNCTION", help="what to do with each record")
+    add("--handler", metavar="MODULE:FUNCTION", help="the function that handles each record")
     add("--bootstrap-server", metavar="HOST:PORT", help="read the topics of this Kafka cluster ...")
     add("--topic-table", metavar="PATH_OR_NAME", help="... or of this Delta table (no broker needed)")
     add("--state", metavar="PATH_OR_SCHEMA", help="directory or schema of the state tables")
-    add("--to-delta", metavar="PATH_OR_NAME", help="where the handler's output rows go, exactly once ...")
-    add("--output-schema", metavar="DDL", help='... and their columns, "id bigint, delay double"')
-    add("--dead-letter", metavar="TOPIC_OR_TABLE", help="where rejected and given-up records are kept")
+    add("--to-delta", metavar="PATH_OR_NAME", help="write the handler's output rows to this table, exactly once ...")
+    add("--output-schema", metavar="DDL", help='... with these columns, "id bigint, delay double"')
+    add("--dead-letter", metavar="TOPIC_OR_TABLE", help="keep rejected and given-up records here")
     add("--starting", metavar="WHERE", help="a new group starts at earliest, latest (default) or by_duration:PT1H")
-    add("--available-now", action="store_true", help="work off what is in the log now, then end")
-    add("--trigger", metavar="INTERVAL", help='how often a micro-batch may start, "5 seconds"; default: at once')
+    add("--available-now", action="store_true", help="process what is in the log now, then end")
+    add("--trigger", metavar="INTERVAL", help='least time between starts of micro-batches, "5 seconds"; default: none')
     add("--option", action="append", default=[], metavar="KEY=VALUE", help="a setting of the share group; repeatable")
     add("--kafka-option", action="append", default=[], metavar="KEY=VALUE", help="a Kafka client setting; repeatable")
     add("--checkpoint", metavar="PATH", help="Spark's checkpoint; default: below the state directory")
@@ -137,67 +137,67 @@ def _add_run(command: argparse.ArgumentParser) -> None:
 
 
 def _add_groups(command: argparse.ArgumentParser) -> None:
-    """The verbs and options of ``kafka-share-groups.sh`` (Kafka 4.2)."""
+    """Add the verbs and options of ``kafka-share-groups.sh`` (Kafka 4.2)."""
     add = command.add_argument
     verbs = command.add_mutually_exclusive_group(required=True)
-    verbs.add_argument("--list", action="store_true", help="all groups")
-    verbs.add_argument("--describe", action="store_true", help="a group: its offsets, members or state")
-    verbs.add_argument("--reset-offsets", action="store_true", help="where a group that no engine runs begins again")
-    verbs.add_argument("--delete-offsets", action="store_true", help="such a group forgets a topic")
+    verbs.add_argument("--list", action="store_true", help="list all groups")
+    verbs.add_argument("--describe", action="store_true", help="show the offsets, members or state of a group")
+    verbs.add_argument("--reset-offsets", action="store_true", help="set the start offsets of a group without engine")
+    verbs.add_argument("--delete-offsets", action="store_true", help="delete the offsets of a topic of such a group")
     verbs.add_argument("--delete", action="store_true", help="delete such groups")
-    verbs.add_argument("--pause", action="store_true", help="acquire nothing more of a group; what is in flight ends")
-    verbs.add_argument("--resume", action="store_true", help="go on with it")
-    add("--until", metavar="TIME", help="with --pause: go on then (UTC), or after so long (2h); default: --resume")
+    verbs.add_argument("--pause", action="store_true", help="stop acquiring for a group; what is in flight is finished")
+    verbs.add_argument("--resume", action="store_true", help="acquire again for a paused group")
+    add("--until", metavar="TIME", help="with --pause: its end (UTC), or its duration (2h); default: until --resume")
     starts = command.add_mutually_exclusive_group()
-    starts.add_argument("--to-earliest", action="store_true", help="with --reset-offsets: at the log start")
-    starts.add_argument("--to-latest", action="store_true", help="... at the end")
-    starts.add_argument("--to-datetime", metavar="YYYY-MM-DDThh:mm:ss.sss", help="... at the first record since (UTC)")
-    starts.add_argument("--to-offset", type=not_negative, metavar="OFFSET", help="... there")
-    starts.add_argument("--shift-by", type=int, metavar="NUMBER", help="... so many records on, or back if below 0")
-    add("--topic", action="append", default=[], metavar="TOPIC[:0,1,2]", help="these topics, or partitions; repeatable")
+    starts.add_argument("--to-earliest", action="store_true", help="with --reset-offsets: to the log start")
+    starts.add_argument("--to-latest", action="store_true", help="... to the log end")
+    starts.add_argument("--to-datetime", metavar="YYYY-MM-DDThh:mm:ss.sss", help="... to the first record since (UTC)")
+    starts.add_argument("--to-offset", type=not_negative, metavar="OFFSET", help="... to this offset")
+    starts.add_argument("--shift-by", type=int, metavar="NUMBER", help="... by so many records, back if below 0")
+    add("--topic", action="append", default=[], metavar="TOPIC[:0,1,2]", help="these topics or partitions; repeatable")
     add("--all-topics", action="store_true", help="all topics of the group")
     changes = command.add_mutually_exclusive_group()
-    changes.add_argument("--dry-run", action="store_true", help="only say what would be done (the default)")
+    changes.add_argument("--dry-run", action="store_true", help="show what would be done, change nothing (the default)")
     changes.add_argument("--execute", action="store_true", help="do it")
-    add("--state", nargs="?", const="", metavar="STATE", help="with --list: states, too, or only these (Stable, Empty)")
+    add("--state", nargs="?", const="", metavar="STATE", help="with --list: show states, or only these (Stable, Empty)")
     add("--offsets", action="store_true", help="with --describe: offsets and lag (the default)")
     add("--members", action="store_true", help="with --describe: the engine that runs the group")
     add("--verbose", action="store_true", help="with --describe: more columns")
     add("--group", action="append", default=[], help="group id; repeatable")
-    add("--all-groups", action="store_true", help="each of them")
-    add("--json", action="store_true", help="for programs: one JSON document")
+    add("--all-groups", action="store_true", help="all groups")
+    add("--json", action="store_true", help="print one JSON document, for programs")
     _add_place(command, timeout_ms=30_000)
 
 
 def _add_configs(command: argparse.ArgumentParser) -> None:
-    """The form of ``kafka-configs.sh`` (Kafka 4.2) for groups."""
+    """Add the options of ``kafka-configs.sh`` (Kafka 4.2) for groups."""
     add = command.add_argument
     verbs = command.add_mutually_exclusive_group(required=True)
-    verbs.add_argument("--describe", action="store_true", help="what is set, and where it comes from")
-    verbs.add_argument("--alter", action="store_true", help="set or unset it; a running engine takes it over")
-    add("--all", action="store_true", help="with --describe: all settings, those of the job and defaults, too")
+    verbs.add_argument("--describe", action="store_true", help="show the settings and their sources")
+    verbs.add_argument("--alter", action="store_true", help="change dynamic settings; a running engine applies them")
+    add("--all", action="store_true", help="with --describe: all settings, also those of the job and defaults")
     pairs = "with --alter: KEY=VALUE,KEY=[VALUE,VALUE]; repeatable"
     add("--add-config", action="append", default=[], metavar="PAIRS", help=pairs)
     add("--delete-config", action="append", default=[], metavar="KEYS", help="... keys to unset: KEY,KEY; repeatable")
     changes = command.add_mutually_exclusive_group()
-    changes.add_argument("--dry-run", action="store_true", help="only say what would be set (the default)")
+    changes.add_argument("--dry-run", action="store_true", help="show what would be set, change nothing (the default)")
     changes.add_argument("--execute", action="store_true", help="do it")
-    add("--entity-type", choices=["groups"], default="groups", help="as Kafka's tool has it: there are only groups")
+    add("--entity-type", choices=["groups"], default="groups", help="as for Kafka's tool; only groups")
     add("--group", "--entity-name", action="append", default=[], help="group id; --describe takes several, or all")
-    add("--json", action="store_true", help="with --describe: for programs, one JSON document")
+    add("--json", action="store_true", help="with --describe: print one JSON document, for programs")
     add("--location", required=True, metavar="PATH", help="directory of the state tables")
 
 
 def _add_place(command: argparse.ArgumentParser, timeout_ms: int, *, or_cluster: bool = False) -> None:
-    """Where the state is, and where the topics are. ``or_cluster``: without a state, the groups of the cluster."""
+    """Add options for the place of state and topics. ``or_cluster``: without a state, the cluster's groups."""
     add = command.add_argument
-    own = "; without it: the own share groups of --bootstrap-server" if or_cluster else ""
+    own = "; without it: Kafka's own share groups of --bootstrap-server" if or_cluster else ""
     add("--location", required=not or_cluster, metavar="PATH", help=f"directory of the state tables{own}")
     add("--bootstrap-server", metavar="HOST:PORT", help="the Kafka cluster of the topics; default: the engine's ...")
     add("--topic-table", metavar="PATH", help="... or the Delta table of the topics")
     add("--kafka-option", action="append", default=[], metavar="KEY=VALUE", help="a Kafka client setting; repeatable")
-    add("--config", metavar="FILE", help="the TOML file of the run: its topics and Kafka settings, logins among them")
-    allowed = f"how long the cluster may take ({timeout_ms})"
+    add("--config", metavar="FILE", help="the TOML file of the run: its topics, and Kafka settings with credentials")
+    allowed = f"longest wait for the cluster ({timeout_ms})"
     add("--timeout", type=not_negative, default=timeout_ms, metavar="MS", help=allowed)
 
 
@@ -207,11 +207,11 @@ def _add_letter_table(command: argparse.ArgumentParser) -> None:
 
 def _add_report(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--html", required=True, metavar="FILE", help="where the page goes")
+    add("--html", required=True, metavar="FILE", help="the file to write")
     add("--group", action="append", default=[], help="this group only; repeatable; default: all of them")
     earlier = command.add_mutually_exclusive_group()
-    earlier.add_argument("--at", metavar="TIME", help="as of this time (UTC), as far back as the state log goes ...")
-    earlier.add_argument("--version", metavar="NUMBER", help="... or as of this version of it (Delta's)")
+    earlier.add_argument("--at", metavar="TIME", help="the state at this time (UTC), if the log still has it ...")
+    earlier.add_argument("--version", metavar="NUMBER", help="... or at this version of the state log (Delta's)")
     _add_letter_table(command)
     _add_place(command, timeout_ms=30_000, or_cluster=True)
 
@@ -219,8 +219,8 @@ def _add_report(command: argparse.ArgumentParser) -> None:
 def _add_top(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--group", action="append", default=[], help="this group only; repeatable; default: all of them")
-    add("--interval", type=_seconds, default=2.0, metavar="SECONDS", help="between two looks (2)")
-    add("--count", type=positive, default=-1, metavar="NUMBER", help="looks, then it ends; default: until Ctrl-C")
+    add("--interval", type=_seconds, default=2.0, metavar="SECONDS", help="between two reads (2)")
+    add("--count", type=positive, default=-1, metavar="NUMBER", help="number of reads; default: until Ctrl-C")
     _add_place(command, timeout_ms=5_000)
 
 
@@ -236,22 +236,26 @@ def _seconds(text: str) -> float:
 
 def _add_ui(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--port", type=_port, default=8932, metavar="NUMBER", help="where the page is served (8932); 0: any free one")
-    add("--host", default="127.0.0.1", help="this machine only (127.0.0.1), or an address that others reach ...")
-    add("--token", metavar="TEXT", help="... who then have to know this")
+    add("--port", type=_port, default=8932, metavar="NUMBER", help="port of the page (8932); 0: any free one")
+    add(
+        "--host",
+        default="127.0.0.1",
+        help="127.0.0.1 (default): this machine only; else all machines that reach this address ...",
+    )
+    add("--token", metavar="TEXT", help="... and send this token, which is then required")
     _add_letter_table(command)
     _add_place(command, timeout_ms=5_000, or_cluster=True)
 
 
 def _add_exporter(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--port", type=_port, default=9405, metavar="NUMBER", help="where metrics are served (9405); 0: any free one")
+    add("--port", type=_port, default=9405, metavar="NUMBER", help="port of the metrics (9405); 0: any free one")
     add(
         "--host",
         default="127.0.0.1",
-        help="this machine only (127.0.0.1), or an address that others reach, all of them",
+        help="127.0.0.1 (default): this machine only; else all machines that reach this address",
     )
-    add("--interval", type=_seconds, default=15.0, metavar="SECONDS", help="between two looks at the tables (15)")
+    add("--interval", type=_seconds, default=15.0, metavar="SECONDS", help="between two reads of the tables (15)")
     _add_letter_table(command)
     _add_place(command, timeout_ms=5_000)
 
@@ -263,13 +267,13 @@ def _port(text: str) -> int:
 
 
 def kafka_options(given: argparse.Namespace) -> dict[str, str]:
-    """Of ``--bootstrap-server`` and ``--kafka-option``. Raises ConfigError."""
+    """Return the options of ``--bootstrap-server`` and ``--kafka-option``. Raises ConfigError."""
     servers = {"bootstrap.servers": given.bootstrap_server} if given.bootstrap_server else {}
     return {**_pairs("--kafka-option", given.kafka_option), **servers}
 
 
 def _add_doctor(command: argparse.ArgumentParser) -> None:
-    text = "start a session and try each use of Spark's and Delta's private API; about a minute"
+    text = "start a session and try each use of Spark's and Delta's private API (about a minute)"
     command.add_argument("--spark", action="store_true", help=text)
 
 
@@ -277,7 +281,7 @@ def _add_verify(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--location", required=True, metavar="PATH_OR_SCHEMA", help="directory or schema of the state tables")
     add("--group", help="this group only; default: all of them")
-    add("--bucket", type=_bucket, metavar="NUMBER", help="only what Kafka would keep in this partition of the state")
+    add("--bucket", type=_bucket, metavar="NUMBER", help="only keys of this partition of Kafka's state topic")
 
 
 def _bucket(text: str) -> int:
@@ -295,14 +299,14 @@ def _add_history(command: argparse.ArgumentParser) -> None:
 
 def _add_compact(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--config", metavar="FILE", help="TOML: table [compaction]; the command line wins over it")
+    add("--config", metavar="FILE", help="TOML: table [compaction]; the command line overrides it")
     add("--state", metavar="PATH_OR_SCHEMA", help="directory or schema of the state tables")
     add("--group", help="this group only; default: all of them")
-    add("--idle", metavar="DURATION", help="silent for so long: no engine runs the group (10m)")
-    add("--history-retention", metavar="DURATION", help="drop closed segments as old; default: left to the engines")
-    add("--vacuum-retention", metavar="DURATION", help="older versions of the tables stay readable for (7d)")
+    add("--idle", metavar="DURATION", help="a group that is silent for this long has no engine (10m)")
+    add("--history-retention", metavar="DURATION", help="drop older closed segments; default: left to the engines")
+    add("--vacuum-retention", metavar="DURATION", help="keep older versions of the tables readable for this long (7d)")
     add("--dead-letter", metavar="TABLE", help="a dead-letter table to compact as well ...")
-    add("--dead-letter-retention", metavar="DURATION", help="... and to drop letters that are as old")
+    add("--dead-letter-retention", metavar="DURATION", help="... and drop its older letters")
     add("--topic-table", metavar="TABLE", help="a topic table to compact as well ...")
-    add("--topic-retention", metavar="DURATION", help="... and to drop records that are as old")
-    add("--dry-run", action="store_true", help="say what would be done, change nothing")
+    add("--topic-retention", metavar="DURATION", help="... and drop its older records")
+    add("--dry-run", action="store_true", help="show what would be done, change nothing")

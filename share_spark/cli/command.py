@@ -1,8 +1,8 @@
-"""What every command is run in: its Spark session, and its end, an exit code and one line for what went wrong.
+"""The frame of every command: its Spark session, and its end, an exit code and one line for an error.
 
 PySpark is imported for the session only: bad input is reported without waiting for it. Bad input is exit code 2 for a
-job (who starts it again need not try), else 1, as is a fault of the run, and what may pass by itself: brokers that are
-down, a disk that is full. The traceback is for those who ask for it (`--debug`).
+job (a supervisor need not start it again), else 1, as is a fault of the run, and a fault that may pass: brokers that
+are down, a disk that is full. `--debug` shows the traceback.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def command_session(name: str) -> Iterator[SparkSession]:
-    """A session for one command, ended with it; one that was there before stays."""
+    """Yield a session for one command, and stop it afterwards; a session that was there before stays."""
     from pyspark.sql import SparkSession
 
     from share_spark.spark.session import build_session
@@ -38,13 +38,13 @@ def command_session(name: str) -> Iterator[SparkSession]:
 
 
 STARTED = "; Spark is started for that, which takes longer"
-"""After what it is needed for."""
+"""The end of a message that says why a session is needed."""
 
 
 @contextmanager
 def spark_when_needed(name: str) -> Iterator[SparkSession | SparkOnDemand]:
-    """A session that is started by the first one who needs it, after a line that says what for; ended with the command.
-    Beneath spark-submit there is a JVM already: a session at once."""
+    """Yield a session that starts at its first use, after a line with the reason, and stops with the command. Beneath
+    spark-submit there is a JVM already: a session at once."""
     with ExitStack() as until_end:
         if has_jvm():
             yield until_end.enter_context(command_session(name))
@@ -58,18 +58,18 @@ def spark_when_needed(name: str) -> Iterator[SparkSession | SparkOnDemand]:
 
 
 def has_jvm() -> bool:
-    """Does one run for this process?"""
+    """Return whether a JVM runs for this process."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 BAD_INPUT, FAILED = 2, 1
 
 NOT_DONE = "\n\nNothing was changed: --execute does it."
-"""Below what a command would do."""
+"""The last line of what a command would do."""
 
 
 def guarded(command: Callable[[], int], *, debug: bool = False, bad_input: int = BAD_INPUT) -> int:
-    """Run it; an error becomes one line and an exit code: ``bad_input``, or 1 for anything else."""
+    """Run ``command``; an error becomes one line and an exit code: ``bad_input``, or 1 for anything else."""
     try:
         return command()
     except RunError as fault:
@@ -81,12 +81,12 @@ def guarded(command: Callable[[], int], *, debug: bool = False, bad_input: int =
 
 
 def _may_pass(fault: ShareError) -> bool:
-    """May the same command succeed later: were brokers down, a disk full or read-only, Java not there?"""
+    """Return whether the same command may succeed later: brokers down, a disk full or read-only, no Java."""
     return fault.retriable or isinstance(fault, EnvironmentFault) or is_of_storage(str(fault))
 
 
 class RunError(Exception):
-    """A run had started and then failed: ``cause``."""
+    """Raised for a run that had started and then failed: ``cause``."""
 
     def __init__(self, cause: BaseException) -> None:
         self.cause = cause
@@ -105,7 +105,7 @@ def _report(fault: BaseException, code: int, debug: bool) -> int:
 
 
 def _one_line(fault: BaseException) -> str:
-    """The message without the stack traces that Spark's errors carry along; of a worker's traceback its last line."""
+    """Return the message without the stack traces of Spark's errors; for a worker's traceback its last line."""
     text = str(fault).partition("\nJVM stacktrace")[0].strip()
     if "Traceback (most recent call last)" in text:
         text = text.splitlines()[-1]

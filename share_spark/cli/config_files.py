@@ -26,7 +26,7 @@ _KEYS: Mapping[str, type] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFile:
     """A file's [job] with ``_`` in its keys and without its start, its [kafka], its [share_group] parsed. ``starting``:
-    where it says to start, in whichever table; None if it says nothing."""
+    the start, from either table; None if there is none."""
 
     job: Mapping[str, Any] = field(default_factory=dict)
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -35,7 +35,7 @@ class ConfigFile:
 
 
 def read_config(path: str) -> ConfigFile:
-    """A TOML file. Raises ConfigError naming the file and the key."""
+    """Read a TOML file. Raises ConfigError naming the file and the key."""
     tables = _parsed(path)
     try:
         return _tables(tables)
@@ -65,7 +65,7 @@ def _job_table(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """TOML reads ``a.b = 1`` as a table in a table; here it is the key ``a.b``, quoted or not."""
+    """Return the table with flat keys: TOML reads ``a.b = 1`` as a table in a table; here it is the key ``a.b``."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
@@ -77,7 +77,7 @@ def _flat_texts(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_order(path: str) -> dict[str, Any]:
-    """The table [compaction] of a TOML file. Raises ConfigError naming the file and the key."""
+    """Read the table [compaction] of a TOML file. Raises ConfigError naming the file and the key."""
     tables = _parsed(path)
     if unknown := set(tables) - {"compaction"}:
         raise ConfigError(f"--config {path}: unknown table or key {min(unknown)!r} (there is [compaction])")

@@ -1,5 +1,5 @@
 """`share-spark configs`: dynamic configs of groups, in the form and the words of Kafka's `kafka-configs.sh` for
-entities of type `groups`. A running engine takes them over at its next micro-batch. No JVM."""
+entities of type `groups`. A running engine applies them at its next micro-batch. No JVM."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def run_configs(arguments: Sequence[str]) -> int:
-    """Raises ConfigError, StateError."""
+    """Run `share-spark configs`. Raises ConfigError, StateError."""
     from share_spark.admin.share_group_admin import ShareGroupAdmin
 
     given = parsed(arguments)
@@ -32,7 +32,7 @@ def run_configs(arguments: Sequence[str]) -> int:
 
 
 def check(given: Namespace) -> None:
-    """Raises ConfigError for options that do not go together, in Kafka's words where it has some."""
+    """Check that the options go together. Raises ConfigError, in Kafka's words where it has some."""
     if given.describe and (given.add_config or given.delete_config or given.execute or given.dry_run):
         raise ConfigError(
             "Option [describe] does not take the options [add-config], [delete-config], [dry-run], [execute]"
@@ -46,7 +46,7 @@ def check(given: Namespace) -> None:
 
 
 def described(admin: ShareGroupAdmin, given: Namespace) -> str:
-    """Of the groups that are named, or of all: what is set, with ``--all`` all that there is."""
+    """Return the dynamic settings of the named groups, or of all; with ``--all`` all settings."""
     found = {
         group: [one for one in admin.describe_configs(group) if given.all or _is_dynamic(one)]
         for group in given.group or [one.group_id for one in admin.list_groups()]
@@ -68,7 +68,7 @@ def _line(entry: ConfigEntry) -> str:
 
 
 def altered(admin: ShareGroupAdmin, given: Namespace) -> str:
-    """What was done, or would be."""
+    """Return what was done, or would be."""
     (group,) = given.group
     added, deleted = _added(given.add_config), _deleted(given.delete_config)
     if given.execute:
@@ -79,13 +79,13 @@ def altered(admin: ShareGroupAdmin, given: Namespace) -> str:
 
 
 _BETWEEN = re.compile(r",(?=[^\]]*(?:\[|$))")
-"""A comma that is not inside brackets."""
+"""A pattern for a comma that is not inside brackets."""
 
 _PAIR = re.compile(r"\s*([\w.-]+)\s*=\s*(?:\[\s*(.*?)\s*\]|(.*?))\s*")
 
 
 def _added(texts: Sequence[str]) -> dict[str, str]:
-    """``k=v,k=[v,v]``, as often as it was said. Raises ConfigError."""
+    """Return the pairs of all ``k=v,k=[v,v]``. Raises ConfigError."""
     pairs = [_PAIR.fullmatch(pair) for text in texts for pair in _BETWEEN.split(text)]
     found = {pair[1]: pair[2] if pair[2] is not None else pair[3] for pair in pairs if pair}
     if None in pairs or "" in found.values():

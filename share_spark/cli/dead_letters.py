@@ -1,5 +1,5 @@
-"""`share-spark dead-letters`: list, show, redrive, purge. What changes something is said first, and done with
-`--execute` only. To look starts no JVM, but for a table that is a name of the catalog."""
+"""`share-spark dead-letters`: list, show, redrive, purge. A change is shown first, and made with `--execute` only.
+Reading starts no JVM, except for a table that is a name of the catalog."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PROGRESS_S = 1.0
 
 
 def run_dead_letters(arguments: Sequence[str]) -> int:
-    """Raises ConfigError, DeadLetterError, TopicError."""
+    """Run `share-spark dead-letters`. Raises ConfigError, DeadLetterError, TopicError."""
     given = parsed(arguments)
     verbs = {"list": _listed, "show": _shown, "redrive": _redriven, "purge": _purged}
     print(verbs[given.verb](given), flush=True)
@@ -41,7 +41,7 @@ def run_dead_letters(arguments: Sequence[str]) -> int:
 
 
 def letter_filter(given: Namespace) -> LetterFilter:
-    """What the options say. Raises ConfigError."""
+    """Return the filter of the options. Raises ConfigError."""
     from share_spark.admin.letters import LetterFilter
 
     since, until = (None if text is None else past_moment(text) for text in (given.since, given.until))
@@ -98,7 +98,7 @@ def _shown(given: Namespace) -> str:
 
 
 def _histories(location: str, letters: Sequence[Letter]) -> Mapping[str, Sequence[str]]:
-    """By group: each delivery, as readable lines."""
+    """Return, by group, each delivery as lines of text."""
     from share_spark.audit.history_report import history_lines
     from share_spark.cli.histories import RecordOfGroup, histories_of
 
@@ -144,7 +144,7 @@ def _redriven(given: Namespace) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedriveOrder:
-    """Which table, and where its topics are: one of ``kafka`` and ``topic_table``."""
+    """The table of a redrive, and the place of its topics: one of ``kafka`` and ``topic_table``."""
 
     table: str
     kafka: KafkaOptions | None
@@ -153,7 +153,7 @@ class RedriveOrder:
 
     @classmethod
     def of(cls, given: Namespace) -> RedriveOrder:
-        """Command line over configuration file. Raises ConfigError."""
+        """Return the order: command line over configuration file. Raises ConfigError."""
         from share_spark.admin.redrive import check_rate
 
         check_rate(given.rate)
@@ -167,7 +167,7 @@ class RedriveOrder:
         return cls(table=table, kafka=place.kafka, topic_table=place.topic_table, timeout_ms=given.timeout)
 
     def target(self, spark: SparkSession | None = None) -> RedriveTarget:
-        """``spark``: to send to a topic table."""
+        """Return the target. ``spark``: for sending to a topic table."""
         from share_spark.admin.redrive_targets import KafkaTopics, TableTopics
 
         if self.kafka is not None:
@@ -198,8 +198,8 @@ def _require_filter(given: Namespace) -> None:
 
 @contextmanager
 def _session(*, is_needed: bool) -> Iterator[SparkSession | None]:
-    """Where Python cannot do it: look up a name of the catalog, write to a storage that is not local or to a topic
-    table."""
+    """Yield a session where Python alone cannot do it: look up a name of the catalog, write to a storage that is not
+    local or to a topic table."""
     if not is_needed:
         yield None
     else:
@@ -223,7 +223,7 @@ class Progress:
         self._last_s = float("-inf")
 
     def __call__(self, progress: RedriveProgress) -> None:
-        """See ``DeadLetters.redrive``."""
+        """Print the progress; see ``DeadLetters.redrive``."""
         now_s = time.monotonic()
         if now_s - self._last_s >= _PROGRESS_S or progress.sent == progress.total:
             self._last_s = now_s

@@ -1,4 +1,4 @@
-"""`share-spark exporter`: metrics of all groups of a location for Prometheus, engines or none. No JVM."""
+"""`share-spark exporter`: metrics of all groups of a location for Prometheus, also while no engine runs. No JVM."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from share_spark.cli.signals import asked_to_end
 
 
 def serve_metrics(arguments: Sequence[str]) -> int:
-    """Until Ctrl-C or SIGTERM. Raises ConfigError, StateError, DeadLetterError: what is wrong with a place is said now,
-    and later by a metric."""
+    """Serve metrics until Ctrl-C or SIGTERM. Raises ConfigError, StateError, DeadLetterError at the start; later a
+    metric reports faults."""
     from share_spark.admin.location_metrics import LocationMetrics
     from share_spark.admin.recent_letters import RecentLetters
     from share_spark.metrics.server import listening

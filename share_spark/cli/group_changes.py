@@ -1,5 +1,5 @@
-"""`share-spark groups --reset-offsets | --delete-offsets | --delete | --pause | --resume`. What is to be done is said
-first, and done with `--execute` only. A JVM is started for what only Spark can do."""
+"""`share-spark groups --reset-offsets | --delete-offsets | --delete | --pause | --resume`. A change is shown first, and
+made with `--execute` only. A JVM is started for what only Spark can do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def check_change(given: Namespace, verb: str) -> None:
-    """Raises ConfigError for options that are missing, with Kafka's words where it has some."""
+    """Check that no option is missing. Raises ConfigError, in Kafka's words where it has some."""
     if verb == "delete":
         return
     if len(given.group) != 1:
@@ -44,7 +44,7 @@ def _check_whole_topics(texts: Sequence[str]) -> None:
 
 
 def changed(admin: ShareGroupAdmin, given: Namespace) -> str:
-    """What was done, or would be."""
+    """Return what was done, or would be."""
     if given.pause or given.resume:
         return _paused(admin, given)
     if given.reset_offsets:
@@ -64,7 +64,7 @@ def _reset(admin: ShareGroupAdmin, given: Namespace) -> str:
 
 
 def _outside(plan: Sequence[NewOffset], wanted: int | None) -> str:
-    """Of which partitions ``wanted`` is not within the log."""
+    """Return a warning for each partition where ``wanted`` is not within the log."""
     moved = [found for found in plan if wanted is not None and found.offset != wanted]
     lines = (
         f"WARN: {wanted} is {'beyond the end' if found.offset < (wanted or 0) else 'before the start'} of the log of "

@@ -1,4 +1,4 @@
-"""Which options of `share-spark groups` go with which verb."""
+"""The options that each verb of `share-spark groups` takes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from share_spark.model.errors import ConfigError
 
 STARTS = ("to-earliest", "to-latest", "to-datetime", "to-offset", "shift-by")
-"""Where a group may begin."""
+"""The options for a group's new start."""
 
 _CHANGES = ("dry-run", "execute")
 _TOPICS = ("topic", "all-topics")
@@ -21,29 +21,29 @@ _TAKES = {
     "pause": ("group", *_TOPICS, "until", *_CHANGES),
     "resume": ("group", *_TOPICS, *_CHANGES),
 }
-"""By verb; beside what says where the state and the topics are."""
+"""The options by verb, besides those for the place of the state and the topics."""
 
 _OPTIONS = sorted({name for names in _TAKES.values() for name in names})
 
 
 def is_said(given: Namespace, name: str) -> bool:
-    """Also if it is said with 0, or with nothing."""
+    """Return whether an option was given, also if its value is 0 or empty."""
     value = getattr(given, name.replace("-", "_"))
     return value is not None and value is not False and value != []
 
 
 def named(names: Iterable[str]) -> str:
-    """As Kafka's tools name options."""
+    """Return the names in the form of Kafka's tools."""
     return ", ".join(f"[{name}]" for name in names)
 
 
 def verb_of(given: Namespace) -> str:
-    """There is exactly one."""
+    """Return the verb; there is exactly one."""
     return next(verb for verb in _TAKES if is_said(given, verb))
 
 
 def check_options(given: Namespace, verb: str) -> None:
-    """Raises ConfigError for options that do not go together, with Kafka's words where it has some."""
+    """Check that the options go together. Raises ConfigError, in Kafka's words where it has some."""
     if wrong := [name for name in _OPTIONS if is_said(given, name) and name not in _TAKES[verb]]:
         raise ConfigError(f"Option [{verb}] does not take the option{'s' * (len(wrong) > 1)} {named(wrong)}")
     for every, one in (("all-groups", "group"), ("all-topics", "topic")):

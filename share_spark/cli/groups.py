@@ -1,5 +1,5 @@
 """`share-spark groups`: the verbs, columns and messages of Kafka's `kafka-share-groups.sh`, for the groups in a state
-directory. To look starts no JVM, and to change anything only where there is no other way."""
+directory. Reading starts no JVM; a change does only where there is no other way."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from share_spark.admin.share_group_admin import GroupsLook, ShareGroupAdmin
 
 UNKNOWN = "-"
-"""What Kafka's tool prints for a value that is not known."""
+"""The text of Kafka's tool for an unknown value."""
 
 
 def run_groups(arguments: Sequence[str]) -> int:
-    """Where the topics of a group cannot be asked, its rows are shown all the same, with a warning and exit code 1.
-    Raises ConfigError, StateError, TopicError."""
+    """Run `share-spark groups`. If the topics of a group cannot be asked, its rows are printed with a warning, and the
+    exit code is 1. Raises ConfigError, StateError, TopicError."""
     given = parsed(arguments)
     check(given)
     admin = admin_of(given)
@@ -57,14 +57,14 @@ def warn_of_unknown_lag(faults: Iterable[str]) -> None:
 
 
 def admin_of(given: Namespace) -> ShareGroupAdmin:
-    """Of the place that was said. Raises ConfigError; reads nothing yet."""
+    """Return the admin of the given place. Raises ConfigError; reads nothing yet."""
     from share_spark.admin.share_group_admin import ShareGroupAdmin
 
     return ShareGroupAdmin(given.location, *topic_place(given), request_timeout_ms=given.timeout)
 
 
 def check(given: Namespace) -> None:
-    """Raises ConfigError for options that do not go together, with Kafka's words where it has some."""
+    """Check that the options go together. Raises ConfigError, in Kafka's words where it has some."""
     verb = verb_of(given)
     check_options(given, verb)
     if verb not in ("list", "describe"):
@@ -83,7 +83,7 @@ def _states(given: Namespace) -> list[str]:
 
 
 def listed(look: GroupsLook, given: Namespace) -> str:
-    """``--list``: group ids, with ``--state`` in two columns."""
+    """Return the text of ``--list``: group ids, with ``--state`` in two columns."""
     wanted = _states(given)
     found = [one for one in look.list_groups() if not wanted or one.phase.value in wanted]
     if given.json:
@@ -94,7 +94,7 @@ def listed(look: GroupsLook, given: Namespace) -> str:
 
 
 class Shown(NamedTuple):
-    """A group as a table, and as records. ``fault``: why what the topics say is not in them, empty if it is."""
+    """A group as a table, and as records. ``fault``: why the data of the topics is missing, empty if it is there."""
 
     text: str
     records: Sequence[Mapping[str, Any]]
@@ -102,14 +102,14 @@ class Shown(NamedTuple):
 
 
 class Described(NamedTuple):
-    """All groups. ``faults``: each once."""
+    """The text for all groups. ``faults``: each once."""
 
     text: str
     faults: Sequence[str]
 
 
 def described(look: GroupsLook, given: Namespace) -> Described:
-    """``--describe``, of each group one after the other."""
+    """Return the text of ``--describe``, one group after the other."""
     groups = [one.group_id for one in look.list_groups()] if given.all_groups else given.group
     show = _members if given.members else _state if given.state is not None else _offsets
     found = [show(look, group, given) for group in groups]
@@ -121,7 +121,7 @@ def described(look: GroupsLook, given: Namespace) -> Described:
 
 
 Ages = Mapping[tuple[str, int], int]
-"""By topic and partition: for how long the oldest unfinished record has been there, in milliseconds."""
+"""The time that the oldest unfinished record has been there, in milliseconds, by topic and partition."""
 
 
 def _offsets(look: GroupsLook, group: str, given: Namespace) -> Shown:
@@ -160,7 +160,6 @@ def _age(row: PartitionOffsets, ages: Ages) -> str:
 
 
 def _lag_ms(row: PartitionOffsets, ages: Ages) -> dict[str, int]:
-    """Where it is known."""
     place = row.topic, row.partition
     return {"lag_ms": ages[place]} if place in ages else {}
 
@@ -211,7 +210,7 @@ def _state(look: GroupsLook, group: str, _given: Namespace) -> Shown:
 
 
 def _note_if_empty(look: GroupsLook, group: str) -> str:
-    """As Kafka's tool says it."""
+    """Return the line of Kafka's tool for an empty group."""
     empty = look.describe_group(group).phase.value == "Empty"
     return f"Share group '{group}' has no active members.\n\n" if empty else ""
 

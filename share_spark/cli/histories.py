@@ -1,5 +1,5 @@
-"""What happened to records, for the command line: from the files of the state log, without a JVM, or by Spark where the
-log is one that only Spark can read, is on a storage that only Hadoop knows, or is too long to be read whole."""
+"""Histories of records for the command line: from the files of the state log, without a JVM, or by Spark where only
+Spark can read the log, only Hadoop knows its storage, or it is too long to be read whole."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from share_spark.spark.public_files import local_path
 
 
 class RecordOfGroup(NamedTuple):
-    """A record as a group knows it."""
+    """A record of a group."""
 
     group_id: str
     topic: str
@@ -28,7 +28,7 @@ class RecordOfGroup(NamedTuple):
 
 
 def histories_of(location: str, records: Sequence[RecordOfGroup]) -> list[RecordHistory]:
-    """In the order of ``records``. Raises ConfigError (the group has no such topic or partition), StateError."""
+    """Return the histories in the order of ``records``. Raises ConfigError (no such topic or partition), StateError."""
     place = Location.parse(location)
     found = _without_spark(location, records) if place.path is not None else None
     return found if found is not None else _by_spark(place, records)
@@ -44,8 +44,8 @@ def _without_spark(location: str, records: Sequence[RecordOfGroup]) -> list[Reco
         raise
     except (OSError, pa.ArrowException):
         if local_path(location) is not None:
-            raise  # Spark would be refused as well, after a while
-        return None  # a scheme that pyarrow does not know, or credentials that it does not have
+            raise  # Spark would be refused as well
+        return None  # an unknown scheme, or missing credentials
     return None if any(one.is_cut for one in found) else found
 
 

@@ -1,6 +1,7 @@
 """A run of a share group as the user configured it: by a configuration file, a command line, or both.
 
-Everything is judged here that can be judged without Spark, so that bad input costs no JVM and changes nothing. Kafka's
+Everything that can be checked without Spark is checked here, so that bad input costs no JVM and changes nothing.
+Kafka's
 settings may be secrets: they are in no message and in no ``repr``.
 """
 
@@ -31,7 +32,7 @@ _UNIT = {"millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "day": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One run, checked; make it with ``of``. ``starting``: where the user said to start, None if nothing was said."""
+    """One run, checked; make it with ``of``. ``starting``: the start that the user chose, None for the default."""
 
     group: str
     topics: tuple[str, ...]
@@ -51,7 +52,7 @@ class Job:
 
     @classmethod
     def of(cls, chosen: Mapping[str, Any], config: GroupConfig, kafka: Mapping[str, str]) -> Job:
-        """``chosen`` has the keys of [job], with ``_``. Raises ConfigError, HandlerError (it does not import)."""
+        """Return the job. ``chosen`` has the keys of [job], with ``_``. Raises ConfigError, HandlerError."""
         _require(chosen)
         for key in ("state", "topic_table"):
             if key in chosen:
@@ -66,12 +67,12 @@ class Job:
 
     @property
     def source(self) -> str:
-        """Where the topics are, as readable text."""
+        """The place of the topics, as text."""
         return str(self.kafka.bootstrap_servers if self.kafka else self.topic_table)
 
     def ask_broker(self) -> None:
-        """Do the topics exist? A cluster can be asked without Spark. Raises TopicError (TopicUnreachableError in
-        bounded time)."""
+        """Check that the topics exist; a cluster can be asked without Spark. Raises TopicError (TopicUnreachableError
+        in bounded time)."""
         if self.kafka is None:
             return
         log = KafkaTopicLog(self.kafka, request_timeout_ms=self.config.request_timeout_ms)
@@ -79,7 +80,7 @@ class Job:
             log.describe(topic)
 
     def share_group(self, spark: SparkSession) -> ShareGroup:
-        """The public API's value for this job; nothing happens before its ``start``."""
+        """Return the public API's value for this job; nothing happens before its ``start``."""
         spec = ShareGroupSpec(
             group_id=self.group,
             spark=spark,
@@ -127,7 +128,7 @@ def _check_output(chosen: Mapping[str, Any]) -> None:
 
 
 def _interval(text: str) -> str:
-    """Spark's interval for ``5 seconds``, ``5s`` or ``PT5S``; Spark itself would refuse a bad one only after the
+    """Return Spark's interval for ``5 seconds``, ``5s`` or ``PT5S``; Spark itself would refuse a bad one only after the
     claim."""
     words = _TRIGGER.fullmatch(text.strip().lower())
     try:

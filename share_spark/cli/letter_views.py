@@ -20,7 +20,7 @@ _NONE = "-"
 
 
 def grouped_view(found: Sequence[LettersByError], *, as_json: bool) -> str:
-    """One line for each error."""
+    """Return one line for each error."""
     from share_spark.admin.payload_text import one_line
     from share_spark.model.printable_text import printable
 
@@ -42,7 +42,7 @@ def grouped_view(found: Sequence[LettersByError], *, as_json: bool) -> str:
 
 
 def letters_view(letters: Sequence[Letter], *, as_json: bool) -> str:
-    """One line for each letter."""
+    """Return one line for each letter."""
     from share_spark.admin.payload_text import one_line
     from share_spark.model.printable_text import printable
 
@@ -64,7 +64,7 @@ def letters_view(letters: Sequence[Letter], *, as_json: bool) -> str:
 
 
 def letter_view(letter: Letter, most: int) -> str:
-    """All of one; ``most`` characters of a key or value."""
+    """Return one letter in full; ``most`` characters of a key or value."""
     from share_spark.admin.letter_facts import letter_facts
     from share_spark.model.printable_text import printable
 
@@ -82,7 +82,7 @@ def letter_view(letter: Letter, most: int) -> str:
 
 
 def letter_json(letters: Sequence[Letter], histories: Mapping[str, Sequence[str]]) -> str:
-    """All of them; bytes in base64."""
+    """Return all letters as JSON; bytes in base64."""
     return _json([{**_record(one), "history": list(histories.get(one.group_id, ()))} for one in letters])
 
 
@@ -109,7 +109,7 @@ def _payload_lines(name: str, content: bytes | None, most: int) -> list[str]:
 
 
 def _record(letter: Letter) -> dict[str, Any]:
-    """As values that JSON has."""
+    """Return a letter as values that JSON has."""
     return {**asdict(letter), "headers": [{"key": name, "value": value} for name, value in letter.headers]}
 
 

@@ -1,8 +1,8 @@
-"""The progress of `share-spark run` on stderr, while it runs: in a terminal a table that is drawn again each second, in
-the style of `share-spark top`; else a line a second, if anything has happened.
+"""The progress of `share-spark run` on stderr, while it runs: in a terminal a table that is drawn again each second,
+in the style of `share-spark top`; else a line a second, if anything has happened.
 
-In a terminal the cursor waits where the table begins. So what others write meanwhile, the JVM too, is written over the
-table, and stays: the next drawing begins below it.
+In a terminal the cursor stays where the table begins. So text of others, the JVM's too, is written over the table, and
+stays: the next drawing begins below it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
 _RATE_OVER_S = 30.0
-"""A rate is that of the last so many seconds: a micro-batch may take ten of them, and is counted at its end."""
+"""The time over which a rate is computed: a micro-batch may take ten seconds, and is counted at its end."""
 
 _MOST_ERRORS = 5
 COLUMNS = ("LAG", "FINISHED/S", "TO GO", "ACQUIRED", "ACCEPTED", "RELEASED", "REJECTED", "GIVEN UP")
@@ -37,14 +37,14 @@ _CLEAR = "\r\x1b[J"
 
 
 class TextLine(NamedTuple):
-    """Of the table. ``colour``: how it begins in a terminal with colours, empty for none."""
+    """A line of the table. ``colour``: its start in a terminal with colours, empty for none."""
 
     text: str
     colour: str = ""
 
 
 def lines_of(totals: RunTotals, rate: float, look: EngineLook, now_ms: int) -> list[TextLine]:
-    """All that is shown. ``rate``: records finished in a second. ``now_ms``: by the clock on the wall."""
+    """Return all lines. ``rate``: records finished in a second. ``now_ms``: by the wall clock."""
     lag = lag_of(look.summaries, look.ends) if look.summaries else None
     counts = (totals.acquired, totals.accepted, totals.released, totals.rejected, totals.limit_reached)
     row = (
@@ -65,7 +65,7 @@ def lines_of(totals: RunTotals, rate: float, look: EngineLook, now_ms: int) -> l
 
 
 def _is_held(look: EngineLook, now_ms: int) -> bool:
-    """Is nothing acquired now of what is not finished?"""
+    """Return whether there are unfinished records and none of them can be acquired now."""
     if look.outage:
         return True
     unfinished = [key for key, end in look.ends.items() if key in look.summaries and look.summaries[key].lag(end)]
@@ -74,7 +74,6 @@ def _is_held(look: EngineLook, now_ms: int) -> bool:
 
 
 def _error_lines(errors: Mapping[str, int]) -> list[TextLine]:
-    """The most frequent ones."""
     most = sorted(errors.items(), key=lambda found: -found[1])[:_MOST_ERRORS]
     if not most:
         return []
@@ -85,7 +84,7 @@ def _error_lines(errors: Mapping[str, int]) -> list[TextLine]:
 
 
 def drawn(lines: Sequence[TextLine], width: int, *, colours: bool) -> str:
-    """``lines``, no one longer than the terminal is wide: one that goes on in the next row would not be cleared."""
+    """Return ``lines``, cut to the width of the terminal: the rest of a longer one would not be cleared."""
     cut = [line._replace(text=line.text[: max(1, width - 1)]) for line in lines]
     return "\n".join(f"{line.colour}{line.text}{_PLAIN}" if colours and line.colour else line.text for line in cut)
 
@@ -97,7 +96,7 @@ class _Moment(NamedTuple):
 
 @dataclass(slots=True)
 class LiveProgress:
-    """Of one run."""
+    """The progress of one run."""
 
     clock: Callable[[], float] = time.monotonic
     wall_ms: Callable[[], int] = wall_clock_ms
@@ -110,36 +109,36 @@ class LiveProgress:
     _recent: deque[_Moment] = field(default_factory=deque)
 
     def begin(self, look: Callable[[], EngineLook]) -> None:
-        """The clock of the run starts now. ``look``: at its engine."""
+        """Start the clock of the run. ``look``: returns the state of its engine."""
         self._look = look
         self._began = self._shown_at = now = self.clock()
         self._recent.append(_Moment(now, 0))
 
     def note(self, progress: MicroBatchProgress) -> None:
-        """On the query's thread."""
+        """Add a micro-batch; called on the query's thread."""
         self.totals = self.totals.plus(progress)
         steps = "  ".join(f"{name} {seconds:.2f}" for name, seconds in progress.steps.items())
         _log.info("micro-batch %s, seconds: %s", progress.batch_id, steps)
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """The seconds since the start."""
         return self.clock() - self._began
 
     def show(self) -> None:
-        """On the main thread, as often as one likes."""
+        """Show the progress if a second has passed; called on the main thread."""
         if self.clock() - self._shown_at >= EVERY_S:
             self._show()
 
     def finish(self) -> None:
-        """The last state of it stays in the terminal."""
+        """Show the last progress, which stays in the terminal."""
         lines = self._show()
         self.stream.write("\n" * lines)
         self.stream.flush()
 
     @contextmanager
     def beside_logs(self) -> Iterator[None]:
-        """Log lines take the place of the table, and do not mix with it."""
+        """Write log lines in place of the table, not mixed with it."""
         handlers = [one for one in logging.getLogger().handlers if getattr(one, "stream", None) is self.stream]
         for handler in handlers:
             handler.addFilter(self._make_room)
@@ -150,7 +149,7 @@ class LiveProgress:
                 handler.removeFilter(self._make_room)
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Write a line that stays."""
         self.stream.write(f"{_CLEAR if self._is_terminal else ''}share-spark: {text}\n")
         self.stream.flush()
 
@@ -164,7 +163,7 @@ class LiveProgress:
         return True
 
     def _show(self) -> int:
-        """The lines that the cursor is above of."""
+        """Draw; return the number of lines below the cursor."""
         lines = 0
         if self._is_terminal:
             lines = self._draw()
@@ -172,7 +171,7 @@ class LiveProgress:
             seconds = max(EVERY_S, self.clock() - self._shown_at)
             self.stream.write(f"{progress_line(self.totals, self._shown, seconds)}\n")
         else:
-            return 0  # the next line tells of all that has happened until then
+            return 0  # the next line includes the progress until then
         self.stream.flush()
         self._shown, self._shown_at = self.totals, self.clock()
         return lines
@@ -191,5 +190,4 @@ class LiveProgress:
 
 
 def _width(stream: TextIO) -> int:
-    """Of the terminal, in columns."""
     return os.get_terminal_size(stream.fileno()).columns or 80

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def write_report(arguments: Sequence[str]) -> int:
-    """Raises ConfigError, StateError, DeadLetterError."""
+    """Run `share-spark report`. Raises ConfigError, StateError, DeadLetterError."""
     from share_spark.web.page import report_page
 
     given = parsed(arguments)
@@ -56,7 +56,7 @@ def _say_written(given: Namespace, groups: int) -> None:
 
 
 def _cluster(given: Namespace) -> ClusterShareGroups:
-    """Where no state is named: the cluster's own groups. Raises ConfigError."""
+    """Return the cluster's own groups, for a call without a state. Raises ConfigError."""
     kafka = topic_place(given).kafka
     if kafka is None and given.topic_table is None:
         raise ConfigError("--location (share groups of share_spark) or --bootstrap-server (a cluster's own) is missing")
@@ -70,7 +70,7 @@ def _cluster(given: Namespace) -> ClusterShareGroups:
 
 
 def _picture(given: Namespace) -> Picture:
-    """As of now, or of the version or time that is chosen."""
+    """Return the picture of the latest version, or of the chosen version or time."""
     from share_spark.admin.state_versions import StateVersions
     from share_spark.web.group_times import GroupTimes
     from share_spark.web.letter_pictures import LetterTables
@@ -90,7 +90,7 @@ def _picture(given: Namespace) -> Picture:
 
 
 def write_page(path: Path, page: str) -> None:
-    """All of it or nothing. Raises ConfigError."""
+    """Write all of the page or nothing. Raises ConfigError."""
     if not path.name:
         raise ConfigError(f"--html {path}: not a file")
     beside = path.with_name(f".{path.name}.part")
@@ -104,7 +104,7 @@ def write_page(path: Path, page: str) -> None:
 
 
 def serve_ui(arguments: Sequence[str]) -> int:
-    """Until Ctrl-C or SIGTERM. Raises ConfigError, StateError, DeadLetterError."""
+    """Serve the page until Ctrl-C or SIGTERM. Raises ConfigError, StateError, DeadLetterError."""
     from share_spark.web.server import PageServer
 
     given = parsed(arguments)
@@ -116,7 +116,7 @@ def serve_ui(arguments: Sequence[str]) -> int:
 
 
 def _pages(given: Namespace) -> Pages:
-    """What is wrong with a place is said now, and not on the page."""
+    """Return the pages. Raises faults of a place now, so that they are not on the page."""
     from share_spark.web.letter_pictures import LetterTables
     from share_spark.web.server import PageSource
 

@@ -1,4 +1,4 @@
-"""A run in figures: micro-batches added up, and the readable lines. Pure: prints nothing, reads nothing."""
+"""The figures of a run: totals of its micro-batches, as values and as lines. Pure: prints nothing, reads nothing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from share_spark.engine.progress import COUNTS, MicroBatchProgress, RecordCounts
 from share_spark.model.error_pattern import error_pattern
 
 _MOST_ERRORS = 100
-"""That a run remembers."""
+"""The number of errors that a run remembers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTotals(RecordCounts):
-    """Records (offsets) over the micro-batches of one run. ``lag``: offsets not finished after the last of them.
+    """The records (offsets) in the micro-batches of one run. ``lag``: offsets not finished after the last of them.
     ``deliveries``: n -> records that were delivered for the n-th time. ``errors``: error, without its numbers and ids
     (``error_pattern``) -> records that failed with it."""
 
@@ -27,11 +27,11 @@ class RunTotals(RecordCounts):
 
     @property
     def finished(self) -> int:
-        """Records that will not be delivered again."""
+        """The number of records that will not be delivered again."""
         return self.accepted + self.archived
 
     def plus(self, progress: MicroBatchProgress) -> RunTotals:
-        """The totals with one more micro-batch."""
+        """Return the totals with one more micro-batch."""
         counts = {name: getattr(self, name) + getattr(progress, name) for name in COUNTS}
         deliveries = deliveries_added([self.deliveries, progress.deliveries])
         return RunTotals(
@@ -44,7 +44,7 @@ class RunTotals(RecordCounts):
 
 
 def _errors_added(total: Mapping[str, int], errors: Mapping[str, int]) -> dict[str, int]:
-    """The most frequent ones: each text may be another."""
+    """Return the most frequent errors, as their number has no limit."""
     found = Counter(total)
     for error, records in errors.items():
         found[error_pattern(error)] += records
@@ -52,7 +52,7 @@ def _errors_added(total: Mapping[str, int], errors: Mapping[str, int]) -> dict[s
 
 
 def progress_line(now: RunTotals, before: RunTotals, seconds: float) -> str:
-    """One line of live progress; the rate is that of the ``seconds`` since ``before``."""
+    """Return one line of live progress; the rate is that of the ``seconds`` since ``before``."""
     rate = (now.acquired - before.acquired) / max(seconds, 1e-9)
     shown = {
         "acquired": now.acquired,
@@ -66,7 +66,7 @@ def progress_line(now: RunTotals, before: RunTotals, seconds: float) -> str:
 
 
 def summary_lines(totals: RunTotals, seconds: float) -> list[str]:
-    """The table at the end of a run."""
+    """Return the table at the end of a run."""
     rate = totals.acquired / max(seconds, 1e-9)
     rows: list[tuple[str, str, str]] = [
         ("acquired", f"{totals.acquired:,}", f"{totals.redelivered:,} of them again" if totals.redelivered else ""),
@@ -83,7 +83,7 @@ def summary_lines(totals: RunTotals, seconds: float) -> list[str]:
 
 
 def histogram_lines(counts: Mapping[int, int], *, width: int = 40) -> list[str]:
-    """A bar per number of deliveries, on a logarithmic scale: a few stubborn records would not show on any other."""
+    """Return a bar per number of deliveries, on a logarithmic scale: no other would show a few stubborn records."""
     longest = max((_magnitude(count) for count in counts.values()), default=1.0)
     return [
         f"  {_ordinal(number):>5}  {count:>11,}  {_bar(_magnitude(count) / longest, width)}"
@@ -106,7 +106,7 @@ def _bar(share: float, width: int) -> str:
 
 
 def table_lines(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """A small table as text; numbers to the right."""
+    """Return a small table as text; numbers to the right."""
     texts = [[_text(cell) for cell in row] for row in rows]
     widths = [max(len(line[i]) for line in [list(header), *texts]) for i in range(len(header))]
     right = [all(isinstance(row[i], int) for row in rows) and bool(rows) for i in range(len(header))]

@@ -1,4 +1,4 @@
-"""`share-spark run`: start a share group, follow it to its end, print what it did."""
+"""`share-spark run`: start a share group, follow it to its end, print its totals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 def run_given(arguments: Sequence[str]) -> int:
-    """`share-spark run`. Raises ShareError."""
+    """Run `share-spark run`. Raises ShareError."""
     job = parse_job(arguments)
     job.ask_broker()
     with StopSignals() as signals, command_session(job.query_name or f"share-spark {job.group}") as spark:
@@ -63,7 +63,7 @@ def run(job: Job, spark: SparkSession, signals: StopSignals) -> RunTotals:
 
 
 def require_start(job: Job, spark: SparkSession) -> None:
-    """Kafka's default start, ``latest``, leaves nothing to a run of what is there now: ask. Raises ConfigError."""
+    """Refuse a run until the present end from the default start, ``latest``: it has no records. Raises ConfigError."""
     if job.available_now and job.starting is None and not _has_state(spark, job):
         raise ConfigError(
             f"group {job.group!r} is new, and --available-now from the default start 'latest' would do nothing: "
@@ -87,7 +87,7 @@ def _has_state(spark: SparkSession, job: Job) -> bool:
 
 
 def follow(query: ShareGroupQuery, signals: StopSignals, live: LiveProgress) -> None:
-    """Until the query ends, by itself or because it was asked to. Raises what ended it."""
+    """Follow the query until it ends, by itself or on request. Raises its error."""
     try:
         with live.beside_logs():
             while not query.awaitTermination(EVERY_S / 4):
@@ -100,13 +100,13 @@ def follow(query: ShareGroupQuery, signals: StopSignals, live: LiveProgress) -> 
 
 
 def start_text(job: Job, query: ShareGroupQuery) -> str:
-    """Where this run begins, as readable text."""
+    """Return where this run begins, as text."""
     chosen = job.starting or "latest (Kafka's default)"
     return f"the group's state ({chosen} for new topics)" if query.engine.has_state else chosen
 
 
 def _say_dynamic_configs(spark: SparkSession, job: Job) -> None:
-    """They win over what the job says, and may have been set long ago. Of a file that is broken the engine warns."""
+    """Print dynamic configs, which win and may have been set long ago. The engine warns of a broken file."""
     with suppress(StateError):
         found = dynamic_config_file(spark, Location.parse(job.state), job.group).read()
         if found:
@@ -130,6 +130,6 @@ def _print_summary(job: Job, live: LiveProgress, stopped_by: str | None) -> None
 
 
 def state_sql(state: str, group: str) -> str:
-    """The query that shows the group's state, for any session with Delta."""
+    """Return the query that shows the group's state, for any session with Delta."""
     name, quoted = state_table(Location.parse(state)).sql_name(), group.replace("'", "\\'")
     return f"SELECT * FROM {name} WHERE group_id = '{quoted}' ORDER BY topic, partition"

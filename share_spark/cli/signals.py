@@ -8,13 +8,12 @@
             if signals.requested:
                 query.stop()
 
-A job is two processes, Python and the JVM, and which of them is signalled is chance: Ctrl-C and some schedulers reach
-both, `kill` one of them, and beneath `spark-submit` the JVM is the parent, the one that Kubernetes and YARN know.
-Left alone, a JVM that is signalled shuts Spark down in the middle of a micro-batch. So the JVM's handlers are
-replaced by one that only notifies Python. A signal that both processes got is one request: they are counted per way
-they came.
+A job is two processes, Python and the JVM, and either may get the signal: Ctrl-C and some schedulers reach both, `kill`
+one of them, and beneath `spark-submit` the JVM is the parent, the one that Kubernetes and YARN know. A JVM that gets a
+signal shuts Spark down in the middle of a micro-batch. So the JVM's handlers are replaced by one that only notifies
+Python. A signal that both processes got is one request: they are counted per way they came.
 
-The first request is noted, no more; the second, by the same way, ends the process at once with exit code 130.
+The first request is only noted; the second, by the same way, ends the process at once with exit code 130.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignals:
-    """Notes requests to stop, from when it is entered; ``adopt`` adds the JVM's. Puts everything back on leaving."""
+    """The requests to stop, noted from its start on; ``adopt`` adds the JVM's. Restores all handlers at its end."""
 
     def __init__(self) -> None:
         self._counts = {"python": 0, "jvm": 0}
@@ -48,7 +47,7 @@ class StopSignals:
 
     @property
     def requested(self) -> str | None:
-        """Name of the signal that asked to stop, None if none has."""
+        """The name of the signal that asked to stop, None if none has."""
         return self._name
 
     def __enter__(self) -> StopSignals:
@@ -65,8 +64,8 @@ class StopSignals:
     def adopt(self, spark: SparkSession) -> None:
         """Listen to the session's JVM as well.
 
-        Call it right after the session is built: its context has put a handler of its own in the place of ours, one
-        that cancels every job.
+        Call it right after the session is built: its context has replaced our handler by its own, which
+        cancels every job.
         """
         self._listen()
         self._java_signals.take(spark, ("INT", "TERM"))
@@ -82,7 +81,7 @@ class StopSignals:
         self._note("python", number)
 
     def _note(self, way: str, number: int) -> None:
-        """Runs in a signal handler: sets two values, or leaves without ceremony."""
+        """Count a request. Runs in a signal handler, so it only sets two values, or ends the process."""
         self._counts[way] += 1
         self._name = signal.Signals(number).name
         if self._counts[way] > 1:
@@ -91,7 +90,7 @@ class StopSignals:
 
 @contextmanager
 def asked_to_end() -> Iterator[threading.Event]:
-    """Set by SIGINT or SIGTERM, in a process without a JVM. The signals' own handlers are back at the end."""
+    """Yield an event that SIGINT or SIGTERM sets, in a process without a JVM. Restores the handlers."""
     over = threading.Event()
     before = {number: signal.signal(number, lambda *_: over.set()) for number in _SIGNALS}
     try:

@@ -1,5 +1,5 @@
-"""Commands beside a run: compact, history, verify on state that is stored, doctor on the installation. A session of
-their own is started where something cannot be done without."""
+"""Commands beside a run: compact, history, verify on stored state, doctor on the installation. They start a session of
+their own only where it is needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run_prepare(arguments: Sequence[str]) -> int:
-    """`share-spark prepare`: what every later start needs. Raises ConfigError, EnvironmentFault."""
+    """Run `share-spark prepare`: make what every later start needs. Raises ConfigError, EnvironmentFault."""
     from share_spark.spark.class_archive import make_archive
     from share_spark.spark.jars import jar_paths
 
@@ -27,7 +27,7 @@ def run_prepare(arguments: Sequence[str]) -> int:
 
 
 def run_compact(arguments: Sequence[str]) -> int:
-    """`share-spark compact`. Raises ConfigError, StateError."""
+    """Run `share-spark compact`. Raises ConfigError, StateError."""
     from share_spark.maintenance.compaction import compact, report_lines
 
     order = parse_compaction(arguments)
@@ -37,7 +37,7 @@ def run_compact(arguments: Sequence[str]) -> int:
 
 
 def run_history(arguments: Sequence[str]) -> int:
-    """`share-spark history`. Raises ConfigError, StateError."""
+    """Run `share-spark history`. Raises ConfigError, StateError."""
     from share_spark.audit.history_report import history_lines
     from share_spark.cli.histories import RecordOfGroup, histories_of
 
@@ -49,7 +49,7 @@ def run_history(arguments: Sequence[str]) -> int:
 
 
 def run_verify(arguments: Sequence[str]) -> int:
-    """`share-spark verify`. 0: all of the log agrees; 1: something in it does not."""
+    """Run `share-spark verify`. Returns 0 if all of the log agrees, 1 if something in it does not."""
     from share_spark.audit.verify import verify
     from share_spark.audit.verify_report import verify_lines
 
@@ -62,8 +62,8 @@ def run_verify(arguments: Sequence[str]) -> int:
 
 
 def run_doctor(arguments: Sequence[str]) -> int:
-    """`share-spark doctor`: a line for each part of the installation; with `--spark` one for each use of private API as
-    well, with what the fallback means where it is taken. 1: no session can be started."""
+    """Run `share-spark doctor`: print a line for each part of the installation; with `--spark` one for each use of
+    private API as well, with the effect of a fallback. Returns 1 if no session can be started."""
     from share_spark.spark.installation import findings
 
     given = parsed(arguments)
@@ -93,13 +93,13 @@ def _try_private_api() -> None:
 
 
 def installation_lines(found: Sequence[Finding]) -> list[str]:
-    """As readable lines."""
+    """Return the findings as lines of text."""
     width = max(len(one.name) for one in found)
     return [f"  {one.name:<{width}}  {'FAULT  ' if one.is_fault else ''}{one.text}" for one in found]
 
 
 def doctor_lines(verdicts: Sequence[Verdict]) -> list[str]:
-    """As readable lines."""
+    """Return the verdicts as lines of text."""
     width = max(len(one.capability.name) for one in verdicts)
     return [f"  {one.capability.name:<{width}}  {_meaning(one)}" for one in verdicts]
 

@@ -1,4 +1,4 @@
-"""`share-spark top`: how fast groups move, in a terminal. No JVM."""
+"""`share-spark top`: the progress of groups, in a terminal. No JVM."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ class TopicTotals:
 
 
 Totals = Mapping[tuple[str, str], TopicTotals]
-"""By group and topic."""
+"""The totals by group and topic."""
 
 
 class TotalsLook(NamedTuple):
-    """As of one look. ``faults``: why the lag of some groups is not known, each once."""
+    """The totals of one look. ``faults``: why the lag of some groups is not known, each once."""
 
     totals: Totals
     faults: Sequence[str]
 
 
 def run_top(arguments: Sequence[str]) -> int:
-    """Until Ctrl-C or SIGTERM, or as often as was said; exit code 1 if the last look could not tell the lag of a group.
-    Raises ConfigError, StateError."""
+    """Show the totals until Ctrl-C or SIGTERM, or for the given count; return 1 if the last look did not know the lag
+    of a group. Raises ConfigError, StateError."""
     given = parsed(arguments)
     admin = admin_of(given)
     before, began = totals_of(admin.look(), given.group), time.monotonic()
@@ -69,7 +69,7 @@ def run_top(arguments: Sequence[str]) -> int:
 
 
 def totals_of(look: GroupsLook, groups: Sequence[str]) -> TotalsLook:
-    """Of these groups, or of all. Raises StateError."""
+    """Return the totals of these groups, or of all. Raises StateError."""
     found: dict[tuple[str, str], TopicTotals] = {}
     faults: dict[str, None] = {}
     for name in groups or [one.group_id for one in look.list_groups()]:
@@ -97,7 +97,7 @@ def _totals(group: GroupListing, rows: Sequence[PartitionOffsets]) -> TopicTotal
 
 
 def rows_of(before: Totals, now: Totals, seconds: float) -> list[Sequence[object]]:
-    """COLUMNS of each topic, by what has changed in ``seconds``."""
+    """Return COLUMNS of each topic, by what has changed in ``seconds``."""
     return [
         (
             group,
@@ -120,7 +120,7 @@ def _text(lag: int | None) -> str:
 
 
 def to_go(lag: int | None, rate: float) -> str:
-    """If it goes on like that, and nothing comes in."""
+    """Return the time until the lag is 0 at this rate, if no record comes in."""
     if lag == 0:
         return span(0)
     return UNKNOWN if lag is None or not rate else span(round(1_000 * lag / rate))

@@ -1,4 +1,4 @@
-"""Where the topics are, as the command line and the file of a run say it together. Starts nothing."""
+"""The place of the topics, by the command line and the file of a run together. Starts nothing."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ CHOOSE_ONE = "choose where the topics are: --bootstrap-server or --topic-table"
 
 
 class TopicPlace(NamedTuple):
-    """In one of them; both None: nothing was said."""
+    """The place of the topics: one of the two; both None if none was given."""
 
     kafka: KafkaOptions | None
     topic_table: str | None
 
 
 def topic_place(given: Namespace) -> TopicPlace:
-    """Command line over configuration file. Raises ConfigError."""
+    """Return the place: command line over configuration file. Raises ConfigError."""
     from share_spark.kafka.options import KafkaOptions
 
     file, said = read_config(given.config) if given.config else ConfigFile(), kafka_options(given)

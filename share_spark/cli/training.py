@@ -19,14 +19,14 @@ RECORDS = 200
 
 
 def handle(record: Record) -> Any:
-    """Accepts most, releases and rejects some."""
+    """Accept most records, release and reject some."""
     if record.offset % 20 == 0:
         return Ack.REJECT
     return Ack.RELEASE if record.offset % 7 == 0 else (Ack.ACCEPT, {"offset": record.offset})
 
 
 def train(spark: SparkSession, directory: str) -> None:
-    """Two runs: one begins, one takes over. Kafka's classes are loaded by asking for a schema: that needs no broker."""
+    """Run twice: one begins, one takes over. Asking for a schema loads Kafka's classes without a broker."""
     log = EmbeddedTopicLog(spark, f"{directory}/topics")
     log.create_topic("orders", 2)
     for _ in _runs(spark, directory):
@@ -51,7 +51,7 @@ def _runs(spark: SparkSession, directory: str) -> Iterator[None]:
 
 
 def main() -> int:
-    """Returns once the JVM has ended, and with it the archive is written."""
+    """Run the training. When it returns the JVM has ended, and has written the archive."""
     with tempfile.TemporaryDirectory(prefix="share-spark-training-") as directory:
         spark = build_session("share-spark prepare", extra_conf={"spark.sql.warehouse.dir": f"{directory}/warehouse"})
         train(spark, directory)

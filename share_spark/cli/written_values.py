@@ -1,4 +1,4 @@
-"""Values as users write them on the command line: numbers, times, topics with their partitions."""
+"""Values that users write on the command line: numbers, times, topics with their partitions."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from share_spark.model.moments import milliseconds, moment
 
 
 def not_negative(text: str) -> int:
-    """For argparse."""
+    """Return the number, for argparse."""
     if not text.isdecimal():
         raise ArgumentTypeError(f"{text!r} is not a number from 0 up")
     return int(text)
 
 
 def positive(text: str) -> int:
-    """For argparse."""
+    """Return the number, for argparse."""
     if not text.isdecimal() or not int(text):
         raise ArgumentTypeError(f"{text!r} is not a number from 1 up")
     return int(text)
 
 
 def past_moment(text: str) -> datetime:
-    """A time that is over. Raises ConfigError."""
+    """Return a time in the past. Raises ConfigError."""
     found = moment(text)
     if found > datetime.now(UTC):
         raise ConfigError(f"{text} is in the future")
@@ -34,7 +34,7 @@ def past_moment(text: str) -> datetime:
 
 
 def later_ms(text: str) -> int:
-    """A time to come, or so long from now, in milliseconds since the epoch. Raises ConfigError."""
+    """Return a time to come, or this long from now, in milliseconds since the epoch. Raises ConfigError."""
     now = datetime.now(UTC)
     if not (text[:1].isdecimal() and "-" in text):
         return milliseconds(now) + parse_duration_ms(text)
@@ -44,7 +44,7 @@ def later_ms(text: str) -> int:
 
 
 def topic_partitions(text: str) -> tuple[str, Sequence[int]]:
-    """``TOPIC`` (no partitions: all of them) or ``TOPIC:0,1,2``. Raises ConfigError."""
+    """Parse ``TOPIC`` (no partitions: all of them) or ``TOPIC:0,1,2``. Raises ConfigError."""
     name, _, partitions = text.partition(":")
     numbers = partitions.split(",") if partitions else []
     if not name or not all(number.isdecimal() for number in numbers):
@@ -53,7 +53,7 @@ def topic_partitions(text: str) -> tuple[str, Sequence[int]]:
 
 
 def topics_named(texts: Sequence[str]) -> dict[str, Sequence[int]]:
-    """By name; of a topic that is named twice all partitions that are, or all that it has. Raises ConfigError."""
+    """Return partitions by topic; a topic that is named twice has the partitions of both. Raises ConfigError."""
     found: dict[str, Sequence[int]] = {}
     for name, numbers in map(topic_partitions, texts):
         known = found.get(name)
@@ -62,7 +62,7 @@ def topics_named(texts: Sequence[str]) -> dict[str, Sequence[int]]:
 
 
 def offset_range(text: str) -> tuple[int, int]:
-    """``17`` or ``17-42``, the last one included. Raises ConfigError."""
+    """Parse ``17`` or ``17-42``, the last one included. Raises ConfigError."""
     first, dash, last = text.partition("-")
     if not first.isdecimal() or (dash and not last.isdecimal()) or int(last or first) < int(first):
         raise ConfigError(f"{text!r} is no range of offsets: FIRST or FIRST-LAST")

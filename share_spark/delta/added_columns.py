@@ -1,5 +1,5 @@
-"""Columns that a newer release adds to a table of an older one, which goes on to read and write it: null in the files
-that do not have them. Without a Spark job where that can be."""
+"""Columns that a newer release adds to a table of an older one, whose readers and writers go on: the columns are null
+in files that do not have them. Without a Spark job where possible."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def add_missing_columns(spark: AnySpark, table: Location, log: TableLog | None, 
 
 
 def _add_directly(files: CommitFiles, wanted: Sequence[StructField]) -> bool:
-    """Are they there now?"""
+    """Add the columns in one commit of ours; return False where only Spark can."""
     try:
         change_metadata(files, lambda log: _addition(log, wanted))
     except NotImplementedError:

@@ -1,15 +1,15 @@
-"""Delta's application transactions (the ``txn`` actions of a table's log): what fences a sink and what recovery judges
-by. They are in every checkpoint, so they outlive log clean-up, OPTIMIZE and other writers; commit notes do not.
+"""Delta's application transactions (the ``txn`` actions of a table's log): they fence a sink, and recovery decides by
+them. They are in every checkpoint, so they outlive log clean-up, OPTIMIZE and other writers; commit notes do not.
 
 Two entries per writer:
 - its own, a number that only grows (``BatchStamp.number``): a delivery's, or the number below a whole writer epoch, put
   there by the claim of that epoch. Delta skips an append with a number that is not higher, **silently**;
-- the last delivery's, carried along by claims in the same commit. So whoever claims after any number of claims that
-  came to nothing still knows which delivery was the last to be written.
+- the last delivery's, carried along by claims in the same commit. So a claim after any number of claims without a
+  delivery still knows which delivery was written last.
 
 A claim is one commit that counts only if the writer's entry has not moved since it was read (``direct_append``).
-Spark's writer can set one entry only, so where such commits are not to be had a claim takes several appends without
-rows (``public_claim``), which leave a third entry; either way of claiming goes on from what the other has left.
+Spark's writer can set one entry only, so where such commits are impossible a claim takes several appends without rows
+(``public_claim``), which leave a third entry; either way of claiming continues what the other has left.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CLAIM_ATTEMPTS = 10
 
 
 _CLAIM_ERRORS: tuple[type[Exception], ...] = (MovedError, ValueError, *JVM_ERRORS)
-"""ValueError: a commit of the sink's log that cannot be read."""
+"""Errors after which a claim is tried again. ValueError: a commit of the sink's log that cannot be read."""
 
 
 class AppTransactions:
@@ -51,8 +51,8 @@ class AppTransactions:
         self._log: TableLog | None = None
 
     def latest(self, app_id: str) -> int:
-        """The writer's number now, NONE if it has none. From the log as it is now: of one whose commits were removed
-        only the checkpoint says it."""
+        """Return the writer's number, NONE if it has none. Reads the present log: if commits were removed, only the
+        checkpoint has the number."""
         self._log = None
         try:
             return self.log().transactions.get(app_id, NONE)
@@ -60,7 +60,7 @@ class AppTransactions:
             return self._latest_by_delta(app_id, reason)
 
     def log(self) -> TableLog:
-        """Of the table, as of now; opened once. Raises UnknownTableError."""
+        """Return the table's log at its latest version; it is opened once. Raises UnknownTableError."""
         self._log = self._log or TableLog.open(CommitFiles.at(self._spark, self._directory))
         self._log.refresh()
         return self._log
@@ -74,16 +74,16 @@ class AppTransactions:
         )
 
     def claim(self, app_id: str, writer_epoch: int) -> int:
-        """From now on older epochs cannot append. Returns the number of the last delivery, of whatever epoch, NONE if
-        there was none. Raises FencedError (a higher epoch was here), SinkError."""
+        """Stop older epochs from appending. Returns the number of the last delivery, of whatever epoch, NONE if there
+        was none. Raises FencedError (a higher epoch was here), SinkError."""
         own = BatchStamp(writer_epoch, -1).number
         fault: Exception | None = None
         for _ in range(_CLAIM_ATTEMPTS):
             try:
                 return self._claim(app_id, own)
             except _CLAIM_ERRORS as error:
-                # An append of the engine before, or a change of the table, came in between; or the outcome is unknown.
-                # The next look at the log shows which.
+                # An append of the previous engine, or a change of the table, came between; or the outcome is unknown.
+                # The next read of the log shows which.
                 fault = error
         reason = first_line(fault) if fault is not None else ""
         raise SinkError(f"sink {self._directory} cannot be claimed: {reason}") from fault
@@ -92,7 +92,7 @@ class AppTransactions:
         try:
             return self._claim_in_one_commit(DirectAppends.of(self._spark, self._directory, self.log()), app_id, own)
         except NoHardLinksError as reason:
-            # Nor would the deliveries be commits that compare and swap, and Spark's rename here is none either.
+            # Deliveries could not compare and swap either, and Spark's rename does not.
             raise SinkError(
                 f"sink {self._directory} cannot be claimed: its file system has no hard links, without which two "
                 "engines could commit the same version; put the table on one that has them"

@@ -1,4 +1,4 @@
-"""The checkpoints of a Delta table's log: what they say of the table, in each of Delta's forms.
+"""The checkpoints of a Delta table's log and their actions, in each of Delta's forms.
 
 classic   ….checkpoint.parquet, or several parts     all actions
 v2        ….checkpoint.<uuid>.parquet or .json       all but the files, and the names of the sidecars
@@ -20,13 +20,13 @@ _OF_TABLE = ("protocol", "metaData", "txn")
 
 
 class TooLargeError(Exception):
-    """A checkpoint is larger than its reader wants it, or a file of it is gone."""
+    """Raised when a checkpoint is larger than its reader allows, or a file of it is gone."""
 
 
 def checkpoint_actions(
     files: CommitFiles, paths: Sequence[str], *, with_files: bool, most_bytes: int
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the actions of the checkpoint in the files ``paths``: of the table, and ``add`` if ``with_files``.
+    """Yield the actions of the checkpoint in the files ``paths``: the table's, and ``add`` if ``with_files``.
 
     Raises TooLargeError: it has more than ``most_bytes``, or is not whole.
     """
@@ -45,7 +45,6 @@ def checkpoint_actions(
 
 
 def _actions(path: str, content: bytes, wanted: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    """Those with one of the names ``wanted``."""
     if path.endswith(".json"):
         return (action for action in actions_in(content.decode()) if not action.keys().isdisjoint(wanted))
     file = pq.ParquetFile(io.BytesIO(content))
@@ -54,7 +53,7 @@ def _actions(path: str, content: bytes, wanted: Sequence[str]) -> Iterator[Mappi
 
 
 def _with_maps(action: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Arrow gives a map as pairs."""
+    """Return the action with maps as dicts: Arrow gives a map as pairs."""
     if metadata := action.get("metaData"):
         kind = metadata.get("format") or {"provider": "parquet"}
         maps = {"format": {**kind, "options": dict(kind.get("options") or ())}}

@@ -1,6 +1,6 @@
-"""The newest commits of a Delta table, as the files of its log say them: no snapshot, no data read.
+"""The newest commits of a Delta table, from the files of its log: no snapshot, no data read.
 
-To learn that nothing has changed is one question to the file system; to learn what has, one small file per commit.
+To see that nothing has changed takes one request to the file system; to see the changes, one small file per commit.
 Delta's own snapshot of the same costs a Spark job.
 """
 
@@ -24,18 +24,17 @@ _COMMIT = re.compile(r"\d{20}\.json")
 _CHECKPOINT = re.compile(
     r"(?P<version>\d{20})\.checkpoint(?:\.\d{10}\.(?P<of>\d{10})|\.(?P<uuid>[0-9a-f-]{36}))?\.(?:parquet|json)"
 )
-"""One file, one of several, or Delta's second form, which may be JSON."""
+"""The name of a checkpoint: one file, one of several, or Delta's second form, which may be JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitFile:
-    """What one commit did, as far as this project asks.
+    """The parts of one commit that this project uses.
 
-    ``properties``: the table's properties if the commit set them, else None. ``note``: its
-    ``userMetadata``. ``adds_data``: it holds rows that were not in the table before. ``blind``:
-    Delta took it for an append that depends on nothing. ``actions``: those of its actions that
-    change what an appending writer has to know of the table. ``committed_at_ms``: by its writer's clock, 0 if it does
-    not say.
+    ``properties``: the table's properties if the commit set them, else None. ``note``: its ``userMetadata``.
+    ``adds_data``: it holds rows that were not in the table before. ``blind``: Delta treated it as an append that
+    depends on nothing. ``actions``: those that change what an appending writer has to know of the table.
+    ``committed_at_ms``: by its writer's clock, 0 if it has none.
     """
 
     properties: dict[str, str] | None
@@ -62,45 +61,45 @@ class CommitFiles:
 
     @classmethod
     def at(cls, spark: AnySpark, directory: str) -> CommitFiles:
-        """On whatever storage the directory is."""
+        """Return the commit files of a directory on any storage."""
         return cls(files_at(spark, directory), directory)
 
     @property
     def local_directory(self) -> str | None:
-        """The table's, for Python; None on another storage."""
+        """The table's directory as a local path; None on another storage."""
         return local_path(self.directory) if isinstance(self.storage, LocalFiles) else None
 
     def latest_version(self) -> int:
-        """The newest version, -1 if there is none. Lists the directory."""
+        """Return the newest version, -1 if there is none. Lists the directory."""
         versions = (int(name[:20]) for name in self.storage.names(self._directory) if name[20:] == ".json")
         return max(versions, default=-1)
 
     def is_table(self) -> bool:
-        """Is there a commit, or a checkpoint that stands for commits?"""
+        """Return whether there is a commit, or a checkpoint that stands for commits."""
         names = self.storage.names(self._directory)
         return any(_COMMIT.fullmatch(name) or _CHECKPOINT.fullmatch(name) for name in names)
 
     def make_directory(self) -> None:
-        """Of the log, unless it is there."""
+        """Make the directory of the log, unless it is there."""
         self.storage.make_directory(self._directory)
 
     def exists(self, version: int) -> bool:
-        """Is the file of this commit there? Not after the table was removed, or much later."""
+        """Return whether this commit's file is there: not after clean-up, or after the table was removed."""
         return self.storage.exists(self._file(version))
 
     def read(self, version: int) -> CommitFile | None:
-        """The commit, None if there is no such version yet."""
+        """Return the commit, None if there is no such version yet."""
         text = self.text(version)
         return None if text is None else parse_commit(text)
 
     def text(self, version: int) -> str | None:
-        """All of the file."""
+        """Return the text of a commit file, None if there is none."""
         path = self._file(version)
         content = self.storage.read(path) if self.storage.exists(path) else None
         return None if content is None else content.decode()
 
     def content(self, path: str, most_bytes: int) -> bytes | None:
-        """All of a file; None if it is larger, or gone."""
+        """Return the content of a file; None if it is larger, or gone."""
         size = self.storage.size(path)
         return None if size is None or size > most_bytes else self.storage.read(path)
 
@@ -109,7 +108,7 @@ class CommitFiles:
         return path if "/" in path else f"{self._directory}/_sidecars/{path}"
 
     def commit(self, version: int, text: str) -> bool:
-        """Write the file of this commit if there is none; did it? OSError, NotImplementedError as in
+        """Write the file of this commit if there is none; return whether it did. Raises OSError, NotImplementedError as
         ``StorageFiles.commit``."""
         return self.storage.commit(self._file(version), text.encode())
 
@@ -118,14 +117,14 @@ class CommitFiles:
         self.storage.delete(self._file(version))
 
     def checkpoint(self, at_most: int | None = None) -> tuple[int, list[str]]:
-        """The newest complete checkpoint (up to the version ``at_most``) as its version and its files; -1 and none if
-        there is none."""
+        """Return the newest complete checkpoint (up to the version ``at_most``) as its version and its files; -1 and
+        none if there is none."""
         known = {version: paths for version, paths in self._checkpoints() if at_most is None or version <= at_most}
         newest = max(known, default=-1)
         return newest, known.get(newest, [])
 
     def readable_versions(self) -> range:
-        """The versions that can be put together from the log; empty if there is no table. Lists the directory."""
+        """Return the versions that can be built from the log; empty if there is no table. Lists the directory."""
         commits = {int(name[:20]) for name in self.storage.names(self._directory) if _COMMIT.fullmatch(name)}
         last = max(commits, default=-1)
         first = last
@@ -135,7 +134,7 @@ class CommitFiles:
         return range(0 if first <= 0 else min(starts, default=last + 1), last + 1)
 
     def _checkpoints(self) -> list[tuple[int, list[str]]]:
-        """The complete ones, ascending: version and files."""
+        """Return the complete checkpoints, ascending: version and files."""
         parts: dict[tuple[int, str], list[str]] = {}
         for name in self.storage.names(self._directory):
             if found := _CHECKPOINT.fullmatch(name):
@@ -174,7 +173,7 @@ def parse_commit(text: str) -> CommitFile:
 def commit_text(
     operation: str, parameters: Mapping[str, str], actions: Iterable[Mapping[str, Any]], *, blind: bool, **info: Any
 ) -> str:
-    """A commit file of ours. ``info``: more for its ``commitInfo``."""
+    """Return the text of a commit file of ours. ``info``: further fields of its ``commitInfo``."""
     described = {
         "timestamp": int(time.time() * 1_000),
         "operation": operation,
@@ -190,8 +189,8 @@ def commit_text(
 
 
 def note_fields(note: str | None) -> Mapping[str, Any]:
-    """Return the fields of a commit's ``userMetadata`` that is a JSON object; none of any other text: every program
-    may write there what it likes."""
+    """Return the fields of a commit's ``userMetadata`` that is a JSON object; none for any other text: every program
+    may write what it likes there."""
     if not note or not note.startswith("{"):
         return {}
     try:
@@ -202,7 +201,7 @@ def note_fields(note: str | None) -> Mapping[str, Any]:
 
 
 def actions_in(text: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the actions, one JSON object a line. A text in it may have other characters that end a line in Unicode."""
+    """Yield the actions, one JSON object a line. Their texts may contain other line ends of Unicode."""
     return (json.loads(line) for line in text.split("\n") if line.strip())
 
 

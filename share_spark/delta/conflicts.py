@@ -1,4 +1,4 @@
-"""Did another writer commit first? What Delta's writer raises then."""
+"""The errors of Delta's writer when another writer has committed first."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _CONFLICTS: tuple[type[Exception], ...] = (
     exceptions.ConcurrentDeleteDeleteException,
     exceptions.ConcurrentTransactionException,
 )
-"""None is derived from another one."""
+"""The classes of conflicts; none is derived from another one."""
 
 _CONFLICT = re.compile(r"io\.delta\.exceptions\.\w*(?:Concurrent|MetadataChanged)\w*Exception")
-"""Delta 4.0 leaves them Java's until its Python classes are asked for; then the text has Java's name."""
+"""A conflict's class in a text: Delta 4.0 raises Java's until its Python classes are loaded."""
 
 
 def is_conflict(error: Exception) -> bool:
-    """Would the same change succeed if it were made again?"""
+    """Return whether the same change would succeed if it were made again."""
     return isinstance(error, _CONFLICTS) or bool(_CONFLICT.search(str(error)))

@@ -1,4 +1,4 @@
-"""A Parquet file of a Delta table, and what the table's log says of it. No Spark: workers write such files."""
+"""A Parquet file of a Delta table, and its entry in the table's log. No Spark: workers write such files."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _COLUMNS_WITH_STATISTICS = 32
 """Delta's default: the first columns of a table."""
 
 _LONGEST_TEXT = 32
-"""Delta's, for a text in the statistics."""
+"""The length of a text in the statistics, as Delta has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
     """A file that is in the table's directory, and belongs to the table once a commit names it. ``path``: relative to
-    the directory. ``values``: of the partition columns, as text, None for null. ``stats``: Delta's statistics."""
+    the directory. ``values``: those of the partition columns, as text, None for null. ``stats``: Delta's statistics."""
 
     path: str
     size: int
@@ -33,11 +33,11 @@ class DataFile:
 
     @property
     def rows(self) -> int:
-        """In the file."""
+        """The number of rows in the file."""
         return int(self.stats["numRecords"])
 
     def to_action(self, now_ms: int) -> dict[str, Any]:
-        """Delta's ``add``."""
+        """Return Delta's ``add`` action."""
         return {
             "add": {
                 "path": quote(self.path, safe="/="),
@@ -50,7 +50,7 @@ class DataFile:
         }
 
     def to_json(self) -> str:
-        """For the way from a worker to the driver."""
+        """Return the file as text, to be sent from a worker to the driver."""
         return json.dumps([self.path, self.size, self.stats, self.values])
 
     @classmethod
@@ -61,29 +61,29 @@ class DataFile:
 
 
 def new_path(directory: str = "") -> str:
-    """A name that nobody else gives a file, like those that Spark makes; in a ``directory`` of the table."""
+    """Return a unique name for a file, like those that Spark makes; in a ``directory`` of the table."""
     return f"{directory}/part-00000-{uuid.uuid4()}-c000.snappy.parquet".lstrip("/")
 
 
 def made_in_memory(
     rows: pa.Table, values: Mapping[str, str | None], indexed: Sequence[str], directory: str = ""
 ) -> tuple[DataFile, bytes]:
-    """The file of these rows, and its content, which is nowhere yet. ``indexed``: columns of which the log says the
-    least and the greatest value."""
+    """Return the file of these rows, and its content, which is not written yet. ``indexed``: columns whose least and
+    greatest value are in the log."""
     content = parquet_of(rows)
     stats = statistics_of(content, indexed)
     return DataFile(path=new_path(directory), size=len(content), stats=stats, values=values), content
 
 
 def parquet_writer(target: Any, schema: pa.Schema) -> pq.ParquetWriter:
-    """Writes what Spark reads: microseconds, and lists as the format wants them."""
+    """Return a writer of what Spark reads: microseconds, and lists in the standard form."""
     return pq.ParquetWriter(
         target, schema, compression="snappy", coerce_timestamps="us", allow_truncated_timestamps=True
     )
 
 
 def parquet_of(rows: pa.Table) -> bytes:
-    """The content of a file."""
+    """Return the content of a file with these rows."""
     content = io.BytesIO()
     with parquet_writer(content, rows.schema) as writer:
         writer.write_table(rows)
@@ -91,14 +91,14 @@ def parquet_of(rows: pa.Table) -> bytes:
 
 
 def statistics_of(content: bytes, columns: Sequence[str]) -> dict[str, Any]:
-    """``statistics`` of a file with this content."""
+    """Return the ``statistics`` of a file with this content."""
     return statistics(pq.read_metadata(io.BytesIO(content)), columns)
 
 
 def statistics(metadata: pq.FileMetaData, columns: Sequence[str]) -> dict[str, Any]:
-    """Delta's statistics of a file: rows, and of the first ones of these columns the least and the greatest value and
-    the nulls, as far as they are known, short, and times in the years 1 to 9999. Nested columns and floating-point
-    numbers (NaN) have none. A bound that is missing is always right: nobody skips the file by it."""
+    """Return Delta's statistics of a file: the rows, and for the first of these columns the least and the greatest
+    value and the nulls, where they are known, short, and times in the years 1 to 9999. Nested columns and
+    floating-point numbers (NaN) have none. A missing bound is always right: no reader skips the file by it."""
     found: dict[str, Any] = {"numRecords": metadata.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
     if not metadata.num_rows:
         return {"numRecords": 0}
@@ -119,22 +119,22 @@ def _of_row_groups(metadata: pq.FileMetaData, column: int) -> Iterator[Any]:
 
 
 def _covers(parts: list[Any]) -> bool:
-    """Has each part with a value its bounds?"""
+    """Return whether each part with a value has its bounds."""
     return all(part.has_min_max or part.num_values == 0 for part in parts)
 
 
 def _bounds(parts: list[Any]) -> tuple[Any, Any]:
-    """As they stand in the log's JSON; None where they cannot."""
+    """Return the bounds in the form of the log's JSON; None where they have none."""
     if not parts:
         return None, None
     try:
         return _as_json(min(part.min for part in parts)), _as_json(max(part.max for part in parts), up=True)
-    except (OverflowError, ValueError):  # no date of Python's, as where a producer's microseconds pass for milliseconds
+    except (OverflowError, ValueError):  # not a date of Python's, e.g. microseconds as milliseconds
         return None, None
 
 
 def _as_json(value: Any, *, up: bool = False) -> Any:
-    """``up``: a bound from above that is not exact has to be greater."""
+    """Return the value for JSON. ``up``: an upper bound that is not exact is rounded up."""
     if isinstance(value, bool | float | bytes):
         return None
     if isinstance(value, int):
@@ -147,7 +147,7 @@ def _as_json(value: Any, *, up: bool = False) -> Any:
 
 
 def _milliseconds(value: datetime, *, up: bool) -> str | None:
-    if value.tzinfo is None:  # without a time zone Delta has another form
+    if value.tzinfo is None:  # Delta's form differs without a time zone
         return None
     cut = value.astimezone(UTC).replace(microsecond=value.microsecond // 1_000 * 1_000)
     if up and cut < value:

@@ -5,18 +5,18 @@
                              ->  it is there: read it, and all that follow it; may we go on?  put the next version
 
 So of two writers exactly one gets a version, and the other one learns it before it has written anything: where Spark's
-append has to look afterwards who came before it, this one compares and swaps. Milliseconds on a local disk, whatever
-the length of the log.
+append has to check afterwards who came before it, this one compares and swaps. It takes milliseconds on a local disk,
+whatever the length of the log.
 
-Two things make a version that is absent another one than the next, and are looked for at each commit:
+Two things make an absent version another one than the next, and are checked at each commit:
 
     clean-up     7 | 8 ... 90 | checkpoint 90: "8" is absent again, below the checkpoint, and read by nobody. So the
                  version that is known has to be there; else the log is read anew, and all is checked again
     overwriting  on a local disk Delta's writer looks, and then renames over what has come between. So the last
                  commit has to be ours still; else it is made again, as the newest one
 
-Not for every table: it may have features that ask something of a writer (``TableLog.check_can_append``), and not for
-every storage (``StorageFiles.commit``). Such appends stay Spark's.
+Not for every table: it may have features that its writers have to respect (``TableLog.check_can_append``), and not for
+every storage (``StorageFiles.commit``). Such appends are left to Spark.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ from share_spark.spark.on_demand import AnySpark, given_session
 _log = logging.getLogger(__name__)
 
 _COMMITS_PER_CHECKPOINT = 100
-"""A reader that is new to the table reads so many small files, and twice as many at times: some tenths of a second."""
+"""A new reader of the table reads this many small files, and twice as many at times: 0.1 s or more."""
 
 Meanwhile = Callable[[CommitFile | None], None]
-"""Called with each commit of others that came before ours, and with None for those that clean-up has removed before
-they were seen; raises if ours must not follow them."""
+"""A function called with each commit of others that came before ours, and with None for those that clean-up has
+removed before they were seen; raises if ours must not follow them."""
 
 Replaced = Callable[[str, Mapping[str, str]], bool]
-"""Does this file, by its path and the values of the partition columns, leave the table?"""
+"""A function: does this file, by its path and the values of the partition columns, leave the table?"""
 
 
 class MovedError(Exception):
-    """A number (``txn``) that was to be set is higher already, or another writer has set it since it was read."""
+    """Raised if a number (``txn``) to be set is higher already, or another writer has set it since it was read."""
 
 
 class _Change(NamedTuple):
-    """What is to be committed."""
+    """A change to be committed."""
 
     files: Sequence[DataFile]
     note: str | None
@@ -70,8 +70,8 @@ class _Change(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class DirectAppends:
-    """Appends to the table in ``directory``, one at a time, as long as it has the columns that it has by now.
-    ``_last``: what was committed last here."""
+    """Appends to the table in ``directory``, one at a time, while the table keeps its present columns. ``_last``: the
+    last change that was committed here."""
 
     directory: str
     log: TableLog
@@ -85,12 +85,12 @@ class DirectAppends:
 
     @classmethod
     def to(cls, spark: AnySpark, directory: str, *, replaces: bool = False) -> DirectAppends:
-        """``replaces``: it will remove files, too. Raises UnknownTableError: only Spark's writer may append there."""
+        """Open the table; ``replaces``: files are removed, too. Raises UnknownTableError: only Spark may append."""
         return cls.of(spark, directory, TableLog.open(CommitFiles.at(spark, directory), keeps_files=replaces))
 
     @classmethod
     def of(cls, spark: AnySpark, directory: str, log: TableLog) -> DirectAppends:
-        """With the table's log, which was opened before. Raises UnknownTableError."""
+        """Return appends with the table's log, which was opened before. Raises UnknownTableError."""
         log.check_can_append()
         return cls(
             directory=directory.rstrip("/"),
@@ -100,8 +100,8 @@ class DirectAppends:
 
     @classmethod
     def of_files(cls, spark: AnySpark, directory: str, log: TableLog | None = None) -> DirectAppends:
-        """Appends of rows of any table that asks nothing of them. ``log``: of the table, if it was opened before.
-        Raises UnknownTableError: there it is Spark's writer that has to."""
+        """Return appends of rows to a table without constraints on them. ``log``: the table's, if it was opened before.
+        Raises UnknownTableError: only Spark's writer can append there."""
         appends = cls.to(spark, directory) if log is None else cls.of(spark, directory, log)
         appends.log.check_has_plain_columns()
         if not appends.log.files.storage.can_commit:
@@ -110,18 +110,18 @@ class DirectAppends:
 
     @property
     def layout(self) -> TableLayout:
-        """Of the files."""
+        """The layout of the files."""
         return self.log.layout
 
     @property
     def place_for_workers(self) -> FilePlace | None:
-        """Where workers write files of the table; None if they do not reach it."""
+        """The directory where workers write files of the table; None if they do not reach it."""
         at = self.log.files.local_directory
         return FilePlace(at, self.layout) if at is not None else None
 
     def write(self, rows: pa.Table, values: Mapping[str, str | None], *, indexed: Sequence[str] = ()) -> DataFile:
-        """A file with ``rows``, which have all columns but the table's partition columns. It is in no commit yet.
-        ``indexed``: columns of which the log says the least and the greatest value.
+        """Write a file with ``rows``, which have all columns but the table's partition columns. It is in no commit yet.
+        ``indexed``: columns whose least and greatest value are in the log.
 
         Raises StateError (the table is gone), and what the storage raises."""
         self._check_there()
@@ -130,7 +130,7 @@ class DirectAppends:
         return file
 
     def put(self, file: DataFile, content: bytes) -> None:
-        """Into the table's directory; it is in no commit yet. Raises what the storage raises."""
+        """Put the file into the table's directory; it is in no commit yet. Raises what the storage raises."""
         self.log.files.storage.write(f"{self.directory}/{file.path}", content)
 
     def commit(
@@ -144,13 +144,13 @@ class DirectAppends:
         operation: str = "WRITE",
         blind: bool = True,
     ) -> int:
-        """One commit with these files and ``txn`` entries; ``note`` is its ``userMetadata``. ``replaced``: such files
-        leave the table. ``operation``: as Delta's history names it. Not ``blind``: the rows depend on what was read.
-        Returns its version.
+        """Make one commit with these files and ``txn`` entries; return its version. ``note``: its ``userMetadata``.
+        ``replaced``: such files leave the table. ``operation``: as Delta's history names it. Not ``blind``: the rows
+        depend on what was read.
 
-        Raises what ``meanwhile`` raises, MovedError, UnknownTableError (the table has changed), StateError (it is
-        gone, or another writer has overwritten the commit before), and then nothing has happened; what the storage
-        raises, and then it may have happened all the same.
+        Raises what ``meanwhile`` raises, MovedError, UnknownTableError (the table has changed), StateError (it is gone,
+        or another writer has overwritten the commit before), and then nothing has happened; what the storage raises,
+        and then it may have happened.
         """
         change = _Change(files, note, transactions or {}, replaced, operation, blind)
         self._check_numbers(change)
@@ -159,7 +159,7 @@ class DirectAppends:
         return self._commit(change, meanwhile)
 
     def make_good(self, meanwhile: Meanwhile | None = None) -> None:
-        """Commit again what was committed last, if another writer has overwritten it. ``meanwhile`` and raises: as
+        """Commit the last change again, if another writer has overwritten it. ``meanwhile`` and errors as in
         ``commit``; StateError also where it cannot be done."""
         version = self.log.overwritten_version()
         if version is None:
@@ -189,7 +189,7 @@ class DirectAppends:
                     meanwhile(commit)
 
     def _open_again(self, change: _Change, meanwhile: Meanwhile | None) -> None:
-        """Clean-up has removed commits that were not seen: what they have done shows in the table."""
+        """Read the log again: clean-up has removed commits that were not seen, and their effects show in the table."""
         before = {app_id: self.log.transactions.get(app_id) for app_id in change.numbers}
         self.log.reopen()
         if before != {app_id: self.log.transactions.get(app_id) for app_id in change.numbers}:
@@ -203,13 +203,13 @@ class DirectAppends:
             meanwhile(None)
 
     def _check_numbers(self, change: _Change) -> None:
-        """They only grow: Delta's writer would skip a lower one without a word."""
+        """Raise MovedError for a number below the table's: Delta's writer would skip it silently."""
         for app_id, number in change.numbers.items():
             if self.log.transactions.get(app_id, number) > number:
                 raise MovedError(f"the number of {app_id} is {self.log.transactions[app_id]} already")
 
     def _check_unchanged(self, change: _Change) -> None:
-        """The files were written for the columns that were there, and taken out of the table as it was."""
+        """Check the table again: the files were written for its former columns, and removed from its former files."""
         if change.replaced is None:
             self.log.check_can_append()
         else:
@@ -217,23 +217,23 @@ class DirectAppends:
         self._check_columns()
 
     def _check_columns(self) -> None:
-        """The log may have been read by others than ``commit`` since."""
+        """Check the columns: others than ``commit`` may have read the log since."""
         if not self.log.columns.take_files_of(self._columns):
             raise UnknownTableError("its columns have changed")
 
     def _count(self) -> None:
-        """Delta's writer would now see whether a checkpoint is due; it takes time, so not here."""
+        """Write a checkpoint now and then, in a thread: Delta's writer would do so at this point, and it takes time."""
         self._commits += 1
         if self._commits % _COMMITS_PER_CHECKPOINT == 0:
             threading.Thread(target=self.checkpoint, name="share-spark-checkpoint", daemon=True).start()
 
     def _check_there(self) -> None:
-        """A file would make the directory of a table that was removed."""
+        """Raise StateError if the table was removed: a file would make its directory again."""
         if not self.log.is_there() and not self.log.files.is_table():
             raise StateError(f"the Delta table in {self.directory} is gone")
 
     def _removed(self, replaced: Replaced | None) -> dict[str, Mapping[str, str]]:
-        """As of the newest version that is known."""
+        """Return the files to be removed, at the newest known version."""
         if replaced is None:
             return {}
         return {path: file.values for path, file in self.log.active.items() if replaced(path, file.values)}

@@ -1,7 +1,7 @@
 """A Delta table made without Spark: its first commit, put only if there is none.
 
-Of columns that are known to be right in a table of the oldest protocol. All others are left to Spark, which knows the
-features that they need, and refuses those that it does not take.
+Only for columns that are known to be right in a table of the oldest protocol. All others are left to Spark, which knows
+the features that they need, and refuses unsupported ones.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from share_spark.delta.commit_files import CommitFiles, commit_text
 from share_spark.delta.table_log import UnknownTableError
 
 _PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
-"""The oldest that knows required columns and tables that are only appended to."""
+"""The oldest protocol with required columns and append-only tables."""
 
 _PLAIN_TYPE = re.compile(
     r"string|binary|boolean|byte|short|integer|long|float|double|date|timestamp|decimal\(\d+,\d+\)"
 )
-"""As a schema's JSON names them."""
+"""The types as a schema's JSON names them."""
 
 _PLAIN_NAME = re.compile(r"[^ ,;{}()\n\t=]+")
-"""What Delta takes where columns have the same names in files."""
+"""The names that Delta accepts where columns have the same names in files."""
 
 
 def create_table(
@@ -37,8 +37,8 @@ def create_table(
     partitioned_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
 ) -> bool:
-    """Make the table unless another program makes it at this moment; did it? Raises UnknownTableError (only Spark knows
-    what such columns need), NotImplementedError where only Spark can commit, and what the storage raises."""
+    """Make the table unless another program just makes it; return whether it did. Raises UnknownTableError (only Spark
+    knows what such columns need), NotImplementedError where only Spark can commit, and what the storage raises."""
     if (column := _unplain_column(columns.jsonValue())) is not None:
         raise UnknownTableError(f"only Spark knows what the column {column} needs")
     metadata = {

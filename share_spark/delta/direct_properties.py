@@ -1,6 +1,6 @@
-"""Metadata of a Delta table changed without a Spark job: one commit with all of it, put only as the
-version that follows the one it was made from. Another writer's commit that comes between is read first, so nothing that
-it changed is lost.
+"""Changes of a Delta table's metadata without a Spark job: one commit with all of it, put only as the version that
+follows the one it was made from. A commit of another writer that comes between is read first, so no change of it is
+lost.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from share_spark.delta.commit_files import CommitFiles, commit_text
 from share_spark.delta.table_log import TableLog, UnknownTableError
 
 _OURS = "share_spark."
-"""How names begin that mean nothing to Delta: others may ask for features of the table."""
+"""The prefix of names without a meaning for Delta: others may enable features of the table."""
 
 
 def change_properties(files: CommitFiles, changes: Mapping[str, str | None]) -> int:
-    """Set properties of ours, or remove those that are None; twice is once more the same. The version of the commit.
+    """Set properties of ours, or remove those that are None; may be repeated. Returns the version of the commit.
 
     Raises UnknownTableError, NotImplementedError (only Spark can), and then nothing has happened; what the storage
-    raises, and then it may have happened all the same.
+    raises, and then it may have happened.
     """
     if foreign := [name for name in changes if not name.startswith(_OURS)]:
         raise UnknownTableError(f"{foreign[0]} is a property that Delta knows")
@@ -35,7 +35,7 @@ def change_properties(files: CommitFiles, changes: Mapping[str, str | None]) -> 
 
 
 class MetadataChange(NamedTuple):
-    """``operation`` and ``parameters``: as Delta's history names it. ``values``: of the fields that change."""
+    """A change of metadata. ``operation``, ``parameters``: as in Delta's history. ``values``: the new fields."""
 
     operation: str
     parameters: Mapping[str, str]
@@ -43,7 +43,7 @@ class MetadataChange(NamedTuple):
 
 
 def change_metadata(files: CommitFiles, changed: Callable[[TableLog], MetadataChange | None]) -> int:
-    """Do what ``changed`` says of the newest version, nothing if that is None. The version from which on it is so.
+    """Apply ``changed`` to the newest version; nothing if it returns None. Returns the version that has the change.
     Raises as ``change_properties``."""
     log = TableLog.open(files)
     while (change := changed(log)) is not None:

@@ -1,8 +1,7 @@
 """Small files that outlive an engine: what it is about to do, written before it does it.
 
 An entry is named by the micro-batch that it belongs to. It appears whole or not at all, and one that is replaced is
-there at every moment, as the old one or the new one (``StorageFiles.put`` says how). What an entry says is its owner's
-business.
+there at every moment, as the old one or the new one (see ``StorageFiles.put``). Only its owner reads the content.
 """
 
 from __future__ import annotations
@@ -13,19 +12,19 @@ from share_spark.spark.hadoop_files import files_at
 from share_spark.spark.on_demand import AnySpark
 
 OUTPUT = "output"
-"""Purpose of the entries about sinks."""
+"""The purpose of the entries about sinks."""
 
 DEAD_LETTERS = "dead letters"
-"""Purpose of the entries about dead letters, until the commit they belong to is known to have happened."""
+"""The purpose of the entries about dead letters, until the commit they belong to is known to have happened."""
 
 WAITING_LETTERS = "waiting dead letters"
-"""Purpose of those of dead engines of which that is known: no later commit changes it."""
+"""The purpose of entries of dead engines whose commit is known to have happened: no later commit changes it."""
 
 
 class Journal:
     """The entries of one group for one purpose, below the directory of a Delta table.
 
-    Delta lets directories alone whose names begin with an underscore, VACUUM included.
+    Delta ignores directories whose names begin with an underscore, VACUUM included.
     """
 
     def __init__(self, spark: AnySpark, table_directory: str, purpose: str, group_id: str) -> None:
@@ -37,15 +36,15 @@ class Journal:
         self._files.put(self._file(stamp), f"{self._directory}/.{_name(stamp)}.tmp", content)
 
     def read(self, stamp: BatchStamp) -> bytes | None:
-        """What the entry says, None if there is none."""
+        """Return the entry's content, None if there is no entry."""
         return self._files.read(self._file(stamp))
 
     def remove(self, stamp: BatchStamp) -> None:
-        """Forget the entry; none is fine."""
+        """Remove the entry, if there is one."""
         self._files.delete(self._file(stamp))
 
     def stamps(self) -> list[BatchStamp]:
-        """The micro-batches that have an entry, oldest first."""
+        """Return the micro-batches that have an entry, oldest first."""
         names = self._files.names(self._directory)
         return sorted(_stamp(name) for name in names if not name.startswith("."))
 

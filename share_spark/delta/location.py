@@ -1,4 +1,4 @@
-"""Where a table is: a directory or a catalog name, one value for both.
+"""The place of a table: a directory or a catalog name, one value for both.
 
 Users write ``/data/state``, ``s3a://bucket/state`` or ``main.queues`` and mean the same kind of thing; this is the
 only place that knows the difference. Nothing about what is *in* a table may enter, and no configuration of the
@@ -41,7 +41,7 @@ _DEFAULT_PROPERTIES = "spark.databricks.delta.properties.defaults."
 
 _MAKE_ATTEMPTS = 5
 _MAKING_S = 10.0
-"""A program that creates a table has committed it by then, or has ended."""
+"""The time within which a program that creates a table has committed it, or has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +56,8 @@ class Location:
 
     @classmethod
     def parse(cls, text: str) -> Location:
-        """What a user wrote. With a slash, or as ``delta.`…```: a path (a relative one is made absolute, as Delta
-        asks); otherwise a name of one to three parts. Raises ConfigError.
+        """Parse the text of a user. With a slash, or as ``delta.`…```: a path (a relative one is made absolute, as
+        Delta requires); otherwise a name of one to three parts. Raises ConfigError.
         """
         text = text.strip()
         if in_sql := _PATH_IN_SQL.fullmatch(text):
@@ -71,7 +71,7 @@ class Location:
         return self.path if self.path is not None else ".".join(self.parts)
 
     def table(self, name: str) -> Location:
-        """The table ``name`` in this directory or schema. Raises ConfigError (already a table)."""
+        """Return the table ``name`` in this directory or schema. Raises ConfigError (already a table)."""
         if self.path is not None:
             return Location(path=f"{self.path.rstrip('/')}/{name}")
         if len(self.parts) >= _MAX_PARTS:
@@ -79,20 +79,20 @@ class Location:
         return Location(parts=(*self.parts, name))
 
     def sql_name(self) -> str:
-        """The name for SQL text, quoted: ``delta.`/path``` or ```catalog`.`schema`.`table```."""
+        """Return the name for SQL text, quoted: ``delta.`/path``` or ```catalog`.`schema`.`table```."""
         if self.path is not None:
             return f"delta.{_quoted(self.path)}"
         return ".".join(_quoted(part) for part in self.parts)
 
     def exists(self, spark: AnySpark) -> bool:
-        """Is there a Delta table here? A directory of other things, or another format, is False."""
+        """Return whether there is a Delta table here; False for a directory of other things, or another format."""
         if self.path is not None:
             return CommitFiles.at(spark, self.path).is_table()
         return self._is_in_catalog(spark) and self._provider(spark) == "delta"
 
     def is_free(self, spark: AnySpark) -> bool:
-        """May a table be created here: no such name, or a directory that is empty, missing, or holds no more than the
-        beginning of a table that was never committed?"""
+        """Return whether a table can be created here: no such name, or a directory that is empty, missing, or holds
+        only the beginning of a table that was never committed."""
         if self.path is None:
             return not self._is_in_catalog(spark)
         return not _names_in(spark, self.path) or self._is_begun(spark)
@@ -107,7 +107,7 @@ class Location:
     ) -> None:
         """Create a Delta table with these columns (DDL text) unless it exists.
 
-        Its schema must exist already. Without Spark where that can be; else see ``make``.
+        Its schema must exist already. Without Spark where possible; else see ``make``.
         """
         if self.path is not None and self._create_directly(spark, _columns(spark, columns), partitioned_by, properties):
             return
@@ -135,12 +135,12 @@ class Location:
         partitioned_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
     ) -> bool:
-        """Is the table there now?"""
+        """Create the table without Spark; return whether it is there now."""
         assert self.path is not None
         session = given_session(spark)
         settings: Any = {} if session is None else session.conf.getAll
         if any(name.startswith(_DEFAULT_PROPERTIES) for name in settings):
-            return False  # the user wants properties in each new table, and Delta knows what they ask for
+            return False  # the user sets properties for new tables; only Delta knows their effect
         files = CommitFiles.at(spark, self.path)
         if not files.is_table():
             self._clear_beginning(spark)
@@ -151,9 +151,9 @@ class Location:
         return True
 
     def make(self, spark: SparkSession, create: Callable[[], object]) -> None:
-        """Call ``create``, which makes a table here unless there is one, although another program may be creating it
-        at this moment, or has ended while it did: Delta takes the rest of that for something foreign, or for a table
-        that is there. Raises what ``create`` raised at last if there is no table then."""
+        """Call ``create``, which makes a table here unless there is one. Another program may be creating it at this
+        moment, or has died while it did: Delta takes its remains for something foreign, or for an existing table.
+        Raises the last error of ``create`` if there is no table then."""
         fault: Exception | None = None
         for _ in range(_MAKE_ATTEMPTS):
             self._clear_beginning(spark)
@@ -167,7 +167,7 @@ class Location:
             raise fault
 
     def _clear_beginning(self, spark: AnySpark) -> None:
-        """Only what was there for all of that time: what is begun this moment belongs to a program that lives."""
+        """Delete the beginning of a table if it stays for ``_MAKING_S``: a younger one belongs to a running program."""
         deadline = time.monotonic() + _MAKING_S
         while self._is_begun(spark):
             if time.monotonic() >= deadline:
@@ -177,13 +177,13 @@ class Location:
             time.sleep(0.1)
 
     def _is_begun(self, spark: AnySpark) -> bool:
-        """Is there a log without a commit, and nothing else?"""
+        """Return whether there is a log without a commit, and nothing else."""
         if self.path is None or _names_in(spark, self.path) != [_LOG]:
             return False
         return all(name.startswith(".") or name == _STAGED for name in _names_in(spark, f"{self.path}/{_LOG}"))
 
     def load(self, spark: SparkSession, version: int | None = None) -> DataFrame:
-        """The table now, or as of ``version``. Lazy."""
+        """Return the table's rows at the latest version, or at ``version``. Lazy."""
         reader = spark.read.format("delta")
         if version is not None:
             reader = reader.option("versionAsOf", version)
@@ -198,19 +198,19 @@ class Location:
             writer.saveAsTable(self.sql_name())
 
     def delta_table(self, spark: SparkSession) -> DeltaTable:
-        """Delta's own handle, for detail, history, delete, vacuum."""
+        """Return Delta's own object, for detail, history, delete, vacuum."""
         if self.path is not None:
             return DeltaTable.forPath(spark, self.path)
         return DeltaTable.forName(spark, self.sql_name())
 
     def directory(self, spark: AnySpark) -> str:
-        """The directory of the data and ``_delta_log``; a name asks the catalog (some 0.1 s)."""
+        """Return the directory of the data and ``_delta_log``; a name asks the catalog (about 0.1 s)."""
         if self.path is not None:
             return self.path
         return str(self.delta_table(self._session_for_name(spark)).detail().select("location").collect()[0][0])
 
     def properties(self, spark: AnySpark) -> dict[str, str]:
-        """The table's properties as Delta has them; metadata only, no job."""
+        """Return the table's properties as Delta has them; metadata only, no job."""
         if self.path is not None:
             log = self.log(spark)
             if log is not None:
@@ -220,7 +220,7 @@ class Location:
         return {row.key: row.value for row in rows}
 
     def log(self, spark: AnySpark) -> TableLog | None:
-        """The table as the files of its log say it; None where only Spark can say."""
+        """Return the table's log, read from its files; None where only Spark can read it."""
         try:
             return TableLog.open(CommitFiles.at(spark, self.directory(spark)))
         except UnknownTableError:
@@ -230,7 +230,7 @@ class Location:
         return session_of(spark, f"{self} is a name of the catalog")
 
     def _is_in_catalog(self, spark: AnySpark) -> bool:
-        """A name. Raises ConfigError: no catalog of the session can say, or none that may be asked."""
+        """Return whether the catalog has the name. Raises ConfigError: no catalog of the session can be asked."""
         session = self._session_for_name(spark)
         try:
             return bool(session.catalog.tableExists(self.sql_name()))
@@ -254,7 +254,7 @@ def _columns(spark: AnySpark, text: str) -> StructType:
 
 
 def properties_clause(properties: Mapping[str, str]) -> str:
-    """``('key' = 'value', …)`` for TBLPROPERTIES, quoted; empty text for no properties."""
+    """Return ``('key' = 'value', …)`` for TBLPROPERTIES, quoted; empty text for no properties."""
     if not properties:
         return ""
     pairs = (f"{_literal(key)} = {_literal(value)}" for key, value in properties.items())
@@ -262,7 +262,7 @@ def properties_clause(properties: Mapping[str, str]) -> str:
 
 
 def _names_in(spark: AnySpark, directory: str) -> list[str]:
-    """Empty if it is not there."""
+    """Return the names in a directory; empty if it is not there."""
     return files_at(spark, directory).names(directory)
 
 
@@ -285,7 +285,7 @@ def _quoted(part: str) -> str:
 
 
 def sql_literal(value: int | str | None) -> str:
-    """A constant for SQL text."""
+    """Return a constant for SQL text."""
     if value is None:
         return "NULL"
     return str(value) if isinstance(value, int) else _literal(value)

@@ -1,6 +1,6 @@
 """Changes of a table's files by delta-rs: small files joined, rows deleted, without a Spark job.
 
-On a local disk this is more than a matter of time. Delta's writer there looks whether a version exists and renames over
+On a local disk this is not only a matter of time. Delta's writer there checks whether a version exists and renames over
 it, so its commit can replace one that an engine has put in between (``direct_append``); delta-rs puts a commit only if
 there is none.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 PartitionFilter = Mapping[str, Sequence[str]]
-"""Which partitions: for each of these partition columns its values, as text."""
+"""The chosen partitions: the values of each of these partition columns, as text."""
 
 
 class RowFilter(NamedTuple):
@@ -27,17 +27,17 @@ class RowFilter(NamedTuple):
 
 
 _ROW_GROUP_ROWS = 100_000
-"""Of a joined file: a reader of a few records decodes a row group from its beginning."""
+"""The size of row groups of a joined file: a reader of a few records decodes a row group from its beginning."""
 
 
 class ConflictError(Exception):
-    """Another writer committed first."""
+    """Raised if another writer committed first."""
 
 
 def join_files(log: TableLog, chosen: PartitionFilter, target_bytes: int) -> None:
     """Join the small files of the partitions ``chosen`` (all if it is empty), up to ``target_bytes`` a file; no row
-    changes. Raises UnknownTableError (only Spark can do it), ConflictError; nothing has happened then."""
-    from deltalake import WriterProperties  # some tenths of a second
+    changes. Raises UnknownTableError (only Spark can do it), ConflictError; then nothing has happened."""
+    from deltalake import WriterProperties  # takes a fraction of a second
 
     filters = [(name, "in", list(values)) for name, values in chosen.items()]
     properties = WriterProperties(compression="SNAPPY", max_row_group_size=_ROW_GROUP_ROWS)
@@ -51,8 +51,8 @@ def join_files(log: TableLog, chosen: PartitionFilter, target_bytes: int) -> Non
 
 
 def delete_rows(log: TableLog, where: RowFilter) -> None:
-    """Delete the rows that ``where`` is true for. Raises UnknownTableError (only Spark can do it),
-    ConflictError; nothing has happened then."""
+    """Delete the rows for which ``where`` is true. Raises UnknownTableError (only Spark can do it), ConflictError; then
+    nothing has happened."""
 
     def delete(table: DeltaTable, options: Mapping[str, Any]) -> None:
         table.delete(where.delta_rs, **options)
@@ -68,7 +68,7 @@ def _changed(log: TableLog, change: Callable[[DeltaTable, Mapping[str, Any]], No
     log.check_can_replace()
     if directory is None:
         raise UnknownTableError("it is on another storage")
-    # Checkpoints and clean-up have a place of their own (``native_checkpoint``).
+    # ``native_checkpoint`` makes checkpoints and clean-up.
     options = {
         "post_commithook_properties": PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
     }

@@ -1,4 +1,4 @@
-"""Checkpoints by delta-rs: some hundredths of a second, where Spark takes seconds of both cores."""
+"""Checkpoints by delta-rs: hundredths of a second, where Spark takes seconds of both cores."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _OF_CLEAN_UP = ("delta.enableExpiredLogCleanup", "delta.logRetentionDuration")
 
 
 def cleans_natively(log: TableLog) -> bool:
-    """Is the table's history kept as long as Delta does by default? What its owner has set is Spark's to read: delta-rs
-    does not know each property, and takes an interval that it cannot parse for the default."""
+    """Return whether the table's history is kept for Delta's default time. Spark reads the settings of its owner:
+    delta-rs does not know each property, and replaces an interval that it cannot parse by the default."""
     return not any(name in log.properties for name in _OF_CLEAN_UP)
 
 
 def write_natively(log: TableLog, *, cleans: bool = False) -> bool:
-    """Write a checkpoint of the table's newest version; was it done? Not on a storage that only Spark reaches, nor if
-    ``log`` has anything that plain tables do not have. ``cleans``: old commits are removed as well, where
-    ``cleans_natively``."""
-    from deltalake import DeltaTable  # some tenths of a second
+    """Write a checkpoint of the table's newest version; return whether it was written. Not on a storage that only Spark
+    reaches, nor if ``log`` has anything that plain tables do not have. ``cleans``: old commits are removed as well,
+    where ``cleans_natively``."""
+    from deltalake import DeltaTable  # takes a fraction of a second
     from deltalake.exceptions import DeltaError
 
     try:

@@ -1,6 +1,6 @@
-"""Is there anything that VACUUM or Delta's log clean-up would remove? By the names and times of a table's files.
+"""Check for files that VACUUM or Delta's log clean-up would remove, by the names and times of a table's files.
 
-On the safe side: where it cannot be known, there is. So Spark is asked once too often, never too seldom.
+Where it cannot be known, the answer is yes. So Spark is asked once too often, never too seldom.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _LOG_RETENTION_MS = 30 * 86_400_000
 
 
 def has_old_files(log: TableLog, before_ms: int) -> bool:
-    """A file or an empty directory that was written before ``before_ms`` (since the epoch) and does not belong to the
-    version of ``log``, which has its files: tombstones, what dead writers left, and also what VACUUM would still spare.
+    """Return whether a file or an empty directory was written before ``before_ms`` (since the epoch) and is not in the
+    version of ``log``, which has its files: tombstones, files of dead writers, also those that VACUUM would still keep.
     """
     root = _local_directory(log)
     if root is None:
@@ -38,7 +38,7 @@ def has_old_files(log: TableLog, before_ms: int) -> bool:
 
 
 def has_old_commits(log: TableLog, retention_ms: int | None) -> bool:
-    """A file of the log that is older than its table, or ``retention_ms``, wants it kept."""
+    """Return whether a file of the log is older than its table, or ``retention_ms``, wants it kept."""
     root = _local_directory(log)
     if root is None or _LOG_RETENTION in log.properties:
         return True
@@ -48,13 +48,13 @@ def has_old_commits(log: TableLog, retention_ms: int | None) -> bool:
 
 
 def _local_directory(log: TableLog) -> Path | None:
-    """None on another storage, where to list all files takes as long as Spark does."""
+    """Return the local directory; None on another storage, where listing all files takes as long as Spark does."""
     path = log.files.local_directory
     return None if path is None else Path(path)
 
 
 def _is_hidden(name: str) -> bool:
-    """VACUUM passes over it; not over change data, and columns that a table is partitioned by."""
+    """Return whether VACUUM ignores the name; it does not ignore change data, and partition columns."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name and not name.startswith("_change_data"))
 
 

@@ -1,7 +1,7 @@
-"""Claiming a sink with Spark's Delta writer alone: appends without rows, each of which sets one ``txn`` entry.
+"""Claims of a sink with Spark's Delta writer alone: appends without rows, each of which sets one ``txn`` entry.
 
-What Delta's classes do in one commit (``app_transactions``) is done in several, and any of them may be the last that an
-engine lives to make. ``own`` is the number of the claim:
+What Delta's classes do in one commit (``app_transactions``) takes several here, and an engine may die after any of
+them. ``own`` is the number of the claim:
 
 1. the progress entry is set to ``2 * own``: a claim by these steps begins;
 2. the writer's entry is set to ``own``, with a note of the last delivery as of the version that was looked at. Delta
@@ -10,8 +10,8 @@ engine lives to make. ``own`` is the number of the claim:
 3. the commits are read back, from the newest one to that version, for the last delivery; the delivered entry is set;
 4. the progress entry is set to ``2 * own + 1``: the claim is settled.
 
-A claim whose progress entry says ``2 * own`` is unsettled: its delivered entry may be older than the last delivery. The
-next engine, whichever way it claims, settles it before it believes the entry. Commits are cleaned up after weeks; where
+A claim whose progress entry is ``2 * own`` is unsettled: its delivered entry may be older than the last delivery. The
+next engine, by either way of claiming, settles it before it uses the entry. Commits are cleaned up after weeks; if
 those of an unsettled claim are gone, the last delivery is not known any more, and the sink cannot be claimed.
 
 All entries only grow, so two engines in the middle of these steps do each other no harm: they find the same delivery.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOOKS = 5
-"""At a log that is being cleaned up."""
+"""The number of attempts to read a log that is being cleaned up."""
 
 _NOTE = "share_spark.claim"
 
@@ -44,43 +44,43 @@ _FILLED_BY_DELTA = ("delta.generation", "delta.identity", "CURRENT_DEFAULT")
 
 
 def is_filled_by_delta(metadata: Mapping[str, object]) -> bool:
-    """Has a column with this metadata a value where a row has none: generated, identity, or with a default?"""
+    """Return whether Delta fills a column with this metadata: generated, identity, or with a default."""
     return any(name.startswith(_FILLED_BY_DELTA) for name in metadata)
 
 
 def is_delivery(number: int) -> bool:
-    """Else the number is a claim's, or there is none."""
+    """Return whether the number is a delivery's; else it is a claim's, or there is none."""
     return number != NONE and BatchStamp.of_number(number).batch_id >= 0
 
 
 def delivered_id(app_id: str) -> str:
-    """The writer's entry of its last delivery before a claim."""
+    """Return the name of the writer's entry for its last delivery before a claim."""
     return f"{app_id}/delivered"
 
 
 def progress_id(app_id: str) -> str:
-    """The writer's entry of how far a claim by several appends is."""
+    """Return the name of the writer's entry for the progress of a claim by several appends."""
     return f"{app_id}/claiming"
 
 
 def is_unsettled(current: int, progress: int) -> bool:
-    """Has the engine whose claim is ``current`` died before it had set the delivered entry?"""
+    """Return whether the engine whose claim is ``current`` died before it had set the delivered entry."""
     return current != NONE and not is_delivery(current) and progress == 2 * current
 
 
 class ClaimNote(NamedTuple):
-    """In the commit of a claim by several appends: the last delivery as of ``version``."""
+    """The note in the commit of a claim by several appends: the last delivery at ``version``."""
 
     version: int
     delivered: int
 
     def to_json(self) -> str:
-        """As ``userMetadata``."""
+        """Return the note as ``userMetadata``."""
         return json.dumps({_NOTE: self._asdict()}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | None) -> ClaimNote | None:
-        """None if the text is of another writer."""
+        """Parse a note; None if the text is of another writer."""
         fields = note_fields(text).get(_NOTE)
         return cls(**fields) if isinstance(fields, dict) and fields.keys() == set(cls._fields) else None
 
@@ -94,7 +94,7 @@ class TxnCommit(NamedTuple):
 
 
 class TxnEntries(NamedTuple):
-    """The newest ``txn`` number of each writer that was asked for, as of ``version``; NONE if it has none."""
+    """The newest ``txn`` number of each requested writer, at ``version``; NONE if it has none."""
 
     version: int
     numbers: dict[str, int]
@@ -102,14 +102,15 @@ class TxnEntries(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicClaim:
-    """Claims of one writer of one table."""
+    """The claims of one writer of one table."""
 
     spark: SparkSession
     directory: str
     app_id: str
 
     def claim(self, own: int) -> int:
-        """Returns the number of the last delivery. Raises FencedError, SinkError, and what Spark raises (try again)."""
+        """Claim the sink; return the number of the last delivery. Raises FencedError, SinkError, Spark's errors
+        (retry)."""
         version, current, delivered, progress = self._entries()
         self._refuse_newer(current, own)
         if is_unsettled(current, progress):
@@ -121,7 +122,7 @@ class PublicClaim:
         before = current if is_delivery(current) else delivered
         self._set(progress_id(self.app_id), 2 * own)
         self._set(self.app_id, own, ClaimNote(version, before).to_json())
-        # Delta skips a lower number without a word: believe the log.
+        # Delta skips a lower number silently: check the log.
         current = self._entries()[1]
         self._refuse_newer(current, own)
         if current < own:
@@ -141,14 +142,14 @@ class PublicClaim:
         return delivered
 
     def _entries(self) -> tuple[int, int, int, int]:
-        """A version; the writer's number, its delivered entry and its progress entry then."""
+        """Return a version, and the writer's number, delivered entry and progress entry at it."""
         wanted = [self.app_id, delivered_id(self.app_id), progress_id(self.app_id)]
         version, found = entries_in_log(self.spark, self.directory, wanted)
         current, delivered, progress = (found[name] for name in wanted)
         return version, current, delivered, progress
 
     def _last_delivery(self) -> int:
-        """From the newest commit back: a delivery, or what says which was the last one before it."""
+        """Search from the newest commit back for a delivery, or for an entry that names the last one before it."""
         noted: ClaimNote | None = None
         reached = -1
         for commit in commits_back(self.spark, self.directory):
@@ -172,7 +173,7 @@ class PublicClaim:
         )
 
     def _set(self, app_id: str, number: int, note: str | None = None) -> None:
-        """An append without rows, which Delta skips if the entry is as high already."""
+        """Append no rows, with an entry; Delta skips it if the entry is as high already."""
         table = self.spark.read.format("delta").load(self.directory).schema
         fields = [field for field in table.fields if not is_filled_by_delta(field.metadata)]
         rows = self.spark.createDataFrame([], StructType(fields))
@@ -185,7 +186,7 @@ class PublicClaim:
 
 
 def entries_in_log(spark: SparkSession, directory: str, app_ids: Sequence[str]) -> TxnEntries:
-    """Of the commits since the last checkpoint, else of the checkpoint."""
+    """Return the entries of the commits since the last checkpoint, else of the checkpoint."""
     files = CommitFiles.at(spark, directory)
     for _ in range(_LOOKS):
         found = dict.fromkeys(app_ids, NONE)
@@ -202,7 +203,7 @@ def entries_in_log(spark: SparkSession, directory: str, app_ids: Sequence[str]) 
 
 
 def commits_back(spark: SparkSession, directory: str) -> Iterator[TxnCommit]:
-    """The commits from the newest down, as far as log clean-up has left them."""
+    """Yield the commits from the newest down to the oldest that log clean-up has left."""
     files = CommitFiles.at(spark, directory)
     version = files.latest_version()
     while version >= 0 and (text := files.text(version)) is not None:
@@ -212,7 +213,7 @@ def commits_back(spark: SparkSession, directory: str) -> Iterator[TxnCommit]:
 
 
 def _entries_in_checkpoint(spark: SparkSession, paths: Sequence[str], app_ids: Iterable[str]) -> dict[str, int]:
-    """Of one that is in one file or in several."""
+    """Return the entries of a checkpoint in one file or in several."""
     is_json = paths[0].endswith(".json")
     rows = spark.read.json(list(paths)) if is_json else spark.read.parquet(*paths)
     if "txn" not in rows.columns:

@@ -1,4 +1,4 @@
-"""What a table's protocol, properties and columns ask of its writers, by Delta's actions. Pure."""
+"""The requirements of a table's protocol, properties and columns for its writers, by Delta's actions. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HARMLESS = frozenset(
         "vacuumProtocolCheck",
     }
 )
-"""Writer features that ask nothing of an append."""
+"""The writer features without a requirement for appends."""
 
 _MARKS = {
     "invariants": "delta.invariants",
@@ -29,7 +29,7 @@ _MARKS = {
     "identityColumns": "delta.identity.",
     "columnMapping": "delta.columnMapping.mode",
 }
-"""Those that do if the table uses them, with the beginning of the property or column metadata that shows it."""
+"""The features with one if the table uses them, with the prefix of the property or column metadata that shows it."""
 
 _REFUSING = {
     "delta.appendOnly": "its rows must not be changed (delta.appendOnly)",
@@ -43,16 +43,16 @@ _OF_WRITER_VERSION = {
     5: ("columnMapping",),
     6: ("identityColumns",),
 }
-"""What the writer versions before feature lists (7) have added."""
+"""The features that the writer versions before feature lists (7) have added."""
 
 _FEATURE_LISTS = 7
 
 _CATALOG_MANAGED = ("catalogManaged", "catalogOwned")
-"""How the features begin with which commits need not be in the table's log."""
+"""The prefixes of features with which commits may be outside of the table's log."""
 
 
 def unsupported_feature(protocol: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
-    """Return a writer feature that the table uses and that only Spark's writer respects; None if there is none."""
+    """Return a writer feature that the table uses and that only Spark's writer supports; None if there is none."""
     marks = tuple(_marks(metadata))
     for feature in sorted(_writer_features(protocol) - _HARMLESS):
         mark = _MARKS.get(feature)
@@ -68,7 +68,7 @@ def catalog_feature(protocol: Mapping[str, Any]) -> str | None:
 
 
 def refusal_of_changes(metadata: Mapping[str, Any]) -> str | None:
-    """Return why no file may be taken out of the table without Spark; None if one may."""
+    """Return why no file may be removed from the table without Spark; None if one may."""
     properties = metadata.get("configuration") or {}
     return next((reason for name, reason in _REFUSING.items() if properties.get(name) == "true"), None)
 
@@ -79,7 +79,7 @@ def required_column(metadata: Mapping[str, Any]) -> str | None:
 
 
 def has_limited_texts(metadata: Mapping[str, Any]) -> bool:
-    """Has a column a type of texts of limited length?"""
+    """Return whether a column has a type of texts of limited length."""
     names = _column_metadata(json.loads(metadata["schemaString"]))
     return any(name == "__CHAR_VARCHAR_TYPE_STRING" for name in names)
 
@@ -101,7 +101,7 @@ def _writer_features(protocol: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _column_metadata(kind: Any) -> Iterator[str]:
-    """The names of the metadata of all columns, nested ones too, in a schema's JSON."""
+    """Yield the names in the metadata of all columns, nested ones too, of a schema's JSON."""
     if not isinstance(kind, dict):
         return
     for column in kind.get("fields", ()):
@@ -112,7 +112,7 @@ def _column_metadata(kind: Any) -> Iterator[str]:
 
 
 def _required_column(kind: Any) -> str | None:
-    """The first one that may not be null, in a schema's JSON."""
+    """Return the first column that may not be null, in a schema's JSON."""
     for column in kind.get("fields", ()) if isinstance(kind, dict) else ():
         if not column["nullable"]:
             return str(column["name"])

@@ -1,4 +1,4 @@
-"""What a table of ours is for, and in which format: properties by which a reader knows it."""
+"""The purpose and the format of our tables: properties by which a reader knows them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NAME, _VERSION = "share_spark.table", "share_spark.format.version"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableKind:
-    """``name``: as the property says it; ``text``: as messages do. ``version``: of the format, the newest that is
+    """A kind of table. ``name``: in the property; ``text``: in messages. ``version``: of the format, the newest that is
     known."""
 
     name: str
@@ -19,11 +19,11 @@ class TableKind:
 
     @property
     def properties(self) -> dict[str, str]:
-        """Of a new table."""
+        """The properties of a new table."""
         return {_NAME: self.name, _VERSION: str(self.version)}
 
     def fault(self, place: str, properties: Mapping[str, str]) -> str | None:
-        """Why a table with these properties is none that can be read, None if it is one."""
+        """Return why a table with these properties cannot be read, None if it can."""
         if properties.get(_NAME) != self.name:
             return f"{place} is not a {self.text} of share_spark"
         version = properties.get(_VERSION, "0")

@@ -1,4 +1,4 @@
-"""How rows are laid out in the files of a Delta table: under its names, and for each combination of values of its
+"""The layout of rows in the files of a Delta table: under its names, and for each combination of values of its
 partition columns in a file and a directory of their own. No Spark: workers lay out the rows that they write.
 
     id  day         country        day=2026-01-01/country=de/part-….parquet      id 1
@@ -6,8 +6,8 @@ partition columns in a file and a directory of their own. No Spark: workers lay 
      2  2026-01-01  (null)                                                        id 2
 
 What counts are the values in the log (Delta's protocol, "Partition Value Serialization"): files do not have the
-partition columns, and the names of directories mean nothing to a reader of the table. So whatever is not plain in them
-is escaped, beyond what Hive escapes: a JVM in a locale without UTF-8 would not find the file otherwise.
+partition columns, and the names of directories mean nothing to a reader of the table. So all special characters in them
+are escaped, more than Hive escapes: a JVM in a locale without UTF-8 would not find the file otherwise.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from share_spark.model.errors import SinkError
 _NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 
 _MOST_DIRECTORY_BYTES = 255
-"""Of one name, on the usual file systems and in a part of a key of an object store."""
+"""The length of one name, on the usual file systems and in a part of a key of an object store."""
 
 _KNOWN_TYPES = re.compile(r"string|byte|short|integer|long|boolean|date|timestamp|timestamp_ntz|decimal\(\d+,\d+\)")
-"""As a schema's JSON names them. Not binary, float and double: of these Spark and others write different texts."""
+"""The types as a schema's JSON names them. Not binary, float and double: Spark and others write them differently."""
 
 
 class Part(NamedTuple):
-    """``rows`` of a file, all with these ``values`` of the partition columns. ``directory``: relative to the table's,
-    empty for that itself."""
+    """The ``rows`` of a file, all with these ``values`` of the partition columns. ``directory``: relative to the
+    table's, empty for the table's own."""
 
     values: Mapping[str, str | None]
     directory: str
@@ -48,13 +48,14 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLayout:
-    """``columns``: the table's names. ``partitioned_by``: those of them that its files do not have."""
+    """The layout of a table. ``columns``: its names. ``partitioned_by``: those of them that its files do not have."""
 
     columns: tuple[str, ...]
     partitioned_by: tuple[str, ...] = ()
 
     def parts(self, rows: pa.Table) -> Iterator[Part]:
-        """``rows``, whose columns have the table's names but for their case. One part if it is not partitioned.
+        """Yield the parts of ``rows``, whose columns have the table's names in any case. One part if it is not
+        partitioned.
 
         Raises SinkError: a value that has no text in the log."""
         names = {name.lower(): name for name in self.columns}
@@ -72,21 +73,21 @@ class TableLayout:
             yield Part(values, directory_name(values), self._in_file(rows.slice(start, end - start)))
 
     def _in_file(self, rows: pa.Table) -> pa.Table:
-        """Without the partition columns, unless there are no others: a file without columns would have no rows, and
-        readers take these values from the log all the same."""
+        """Remove the partition columns, unless there are no others: a file without columns would have no rows, and
+        readers take these values from the log anyway."""
         others = [name for name in rows.column_names if name not in self.partitioned_by]
         return rows.select(others) if others else rows
 
 
 class TableColumns(NamedTuple):
-    """Of a table, as its log has them: ``schema`` is JSON."""
+    """The columns of a table in its log: ``schema`` is JSON."""
 
     schema: str
     partitioned_by: tuple[str, ...]
 
     def take_files_of(self, before: TableColumns) -> bool:
-        """Do files belong here that were written when the columns were these? Others may have been added since; they
-        are null in these files."""
+        """Return whether files belong here that were written with the columns ``before``. Columns added since are null
+        in these files."""
         if self == before:
             return True
         known, now = _fields(before.schema), _fields(self.schema)
@@ -96,14 +97,14 @@ class TableColumns(NamedTuple):
 
 
 class FilePlace(NamedTuple):
-    """Where Python writes the files of a table: its ``directory``, on this machine."""
+    """The directory, on this machine, where Python writes the files of a table."""
 
     directory: str
     layout: TableLayout
 
 
 def unknown_partition_column(schema: str, partitioned_by: Sequence[str]) -> str | None:
-    """The first one whose values are not written here, with its type. ``schema``: a table's, as JSON."""
+    """Return the first partition column whose values are not written here, with its type. ``schema``: as JSON."""
     fields = _fields(schema)
     for name in partitioned_by:
         kind = fields[name]["type"]
@@ -117,8 +118,8 @@ def _fields(schema: str) -> dict[str, dict[str, Any]]:
 
 
 def value_text(value: Any) -> str | None:
-    """A value of a partition column (an Arrow scalar) as in the log; null and the empty text are the same there. Raises
-    SinkError."""
+    """Return a value of a partition column (an Arrow scalar) in the form of the log; null and the empty text are the
+    same there. Raises SinkError."""
     try:
         found = value.as_py()
     except (ValueError, OverflowError) as fault:
@@ -133,7 +134,7 @@ def value_text(value: Any) -> str | None:
 
 
 def directory_name(values: Mapping[str, str | None]) -> str:
-    """Of the files with these values; empty where a name would be too long for a file system: the table's own."""
+    """Return the directory of files with these values; empty, the table's own, if a name would be too long."""
     names = [
         f"{_escaped(name)}={_escaped(text) if text is not None else _NULL_DIRECTORY}" for name, text in values.items()
     ]
@@ -145,14 +146,14 @@ def _escaped(text: str) -> str:
 
 
 def _moment(value: datetime) -> str:
-    """In UTC if it has a time zone: then it does not depend on that of the reader or the writer."""
+    """Return the text, in UTC if it has a time zone: then it does not depend on that of the reader or the writer."""
     if value.tzinfo is None:
         return value.isoformat(sep=" ")
     return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _group_numbers(rows: pa.Table, columns: Sequence[str]) -> Any:
-    """For each row one that is the same in all rows with the same values."""
+    """Return for each row a number that is equal in all rows with the same values."""
     numbers = np.zeros(rows.num_rows, np.int64)
     for name in columns:
         column: Any = rows.column(name).combine_chunks()

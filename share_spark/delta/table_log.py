@@ -1,8 +1,8 @@
-"""A Delta table's log without Spark: what one who appends has to know of the table, read from the files of the log.
+"""A Delta table's log without Spark: what an appending writer has to know, read from the files of the log.
 
-    the newest checkpoint (protocol, metaData, txn)  +  the commits after it  =  the table as of the newest version
+    the newest checkpoint (protocol, metaData, txn)  +  the commits after it  =  the table at the newest version
 
-Kept up to date by the commits that come after: one question to the file system if there are none.
+The commits that follow keep it up to date: one request to the file system if there are none.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from share_spark.delta.table_layout import TableColumns, TableLayout, unknown_pa
 from share_spark.model.errors import ConfigError, StateError
 
 MOST_CHECKPOINT_BYTES = 64 << 20
-"""The checkpoint of a table with some 500,000 files. What is larger is Spark's business."""
+"""The size of a checkpoint of some 500,000 files. Larger ones are left to Spark."""
 
 _MOST_WITH_FILES = 4 << 20
-"""The same where the files are kept: of some 30,000, half a second."""
+"""The same where the files are kept: some 30,000, half a second."""
 
 _READ_ATTEMPTS = 3
 
 
 class ActiveFile(NamedTuple):
-    """A file of the table. ``values``: of the partition columns, as text. ``is_whole``: none of its rows is deleted.
+    """A file of the table. ``values``: those of the partition columns, as text. ``is_whole``: no row of it is deleted.
     ``stats``: Delta's statistics as JSON, if it has any. ``written_at_ms``: by its writer's clock."""
 
     values: Mapping[str, str]
@@ -50,11 +50,11 @@ class ActiveFile(NamedTuple):
 
 
 class UnknownTableError(NotImplementedError):
-    """The table has something that only Spark's writer knows how to respect."""
+    """Raised if the table has something that only Spark's writer supports."""
 
 
 class GoneFileError(UnknownTableError):
-    """A file that belongs to the version that is read is not there any more."""
+    """Raised if a file of the version that is read is not there any more."""
 
 
 class OwnCommit(NamedTuple):
@@ -66,10 +66,10 @@ class OwnCommit(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class TableLog:
-    """The table in the directory of ``files``, as of ``version``. ``metadata`` and ``protocol``: Delta's actions.
-    ``transactions``: the number of each writer (``txn`` actions). ``active``: the table's files by their path as the
-    log has it, if it ``keeps_files``: for small tables. ``most_bytes``: of a checkpoint. ``own``: the last commit from
-    here, where another writer could overwrite it. ``_checkpoint``: what it was read from, version and files."""
+    """The table in the directory of ``files``, at ``version``. ``metadata``, ``protocol``: Delta's actions. ``active``:
+    the table's files by their path in the log, if it ``keeps_files``: for small tables. ``transactions``: the number of
+    each writer (``txn`` actions). ``most_bytes``: the limit of a checkpoint. ``own``: the last commit from here, if
+    others could overwrite it. ``_checkpoint``: the version and files of the checkpoint that was read."""
 
     files: CommitFiles
     version: int = -1
@@ -91,9 +91,9 @@ class TableLog:
         most_bytes: int | None = None,
         version: int | None = None,
     ) -> TableLog:
-        """As of the newest version, or of ``version``. ``most_bytes``: of its checkpoint. Raises UnknownTableError (no
-        table, a checkpoint that is too large), GoneFileError (a commit that it takes is gone), ConfigError (a catalog
-        has its commits), and what the storage raises."""
+        """Read the log at the newest version, or at ``version``. ``most_bytes``: the limit of its checkpoint. Raises
+        UnknownTableError (no table, a checkpoint that is too large), GoneFileError (a needed commit is gone),
+        ConfigError (a catalog has its commits), and what the storage raises."""
         for _ in range(_READ_ATTEMPTS):
             log = cls(files=files, keeps_files=keeps_files, most_bytes=most_bytes)
             log._read(version)
@@ -105,7 +105,7 @@ class TableLog:
         return log
 
     def _read(self, version: int | None) -> None:
-        """Clean-up may take files meanwhile."""
+        """Read the log; clean-up may remove files meanwhile."""
         self._checkpoint = self.files.checkpoint(version)
         self.version, paths = self._checkpoint
         most_bytes = self.most_bytes or (_MOST_WITH_FILES if self.keeps_files else MOST_CHECKPOINT_BYTES)
@@ -119,17 +119,17 @@ class TableLog:
             self._go_to(version)
 
     def forget_files(self) -> None:
-        """They are not needed any more."""
+        """Drop the list of files, which is not needed any more."""
         self.keeps_files = False
         self.active = {}
 
     def catch_up(self) -> Iterator[tuple[int, CommitFile]]:
-        """The commits since, oldest first; each counts for this view when it is yielded."""
+        """Yield the commits since, oldest first; each is applied to this view when it is yielded."""
         while (text := self.files.text(self.version + 1)) is not None:
             yield self.version + 1, self.take(text)
 
     def refresh(self) -> None:
-        """As of the newest version now. Raises as ``reopen``, where that is needed."""
+        """Read the commits up to the newest version. Raises as ``reopen``, where that is needed."""
         self._follow()
         if not self.is_there():
             self.reopen()
@@ -139,8 +139,8 @@ class TableLog:
             pass
 
     def is_there(self) -> bool:
-        """Is this version in the log, as a commit or as a checkpoint? If not nobody can say which one is the next:
-        clean-up may have removed it with others that followed it, or the table was removed, or made again."""
+        """Return whether this version is in the log, as a commit or as a checkpoint. If not, the next version is
+        unknown: clean-up may have removed it with others that followed it, or the table was removed, or made again."""
         version, paths = self._checkpoint
         if self.files.exists(self.version):
             return True
@@ -163,10 +163,10 @@ class TableLog:
         return StateError(f"the Delta table in {self.files.directory} is gone, or another one is in its place")
 
     def put(self, text: str) -> bool:
-        """Commit ``text`` as the next version, if there is none of that number; was it done?
+        """Commit ``text`` as the next version, if there is none of that number; return whether it did.
 
-        Raises StateError: clean-up went on at this moment, and it is certain that nothing has happened, or not certain
-        what has; and what the storage raises.
+        Raises StateError: clean-up ran at this moment, and either nothing has happened or the outcome is unknown; and
+        what the storage raises.
         """
         version = self.version + 1
         if not self.files.commit(version, text):
@@ -178,15 +178,15 @@ class TableLog:
         return True
 
     def overwritten_version(self) -> int | None:
-        """Return the version of our last commit, if another writer has put a file of its own over it. Delta's does so
-        on a local disk, where it had looked before ours was there."""
+        """Return the version of our last commit, if another writer has put its own file over it. Delta's writer does so
+        on a local disk, if it had looked before ours was there."""
         if self.own is None:
             return None
         found = self.files.text(self.own.version)
         return None if found in (None, self.own.text) else self.own.version
 
     def _check_counts(self, version: int, text: str) -> None:
-        """The commit before ours is gone. Was ours put below a checkpoint, where nobody will ever read it?"""
+        """Refuse our commit if it was put below a checkpoint, where nobody reads it. Raises StateError."""
         found = TableLog.open(self.files, keeps_files=True)
         actions = tuple(actions_in(text))
         added = {action["add"]["path"] for action in actions if "add" in action}
@@ -195,7 +195,7 @@ class TableLog:
             return
         if numbers and all(found.transactions.get(app_id) == number for app_id, number in numbers.items()):
             return
-        self.files.remove(version)  # below a checkpoint it decides nothing, but it could be taken for one that counts
+        self.files.remove(version)  # below a checkpoint it has no effect, but could look valid
         raise StateError(
             f"the log of the Delta table in {self.files.directory} was cleaned up beyond version {version} while that "
             "was committed: whether it counts is not known; start again"
@@ -209,7 +209,7 @@ class TableLog:
             raise GoneFileError(f"commit {self.version + 1} is gone")
 
     def take(self, text: str) -> CommitFile:
-        """The file of the next version says this. Raises UnknownTableError."""
+        """Apply the file of the next version. Raises UnknownTableError."""
         try:
             commit = parse_commit(text)
         except ValueError as fault:
@@ -219,7 +219,7 @@ class TableLog:
         return commit
 
     def data_file(self, path: str) -> pq.ParquetFile:
-        """One of ``active``, by its path there. Raises UnknownTableError: it is another table's, or gone."""
+        """Open one of ``active``, by its path there. Raises UnknownTableError: it is another table's, or gone."""
         if ":/" in path or path.startswith("/"):
             raise UnknownTableError("it has files of another table")
         content = self.files.storage.read(f"{self.files.directory}/{unquote(path)}")
@@ -229,49 +229,49 @@ class TableLog:
 
     @property
     def table_id(self) -> str:
-        """A table that is removed and made again has another one."""
+        """The id of the table; a table that is removed and made again has another one."""
         return str(self.metadata["id"])
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
-        """In the table's order."""
+        """The partition columns, in the table's order."""
         return tuple(self.metadata["partitionColumns"])
 
     @property
     def schema(self) -> StructType:
-        """The columns, in Spark's terms."""
+        """The columns, as Spark's schema."""
         return StructType.fromJson(json.loads(self.metadata["schemaString"]))
 
     @property
     def layout(self) -> TableLayout:
-        """How its files are laid out."""
+        """The layout of its files."""
         return TableLayout(columns=tuple(self.schema.names), partitioned_by=self.partition_columns)
 
     @property
     def columns(self) -> TableColumns:
-        """To be compared."""
+        """The columns, for comparisons."""
         return TableColumns(self.metadata["schemaString"], self.partition_columns)
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """The table's."""
+        """The table's properties."""
         return dict(self.metadata.get("configuration") or {})
 
     @property
     def rows(self) -> int | None:
-        """Of the files that it keeps, by their statistics; None if these do not say it."""
+        """The number of rows in the files that it keeps, by their statistics; None if these do not have it."""
         found = [json.loads(file.stats or "{}").get("numRecords") for file in self.active.values() if file.is_whole]
         is_known = self.keeps_files and len(found) == len(self.active) and None not in found
         return sum(found) if is_known else None
 
     def check_can_append(self) -> None:
-        """Raises UnknownTableError, with what it is that only Spark's writer respects; ConfigError (a catalog's)."""
+        """Raise UnknownTableError for a table that only Spark's writer supports, ConfigError for a catalog's."""
         self._refuse_catalog()
         if (feature := unsupported_feature(self.protocol, self.metadata)) is not None:
             raise UnknownTableError(f"the table has the feature {feature}")
 
     def check_can_replace(self) -> None:
-        """May its files be taken out, or exchanged for others? As ``check_can_append``; ``active`` is known."""
+        """Check that files may be removed or replaced, by ``active``. Raises as ``check_can_append``."""
         self.check_can_append()
         if (reason := refusal_of_changes(self.metadata)) is not None:
             raise UnknownTableError(reason)
@@ -279,7 +279,7 @@ class TableLog:
             raise UnknownTableError("it has deletion vectors (REORG TABLE ... APPLY (PURGE) removes them)")
 
     def check_has_plain_columns(self) -> None:
-        """For files that others write: nothing has to be worked out or checked for a row. Raises UnknownTableError."""
+        """Check that rows of others need no computed values and no checks. Raises UnknownTableError."""
         unknown = unknown_partition_column(self.metadata["schemaString"], self.partition_columns)
         if unknown is not None:
             raise UnknownTableError(f"the table is partitioned by {unknown}")
@@ -289,7 +289,7 @@ class TableLog:
             raise UnknownTableError("the table has columns of limited length")
 
     def _refuse_catalog(self) -> None:
-        """A commit that only the catalog knows would not be seen here, nor would ours be seen there."""
+        """Refuse a catalog's table, whose commits would not be seen here, nor ours there. Raises ConfigError."""
         if (feature := catalog_feature(self.protocol)) is not None:
             raise ConfigError(
                 f"the table in {self.files.directory} is managed by its catalog (feature {feature}), whose commits "
@@ -297,8 +297,8 @@ class TableLog:
             )
 
     def _take(self, actions: Iterable[Mapping[str, Any]]) -> None:
-        """Of one commit, or of a part of a checkpoint: all files that leave go before those that come, as a file that
-        gets a deletion vector does both."""
+        """Apply the actions of one commit, or of a part of a checkpoint: removed files go before added ones, as a file
+        that gets a deletion vector is in both."""
         came: dict[str, ActiveFile] = {}
         for action in actions:
             self.metadata = action.get("metaData") or self.metadata

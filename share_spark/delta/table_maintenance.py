@@ -1,12 +1,12 @@
-"""One Delta table kept small: OPTIMIZE, VACUUM, checkpoint and log clean-up, and what it measures.
+"""Maintenance of one Delta table: OPTIMIZE, VACUUM, checkpoint and log clean-up, and its size.
 
-What the files of the table's log say is read without Spark (``TableLog``), and a table on this machine is changed
-without it (``native_changes``); where that cannot be, Spark is asked. Spark only gets the work that is there to be
-done: a VACUUM that would find nothing is left out.
+The files of the table's log are read without Spark (``TableLog``), and a table on this machine is changed without it
+(``native_changes``); where that is impossible, Spark does it. Spark only gets work that exists: a VACUUM that would
+find nothing is left out.
 
-Works in a session of its own, cloned from the one that is passed in, so that no setting of the user's is changed.
-Nothing here may stop a writer: OPTIMIZE and deletions give way to the first committer, blind appends conflict with
-none of them, and VACUUM only removes what is older than any append in flight.
+It works in a session of its own, cloned from the given one, so that no setting of the user's is changed. Nothing here
+may stop a writer: OPTIMIZE and deletions yield to the first committer, blind appends conflict with none of them, and
+VACUUM only removes what is older than any append in flight.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _TRIES = 5
 _HOUR_MS = 3_600_000
 _SMALL_BYTES = 32 * 1024 * 1024
 _LARGE_BYTES = 64 * 1024 * 1024
-"""One rewritten file is read by one task: small enough that a topic is still read by several."""
+"""One rewritten file is read by one task: small enough that several tasks still read a topic."""
 _SETTINGS = {
     # A listing of 10,000 tasks, Spark's default, keeps the micro-batches beside it waiting for half a minute.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.vacuum.parallelDelete.enabled": "false",
-    # Two commits to the log for each VACUUM would be read by every engine.
+    # Every engine would read the two commits of each VACUUM.
     "spark.databricks.delta.vacuum.logging.enabled": "false",
-    # The retention has been judged by us: longer than the longest micro-batch.
+    # We have checked the retention: it is longer than the longest micro-batch.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
     "spark.databricks.delta.optimize.maxFileSize": str(_LARGE_BYTES),
     "spark.databricks.delta.optimize.minFileSize": str(_SMALL_BYTES),
@@ -59,11 +59,12 @@ _SETTINGS = {
 _CHANGE_ERRORS: tuple[type[Exception], ...] = (ConflictError, *JVM_ERRORS)
 
 Chosen = Callable[[Mapping[str, str]], bool]
-"""Is it a partition with these values?"""
+"""A function: is a partition with these values chosen?"""
 
 
 class TableSize(NamedTuple):
-    """``files`` and ``bytes``: all on storage, the log and files of older versions included; ``rows``: now."""
+    """The size of a table. ``files``, ``bytes``: on storage, with the log and older versions; ``rows``: the present
+    ones."""
 
     files: int
     bytes: int
@@ -71,7 +72,7 @@ class TableSize(NamedTuple):
 
 
 class PartitionFiles(NamedTuple):
-    """Of one partition, by its ``values``, in the newest version. ``small``: those that OPTIMIZE would join."""
+    """The files of one partition, by its ``values``, in the newest version. ``small``: those for OPTIMIZE."""
 
     values: Mapping[str, str]
     files: int
@@ -79,7 +80,7 @@ class PartitionFiles(NamedTuple):
 
 
 def maintenance_session(spark: AnySpark) -> AnySpark:
-    """A session of its own, with the settings of this work; made when it is needed, where there is none yet."""
+    """Return a session of its own, with the settings of this work; made when it is needed, if there is none yet."""
     session = given_session(spark)
     if session is not None:
         return cloned_session(session, _SETTINGS)
@@ -88,7 +89,7 @@ def maintenance_session(spark: AnySpark) -> AnySpark:
 
 @dataclass(slots=True)
 class KeptTable:
-    """A table to be kept small. ``session``: see ``maintenance_session``. For one thread at a time."""
+    """A table to be maintained. ``session``: see ``maintenance_session``. For one thread at a time."""
 
     session: AnySpark
     place: Location
@@ -96,18 +97,18 @@ class KeptTable:
     _log: TableLog | None = None
 
     def spark_for(self, what: str) -> SparkSession:
-        """For what only Spark does with the table."""
+        """Return a session for work that only Spark does with the table."""
         return session_of(self.session, f"{self.place}: {what}")
 
     @property
     def directory(self) -> str:
-        """Asked once: a name is asked of the catalog."""
+        """The table's directory, asked once: a name asks the catalog."""
         if self._directory is None:
             self._directory = self.place.directory(self.session)
         return self._directory
 
     def log(self) -> TableLog | None:
-        """The newest version, with its files; None where only Spark can read it."""
+        """Return the newest version, with its files; None where only Spark can read it."""
         try:
             if self._log is None:
                 self._log = TableLog.open(CommitFiles.at(self.session, self.directory), keeps_files=True)
@@ -118,7 +119,7 @@ class KeptTable:
         return self._log
 
     def size(self) -> TableSize:
-        """A recursive listing, and the rows by Delta's statistics."""
+        """Return the size by a recursive listing, and the rows by Delta's statistics."""
         found = files_at(self.session, self.directory).total_size(self.directory)
         log = self.log()
         rows = None if log is None else log.rows
@@ -127,7 +128,7 @@ class KeptTable:
         return TableSize(found.files, found.bytes, rows)
 
     def partitions(self) -> Sequence[PartitionFiles]:
-        """All that have files in the newest version; of a table that is not partitioned, one without values."""
+        """Return all partitions with files in the newest version; one without values for an unpartitioned table."""
         log = self.log()
         if log is None:
             return self._partitions_by_spark()
@@ -149,7 +150,7 @@ class KeptTable:
         return [PartitionFiles(*row[1:]) for row in grouped.collect()]
 
     def optimize(self, chosen: PartitionFilter | None = None) -> bool:
-        """Join small files of the partitions ``chosen``, of all if it is left out; False: gave way to other writers."""
+        """Join small files of the partitions ``chosen``, or of all. Returns False if other writers came first."""
         wanted = chosen or {}
         where = " AND ".join(
             f"{name} IN ({', '.join(sql_literal(value) for value in values)})" for name, values in wanted.items()
@@ -162,7 +163,7 @@ class KeptTable:
         return self._changed(lambda log: join_files(log, wanted, _LARGE_BYTES), by_spark)
 
     def delete(self, where: RowFilter) -> bool:
-        """Delete rows; False: gave way to other writers."""
+        """Delete rows. Returns False if other writers came first."""
         return self._changed(lambda log: delete_rows(log, where), lambda: self._delete_by_spark(where.spark))
 
     def _delete_by_spark(self, where: str) -> None:
@@ -189,9 +190,9 @@ class KeptTable:
         self.spark_for("rows are deleted")
 
     def drop_partitions(self, chosen: Chosen, where: str) -> bool:
-        """Delete all rows of the partitions that ``chosen`` is true for; ``where`` says the same to Spark. The files
-        are named in one commit, of the version that it follows; no commit if there are none. False: gave way to other
-        writers."""
+        """Delete all rows of the partitions for which ``chosen`` is true; ``where`` is the same for Spark. The files
+        are named in one commit, of the version that it follows; no commit if there are none. Returns False if other
+        writers came first."""
         log = self.log()
         try:
             if log is not None:
@@ -208,10 +209,10 @@ class KeptTable:
         return True
 
     def vacuum(self, retention_ms: int, *, dry_run: bool = False) -> int | None:
-        """Remove files that no version of the last ``retention_ms`` needs. How many, if it is a dry run.
+        """Remove files that no version of the last ``retention_ms`` needs. Returns their number for a dry run.
 
-        Delta rounds to the nearest hour, half an hour to none at all, which would take the files of appends in flight:
-        so in whole hours, rounded up. Where no file is that old but those of the newest version, Spark is not asked.
+        Delta rounds to the nearest hour, half an hour to none at all, which would remove files of appends in flight: so
+        the hours are rounded up. If only files of the newest version are that old, Spark is not asked.
         """
         hours = -(-retention_ms // _HOUR_MS)
         log = self.log()
@@ -229,8 +230,8 @@ class KeptTable:
         ``delta.logRetentionDuration``, and those older than ``log_retention_ms`` that no later checkpoint needs."""
         log = self.log()
         files = CommitFiles.at(self.session, self.directory)
-        # Delta cannot write one again where it writes in place (S3, GCS): it takes the file that is there for its own
-        # and then finds that it has written nothing.
+        # Where Delta writes in place (S3, GCS) it cannot write one again: it takes the existing file for its own, and
+        # then finds that it has written nothing.
         has_checkpoint = files.checkpoint()[0] == files.latest_version()
         if not has_checkpoint and log is not None:
             has_checkpoint = write_natively(log)
@@ -241,7 +242,7 @@ class KeptTable:
 
 
 def giving_way(change: Callable[[], object]) -> bool:
-    """Again after a conflict, a few times; False if others were always first."""
+    """Try ``change`` again after a conflict, a few times; return False if others were always first."""
     for attempt in range(_TRIES):
         try:
             change()

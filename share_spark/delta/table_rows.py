@@ -4,7 +4,7 @@
                                                                    -> one did: an append is none of our business;
                                                                       files of ours are gone: begin again with those
 
-Which rows are meant is judged row by row, so what others append meanwhile changes nothing of it.
+Rows are chosen one by one, so appends of others meanwhile do not change the result.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ _TRIES = 20
 
 
 class FileRows(NamedTuple):
-    """``path``: of a file as the log has it; empty where the rows are of several files."""
+    """The rows of a file. ``path``: as in the log; empty where the rows are of several files."""
 
     path: str
     rows: pa.Table
 
 
 class Change(NamedTuple):
-    """What is to become of the rows of a file: ``rows`` instead. ``changed``: how many are others, or left out."""
+    """The new ``rows`` of a file. ``changed``: the number of rows that differ, or are left out."""
 
     rows: pa.Table
     changed: int
 
 
 class _Rewritten(NamedTuple):
-    """A file as it is to be: ``changed`` as in ``Change``, ``file`` if anything is left of it."""
+    """A rewritten file: ``changed`` as in ``Change``, ``file`` if any row of it is left."""
 
     changed: int
     file: DataFile | None
 
 
 class OvertakenError(Exception):
-    """Another writer has exchanged a file that was read."""
+    """Raised if another writer has replaced a file that was read."""
 
 
 @dataclass(slots=True)
 class TableRows:
-    """Of the table in ``directory``. ``log``: with its files."""
+    """The rows of the table in ``directory``. ``log``: with its files."""
 
     directory: str
     log: TableLog
@@ -63,7 +63,7 @@ class TableRows:
         return arrow_schema(self.log.schema)
 
     def read(self, columns: Collection[str], paths: Collection[str] | None = None) -> Iterator[FileRows]:
-        """File by file, as of the log's version; ``paths``: only of these. Raises UnknownTableError."""
+        """Yield the rows file by file, at the log's version; ``paths``: only of these. Raises UnknownTableError."""
         self._check_unpartitioned()
         schema = self._schema_of(columns)
         if not all(file.is_whole for file in self.log.active.values()):
@@ -73,11 +73,11 @@ class TableRows:
             yield FileRows(path, self._file(path, schema))
 
     def change(self, operation: str, judge: Callable[[pa.Table], Change], paths: Collection[str] | None = None) -> int:
-        """``judge`` each file (all columns) of the newest version, or of ``paths`` those that are in it. One commit,
-        ``operation`` by name; none if nothing is to be changed. Returns how many rows were.
+        """Apply ``judge`` to each file (all columns) of the newest version, or to those of ``paths`` that are in it.
+        Makes one commit, ``operation`` by name; none if nothing changes. Returns the number of changed rows.
 
         Raises UnknownTableError (only Spark can do it), OvertakenError (others were always first), and then nothing has
-        happened; what the storage raises, and then it may have happened all the same.
+        happened; what the storage raises, and then it may have happened.
         """
         rewritten: dict[str, _Rewritten] = {}
         for _ in range(_TRIES):
@@ -98,7 +98,7 @@ class TableRows:
         return _Rewritten(changed, appends.write(rows, {}) if changed and rows.num_rows else None)
 
     def _exchanged(self, appends: DirectAppends, operation: str, found: Mapping[str, DataFile | None]) -> bool:
-        """False if another writer was first."""
+        """Replace the files in one commit; return False if another writer was first."""
 
         def check(_commit: CommitFile | None) -> None:
             if not found.keys() <= self.log.active.keys():
@@ -112,7 +112,7 @@ class TableRows:
         return True
 
     def check_can_change(self) -> None:
-        """Raises UnknownTableError."""
+        """Raise UnknownTableError if only Spark can change the table."""
         self._check_unpartitioned()
         self.log.check_can_replace()
 
@@ -130,8 +130,8 @@ class TableRows:
         return _conformed(file.read([name for name in schema.names if name in there]), schema)
 
     def _read_by_delta_rs(self, schema: pa.Schema) -> pa.Table:
-        """It knows deletion vectors."""
-        from deltalake import DeltaTable, QueryBuilder  # some tenths of a second
+        """Read the rows by delta-rs, which knows deletion vectors."""
+        from deltalake import DeltaTable, QueryBuilder  # takes a fraction of a second
         from deltalake.exceptions import DeltaError
 
         names = ", ".join(f'"{name}"' for name in schema.names)
@@ -144,8 +144,8 @@ class TableRows:
 
 
 def _conformed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """With the table's types (Spark's own times have another in Parquet), and null for what a file does not have: it
-    was added later, or its writer left it out."""
+    """Return the rows with the table's types (Spark's own times have another in Parquet), and null for missing columns:
+    added later, or left out by the writer."""
     there = set(rows.column_names)
     arrays = [
         rows.column(field.name).cast(field.type) if field.name in there else pa.nulls(rows.num_rows, field.type)

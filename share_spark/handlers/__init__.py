@@ -1,2 +1,2 @@
-"""Handlers, as users write them: what a function is given, what it may return, how its kind is inferred, how long it
-may take. No Spark job here."""
+"""Handlers as users write them: their parameters, their return values, how their kind is inferred, their time limit.
+No Spark job is started here."""

@@ -1,7 +1,7 @@
-"""What a handler says about a record, and how its many ways of saying so become arrays of numbers.
+"""The answers of a handler for a record, and their conversion from many forms into arrays of numbers.
 
 A handler may answer with ``Ack`` members, their numbers, their names, a NumPy array, an Arrow array, a pandas Series, a
-table with a column ``ack`` (``batch_answers``). All of them end as ``Answers``: one code per record and, for those that
+table with a column ``ack`` (``batch_answers``). All of them become ``Answers``: one code per record and, for those that
 were not accepted, the number of an error text, and the delay of a release.
 
 Pure: no Spark, no handler is called here.
@@ -28,14 +28,14 @@ ErrorIds = npt.NDArray[np.int32]
 
 DelaysMs = npt.NDArray[np.int64]
 Reason = str | BaseException | None
-"""Why a handler answers so; it is kept as text (``reason_text``)."""
+"""The reason for an answer; it is kept as text (``reason_text``)."""
 
 NO_DELAY = -1
-"""Of a record whose handler asked for no delay."""
+"""The value for a record whose handler asked for no delay."""
 
 
 class Ack(IntEnum):
-    """How a handler is done with a record. The numbers are the protocol's (``AcknowledgeType``).
+    """The result of a handler for a record. The numbers are the protocol's (``AcknowledgeType``).
 
     ``ACCEPT``: done. ``RELEASE``: try again later, up to the delivery limit. ``REJECT``: it can never succeed; it goes
     to the dead letters if there are any. ``Ack.release("why")`` and ``Ack.reject("why")`` keep a reason;
@@ -48,19 +48,19 @@ class Ack(IntEnum):
 
     @staticmethod
     def release(why: Reason = None, *, delay: float | str | None = None) -> Acknowledgement:
-        """A release whose reason, a text or an exception, is kept as the record's last error. ``delay``: the record is
-        not delivered again before, seconds or a duration (``30s``, ``10m``, ``PT1H``), at most 30 days; None: as the
-        group's settings ``share.record.redelivery.backoff.*`` say. Raises ConfigError: not such a delay."""
+        """Return a release whose reason, a text or an exception, is kept as the record's last error. ``delay``: the
+        least time until the next delivery, in seconds or as a duration (``30s``, ``10m``, ``PT1H``), at most 30 days;
+        None: by the group's settings ``share.record.redelivery.backoff.*``. Raises ConfigError: not such a delay."""
         return Acknowledgement(Ack.RELEASE, why, None if delay is None else _delay_ms(delay))
 
     @staticmethod
     def reject(why: Reason) -> Acknowledgement:
-        """A rejection whose reason, a text or an exception, is kept as the record's last error."""
+        """Return a rejection whose reason, a text or an exception, is kept as the record's last error."""
         return Acknowledgement(Ack.REJECT, why)
 
 
 class Acknowledgement(NamedTuple):
-    """An acknowledgement with the reason for it. ``delay_ms``: of a release, None if the handler asks for none."""
+    """An acknowledgement with the reason for it. ``delay_ms``: that of a release, None if the handler asks for none."""
 
     ack: Ack
     error: Reason = None
@@ -82,11 +82,12 @@ def _delay_ms(delay: float | str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """Acknowledgements of a batch: ``codes`` (1, 2 or 3) and ``error_ids`` have one element per record.
+    """The acknowledgements of a batch: ``codes`` (1, 2 or 3) and ``error_ids`` have one element per record.
 
     An error id of 0 is no error, n is ``texts[n - 1]``. Accepted records have none. Codes below 0 are a ``Loss``.
-    ``delays_ms``: of released records, NO_DELAY where none was asked for; None: nowhere.
-    ``misfits``: how many are released because their answer broke the contract; the last text is of one of them.
+    ``delays_ms``: those of released records, NO_DELAY where none was asked for; None: no record has one.
+    ``misfits``: the number of records released because their answer broke the contract; the last text is of one of
+    them.
     """
 
     codes: Codes
@@ -97,7 +98,7 @@ class Answers:
 
     @classmethod
     def concatenated(cls, parts: Sequence[Answers]) -> Answers:
-        """One after another."""
+        """Join the answers of several batches, one after another."""
         if len(parts) == 1:
             return parts[0]
         texts = tuple(text for part in parts for text in part.texts)
@@ -112,26 +113,26 @@ class Answers:
         )
 
     def errors(self) -> dict[int, str]:
-        """Errors by position."""
+        """Return the errors by position."""
         return {int(at): self.texts[self.error_ids[at] - 1] for at in np.flatnonzero(self.error_ids)}
 
     @property
     def every_delay_ms(self) -> DelaysMs:
-        """Of each record, NO_DELAY if none was asked for."""
+        """The delay of each record, NO_DELAY if none was asked for."""
         return np.full(len(self.codes), NO_DELAY, np.int64) if self.delays_ms is None else self.delays_ms
 
     def delays(self) -> dict[int, int]:
-        """Milliseconds by position."""
+        """Return the delays, in milliseconds, by position."""
         if self.delays_ms is None:
             return {}
         return {int(at): int(self.delays_ms[at]) for at in np.flatnonzero(self.delays_ms != NO_DELAY)}
 
     def with_delays(self, delays_ms: DelaysMs) -> Answers:
-        """These delays, as far as they are of released records."""
+        """Return the answers with these delays; only released records keep theirs."""
         return replace(self, delays_ms=np.where(self.codes == Ack.RELEASE, delays_ms, NO_DELAY))
 
     def with_misfits(self, misfits: dict[int, str]) -> Answers:
-        """These records are released instead, each for breaking the contract."""
+        """Return the answers with these records released instead, each for breaking the contract."""
         if not misfits:
             return self
         known = {text: number for number, text in enumerate(dict.fromkeys(map(error_text, misfits.values())), 1)}
@@ -149,7 +150,7 @@ class Answers:
 
     @classmethod
     def same(cls, rows: int, code: int, error: str | None = None, delay_ms: int | None = None) -> Answers:
-        """One answer for all of ``rows`` records."""
+        """Return one answer for all of ``rows`` records."""
         noted = error is not None and code != Ack.ACCEPT
         return cls(
             delays_ms=None if delay_ms is None else np.full(rows, delay_ms, np.int64),
@@ -160,7 +161,7 @@ class Answers:
 
     @classmethod
     def listed(cls, codes: Sequence[int], errors: dict[int, str], delays: Mapping[int, int] | None = None) -> Answers:
-        """From a code per record, and the errors and delays by position in the batch."""
+        """Return the answers of a code per record, and the errors and delays by position in the batch."""
         texts: dict[str, int] = {}
         error_ids = np.zeros(len(codes), np.int32)
         for position, error in errors.items():
@@ -181,9 +182,9 @@ CHOICES = "Ack.ACCEPT, Ack.RELEASE or Ack.REJECT"
 
 
 def single_answer(value: object) -> tuple[int, str | None, int | None]:
-    """(code, error, delay in ms) of one record's answer: an Ack, an Acknowledgement, its number or its name.
+    """Return (code, error, delay in ms) of one record's answer: an Ack, an Acknowledgement, its number or its name.
 
-    Raises HandlerError for anything else, whatever it does when it is looked at; a bool is something else, as True
+    Raises HandlerError for anything else, also for an object that raises when it is read; a bool is refused, as True
     would pass for an accept.
     """
     if type(value) is Ack:
@@ -197,7 +198,7 @@ def single_answer(value: object) -> tuple[int, str | None, int | None]:
 
 
 def _looked_at(value: object) -> tuple[int, str | None, int | None]:
-    """``single_answer`` of what is no plain Ack. Raises whatever the user's object raises."""
+    """Return the ``single_answer`` of what is no plain Ack. Raises whatever the user's object raises."""
     if isinstance(value, Acknowledgement):
         code, delay_ms = single_answer(value.ack)[0], _asked_delay_ms(value.delay_ms)
         error = None if code == Ack.ACCEPT else reason_text(value.error)
@@ -212,7 +213,7 @@ def _looked_at(value: object) -> tuple[int, str | None, int | None]:
 
 
 def _asked_delay_ms(value: object) -> int | None:
-    """Raises HandlerError."""
+    """Return the delay in ms. Raises HandlerError if it is none."""
     if value is None:
         return None
     found = _exact_int(int(value) if type(value) is float and value.is_integer() else value)
@@ -222,15 +223,14 @@ def _asked_delay_ms(value: object) -> int | None:
 
 
 def _exact_int(value: object) -> int | None:
-    """Return a whole number, without what a class of its own may have made of its methods; None for all else, and for a
-    bool."""
+    """Return a whole number, ignoring methods that a subclass overrides; None for anything else, and for a bool."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         return None
     return operator.index(value)
 
 
 def refuse_coroutine(value: object) -> None:
-    """Raises HandlerError if it is one, and closes it: Python warns of coroutines that nothing has awaited."""
+    """Raise HandlerError for a coroutine, and close it: Python warns of coroutines that nothing has awaited."""
     if isinstance(value, CoroutineType):
         value.close()
         raise HandlerError("returned a coroutine, which nothing awaits: a handler returns its answer (asyncio.run)")

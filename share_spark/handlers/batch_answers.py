@@ -1,8 +1,8 @@
-"""What a batch handler returned, as ``Answers``. Columns are judged as columns; a Python loop over records runs only
-where the handler itself answered with a list of mixed things.
+"""The conversion of a batch handler's answer to ``Answers``. Columns are checked as columns; a Python loop over
+records runs only where the handler itself answered with a list of mixed types.
 
-Pure: no Spark, no handler is called here. pandas is never imported (a Series is known by its methods), so that a worker
-whose handler does not use it does not load it.
+Pure: no Spark, no handler is called here. pandas is never imported (a Series is recognized by its methods), so that a
+worker whose handler does not use it does not load it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from share_spark.model.errors import HandlerError
 
 
 def batch_answers(answer: Any, rows: int, outputs: Collection[str] = ()) -> Answers:
-    """What a batch handler returned, for a batch of ``rows`` records, without output columns.
+    """Convert a batch handler's answer for ``rows`` records, without output columns.
 
-    A table or frame with a column ``ack`` (and perhaps ``error``, and ``delay_ms`` of released records), one answer per
-    row as list, tuple or array of any kind, or one Ack for the whole batch. A row whose answer is none (a null, an
+    A table or frame with a column ``ack`` (optionally ``error``, and ``delay_ms`` of released records), one answer per
+    row as list, tuple or array of any kind, or one Ack for the whole batch. A row without a valid answer (a null, an
     unknown number or name) is released. Raises HandlerError: nothing, another length, no such column, a column of
     another type. ``outputs``: the declared output columns; one that is called ``delay_ms`` is no delay.
     """
@@ -60,7 +60,7 @@ def batch_answers(answer: Any, rows: int, outputs: Collection[str] = ()) -> Answ
 
 
 def table_columns(answer: Any) -> list[str] | None:
-    """Column names of an Arrow table or batch or a pandas frame; None if it is none of these."""
+    """Return the column names of an Arrow table or batch or a pandas frame; None if it is none of these."""
     if isinstance(answer, pa.Table | pa.RecordBatch):
         return list(answer.schema.names)
     if hasattr(answer, "columns") and hasattr(answer, "iloc"):
@@ -69,23 +69,23 @@ def table_columns(answer: Any) -> list[str] | None:
 
 
 def column_of(answer: Any, name: str) -> Any:
-    """A column of what ``table_columns`` knows."""
+    """Return a column of a table that ``table_columns`` knows."""
     return answer.column(name) if isinstance(answer, pa.Table | pa.RecordBatch) else answer[name]
 
 
 def is_column(answer: Any) -> bool:
-    """An Arrow or NumPy array, or a pandas Series."""
+    """Return whether it is an Arrow or NumPy array, or a pandas Series."""
     series = hasattr(answer, "iloc") and hasattr(answer, "array")
     return isinstance(answer, pa.Array | pa.ChunkedArray | np.ndarray) or series
 
 
 ANSWER_COLUMNS = ("ack", "error", "delay_ms")
-"""Columns of a table of answers; only the first has to be there."""
+"""The columns of a table of answers; only the first is required."""
 
 
 def column_answers(columns: Mapping[str, Any], rows: int) -> Answers:
-    """ANSWER_COLUMNS, as far as they are there: acknowledgements, error texts or nulls, delays or nulls. Judged without
-    a loop over the rows that are right, unless a column is of objects of several types. Raises HandlerError."""
+    """Convert those of ANSWER_COLUMNS that are there: acknowledgements, error texts or nulls, delays or nulls. Loops
+    only over rows that are wrong, unless a column has objects of several types. Raises HandlerError."""
     for column in columns.values():
         _check_length(len(column), rows)
     typed = {name: _arrow_column(column) for name, column in columns.items()}
@@ -102,7 +102,6 @@ def column_answers(columns: Mapping[str, Any], rows: int) -> Answers:
 
 
 def _by_row(columns: Mapping[str, Any], rows: int) -> list[object]:
-    """Return the answer of each row."""
     acks, errors, delays = (
         [_not_nan(value) for value in columns[name]] if name in columns else [None] * rows for name in ANSWER_COLUMNS
     )
@@ -113,13 +112,13 @@ def _by_row(columns: Mapping[str, Any], rows: int) -> list[object]:
 
 
 def _not_nan(value: Any) -> Any:
-    """pandas has it for what is missing."""
+    """Return None for NaN, which pandas has for missing values."""
     return None if type(value) is float and value != value else value
 
 
 def _column_delays(column: Any, codes: Codes) -> tuple[DelaysMs, dict[int, str]]:
-    """Delays of a column of whole numbers, null for none, and what is wrong with those of released records that are
-    none. Raises HandlerError."""
+    """Return the delays of a column of whole numbers, null for none, and the errors of released records whose delay is
+    out of range. Raises HandlerError."""
     if pa.types.is_null(column.type):
         return np.full(len(codes), NO_DELAY, np.int64), {}
     if not pa.types.is_integer(column.type) and not _is_whole(column):
@@ -133,7 +132,7 @@ def _column_delays(column: Any, codes: Codes) -> tuple[DelaysMs, dict[int, str]]
 
 
 def _list_answers(answers: Sequence[object], rows: int) -> Answers:
-    """A list: as a column when all its elements are numbers or names, else one by one."""
+    """Convert a list: as a column when all its elements are numbers or names, else one by one."""
     _check_length(len(answers), rows)
     if (numbers := _as_numbers(answers)) is not None:
         codes, misfits = _number_codes(numbers)
@@ -170,7 +169,7 @@ _NO_ANSWER = "returned no acknowledgement (null)"
 
 
 def _column_codes(column: Any) -> tuple[Codes, dict[int, str]]:
-    """Codes of a column of numbers or names, and what is wrong with those that are none. Raises HandlerError."""
+    """Return the codes of a column of numbers or names, and the errors of those that are none. Raises HandlerError."""
     if pa.types.is_null(column.type):
         return np.full(len(column), Ack.RELEASE, np.int8), dict.fromkeys(range(len(column)), _NO_ANSWER)
     if pa.types.is_integer(column.type):
@@ -178,7 +177,7 @@ def _column_codes(column: Any) -> tuple[Codes, dict[int, str]]:
         codes, misfits = _number_codes(whole.to_numpy(zero_copy_only=False))
     elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         codes, misfits = _named_codes(column.fill_null(Ack.RELEASE.name))
-    elif _is_whole(column):  # pandas makes floats of integers with a null among them
+    elif _is_whole(column):  # pandas converts integers with a null to floats
         codes, misfits = _number_codes(column.fill_null(float(Ack.RELEASE)).to_numpy())
     else:
         raise HandlerError(f"returned acknowledgements of type {column.type}, not {CHOICES}")
@@ -194,7 +193,7 @@ def _is_whole(column: Any) -> bool:
 
 
 def _column_errors(column: Any, rows: int) -> tuple[ErrorIds, tuple[str, ...]]:
-    """Error ids and texts of a column of strings; null is no error. Raises HandlerError."""
+    """Return error ids and texts of a column of strings; null is no error. Raises HandlerError."""
     if pa.types.is_null(column.type):
         return np.zeros(rows, np.int32), ()
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
@@ -221,7 +220,7 @@ def _arrow_column(column: Any) -> Any:
 
 
 def _named_codes(names: Any) -> tuple[Codes, dict[int, str]]:
-    """Codes of a column of names: each different name is looked up once."""
+    """Return the codes of a column of names; each different name is looked up once."""
     encoded = names.dictionary_encode()
     texts = encoded.dictionary.to_pylist()
     wrong = {at: not_an_answer(name) for at, name in enumerate(texts) if name.upper() not in ACK_BY_NAME}

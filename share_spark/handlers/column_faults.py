@@ -1,4 +1,4 @@
-"""What Arrow takes for a value of a type, and a Delta table does not; and what it does not survive."""
+"""Values that Arrow takes for a type and a Delta table does not, and values that end Arrow's process."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAYS = (date.min - _EPOCH.date()).days, (date.max - _EPOCH.date()).days
 _MICROSECONDS = _DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1
-"""The years 1 to 9999, which are what Spark's types say they hold, and what a text in Delta's log can."""
+"""The years 1 to 9999: the range of Spark's types, and of a text in Delta's log."""
 
 
 def column_fault(column: Any, field: pa.Field[Any]) -> str | None:
-    """Return what is wrong with a column of the field's type, None if nothing is: a null where the field, or one inside
-    of it, has none; a date or a timestamp outside of the years 1 to 9999."""
+    """Return the fault of a column of the field's type, None if it has none: a null where the field, or one inside of
+    it, allows none; a date or a timestamp outside of the years 1 to 9999."""
     if column.null_count and not field.nullable:
         return f"null in output column {field.name}, which must not be null"
     if column.null_count and (required := _required(column.type)) is not None:
@@ -34,7 +34,7 @@ def _is_outside(column: Any) -> bool:
     if pa.types.is_date32(column.type):
         least, most = _DAYS
         numbers = column.cast(pa.int32())
-    elif pa.types.is_timestamp(column.type) and column.type.unit == "us":  # Spark has no other
+    elif pa.types.is_timestamp(column.type) and column.type.unit == "us":  # Spark has no other unit
         least, most = _MICROSECONDS
         numbers = column.cast(pa.int64())
     else:
@@ -44,14 +44,13 @@ def _is_outside(column: Any) -> bool:
 
 
 def _required(kind: Any) -> str | None:
-    """Return the first field of a struct that may not be null: Delta takes a struct that is null for one in which it
-    is."""
+    """Return the first field of a struct that may not be null: Delta treats a null struct as one with a null in it."""
     fields = [kind.field(number) for number in range(kind.num_fields)] if pa.types.is_struct(kind) else []
     return next((field.name for field in fields if not field.nullable), None)
 
 
 def _inside(column: Any) -> Iterator[tuple[pa.Field[Any], Any]]:
-    """The fields inside of a column, with all of their values that are there."""
+    """Yield the fields inside of a column, with all of their values that are there."""
     kind: Any = column.type
     if not isinstance(kind, pa.StructType | pa.MapType | pa.ListType):
         return
@@ -66,8 +65,8 @@ def _inside(column: Any) -> Iterator[tuple[pa.Field[Any], Any]]:
 
 
 def refuse_null_entries(values: Iterable[Any], kind: Any) -> None:
-    """Raises ValueError if a map in the values has an entry that is no pair of key and value: where there is a null,
-    Arrow ends the process. Raises whatever the user's objects raise."""
+    """Raise ValueError if a map in the values has an entry that is no pair of key and value: at a null there, Arrow
+    ends the process. Raises whatever the user's objects raise."""
     if _has_map(kind) and any(_has_null_entry(value, kind) for value in values):
         raise ValueError("a map has an entry that is no pair of key and value")
 

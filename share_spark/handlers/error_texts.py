@@ -1,6 +1,6 @@
-"""Texts of what a handler has raised or returned, as they are kept: in ledgers, in the state, in dead letters.
+"""Texts of what a handler has raised or returned, in the form kept in ledgers, in the state and in dead letters.
 
-Such a text is made by the user's code (``__str__``, ``__repr__``), which may raise, and it may hold what no file takes:
+The user's code makes such a text (``__str__``, ``__repr__``); it may raise, and the text may hold what no file takes:
 a lone surrogate, as ``json.loads(r'"\\ud83d"')`` gives one. So it is made here, where nothing raises.
 """
 
@@ -14,16 +14,16 @@ import numpy as np
 from share_spark.handlers.time_limit import OverrunError
 
 ERROR_TEXT_LIMIT = 1000
-"""Characters of an error that are kept. It is written to the state and into dead-letter headers."""
+"""The number of characters of an error that are kept. It is written to the state and into dead-letter headers."""
 
 NO_FAULTS = (KeyboardInterrupt, OverrunError)
-"""What the user's code may raise through no fault of its own: Spark ends tasks by the one, the time limit calls by the
-other."""
+"""Exceptions that the user's code may raise through no fault of its own: Spark ends tasks by the first, the time limit
+ends calls by the second."""
 
 _SHOWN_LIMIT = 60
 
 _name_of_type: Callable[[type], str] = type.__dict__["__name__"].__get__
-"""``__name__``, without what a metaclass may have made of it."""
+"""A getter of ``__name__`` that ignores what a metaclass may have made of it."""
 
 
 def storable(text: str) -> str:
@@ -46,8 +46,8 @@ def exception_text(error: BaseException) -> str:
 
 
 def reason_text(why: object) -> str | None:
-    """Return the reason that a handler gives for its answer as text: an exception by ``exception_text``, all else by
-    ``str``, None for none."""
+    """Return a handler's reason for its answer as text: an exception by ``exception_text``, anything else by ``str``,
+    None for none."""
     if why is None:
         return None
     if type(why) is str:
@@ -56,7 +56,7 @@ def reason_text(why: object) -> str | None:
 
 
 def shown(value: object) -> str:
-    """Return a short form of a value that is wrong, for the error that names it."""
+    """Return a short form of a wrong value, for the error that names it."""
     return _cut(_made(str if isinstance(value, np.number) else repr, value), _SHOWN_LIMIT)
 
 

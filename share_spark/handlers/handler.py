@@ -1,6 +1,6 @@
-"""Handlers: the functions that users write, what they are given, and how the kind of each is inferred.
+"""Handlers: the functions that users write, their parameters, and how the kind of each is inferred.
 
-A handler is a plain function. What it takes is declared by a decorator, or by the annotation of its first parameter;
+A handler is a plain function. A decorator, or the annotation of its first parameter, declares what it takes;
 without either it takes one record:
 
     def bill(record): ...                   # one Record -> Ack, None (accept); an exception releases
@@ -30,17 +30,17 @@ from share_spark.handlers.output_schema import OutputSchema, arrow_output
 from share_spark.model.errors import HandlerError
 
 HANDLER_COLUMNS = (*("topic", "partition", "offset", "timestamp", "key", "value", "headers", "delivery_count"),)
-"""Columns that a batch handler sees, in this order. ``timestamp`` in the session's time zone, ``headers`` a list of
-(key, value) structs, ``delivery_count`` 1 for the first delivery."""
+"""The columns that a batch handler sees, in this order. ``timestamp`` in the session's time zone, ``headers`` a list
+of (key, value) structs, ``delivery_count`` 1 for the first delivery."""
 
 KEY_COLUMNS = ("topic", "partition", "offset")
-"""What names a record. Always read, whatever a handler asks for."""
+"""The columns that identify a record. They are always read, whatever a handler asks for."""
 
 
 class Record(NamedTuple):
     """One acquired record. A tuple and not a dataclass, because one is made for every record.
 
-    ``timestamp`` is aware, in UTC; a producer may claim any year, and one that Python's dates do not have is the
+    ``timestamp`` is aware, in UTC; a producer may write any year, and one that Python's dates do not have becomes the
     nearest that they have (``model.moments``). ``delivery_count`` counts this delivery: 1 is the first.
     """
 
@@ -55,7 +55,7 @@ class Record(NamedTuple):
 
 
 class HandlerKind(StrEnum):
-    """What a handler takes: one record, an Arrow record batch, an Arrow table, a pandas frame, a Spark frame."""
+    """The argument of a handler: one record, an Arrow record batch, an Arrow table, a pandas frame, a Spark frame."""
 
     RECORD = "record"
     ARROW = "arrow"
@@ -66,10 +66,10 @@ class HandlerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """A handler with all that is declared about it.
+    """A handler with its declarations.
 
-    ``columns``: those of HANDLER_COLUMNS it needs, None for all; others are not read or converted. ``timeout_ms``: time
-    limit of a call, None for none. ``output``: schema of its output rows, None for none.
+    ``columns``: those of HANDLER_COLUMNS it needs, None for all; others are not read or converted. ``timeout_ms``: the
+    time limit of a call, None for none. ``output``: the schema of its output rows, None for none.
     """
 
     name: str
@@ -98,7 +98,7 @@ def record_handler(function: _F) -> _F: ...
 @overload
 def record_handler(*, columns: Sequence[str] | None = None, timeout_ms: int | None = None) -> _Decorator[_F]: ...
 def record_handler(function: Any = None, **declared: Any) -> Any:
-    """Marks a function of one Record. With or without options: ``columns``, ``timeout_ms``."""
+    """Mark a function of one Record. With or without options: ``columns``, ``timeout_ms``."""
     return _decorated(HandlerKind.RECORD, function, declared)
 
 
@@ -107,7 +107,7 @@ def arrow_handler(function: _F) -> _F: ...
 @overload
 def arrow_handler(*, columns: Sequence[str] | None = None, timeout_ms: int | None = None) -> _Decorator[_F]: ...
 def arrow_handler(function: Any = None, **declared: Any) -> Any:
-    """Marks a function of a ``pyarrow.RecordBatch`` (of a ``pyarrow.Table`` if its parameter is annotated so)."""
+    """Mark a function of a ``pyarrow.RecordBatch`` (of a ``pyarrow.Table`` if its parameter is annotated so)."""
     return _decorated(HandlerKind.ARROW, function, declared)
 
 
@@ -116,15 +116,15 @@ def pandas_handler(function: _F) -> _F: ...
 @overload
 def pandas_handler(*, columns: Sequence[str] | None = None, timeout_ms: int | None = None) -> _Decorator[_F]: ...
 def pandas_handler(function: Any = None, **declared: Any) -> Any:
-    """Marks a function of a ``pandas.DataFrame``."""
+    """Mark a function of a ``pandas.DataFrame``."""
     return _decorated(HandlerKind.PANDAS, function, declared)
 
 
 def frame_handler(function: _F) -> _F:
-    """Marks a function of a Spark DataFrame that returns one with topic, partition, offset, ack, and perhaps error and
-    delay_ms.
+    """Mark a function of a Spark DataFrame that returns one with topic, partition, offset, ack, and optionally error
+    and delay_ms.
 
-    It is called on the driver. What it does to the frame runs in Spark's own tasks, which Spark repeats after a
+    It is called on the driver. Its operations on the frame run in Spark's own tasks, which Spark repeats after a
     failure: the guarantee of one call per record and delivery holds for the other kinds only.
     """
     return typing.cast(_F, _decorated(HandlerKind.FRAME, function, {}))
@@ -138,7 +138,7 @@ def _decorated(kind: HandlerKind, function: Any, declared: dict[str, Any]) -> An
 
 
 def _mark(function: Any, declared: _Declared) -> Any:
-    """The function itself with a note on it, so that it still pickles by its name; a method gets a wrapper."""
+    """Return the function itself with a note on it, so that it still pickles by its name; a method gets a wrapper."""
     try:
         setattr(function, _DECLARED, declared)
     except (AttributeError, TypeError):
@@ -157,11 +157,11 @@ def as_handler(
     columns: Sequence[str] | None = None,
     timeout_ms: int | None = None,
 ) -> Handler:
-    """The handler with its kind inferred and its settings checked; arguments win over the decorator.
+    """Return the handler with its kind inferred and its settings checked; arguments win over the decorator.
 
     ``handler``: a function, or ``"module:function"``. ``output``: a DDL string (which needs a running session), a
     StructType or an Arrow schema. Raises HandlerError: cannot be imported, not callable, async or a generator function,
-    unknown column, no limit.
+    unknown column, a time limit that is not above 0.
     """
     if isinstance(handler, Handler):
         made = handler if output is None else replace(handler, output=arrow_output(output, handler.name))
@@ -185,7 +185,7 @@ def as_handler(
 
 
 def load_handler(name: str) -> Callable[..., Any]:
-    """The function that ``module:function`` names. Raises HandlerError with what is wrong, on one line."""
+    """Return the function that ``module:function`` names. Raises HandlerError with the cause, on one line."""
     module_name, _, path = name.partition(":")
     if not module_name or not path:
         raise HandlerError(f"handler {name!r} is not of the form module:function")
@@ -206,7 +206,7 @@ def load_handler(name: str) -> Callable[..., Any]:
 
 
 def handler_name(handler: object) -> str:
-    """``module:function`` as far as the object has such names."""
+    """Return ``module:function`` of an object, with ``?`` for a name that it does not have."""
     if isinstance(handler, str):
         return handler
     if isinstance(handler, functools.partial):
@@ -232,10 +232,10 @@ def _check(handler: Handler) -> None:
 
 
 def _waiting_kind(function: Any) -> str | None:
-    """Return what a function is whose call only makes an object, and runs none of its code; None for all others."""
+    """Return the kind of a function whose call only makes an object, and runs none of its code; None for all others."""
     while isinstance(function, functools.partial):
         function = function.func
-    called = (function, type(function).__call__)  # the second is of callable objects
+    called = (function, type(function).__call__)  # the second is for callable objects
     if any(map(inspect.iscoroutinefunction, called)):
         return "async: handlers that wait are not supported, a plain function may call asyncio.run"
     if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in called):
@@ -260,7 +260,7 @@ _WRITTEN = {
 
 
 def _kind(function: Any, declared: _Declared | None, name: str) -> HandlerKind:
-    """The kind that was declared, else what the annotation says, else one record."""
+    """Return the declared kind, else the kind of the annotation, else RECORD."""
     annotated = _annotated_kind(_first_annotation(function), name)
     if declared is None:
         return annotated or HandlerKind.RECORD
@@ -269,7 +269,7 @@ def _kind(function: Any, declared: _Declared | None, name: str) -> HandlerKind:
 
 
 def _first_annotation(function: Any) -> Any:
-    """Annotation of the first parameter, resolved if it can be, else as it is written; None if there is none."""
+    """Return the annotation of the first parameter, resolved if possible, else as written; None if there is none."""
     try:
         parameter = next(iter(inspect.signature(function).parameters.values()), None)
     except (TypeError, ValueError):

@@ -1,8 +1,7 @@
 """Output rows of handlers: the declared schema, and whether the returned rows fit it.
 
-Output is written for accepted records only, together with their acknowledgements. Rows that a handler returns for a
-record which it releases or rejects are dropped in the worker: a released record is delivered again and would give its
-rows twice.
+Output is written for accepted records only, together with their acknowledgements. The worker drops the rows of a record
+that a handler releases or rejects: a released record is delivered again and would give its rows twice.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ Row: TypeAlias = tuple[Any, ...]
 
 
 def arrow_output(schema: str | StructType | pa.Schema, handler_name: str) -> pa.Schema:
-    """The declared schema in Arrow's terms, in the types that Spark has. DDL is parsed by the session that runs. Raises
-    HandlerError."""
+    """Return the declared schema as an Arrow schema, in the types that Spark has. The running session parses DDL.
+    Raises HandlerError."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
@@ -51,8 +50,8 @@ def arrow_output(schema: str | StructType | pa.Schema, handler_name: str) -> pa.
 
 def rows_of_answer(rows: Any, names: Mapping[str, None]) -> list[Row]:
     """Return the rows that a record handler returned: None, one dict or tuple, or a list of them. They are copies, as
-    the handler may use its dict again. ``names``: of the columns. Raises HandlerError: no such rows, a name or a length
-    that is not the schema's."""
+    the handler may use its dict again. ``names``: those of the columns. Raises HandlerError: no such rows, a name or a
+    length that is not the schema's."""
     if rows is None:
         return []
     try:
@@ -66,7 +65,7 @@ def rows_of_answer(rows: Any, names: Mapping[str, None]) -> list[Row]:
 
 
 def _row(row: Any, names: Mapping[str, None]) -> Row:
-    """Raises HandlerError, and whatever the user's object raises."""
+    """Return a row's values in the order of ``names``. Raises HandlerError, and whatever the user's object raises."""
     if type(row) is dict or isinstance(row, Mapping):
         fields: dict[Any, Any] = row if type(row) is dict else dict(row)
         if not fields.keys() <= names.keys():
@@ -83,7 +82,7 @@ def _row(row: Any, names: Mapping[str, None]) -> Row:
 
 
 def row_table(rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
-    """Rows of a record handler as a table of the schema. Raises HandlerError: a value of another type."""
+    """Return the rows of a record handler as a table of the schema. Raises HandlerError: a value of another type."""
     if not rows:
         return schema.empty_table()
     columns = zip(*rows, strict=True)
@@ -94,9 +93,8 @@ def row_table(rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
 def column_table(
     answer: Any, columns: Sequence[str], schema: pa.Schema, wanted: npt.NDArray[np.int64]
 ) -> tuple[pa.Table, dict[int, str]]:
-    """The output columns beside the acknowledgements of a batch, of the rows ``wanted`` as far as they fit the schema,
-    and why the others do not, by row. Columns not in the schema are left out.
-
+    """Return the output columns of a batch's answer for the rows ``wanted`` that fit the schema, and the errors of the
+    others by row. Columns not in the schema are left out.
     Raises HandlerError: a column is missing.
     """
     missing = [name for name in schema.names if name not in columns]
@@ -110,9 +108,8 @@ def column_table(
 
 
 def _fitting_rows(columns: Mapping[str, Any], schema: pa.Schema, misfits: Collection[int]) -> pa.Table:
-    """All rows but the ``misfits``."""
     rows = len(next(iter(columns.values())))
-    if len(misfits) == rows:  # the columns may be of types that are not even converted when they are empty
+    if len(misfits) == rows:  # some types cannot be converted, even without rows
         return schema.empty_table()
     fitting = np.array([at for at in range(rows) if at not in misfits], np.int64) if misfits else None
     kept = columns if fitting is None else {name: _taken(values, fitting) for name, values in columns.items()}
@@ -126,7 +123,8 @@ def _taken(values: Any, rows: npt.NDArray[np.int64]) -> Any:
 
 
 def _misfits(values: Any, field: pa.Field[Any]) -> dict[int, str]:
-    """Which values do not fit a column: one by one, but only if the column as a whole does not fit."""
+    """Return the errors of values that do not fit a column: one by one, but only if the column as a whole does not
+    fit."""
     try:
         _cast(values, field)
         return {}
@@ -141,7 +139,7 @@ def _misfits(values: Any, field: pa.Field[Any]) -> dict[int, str]:
 
 
 def _cast(values: Any, field: pa.Field[Any]) -> Any:
-    """Values as a column of the field's type. Raises HandlerError."""
+    """Return the values as a column of the field's type. Raises HandlerError."""
     try:
         if isinstance(values, pa.Array | pa.ChunkedArray):
             column: Any = values.cast(field.type)

@@ -1,4 +1,4 @@
-"""The records of an Arrow batch as handlers of one record see them."""
+"""The records of an Arrow batch, as handlers of one record see them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from share_spark.handlers.handler import Record
 from share_spark.model.moments import FIRST_MOMENT, LAST_MOMENT
 
 _SECONDS = FIRST_MOMENT.timestamp(), LAST_MOMENT.timestamp()
-"""As float they are exact to the microsecond up to the year 2255."""
+"""The limits in seconds. As float they are exact to the microsecond up to the year 2255."""
 
 
 def records_of(batch: pa.RecordBatch) -> Iterator[Record]:
-    """The records of a batch. A column that was not read leaves its field at the default."""
+    """Return the records of a batch. A column that was not read leaves its field at the default."""
     columns = [_VALUES[name](batch, name) for name in Record._fields]
     rows = zip(*columns, strict=False)
     return map(_record, itertools.islice(rows, batch.num_rows))
 
 
 _record = functools.partial(tuple.__new__, Record)
-"""Record._make without the call of a Python function for each record."""
+"""``Record._make`` without the call of a Python function for each record."""
 
 
 def _numbers(batch: pa.RecordBatch, name: str) -> Iterable[Any]:
@@ -37,7 +37,7 @@ def _numbers(batch: pa.RecordBatch, name: str) -> Iterable[Any]:
 
 
 def _names(batch: pa.RecordBatch, name: str) -> Iterable[Any]:
-    """Topics: few different ones, mostly one."""
+    """Return the topics: few different ones, mostly one."""
     encoded = batch.column(name).dictionary_encode()
     names = encoded.dictionary.to_pylist()
     if len(names) == 1:
@@ -53,7 +53,7 @@ def _bytes(batch: pa.RecordBatch, name: str) -> Iterable[Any]:
 
 
 def _times(batch: pa.RecordBatch, name: str) -> Iterable[Any]:
-    """Aware datetimes in UTC, from FIRST_MOMENT to LAST_MOMENT."""
+    """Return aware datetimes in UTC, from FIRST_MOMENT to LAST_MOMENT."""
     if not _filled(batch, name):
         return itertools.repeat(None)
     column: Any = batch.column(name).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
@@ -74,7 +74,7 @@ def _headers(batch: pa.RecordBatch, name: str) -> Iterable[Any]:
 
 
 def _filled(batch: pa.RecordBatch, name: str) -> bool:
-    """Whether the column was read and holds anything but nulls."""
+    """Return whether the column was read and holds anything but nulls."""
     if name not in batch.schema.names:
         return False
     column = batch.column(name)

@@ -1,12 +1,12 @@
 """A time limit on calls of the user's code, inside a Python worker.
 
-A timer signal (SIGALRM) interrupts the call in the worker's main thread, which is where Spark runs it; the previous
-handler of SIGALRM is restored afterwards. Code that does not react (C that never returns to the interpreter, Python
-that catches BaseException) is ended with its worker by a watchdog: a thread of CPython's own (``faulthandler``) that
-does not need the GIL. It first writes where the code was stuck.
+A timer signal (SIGALRM) interrupts the call in the worker's main thread, where Spark runs it; the previous handler of
+SIGALRM is restored afterwards. Code that does not react (C that never returns to the interpreter, Python that catches
+BaseException) is ended with its worker by a watchdog: a thread of CPython's own (``faulthandler``) that does not need
+the GIL. It first writes where the code was stuck.
 
 Setting a timer costs as much as a call of a small handler, so it is not set for each call: ``begin`` sets it, once in a
-tenth of the limit. When the signal comes too early for the call that runs, the timer is set again for the rest.
+tenth of the limit. When the signal comes too early for the running call, the timer is set again for the rest.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ _RETRY_S = 0.005
 
 
 class OverrunError(BaseException):
-    """The time limit has passed. Not an Exception, so that a handler's ``except Exception`` lets it through."""
+    """Raised when the time limit has passed. Not an Exception, so that a handler's ``except Exception`` lets it
+    through."""
 
 
 class TimeLimit:
-    """``with TimeLimit(0.5) as limit``: then ``limit.since = time.monotonic()`` before each call and ``limit.since =
-    math.inf`` after it; and ``begin`` whenever its time has come. OverrunError is raised inside the call, never in the
-    code objects ``outside``. ``limit_s`` None: no limit. ``stuck``: where the watchdog writes; None: there is none.
+    """A time limit. ``with TimeLimit(0.5) as limit``: then ``limit.since = time.monotonic()`` before each call and
+    ``limit.since = math.inf`` after it; and ``begin`` whenever its time has come. OverrunError is raised inside the
+    call, never in the code objects ``outside``. ``limit_s`` None: no limit. ``stuck``: the watchdog's file; None: none.
     """
 
     __slots__ = ("_before", "_begins", "_interrupts", "_limit_s", "_outside", "_stuck", "_watched", "since")
@@ -64,7 +65,7 @@ class TimeLimit:
             self._watched.close()
 
     def begin(self, now: float) -> float:
-        """Watch the calls from ``now`` on. Returns when this has to be called again."""
+        """Watch the calls from ``now`` on. Returns the time at which this has to be called again."""
         if not self._interrupts or self._limit_s is None:
             return math.inf
         signal.setitimer(signal.ITIMER_REAL, self._limit_s)
@@ -75,7 +76,7 @@ class TimeLimit:
         return now + self._limit_s / 10
 
     def run(self, call: Callable[[Any], Any], argument: Any) -> Any:
-        """One call, with all that has to be done before and after it."""
+        """Make one call, with everything that has to be done before and after it."""
         self.since = now = time.monotonic()
         if now >= self._begins:
             self._begins = self.begin(now)
@@ -100,7 +101,7 @@ class TimeLimit:
 
 
 def stuck_at(file: Path) -> str | None:
-    """Where the watchdog found the code that it ended, None if it ended none: the innermost frame it has written."""
+    """Return where the watchdog ended code, as the innermost frame that it has written; None if it ended none."""
     lines = file.read_text(errors="replace").splitlines() if file.exists() else []
     frames = [line.strip() for line in lines if line.strip().startswith("File ")]
     return frames[0] if frames else None

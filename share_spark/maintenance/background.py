@@ -1,8 +1,8 @@
 """Background maintenance of a running engine, in one thread: the status table, pruning of closed segments, compaction.
 
 All of it only reads what is committed and writes what the engine never reads, so it may fail, be late or be left out
-without harm: a fault is logged and the next round tries again. The status table is filled from the live frame, borrowed
-from the store so that the engine does not free it meanwhile: no log is read.
+without harm: a fault is logged and the next round tries again. The status table is filled from the live state; no
+log is read.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class BackgroundMaintenance:
-    """Refreshes ``share_partition_state`` at most every ``refresh_ms``, prunes segments closed for ``retention_ms`` and
-    compacts every ``compaction_interval_ms`` (0: never). Its heartbeat says that the engine runs, where its topics
-    are: ``kafka``, the addresses of brokers, or ``table``, which table its dead ``letters`` go to, with which
-    ``settings`` it was started, and, asked each time, whether its circuit breaker is open; at last how it has ended."""
+    """The maintenance of one engine. It refreshes ``share_partition_state`` at most every ``refresh_ms``, prunes
+    segments closed for ``retention_ms`` and compacts every ``compaction_interval_ms`` (0: never). Its heartbeat has the
+    topics' place (``kafka``: broker addresses, or ``table``), the dead ``letters`` table, the ``settings`` at the
+    start, whether the circuit breaker is open (asked each time), and at last the engine's end."""
 
     spark: SparkSession
     location: Location
@@ -78,7 +78,7 @@ class BackgroundMaintenance:
     _log: KeptTable | None = None
 
     def start(self, claim: Claim) -> None:
-        """Begin; the first round rewrites every share-partition of the group."""
+        """Start the thread; the first round rewrites every share-partition of the group."""
         self._claim = claim
         with self._lock:
             self._changed = None
@@ -92,7 +92,7 @@ class BackgroundMaintenance:
         self._thread.start()
 
     def note(self, keys: Iterable[SharePartitionKey], segment: int) -> None:
-        """These share-partitions have changed; ``segment`` is the one being written now."""
+        """Note that these share-partitions have changed; ``segment`` is the one being written now."""
         buckets = {state_bucket(key) for key in keys}
         with self._lock:
             self._segment = segment
@@ -100,7 +100,7 @@ class BackgroundMaintenance:
                 self._changed |= buckets
 
     def note_outage(self, outage: Outage | None) -> None:
-        """Say at once that the engine rides out this outage, None: no longer one."""
+        """Write at once that the engine has this outage, None: no longer one."""
         since_ms = None if outage is None else outage.since_ms
         if self._heartbeat is not None and since_ms != self._unreachable_since_ms:
             self._unreachable_since_ms = since_ms
@@ -116,7 +116,7 @@ class BackgroundMaintenance:
             self._round(self._refresh, self._prune)
 
     def close(self, end: EngineEnd | None = None) -> None:
-        """End all of it, and say how the engine has ended; None: it was stopped, now."""
+        """End all of it, and write how the engine has ended; None: it was stopped, now."""
         self.finish_rounds()
         if self._heartbeat is not None and self._beat is not None:
             # Last: while the round writes, other programs must see that the group still has an engine.
@@ -153,7 +153,7 @@ class BackgroundMaintenance:
         try:
             self._rewrite(buckets)
         except BaseException:
-            # Which rows were written is not known: the next round rewrites all of them.
+            # It is not known which rows were written: the next round rewrites all of them.
             with self._lock:
                 self._changed = None
             raise
@@ -164,7 +164,7 @@ class BackgroundMaintenance:
             self._write_rows(state_of_live(self.spark, live, buckets), live)
 
     def _replaced_directly(self, live: LiveState, buckets: set[int] | None) -> bool:
-        """Without Spark; was it possible? Nothing is written where a successor has written."""
+        """Write the status table without Spark, unless a successor has written; return whether that was possible."""
         try:
             commits = self._commits = self._commits or DirectAppends.to(
                 self.spark, state_table(self.location).directory(self.spark), replaces=True
@@ -178,7 +178,7 @@ class BackgroundMaintenance:
 
     def _write_rows(self, rows: DataFrame, live: LiveState) -> None:
         table = state_table(self.location)
-        # To find out what a dynamic overwrite replaces takes Delta most of a second: not where there is nothing.
+        # Delta takes most of a second to find out what a dynamic overwrite replaces; not needed for an empty table.
         if self._written() == NONE:
             table.append(rows, self._numbered(live))
         else:
@@ -194,11 +194,11 @@ class BackgroundMaintenance:
         return status_app_id(self._claimed.group_id, self._claimed.log_id)
 
     def _numbered(self, live: LiveState) -> dict[str, str]:
-        """Delta skips an append with a lower number: a fenced engine cannot overwrite the rows of its successor."""
+        """Return Delta's options by which an append of a fenced engine is skipped: its number is lower."""
         return {"txnAppId": self._app_id, "txnVersion": str(BatchStamp(live.writer_epoch, live.batch_id).number)}
 
     def _written(self) -> int:
-        """The number of the group's last rows in the table, NONE if it has never had any."""
+        """Return the number of the group's last rows in the table, NONE if it has never had any."""
         if self._transactions is None:
             self._transactions = AppTransactions(self.spark, state_table(self.location).directory(self.spark))
         return self._transactions.latest(self._app_id)
@@ -217,7 +217,7 @@ class BackgroundMaintenance:
             self._pruned = current
 
     def _compact(self) -> None:
-        """What the scheduled job does, for this group, whose snapshots and pruning are done already."""
+        """Compact as the scheduled job does, for this group, whose snapshots and pruning are done already."""
         if not self.compaction_interval_ms or time.monotonic() < self._compact_at_s:
             return
         self._compact_at_s = time.monotonic() + self.compaction_interval_ms / 1_000

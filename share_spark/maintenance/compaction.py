@@ -48,7 +48,7 @@ LOCK_STALE_MS = 300_000
 
 
 class Step(NamedTuple):
-    """One thing that was done, or would be."""
+    """One change that was made, or would be."""
 
     subject: str
     text: str
@@ -56,7 +56,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionReport:
-    """What a compaction did; of a dry run: what it would do. ``sizes``: table, before, after."""
+    """The result of a compaction; for a dry run what it would do. ``sizes``: table, before, after."""
 
     order: CompactionOrder
     steps: Sequence[Step]
@@ -64,7 +64,7 @@ class CompactionReport:
 
 
 def report_lines(report: CompactionReport) -> list[str]:
-    """A line for each step, then a table of sizes; of a dry run the sizes as they are."""
+    """Return a line for each step, then a table of sizes; for a dry run the present sizes."""
     dry = " (dry run: nothing was changed)" if report.order.dry_run else ""
     steps = [f"  {step.subject}: {step.text}" for step in report.steps]
     rows = [("table", "files", "bytes", "rows")]
@@ -78,7 +78,7 @@ def report_lines(report: CompactionReport) -> list[str]:
 
 
 def _growth_lines(report: CompactionReport) -> list[str]:
-    """Why a table is larger than before."""
+    """Return the reason if a table is larger than before."""
     if not any(after.files > before.files or after.bytes > before.bytes for _, before, after in report.sizes):
         return []
     days = report.order.vacuum_retention_ms / 86_400_000
@@ -96,9 +96,9 @@ def _changes(before: TableSize, after: TableSize) -> tuple[str, str, str]:
 
 
 def compact(spark: AnySpark, order: CompactionOrder) -> CompactionReport:
-    """Run it. A session is asked for by those steps only that rewrite rows (OPTIMIZE, deletions), remove old files and
-    commits where there are any, and look at letters and topics. Raises StateError, ConfigError (nothing was changed
-    then): no state, not ours, no such group, another compaction at work."""
+    """Compact a state location. Only those steps ask for a session that rewrite rows (OPTIMIZE, deletions), remove old
+    files and commits where there are any, and read letters and topics. Raises StateError, ConfigError (then nothing was
+    changed): no state, not ours, no such group, another compaction at work."""
     session = maintenance_session(spark)
     tables = _tables(session, order)
     groups = _groups(tables["share_state_log"], order)
@@ -114,7 +114,7 @@ def compact(spark: AnySpark, order: CompactionOrder) -> CompactionReport:
 
 
 def _tables(session: AnySpark, order: CompactionOrder) -> dict[str, KeptTable]:
-    """Those of the order, each checked to be ours."""
+    """Return the tables of the order, each checked to be ours."""
     check_location(session, order.state)
     places = {"share_state_log": log_table(order.state)}
     if not state_table(order.state).is_free(session):
@@ -177,7 +177,7 @@ class _Compaction:
     _found: list[GroupEvidence] = field(default_factory=list)
 
     def work(self, tables: dict[str, KeptTable]) -> None:
-        """Groups first: files that they no longer need are then removed with the old versions."""
+        """Do all steps, groups first: files that they no longer need are then removed with the old versions."""
         log, *others = tables.values()
         for group_id in self.groups:
             self._found.append(self._snapshot(group_id))
@@ -218,7 +218,7 @@ class _Compaction:
         return found
 
     def _snapshot_idle(self, found: GroupEvidence, commits: CommitListing) -> bool:
-        """A sink that cannot be claimed is no reason to leave other groups alone."""
+        """Write a snapshot; return whether it was written. A sink that cannot be claimed does not stop other groups."""
         subject = f"group {found.group_id}"
         try:
             size = snapshot_group(self.session, self.order.state, commits, found)
@@ -269,8 +269,8 @@ class _Compaction:
                 )
 
     def _log_retention_ms(self) -> int:
-        """A running engine that has been idle for long looks for claims from its own last commit on: that commit is
-        kept."""
+        """Return how long commits are kept. A running engine that was idle for long looks for claims from its own last
+        commit on: that commit is kept."""
         now_ms, idle_ms = wall_clock_ms(), self.order.idle_ms
         running = [found for found in self._found if found.has_engine(now_ms, idle_ms)]
         return max([self.order.vacuum_retention_ms, *(now_ms - found.written_at_ms + idle_ms for found in running)])
@@ -305,7 +305,7 @@ class _Compaction:
             self._do(_name(table), f"join {files} files", table.optimize)
 
     def _drop_old_versions(self, table: KeptTable, log_retention_ms: int | None) -> None:
-        """VACUUM and log clean-up. A dry run of VACUUM lists as much as a real one."""
+        """Run VACUUM and log clean-up. A dry run of VACUUM lists as much as a real one."""
         if self.order.dry_run:
             files = table.vacuum(self.order.vacuum_retention_ms, dry_run=True)
             self._say(_name(table), f"would remove {files} files of older versions, and commits as old")
@@ -323,11 +323,11 @@ class _Compaction:
 
 
 _SEGMENTS_AT_ONCE = 50
-"""In one OPTIMIZE: a conflict with a writer undoes all of it."""
+"""The number of segments in one OPTIMIZE: a conflict with a writer undoes all of it."""
 
 
 def _move_log_start(log: EmbeddedTopicLog, topic: str, starts: Mapping[int, int]) -> bool:
-    """The new log start is committed before the records are deleted, so that no reader misses a record it expects."""
+    """Move the log start. It is committed before the records are deleted, so that no reader misses one it expects."""
     log.delete_records(topic, starts)
     return True
 

@@ -1,4 +1,4 @@
-"""What a compaction is to do, from the command line and the configuration file: checked before a JVM is started."""
+"""The order of a compaction, from the command line and the configuration file: checked before a JVM is started."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEYS = ("state", "group", "dead-letter", "topic-table", "dry-run", *_LEAST_MS)
 class CompactionOrder:
     """One compaction. ``group_id`` None: all groups of the location. A table or a retention that is None is left alone.
 
-    ``idle_ms``: a group without heartbeat and commits for so long has no engine. ``vacuum_retention_ms``: for how long
+    ``idle_ms``: a group without heartbeat and commits for this time has no engine. ``vacuum_retention_ms``: how long
     older versions of the tables stay readable; files of an append in flight are younger than that.
     """
 
@@ -46,7 +46,7 @@ class CompactionOrder:
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> CompactionOrder:
-        """``{key: text}`` with the keys of the command line. Raises ConfigError, one line that names the key."""
+        """Return the order of ``{key: text}`` with the keys of the command line. Raises ConfigError, naming the key."""
         for key in given:
             if key not in KEYS:
                 close = difflib.get_close_matches(key, KEYS, n=1)

@@ -1,8 +1,8 @@
-"""Where the dynamic configs of a group are kept: a file of its operators, ``_share_spark/configs/<group>``.
+"""The dynamic configs of a group, in a file of its operators, ``_share_spark/configs/<group>``.
 
-They are limits for decisions to come. The log says what was decided, not by which limits, and no state is folded by
-them. So they may change between a micro-batch that was lost with its engine and the one that repeats it: what was
-appended stands, and what was not is decided by what counts then.
+They are limits for decisions to come. The log has what was decided, not the limits, and no state is folded by them. So
+they may change between a micro-batch that was lost with its engine and the one that repeats it: what was appended
+stands, and the rest is decided by the limits of that moment.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ CONFIGS = "configs"
 
 @dataclass(frozen=True, slots=True)
 class DynamicConfigFile:
-    """Of one group."""
+    """The file of one group."""
 
     file: OperatorFile
 
     @classmethod
     def beside(cls, log_directory: str, group_id: str, files: StorageFiles) -> DynamicConfigFile:
-        """``log_directory``: of the state log."""
+        """Return the file of a group. ``log_directory``: the state log's."""
         return cls(OperatorFile.beside(log_directory, CONFIGS, group_id, files))
 
     def read(self) -> dict[str, str]:
-        """Values by key. Raises StateError: somebody else has written it."""
+        """Return the values by key. Raises StateError: the file was not written by us."""
         return self.parsed(self.file.read())
 
     def parsed(self, content: bytes) -> dict[str, str]:
-        """What it says. Raises StateError."""
+        """Return the values that ``content`` has. Raises StateError."""
         try:
             found = json.loads(content or b"{}")
             if not isinstance(found, dict):
@@ -53,14 +53,14 @@ class DynamicConfigFile:
             ) from None
 
     def write(self, configs: Texts) -> None:
-        """In place of those before."""
+        """Replace all values."""
         self.file.write(dict(configs))
 
 
 @dataclass(slots=True)
 class DynamicConfigReader:
-    """For an engine: the settings of its job, and over them what the file says (``OperatorFileReader``). As long as
-    that is not valid, by itself or together with the job's, the last ones that were valid count."""
+    """The configs that an engine uses: the settings of its job, overridden by the file (``OperatorFileReader``). While
+    the file is not valid, by itself or together with the job's settings, the last valid ones count."""
 
     file: DynamicConfigFile
     job: GroupConfig
@@ -74,7 +74,7 @@ class DynamicConfigReader:
         self._valid = self.job
 
     def __call__(self) -> GroupConfig:
-        """What counts now. Raises whatever the storage makes of the first read."""
+        """Return the current configs. Raises whatever the storage raises at the first read."""
         content = self._content()
         if content != self._seen:
             self._seen = content

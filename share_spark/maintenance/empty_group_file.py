@@ -1,8 +1,8 @@
-"""That a group is kept though it has no share-partitions any more: a file ``_share_spark/empty/<group>``.
+"""A file ``_share_spark/empty/<group>`` that keeps a group without share-partitions.
 
 In Kafka a group whose offsets were deleted stays, empty, until it is deleted. The state log has rows of
-share-partitions only, so it cannot say so; and what is set for the group would wait, unseen, for the next group of that
-name. The file may be there for a group that has got share-partitions again: then it says nothing.
+share-partitions only, so it cannot record this; and the settings of the group would wait, unseen, for the next group of
+that name. The file may exist for a group that has share-partitions again: then it has no effect.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ EMPTY = "empty"
 
 @dataclass(frozen=True, slots=True)
 class EmptyGroupFile:
-    """Of one group."""
+    """The file of one group."""
 
     group_id: str
     file: OperatorFile
 
     @classmethod
     def beside(cls, log_directory: str, group_id: str, files: StorageFiles) -> EmptyGroupFile:
-        """``log_directory``: of the state log."""
+        """Return the file of a group. ``log_directory``: the state log's."""
         return cls(group_id, OperatorFile.beside(log_directory, EMPTY, group_id, files))
 
     @staticmethod
@@ -37,7 +37,7 @@ class EmptyGroupFile:
         return [json.loads(content)["group_id"] for content in contents if content]
 
     def is_there(self) -> bool:
-        """Is the group kept?"""
+        """Return whether the group is kept."""
         return bool(self.file.read())
 
     def write(self) -> None:
@@ -45,5 +45,5 @@ class EmptyGroupFile:
         self.file.write({"group_id": self.group_id})
 
     def delete(self) -> None:
-        """Keep it no longer."""
+        """Stop keeping the group."""
         self.file.write(None)

@@ -1,9 +1,9 @@
-"""Small files beside the state log that say who works on it: an engine's heartbeat, the lock of a compaction.
+"""Small files beside the state log that name the processes at work: an engine's heartbeat, the lock of a compaction.
 
-They lie in ``_share_spark`` in the log's directory, beside the journals (Delta passes over names that begin with an
-underscore, VACUUM too), so a schema has a place for them as well as a directory. A thread writes a file again and
-again; a file that has not been written for long is that of a process that has ended. Correctness does not depend on
-them, but on the log: they keep a running engine from being fenced, and two compactions from conflicting.
+They lie in ``_share_spark`` in the log's directory, beside the journals (Delta ignores names that begin with an
+underscore, VACUUM too), so they have a place in a schema as well as in a directory. A thread writes a file again and
+again; a file that has not been written for long belongs to a process that has ended. Correctness depends on the log,
+not on them: they keep a running engine from being fenced, and two compactions from conflicting.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ ALIVE = "alive"
 """The directory of the heartbeats."""
 
 BEAT_MS = 10_000
-"""How often a heartbeat file is written."""
+"""The time between two writes of a heartbeat file."""
 
 ALIVE_MS = 6 * BEAT_MS
-"""An engine with a heartbeat within this time counts as running, unless it says that it has ended."""
+"""An engine with a heartbeat within this time counts as running, unless its heartbeat says that it has ended."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,35 +52,35 @@ class SmallFile:
 
     @classmethod
     def of(cls, spark: AnySpark, path: str) -> SmallFile:
-        """Nothing is opened or made."""
+        """Return the file; nothing is opened or made."""
         return cls(path, files_at(spark, path))
 
     def write(self, text: str) -> None:
-        """Over whatever is there."""
+        """Write the text over whatever is there."""
         self._files.write(self.path, text.encode())
 
     def create(self, text: str) -> bool:
-        """Only if there is none; did it? Two at once: one does, if they say different things."""
+        """Create the file if there is none; return whether it did. Of two at once one does, if their texts differ."""
         return self._files.create(self.path, text.encode())
 
     def read(self) -> str:
-        """The text; empty if there is none, or if it is being written just now."""
+        """Return the text; empty if there is none, or if it is being written just now."""
         try:
             return (self._files.read(self.path) or b"").decode()
         except Exception:  # noqa: BLE001 - no decision depends on the text
             return ""
 
     def modified_at_ms(self) -> int | None:
-        """When it was written last; None if there is none."""
+        """Return the time of the last write; None if there is no file."""
         return self._files.modified_at_ms(self.path)
 
     def delete(self) -> None:
-        """If it is there."""
+        """Delete the file if it is there."""
         self._files.delete(self.path)
 
 
 class EndKind(StrEnum):
-    """How an engine has ended. VANISHED is in no file: its heartbeat stopped, and it had not said that it ended."""
+    """The ways in which an engine ends. VANISHED is in no file: the heartbeat stopped without an end in it."""
 
     STOPPED = "stopped"
     WORKED_OFF = "worked off"
@@ -89,8 +89,8 @@ class EndKind(StrEnum):
 
 
 class EngineEnd(NamedTuple):
-    """The end of an engine. ``at_ms``: when it said so, or its last heartbeat if it vanished; milliseconds since the
-    epoch. ``error``: why it failed, one line."""
+    """The end of an engine. ``at_ms``: when it reported the end, or its last heartbeat if it vanished; milliseconds
+    since the epoch. ``error``: why it failed, one line."""
 
     kind: EndKind
     at_ms: int
@@ -98,13 +98,13 @@ class EngineEnd(NamedTuple):
 
 
 MOST_ERROR_CHARACTERS = 500
-"""Of an error that a heartbeat file keeps."""
+"""The number of characters of an error that a heartbeat file keeps."""
 
 
 class Beat(NamedTuple):
-    """What an engine says of itself. ``since_ms``: when it began. ``kafka`` or ``table``: where its topics are;
-    ``letters``: its dead-letter table. ``settings``: those of its job that are not the default, by key; None if it does
-    not say. ``breaker_open_ms``: since when its circuit breaker is seen open, 0 while it is closed.
+    """The heartbeat of an engine. ``since_ms``: when it began. ``kafka`` or ``table``: where its topics are;
+    ``letters``: its dead-letter table. ``settings``: those of its job that are not the default, by key; None if it has
+    none there. ``breaker_open_ms``: since when its circuit breaker is seen open, 0 while it is closed.
     ``unreachable_since_ms``: since when its topics do not answer, None if they do. ``ended``: it has stopped by itself;
     ``end``, ``ended_ms`` and ``error`` are then those of its ``EngineEnd``."""
 
@@ -126,16 +126,16 @@ class Beat(NamedTuple):
 
     @classmethod
     def of_this_process(cls, claim: Claim, **said: Any) -> Beat:
-        """From now on. ``said``: further fields."""
+        """Return a heartbeat that begins now. ``said``: further fields."""
         host, pid = socket.gethostname(), os.getpid()
         return cls(claim.member_id, claim.writer_epoch, host, pid, wall_clock_ms(), **said)
 
     def is_running(self, silent_ms: int) -> bool:
-        """``silent_ms``: since it was written."""
+        """Return whether the engine runs. ``silent_ms``: the time since the heartbeat was written."""
         return not self.ended and silent_ms < ALIVE_MS
 
     def ended_by(self, end: EngineEnd) -> Beat:
-        """Return what the engine says last."""
+        """Return the last heartbeat of the engine."""
         error = " ".join(end.error.split())[:MOST_ERROR_CHARACTERS]
         said = self._replace(ended=True, end=end.kind, ended_ms=end.at_ms, error=error)
         return said._replace(breaker_open_ms=0, unreachable_since_ms=None)
@@ -150,12 +150,12 @@ class Beat(NamedTuple):
         return EngineEnd(kind, self.ended_ms or written_ms, self.error)
 
     def to_text(self) -> str:
-        """One line."""
+        """Return the heartbeat as one line."""
         return json.dumps(self._asdict())
 
     @classmethod
     def from_text(cls, text: str) -> Beat:
-        """A text that is no beat of ours, or is being written just now, is a member of that name."""
+        """Parse a heartbeat. Any other text, or one that is being written just now, becomes the member id."""
         try:
             found = json.loads(text)
             return cls(**{name: found[name] for name in cls._fields if name in found})
@@ -165,8 +165,8 @@ class Beat(NamedTuple):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Heartbeat:
-    """Writes into ``file`` what ``say`` returns, again and again from ``start`` to ``close``. A write that fails is
-    only late."""
+    """A thread that writes what ``say`` returns into ``file``, again and again from ``start`` to ``close``. A write
+    that fails is only late."""
 
     file: SmallFile
     say: Callable[[], str]
@@ -176,18 +176,18 @@ class Heartbeat:
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """The first write is done when this returns."""
+        """Write the file once, and start the thread."""
         self._write(self.say)
         self._thread = threading.Thread(target=self._run, name="share-spark-heartbeat", daemon=True)
         self._thread.start()
 
     def write(self) -> None:
-        """Write it now, as what it says has changed."""
+        """Write the file now, as its content has changed."""
         self._write(self.say)
 
     def close(self, last_text: str | None = None) -> None:
-        """End it. The file is not deleted, as a successor may own the heartbeat by then; ``last_text`` is written if
-        nobody else has written meanwhile. Safe to call twice."""
+        """End the thread. The file is not deleted, as a successor may own the heartbeat by then; ``last_text`` is
+        written if nobody else has written meanwhile. Safe to call twice."""
         self._stop.set()
         if self._thread is None:
             return
@@ -210,32 +210,32 @@ class Heartbeat:
 
 
 def heartbeat_file(spark: AnySpark, location: Location, group_id: str) -> SmallFile:
-    """The heartbeat of a group's engine: there and young while one runs."""
+    """Return the heartbeat of a group's engine: there and young while one runs."""
     return SmallFile.of(spark, f"{_beside_log(spark, location)}/{ALIVE}/{group_file_name(group_id)}")
 
 
 def pause_file(spark: AnySpark, location: Location, group_id: str) -> PauseFile:
-    """What of a group is paused."""
+    """Return the file of the group's pauses."""
     directory = log_table(location).directory(spark)
     return PauseFile.beside(directory, group_id, files_at(spark, directory))
 
 
 def dynamic_config_file(spark: AnySpark, location: Location, group_id: str) -> DynamicConfigFile:
-    """What is set for a group while it runs."""
+    """Return the file of the group's dynamic configs."""
     directory = log_table(location).directory(spark)
     return DynamicConfigFile.beside(directory, group_id, files_at(spark, directory))
 
 
 _CLAIM = f"-{NO_STAMP.batch_id}"
-"""How the name of a claim's entry ends (``journal``)."""
+"""The end of the name of a claim's entry (``journal``)."""
 
 _ASIDE = "."
-"""How the name of an entry begins that was never finished, so that nothing can have followed it."""
+"""The start of the name of an entry that was never finished, so that nothing can have followed it."""
 
 
 def has_journals(spark: AnySpark, location: Location, group_id: str) -> bool:
-    """Has an engine of the group left in a journal what the next one has to judge by the log? A claim that it noted is
-    none of that, nor are dead letters that have been judged and wait, what it did not live to put in its place
+    """Return whether an engine of the group has left a journal entry that the next one has to compare with the log. Not
+    meant are a claim that it noted, dead letters that are judged and wait, entries that it died before finishing
     (``Journal.put``), or records that it has kept so that nobody has to read them again."""
     top = _beside_log(spark, location)
     files = files_at(spark, top)
@@ -246,17 +246,17 @@ def has_journals(spark: AnySpark, location: Location, group_id: str) -> bool:
 
 
 def lock_file(spark: AnySpark, location: Location) -> SmallFile:
-    """The lock that one compaction at a time holds on a state location."""
+    """Return the lock that one compaction at a time holds on a state location."""
     return SmallFile.of(spark, f"{_beside_log(spark, location)}/compaction")
 
 
 def wall_clock_ms() -> int:
-    """Milliseconds since the epoch, by the wall clock: the only clock that the engine gets."""
+    """Return milliseconds since the epoch, by the wall clock: the only clock that the engine gets."""
     return time.time_ns() // 1_000_000
 
 
 def age_ms(file: SmallFile) -> int | None:
-    """Milliseconds since it was last written; None if there is no such file."""
+    """Return the milliseconds since the last write; None if there is no such file."""
     at = file.modified_at_ms()
     return None if at is None else wall_clock_ms() - at
 

@@ -1,9 +1,9 @@
-"""Groups that no engine runs: how they are recognized, and a fresh snapshot of their share-partitions.
+"""Groups without a running engine: how they are recognized, and a fresh snapshot of their share-partitions.
 
 A claim fences the group's engine, so a group is only claimed on evidence that it has none: no heartbeat, no commit and
 no lock for longer than any engine is silent. An engine that starts meanwhile wins: our claim takes the epoch after the
-one that was examined, and of two claims of one epoch the first counts. An engine that was frozen for as long, and wakes
-up, finds the group claimed, and its sinks (``engine.idle_group``).
+examined one, and of two claims of one epoch the first counts. An engine that was frozen for as long, and wakes up,
+finds the group claimed, and its sinks (``engine.idle_group``).
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupEvidence:
-    """What the log and the heartbeat say of a group as of one version of the log. Times in ms since the epoch.
+    """The evidence of the log and the heartbeat about a group, at one version of the log. Times in ms since the epoch.
 
-    ``segment``: the newest valid one, -1 if there is none; all lower ones are closed. ``updates``: its rows that are no
-    snapshots. ``locked_until_ms``: the latest lock deadline in it, 0 if there is none. ``beat_at_ms``: the last
-    heartbeat, None if there is none. ``unfinished``: journals hold work that the next engine finishes with the help of
-    this segment.
+    ``segment``: the newest valid one, -1 if there is none; all lower ones are closed. ``updates``: the number of its
+    rows that are no snapshots. ``locked_until_ms``: the latest lock deadline in it, 0 if there is none. ``beat_at_ms``:
+    the last heartbeat, None if there is none. ``unfinished``: journals hold work that the next engine finishes with the
+    help of this segment.
     """
 
     group_id: str
@@ -58,7 +58,7 @@ class GroupEvidence:
     unfinished: bool = False
 
     def has_engine(self, now_ms: int, idle_ms: int) -> bool:
-        """May an engine run this group, as far as can be known?"""
+        """Return whether an engine may run this group, judging by the evidence."""
         heard_at_ms = max(self.written_at_ms, self.beat_at_ms or 0)
         return now_ms - heard_at_ms < idle_ms or self.locked_until_ms > now_ms
 
@@ -66,7 +66,7 @@ class GroupEvidence:
 def evidence_of(
     spark: AnySpark, location: Location, group_id: str, commits: CommitListing, version: int
 ) -> GroupEvidence:
-    """Look at the newest valid segment and at what was claimed after it."""
+    """Return the evidence of the newest valid segment and of claims after it."""
     tail = tail_of(spark, location, group_id, commits, version)
     try:
         found = _evidence_in_files(tail, group_id, TableLog.open(commits.files, keeps_files=True, version=version))
@@ -81,7 +81,7 @@ def evidence_of(
 
 
 def _evidence_in_files(tail: LogTail, group_id: str, log: TableLog) -> GroupEvidence:
-    """As ``_evidence_by_spark``. Raises UnknownTableError: only Spark can, or should, read them."""
+    """Return what ``_evidence_by_spark`` returns. Raises UnknownTableError: only Spark can, or should, read them."""
     parts = () if tail.valid is None else rows_by_batch(log, tail.valid)
     rows = pa.concat_tables([FOLDED_SCHEMA.empty_table(), *parts])
     kinds: list[Any] = rows.column("kind").to_pylist()
@@ -103,7 +103,7 @@ def _evidence_in_files(tail: LogTail, group_id: str, log: TableLog) -> GroupEvid
 def _evidence_by_spark(
     spark: SparkSession, location: Location, tail: LogTail, group_id: str, version: int
 ) -> GroupEvidence:
-    """Acquisitions that have ended since count as well: one lock later is early enough."""
+    """Return the evidence. Acquisitions that have ended since count as well: one lock later is early enough."""
     found = _evidence_in(spark, tail, group_id, version)
     later = log_table(location).load(spark, version)
     later = later.where((F.col("group_id") == group_id) & (F.col("segment") > found.segment))
@@ -136,7 +136,7 @@ def _evidence_in(spark: SparkSession, tail: LogTail, group_id: str, version: int
 
 
 def snapshot_group(spark: AnySpark, location: Location, commits: CommitListing, found: GroupEvidence) -> int | None:
-    """Claim the group as an engine would and write a snapshot of each of its share-partitions (R74): their number.
+    """Claim the group as an engine would and write a snapshot of each share-partition (R74). Returns their number.
 
     None if an engine was at work since the evidence was collected: it has claimed the group, and goes on, or it has
     left something to the next one. Raises SinkError if a sink cannot be claimed; then there is no snapshot either.
@@ -157,18 +157,18 @@ def snapshot_group(spark: AnySpark, location: Location, commits: CommitListing, 
 
 @dataclass(frozen=True, slots=True)
 class LeftInJournals:
-    """LeftBehind by the engines of a group, beside the log that has been opened."""
+    """A LeftBehind of the engines of a group, beside the log that has been opened."""
 
     log: GroupLog
 
     def claim_sinks(self, writer_epoch: int) -> None:
-        """Of all entries in the group's journal."""
+        """Claim the sinks of all entries in the group's journal."""
         with as_state_error():
             journal = Journal(self.log.spark, self.log.directory, OUTPUT, self.log.group_id)
         claim_sinks_before(self.log.spark, journal, writer_epoch)
 
     def is_unfinished(self) -> bool:
-        """Whatever a journal's purpose."""
+        """Return whether any journal holds work for the next engine."""
         with as_state_error():
             return has_journals(self.log.spark, self.log.location, self.log.group_id)
 

@@ -1,7 +1,7 @@
-"""A share-partition from our live form into the KIP's, and what was written in the KIP's form back into ours. Pure.
+"""Conversion of a share-partition from our live form into the KIP's, and of writes in the KIP's form back. Pure.
 
-What a write does not change stays as we know it, with the counts of attempts that the KIP's form does not have (R8). A
-hole of the KIP's form is Available with count 0 (R22); log rows carry no ``read_gap``, so it is stated as such a run.
+What a write does not change stays as we know it, with the attempt counts that the KIP's form does not have (R8). A
+hole in the KIP's form is Available with count 0 (R22); log rows carry no ``read_gap``, so it is written as such a run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from share_spark.partition import SharePartition
 
 
 def durable_state(live: SharePartition) -> ShareState:
-    """``live`` as the share coordinator would hold it: Acquired as Available (R8), in its canonical form (R82)."""
+    """Return ``live`` as the share coordinator would hold it: Acquired as Available (R8), in canonical form (R82)."""
     return ShareState(
         key=live.key,
         snapshot_epoch=live.snapshot_epoch % (LAST_SNAPSHOT_EPOCH + 1),
@@ -36,9 +36,9 @@ def durable_state(live: SharePartition) -> ShareState:
 
 
 def new_live_form(state: ShareState, snapshot_epoch: int = -1) -> SharePartition:
-    """The live form of a share-partition of which only ``state`` is known (R29).
+    """Return the live form of a share-partition of which only ``state`` is known (R29).
 
-    ``snapshot_epoch``: of the last snapshot in our log, -1 if there is none. Raises StateError as ``from_kip`` does.
+    ``snapshot_epoch``: that of the last snapshot in our log, -1 if there is none. Raises StateError like ``from_kip``.
     """
     loaded = partition.from_kip(
         key=state.key,
@@ -52,7 +52,7 @@ def new_live_form(state: ShareState, snapshot_epoch: int = -1) -> SharePartition
 
 
 def after_write(live: SharePartition, after: ShareState) -> SharePartition:
-    """``live`` after a Write, or a Read by a new leader, that made its durable state ``after``."""
+    """Return ``live`` after a Write, or a Read by a new leader, that made its durable state ``after``."""
     if live.start_offset == UNINITIALIZED_START_OFFSET:
         return new_live_form(after, live.snapshot_epoch)
     changes = [_in_flight(batch) for batch in changed_batches(durable_state(live).state_batches, after.state_batches)]
@@ -71,7 +71,7 @@ def after_write(live: SharePartition, after: ShareState) -> SharePartition:
 
 
 def changed_batches(before: Sequence[StateBatch], after: Sequence[StateBatch]) -> Iterator[StateBatch]:
-    """Where ``after`` differs from ``before``, ascending. Both sorted and disjoint.
+    """Yield where ``after`` differs from ``before``, ascending. Both are sorted and disjoint.
 
         before     [0 ------ A ------ 9][10 --- B --- 14]
         after             [5 ------ A ------ 12][13 B 14]
@@ -103,7 +103,7 @@ def _in_flight(batch: StateBatch) -> InFlightBatch:
 
 
 def _with_holes_stated(state: SharePartition) -> SharePartition:
-    """Each hole of the read gap as an Available run of count 0, and nothing left that log rows do not carry."""
+    """Return ``state`` with each hole of the read gap as an Available run of count 0, without what log rows omit."""
     runs = {(run.first_offset, run.last_offset) for run in state.in_flight}
     gap = state.active_read_gap
     free = partition.available_ranges(state) if gap is not None else ()
@@ -119,7 +119,7 @@ def _with_holes_stated(state: SharePartition) -> SharePartition:
 
 
 def _settled(state: SharePartition) -> SharePartition:
-    """R15: the SPSO past final runs at the front."""
+    """Move the SPSO past final runs at the front (R15)."""
     open_runs = (run.first_offset for run in state.in_flight if not run.delivery_state.is_final)
     first_open = next(open_runs, state.end_offset)
     if not state.in_flight or not state.in_flight[0].delivery_state.is_final:

@@ -1,8 +1,8 @@
-"""A file beside the state log by which operators direct the engine of a group: ``_share_spark/<what>/<group>``.
+"""A file beside the state log by which operators control the engine of a group: ``_share_spark/<what>/<group>``.
 
-An operator writes it, the engine reads it at each micro-batch; so a running engine takes it over, and so does the next
-one. It appears whole or not at all (``StorageFiles.put``), and says everything: of two operators who write at once the
-last one counts. It is no part of the state, and needs no claim.
+An operator writes it, the engine reads it at each micro-batch; so a running engine uses it, and so does the next one.
+It appears whole or not at all (``StorageFiles.put``), and is complete: of two operators who write at once the last one
+counts. It is not part of the state, and needs no claim.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from share_spark.spark.files import StorageFiles, group_file_name
 _log = logging.getLogger(__name__)
 
 _READ_EVERY_S = 1.0
-"""An idle engine has ten micro-batches a second, and an object store takes money for each read."""
+"""The time between two reads: an idle engine has ten micro-batches a second, and object stores charge for each read."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorFile:
-    """Of one group."""
+    """The file of one group."""
 
     path: str
     files: StorageFiles
 
     @classmethod
     def beside(cls, log_directory: str, what: str, group_id: str, files: StorageFiles) -> OperatorFile:
-        """``log_directory``: of the state log."""
+        """Return the file of a group. ``log_directory``: the state log's."""
         return cls(f"{log_directory.rstrip('/')}/_share_spark/{what}/{group_file_name(group_id)}", files)
 
     def read(self) -> bytes:
-        """Its content, empty if there is none."""
+        """Return its content, empty if there is none."""
         return self.files.read(self.path) or b""
 
     def write(self, content: Any) -> None:
-        """In place of what it said before, as JSON; there is no file if that is nothing."""
+        """Replace the content, as JSON; an empty content deletes the file."""
         if not content:
             self.files.delete(self.path)
             return
@@ -49,7 +49,7 @@ class OperatorFile:
 
 @dataclass(slots=True)
 class OperatorFileReader:
-    """For an engine: the content as of a second ago at most. If it cannot be read, what it was last."""
+    """The file's content as an engine reads it, at most a second old. If it cannot be read, the last content counts."""
 
     file: OperatorFile
     clock: Callable[[], float] = time.monotonic
@@ -57,7 +57,7 @@ class OperatorFileReader:
     _read_at: float = field(default=float("-inf"))
 
     def __call__(self) -> bytes:
-        """Raises whatever the storage makes of the first read."""
+        """Return the content. Raises whatever the storage raises at the first read."""
         now = self.clock()
         if self._last is not None and now - self._read_at < _READ_EVERY_S:
             return self._last

@@ -1,5 +1,4 @@
-"""Where it is kept what of a group is paused: a file of its operators, ``_share_spark/paused/<group>``. What is paused
-changes no record."""
+"""The pauses of a group, in a file of its operators, ``_share_spark/paused/<group>``. A pause changes no record."""
 
 from __future__ import annotations
 
@@ -19,34 +18,34 @@ PAUSED = "paused"
 
 @dataclass(frozen=True, slots=True)
 class PauseFile:
-    """Of one group."""
+    """The file of one group."""
 
     file: OperatorFile
 
     @classmethod
     def beside(cls, log_directory: str, group_id: str, files: StorageFiles) -> PauseFile:
-        """``log_directory``: of the state log."""
+        """Return the file of a group. ``log_directory``: the state log's."""
         return cls(OperatorFile.beside(log_directory, PAUSED, group_id, files))
 
     def read(self) -> Pauses:
-        """Raises StateError: somebody else has written it."""
+        """Return the pauses. Raises StateError: the file was not written by us."""
         return self.parsed(self.file.read())
 
     def parsed(self, content: bytes) -> Pauses:
-        """What it says. Raises StateError."""
+        """Return the pauses that ``content`` has. Raises StateError."""
         try:
             return Pauses(tuple(Pause(**fields) for fields in json.loads(content or b"[]")))
         except (ValueError, TypeError):
             raise StateError(f"{self.file.path} does not say what is paused: remove it, and pause again") from None
 
     def write(self, pauses: Pauses) -> None:
-        """In place of what was paused before."""
+        """Replace all pauses."""
         self.file.write([one._asdict() for one in pauses.entries])
 
 
 @dataclass(slots=True)
 class PauseReader:
-    """For an engine: what the file says (``OperatorFileReader``)."""
+    """The pauses as an engine reads them (``OperatorFileReader``)."""
 
     file: PauseFile
     clock: Callable[[], float] = time.monotonic
@@ -56,5 +55,5 @@ class PauseReader:
         self._content = OperatorFileReader(self.file.file, self.clock)
 
     def __call__(self) -> Pauses:
-        """Raises StateError as ``PauseFile.read``, and whatever the storage makes of the first read."""
+        """Return the pauses. Raises StateError as ``PauseFile.read``, and a storage error at the first read."""
         return self.file.parsed(self._content())

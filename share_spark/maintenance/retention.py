@@ -1,4 +1,4 @@
-"""What is deleted after its retention: closed segments, dead letters, records of the embedded topic log."""
+"""Deletion after a retention: closed segments, dead letters, records of the embedded topic log."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def oldest_kept_segment(log: KeptTable, group_id: str, current: int, *, retention_ms: int, now_ms: int) -> int:
-    """Segments below this one are closed and older than the retention. ``log``: the log table. ``current``: a segment
-    that readers may need, and all above it; none of those goes."""
+    """Return the first segment to keep: those below are closed and older than the retention. ``log``: the log table.
+    ``current``: a segment that readers may need, as all above it; none of those is dropped."""
     if retention_ms == 0 or current <= 0:
         return current
     files, moment_ms = log.log(), now_ms - retention_ms
@@ -38,7 +38,7 @@ def oldest_kept_segment(log: KeptTable, group_id: str, current: int, *, retentio
 
 
 def _oldest_kept(log: TableLog, group_id: str, current: int, moment_ms: int) -> int:
-    """The first segment with a row that was written at ``moment_ms`` or later. Raises UnknownTableError."""
+    """Return the first segment with a row that was written at ``moment_ms`` or later. Raises UnknownTableError."""
     segments: dict[int, list[str]] = {}
     for path, file in log.active.items():
         # No row is younger than its file.
@@ -51,13 +51,13 @@ def _oldest_kept(log: TableLog, group_id: str, current: int, moment_ms: int) -> 
 
 
 def closed_files(log: KeptTable, group_id: str, segment: int) -> int:
-    """How many the group has in segments below this one."""
+    """Return the number of files that the group has in segments below this one."""
     return sum(found.files for found in log.partitions() if _is_below(found.values, group_id, segment))
 
 
 def drop_segments(log: KeptTable, group_id: str, segment: int) -> bool:
-    """Those of the group below this one. By partition only: it changes metadata only, and conflicts with no append.
-    False: gave way to other writers."""
+    """Drop the group's segments below this one, by partition: it changes metadata only, and conflicts with no append.
+    Returns False if other writers came first."""
     where = f"group_id = {sql_literal(group_id)} AND segment < {segment}"
     return log.drop_partitions(lambda values: _is_below(values, group_id, segment), where)
 
@@ -75,10 +75,10 @@ def letters_before(moment_ms: int) -> RowFilter:
 
 
 def log_starts_after(spark: SparkSession, table: Location, moment_ms: int) -> dict[str, dict[int, int]]:
-    """Per topic the partitions whose log start has to move so that no record before ``moment_ms`` is left, and the new
-    log starts.
+    """Return, per topic, the partitions whose log start has to move so that no record before ``moment_ms`` is left,
+    with the new log starts.
 
-    As Kafka does it: up to the first record within the retention, whether or not groups have finished those before.
+    As in Kafka: up to the first record within the retention, whether or not groups have finished those before.
     """
     log = EmbeddedTopicLog(spark, table)
     starts = {}

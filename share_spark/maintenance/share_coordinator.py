@@ -1,13 +1,13 @@
 """The share coordinator on Delta: Initialize, Read, Write, Delete and ReadSummary on the state log of a location.
 
-The answers are decided by the pure coordinator (``share_spark.coordinator``); here its state is read from the log, and
-its records are written to it. Nothing is kept between requests: engines write the same log, so each request reads it as
-of the last commit that counts.
+The pure coordinator (``share_spark.coordinator``) decides the answers; this module reads its state from the log, and
+writes its records to it. Nothing is kept between requests: engines write the same log, so each request reads the log up
+to the last commit that counts.
 
-A request that changes nothing claims nothing. One that does claims the group as an engine would, reads the state again,
+A request that changes nothing claims nothing. Any other claims the group as an engine would, reads the state again,
 and writes a snapshot of every share-partition in one append (R74); a deleted one is not among them, and that is its
-tombstone (R91, O5). A group with a running engine is refused before that. If an append fails, it is not known whether
-it was committed; every request may be repeated (R84, R93, R101).
+tombstone (R91, O5). A group with a running engine is refused before that. If an append fails, its outcome is unknown;
+every request may be repeated (R84, R93, R101).
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ GroupStates = dict[SharePartitionKey, tuple[str, SharePartition]]
 
 
 class DeltaShareCoordinator:
-    """Answers for the keys of some state partitions of one location, for groups that no engine runs.
+    """The share coordinator for the keys of some state partitions of one location, for groups without a running engine.
 
     ``buckets``: the state partitions (0 to 49, R71) that it owns, None: all; others get NOT_COORDINATOR (R72).
-    ``topic_names``: topic id -> name, for topics that a group meets for the first time here; where it says nothing the
-    log shows the id in place of the name. ``spark``: used only for what cannot be done with files. Raises
+    ``topic_names``: topic id -> name, for topics that are new to a group; a topic that is not in it has its id in the
+    log in place of the name. ``spark``: used only for what cannot be done with files. Raises
     ConfigError for a bucket that does not exist.
     """
 
@@ -88,11 +88,11 @@ class DeltaShareCoordinator:
         self._commits = CommitListing.of(self._spark, log_table(self._place).directory(self._spark))
 
     def answer(self, request: ShareGroupStateRequest) -> tuple[StateResult, ...]:
-        """One result per entry, in their order (R98); none without a group id (R97). What it changed is committed.
+        """Return one result per entry, in their order (R98); none without a group id (R97). Changes are committed.
 
-        Raises FencedError if an engine runs the group or begins to, StateError if the log is damaged, cannot be
-        written, or is needed as it is by the group's next engine, SinkError if a sink of the group cannot be claimed.
-        After each of them the request may be repeated.
+        Raises FencedError if an engine runs the group or starts to, StateError if the log is damaged, cannot be
+        written, or holds work for the group's next engine, SinkError if a sink of the group cannot be claimed. After
+        each of them the request may be repeated.
         """
         if not request.group_id:
             return ()
@@ -114,7 +114,7 @@ class DeltaShareCoordinator:
         return found.results
 
     def _answered(self, request: ShareGroupStateRequest, states: GroupStates) -> _Answered:
-        """What the pure coordinator says to each entry, one after the other, and the states then."""
+        """Return the pure coordinator's result of each entry, one after the other, and the states after them."""
         after = dict(states)
         results = []
         for key, entry in zip(_keys(request), request.entries, strict=True):
@@ -130,7 +130,7 @@ class DeltaShareCoordinator:
     def _after_entry(
         self, key: SharePartitionKey, live: SharePartition | None, request: ShareGroupStateRequest
     ) -> tuple[StateResult, SharePartition | None]:
-        """``request`` has one entry. ``live`` itself if that changes nothing."""
+        """Answer ``request``, which has one entry. Returns ``live`` itself if that changes nothing."""
         known = durable_state(live) if live is not None else None
         records, (result,) = coordinator.answer(self._shard(key, known), request)
         if not records:
@@ -169,11 +169,11 @@ def _keys(request: ShareGroupStateRequest) -> list[SharePartitionKey]:
 
 @dataclass(slots=True, kw_only=True)
 class _GroupLog(GroupLog):
-    """One group's part of the log for one request: states as they were written, no live frame."""
+    """One group's part of the log for one request: states as they were written."""
 
     @classmethod
     def of(cls, spark: AnySpark, location: Location, group_id: str, commits: CommitListing) -> _GroupLog:
-        """As of now."""
+        """Return the log at its latest version."""
         version = commits.latest_version()
         return cls(
             spark=spark,
@@ -185,7 +185,7 @@ class _GroupLog(GroupLog):
         )
 
     def refuse_unless_idle(self) -> None:
-        """Raises FencedError while an engine runs the group, StateError if its last one left work to the next."""
+        """Raise FencedError while an engine runs the group, StateError if the last one left work for the next."""
         heartbeat = heartbeat_file(self.spark, self.location, self.group_id)
         age = age_ms(heartbeat)
         beat = Beat.from_text(heartbeat.read())
@@ -211,15 +211,16 @@ class _GroupLog(GroupLog):
         )
 
     def write(self, claim: LogTail, states: GroupStates, forgotten: Collection[SharePartitionKey]) -> None:
-        """``states`` is all that the group has from here on (R74); after ``claim``. Raises FencedError, StateError.
+        """Write ``states``, all that the group has from now on (R74). Call it after ``claim``.
 
-        A group that has nothing left is a records commit without records, by a micro-batch before the first. The
-        segments before it go (R92): where log clean-up takes the note of that commit, they would be the newest again.
+        Raises FencedError, StateError. If nothing is left, this is a records commit without records, by a micro-batch
+        before the first. The segments before it are dropped (R92): where log clean-up removes that commit's note, they
+        would be the newest again.
         """
         note = self.note("records", claim.last_segment, 0 if states else -1, claim.at_ms)
         kept = KeptTable(self.spark, self.table)
         with self.as_state_error():
-            # A session that will be needed is asked for before the commit: without it nothing must be half done.
+            # Ask for a needed session before the commit: a failure must not leave it half done.
             status = self._status_appends() if forgotten else None
             if not states:
                 kept.prepare_to_drop()
@@ -233,7 +234,7 @@ class _GroupLog(GroupLog):
                 self._hide(status, left, forgotten)
 
     def _status_appends(self) -> DirectAppends | None:
-        """To the status table; None where it is Spark that has to change its rows."""
+        """Return the appends to the status table; None where only Spark can change its rows."""
         place = state_table(self.location)
         try:
             appends = DirectAppends.to(self.spark, place.directory(self.spark), replaces=True)
@@ -244,8 +245,8 @@ class _GroupLog(GroupLog):
         return appends
 
     def _hide(self, status: DirectAppends | None, left: LiveState, forgotten: Collection[SharePartitionKey]) -> None:
-        """Take their rows out of the status table: an engine rewrites only buckets that have a share-partition.
-        ``left``: of the group."""
+        """Remove their rows from the status table: an engine rewrites only buckets that have a share-partition.
+        ``left``: the group's state."""
         place, buckets = state_table(self.location), {state_bucket(key) for key in forgotten}
         if status is not None:
             app_id = status_app_id(self.group_id, TableLog.open(self.opened().files).table_id)
@@ -258,7 +259,7 @@ class _GroupLog(GroupLog):
 
 
 def _row_of(key: SharePartitionKey) -> Column:
-    """Of the status table."""
+    """Return the condition for its row of the status table."""
     place = (F.col("group_id") == key.group_id) & (F.col("bucket") == state_bucket(key))
     return place & (F.col("topic_id") == key.topic_id) & (F.col("partition") == key.partition)
 

@@ -1,1 +1,1 @@
-"""What a share group writes: output rows into a Delta table, exactly once, and dead letters."""
+"""The output of a share group: rows in a Delta table, exactly once, and dead letters."""

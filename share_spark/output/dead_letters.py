@@ -1,4 +1,4 @@
-"""Dead letters to a Delta table, one row each, to be looked at with SQL.
+"""Dead letters in a Delta table, one row each, to be read with SQL.
 
 The table is created when it is missing. The letters of a micro-batch are one append with the micro-batch's number
 (``txnAppId``, ``txnVersion``), so that an append which is repeated after a crash is in the table once. Micro-batches
@@ -35,7 +35,7 @@ _APPEND_ERRORS: tuple[type[Exception], ...] = (*JVM_ERRORS, MovedError)
 
 
 class DeltaDeadLetters:
-    """DeadLetterTarget on a Delta table. Group and state log together name the writer in the table's transactions."""
+    """A DeadLetterTarget on a Delta table. Group and state log together name the writer in the table's transactions."""
 
     def __init__(self, location: Location | str) -> None:
         self._location = Location.parse(location) if isinstance(location, str) else location
@@ -47,7 +47,7 @@ class DeltaDeadLetters:
 
     def check(self, spark: SparkSession) -> None:
         """Create the table, or check that it is one of ours. Done at start, so that the first dead letter does not fail
-        for that reason. Raises DeadLetterError, and then has changed nothing.
+        for that reason. Raises DeadLetterError; then nothing was changed.
         """
         try:
             if self._location.is_free(spark):
@@ -58,7 +58,7 @@ class DeltaDeadLetters:
         self._checked = True
 
     def write(self, spark: SparkSession, claim: Claim, stamp: BatchStamp, letters: DataFrame | pa.Table) -> None:
-        """One row per row of ``letters``, in one append; see DeadLetterTarget. DeadLetterError."""
+        """Write one row per row of ``letters``, in one append; see DeadLetterTarget. Raises DeadLetterError."""
         if not self._checked:
             self.check(spark)
         app_id = f"share_spark/dead letters/{claim.group_id}@{claim.log_id}"
@@ -67,13 +67,13 @@ class DeltaDeadLetters:
             is_there = self._append(spark, _letter_rows(letters, claim.group_id), app_id, stamp)
         except _APPEND_ERRORS as error:
             fault, is_there = error, False
-        # After an error the append may have been committed all the same, and Delta skips a number below the table's
-        # without an error. So what counts is the table's log.
+        # After an error the append may still have been committed, and Delta skips a number below the table's without
+        # an error. So the table's log decides.
         if not is_there and self._latest(spark, app_id) < stamp.number:
             raise self._failed(fault or RuntimeError("the append is not in its log")) from fault
 
     def _append(self, spark: SparkSession, rows: DataFrame | pa.Table, app_id: str, stamp: BatchStamp) -> bool:
-        """Are the letters certainly in the table now?"""
+        """Append the rows; return whether they are certainly in the table now."""
         try:
             appends = self._appends = self._appends or DirectAppends.of_files(spark, self._location.directory(spark))
             self._append_files(appends, rows, app_id, stamp)
@@ -86,8 +86,8 @@ class DeltaDeadLetters:
             return False
 
     def _append_files(self, appends: DirectAppends, rows: DataFrame | pa.Table, app_id: str, stamp: BatchStamp) -> None:
-        """Nothing if the letters of this stamp, or of a later one, are there. Raises MovedError if they have come
-        meanwhile."""
+        """Append the rows as files, or nothing if the letters of this stamp, or of a later one, are there. Raises
+        MovedError if they were added meanwhile."""
         appends.log.refresh()
         if appends.log.transactions.get(app_id, NONE) < stamp.number:
             files = _in_files(rows, appends)
@@ -96,8 +96,8 @@ class DeltaDeadLetters:
             appends.commit(files, transactions={app_id: stamp.number})
 
     def _latest(self, spark: SparkSession, app_id: str) -> int:
-        """The number of the last letters. One that is higher than ours is a successor's, which has written ours first:
-        it recovers before it commits."""
+        """Return the number of the last letters. One that is higher than ours is a successor's, which has written ours
+        first: it recovers before it commits."""
         try:
             return AppTransactions(spark, self._location.directory(spark)).latest(app_id)
         except JVM_ERRORS as error:
@@ -112,14 +112,13 @@ class DeltaDeadLetters:
 
 
 def _in_files(rows: DataFrame | pa.Table, appends: DirectAppends) -> list[DataFile] | None:
-    """None if they are too many."""
+    """Return the rows as files, None if they are too many."""
     if not isinstance(rows, pa.Table):
         return files_of(rows, appends)
     return [appends.write(part.rows, part.values) for part in appends.layout.parts(rows)]
 
 
 def _letter_rows(letters: DataFrame | pa.Table, group_id: str) -> DataFrame | pa.Table:
-    """WRITTEN_COLUMNS."""
     if isinstance(letters, pa.Table):
         now: Any = pa.scalar(datetime.now(UTC), pa.timestamp("us", "UTC"))
         added: dict[str, Any] = {"group_id": pa.scalar(group_id), "archived_at": now}

@@ -1,4 +1,4 @@
-"""Which dead letters are announced, and which wait: small files beside the state, that outlive an engine."""
+"""The journals of announced and waiting dead letters: small files beside the state that outlive an engine."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LetterJournals:
-    """``announced``: by engines that may still write it; an entry that is withdrawn begins with that word. ``waiting``:
-    of dead engines, committed and not written yet. Apart from each other, since a frozen engine that wakes up may still
-    change what it has announced."""
+    """The two journals of a group. ``announced``: by engines that may still write them; a withdrawn entry begins with
+    that word. ``waiting``: of dead engines, committed and not written yet. They are apart, since a frozen engine that
+    wakes up may still change what it has announced."""
 
     announced: Journal
     waiting: Journal
 
     @classmethod
     def of(cls, spark: SparkSession, claim: Claim) -> LetterJournals:
-        """Beside the state."""
+        """Open the journals beside the state."""
         purposes = (DEAD_LETTERS, WAITING_LETTERS)
         return cls(*(Journal(spark, claim.directory, purpose, claim.group_id) for purpose in purposes))
 
     def truncate(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Take the offsets from ``ends`` on out of every entry."""
+        """Remove the offsets from ``ends`` on from every entry."""
         for journal in (self.announced, self.waiting) if ends else ():
             for stamp in journal.stamps():
                 entry = journal.read(stamp)
@@ -40,14 +40,15 @@ class LetterJournals:
                     journal.put(stamp, kept)
 
     def settle(self, writer_epoch: int, last_counted: BatchStamp) -> list[BatchStamp]:
-        """Judge what engines below ``writer_epoch`` have announced. Returns what waits of them, oldest first."""
+        """Decide what engines below ``writer_epoch`` announced. Returns the stamps that wait, oldest first."""
         for stamp in self.announced.stamps():
             if stamp.writer_epoch < writer_epoch:
                 self._settle(stamp, last_counted)
         return [stamp for stamp in self.waiting.stamps() if stamp.writer_epoch < writer_epoch]
 
     def _settle(self, stamp: BatchStamp, last_counted: BatchStamp) -> None:
-        """Kept before it is removed: if we die in between, the next engine judges it again, and alike."""
+        """Move a committed announcement to ``waiting``. It is put there before it is removed: if we die in between, the
+        next engine decides again, with the same result."""
         announced = self.announced.read(stamp)
         if announced is not None and is_committed(stamp, last_counted, withdrawn=is_withdrawn(announced)):
             self.waiting.put(stamp, announced.removeprefix(WITHDRAWN))
@@ -55,12 +56,12 @@ class LetterJournals:
 
 
 def entry_of(letters: Sequence[DeadLetter]) -> bytes:
-    """What the entry of a micro-batch says."""
+    """Return the entry of a micro-batch's letters."""
     return json.dumps([_to_row(letter) for letter in letters]).encode()
 
 
 def letters_in(entry: bytes) -> list[DeadLetter]:
-    """Undo ``entry_of``, whether it is withdrawn or not."""
+    """Undo ``entry_of``, whether the entry is withdrawn or not."""
     return [_from_row(row) for row in json.loads(entry.removeprefix(WITHDRAWN))]
 
 
@@ -83,5 +84,5 @@ WITHDRAWN = b"withdrawn\n"
 
 
 def is_withdrawn(announced: bytes) -> bool:
-    """Is the commit known not to have happened when it was tried first?"""
+    """Return whether the commit is known not to have happened when it was tried first."""
     return announced.startswith(WITHDRAWN)

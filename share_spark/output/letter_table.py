@@ -1,4 +1,4 @@
-"""The table of dead letters: its columns, and how to tell that a table is one. No Spark."""
+"""The table of dead letters: its columns, and how it is recognized. No Spark."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ KIND = TableKind(name="dead_letters", text="dead-letter table", version=1)
 WRITTEN_COLUMNS = (
     f"group_id string, {RECORD_COLUMNS}, delivery_count int, reason string, error string, archived_at timestamp"
 )
-"""What engines write: the record as it was, and why it is here. ``error``: the last one, null for a plain reject."""
+"""The columns that engines write: the record as it was, and why it is here. ``error``: null for a plain reject."""
 
 COLUMNS = f"{WRITTEN_COLUMNS}, corrected_value binary, redriven_at timestamp, redrive_id string"
-"""And what repairs them: ``corrected_value`` is set by users, in SQL, and sent instead of ``value``, which stays as it
-was; ``redriven_at`` and ``redrive_id`` say that the letter was sent, and under which id."""
+"""All columns. Users set ``corrected_value`` in SQL; it is sent instead of ``value``, which stays as it was.
+``redriven_at`` and ``redrive_id`` record that the letter was sent, and under which id."""
 
 
 def _names(columns: str) -> list[str]:
@@ -30,6 +30,6 @@ PROPERTIES = KIND.properties
 
 
 def check_properties(place: str, properties: Mapping[str, str]) -> None:
-    """Is a table with these properties one of dead letters that we can read? Raises DeadLetterError."""
+    """Check that a table with these properties is one of dead letters that we can read. Raises DeadLetterError."""
     if (fault := KIND.fault(place, properties)) is not None:
         raise DeadLetterError(fault)

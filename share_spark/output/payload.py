@@ -1,5 +1,5 @@
 """The acknowledgements of a delivery as the payload of a sink's journal entry, in Arrow: for the next engine, if this
-one ends before it has absorbed them."""
+one ends before a state row has absorbed them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _ANSWER_FIELDS: list[pa.Field[pa.DataType]] = [
     pa.field("delay_ms", pa.int64()),
 ]
 _ANSWERS = pa.schema(_ANSWER_FIELDS)
-"""A row is an acknowledged range (``answer``: the acknowledge type or a ``Loss``), or the error text of a range, or the
-delay of one."""
+"""The columns. A row is an acknowledged range (``answer``: the acknowledge type or a ``Loss``), or the error text of a
+range, or the delay of one."""
 
 
 def to_payload(output: CommittedOutput) -> bytes:
-    """``output`` as an Arrow stream; its stamp and member are in the schema's metadata."""
+    """Return ``output`` as an Arrow stream; its stamp and member are in the schema's metadata."""
     note = json.dumps([*output.stamp, output.member_id]).encode()
     table = pa.Table.from_batches(list(_batches(output.answers)), _ANSWERS).replace_schema_metadata({"output": note})
     stream = pa.BufferOutputStream()
@@ -79,7 +79,8 @@ def _batches(answers: AcknowledgedSpans) -> Iterator[pa.RecordBatch]:
 
 
 def _batch(key: SharePartitionKey, span: AcknowledgedSpan, name: str, columns: Any) -> pa.RecordBatch:
-    """``columns``: first offset, last offset, and what the column ``name`` says; the others of its kind are null."""
+    """Return one batch. ``columns``: first offset, last offset, the values of ``name``; other value columns are
+    null."""
     first, last, said = columns
     size = len(first)
     values = {

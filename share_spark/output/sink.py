@@ -1,29 +1,29 @@
-"""Output rows into a Delta table, each exactly once: the sink's commit decides the acknowledgements as well.
+"""Output rows in a Delta table, each exactly once: the sink's commit decides the acknowledgements as well.
 
-    claim(epoch)   older engines can no longer write; what the last of them wrote and has not absorbed
+    claim(epoch)   older engines can no longer write; returns the last of their deliveries that no state row absorbed
     commit(...)    journal the acknowledgements, append the rows under the micro-batch's number, read back
     forget()       a state row has absorbed the acknowledgements
 
 A crash before the append leaves a journal entry without rows: nothing happened. A crash after it leaves both, and the
-next engine finds the number of the entry to be the last one written: its acknowledgements count. Of the entries that
+next engine finds that the number of the entry was the last one written: its acknowledgements count. Of the entries that
 are left, only that one can matter: an engine absorbs what its claim returned, and every delivery of its own, before it
 writes the next, so each lower number has been absorbed, or was never written.
 
-The engine before may still run, in the middle of ``commit`` or ``forget``, while the next one claims. So the sink is
+The previous engine may still run, in the middle of ``commit`` or ``forget``, while the next one claims. So the sink is
 claimed first and the journal is read then: what is not written by now never will be. An entry that it removes meanwhile
-is absorbed by a state row that it wrote before the claim of the group, or it would have found that one.
+was absorbed by a state row that it wrote before the claim of the group, or it would have found that claim.
 
 The journal is beside the state, the numbers are in the sink's own log (``app_transactions``). A claim is journaled too,
-so that an engine that was given another sink is fenced in the one that it writes to.
+so that an engine with another sink is fenced in the sink that it writes to.
 
-``DeltaOutput`` is the engine's port. There are three ways of the rows into the table:
+``DeltaOutput`` is the engine's port. Rows get into the table in one of three ways:
 
-    the workers write files in its directory            a table that asks nothing of its rows, on this machine
+    the workers write files in its directory            a plain table on this machine
     a worker makes the files, the driver puts them      such a table elsewhere, as on an object store; few rows
     Spark's writer appends them                         all others
 
-In the first two ways a commit that compares and swaps names the files (``direct_append``). For the last two the rows
-are kept on the executors until they are written. The start says which it is.
+In the first two ways a commit that compares and swaps names the files (``direct_append``). In the last two the rows
+are kept on the executors until they are written. The start logs which way it is.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _APPEND_ERRORS: tuple[type[Exception], ...] = (*JVM_ERRORS, NotImplementedError,
 
 @dataclass(slots=True, kw_only=True)
 class DeltaSink:
-    """The sink of one run: ``prepare``, then ``claim``, then the rest."""
+    """The sink of one run: first ``prepare``, then ``claim``, then the rest."""
 
     spark: SparkSession
     table: Location
@@ -84,7 +84,7 @@ class DeltaSink:
     _unabsorbed: set[BatchStamp] = field(default_factory=set)
 
     def prepare(self, output: StructType) -> None:
-        """Make the table, or see that rows of this schema fit into it; before anything else is changed.
+        """Make the table, or check that rows of this schema fit into it; before anything else is changed.
 
         Raises ConfigError (no Delta table, columns that do not fit), SinkError (it cannot be made or read).
         """
@@ -93,14 +93,14 @@ class DeltaSink:
 
     @property
     def writer(self) -> SinkWriter:
-        """Who has claimed it."""
+        """The engine that has claimed the sink."""
         assert self._writer is not None, "used before claim"
         return self._writer
 
     def claim(self, writer: SinkWriter, last_counted: BatchStamp) -> bytes | None:
-        """From now on engines of lower epochs cannot write, here or to whatever sink they were given. Returns the
-        payload of the last delivery that was written, if its entry is there still; else a state row up to
-        ``last_counted``, the last micro-batch that counts, has absorbed it.
+        """Stop engines of lower epochs from writing, here or to their own sink. Returns the payload of the last
+        delivery that was written, if its entry is still there; else a state row up to ``last_counted``, the last
+        micro-batch that counts, has absorbed it.
 
         Raises FencedError, SinkError, StateError.
         """
@@ -115,11 +115,11 @@ class DeltaSink:
 
     @property
     def place_for_workers(self) -> FilePlace | None:
-        """Where workers write files of output rows; None: they do not, and ``commit`` takes the rows."""
+        """The directory where workers write files of output rows; None: ``commit`` takes the rows instead."""
         return self._direct.place_for_workers if self._direct is not None else None
 
     def commit(self, stamp: BatchStamp, rows: DataFrame | Sequence[DataFile] | None, payload: bytes) -> None:
-        """Append ``rows``, and with them ``payload`` counts. Without rows nothing happens here.
+        """Append ``rows``, which makes ``payload`` count. Without rows nothing happens here.
 
         Raises FencedError (a later engine has claimed the sink), SinkError (it refused the rows), OutputLostError (the
         rows were lost before they could be written); in each case nothing was written. StateError: the journal cannot
@@ -144,8 +144,8 @@ class DeltaSink:
         self._unabsorbed.add(stamp)
 
     def forget(self) -> None:
-        """A state row that counts has absorbed all that ``claim`` returned and ``commit`` wrote. Raises StateError;
-        SinkError: another writer has overwritten the rows, and they cannot be committed again."""
+        """Remove the entries of what ``claim`` returned and ``commit`` wrote, as a state row has absorbed it. Raises
+        StateError; SinkError: another writer has overwritten the rows, and they cannot be committed again."""
         self._make_good()
         with as_state_error():
             for stamp in sorted(self._unabsorbed):
@@ -153,7 +153,7 @@ class DeltaSink:
         self._unabsorbed.clear()
 
     def _make_good(self) -> None:
-        """While the journal still has the acknowledgements of the last rows."""
+        """Commit overwritten rows again, while the journal still has their acknowledgements."""
         if self._direct is None or not self._unabsorbed:
             return
         try:
@@ -172,7 +172,7 @@ class DeltaSink:
         return SinkEntry(self._target, self.writer.run_id, payload)
 
     def _claimed(self, target: SinkTarget) -> int:
-        """The number of the last delivery there."""
+        """Claim a sink; return the number of the last delivery there."""
         if target != self._target:
             return claim_sink(self.spark, target, self.writer.writer_epoch)
         with as_sink_error(target.table):
@@ -185,7 +185,7 @@ class DeltaSink:
             return delivered
 
     def _direct_appends(self, directory: str, transactions: AppTransactions) -> DirectAppends | None:
-        """None where Spark has to write the rows."""
+        """Return the direct appends, None where Spark has to write the rows."""
         try:
             appends = DirectAppends.of_files(self.spark, directory, transactions.log())
         except UnknownTableError as reason:
@@ -196,12 +196,12 @@ class DeltaSink:
         return appends
 
     def _note(self, stamp: BatchStamp) -> str:
-        """``userMetadata`` of the append, by which it is found again."""
+        """Return the ``userMetadata`` of the append, by which it is found again."""
         note = {"share_spark": 1, "kind": "output", "app_id": self.writer.app_id, "run_id": self.writer.run_id}
         return json.dumps({**note, **stamp._asdict()}, separators=(",", ":"))
 
     def _append(self, rows: DataFrame | Sequence[DataFile], stamp: BatchStamp) -> tuple[bool, Exception | None]:
-        """(Are the rows certainly there, what was raised); they may be there all the same."""
+        """Append the rows. Returns (whether they are certainly there, the error); an error may leave them there."""
         try:
             files = self._in_files(rows) if isinstance(rows, DataFrame) else rows
             if files is not None:
@@ -213,7 +213,7 @@ class DeltaSink:
         return files is not None, None
 
     def _in_files(self, rows: DataFrame) -> Sequence[DataFile] | None:
-        """None: Spark has to write them."""
+        """Return the rows as files, None if Spark has to write them."""
         if self._direct is None:
             return None
         files = files_of(rows, self._direct)
@@ -226,13 +226,13 @@ class DeltaSink:
         self.table.append(rows, options | {"userMetadata": self._note(stamp)})
 
     def _append_files(self, files: Sequence[DataFile], stamp: BatchStamp) -> None:
-        """One commit that nobody else can have come before who may not."""
+        """Append the files in one commit, which no later engine's claim can precede."""
         assert self._direct is not None
         numbers = {self.writer.app_id: stamp.number}
         self._version = self._direct.commit(files, note=self._note(stamp), transactions=numbers)
 
     def _read_back(self, stamp: BatchStamp, fault: Exception | None) -> None:
-        """Delta skips an append below the table's number without an error: what counts is the table's log."""
+        """Check the table's log for the rows: Delta skips an append below the table's number without an error."""
         assert self._transactions is not None
         if self._is_in_log(self._note(stamp)):
             return
@@ -251,7 +251,7 @@ class DeltaSink:
         raise SinkError(f"sink {self.table} refused the rows: {reason}") from fault
 
     def _check_there(self) -> None:
-        """Delta would create a table that is gone again, without the claims that fence older engines."""
+        """Refuse a table that is gone: Delta would create it again, without the claims that fence older engines."""
         assert self._files is not None, "commit before claim"
         if self._files.exists(self._version):
             return
@@ -259,7 +259,7 @@ class DeltaSink:
             raise SinkError(f"sink {self.table} is gone")
 
     def _is_in_log(self, note: str) -> bool:
-        """Look at the commits since our own last one."""
+        """Return whether one of the commits since our own last one has this note."""
         assert self._files is not None
         found = False
         while (commit := self._files.read(self._version + 1)) is not None:
@@ -270,38 +270,38 @@ class DeltaSink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaOutput:
-    """OutputSink for what ``delivery`` puts out. See ``engine.ports``."""
+    """An OutputSink for the output of ``delivery``. See ``engine.ports``."""
 
     sink: DeltaSink
     delivery: SparkDelivery
 
     @property
     def has_output(self) -> bool:
-        """Always."""
+        """Whether there is output: always."""
         return True
 
     def claim(self, claim: Claim, last_counted: BatchStamp) -> CommittedOutput | None:
-        """Raises FencedError, SinkError, StateError."""
+        """Claim the sink for this run. Raises FencedError, SinkError, StateError."""
         payload = self.sink.claim(SinkWriter.of(self.sink.spark, claim), last_counted)
         self.delivery.output_place = self.sink.place_for_workers
         return None if payload is None else from_payload(claim.group_id, payload)
 
     def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans) -> None:
-        """Raises FencedError, SinkError, OutputLostError, StateError."""
+        """Commit the delivery's output. Raises FencedError, SinkError, OutputLostError, StateError."""
         rows = self.delivery.outputs
         if rows is not None:
             self.sink.commit(stamp, rows, to_payload(CommittedOutput(stamp, self.sink.writer.member_id, answers)))
         self.delivery.free_outputs()
 
     def forget(self) -> None:
-        """Raises StateError."""
+        """Remove absorbed entries from the journal. Raises StateError."""
         self.sink.forget()
 
 
 @dataclass(slots=True, kw_only=True)
 class FormerSinks:
-    """OutputSink of a run without output: engines before may have had a sink, and one that sleeps may be about to write
-    there. So all of them are claimed, and what is in them and was not absorbed counts."""
+    """An OutputSink of a run without output. Earlier engines may have had a sink, and a frozen one may be about to
+    write there. So all of their sinks are claimed, and what is in them and was not absorbed counts."""
 
     spark: SparkSession
     _writer: SinkWriter | None = None
@@ -309,11 +309,11 @@ class FormerSinks:
 
     @property
     def has_output(self) -> bool:
-        """Never."""
+        """Whether there is output: never."""
         return False
 
     def claim(self, claim: Claim, last_counted: BatchStamp) -> CommittedOutput | None:
-        """Raises FencedError, SinkError, StateError."""
+        """Claim the sinks of earlier engines. Raises FencedError, SinkError, StateError."""
         self._writer = writer = SinkWriter.of(self.spark, claim)
         left = settle(writer, [], lambda target: claim_sink(self.spark, target, writer.writer_epoch), last_counted)
         if left is None:
@@ -322,10 +322,10 @@ class FormerSinks:
         return from_payload(claim.group_id, left.payload)
 
     def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans) -> None:
-        """Nothing to do."""
+        """Do nothing: there is no output."""
 
     def forget(self) -> None:
-        """Raises StateError."""
+        """Remove the absorbed entry from the journal. Raises StateError."""
         if self._writer is not None and self._unabsorbed is not None:
             with as_state_error():
                 self._writer.journal.remove(self._unabsorbed)

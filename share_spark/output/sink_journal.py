@@ -1,8 +1,8 @@
-"""What the journal of a sink holds, and claims of the sinks that it names: by the next engine, and by others who take
-over its group.
+"""The entries in the journal of a sink, and claims of the sinks that it names: by the next engine, and by others who
+take over its group.
 
 A sink is a table with the name under which the group writes to it. There is one entry before each delivery is written,
-and one when an engine claims a sink, so whoever reads the journal knows all sinks to which an engine of the group may
+and one when an engine claims a sink, so a reader of the journal knows all sinks to which an engine of the group may
 still be about to write.
 """
 
@@ -36,14 +36,15 @@ class SinkTarget(NamedTuple):
 
 
 class SinkEntry(NamedTuple):
-    """``payload``: the acknowledgements that are decided by the commit, in the engine's terms; empty for a claim."""
+    """A journal entry. ``payload``: the acknowledgements that the commit decides, in the engine's terms, or empty
+    (claim)."""
 
     target: SinkTarget
     run_id: str
     payload: bytes = b""
 
     def to_bytes(self) -> bytes:
-        """A line of JSON, then the payload as it is."""
+        """Return a line of JSON, then the payload as it is."""
         table, app_id = self.target
         head = {"path": table.path, "parts": list(table.parts), "app_id": app_id, "run_id": self.run_id}
         return json.dumps(head).encode() + b"\n" + self.payload
@@ -59,8 +60,8 @@ class SinkEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkWriter:
-    """The engine that writes here, once it has claimed its group. ``app_id``: the name under which the group writes: it
-    and its state, as two states may know a group of the same name. ``journal``: of the group, for this purpose alone.
+    """The engine that writes here, once it has claimed its group. ``app_id``: the name under which the group writes,
+    with its state, as two states may know a group of the same name. ``journal``: the group's, for this purpose only.
     """
 
     writer_epoch: int
@@ -71,7 +72,7 @@ class SinkWriter:
 
     @classmethod
     def of(cls, spark: SparkSession, claim: Claim) -> SinkWriter:
-        """With its journal beside the state. Raises StateError."""
+        """Return the writer with its journal beside the state. Raises StateError."""
         with as_state_error():
             journal = Journal(spark, claim.directory, OUTPUT, claim.group_id)
         return cls(
@@ -84,7 +85,7 @@ class SinkWriter:
 
 
 class LeftOutput(NamedTuple):
-    """The last delivery of an engine before that is in a sink and was not absorbed."""
+    """The last delivery of an earlier engine that is in a sink and was not absorbed."""
 
     stamp: BatchStamp
     payload: bytes
@@ -99,8 +100,8 @@ def settle(
     claimed: Callable[[SinkTarget], int],
     last_counted: BatchStamp,
 ) -> LeftOutput | None:
-    """Claim the sinks in ``own`` and all to which engines before may be about to write; then see what the last of them
-    has written, and drop the other entries. ``claimed``: claims one, and returns the number of the last delivery there.
+    """Claim the sinks in ``own`` and all to which earlier engines may be about to write; find what the last of them has
+    written, and drop the other entries. ``claimed``: claims one, and returns the number of the last delivery there.
 
     Raises FencedError, SinkError, StateError.
     """
@@ -117,10 +118,10 @@ def settle(
 def _claim_all(
     writer: SinkWriter, own: Sequence[SinkTarget], claimed: Callable[[SinkTarget], int]
 ) -> tuple[dict[SinkTarget, int], dict[BatchStamp, SinkEntry]]:
-    """The number of the last delivery to each target, and the entries of older engines.
+    """Return the number of the last delivery to each target, and the entries of older engines.
 
-    Listed after the claims: an older engine makes its entry before it appends, and appends before the claim or not at
-    all, so the entry of every delivery is in the list unless an engine has absorbed it and removed it.
+    They are listed after the claims: an older engine makes its entry before it appends, and appends before the claim or
+    not at all, so the entry of every delivery is in the list unless an engine has absorbed it and removed it.
     """
     delivered = {target: claimed(target) for target in own}
     while True:
@@ -138,8 +139,8 @@ def _check_explained(
     claimed: Callable[[SinkTarget], int],
     last_counted: BatchStamp,
 ) -> None:
-    """Each delivery has its entry or is absorbed, and what absorbs it is a later micro-batch that counts. Where neither
-    is so, a later engine may be at work here already; if not, the journal is damaged."""
+    """Raise StateError for a delivery without an entry that no later micro-batch has absorbed: the journal is damaged,
+    unless a later engine has claimed the sink already (FencedError)."""
     numbers = {stamp.number for stamp in written}
     for target, number in delivered.items():
         if number in numbers or number < last_counted.number:
@@ -153,15 +154,15 @@ def _check_explained(
 
 
 def entries_before(journal: Journal, writer_epoch: int) -> dict[BatchStamp, SinkEntry]:
-    """Entries of older engines. One that is removed meanwhile, by an engine before, has been absorbed."""
+    """Return the entries of older engines. One that its engine removes meanwhile has been absorbed."""
     stamps = [stamp for stamp in journal.stamps() if stamp.writer_epoch < writer_epoch]
     contents = {stamp: journal.read(stamp) for stamp in stamps}
     return {stamp: SinkEntry.from_bytes(text) for stamp, text in contents.items() if text is not None}
 
 
 def claim_sink(spark: AnySpark, target: SinkTarget, writer_epoch: int) -> int:
-    """From now on older epochs cannot write there. Returns the number of the last delivery, NONE if there was none or
-    the table is gone. Raises FencedError, SinkError."""
+    """Stop older epochs from writing there. Returns the number of the last delivery, NONE if there was none or the
+    table is gone. Raises FencedError, SinkError."""
     with as_sink_error(target.table):
         spark = _reaching(spark, target.table)
         if not target.table.exists(spark):
@@ -171,15 +172,15 @@ def claim_sink(spark: AnySpark, target: SinkTarget, writer_epoch: int) -> int:
 
 
 def _reaching(spark: AnySpark, table: Location) -> AnySpark:
-    """A path that this machine does not have may be one of a file system that only a session knows."""
+    """Return a session where the path does not exist on this machine: only a session may know its file system."""
     if given_session(spark) is not None or table.exists(spark):
         return spark
     return session_of(spark, f"sink {table} is not to be seen on this machine")
 
 
 def claim_sinks_before(spark: AnySpark, journal: Journal, writer_epoch: int) -> None:
-    """All sinks to which engines of older epochs may still be about to write. Entries stay: the next engine needs them.
-    Raises FencedError, SinkError, StateError."""
+    """Claim all sinks to which engines of older epochs may still be about to write. Entries stay: the next engine needs
+    them. Raises FencedError, SinkError, StateError."""
     with as_state_error():
         entries = entries_before(journal, writer_epoch)
     for target in {entry.target for entry in entries.values()}:
@@ -188,7 +189,7 @@ def claim_sinks_before(spark: AnySpark, journal: Journal, writer_epoch: int) -> 
 
 @contextmanager
 def as_sink_error(table: Location) -> Iterator[None]:
-    """What Delta and Spark raise, with the sink's name."""
+    """Raise what Delta and Spark raise as SinkError with the sink's name."""
     try:
         yield
     except JVM_ERRORS as fault:
@@ -197,7 +198,7 @@ def as_sink_error(table: Location) -> Iterator[None]:
 
 @contextmanager
 def as_state_error() -> Iterator[None]:
-    """What a journal raises."""
+    """Raise what a journal raises as StateError."""
     try:
         yield
     except JVM_ERRORS as fault:

@@ -35,10 +35,10 @@ def prepare_table(spark: SparkSession, table: Location, output: StructType) -> N
 
 
 def misfit(output: StructType, table: StructType) -> str | None:
-    """Why rows of the schema ``output`` do not fit into the columns of ``table``; None if they do.
+    """Return why rows of the schema ``output`` do not fit into the columns of ``table``; None if they do.
 
-    Columns that only the table has are left null. Names are compared as Delta does, whatever their case; inside of
-    structs they have to be the same, as there other readers than Spark know a field by its exact name.
+    Columns that only the table has are left null. Names are compared as Delta does, ignoring their case; inside of
+    structs they have to be the same, as readers other than Spark know a field there by its exact name.
     """
     for column in table.fields:
         if (
@@ -68,7 +68,7 @@ def _partition_columns(spark: SparkSession, table: Location, log: TableLog | Non
 
 
 def _unpartitioned(columns: Sequence[str], output: StructType) -> str | None:
-    """Delta takes no rows without the columns it partitions by."""
+    """Return an error if a partition column is missing: Delta takes no rows without them."""
     missing = [name for name in columns if name.lower() not in _by_name(output)]
     return f"it is partitioned by {', '.join(missing)}, which the output schema does not have" if missing else None
 

@@ -1,4 +1,4 @@
-"""The engine's dead-letter port, on Spark: records are read from the topic log by range and written to the dead-letter
+"""The engine's dead-letter port on Spark: records are read from the topic log by range and written to the dead-letter
 target. Nothing here decides anything about a record."""
 
 from __future__ import annotations
@@ -39,46 +39,47 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MOST_KEPT, _MOST_KEPT_BYTES = 50_000, 16 << 20
-"""Records of a micro-batch's dead letters that are kept in memory until they are written; more are read again."""
+"""The limits of a micro-batch's dead letters that are kept in memory until they are written: records, and bytes. More
+are read again."""
 
 _MOST_WAITING = 16
-"""Micro-batches whose dead letters may wait to be written."""
+"""The number of micro-batches whose dead letters may wait to be written."""
 
 
 @dataclass(slots=True, kw_only=True)
 class NoDeadLetters:
-    """Dead-letter port of a run without a target: what it archives is archived only."""
+    """The dead-letter port of a run without a target: it archives records without a letter."""
 
     spark: SparkSession
     _journals: LetterJournals | None = None
 
     def announce(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
-        """Nothing to do."""
+        """Do nothing: there is no target."""
 
     def withdraw(self, stamp: BatchStamp) -> None:
-        """Nothing to do."""
+        """Do nothing: there is no target."""
 
     def write(self, stamp: BatchStamp) -> None:
-        """Nothing to do."""
+        """Do nothing: there is no target."""
 
     def truncate(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Of runs before. Raises DeadLetterError."""
+        """Truncate the letters of earlier runs. Raises DeadLetterError."""
         with _as_dead_letter_error():
             assert self._journals is not None, "used before recover"
             self._journals.truncate(ends)
 
     def is_settled(self) -> bool:
-        """Nothing is to be written."""
+        """Return True: nothing is to be written."""
         return True
 
     def check(self) -> None:
-        """Nothing can fail."""
+        """Do nothing: nothing can fail."""
 
     def wait(self) -> None:
-        """Nothing to wait for."""
+        """Do nothing: nothing is to be written."""
 
     def recover(self, claim: Claim, last_counted: BatchStamp, truncated: Mapping[TopicPartition, int]) -> None:
-        """Raises DeadLetterError."""
+        """Keep the letters of earlier runs for a run with a target. Raises DeadLetterError."""
         with _as_dead_letter_error():
             self._journals = LetterJournals.of(self.spark, claim)
             waiting = self._journals.settle(claim.writer_epoch, last_counted)
@@ -93,9 +94,9 @@ class NoDeadLetters:
 
 @dataclass(slots=True, kw_only=True)
 class BackgroundDeadLetters:
-    """``sink``, written to in a thread of its own, in the order of the stamps: what is announced is durable, so the
-    micro-batch need not wait. All that waits is written together. After a fault nothing more is written; it all stays
-    announced, for the next engine. Where brokers could not be reached ``check`` says so and begins again."""
+    """A sink that writes to ``sink`` in a thread of its own, in the order of the stamps: what is announced is durable,
+    so the micro-batch need not wait. All that waits is written together. After a fault nothing more is written; it all
+    stays announced, for the next engine. Where brokers could not be reached ``check`` raises that and begins again."""
 
     sink: SparkDeadLetters
     _stamps: list[BatchStamp] = field(default_factory=list)
@@ -105,15 +106,15 @@ class BackgroundDeadLetters:
     _thread: threading.Thread | None = None
 
     def announce(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
-        """At once."""
+        """Announce the letters at once."""
         self.sink.announce(stamp, letters)
 
     def withdraw(self, stamp: BatchStamp) -> None:
-        """At once."""
+        """Withdraw the announcement at once."""
         self.sink.withdraw(stamp)
 
     def write(self, stamp: BatchStamp) -> None:
-        """Soon. Waits where too much is to be written already."""
+        """Write the letters soon. Waits where too much is to be written already."""
         with self._changed:
             self._changed.wait_for(lambda: self._fault is not None or len(self._stamps) < _MOST_WAITING)
             self._stamps.append(stamp)
@@ -125,17 +126,17 @@ class BackgroundDeadLetters:
         self._thread.start()
 
     def truncate(self, ends: Mapping[TopicPartition, int]) -> None:
-        """After what is being written now."""
+        """Truncate the letters, after those that are being written now."""
         with self._writing:
             self.sink.truncate(ends)
 
     def is_settled(self) -> bool:
-        """Also of what cannot be written."""
+        """Return whether nothing waits, letters that cannot be written included."""
         with self._changed:
             return not self._stamps
 
     def check(self) -> None:
-        """Raises the fault of an earlier ``write``."""
+        """Raise the fault of an earlier ``write``."""
         fault = self._fault
         if isinstance(fault, TopicUnreachableError):
             with self._changed:
@@ -145,18 +146,18 @@ class BackgroundDeadLetters:
             raise fault
 
     def wait(self) -> None:
-        """Raises the fault of an earlier ``write``."""
+        """Wait until all is written. Raises the fault of an earlier ``write``."""
         with self._changed:
             self._changed.wait_for(lambda: self._fault is not None or not self._stamps)
             if self._fault is not None:
                 raise self._fault
 
     def recover(self, claim: Claim, last_counted: BatchStamp, truncated: Mapping[TopicPartition, int]) -> None:
-        """At once."""
+        """Recover at once."""
         self.sink.recover(claim, last_counted, truncated)
 
     def _work(self) -> None:
-        """Ends when there is nothing to do: the next letters begin another one."""
+        """Write until there is nothing to do, then end: the next letters begin another thread."""
         while True:
             with self._changed:
                 if not self._stamps:
@@ -186,10 +187,10 @@ class _LetterWriter(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class SparkDeadLetters:
-    """Dead-letter port: finds the archived records, adds the reasons, passes them to the target.
+    """A dead-letter port that finds the archived records, adds the reasons, and passes them to the target.
 
     ``LetterJournals`` hold what is announced until it is written. ``kept``: records that workers have kept; others, and
-    those of engines before, are read from the topic log once more.
+    those of earlier engines, are read from the topic log once more.
     """
 
     spark: SparkSession
@@ -200,13 +201,13 @@ class SparkDeadLetters:
     _found: dict[BatchStamp, pa.Table] = field(default_factory=dict)
 
     def announce(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
-        """One journal entry. Raises DeadLetterError."""
+        """Put one journal entry. Raises DeadLetterError."""
         with _as_dead_letter_error():
             self._claimed.journals.announced.put(stamp, entry_of(letters))
             self._keep(stamp, letters)
 
     def _keep(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
-        """Their records, while the workers have them still."""
+        """Keep the records of the letters, while the workers still have them."""
         self._found.pop(stamp, None)
         if sum(letter.last_offset - letter.first_offset + 1 for letter in letters) > _MOST_KEPT:
             return
@@ -215,7 +216,7 @@ class SparkDeadLetters:
             self._found[stamp] = _with_reasons(records, letters)
 
     def withdraw(self, stamp: BatchStamp) -> None:
-        """The same entry, marked. Raises DeadLetterError."""
+        """Mark the entry as withdrawn. Raises DeadLetterError."""
         with _as_dead_letter_error():
             journal = self._claimed.journals.announced
             announced = journal.read(stamp)
@@ -223,39 +224,39 @@ class SparkDeadLetters:
                 journal.put(stamp, WITHDRAWN + announced)
 
     def write(self, stamp: BatchStamp) -> None:
-        """Raises DeadLetterError. Records that are gone from the log have nothing to write and are left out."""
+        """Write the announced letters. Records that are gone from the log are left out. Raises DeadLetterError."""
         self.write_together([stamp])
 
     def write_together(self, stamps: Sequence[BatchStamp]) -> None:
-        """``write``, for ascending stamps, in one append with the number of the last: a table that has this one takes
-        none of the others again. Raises DeadLetterError."""
+        """Write ascending stamps in one append with the number of the last: a table that has this one takes none of the
+        others again. Raises DeadLetterError, FencedError."""
         with _as_dead_letter_error():
             journal = self._claimed.journals.announced
             entries = _entries(journal, stamps)
-            # A successor has taken an entry over, and may not have written it yet: with a higher number in the table
-            # it never could.
+            # A successor has taken over an entry, and may not have written it yet. A higher number in the table would
+            # prevent that.
             if len(entries) < len(stamps):
                 raise FencedError("another engine has taken over the dead letters of this one")
             self._write_entries(journal, entries)
 
     def truncate(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Raises DeadLetterError."""
+        """Truncate the letters in both journals. Raises DeadLetterError."""
         self._found.clear()
         with _as_dead_letter_error():
             self._claimed.journals.truncate(ends)
 
     def is_settled(self) -> bool:
-        """``write`` returns when it has written."""
+        """Return True: ``write`` returns when it has written."""
         return True
 
     def check(self) -> None:
-        """``write`` has said it."""
+        """Do nothing: ``write`` raises at once."""
 
     def wait(self) -> None:
-        """Nothing to wait for."""
+        """Do nothing: ``write`` has waited."""
 
     def recover(self, claim: Claim, last_counted: BatchStamp, truncated: Mapping[TopicPartition, int]) -> None:
-        """Raises DeadLetterError."""
+        """Write the letters that earlier engines left. Raises DeadLetterError."""
         with _as_dead_letter_error():
             journals = LetterJournals.of(self.spark, claim)
             self._writer = _LetterWriter(claim, journals)
@@ -267,7 +268,7 @@ class SparkDeadLetters:
                     self._write_entries(journals.waiting, entries)
 
     def _write_entries(self, journal: Journal, entries: Mapping[BatchStamp, bytes]) -> None:
-        """By ascending stamps; they are removed when their letters are written."""
+        """Write the entries by ascending stamps; remove each when its letters are written."""
         found = [self._found[stamp] for stamp in entries if stamp in self._found]
         if len(found) == len(entries):
             letters: DataFrame | pa.Table = pa.concat_tables(found)
@@ -279,7 +280,6 @@ class SparkDeadLetters:
             self._found.pop(stamp, None)
 
     def _read(self, reasons: Sequence[DeadLetter]) -> DataFrame:
-        """From the topic log."""
         spans = [NumberedSpan(at, ranges) for at, ranges in _numbered(reasons).items()]
         records = acquired_records(
             self.spark, self.log, spans, tasks=self.spark.sparkContext.defaultParallelism, third="letter"
@@ -295,12 +295,11 @@ class SparkDeadLetters:
 
 
 def _entries(journal: Journal, stamps: Sequence[BatchStamp]) -> dict[BatchStamp, bytes]:
-    """Those that are there."""
     return {stamp: entry for stamp in stamps if (entry := journal.read(stamp)) is not None}
 
 
 def _wanted(letters: Sequence[DeadLetter]) -> Wanted:
-    """Each offset with the number of its letter, from 1."""
+    """Return each offset with the number of its letter, from 1."""
     found: dict[TopicPartition, tuple[NDArray[np.int64], NDArray[np.int32]]] = {}
     for at, ranges in _numbered(letters).items():
         offsets, rows = each_between(ranges[:, FIRST], ranges[:, LAST])
@@ -309,8 +308,8 @@ def _wanted(letters: Sequence[DeadLetter]) -> Wanted:
 
 
 def _with_reasons(records: pa.Table, letters: Sequence[DeadLetter]) -> pa.Table:
-    """``records`` (RECORD_COLUMNS and ``number``) as letters. No headers are null, as in the topic log; handlers were
-    given an empty list."""
+    """Return ``records`` (RECORD_COLUMNS and ``number``) as letters. No headers are null, as in the topic log; handlers
+    got an empty list."""
     numbers: list[Any] = records.column("number").to_pylist()
     of = [letters[number - 1] for number in numbers]
     headers: Any = records.column("headers")

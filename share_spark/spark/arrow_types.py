@@ -1,5 +1,5 @@
-"""Spark's schemas as Arrow's and back, alike in each release of PySpark: a timestamp is a moment, in UTC. And Spark's
-setting for the size of the batches in which rows travel."""
+"""Spark's schemas as Arrow's and back, alike in each release of PySpark: a timestamp is a moment, in UTC. Also Spark's
+settings for the size of Arrow batches."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pyspark.sql.types import StructType
 ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 NO_ARROW_LIMIT = str(2**31 - 1)
-"""With this value Spark does not look at the bytes of a batch at all."""
+"""The value with which Spark ignores the bytes of a batch."""
 
 _ZONE: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
-"""Spark 4.2 asks for it; before it was always this one."""
+"""The time zone argument of Spark 4.2; earlier releases always use this one."""
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Raises what PySpark raises for a type that Arrow does not have."""
+    """Return a schema in Arrow's types. Raises what PySpark raises for a type that Arrow does not have."""
     return to_arrow_schema(schema, **_ZONE)
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Raises what PySpark raises for a type that Spark does not have."""
+    """Return a schema in Spark's types. Raises what PySpark raises for a type that Spark does not have."""
     return from_arrow_schema(schema, prefer_timestamp_ntz=False)

@@ -1,8 +1,8 @@
-"""Which private API of Spark, Delta, Hadoop and the JVM this project uses, for what, and what happens without it.
+"""The private API of Spark, Delta, Hadoop and the JVM that this project uses, its purpose, and its fallbacks.
 
 Each use is a ``Capability``. ``use`` tries the private call; where it is missing (another release, a cluster that
-forbids it) it is given up for the rest of the process, and the public way is taken. A fallback may be slower or leave
-something out, but what it weakens it says, once, to the logger ``share_spark.spark.capabilities``.
+forbids it) it is given up for the rest of the process, and the fallback is used. A fallback may be slower or omit
+something; the promise that it weakens is logged once, to the logger ``share_spark.spark.capabilities``.
 
 The environment variable ``SHARE_SPARK_PUBLIC_API_ONLY=1`` refuses every private call. It is read here, at each use, and
 nowhere else.
@@ -47,14 +47,14 @@ class Capability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A capability as it is here. ``reason``: why the fallback is taken; None: the private API is used."""
+    """The availability of a capability. ``reason``: why the fallback is used; None: the private API is used."""
 
     capability: Capability
     reason: str | None = None
 
     @property
     def available(self) -> bool:
-        """Is the private API used?"""
+        """Whether the private API is used."""
         return self.reason is None
 
 
@@ -187,12 +187,12 @@ _lock = threading.Lock()
 
 
 def is_allowed(capability: Capability) -> bool:
-    """May the private API be tried?"""
+    """Return whether the private API may be tried."""
     return _refusal(capability) is None
 
 
 def use(capability: Capability, private: Callable[[], _T], public: Callable[[], _T]) -> _T:
-    """``private``, or ``public`` where the private API is refused or missing. Faults of the work itself are raised."""
+    """Call ``private``, or ``public`` if the private API is refused or missing. Raises faults of the work itself."""
     if is_allowed(capability):
         try:
             return private()
@@ -205,14 +205,14 @@ def use(capability: Capability, private: Callable[[], _T], public: Callable[[], 
 
 
 def give_up(capability: Capability, reason: str) -> None:
-    """From now on the fallback is taken."""
+    """Use the fallback from now on."""
     with _lock:
         _given_up.setdefault(capability.name, reason)
     warn_once(capability)
 
 
 def warn_once(capability: Capability) -> None:
-    """Say which promise is weaker, if the fallback weakens one and it was not logged before."""
+    """Log the promise that the fallback weakens, if there is one and it was not logged before."""
     reason = _refusal(capability)
     with _lock:
         if reason is None or capability.weakens is None or capability.name in _warned:
@@ -222,18 +222,18 @@ def warn_once(capability: Capability) -> None:
 
 
 def warn_of_all() -> None:
-    """At the start of a share group: what is known to be weaker by then."""
+    """Log, at the start of a share group, the promises that are known to be weaker."""
     for capability in ALL:
         warn_once(capability)
 
 
 def verdict(capability: Capability) -> Verdict:
-    """As far as it is known: an API that was not tried yet counts as available."""
+    """Return the known verdict: an API that was not tried yet counts as available."""
     return Verdict(capability=capability, reason=_refusal(capability))
 
 
 def is_missing(fault: Exception) -> bool:
-    """Does it say that the API is not there, as opposed to a fault of what was done with it?"""
+    """Return whether the fault means that the API is missing, and not a fault of the work that was done with it."""
     text = str(fault)
     if isinstance(fault, AttributeError | ImportError):
         return True
@@ -251,11 +251,11 @@ def _refusal(capability: Capability) -> str | None:
 
 
 def own_line(error: BaseException) -> str:
-    """The message in one line, without the stack, py4j's own line before it and a query's description after it."""
+    """Return the message in one line, without the stack, py4j's own line, and the description of a query."""
     said, _, _ = str(error).partition("=== Streaming Query ===")
     lines = [line for line in said.splitlines() if line.strip()]
     if lines and lines[0].startswith("An error occurred while calling"):
         lines = lines[1:]
-    if isinstance(error, PythonException):  # what a worker raised is the end of a trace
+    if isinstance(error, PythonException):  # a worker's error is the end of a trace
         lines = [line for line in lines if not line[0].isspace()][-1:] or lines
     return lines[0].lstrip(": ").strip() if lines else type(error).__name__

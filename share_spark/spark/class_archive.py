@@ -1,4 +1,4 @@
-"""A class-data archive of the session's JVM: what a start would load, link and verify again is mapped from a file.
+"""A class-data archive of the session's JVM: classes that a start would load, link and verify again, in a mapped file.
 
 A cold start of Spark is class loading and compiling on all cores. The archive is made once (``share-spark prepare``,
 or `make setup`), from a short training run, and is used by every session that ``build_session`` starts with a JVM of
@@ -6,7 +6,7 @@ its own. Measured on two busy cores, session, first Delta write, append and coun
 with the archive and C1 alone (``SHARE_SPARK_JAVA_OPTIONS=-XX:TieredStopAtLevel=1``, for what is over in a minute).
 
 The JVM checks that the archive fits (its own build, the class path with the times of the jars) and starts without it
-where it does not; so a stale archive costs nothing but the time that it would have saved.
+where it does not; so a stale archive only loses the time that it would have saved.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from share_spark.model.errors import EnvironmentFault
 from share_spark.spark.jars import cache_dir, engine_tag, jar_paths, pyspark_jars, require_java
 
 TRAINING = "SHARE_SPARK_TRAINING_ARCHIVE"
-"""Environment variable that holds the archive to be written by the session that starts now."""
+"""The environment variable for the archive to be written by the session that starts now."""
 
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
-"""A JVM whose archive does not fit starts without it, and says so on stdout unless this is set."""
+"""Options that silence the JVM: if its archive does not fit it starts without it, with a message on stdout."""
 
 _TRAINING_S = 600.0
 
 
 def archive_path() -> Path:
-    """Where the archive is for this Java and these jars: it fits one class path alone."""
+    """Return the path of the archive for this Java and these jars: it fits only one class path."""
     java = Path(require_java()).resolve()
     places = "\n".join((str(java), str(java.stat().st_mtime_ns), str(pyspark_jars()), *jar_paths()))
     digest = hashlib.sha256(places.encode()).hexdigest()[:12]
@@ -40,7 +40,7 @@ def archive_path() -> Path:
 
 
 def archive_options() -> str:
-    """Options for the JVM of a session that starts now: to write the archive, to use it, or none."""
+    """Return options for the JVM of a session that starts now: to write the archive, to use it, or none."""
     wanted = os.environ.get(TRAINING)
     if wanted:
         return f"-XX:ArchiveClassesAtExit={wanted} {_QUIET}"
@@ -49,8 +49,8 @@ def archive_options() -> str:
 
 
 def make_archive(training: str) -> Path:
-    """Run the Python module ``training`` once; its session's JVM writes the archive when it ends. Nothing is done where
-    there is one. Raises EnvironmentFault."""
+    """Run the Python module ``training`` once; its session's JVM writes the archive when it ends. Does nothing if there
+    is one. Raises EnvironmentFault."""
     path = archive_path()
     if path.exists():
         return path

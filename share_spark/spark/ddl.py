@@ -1,4 +1,4 @@
-"""Columns as DDL text, read without Spark: as much of the grammar as this project's own tables use."""
+"""Columns as DDL text, read without Spark: the part of the grammar that this project's own tables use."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NESTED = re.compile(r"(array|struct)<(.+)>", re.IGNORECASE)
 
 
 def columns_in(text: str) -> StructType:
-    """``name type, …``, all of which may be null. Raises ValueError: it is for Spark to read."""
+    """Return the columns of ``name type, …``, all of which may be null. Raises ValueError: only Spark can read it."""
     fields = []
     for part in _parts(text):
         found = _FIELD.fullmatch(part)
@@ -57,7 +57,7 @@ def _type(text: str) -> DataType:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """Between the commas that are in no type."""
+    """Yield the parts between commas that are in no type."""
     depth = begin = 0
     for at, character in enumerate(text):
         depth += (character == "<") - (character == ">")

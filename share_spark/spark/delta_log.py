@@ -1,7 +1,7 @@
-"""Delta's own view of a table's log, through the gateway into the JVM: what its Python API does not have, or only as a
-query that takes ten times as long. Paths only.
+"""Delta's own view of a table's log, through the gateway into the JVM: what its Python API does not have, or has only
+as a query that takes ten times as long. Paths only.
 
-The functions with a public fallback take it by themselves (``capabilities.use``); ``delta_log`` and ``newest`` are the
+Functions with a public fallback use it by themselves (``capabilities.use``); ``delta_log`` and ``newest`` are the
 private API itself.
 """
 
@@ -24,11 +24,11 @@ NONE = -1
 
 
 def delta_log(spark: SparkSession, directory: str) -> Any:
-    """The ``org.apache.spark.sql.delta.DeltaLog`` of a directory, for use in this thread. Delta keeps one for each
-    directory, so each caller asks for it again.
+    """Return the ``org.apache.spark.sql.delta.DeltaLog`` of a directory, for use in this thread. Delta keeps one for
+    each directory, so each caller asks for it again.
 
-    Gives the thread a session if it has none, as threads of Python's have: where Delta reads a checkpoint it asks for
-    the thread's, and is not content with the default one.
+    Gives the thread a session if it has none, as threads of Python's have none: where Delta reads a checkpoint it needs
+    the thread's, and does not use the default one.
     """
     jvm: Any = spark._jvm
     sessions = jvm.org.apache.spark.sql.classic.SparkSession
@@ -38,14 +38,14 @@ def delta_log(spark: SparkSession, directory: str) -> Any:
 
 
 def newest(spark: SparkSession, directory: str) -> Any:
-    """The newest ``Snapshot``, after a look at the directory; version -1 if there is no table."""
+    """Return the newest ``Snapshot``, read from the directory; version -1 if there is no table."""
     jvm: Any = spark._jvm
     nothing = jvm.scala.Option.empty()
     return delta_log(spark, directory).update(False, nothing, nothing)
 
 
 def table_id(spark: SparkSession, directory: str) -> str:
-    """What Delta calls the table: one that was removed and made again at the same place has another id."""
+    """Return Delta's id of the table: one that was removed and made again at the same place has another id."""
     return use(
         DELTA_SNAPSHOT,
         lambda: str(newest(spark, directory).metadata().id()),
@@ -54,7 +54,7 @@ def table_id(spark: SparkSession, directory: str) -> str:
 
 
 def properties_of(spark: SparkSession, directory: str) -> dict[str, str]:
-    """The table's properties, now."""
+    """Return the table's present properties."""
     return use(
         DELTA_SNAPSHOT,
         lambda: _properties(spark, directory),
@@ -69,7 +69,7 @@ def _properties(spark: SparkSession, directory: str) -> dict[str, str]:
 
 
 def files_of(spark: SparkSession, directory: str) -> DataFrame:
-    """The files of the newest version: ``partitionValues`` (map of text) and ``size``, perhaps more columns."""
+    """Return the files of the newest version: ``partitionValues`` (map of text) and ``size``, perhaps more columns."""
     return use(
         DELTA_FILES,
         lambda: DataFrame(newest(spark, directory).allFiles().toDF(), spark),
@@ -78,7 +78,7 @@ def files_of(spark: SparkSession, directory: str) -> DataFrame:
 
 
 def _scanned_files(spark: SparkSession, directory: str) -> DataFrame:
-    """From the table itself. Reads no column but those it is partitioned by."""
+    """Return the files by a scan of the table. Reads no column except the partition columns."""
     columns = DeltaTable.forPath(spark, directory).detail().select("partitionColumns").collect()[0][0]
     pairs = [part for name in columns for part in (F.lit(name), F.col(name).cast("string"))]
     values = F.create_map(*pairs) if pairs else F.create_map().cast("map<string,string>")
@@ -100,7 +100,7 @@ def clean_log(spark: SparkSession, directory: str, *, has_checkpoint: bool, rete
 
 
 def clean_log_privately(spark: SparkSession, directory: str, *, has_checkpoint: bool, retention_ms: int | None) -> None:
-    """As ``clean_log``, by Delta's own classes."""
+    """Clean the log as ``clean_log``, by Delta's own classes."""
     jvm: Any = spark._jvm
     log, snapshot = delta_log(spark, directory), newest(spark, directory)
     catalog_table = _no_catalog_table(log, jvm.scala.Option.empty())
@@ -116,7 +116,7 @@ def clean_log_privately(spark: SparkSession, directory: str, *, has_checkpoint: 
 
 
 def _no_catalog_table(log: Any, nothing: Any) -> tuple[Any, ...]:
-    """Behind the snapshot Delta 4.0 takes no argument; later releases do, which have a default for one more."""
+    """Return further arguments after the snapshot: Delta 4.0 takes none; later releases take one."""
     try:
         getattr(log, "cleanUpExpiredLogs$default$4")()
     except Py4JError:
@@ -125,8 +125,8 @@ def _no_catalog_table(log: Any, nothing: Any) -> tuple[Any, ...]:
 
 
 def write_checkpoint(spark: SparkSession, directory: str) -> None:
-    """Of the newest version; Delta then removes commits that are older than the table wants. Without the private API
-    nothing happens: the next commit by Spark whose turn it is makes one."""
+    """Write a checkpoint of the newest version; Delta then removes commits that are older than the table's retention.
+    Without the private API nothing happens: the next commit by Spark that is due for one makes it."""
     use(
         CHECKPOINTS,
         lambda: delta_log(spark, directory).checkpoint(newest(spark, directory), spark._jvm.scala.Option.empty()),  # type: ignore[union-attr]
@@ -138,6 +138,6 @@ def write_checkpoint(spark: SparkSession, directory: str) -> None:
 
 
 def transaction_number(spark: SparkSession, directory: str, app_id: str) -> int:
-    """A writer's number in the newest version, NONE if it has none. A job unless this version was asked before."""
+    """Return a writer's number in the newest version, NONE if it has none. Runs a job unless this version is cached."""
     found = newest(spark, directory).transactions().get(app_id)
     return int(found.get()) if found.isDefined() else NONE

@@ -1,4 +1,4 @@
-"""What Spark, Delta and the JVM raise, and what a failure says in one line, for errors that people read."""
+"""The errors of Spark, Delta and the JVM, and the text of a failure in one line, for messages to users."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from share_spark.spark.capabilities import (
 )
 
 JVM_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError, OSError)
-"""What work on a table or on a file may raise: Spark, py4j for what Spark has no class for, and the storage."""
+"""The errors of work on a table or on a file: Spark's, py4j's for what Spark has no class for, and the storage's."""
 
 LOST_WORKER = ("Python worker exited unexpectedly", "ExecutorLostFailure")
-"""What Spark says when a job has failed because a worker or an executor died."""
+"""Spark's texts when a job has failed because a worker or an executor died."""
 
 
 UNREACHABLE = (
@@ -28,16 +28,16 @@ UNREACHABLE = (
     "org.apache.kafka.common.errors.DisconnectException",
     "share_spark.model.errors.TopicUnreachableError: ",
 )
-"""What Spark says when a job has failed because brokers gave no answer: to its source, its sink, or to a worker."""
+"""Spark's texts when a job has failed because brokers gave no answer: to its source, its sink, or a worker."""
 
 
 def is_lost_worker(error: BaseException) -> bool:
-    """Does it say that a job has failed because a worker or an executor died?"""
+    """Return whether the error means that a job has failed because a worker or an executor died."""
     return tells_lost_workers() and any(sign in str(error) for sign in LOST_WORKER)
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Did it begin with a Kafka client that got no answer in time? Then to try again may help."""
+    """Return whether a Kafka client without an answer in time is the cause. Then trying again may help."""
     return any(sign in str(one) for one in _causes(error) for sign in UNREACHABLE)
 
 
@@ -48,20 +48,20 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def tells_lost_workers() -> bool:
-    """Are Spark's texts to be relied on? If not, any failure may be a lost worker's."""
+    """Return whether Spark's texts are reliable. If not, any failure may be a lost worker's."""
     return is_allowed(LOST_WORKER_TEXT)
 
 
 def first_line(error: BaseException) -> str:
-    """The message without the stack, and without py4j's own line before it; with what it all began with, where that is
-    something else ("Task failed while writing rows" began with "No space left on device")."""
+    """Return the message without the stack, and without py4j's own line before it; with its first cause, if that is
+    another ("Task failed while writing rows" was caused by "No space left on device")."""
     said = own_line(error)
     began = root_cause(error) if is_allowed(ERROR_CAUSES) else ""
     return said if not began or began in said else f"{said} ({began})"
 
 
 def root_cause(error: BaseException) -> str:
-    """The innermost Java exception of a chain, in one line; empty for a chain of one."""
+    """Return the innermost Java exception of a chain, in one line; empty for a chain of one."""
     at: Any = getattr(error, "java_exception", None)
     if at is None or at.getCause() is None:
         return ""

@@ -1,11 +1,11 @@
-"""Frames and their sessions, by means that Spark keeps to itself, each with a public one to fall back to.
+"""Frames and their sessions, by private means of Spark, each with a public fallback.
 
-- Frames that are checkpointed locally: their rows are blocks of the executors, and nothing else has them.
-- A session beside the user's: the same catalog, credentials and settings but for those of one kind of work, so that no
+- Frames that are checkpointed locally: their rows are blocks of the executors, and exist nowhere else.
+- A session beside the user's: the same catalog, credentials and settings except those of one kind of work, so that no
   setting of the user's is changed.
-- Where hash partitioning sends a row: known here, so that keys can be chosen for their place. Should Spark place rows
-  otherwise some day, or with private knowledge refused, keys are 0, 1, 2 ...: rows of one key still come to one task,
-  but some tasks may have several keys and others none.
+- The task to which hash partitioning sends a row: known here, so that keys can be chosen for it. If Spark places rows
+  otherwise some day, or private knowledge is refused, keys are 0, 1, 2 ...: rows of one key still get to one task, but
+  some tasks may have several keys and others none.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def unpersist(frame: DataFrame) -> None:
 
 
 def checkpoint_without_check(frame: DataFrame) -> DataFrame:
-    """A lazy local checkpoint whose blocks are kept by the first job that computes it. Spark would look for missing
-    blocks as soon as that job has ended, and compute them again: it is kept from that."""
+    """Return a lazy local checkpoint whose blocks are kept by the first job that computes it. Spark would look for
+    missing blocks as soon as that job has ended, and compute them again: this is prevented."""
     checkpointed = frame.localCheckpoint(eager=False)
     jvm: Any = frame.sparkSession._jvm
     getattr(checkpointed_rdd(checkpointed), "checkpointData_$eq")(jvm.scala.Option.empty())
@@ -40,13 +40,13 @@ def checkpoint_without_check(frame: DataFrame) -> DataFrame:
 
 
 def checkpointed_rdd(frame: DataFrame) -> Any:
-    """The JVM's RDD that holds the blocks."""
+    """Return the JVM's RDD that holds the blocks."""
     plan: Any = frame._jdf.queryExecution().logical()
     return plan.rdd()
 
 
 def cloned_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """``spark`` as it is now, with ``settings``. Takes some 0.02 s."""
+    """Return a copy of ``spark`` with ``settings``. Takes about 0.02 s."""
     session = use(CLONED_SESSION, lambda: clone(spark), lambda: _copied(spark))
     for key, value in settings.items():
         session.conf.set(key, value)
@@ -54,13 +54,13 @@ def cloned_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSes
 
 
 def clone(spark: SparkSession) -> SparkSession:
-    """By Spark's own means."""
+    """Clone the session by Spark's own means."""
     jvm_session: Any = spark._jsparkSession
     return SparkSession(spark.sparkContext, jvm_session.cloneSession())
 
 
 def _copied(spark: SparkSession) -> SparkSession:
-    """A new session with the user's settings. Those that cannot be changed are the same in all sessions."""
+    """Return a new session with the user's settings. Those that cannot be changed are the same in all sessions."""
     session = spark.newSession()
     for key, value in spark.conf.getAll.items():
         if session.conf.get(key, None) != value and session.conf.isModifiable(key):
@@ -71,13 +71,13 @@ def _copied(spark: SparkSession) -> SparkSession:
 
 
 _SEED = 42
-"""Of Spark's hash partitioning."""
+"""The seed of Spark's hash partitioning."""
 
 _MASK = 0xFFFFFFFF
 
 
 def keys_of_tasks(tasks: int) -> list[int]:
-    """For each task an integer that Spark's hash partitioning sends to it."""
+    """Return for each task an integer that Spark's hash partitioning sends to it."""
     if not is_allowed(KEY_PLACEMENT):
         return list(range(tasks))
     keys: dict[int, int] = {}
@@ -89,7 +89,7 @@ def keys_of_tasks(tasks: int) -> list[int]:
 
 
 def murmur3(value: int) -> int:
-    """Spark's ``hash`` of one int: Murmur3, 32 bits, signed."""
+    """Return Spark's ``hash`` of one int: Murmur3, 32 bits, signed."""
     mixed = _rotate((value & _MASK) * 0xCC9E2D51 & _MASK, 15) * 0x1B873593 & _MASK
     state = (_rotate(_SEED ^ mixed, 13) * 5 + 0xE6546B64) & _MASK
     state ^= 4

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def files_at(spark: AnySpark, path: str) -> StorageFiles:
-    """The files of the storage that ``path`` is on. Nothing is opened or made. Without a session a path that has no
-    scheme is one of this machine; on other storages only Spark has the credentials, and can commit."""
+    """Return the files of the storage of ``path``. Nothing is opened or made. Without a session a path without a scheme
+    is one of this machine; on other storages only Spark has the credentials, and can commit."""
     if given_session(spark) is None and local_path(path) is not None:
         return LocalFiles()
     session = session_of(spark, f"{path} is on a storage that is reached through Hadoop")
@@ -31,8 +31,8 @@ def files_at(spark: AnySpark, path: str) -> StorageFiles:
 
 
 class HadoopFiles(StorageFiles):
-    """Through Hadoop's file system, so on any storage that Spark can reach. Not for local disks: there it keeps a
-    second file with a checksum beside each, cannot replace both in one step, and its creation is not atomic."""
+    """Files through Hadoop's file system, so on any storage that Spark can reach. Not for local disks: there Hadoop
+    keeps a second file with a checksum beside each, cannot replace both in one step, and its creation is not atomic."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm: Any = spark._jvm
@@ -113,7 +113,7 @@ class HadoopFiles(StorageFiles):
         return TotalSize(int(summary.getFileCount()), int(summary.getLength()))
 
     def shows_partial_writes(self, path: str) -> bool:
-        """Delta knows, by the scheme: its own log depends on it. Asked once."""
+        """Return Delta's answer, by the scheme: its own log depends on it. Asked once."""
         if self._shows_partial_writes is None:
             self._shows_partial_writes = use(
                 PARTIAL_WRITES, lambda: self.ask_delta(path), lambda: shows_partial_writes_by(self.scheme)
@@ -121,7 +121,7 @@ class HadoopFiles(StorageFiles):
         return self._shows_partial_writes
 
     def ask_delta(self, path: str) -> bool:
-        """What its log store says."""
+        """Return the answer of Delta's log store."""
         return bool(self._log_store().isPartialWriteVisible(self._path_class(path), self._configuration))
 
     @property
@@ -135,7 +135,7 @@ class HadoopFiles(StorageFiles):
         return use(LOG_STORE, private, lambda: super(HadoopFiles, self).commit(path, content))
 
     def commit_by_delta(self, path: str, content: bytes) -> bool:
-        """By its log store, which knows what this storage can do."""
+        """Commit by Delta's log store, which knows what this storage can do."""
         lines = self._jvm.java.util.ArrayList()
         for line in content.decode().removesuffix("\n").split("\n"):
             lines.add(line)
@@ -153,7 +153,7 @@ class HadoopFiles(StorageFiles):
         return provider.apply(self._spark._jsparkSession)
 
     def _write(self, path: str, content: bytes, *, overwrite: bool) -> None:
-        """Not closed where it fails: that would publish what there is of it."""
+        """Write a file. It is not closed after an error: that would publish a part of it."""
         stream = self._files.create(self._path_class(path), overwrite)
         stream.write(content)
         stream.close()

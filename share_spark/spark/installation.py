@@ -1,5 +1,5 @@
-"""What a session needs that is outside of this package: releases that go together, Java, jars, the archive. Looked at
-without a session; what Spark itself does is only known once one is started (``probes``)."""
+"""The needs of a session outside of this package: releases that go together, Java, jars, the archive. Checked without a
+session; what Spark itself does is only known once one is started (``probes``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from share_spark.spark.jars import cached_jars, engine_tag, java_release, releas
 
 
 class Finding(NamedTuple):
-    """``name``: of what was looked at. ``is_fault``: no session can be started with it."""
+    """The result of a check. ``name``: what was checked. ``is_fault``: no session can be started with it."""
 
     name: str
     text: str
@@ -21,7 +21,7 @@ class Finding(NamedTuple):
 
 
 def findings() -> list[Finding]:
-    """In the order in which a session needs them. Starts ``java -version`` alone; fetches and makes nothing."""
+    """Return the findings in the order of a session's needs. Starts only ``java -version``; fetches nothing."""
     return [
         Finding("Python", ".".join(map(str, sys.version_info[:3]))),
         _tried("Spark and Delta", releases),

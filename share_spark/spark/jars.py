@@ -1,11 +1,11 @@
 """The JVM half of our dependencies: found once, kept in a cache, handed out as paths.
 
-pip installs no jars, and `spark.jars.packages` is no answer (it puts every resolved jar on the Python workers' path,
-where each task pays for it: see session.py). So the jars come by Ivy, which ships inside pyspark, into a cache of our
+pip installs no jars, and `spark.jars.packages` is not suitable (it puts every resolved jar on the Python workers' path,
+where each task pays for it: see session.py). So Ivy, which is part of pyspark, fetches the jars into a cache of our
 own, and the session gets them by `spark.jars`. Java and Python are enough.
 
-What is left behind is whole or absent: a set of jars is downloaded into a temporary directory and renamed when
-complete, under a file lock, so a killed download or two callers at once do no harm.
+A set of jars is whole or absent: it is downloaded into a temporary directory and renamed when complete, under a file
+lock, so a killed download or two callers at once do no harm.
 
     python -m share_spark.spark.jars            every set, downloading what is missing
     python -m share_spark.spark.jars engine     Delta and Spark's Kafka source, for the session
@@ -33,11 +33,11 @@ from typing import NamedTuple
 from share_spark.model.errors import EnvironmentFault
 
 JAVA_VERSIONS = (17, 21)
-"""Java releases that Spark 4 is built and tested for."""
+"""The Java releases that Spark 4 is built and tested for."""
 
 
 class _Modules(NamedTuple):
-    """For one release of Spark: the version of its Kafka source, the release of Delta and its module."""
+    """The modules for one release of Spark: the version of its Kafka source, the release of Delta and its module."""
 
     connector_version: str
     delta_release: str
@@ -48,8 +48,8 @@ _MODULES = {
     "4.0": _Modules("4.0.0", "4.0", "delta-spark_2.13"),
     "4.2": _Modules("4.2.0", "4.4", "delta-spark_4.2_2.13"),
 }
-"""By the release of Spark. The source is compatible with every bug-fix release of its Spark; some mirrors of Maven
-Central lack a jar (spark-token-provider-kafka) of the later ones."""
+"""The modules by release of Spark. The source is compatible with every bug-fix release of its Spark; some mirrors of
+Maven Central lack a jar (spark-token-provider-kafka) of the later ones."""
 
 BROKER_VERSION = "4.2.0"
 """The first Kafka release in which share groups are ready for production."""
@@ -57,27 +57,27 @@ BROKER_VERSION = "4.2.0"
 DOWNLOAD_TIMEOUT_S = 900
 
 Coordinate = tuple[str, str, str]
-"""Organisation, module, revision."""
+"""The organisation, module and revision."""
 
 
 class JarsError(EnvironmentFault):
-    """The jars could not be had; one line that says what to do."""
+    """Raised if the jars cannot be fetched; one line that says what to do."""
 
 
 class JavaError(JarsError):
-    """No Java, or one that Spark does not run on; one line that says what to install."""
+    """Raised without Java, or with one that Spark does not run on; one line that says what to install."""
 
 
 # --------------------------------------------------------------------------------------------- the API
 
 
 def jar_paths() -> list[str]:
-    """Paths of the engine's jars (Delta, Spark's Kafka source), without those that pyspark ships."""
+    """Return paths of the engine's jars (Delta, Spark's Kafka source), without those that pyspark ships."""
     return [str(path) for path in _jars(_engine_set(), _engine_coordinates(), _shipped())]
 
 
 def cached_jars() -> list[Path]:
-    """Those of the engine's jars that are here; none is fetched. Raises JarsError: releases do not go together."""
+    """Return the cached jars of the engine; none is fetched. Raises JarsError: releases do not go together."""
     return sorted((cache_dir() / "jars" / _engine_set()).glob("*.jar"))
 
 
@@ -86,7 +86,7 @@ def _engine_set() -> str:
 
 
 def broker_jar_paths() -> list[str]:
-    """Paths of a whole Kafka broker with its tools; a class path of its own, never the session's."""
+    """Return paths of a whole Kafka broker with its tools; a class path of its own, never the session's."""
     coordinates = [
         ("org.apache.kafka", "kafka_2.13", BROKER_VERSION),
         ("org.apache.kafka", "kafka-tools", BROKER_VERSION),
@@ -96,7 +96,7 @@ def broker_jar_paths() -> list[str]:
 
 @functools.cache
 def require_java() -> str:
-    """Path of the java that Spark will run (JAVA_HOME's, or the PATH's). Raises JavaError."""
+    """Return the path of the java that Spark will run (JAVA_HOME's, or the PATH's). Raises JavaError."""
     wanted = "install a JDK or JRE 17 (for example openjdk-17-jre-headless, or Eclipse Temurin 17)"
     java = _find_java()
     if java is None:
@@ -108,14 +108,14 @@ def require_java() -> str:
 
 
 def cache_dir() -> Path:
-    """Where jars are kept: $SHARE_SPARK_CACHE, else $XDG_CACHE_HOME/share_spark, else ~/.cache/share_spark."""
+    """Return the directory of jars: $SHARE_SPARK_CACHE, else $XDG_CACHE_HOME/share_spark, else ~/.cache/share_spark."""
     if configured := os.environ.get("SHARE_SPARK_CACHE"):
         return Path(configured).expanduser()
     return _xdg_cache_home() / "share_spark"
 
 
 def _xdg_cache_home() -> Path:
-    """A relative path there is invalid and ignored, as the XDG Base Directory Specification asks."""
+    """Return the XDG cache directory. A relative path is ignored, as the XDG Base Directory Specification requires."""
     configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return configured if configured.is_absolute() else Path.home() / ".cache"
 
@@ -124,7 +124,7 @@ def _xdg_cache_home() -> Path:
 
 
 def _find_java() -> str | None:
-    """The java that Spark's own launcher would take."""
+    """Return the java that Spark's own launcher would take."""
     home = os.environ.get("JAVA_HOME")
     if home:
         return shutil.which("java", path=str(Path(home) / "bin"))
@@ -132,7 +132,7 @@ def _find_java() -> str | None:
 
 
 def java_release(java: str) -> int | None:
-    """The feature release (8, 11, 17, ...) that `java -version` prints, or None."""
+    """Return the feature release (8, 11, 17, ...) that `java -version` prints, or None."""
     printed = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     match = re.search(r'version "(?:1\.)?(\d+)', printed)
     return int(match.group(1)) if match else None
@@ -142,13 +142,13 @@ def java_release(java: str) -> int | None:
 
 
 def releases() -> str:
-    """Which Spark and Delta are installed. Raises JarsError: they do not go together."""
+    """Return the installed releases of Spark and Delta. Raises JarsError: they do not go together."""
     _modules()
     return _installed()
 
 
 def engine_tag() -> str:
-    """Names the set of the engine's jars."""
+    """Return the name of the set of the engine's jars."""
     return f"delta{version('delta-spark')}-kafka{_modules().connector_version}-spark{version('pyspark')}"
 
 
@@ -176,7 +176,7 @@ def _engine_coordinates() -> list[Coordinate]:
 
 
 def pyspark_jars() -> Path:
-    """pyspark's own jars, found without importing pyspark (which takes half a second)."""
+    """Return the directory of pyspark's own jars, without importing pyspark (which takes half a second)."""
     spec = find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
         raise JarsError("pyspark is not installed: run `make setup`, or pip install share_spark")
@@ -184,7 +184,7 @@ def pyspark_jars() -> Path:
 
 
 def _shipped() -> frozenset[str]:
-    """Artifact names that pyspark ships: `spark-core_2.13` for spark-core_2.13-4.0.1.jar."""
+    """Return artifact names that pyspark ships: `spark-core_2.13` for spark-core_2.13-4.0.1.jar."""
     return frozenset(re.sub(r"-\d.*$", "", path.stem) for path in pyspark_jars().glob("*.jar"))
 
 
@@ -192,7 +192,7 @@ def _shipped() -> frozenset[str]:
 
 
 def _jars(name: str, wanted: Sequence[Coordinate], excluded: frozenset[str]) -> list[Path]:
-    """The jars of one set, sorted; downloaded first if the cache lacks it."""
+    """Return the jars of one set, sorted; downloaded first if the cache lacks it."""
     final = cache_dir() / "jars" / name
     if not final.is_dir():
         with _locked(cache_dir() / "jars.lock"):
@@ -203,7 +203,7 @@ def _jars(name: str, wanted: Sequence[Coordinate], excluded: frozenset[str]) -> 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Holds an exclusive lock over processes; the system drops it when its holder ends."""
+    """Hold an exclusive lock over processes; the system drops it when its holder ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -211,7 +211,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _download(final: Path, wanted: Sequence[Coordinate], excluded: frozenset[str]) -> None:
-    """Resolves into a temporary directory beside `final`, then renames: whole or absent."""
+    """Download into a temporary directory beside `final`, then rename: whole or absent."""
     coordinates = ", ".join(":".join(coordinate) for coordinate in wanted)
     print(f"share_spark: downloading {coordinates} into {final} (once)", file=sys.stderr, flush=True)
     final.parent.mkdir(parents=True, exist_ok=True)
@@ -225,7 +225,7 @@ def _download(final: Path, wanted: Sequence[Coordinate], excluded: frozenset[str
 
 
 def _ivy_module(wanted: Sequence[Coordinate], excluded: frozenset[str]) -> str:
-    """An ivy.xml that depends on `wanted`: both in one file, so that versions agree among them."""
+    """Return an ivy.xml that depends on `wanted`: all in one file, so that versions agree among them."""
     dependencies = "".join(
         f'<dependency org="{org}" name="{module}" rev="{revision}" conf="default->default"/>'
         for org, module, revision in wanted
@@ -238,7 +238,7 @@ def _ivy_module(wanted: Sequence[Coordinate], excluded: frozenset[str]) -> str:
 
 
 def _run_ivy(work: Path, found: Path, module: str) -> None:
-    """Retrieves the module's jars into `found`. Raises JarsError with Ivy's own reason."""
+    """Retrieve the module's jars into `found`. Raises JarsError with Ivy's own reason."""
     (work / "ivy.xml").write_text(module)
     command = _ivy_command(work, found)
     try:
@@ -250,8 +250,8 @@ def _run_ivy(work: Path, found: Path, module: str) -> None:
 
 
 def _ivy_command(work: Path, found: Path) -> list[str]:
-    """The command line of pyspark's Ivy. Its cache is ours and short-lived: a resolution that failed half way, here
-    or in ~/.ivy2, cannot spoil a later one."""
+    """Return the command line of pyspark's Ivy. Its cache is ours and short-lived: a resolution that failed half way,
+    here or in ~/.ivy2, cannot spoil a later one."""
     jars = pyspark_jars()
     classpath = [str(jar) for pattern in ("ivy-*.jar", "commons-cli-*.jar") for jar in jars.glob(pattern)]
     settings = os.environ.get("SHARE_SPARK_IVY_SETTINGS")
@@ -265,7 +265,7 @@ def _ivy_command(work: Path, found: Path) -> list[str]:
 
 
 def _reason(output: str) -> str:
-    """The lines of Ivy's output that say what failed, as one line."""
+    """Return the lines of Ivy's output that say what failed, as one line."""
     lines = [re.sub(r"^[\s:]+|[\s:]+$", "", line) for line in output.splitlines()]
     failures = [line for line in lines if re.search(r"not found|failed|error|timed out", line, re.I)]
     return "; ".join(dict.fromkeys(failures[:4])) or "no reason given"
@@ -275,7 +275,7 @@ def _reason(output: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Fills the cache with the named sets (all of them if none is named) and prints where they are."""
+    """Fill the cache with the named sets (all of them if none is named) and print where they are."""
     sets = {"engine": jar_paths, "broker": broker_jar_paths}
     if unknown := set(arguments) - {*sets, "java"}:
         print(f"share_spark.spark.jars: unknown: {', '.join(sorted(unknown))}", file=sys.stderr)

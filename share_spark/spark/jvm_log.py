@@ -1,4 +1,4 @@
-"""What the JVM logs beside what this project says."""
+"""The JVM's log beside the messages of this project."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 QUERY_LOGGER = "org.apache.spark.sql.execution.streaming.MicroBatchExecution"
-"""Says why a query has ended, with two stack traces: Spark's own and py4j's."""
+"""The logger of the reason why a query has ended, with two stack traces: Spark's own and py4j's."""
 
 
 def mute_query_faults(spark: SparkSession) -> None:
-    """For a caller that reports them in one line. Our own sessions are started so (``log4j2.properties``); beneath
-    spark-submit the JVM was started by somebody else. Where its log is not Log4j's, nothing happens."""
+    """Turn off the logger, for a caller that reports faults in one line. Our own sessions do so
+    (``log4j2.properties``); beneath spark-submit others started the JVM. If its log is not Log4j's, nothing happens."""
     try:
         log4j: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
         log4j.core.config.Configurator.setLevel(QUERY_LOGGER, log4j.Level.OFF)

@@ -1,4 +1,4 @@
-"""Signals to the JVM, handled in Python: left alone, a JVM that is signalled shuts Spark down."""
+"""Signals to the JVM, handled in Python: without that, a signal makes the JVM shut Spark down."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class JvmSignals:
-    """Calls ``handle`` with the number of each signal that the JVM gets, from ``take`` to ``release``."""
+    """A listener that calls ``handle`` with the number of each signal to the JVM, from ``take`` to ``release``."""
 
     def __init__(self, handle: Callable[[int], None]) -> None:
         self._handle = handle
@@ -20,12 +20,12 @@ class JvmSignals:
         self._before: list[tuple[Any, Any]] = []
 
     def take(self, spark: SparkSession, names: Sequence[str]) -> None:
-        """Signals by name (``INT``); once. Without the private API the JVM keeps its own handlers."""
+        """Take over signals by name (``INT``); once. Without the private API the JVM keeps its own handlers."""
         if not self._before:
             use(JVM_SIGNALS, lambda: self.take_privately(spark, names), lambda: None)
 
     def release(self) -> None:
-        """The JVM's own handlers again."""
+        """Restore the JVM's own handlers."""
         try:
             for number, handler in self._before:
                 self._jvm.sun.misc.Signal.handle(number, handler)
@@ -34,7 +34,7 @@ class JvmSignals:
         self._before.clear()
 
     def take_privately(self, spark: SparkSession, names: Sequence[str]) -> None:
-        """As ``take``, by the JVM's classes."""
+        """Take over signals as ``take``, by the JVM's classes."""
         from pyspark.java_gateway import ensure_callback_server_started
 
         gateway: Any = spark.sparkContext._gateway
@@ -47,7 +47,7 @@ class JvmSignals:
 
 
 class _SignalHandler:
-    """``sun.misc.SignalHandler``, in Python; called on a thread of py4j's."""
+    """A ``sun.misc.SignalHandler`` in Python; called on a thread of py4j's."""
 
     def __init__(self, handle: Callable[[int], None]) -> None:
         self._handle = handle

@@ -1,7 +1,7 @@
-"""A Spark session only where there is no other way: one that is there, one that is started when it is needed, or none.
+"""A Spark session only where it is needed: one that is there, one that is started at its first use, or none.
 
-What works on files takes ``AnySpark`` and does without a session as long as it can: on the disks of this machine, and
-on tables that ask nothing of a writer. What only Spark can do asks for it by ``session_of``, and says why.
+Work on files takes ``AnySpark`` and needs no session where possible: on the disks of this machine, and on tables that
+other writers than Spark's support. What only Spark can do asks for it by ``session_of``, with a reason.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class SparkOnDemand:
-    """``start``: makes the session, which takes seconds; called once at most, with the reason."""
+    """A session that ``start`` makes at its first use, which takes seconds; called once, with the reason."""
 
     start: Callable[[str], SparkSession]
     _session: SparkSession | None = None
 
     def session(self, why: str) -> SparkSession:
-        """Started by the first call. Raises what ``start`` raises."""
+        """Return the session; the first call starts it. Raises what ``start`` raises."""
         if self._session is None:
             self._session = self.start(why)
         return self._session
@@ -35,7 +35,7 @@ AnySpark: TypeAlias = "SparkSession | SparkOnDemand | None"
 
 
 def session_of(spark: AnySpark, why: str) -> SparkSession:
-    """The session. ``why``: what it is needed for, in a few words that begin a line. Raises ConfigError: there is none,
+    """Return the session. ``why``: its purpose, in a few words that begin a line. Raises ConfigError: there is none,
     and none may be started."""
     if spark is None:
         raise ConfigError(f"{why}: only Spark can do that; give a Spark session")
@@ -43,5 +43,5 @@ def session_of(spark: AnySpark, why: str) -> SparkSession:
 
 
 def given_session(spark: AnySpark) -> SparkSession | None:
-    """The session that was there from the beginning; None where there was none."""
+    """Return the session that was there from the beginning; None where there was none."""
     return None if isinstance(spark, SparkOnDemand) else spark

@@ -1,5 +1,5 @@
-"""Tries each capability once, for real, in a temporary directory of this machine: what `share-spark doctor` prints and
-what the canary tests ask for."""
+"""Probes that try each capability once, for real, in a temporary directory of this machine: for `share-spark doctor`,
+and for the canary tests."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Place(NamedTuple):
 
 
 class ProbeError(Exception):
-    """The private API is there and does something else than it did."""
+    """Raised if the private API is there and behaves differently from before."""
 
 
 Probe = Callable[[Place], None]
 
 
 def verdicts(spark: SparkSession) -> list[Verdict]:
-    """Every capability, tried. What fails is given up by this process. Takes some seconds."""
+    """Try every capability; return the verdicts. This process gives up those that fail. Takes a few seconds."""
     directory = tempfile.mkdtemp(prefix="share-spark-")
     try:
         place = prepared(spark, directory)
@@ -53,14 +53,14 @@ def verdicts(spark: SparkSession) -> list[Verdict]:
 
 
 def prepared(spark: SparkSession, directory: str) -> Place:
-    """Makes the table."""
+    """Make the table of the probes."""
     place = Place(spark, f"file://{directory}")
     spark.range(0, 1, 1, 1).write.format("delta").save(place.table)
     return place
 
 
 def probe(capability: Capability, place: Place) -> None:
-    """Raises whatever the private API raises, and ProbeError where it does something else."""
+    """Try one capability. Raises whatever the private API raises, and ProbeError if it behaves differently."""
     PROBES[capability.name](place)
 
 
@@ -194,7 +194,7 @@ def _lost_worker(place: Place) -> None:
 
 
 def _dies(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """No attempt of the task succeeds."""
+    """End the worker, so that no attempt of the task succeeds."""
     list(batches)
     os._exit(1)
 
@@ -267,7 +267,6 @@ def _causes(place: Place) -> None:
 
 
 def _failure_of(action: Callable[[], object]) -> str:
-    """What it raised, as text; empty if nothing."""
     try:
         action()
     except Exception as fault:  # noqa: BLE001 - its text is what is asked for

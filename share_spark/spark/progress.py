@@ -1,4 +1,4 @@
-"""Log lines while long work goes on: which part of Spark's tasks is done, every few seconds; none if it is quick.
+"""Log lines during long work: how many of Spark's tasks are done, every few seconds; none if it is quick.
 
 Written to the logger ``share_spark.progress`` at INFO, which the command line shows.
 """
@@ -23,7 +23,7 @@ EVERY_S = 3.0
 
 @contextmanager
 def log_progress(spark: SparkSession | None, what: str) -> Iterator[None]:
-    """While the body runs, log every ``EVERY_S`` seconds how far the running stages are."""
+    """Log, while the body runs, how far the running stages are, every ``EVERY_S`` seconds."""
     over, since = threading.Event(), time.monotonic()
 
     def log_tasks() -> None:

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _OF_PYARROW = {"s3a": "s3", "s3n": "s3"}
-"""Hadoop's names of schemes that pyarrow knows by another."""
+"""The schemes of Hadoop that have another name in pyarrow."""
 
 
 def public_files(spark: SparkSession, path: str) -> StorageFiles:
-    """The files of the storage that ``path`` is on. Raises ConfigError where that is not known: on a cluster a path
+    """Return the files of the storage of ``path``. Raises ConfigError where that is not known: on a cluster a path
     without a scheme is on Hadoop's default file system, which only Hadoop knows."""
     scheme = scheme_of(path)
     if scheme is None and not str(spark.sparkContext.master).startswith("local"):
@@ -33,23 +33,23 @@ def public_files(spark: SparkSession, path: str) -> StorageFiles:
 
 
 def files_without_spark(path: str) -> StorageFiles:
-    """The files of the storage that ``path`` is on; without a scheme it is one of this machine."""
+    """Return the files of the storage of ``path``; without a scheme it is one of this machine."""
     return LocalFiles() if scheme_of(path) in (None, "file") else ArrowFiles(path)
 
 
 def scheme_of(path: str) -> str | None:
-    """None for a path without one."""
+    """Return the scheme of a path, None if it has none."""
     found = _SCHEME.match(path)
     return found[1].lower() if found else None
 
 
 def local_path(path: str) -> str | None:
-    """Of a local file or directory, for others than Spark and Hadoop; None for one with another scheme."""
+    """Return the path of a local file or directory, for programs other than Spark; None for another scheme."""
     return str(_local(path)) if scheme_of(path) in (None, "file") else None
 
 
 def create_local(path: str, content: bytes) -> bool:
-    """A local file, if there is none; did it? Its directory is there."""
+    """Create a local file, if there is none; return whether it did. Its directory is there."""
     try:
         with Path(path).open("xb") as file:
             file.write(content)
@@ -73,7 +73,7 @@ def sync_directory(directory: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as fault:
-        if fault.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems have nothing to sync there
+        if fault.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot sync a directory
             raise
     finally:
         os.close(descriptor)
@@ -89,7 +89,7 @@ def make_durable_directory(directory: Path) -> None:
 
 
 class LocalFiles(StorageFiles):
-    """Files on the disks of this machine."""
+    """The files on the disks of this machine."""
 
     def exists(self, path: str) -> bool:
         return _local(path).exists()
@@ -146,7 +146,7 @@ class LocalFiles(StorageFiles):
 
     @property
     def keeps_commits(self) -> bool:
-        """Delta's own writer looks first and renames then, over what has come between."""
+        """Whether commits are safe: Delta's own writer looks first, and then renames over what has come between."""
         return False
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
@@ -184,7 +184,7 @@ class LocalFiles(StorageFiles):
 
 
 class ArrowFiles(StorageFiles):
-    """Files of a storage that pyarrow knows, found by ``path``."""
+    """The files of a storage that pyarrow knows, found by ``path``."""
 
     def __init__(self, path: str) -> None:
         scheme, _, rest = path.partition(":")
@@ -218,7 +218,7 @@ class ArrowFiles(StorageFiles):
             stream.write(content)
 
     def create(self, path: str, content: bytes) -> bool:
-        """Nothing here creates and looks in one step: of two who write at once, the last one has it."""
+        """Create a file. Nothing here checks and creates in one step: of two writers at once, the last one wins."""
         if self.exists(path):
             return False
         self.write(path, content)
@@ -228,7 +228,7 @@ class ArrowFiles(StorageFiles):
         self._files.create_dir(self._inside(path), recursive=True)
 
     def rename(self, source: str, target: str) -> None:
-        """HDFS and Azure do not move over a file: it is deleted first."""
+        """Rename. HDFS and Azure do not move over a file: it is deleted first."""
         try:
             self._files.move(self._inside(source), self._inside(target))
         except OSError:
@@ -261,15 +261,14 @@ class ArrowFiles(StorageFiles):
         return self._files.get_file_info(self._inside(path))
 
     def _inside(self, path: str) -> str:
-        """As the file system names it."""
+        """Return the path as the file system names it."""
         return path.removeprefix(self._before).rstrip("/")
 
 
 def _linked(source: Path, target: Path) -> bool:
-    """Link ``target`` to ``source`` if there is no such file; is it linked now? Unlike a rename a link fails where
-    there is a file. NFS repeats a request whose answer was lost, and the repeat finds what the first one has made: so
-    the files are asked, not the error.
-
+    """Link ``target`` to ``source`` if there is no such file; return whether it is linked now. Unlike a rename, a link
+    fails where there is a file. NFS repeats a request whose answer was lost, and the repeat finds the result of the
+    first one: so the files are checked, not the error.
     Raises NoHardLinksError, OSError.
     """
     try:
@@ -286,13 +285,13 @@ def _linked(source: Path, target: Path) -> bool:
 
 
 def _local(path: str) -> Path:
-    """Of a plain path, or one with the scheme ``file``, which Spark writes as ``file:/`` and as ``file:///``. As in
-    Hadoop's ``Path``, nothing in it is an escape."""
+    """Return a plain path, or one with the scheme ``file``, which Spark writes as ``file:/`` and as ``file:///``. As in
+    Hadoop's ``Path``, it has no escapes."""
     if scheme_of(path) != "file":
         return Path(path)
     return Path("/" + path.partition(":")[2].lstrip("/"))
 
 
 def _is_checksum(name: str) -> bool:
-    """Hadoop's, beside each local file."""
+    """Return whether it is Hadoop's, beside each local file."""
     return name.startswith(".") and name.endswith(".crc")

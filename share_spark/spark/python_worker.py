@@ -17,7 +17,7 @@ from pyspark import TaskContext
 
 
 def begin_task() -> None:
-    """What each function of ours that runs in a Python worker does first."""
+    """Prepare the worker; each function of ours that runs in one calls this first."""
     drop_zip_importers()
     if TaskContext.get() is not None:
         acknowledge_at_once()
@@ -35,13 +35,13 @@ def drop_zip_importers() -> None:
 
 
 def acknowledge_at_once() -> None:
-    """Let the JVM send the records of a task right after its command.
+    """Make the JVM send the records of a task right after its command.
 
         JVM       command --->                            records --->     held back until the command is acknowledged
         worker              reads it       <--- TCP's acknowledgement      delayed by 40 ms, in the hope of an answer
 
     Until Spark 4.0 the two speak over TCP, with the sender's delay of small packets (Nagle's) and the receiver's delay
-    of acknowledgements at work at once. What is outstanding is acknowledged by this option; it does not last.
+    of acknowledgements at work at once. This option acknowledges what is outstanding; its effect does not last.
     """
     for connection in _connections() if hasattr(socket, "TCP_QUICKACK") else ():
         with suppress(OSError):
@@ -50,13 +50,13 @@ def acknowledge_at_once() -> None:
 
 @functools.cache
 def _connections() -> Sequence[socket.socket]:
-    """Of this process, as it ran its first task: those to the JVM are among them."""
+    """Return the connections of this process at its first task: those to the JVM are among them."""
     open_files = (int(entry.name) for entry in Path("/proc/self/fd").iterdir())
     return [one for one in map(_connection, open_files) if one is not None]
 
 
 def _connection(number: int) -> socket.socket | None:
-    """Another handle of the open file, if it is a TCP connection."""
+    """Return another handle of the open file, if it is a TCP connection."""
     with suppress(OSError):
         if stat.S_ISSOCK(os.fstat(number).st_mode):
             found = socket.socket(fileno=os.dup(number))
@@ -67,16 +67,16 @@ def _connection(number: int) -> socket.socket | None:
 
 
 def forget_garbage_so_far() -> None:
-    """What is there now is not looked at again: PySpark collects garbage after each task, and the modules that a worker
-    has imported make that 40 ms each time."""
+    """Exclude all present objects from garbage collection: PySpark collects after each task, and the modules that a
+    worker has imported make that 40 ms each time."""
     gc.collect()
     gc.freeze()
 
 
 @contextmanager
 def cycles_ignored() -> Iterator[None]:
-    """Python looks for no cycles meanwhile: our values have none, and the search among a hundred thousand of them takes
-    a third of the time of a decision, most of that of reading states."""
+    """Turn off the search for reference cycles: our values have none, and the search among a hundred thousand of them
+    takes a third of the time of a decision, most of that of reading states."""
     before = gc.isenabled()
     gc.disable()
     try:

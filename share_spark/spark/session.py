@@ -3,10 +3,10 @@
 The engine never calls it: a session that is passed in is the user's, and is not changed. For the same reason settings
 given to `spark-submit` win over the defaults here, and a session that is already there is returned as it is.
 
-**Where the jars go, and why there is a daemon.** A micro-batch is a few short Python stages, and most of what a short
-stage costs is the import path of its workers: before every task they re-read the directory of each jar and zip on it
-(worker_daemon.py says why). Measured with a trivial `mapInArrow` over 4 tasks on 2 cores, warm medians of 15, three
-rounds in turn:
+**The place of the jars, and the daemon.** A micro-batch is a few short Python stages, and most of the cost of a short
+stage is the import path of its workers: before every task they re-read the directory of each jar and zip on it (see
+worker_daemon.py). Measured with a trivial `mapInArrow` over 4 tasks on 2 cores, warm medians of 15, three rounds in
+turn:
 
     jars by `spark.jars.packages`, as usual          1
     jars by `spark.jars` (stay off that path)        0.6
@@ -36,7 +36,7 @@ LOG_SETTINGS = Path(__file__).with_name("log4j2.properties").resolve()
 DEFAULTS: Mapping[str, str] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Our log is small and read often: its snapshot is one task, and needs no checksum file beside it.
+    # Our log is small and read often: one task is enough for its snapshot, and it needs no checksum file.
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.databricks.delta.writeChecksumFile.enabled": "false",
     # Micro-batches are small: planning twice and many small tasks cost more than they save.
@@ -47,7 +47,7 @@ DEFAULTS: Mapping[str, str] = {
     # one when it meets large records (``delivery.large_records``).
     ARROW_BYTES: NO_ARROW_LIMIT,
     "spark.sql.session.timeZone": "UTC",
-    # Spark's own pattern, and options of Kafka that it does not know for secrets. Names and values are matched.
+    # Spark's own pattern, and Kafka's secret options that it lacks. Names and values are matched.
     "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|sasl[.]jaas|keystore[.]key|private.key",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -59,12 +59,12 @@ LOCAL_DEFAULTS: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
 }
 JAVA_OPTIONS = "SHARE_SPARK_JAVA_OPTIONS"
-"""Environment variable: further options for the JVM of a local session."""
+"""The environment variable with further options for the JVM of a local session."""
 
 _END_S = 120
 
 LOCAL_MASTER = "local[*,4]"
-"""All cores; a task may fail three times, as on a cluster (plain `local[*]` gives up at the first)."""
+"""The master: all cores; a task may fail three times, as on a cluster (`local[*]` gives up at the first failure)."""
 
 ENGINE_CLASSES = (
     "io.delta.sql.DeltaSparkSessionExtension",
@@ -75,7 +75,7 @@ ENGINE_CLASSES = (
 def build_session(
     app_name: str, master: str | None = None, extra_conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session with Delta and Spark's Kafka source on board.
+    """Return a session with Delta and Spark's Kafka source.
 
     `master` is spark-submit's if it runs this, else LOCAL_MASTER. `extra_conf` wins over everything, but has no
     effect on a session that exists already. Raises JavaError and JarsError.
@@ -91,7 +91,7 @@ def build_session(
 
 
 def end_session(spark: SparkSession) -> None:
-    """Stop it and wait for the end of its JVM, which pyspark leaves to the end of the process."""
+    """Stop the session and wait for the end of its JVM, which pyspark leaves to the end of the process."""
     gateway: Any = spark.sparkContext._gateway
     spark.stop()
     gateway.shutdown()
@@ -110,19 +110,19 @@ def _start(app_name: str, master: str, settings: Mapping[str, str]) -> SparkSess
 
 
 def _defaults(master: str) -> dict[str, str]:
-    """Our settings for this master; on this machine, its Python too."""
+    """Return our settings for this master; on this machine, its Python too."""
     if not master.startswith("local"):
         return dict(DEFAULTS)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     daemon = {"spark.python.daemon.module": "share_spark.spark.worker_daemon"} if _uses_daemon() else {}
-    # Beneath spark-submit the JVM runs already: no options for it, and no look for jars that it may not need.
+    # Beneath spark-submit the JVM runs already: set no options for it, and search for no jars that it may not need.
     java = {} if _is_submitted() else {"spark.driver.extraJavaOptions": java_options()}
     return {**DEFAULTS, **LOCAL_DEFAULTS, **java, **daemon}
 
 
 def java_options(*more: str) -> str:
-    """Options of a local session's JVM: log settings, class-data archive, what the environment adds, ``more``."""
+    """Return the JVM options of a local session: logs, class-data archive, the environment's, ``more``."""
     logs = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
     return " ".join(filter(None, (logs, archive_options(), os.environ.get(JAVA_OPTIONS, ""), *more)))
 
@@ -132,7 +132,7 @@ def _uses_daemon() -> bool:
 
 
 def _is_installed() -> bool:
-    """Whether a fresh Python finds this package: the workers' parent is one."""
+    """Return whether a fresh Python finds this package: the workers' parent is one."""
     try:
         return distribution("share_spark") is not None
     except PackageNotFoundError:
@@ -140,7 +140,7 @@ def _is_installed() -> bool:
 
 
 def _with_retries(master: str) -> str:
-    """spark-submit's own default is `local[*]`: the same cores, but the first failed task is the end."""
+    """Return the master with retries: spark-submit's default `local[*]` ends at the first failed task."""
     return LOCAL_MASTER if master == "local[*]" else master
 
 
@@ -152,7 +152,7 @@ def _is_submitted() -> bool:
 
 
 def _as_submitted(app_name: str, extra_conf: Mapping[str, str]) -> SparkSession:
-    """What was submitted and nothing else: it cannot be read beforehand. Raises JarsError if Delta is not in it."""
+    """Return a session as submitted: its settings cannot be read before. Raises JarsError if Delta is not in it."""
     builder = SparkSession.builder.appName(app_name)
     for key, value in extra_conf.items():
         builder = builder.config(key, value)
@@ -163,7 +163,7 @@ def _as_submitted(app_name: str, extra_conf: Mapping[str, str]) -> SparkSession:
 
 
 def _submitted() -> dict[str, str]:
-    """Settings given to spark-submit; nothing if this process is to start the JVM itself."""
+    """Return settings given to spark-submit; nothing if this process is to start the JVM itself."""
     if not _is_submitted():
         require_java()
         return {}
@@ -172,8 +172,8 @@ def _submitted() -> dict[str, str]:
 
 
 def _jars(submitted: Mapping[str, str], master: str) -> dict[str, str]:
-    """`spark.jars` with ours added, unless what was submitted brought these classes along. Where driver and executor
-    are the JVM that we start, the class path: only what is there comes from the class-data archive."""
+    """Return `spark.jars` with ours added, unless the submitted ones have these classes. Where driver and executor are
+    the JVM that we start, return the class path: only its classes come from the class-data archive."""
     if not submitted and master.startswith("local") and not master.startswith("local-cluster"):
         return {"spark.driver.extraClassPath": os.pathsep.join(jar_paths())}
     if submitted and _brings_engine(submitted):
@@ -194,7 +194,7 @@ def _brings_engine(submitted: Mapping[str, str]) -> bool:
 
 
 def is_loadable(class_name: str) -> bool:
-    """Can the JVM find the class?"""
+    """Return whether the JVM can find the class."""
     try:
         _jvm().org.apache.spark.util.Utils.classForName(class_name, False, False)
     except Py4JJavaError:  # wraps ClassNotFoundException and LinkageError alike
@@ -203,13 +203,13 @@ def is_loadable(class_name: str) -> bool:
 
 
 def _names_engine(submitted: Mapping[str, str]) -> bool:
-    """Do the settings name Delta's and Kafka's jars?"""
+    """Return whether the settings name Delta's and Kafka's jars."""
     named = submitted.get("spark.jars", "") + submitted.get("spark.jars.packages", "")
     return "delta-spark" in named and "spark-sql-kafka" in named
 
 
 def _add_to_driver(paths: list[str]) -> None:
-    """Puts jars on a running driver's class path: `spark.jars` is read before our code runs."""
+    """Put jars on a running driver's class path: `spark.jars` is read before our code runs."""
     loader = _jvm().java.lang.Thread.currentThread().getContextClassLoader()
     for path in paths:
         loader.addURL(_jvm().java.io.File(path).toURI().toURL())

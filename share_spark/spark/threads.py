@@ -1,4 +1,4 @@
-"""What Spark notes on its threads, and Python is not given otherwise.
+"""Spark's notes on its threads that Python has no other access to.
 
 The thread of a micro-batch has the id of its streaming query as a local property. The thread of a task is named after
 it: ``task 1.0 in stage 3.1 (TID 45)`` runs in attempt 1 of stage 3.
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _PROPERTY = "sql.streaming.queryId"
-"""Of Spark itself; no part of its API."""
+"""The name of the property: Spark's own, and not part of its API."""
 
 
 def running_query_id(spark: SparkSession) -> str | None:
-    """Spark's id of the query whose micro-batch this thread runs; None if it does not say."""
+    """Return Spark's id of the query whose micro-batch this thread runs; None if it is not known."""
     if not is_allowed(QUERY_ID):
         warn_once(QUERY_ID)
         return None
@@ -31,7 +31,7 @@ def running_query_id(spark: SparkSession) -> str | None:
 
 
 TASK_COLUMN = "__task"
-"""Name of the column whose first value in each task is the JVM's thread, which is named after the task."""
+"""The column whose first value in each task is the JVM's thread, which is named after the task."""
 
 _FIRST_OF_TASK = "(monotonically_increasing_id() & 8589934591L) = 0"
 _THREAD = f"CASE WHEN {_FIRST_OF_TASK} THEN reflect('java.lang.Thread', 'currentThread') END"
@@ -40,9 +40,9 @@ _STAGE = re.compile(r"in stage \d+\.(\d+)\b")
 
 
 def with_task_thread(rows: DataFrame, columns: Sequence[str], name: str) -> DataFrame:
-    """The columns (SQL) and ``name``, the thread's name on the first row of each task, in one step, as each costs some
-    milliseconds of a micro-batch. The column is null where Spark does not give the name: some shared clusters forbid
-    ``reflect``."""
+    """Return the columns (SQL) and ``name``, the thread's name on the first row of each task, in one step, as each
+    costs some milliseconds of a micro-batch. The column is null where Spark does not give the name: some shared
+    clusters forbid ``reflect``."""
     if is_allowed(TASK_THREAD):
         try:
             return named_thread(rows, columns, name)
@@ -55,16 +55,16 @@ def with_task_thread(rows: DataFrame, columns: Sequence[str], name: str) -> Data
 
 
 def named_thread(rows: DataFrame, columns: Sequence[str], name: str) -> DataFrame:
-    """With the thread's name. Raises AnalysisException where ``reflect`` is forbidden."""
+    """Return the rows with the thread's name. Raises AnalysisException where ``reflect`` is forbidden."""
     return rows.selectExpr(*columns, f"{_THREAD} AS {name}")
 
 
 def stage_attempt(task_thread: str | None) -> int | None:
-    """The attempt in a thread's name; None if it is not there."""
+    """Return the attempt in a thread's name; None if it is not there."""
     found = _STAGE.search(task_thread or "")
     return int(found[1]) if found else None
 
 
 def give_up_task_thread(task_thread: str) -> None:
-    """A worker was given a name of no known form. On the driver."""
+    """Give up the thread's name, on the driver: a worker got one of no known form."""
     give_up(TASK_THREAD, f"Spark calls the thread of a task {task_thread!r}")

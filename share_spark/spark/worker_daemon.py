@@ -19,10 +19,10 @@ from pathlib import Path
 
 
 def drop_archives(path: list[str]) -> list[str]:
-    """The import path without Spark's archives, or unchanged where they are needed.
+    """Return the import path without Spark's archives, or unchanged where they are needed.
 
     They are needed where no directory on the path holds the very pyspark that they belong to (a pip installation
-    keeps its zip inside the package): on a cluster, Spark's zip is the truth.
+    keeps its zip inside the package): on a cluster, Spark's zip counts.
     """
     kept = [entry for entry in path if not _is_archive_of_spark(entry)]
     spec = PathFinder.find_spec("pyspark", kept)
@@ -40,7 +40,7 @@ def _is_archive_of_spark(entry: str) -> bool:
 
 
 def main() -> None:
-    """Cleans the path and the importers that were made for it, then is Spark's daemon."""
+    """Clean the path and the importers that were made for it, then run Spark's daemon."""
     sys.path[:] = drop_archives(sys.path)
     sys.path_importer_cache.clear()
     runpy.run_module("pyspark.daemon", run_name="__main__")

@@ -1,5 +1,5 @@
-"""``docs/reference.md``: each setting and each command, out of the code. ``python -m tests.support.reference`` writes
-it; a test compares."""
+"""``docs/reference.md``: each setting and each command, generated from the code. ``python -m tests.support.reference``
+writes it; a test compares."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _SETTING = re.compile(r"^(?:# )?([a-z][a-z.]+) = ")
 
 _HEAD = """# Reference
 
-Written by `python -m tests.support.reference` out of the code, and compared with it by a test.
+Generated from the code by `python -m tests.support.reference`; a test compares the two.
 
 ## Settings of a group
 
 The same keys work in `conf/share-spark.toml`, in `ShareGroup(...).option(key, value)` and as `--option KEY=VALUE`.
 Durations are milliseconds, or text such as `30s`, `10m`, `7d`, `PT1H`. Kafka's broker-side names (`group.share.*`) are
-taken, too.
+accepted, too.
 
-What is dynamic can be changed while the group runs, with `share-spark configs`.
+`share-spark configs` changes dynamic settings while the group runs.
 
-| setting | dynamic | default | what it says |
+| setting | dynamic | default | meaning |
 |---|---|---|---|
 """
 
@@ -47,18 +47,15 @@ def _settings() -> Iterator[str]:
 
 
 def _commented(text: str) -> Iterator[tuple[str, str]]:
-    """(key, the comment above it) of each setting; keys without a comment of their own share that of the one before."""
+    """Yield (key, the comment above it) for each setting that has one."""
     comment: list[str] = []
-    is_done = False
     for line in text.splitlines():
         if found := _SETTING.match(line):
-            yield found[1], " ".join(comment)
-            is_done = True
-        elif line.startswith("# "):
-            comment, is_done = ([] if is_done else comment), False
-            comment.append(line.removeprefix("# "))
+            if comment:
+                yield found[1], " ".join(comment)
+            comment = []
         else:
-            comment, is_done = [], False
+            comment = [*comment, line.removeprefix("# ")] if line.startswith("# ") else []
 
 
 def _commands() -> Iterator[str]:

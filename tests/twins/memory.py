@@ -3,11 +3,11 @@
 Theory of operation. What outlives a process is one object each: ``InMemoryTopicLog`` (what others write) and
 ``InMemoryStateLog`` (what engines write, a list of commits whose index is the version). A store belongs to one run of
 one engine and can be thrown away at any moment, as a process can; two stores on one log fence each other as the Delta
-ones do. State is made by the same ``step`` and ``evolve``.
+ones do. ``step`` and ``evolve`` make the state, as in production.
 
-Faults come from outside: whatever a hook raises (``interrupt`` of the store, the function of the delivery) goes through
-the engine as it would in life. An ``Exception`` is a fault that the engine sees; a ``BaseException`` that a test makes
-for itself is the engine's death.
+Faults come from outside: what a hook raises (``interrupt`` of the store, the function of the delivery) goes
+through the engine as it would in production. An ``Exception`` is a fault that the engine sees; a ``BaseException`` of
+the test's own is the engine's death.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Topic:
 
 @dataclass(slots=True)
 class InMemoryTopicLog:
-    """TopicLog of records in dictionaries. From ``create_topic`` on, what producers and brokers do to a topic."""
+    """A TopicLog of records in dictionaries. The methods from ``create_topic`` on do what producers and brokers do."""
 
     _topics: dict[str, _Topic] = field(default_factory=dict)
     _created: int = 0
@@ -89,21 +89,21 @@ class InMemoryTopicLog:
         }
 
     def read(self, spark: SparkSession, spans: Sequence[OffsetSpan], tasks: int) -> DataFrame:
-        """Not here: ``InMemoryDelivery`` looks records up itself."""
+        """Raise NotImplementedError: ``InMemoryDelivery`` looks records up itself."""
         raise NotImplementedError
 
     def for_workers(self, spark: SparkSession, acquired: Sequence[AcquiredSpan], *, ordered: bool) -> None:
         """Not here."""
 
     def stop_waiting(self) -> None:
-        """Nobody ever waits."""
+        """Do nothing: no request ever waits."""
 
     def record(self, at: TopicPartition, offset: int) -> MemoryRecord | None:
-        """The record at an offset, None where there is none (any more)."""
+        """Return the record at an offset, None where there is none (any more)."""
         return self._log(at).records.get(offset)
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
-        """Create it; one of that name is deleted first, and the new one has a new topic id."""
+        """Create a topic; one of that name is deleted first, and the new one has a new topic id."""
         self._created += 1
         topic_id = base64.urlsafe_b64encode(self._created.to_bytes(16, "big")).decode().rstrip("=")
         self._topics[topic] = _Topic(topic_id, [_PartitionLog() for _ in range(partitions)])
@@ -154,7 +154,7 @@ class InMemoryTopicLog:
 
 class StateCommit(NamedTuple):
     """One append. ``kind``: ``claim`` or ``records``; ``records``: (topic name, record), at most one per key.
-    ``at_ms``: the time that the micro-batch was decided at, of a claim the highest known."""
+    ``at_ms``: the time of the decision of the micro-batch; for a claim the highest known time."""
 
     group_id: str
     kind: str
@@ -167,7 +167,7 @@ class StateCommit(NamedTuple):
 
 
 InMemoryState = dict[SharePartitionKey, tuple[str, SharePartition]]
-"""Topic name and state of every share-partition of a group."""
+"""The topic name and state of every share-partition of a group."""
 
 
 @dataclass(slots=True)
@@ -182,8 +182,8 @@ class InMemoryStateLog:
         return len(self.commits) - 1
 
     def that_count(self, group_id: str, version: int) -> list[StateCommit]:
-        """The ``records`` commits of a group up to ``version`` that count, judged in commit order: only the run of the
-        highest claim so far may write, and the first of two claims of one epoch wins."""
+        """Return the ``records`` commits of a group up to ``version`` that count, judged in commit order: only the run
+        of the highest claim so far may write, and the first of two claims of one epoch wins."""
         owner = (0, "")
         found: list[StateCommit] = []
         for commit in self.commits[: version + 1]:
@@ -208,22 +208,22 @@ class InMemoryStateLog:
         return live
 
     def last_time_ms(self, group_id: str, version: int) -> int:
-        """Of the last commit that counts, 0 if there is none."""
+        """Return the time of the last commit that counts, 0 if there is none."""
         counted = self.that_count(group_id, version)
         return counted[-1].at_ms if counted else 0
 
     def highest(self, group_id: str) -> tuple[int, int]:
-        """The highest writer epoch and segment that any engine used, (0, -1) if none did."""
+        """Return the highest writer epoch and segment that any engine used, (0, -1) if none did."""
         own = [commit for commit in self.commits if commit.group_id == group_id]
         return max((c.writer_epoch for c in own), default=0), max((c.segment for c in own), default=-1)
 
 
 class Moment(StrEnum):
-    """When ``interrupt`` is called around an append."""
+    """The moments at which ``interrupt`` is called around an append."""
 
     BEFORE_APPEND = "before append"
     AFTER_APPEND = "after append"
-    """It has happened; the look for foreign claims has not happened yet."""
+    """The append has happened; the check for foreign claims has not happened yet."""
 
 
 Interrupt = Callable[[Moment, StateCommit], None]
@@ -235,7 +235,7 @@ def _uninterrupted(_moment: Moment, _commit: StateCommit) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class InMemoryShareStateStore:
-    """ShareStateStore on an ``InMemoryStateLog``, for one run. ``interrupt`` is called around every append and may
+    """A ShareStateStore on an ``InMemoryStateLog``, for one run. ``interrupt`` is called around every append; it may
     raise, or do what others do meanwhile."""
 
     log: InMemoryStateLog
@@ -344,7 +344,6 @@ class InMemoryShareStateStore:
         )
 
     def _append(self, commit: StateCommit) -> int:
-        """Returns the version of the append."""
         self.interrupt(Moment.BEFORE_APPEND, commit)
         self.log.commits.append(commit)
         version = self.log.version
@@ -352,7 +351,7 @@ class InMemoryShareStateStore:
         return version
 
     def _look_on(self) -> list[StateCommit]:
-        """The commits since the last look. Raises FencedError."""
+        """Return the commits since the last look. Raises FencedError."""
         seen = self.log.commits[self._version + 1 :]
         for commit in seen:
             self._refuse(commit)
@@ -372,7 +371,7 @@ class InMemoryShareStateStore:
 
 
 def _snapshots(live: InMemoryState) -> tuple[InMemoryState, dict[SharePartitionKey, tuple[str, ShareRecord]]]:
-    """The state and the snapshots that begin a segment with it."""
+    """Return the state, and the snapshots that begin a segment with it."""
     taken = {key: (topic, *with_snapshot(state)) for key, (topic, state) in live.items()}
     after = {key: (topic, state) for key, (topic, state, _) in taken.items()}
     return after, {key: (topic, record) for key, (topic, _, record) in taken.items()}

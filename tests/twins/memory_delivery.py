@@ -30,26 +30,26 @@ _T = TypeVar("_T")
 
 Answer = AcknowledgeType | tuple[AcknowledgeType, str] | tuple[AcknowledgeType, str, int]
 RecordHandler = Callable[[str, int, int, int], Answer]
-"""(topic, partition, offset, delivery count) -> acknowledgement, perhaps with an error text, and a delay in ms."""
+"""(topic, partition, offset, delivery count) -> acknowledgement, optionally with an error text, and a delay in ms."""
 
 _Said = tuple[int, int, str, int]
-"""Of a record: offset, acknowledge type or ``Loss``, error, delay."""
+"""The result of a record: offset, acknowledge type or ``Loss``, error, delay."""
 
 
 class WorkerLostError(Exception):
-    """What a handler raises that kills its worker, which leaves its ledger: that record is lost, the others go on."""
+    """Raised by a handler to kill its worker, whose ledger stays: that record is lost, the others go on."""
 
 
 class LedgerLostError(Exception):
-    """What a handler raises that takes its machine down, and the ledger with it: it is not known what has run."""
+    """Raised by a handler to take its machine down, and the ledger with it: nobody knows what has run."""
 
 
 @dataclass(slots=True)
 class InMemoryDelivery:
-    """Calls ``handler`` for each acquired record that the log has. An Exception of it is a release with its text.
+    """A delivery that calls ``handler`` for each acquired record of the log. Its Exception is a release with its text.
 
     ``ledgers`` outlives the process: by member, what its last delivery has entered, and whether the handler was done.
-    ``ordered``: in order of keys.
+    ``ordered``: in the order of keys.
     """
 
     log: InMemoryTopicLog
@@ -93,10 +93,10 @@ class InMemoryDelivery:
         self.ledgers[self._member_id] = {}
 
     def stop_waiting(self) -> None:
-        """Nobody ever waits."""
+        """Do nothing: no request ever waits."""
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: no resources are held."""
 
     def _deliver(self, acquired: AcquiredSpan) -> AcknowledgedSpan:
         at = acquired.partition
@@ -151,12 +151,12 @@ class InMemoryDelivery:
 
 
 def _each(ranges: Ranges) -> list[tuple[int, int]]:
-    """(offset, what is said of it), ascending."""
+    """Return (offset, value of its range) for each offset, ascending."""
     return [(offset, said) for first, last, said in sorted(ranges.tolist()) for offset in range(first, last + 1)]
 
 
 def _entered(ledger: Mapping[tuple[TopicPartition, int, int], bool]) -> dict[TopicPartition, NDArray[np.int64]]:
-    """A ledger as a trace: of each record that was entered, how its attempt ended."""
+    """Return a ledger as a trace: of each entered record, how its attempt ended."""
     in_handler = list(ledger.values()).count(False)
     losses = {
         True: Loss.FINISHED if in_handler else Loss.AFTER_HANDLER,
@@ -177,7 +177,7 @@ def _all_lost(acquired: AcquiredSpan) -> AcknowledgedSpan:
 
 
 def _runs(said: Iterable[tuple[int, _T]]) -> list[tuple[int, int, _T]]:
-    """Ascending (offset, what) as runs (first, last, what)."""
+    """Join ascending (offset, value) to runs (first, last, value)."""
     runs: list[tuple[int, int, _T]] = []
     for offset, what in said:
         if runs and runs[-1][1:] == (offset - 1, what):

@@ -1,4 +1,4 @@
-"""In-memory twins of what takes output: a table of rows written exactly once, and a dead-letter store.
+"""In-memory twins of the sinks: a table of rows written exactly once, and a dead-letter store.
 
 What outlives a process is ``InMemoryOutputTable`` and ``InMemoryDeadLetterTable``; a sink belongs to one run. As in
 ``memory``, faults come from a hook that is called around each effect and may raise.
@@ -17,7 +17,7 @@ from share_spark.model.ids import BatchStamp, TopicPartition
 from share_spark.model.requests import AcknowledgeType
 
 Hook = Callable[[str], None]
-"""Called with the name of an effect, before and after it: ``before output``, ``after output`` and so on."""
+"""A function called with the name of an effect, before and after it: ``before output``, ``after output`` and so on."""
 
 
 def _undisturbed(_moment: str) -> None:
@@ -25,7 +25,7 @@ def _undisturbed(_moment: str) -> None:
 
 
 class OutputRow(NamedTuple):
-    """The one row that each accepted record puts out, with the micro-batch that wrote it."""
+    """The one output row of each accepted record, with the micro-batch that wrote it."""
 
     partition: TopicPartition
     offset: int
@@ -34,7 +34,7 @@ class OutputRow(NamedTuple):
 
 @dataclass(slots=True)
 class InMemoryOutputTable:
-    """Rows, the highest transaction that wrote or claimed, the last that wrote, and the journal beside it."""
+    """The rows, the highest transaction that wrote or claimed, the last that wrote, and the journal beside it."""
 
     rows: list[OutputRow] = field(default_factory=list)
     transaction: int = -1
@@ -42,7 +42,7 @@ class InMemoryOutputTable:
     journal: dict[int, CommittedOutput] = field(default_factory=dict)
 
     def claim(self, number: int) -> int:
-        """Nothing lower is taken from now on. Returns the number of the last delivery."""
+        """Refuse every lower number from now on; return the number of the last delivery. Raises FencedError."""
         if self.transaction > number:
             raise FencedError("another engine has claimed the sink")
         self.transaction = number
@@ -51,8 +51,8 @@ class InMemoryOutputTable:
 
 @dataclass(slots=True)
 class InMemoryOutputSink:
-    """OutputSink of one run, in the steps of the real one, where files that no commit names yet are no effect.
-    ``refuse``: raise it instead of writing."""
+    """An OutputSink of one run, in the steps of the real one, where files that no commit names yet are no effect.
+    ``refuse``: the error to raise instead of writing."""
 
     table: InMemoryOutputTable
     hook: Hook = _undisturbed
@@ -79,14 +79,14 @@ class InMemoryOutputSink:
         return left.get(delivered)
 
     def _claimed(self) -> int:
-        """The number of the last delivery."""
+        """Claim the table; return the number of the last delivery."""
         self.hook("before claim of output")
         delivered = self.table.claim(self._own)
         self.hook("after claim of output")
         return delivered
 
     def _left(self) -> dict[int, CommittedOutput]:
-        """Entries of older engines: first their names, then what they say."""
+        """Return the entries of older engines. Lists their names first, then reads them, as the real one does."""
         numbers = [number for number in self.table.journal if number < self._own]
         self.hook("after listing of output")
         return {number: self.table.journal[number] for number in numbers if number in self.table.journal}
@@ -123,8 +123,8 @@ class InMemoryOutputSink:
 
 @dataclass(slots=True)
 class InMemoryDeadLetterTable:
-    """Letters that are written, by micro-batch, the highest number among them, those announced, and those of dead
-    engines that are committed and wait."""
+    """The written letters by micro-batch, the highest number among them, the announced ones, and those of dead engines
+    that are committed and wait."""
 
     by_stamp: dict[BatchStamp, Sequence[DeadLetter]] = field(default_factory=dict)
     transaction: int = -1
@@ -134,11 +134,11 @@ class InMemoryDeadLetterTable:
 
     @property
     def letters(self) -> list[DeadLetter]:
-        """All that is written, in the order of their micro-batches."""
+        """All written letters, in the order of their micro-batches."""
         return [letter for stamp in sorted(self.by_stamp) for letter in self.by_stamp[stamp]]
 
     def of(self, partition: TopicPartition, offset: int) -> list[DeadLetter]:
-        """The letters of one offset: several if the log was truncated between them."""
+        """Return the letters of one offset: several if the log was truncated between them."""
         return [
             letter
             for letter in self.letters
@@ -146,13 +146,13 @@ class InMemoryDeadLetterTable:
         ]
 
     def append(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
-        """Nothing happens below the number of the table, as in Delta."""
+        """Append the letters, or nothing below the number of the table, as in Delta."""
         if stamp.number > self.transaction:
             self.transaction = stamp.number
             self.by_stamp[stamp] = letters
 
     def truncate(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Take the offsets from ``ends`` on out of what is not written."""
+        """Remove the offsets from ``ends`` on from what is not written."""
         for letters in (self.announced, self.waiting):
             letters.update({stamp: letters_below(ends, found) for stamp, found in letters.items()})
 
@@ -164,8 +164,8 @@ class InMemoryDeadLetterTable:
 
 @dataclass(slots=True)
 class InMemoryDeadLetters:
-    """DeadLetterSink of one run, in the steps of the real one. ``refuse``: raise it instead of writing. ``is_late``:
-    letters are written when the engine checks for the second time, all that wait together."""
+    """A DeadLetterSink of one run, in the steps of the real one. ``refuse``: the error to raise instead of writing.
+    ``is_late``: letters are written when the engine checks for the second time, all that wait together."""
 
     table: InMemoryDeadLetterTable = field(default_factory=InMemoryDeadLetterTable)
     hook: Hook = _undisturbed
@@ -176,7 +176,7 @@ class InMemoryDeadLetters:
 
     @property
     def letters(self) -> list[DeadLetter]:
-        """All that is written, by whatever run."""
+        """All written letters, of every run."""
         return self.table.letters
 
     def announce(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
@@ -219,7 +219,7 @@ class InMemoryDeadLetters:
         self._later = []
 
     def _write_announced(self, stamps: Sequence[BatchStamp]) -> None:
-        """In one append with the number of the last."""
+        """Write the announced letters in one append with the number of the last."""
         if any(stamp not in self.table.announced for stamp in stamps):
             raise FencedError("another engine has taken over the dead letters of this one")
         found = {stamp: self.table.announced[stamp] for stamp in stamps}
@@ -238,7 +238,7 @@ class InMemoryDeadLetters:
                 self.table.waiting.pop(stamp, None)
 
     def _settle(self, writer_epoch: int, last_counted: BatchStamp) -> list[BatchStamp]:
-        """What waits."""
+        """Decide about the announced letters of older engines; return the stamps that wait to be written."""
         table = self.table
         for stamp in sorted(stamp for stamp in table.announced if stamp.writer_epoch < writer_epoch):
             announced, withdrawn = table.announced.get(stamp), stamp in table.withdrawn
@@ -259,16 +259,16 @@ class InMemoryDeadLetters:
 
 @dataclass(slots=True)
 class InMemoryNoDeadLetters(InMemoryDeadLetters):
-    """DeadLetterSink of a run without a target."""
+    """A DeadLetterSink of a run without a target."""
 
     def announce(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
-        """Nothing to do."""
+        """Do nothing: without a target nothing is announced."""
 
     def withdraw(self, stamp: BatchStamp) -> None:
-        """Nothing to do."""
+        """Do nothing: nothing is announced."""
 
     def write(self, stamp: BatchStamp) -> None:
-        """Nothing to do."""
+        """Do nothing: nothing is announced."""
 
     def recover(self, claim: Claim, last_counted: BatchStamp, truncated: Mapping[TopicPartition, int]) -> None:
         self._settle(claim.writer_epoch, last_counted)
@@ -278,7 +278,7 @@ class InMemoryNoDeadLetters(InMemoryDeadLetters):
 
 @dataclass(frozen=True, slots=True)
 class InMemoryLeftBehind:
-    """LeftBehind of engines that write to these tables."""
+    """A LeftBehind of engines that write to these tables."""
 
     output: InMemoryOutputTable
     letters: InMemoryDeadLetterTable

@@ -75,30 +75,9 @@ def test_every_cited_rule_is_written_down() -> None:
 
 DESIGN = ROOT / "docs" / "design.md"
 MODULE = re.compile(r"`(\w+/\w+\.py)`")
-WAYS = (
-    ({"kafka/topic_log.py"}, {"topics/topic_view.py"}),
-    ({"engine/step.py", "partition/decide.py"}, {"engine/plain_step.py"}),
-    ({"output/dead_letters.py"}, {"kafka/dead_letters.py"}),
-    (
-        {"delivery/reader_input.py", "kafka/record_reader.py"},
-        {"engine/spans.py", "delivery/acquired_records.py"},
-        {"topics/topic_file_rows.py"},
-    ),
-    ({"delivery/output_files.py"}, {"delivery/frame_files.py"}),
-)
-"""Of which a micro-batch takes one each."""
 
 
 def test_modules_that_the_design_names_are_there() -> None:
     named = set(MODULE.findall(DESIGN.read_text(encoding="utf-8")))
     assert named
     assert [name for name in sorted(named) if not (ROOT / "share_spark" / name).exists()] == []
-
-
-def test_a_micro_batch_passes_as_many_modules_as_the_design_says() -> None:
-    section = DESIGN.read_text(encoding="utf-8").partition("## One micro-batch")[2].partition("\n## ")[0]
-    named = set(MODULE.findall(section))
-    assert all(way <= named for ways in WAYS for way in ways)
-    others = sum(sum(map(len, ways)) - max(map(len, ways)) for ways in WAYS)
-    assert f"at most {len(named) - others} of these modules" in section
-    assert len(named) - others <= 25

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import subprocess
 import sys
 import tokenize
+import tomllib
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,30 @@ PRIVATE_API_PLACE = PACKAGE / "spark"
 
 MAY_PRINT = {*(PACKAGE / "cli").glob("*.py"), PACKAGE / "spark" / "jars.py"}
 LEFT_BEHIND = "FIX" + "ME"
+
+# A docstring is a sentence or a noun phrase. With one of these it would be a fragment, or a question.
+FRAGMENT_WORDS = {
+    *(
+        "that",
+        "what",
+        "whatever",
+        "which",
+        "who",
+        "whoever",
+        "whose",
+        "how",
+        "where",
+        "wherever",
+        "when",
+        "while",
+        "why",
+    ),
+    *("of", "in", "into", "inside", "outside", "on", "at", "by", "for", "from", "to", "with", "without", "within"),
+    *("as", "like", "until", "since", "after", "before", "between", "beside", "besides", "beneath", "below", "above"),
+    *("over", "under", "behind", "beyond", "through", "towards", "during", "because", "if", "unless", "although"),
+    *("and", "or", "but", "so", "also", "too", "only", "not", "never", "always", "else", "then", "there", "perhaps"),
+    *("is", "are", "was", "were", "has", "have", "had", "may", "can", "must", "does", "did", "would", "should"),
+}
 
 
 def modules(*folders: str) -> list[Path]:
@@ -123,6 +150,64 @@ def test_nothing_is_left_to_be_fixed() -> None:
         if token.type == tokenize.COMMENT and LEFT_BEHIND in token.string
     ]
     assert left == []
+
+
+def docstrings(of: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) of modules, classes, functions and properties, and of assignments with a text below them."""
+    for owner in ast.walk(of):
+        body = getattr(owner, "body", None)
+        for at, node in enumerate(body if isinstance(body, list) else ()):
+            match node:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    if at == 0 or isinstance(body[at - 1], ast.Assign | ast.AnnAssign):
+                        yield node.lineno, text
+
+
+def fragments(of: ast.Module) -> list[tuple[int, str]]:
+    """Return (line, first word) for each docstring that begins with one of FRAGMENT_WORDS."""
+    first_words = ((line, (re.findall(r"[\w'-]+|``.*?``", text) or [""])[0]) for line, text in docstrings(of))
+    return [(line, word) for line, word in first_words if word.lower() in FRAGMENT_WORDS]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""With one more observation."""',
+        'class Kept:\n    """That are kept."""',
+        'def ended():\n    """Of one group."""',
+        'async def ended():\n    """Is it over?"""',
+        'class Group:\n    @property\n    def paused(self):\n        """What of the group is paused."""',
+        'LIMIT = 3\n"""In equal parts."""',
+        'class Group:\n    limit: int = 3\n    """As a second ago at most."""',
+    ],
+)
+def test_a_fragment_is_found(source: str) -> None:
+    assert len(fragments(ast.parse(source))) == 1
+
+
+def test_sentences_and_noun_phrases_are_no_fragments() -> None:
+    source = (
+        '"""The limits."""\nLIMIT = 3\n"""``limit`` of a group."""\ndef f():\n    """Return the limit."""\n    "in"'
+    )
+    assert fragments(ast.parse(source)) == []
+
+
+def test_docstrings_are_no_fragments() -> None:
+    """Except in the files for which ruff's rules for docstrings are off in pyproject.toml."""
+    ruff = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
+    exempt = [pattern for pattern, rules in ruff["per-file-ignores"].items() if "D401" in rules]
+    checked = [
+        path
+        for path in modules("share_spark", "jobs")
+        if not any(fnmatch(str(path.relative_to(ROOT)), pattern) for pattern in exempt)
+    ]
+    assert len(checked) > 10
+    found = [
+        f"{path.relative_to(ROOT)}:{line} begins with {word!r}"
+        for path in checked
+        for line, word in fragments(tree(path))
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize("module", ["share_spark", "share_spark.spark.jars", "share_spark.spark.worker_daemon"])
