@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from share_spark.model.ids import OffsetRange, SharePartitionKey
+from share_spark.model.ids import SharePartitionKey
 
 UNCHANGED = -1
 """Start offset of a ShareUpdate that does not move it (R61)."""
@@ -86,26 +86,11 @@ class InFlightBatch(NamedTuple):
     doubt: Doubt = Doubt.NONE
 
 
-class FetchedBatch(NamedTuple):
-    """Offsets that one fetch acquired together; later fetches return them together (Kafka: a cached batch).
-
-    ``by_offset``: its offsets have states of their own since a part of it was acknowledged; it is never joined again.
-    Kafka's acquire modes keep these, as a client can see where they begin and end; ``AcquireMode.EXACT`` keeps none.
-    """
-
-    first_offset: int
-    last_offset: int
-    by_offset: bool = False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareSnapshot:
     """The complete state of a share-partition (R74). ``start_offset``: the SPSO, -1 if none yet (R26).
 
     ``batches``: a tuple, or ``partition.columns.Columns`` if there are many; equal content is equal in both forms.
-
-    ``fetched`` and ``read_gap`` are empty unless a Kafka acquire mode, or a state that was taken over from Kafka, needs
-    them; see ``SharePartition``.
     """
 
     key: SharePartitionKey
@@ -114,8 +99,6 @@ class ShareSnapshot:
     leader_epoch: int
     start_offset: int
     batches: Sequence[InFlightBatch]
-    fetched: tuple[FetchedBatch, ...] = ()
-    read_gap: OffsetRange | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +106,7 @@ class ShareUpdate:
     """What one micro-batch changed in a share-partition (R74, R76). ``start_offset`` -1: SPSO kept (R61).
 
     When the SPSO moves, all that lies below it is forgotten, then ``batches`` replace the state of exactly the offsets
-    they cover; so what outlives the move below it (R25) is stated again. ``fetched`` replaces batches with the same
-    first offset; ``read_gap`` is the whole value.
+    they cover; so what outlives the move below it (R25) is stated again.
     """
 
     key: SharePartitionKey
@@ -132,8 +114,6 @@ class ShareUpdate:
     leader_epoch: int
     start_offset: int
     batches: Sequence[InFlightBatch]
-    fetched: tuple[FetchedBatch, ...] = ()
-    read_gap: OffsetRange | None = None
 
 
 ShareRecord = ShareSnapshot | ShareUpdate

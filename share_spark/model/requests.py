@@ -8,17 +8,17 @@ from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from share_spark.model.errors import ErrorCode
+from share_spark.model.ids import OffsetRange
 from share_spark.model.records import Doubt, InFlightBatch
 
 
 class AcknowledgeType(IntEnum):
-    """How a member is done with a record; ids as on the wire. Renew is KIP-1222."""
+    """How a member is done with a record; ids as on the wire."""
 
     GAP = 0
     ACCEPT = 1
     RELEASE = 2
     REJECT = 3
-    RENEW = 4
 
 
 class Loss(IntEnum):
@@ -40,37 +40,12 @@ class Loss(IntEnum):
     NOT_ENTERED = -6
 
 
-class AcquireMode(StrEnum):
-    """How an acquisition is measured.
-
-    ``BATCH_OPTIMIZED``: whole log batches, the record limit is soft (R39). ``RECORD_LIMIT``: Kafka's strict limit
-    (KIP-1206): whole log batches are remembered, but only so many records of them acquired. Both do as Kafka 4.2 does.
-    ``EXACT`` is for callers that do not look at log batches (the Spark-native engine): redeliveries and new records
-    in offset order, exactly up to the limit, without throttling, and without remembering what was fetched together.
-    """
-
-    BATCH_OPTIMIZED = "batch_optimized"
-    RECORD_LIMIT = "record_limit"
-    EXACT = "exact"
-
-
 class AcknowledgementBatch(NamedTuple):
-    """Acknowledgement of ``first_offset..last_offset``: one type for all, or exactly one per offset (R47)."""
+    """Acknowledgement of all offsets ``first_offset..last_offset`` with one type (R47)."""
 
     first_offset: int
     last_offset: int
-    types: tuple[int, ...]
-
-
-class LogBatch(NamedTuple):
-    """A record batch as the log returned it; offsets between two batches hold no record.
-
-    ``aborted`` marks batches (control records, aborted transactions) that are archived when acquired.
-    """
-
-    base_offset: int
-    last_offset: int
-    aborted: bool = False
+    ack_type: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +67,11 @@ class RetryDelay(NamedTuple):
 class Acknowledge:
     """Acknowledgements of one member, all or nothing (R50).
 
-    ``is_renew_ack``: the request may renew; without it type 4 is refused (ShareAcknowledge version 2, KIP-1222).
     ``delays``: what the member asks for, ascending and disjoint; other released offsets wait as the limits say.
     """
 
     member_id: str
     batches: Sequence[AcknowledgementBatch]
-    is_renew_ack: bool = True
     delays: Sequence[RetryDelay] = ()
 
 
@@ -185,22 +158,16 @@ class TruncateLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acquire:
-    """Give records to a member: redeliveries and new ones alike, in offset order (R36-R41).
+    """Give records to a member: redeliveries and new ones alike, in offset order (R36-R38), at most ``max_records``.
 
-    ``log_batches`` is what a read of the log at the next fetch offset returned. A caller that does not know the
-    batches (records are read after they are acquired) passes one batch up to the log end and ``EXACT``.
-    ``fetch_offset`` is where the log was read; None: at the next fetch offset. ``batch_size`` (records) cuts large
-    acquisitions at log batch starts. ``searched`` (``EXACT`` only): records of this doubt are searched for the one
-    that brings engines down, and are not acquired here; ``suspects``: acquire those, and no others. ``alone``: no
-    other record is acquired in this micro-batch.
+    ``readable``: offsets that the log holds, or may hold; empty if there are none. ``searched``: records of this doubt
+    are searched for the one that brings engines down, and are not acquired here; ``suspects``: acquire those, and no
+    others. ``alone``: no other record is acquired in this micro-batch.
     """
 
     member_id: str
     max_records: int
-    mode: AcquireMode = AcquireMode.BATCH_OPTIMIZED
-    log_batches: tuple[LogBatch, ...]
-    fetch_offset: int | None = None
-    batch_size: int = 2**31 - 1
+    readable: OffsetRange
     searched: Doubt = Doubt.NONE
     suspects: bool = False
     alone: bool = False

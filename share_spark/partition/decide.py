@@ -22,8 +22,14 @@ from share_spark.model.requests import (
 from share_spark.partition.acknowledge import acknowledge
 from share_spark.partition.acquire import acquire
 from share_spark.partition.draft import Draft
-from share_spark.partition.release import expire_locks, lose_attempts, move_log_start, release_member, truncate_log
 from share_spark.partition.state import PartitionLimits, SharePartition
+from share_spark.partition.unacknowledged import (
+    expire_locks,
+    lose_attempts,
+    move_log_start,
+    release_member,
+    truncate_log,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -205,6 +205,20 @@ def pieces(runs: Runs, first: int, last: int) -> Iterator[InFlightBatch]:
         yield run
 
 
+def holes(ranges: Sequence[Row], first: int, last: int) -> Iterator[tuple[int, int]]:
+    """Yield (first, last) of what of ``first..last`` none of ``ranges`` covers, ascending."""
+    at = first
+    for index in range(bisect_left(ranges, first, key=_last), len(ranges)):
+        begin, end = ranges[index][:2]
+        if begin > last:
+            break
+        if at < begin:
+            yield at, begin - 1
+        at = end + 1
+    if at <= last:
+        yield at, last
+
+
 def run_at(runs: Runs, offset: int) -> InFlightBatch | None:
     """The run that holds ``offset``, if any."""
     index = bisect_left(runs, offset, key=_last)

@@ -13,19 +13,16 @@ from share_spark.model.requests import AcknowledgeType, ArchiveReason
 
 
 class Event(IntEnum):
-    """What can happen to a record in the window. The first five have the wire ids of the acknowledge types."""
+    """What can happen to a record in the window. The first four have the wire ids of the acknowledge types."""
 
     GAP = AcknowledgeType.GAP
     ACCEPT = AcknowledgeType.ACCEPT
     RELEASE = AcknowledgeType.RELEASE
     REJECT = AcknowledgeType.REJECT
-    RENEW = AcknowledgeType.RENEW
     ACQUIRE = 10
     LOCK_EXPIRED = 11
     SESSION_CLOSED = 12
     FELL_BELOW_LOG_START = 13
-    FOUND_MISSING = 14
-    FOUND_ABORTED = 15
 
 
 _AVAILABLE = DeliveryState.AVAILABLE
@@ -36,16 +33,13 @@ _ARCHIVED = DeliveryState.ARCHIVED
 TRANSITIONS: dict[tuple[DeliveryState, Event], DeliveryState] = {
     (_AVAILABLE, Event.ACQUIRE): _ACQUIRED,
     (_AVAILABLE, Event.FELL_BELOW_LOG_START): _ARCHIVED,
-    (_AVAILABLE, Event.FOUND_MISSING): _ARCHIVED,
     (_ACQUIRED, Event.ACCEPT): _ACKNOWLEDGED,
     (_ACQUIRED, Event.RELEASE): _AVAILABLE,
     (_ACQUIRED, Event.REJECT): _ARCHIVED,
     (_ACQUIRED, Event.GAP): _ARCHIVED,
-    (_ACQUIRED, Event.RENEW): _ACQUIRED,
     (_ACQUIRED, Event.LOCK_EXPIRED): _AVAILABLE,
     (_ACQUIRED, Event.SESSION_CLOSED): _AVAILABLE,
     (_ACQUIRED, Event.FELL_BELOW_LOG_START): _ARCHIVED,
-    (_ACQUIRED, Event.FOUND_ABORTED): _ARCHIVED,
 }
 """(state, event) -> next state. Nothing leads out of Acknowledged or Archived (R3)."""
 
@@ -54,7 +48,6 @@ EVENTS: tuple[Event, ...] = (
     Event.ACCEPT,
     Event.RELEASE,
     Event.REJECT,
-    Event.RENEW,
 )
 """By acknowledge type; an enum looked up by value costs as much as all the rest of a small acknowledgement."""
 
@@ -64,8 +57,6 @@ ACKNOWLEDGED_TO: tuple[DeliveryState, ...] = tuple(TRANSITIONS[_ACQUIRED, event]
 ARCHIVE_REASONS: dict[Event, ArchiveReason] = {
     Event.REJECT: ArchiveReason.REJECTED,
     Event.GAP: ArchiveReason.GAP,
-    Event.FOUND_MISSING: ArchiveReason.GAP,
-    Event.FOUND_ABORTED: ArchiveReason.GAP,
     Event.FELL_BELOW_LOG_START: ArchiveReason.LOG_START,
 }
 """Why an event archives. Any other event archives only at the delivery limit."""

@@ -6,10 +6,10 @@ quarters, ..., and for limits above two the last attempt is one record alone.
 
 from __future__ import annotations
 
-from share_spark.model.records import DeliveryState, FetchedBatch
-from share_spark.partition.draft import Draft
+from share_spark.model.records import DeliveryState
+from share_spark.partition.kafka_modes.draft import KafkaDraft
+from share_spark.partition.kafka_modes.state import FetchedBatch, KafkaLimits
 from share_spark.partition.runs import pieces
-from share_spark.partition.state import PartitionLimits
 
 
 class Allowance:
@@ -17,7 +17,7 @@ class Allowance:
 
     __slots__ = ("_alone_at", "_batch", "_granted", "_limit", "_quota", "_threshold", "spent")
 
-    def __init__(self, batch: FetchedBatch, limits: PartitionLimits, strict_limit: int | None) -> None:
+    def __init__(self, batch: FetchedBatch, limits: KafkaLimits, strict_limit: int | None) -> None:
         throttling, highest = limits.delivery_throttling, limits.max_delivery_count
         self._batch = batch
         self._limit = strict_limit
@@ -27,7 +27,7 @@ class Allowance:
         self._granted = 0
         self.spent = False
 
-    def throttles(self, draft: Draft, first: int, last: int) -> bool:
+    def throttles(self, draft: KafkaDraft, first: int, last: int) -> bool:
         """Whether the batch holds, in ``first..last``, a record delivered often enough to be throttled."""
         return any(
             run.delivery_state is DeliveryState.AVAILABLE and run.delivery_count >= self._threshold

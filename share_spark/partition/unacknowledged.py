@@ -3,9 +3,9 @@ end (R25, R55-R58)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from share_spark.model.records import DeliveryState, FetchedBatch, InFlightBatch
+from share_spark.model.records import DeliveryState, InFlightBatch
 from share_spark.model.requests import (
     ExpireLocks,
     LoseAttempts,
@@ -72,7 +72,6 @@ def _end_attempts(draft: Draft, ended: Runs, how_ended: HowEnded, limits: Partit
     found = both(ended_all(below, Event.FELL_BELOW_LOG_START), how_ended(inside))
     response = response_to(found, _end, limits.max_delivery_count)
     if response.ended:
-        draft.track_by_offset(_straddling(draft, response.ended))
         draft.apply(response.ended)
         draft.advance_start()
     return response
@@ -85,24 +84,17 @@ def _end(outcome: RequestEffects, run: InFlightBatch, how: Event | Loss) -> None
         outcome.end_attempt(run, how)
 
 
-def _straddling(draft: Draft, changes: Sequence[InFlightBatch]) -> list[FetchedBatch]:
-    """Fetched batches that have the SPSO inside and that ``changes`` touch: their two parts have different states."""
-    return [
-        batch
-        for batch in draft.fetched
-        if batch.first_offset < draft.start <= batch.last_offset
-        and any(pieces(changes, batch.first_offset, batch.last_offset))
-    ]
-
-
 def move_log_start(draft: Draft, request: MoveLogStart, limits: PartitionLimits, _now_ms: int) -> PartitionResponse:
     """R25: the SPSO follows the log start; Available records below it are archived, Acquired ones stay. R15 if
     asked."""
-    outcome = RequestEffects(limits.max_delivery_count)
     offset = request.log_start_offset
     if not draft.initialized or offset <= draft.start:
-        return outcome.response()
-    archive_available(draft, outcome, draft.start, offset, Event.FELL_BELOW_LOG_START)
+        return PartitionResponse()
+    outcome = RequestEffects(limits.max_delivery_count)
+    for run in pieces(draft.runs, draft.start, offset - 1):
+        if run.delivery_state is _AVAILABLE:
+            outcome.end_attempt(run, Event.FELL_BELOW_LOG_START)
+    draft.apply(outcome.changes)
     draft.set_start(offset)
     if request.pass_finished:
         draft.advance_start()
@@ -119,29 +111,3 @@ def truncate_log(draft: Draft, request: TruncateLog, _limits: PartitionLimits, _
     draft.truncate(end)
     draft.advance_start()
     return PartitionResponse(ended=gone)
-
-
-def archive_available(draft: Draft, outcome: RequestEffects, first: int, end: int, event: Event) -> None:
-    """Archive the Available records of ``first..end - 1``: no read of the log will bring them again."""
-    if first >= end:
-        return
-    for run in pieces(draft.runs, first, end - 1):
-        if run.delivery_state is _AVAILABLE:
-            outcome.end_attempt(run, event)
-    if not outcome.changes:
-        return
-    draft.track_by_offset(fetched_in_part(draft, first, end, _AVAILABLE))
-    draft.apply(outcome.changes)
-
-
-def fetched_in_part(draft: Draft, first: int, end: int, state: DeliveryState) -> list[FetchedBatch]:
-    """Fetched batches that ``first..end - 1`` touches in part while all their offsets are in ``state``."""
-    cut = []
-    for batch in draft.fetched:
-        touched = batch.first_offset < end and batch.last_offset >= first
-        inside = batch.first_offset >= first and batch.last_offset < end
-        if touched and not inside and not batch.by_offset:
-            run = draft.batch_run(batch)
-            if run is not None and run.delivery_state is state:
-                cut.append(batch)
-    return cut
