@@ -66,7 +66,7 @@ def _acquired_by_run(draft: Draft, request: Acquire, limits: PartitionLimits, no
 def _acquired_in_columns(
     draft: Draft, runs: Columns[InFlightBatch], request: Acquire, limits: PartitionLimits, now_ms: int
 ) -> Runs:
-    """The same as ``_acquired_by_run``, by operations on whole columns."""
+    """Do as ``_acquired_by_run``, by operations on whole columns."""
     member_id, deadline_ms = request.member_id, now_ms + limits.lock_duration_ms
     read = between(runs, *request.readable)
     free = (_free_fields(run, request.searched, now_ms) for run in read.samples)
@@ -78,7 +78,7 @@ def _acquired_in_columns(
 
 
 def _acquired_suspects(draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int) -> Runs:
-    """Some of the suspects: one of them brings engines down, and ``engine.planning`` looks for it."""
+    """Take some of the suspects: one of them brings engines down, and ``engine.planning`` looks for it."""
     deadline_ms = now_ms + limits.lock_duration_ms
     doubt = Doubt.ALONE if request.alone else request.searched
     return [

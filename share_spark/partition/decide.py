@@ -34,8 +34,8 @@ from share_spark.partition.unacknowledged import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDecision:
-    """``record``: the sum of all changes, None if there were none; a snapshot if the log was truncated (R61, R74).
-    ``responses``: one per request, in order."""
+    """The outcome of requests. ``record``: the sum of all changes, None if there were none; a snapshot if the log was
+    truncated (R61, R74). ``responses``: one per request, in order."""
 
     record: ShareRecord | None
     responses: tuple[PartitionResponse, ...]

@@ -40,7 +40,7 @@ class Draft:
 
     @property
     def initialized(self) -> bool:
-        """Whether an SPSO has been chosen (R26)."""
+        """True once an SPSO has been chosen (R26)."""
         return self.start != UNINITIALIZED_START_OFFSET
 
     @property

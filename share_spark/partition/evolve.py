@@ -17,7 +17,7 @@ from share_spark.partition.state import SharePartition
 
 
 def evolve(state: SharePartition | None, record: ShareRecord) -> SharePartition:
-    """The state after ``record``. A snapshot replaces everything, an update changes what it names (R74, R85).
+    """Return the state after ``record``. A snapshot replaces everything, an update changes what it names (R74, R85).
 
     An update of another snapshot epoch is ignored (R85). Raises StateError for an update of no known state.
     """
@@ -57,7 +57,7 @@ def _updated(state: SharePartition, record: ShareUpdate) -> SharePartition:
 
 
 def restore(records: Iterable[ShareRecord]) -> SharePartition | None:
-    """The state after ``records`` of one share-partition in log order, None if there are none."""
+    """Return the state after ``records`` of one share-partition in log order, None if there are none."""
     state: SharePartition | None = None
     for record in records:
         state = evolve(state, record)
@@ -65,7 +65,7 @@ def restore(records: Iterable[ShareRecord]) -> SharePartition | None:
 
 
 def take_snapshot(state: SharePartition) -> ShareSnapshot:
-    """A snapshot of ``state`` with the next snapshot epoch (R75); evolving by it changes nothing else."""
+    """Make a snapshot of ``state`` with the next snapshot epoch (R75); evolving by it changes nothing else."""
     return ShareSnapshot(
         key=state.key,
         snapshot_epoch=state.snapshot_epoch + 1,

@@ -22,7 +22,7 @@ from share_spark.partition.state import SharePartition
 
 
 def kip_batches(source: SharePartition | ShareSnapshot | ShareUpdate) -> tuple[StateBatch, ...]:
-    """``source`` as Kafka's share coordinator would hold it.
+    """Return ``source`` as Kafka's share coordinator would hold it.
 
     A running attempt does not count: Acquired is written as Available with the count before it (R8), and not at all
     when it is the first attempt, because the hole is fetched again anyway (R22, R63). Nothing below the SPSO is

@@ -20,8 +20,11 @@ from share_spark.partition.state import SharePartition
 
 
 def unfinished_before(state: SharePartition, acquired: Sequence[AcquiredRange]) -> Runs:
-    """What of the window is not finished, lies below the last of ``acquired``, and is none of them: delayed, locked by
-    another member, or left out of a search. ``acquired``: ascending, at least one; ``state`` is the one after it."""
+    """Return what of the window is not finished, lies below the last of ``acquired``, and is none of them.
+
+    It is delayed, locked by another member, or left out of a search. ``acquired``: ascending, at least one; ``state``
+    is the one after it.
+    """
     open_runs = chosen(state.in_flight, lambda run: not run.delivery_state.is_final)
     # Below the SPSO there may be locks of others, but no records in the log.
     runs = from_offset(below_offset(open_runs, acquired[-1].last_offset + 1), state.start_offset)

@@ -19,8 +19,7 @@ _ACQUIRED = DeliveryState.ACQUIRED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLimits:
-    """The limits a share-partition is run under; an argument of ``decide``, never part of the state. The defaults are
-    those of Kafka 4.2.
+    """The limits of a share-partition; an argument of ``decide``, never part of the state. The defaults are Kafka's.
 
     ``max_delivery_count``: attempts per record (R6). ``max_record_locks``: width of the in-flight window in offsets,
     SPSO to end, final ones included (R37). ``backoff``: of released records whose member asks for no delay; Kafka has
@@ -39,7 +38,7 @@ class PartitionLimits:
 
     @classmethod
     def of(cls, config: GroupConfig) -> Self:
-        """Those of a group that the Spark-native engine runs."""
+        """Return the limits of a group with these settings."""
         return cls(
             max_delivery_count=config.max_delivery_count,
             max_record_locks=config.max_record_locks,
@@ -55,7 +54,7 @@ class PartitionLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharePartition:
-    """One topic-partition as one group sees it.
+    """A topic-partition as one group sees it.
 
     ``start_offset`` is the SPSO, -1 until chosen (R26). ``in_flight`` are the runs of the window, sorted, disjoint
     and canonical, in the form that ``in_best_form`` chooses; below the SPSO there are only Acquired ones, left behind
@@ -78,9 +77,12 @@ class SharePartition:
 
 
 class Waiting(NamedTuple):
-    """How many records wait to be delivered with all others; how many are to be searched for the one that brings
-    engines down (Available ones of doubt LOST_TWICE, LOST_IN_PIECE and ACCUSED); and when how many are delivered with
-    all others that are delayed until then, (milliseconds since the epoch, records) in order."""
+    """Numbers of records that wait.
+
+    ``available``: to be delivered with all others. ``suspected``: to be searched for the one that brings engines down
+    (Available ones of doubt LOST_TWICE, LOST_IN_PIECE and ACCUSED). ``delayed``: (until when, in milliseconds since the
+    epoch; number), in order; after that they are delivered with all others.
+    """
 
     available: int
     suspected: tuple[int, int, int]
@@ -88,7 +90,7 @@ class Waiting(NamedTuple):
 
 
 def waiting(state: SharePartition) -> Waiting:
-    """Of the window, by what they wait for."""
+    """Count the records of the window by what they wait for."""
     available, found, delayed = 0, [0, 0, 0], list[tuple[int, int]]()
     for run, offsets in offsets_by_kind(state.in_flight):
         if run.delivery_state is _AVAILABLE:
@@ -109,7 +111,7 @@ def _by_time(delayed: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 
 def offsets_by_state(state: SharePartition) -> dict[DeliveryState, int]:
-    """How many offsets are in each state, those below the SPSO that are still Acquired among them."""
+    """Count the offsets in each state, those below the SPSO that are still Acquired among them."""
     found = dict.fromkeys(DeliveryState, 0)
     for run, offsets in offsets_by_kind(state.in_flight):
         found[run.delivery_state] += offsets
@@ -117,19 +119,19 @@ def offsets_by_state(state: SharePartition) -> dict[DeliveryState, int]:
 
 
 def highest_delivery_count(state: SharePartition) -> int:
-    """In the window, 0 if it is empty."""
+    """Return the highest delivery count in the window, 0 if it is empty."""
     return max((run.delivery_count for run in samples(state.in_flight)), default=0)
 
 
 def deadlines_ms(state: SharePartition) -> tuple[int | None, int | None]:
-    """When the first and the last lock of a member ends, milliseconds since the epoch; None while nothing is locked."""
+    """Return when the first and the last lock of a member ends, milliseconds since the epoch; None if there is none."""
     runs = samples(state.in_flight)
     deadlines = [run.lock_deadline_ms for run in runs if run.lock_deadline_ms is not None and run.member_id is not None]
     return min(deadlines, default=None), max(deadlines, default=None)
 
 
 def next_deadline_ms(state: SharePartition) -> int | None:
-    """When the first lock of a member ends, milliseconds since the epoch; None while nothing is locked."""
+    """Return when the first lock of a member ends, milliseconds since the epoch; None if there is none."""
     return deadlines_ms(state)[0]
 
 
@@ -144,7 +146,7 @@ def check_invariants(state: SharePartition) -> None:
 
 
 def _check_run(state: SharePartition, run: InFlightBatch) -> None:
-    """One run is well formed, and lies where a run of its state may lie."""
+    """Check that a run is well formed, and lies where a run of its state may lie."""
     assert run.first_offset <= run.last_offset, run
     owned = run.member_id is not None
     assert owned == (run.delivery_state is _ACQUIRED), ("owner and state disagree", run)

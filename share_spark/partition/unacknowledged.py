@@ -29,7 +29,7 @@ _ACQUIRED = DeliveryState.ACQUIRED
 
 
 HowEnded = Callable[[Runs], Ended]
-"""Says of runs inside the window how their attempts end; it may leave some out, and cut some."""
+"""A function from runs inside the window to how their attempts end; it may leave some out, and cut some."""
 
 
 def expire_locks(draft: Draft, request: ExpireLocks, limits: PartitionLimits, now_ms: int) -> PartitionResponse:
@@ -41,7 +41,7 @@ def expire_locks(draft: Draft, request: ExpireLocks, limits: PartitionLimits, no
 
 
 def lose_attempts(draft: Draft, request: LoseAttempts, limits: PartitionLimits, now_ms: int) -> PartitionResponse:
-    """Attempts of the running engine that ended without an acknowledgement. What it does not hold is left as it is."""
+    """End attempts of the running engine without an acknowledgement. What it does not hold is left as it is."""
     mine, ranges = chosen(draft.runs, lambda run: run.member_id == request.member_id), request.ranges
     if mine and ranges and (is_columns(mine) or is_columns(ranges)):
         mine, ranges = as_columns(mine), as_columns(ranges)
@@ -64,8 +64,11 @@ def release_member(draft: Draft, request: ReleaseMember, limits: PartitionLimits
 
 
 def _end_attempts(draft: Draft, ended: Runs, how_ended: HowEnded, limits: PartitionLimits) -> PartitionResponse:
-    """What fell below the log start meanwhile is archived whatever its count (R4): no read can bring it again, so it
-    must not become Available whatever attempts are left."""
+    """End attempts, those at or above the SPSO as ``how_ended`` says.
+
+    What fell below the log start meanwhile is archived whatever its count (R4): no read can bring it again, so it must
+    not become Available whatever attempts are left.
+    """
     if not ended:
         return PartitionResponse()
     below, inside = below_offset(ended, draft.start), from_offset(ended, draft.start)
@@ -85,8 +88,10 @@ def _end(outcome: RequestEffects, run: InFlightBatch, how: Event | Loss) -> None
 
 
 def move_log_start(draft: Draft, request: MoveLogStart, limits: PartitionLimits, _now_ms: int) -> PartitionResponse:
-    """R25: the SPSO follows the log start; Available records below it are archived, Acquired ones stay. R15 if
-    asked."""
+    """Move the SPSO up to the log start: Available records below it are archived, Acquired ones stay (R25).
+
+    If asked, it moves on over final records (R15).
+    """
     offset = request.log_start_offset
     if not draft.initialized or offset <= draft.start:
         return PartitionResponse()
@@ -102,7 +107,7 @@ def move_log_start(draft: Draft, request: MoveLogStart, limits: PartitionLimits,
 
 
 def truncate_log(draft: Draft, request: TruncateLog, _limits: PartitionLimits, _now_ms: int) -> PartitionResponse:
-    """The records at and above ``end_offset`` are gone from the log, so their state is forgotten."""
+    """Forget the state of the records at and above ``end_offset``: they are gone from the log."""
     end = request.end_offset
     assert end >= 0, request
     if not draft.initialized or end >= draft.end:

@@ -53,8 +53,10 @@ def acquire_batches(draft: KafkaDraft, request: AcquireBatches, limits: KafkaLim
 
 
 def _leave_read_gap_if_stuck(draft: KafkaDraft, limits: KafkaLimits) -> None:
-    """Close a read gap that Kafka 4.2 would never close: it does so only when something past the window is acquired,
-    and until then the SPSO does not pass the final batches behind the gap. A full window acquires nothing past itself.
+    """Close a read gap that Kafka 4.2 would never close.
+
+    It does so only when something past the window is acquired, and until then the SPSO does not pass the final batches
+    behind the gap. A full window acquires nothing past itself.
     """
     full = draft.end - draft.start >= limits.max_record_locks
     if full and draft.active_read_gap is not None and draft.next_fetch_offset() == draft.end:
@@ -79,11 +81,22 @@ def _without_aborted(
     aborted        [----]      [---]
     kept       [--]      [----]     [----]
     """
-    aborted = [batch for batch in log_batches if batch.aborted]
+    aborted = [batch for batch in log_batches if batch.aborted] if acquired else []
+    draft.track_by_offset([fetched for batch in aborted for fetched in _held_in_part(draft, batch)])
     changes_from = len(outcome.changes)
     kept = [piece for found in acquired for piece in _cut_aborted(draft, outcome, found, aborted)]
     draft.apply(outcome.changes[changes_from:])
     return kept
+
+
+def _held_in_part(draft: KafkaDraft, aborted: LogBatch) -> Iterator[FetchedBatch]:
+    """Yield the fetched batches that ``aborted`` touches in part while all their offsets are Acquired."""
+    for batch in draft.fetched:
+        touched = batch.first_offset <= aborted.last_offset and batch.last_offset >= aborted.base_offset
+        inside = batch.first_offset >= aborted.base_offset and batch.last_offset <= aborted.last_offset
+        run = run_at(draft.runs, batch.last_offset) if touched and not inside and not batch.by_offset else None
+        if run is not None and run.delivery_state is _ACQUIRED:
+            yield batch
 
 
 def _cut_aborted(
@@ -121,7 +134,7 @@ class _Acquisition:
         self.remaining = self._within_window(fetch_offset)
 
     def _within_window(self, fetch_offset: int) -> int:
-        """How many records the window lets in; at its limit only what lies inside it (R37)."""
+        """Return how many records the window lets in; at its limit only what lies inside it (R37)."""
         draft, wanted = self._draft, self._request.max_records
         left = self._limits.max_record_locks - (draft.end - draft.start)
         if left > 0:
@@ -142,7 +155,7 @@ class _Acquisition:
         return self._acquired
 
     def _touched(self) -> list[FetchedBatch]:
-        """The fetched batches that the read overlaps; the first one is taken from its beginning."""
+        """Return the fetched batches that the read overlaps; the first one is taken from its beginning."""
         fetched, draft = self._draft.fetched, self._draft
         at = bisect_right(fetched, self._base, key=_first) - 1
         if at < 0:
@@ -214,7 +227,7 @@ class _Acquisition:
         self._acquired.append(AcquiredRange(first, last, count))
 
     def _acquire_new(self, first: int, last: int) -> None:
-        """First deliveries of ``first..last``, as far as the log batch that crosses the limit (R39)."""
+        """Acquire ``first..last`` for the first time, as far as the log batch that crosses the limit (R39)."""
         draft = self._draft
         if not draft.fetched or first < draft.fetched[0].first_offset:
             first = max(first, draft.start)
@@ -231,18 +244,18 @@ class _Acquisition:
         self._move_read_gap(got_to + 1)
 
     def _flush(self) -> None:
-        """Later steps ask for the end of the window, so new runs go into the draft at once."""
+        """Put new runs into the draft: later steps ask for the end of the window."""
         self._draft.apply(self._changes)
         self._changes = []
 
     def _end_of_log_batch(self, offset: int) -> int:
-        """Last offset of the log batch that holds ``offset``; the offset itself between two batches."""
+        """Return the last offset of the log batch that holds ``offset``; the offset itself between two batches."""
         batches = self._request.log_batches
         at = bisect_right(batches, offset, key=_first) - 1
         return batches[at].last_offset if at >= 0 and batches[at].last_offset >= offset else offset
 
     def _take_limited(self, first: int, last: int) -> int:
-        """KIP-1206: the whole is remembered as one batch, only so many of its records are acquired."""
+        """Remember the whole as one batch, and acquire only so many of its records (KIP-1206)."""
         got_to = min(last, first + self.remaining - 1)
         self._draft.put_fetched(FetchedBatch(first, last, by_offset=got_to < last))
         self._take(first, got_to, 1)
@@ -251,7 +264,7 @@ class _Acquisition:
         return got_to
 
     def _take_cut(self, first: int, last: int) -> int:
-        """One fetched batch, cut at log batch starts once ``batch_size`` records are reached."""
+        """Acquire one fetched batch, cut at log batch starts once ``batch_size`` records are reached."""
         size = self._request.batch_size
         if last - first + 1 > size:
             for batch in self._request.log_batches:
@@ -268,7 +281,7 @@ class _Acquisition:
         self._take(first, last, 1)
 
     def _move_read_gap(self, offset: int) -> None:
-        """What was unknown after a load is known up to ``offset`` now; past its end the gap is closed."""
+        """Begin the read gap at ``offset``, up to which all has been read now; past its end it is closed."""
         gap = self._draft.active_read_gap
         if gap is not None and offset <= gap.last:
             self._draft.read_gap = OffsetRange(offset, gap.last)

@@ -28,7 +28,7 @@ class KafkaDecision(PartitionDecision):
 
 
 def _acquire_offsets(draft: KafkaDraft, request: Acquire, limits: KafkaLimits, now_ms: int) -> PartitionResponse:
-    """Acquire for a handler, by offsets; these know no read gap."""
+    """Acquire for a handler, by offsets: the core knows no read gap."""
     draft.close_read_gap()
     return acquire(draft, request, limits, now_ms)
 

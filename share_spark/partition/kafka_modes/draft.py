@@ -15,7 +15,7 @@ from share_spark.partition.kafka_modes.state import (
     FetchedBatch,
     KafkaPartition,
     active,
-    has_one_state,
+    has_states,
     next_fetch_offset,
 )
 from share_spark.partition.kip import with_holes_available
@@ -48,9 +48,8 @@ class KafkaDraft(Draft):
         super().apply(changes)
         if not changes or not self.fetched:
             return
-        first, last = changes[0].first_offset, changes[-1].last_offset
-        touched = [batch for batch in self.fetched if batch.first_offset <= last and batch.last_offset >= first]
-        self.track_by_offset(batch for batch in touched if not has_one_state(self.runs, batch))
+        touched = [batch for batch in self.fetched if any(pieces(changes, batch.first_offset, batch.last_offset))]
+        self.track_by_offset(batch for batch in touched if has_states(self.runs, batch))
         for hole in [hole for run in changes for hole in holes(touched, run.first_offset, run.last_offset)]:
             self.put_fetched(FetchedBatch(*hole, by_offset=True))
 
@@ -63,7 +62,7 @@ class KafkaDraft(Draft):
             self.fetched.insert(index, batch)
 
     def track_by_offset(self, batches: Iterable[FetchedBatch]) -> None:
-        """From now on the offsets of these batches have states of their own; Kafka never joins them again."""
+        """Let the offsets of these batches have states of their own; Kafka never joins them again."""
         for batch in batches:
             if self.fetched and not batch.by_offset:
                 self.put_fetched(batch._replace(by_offset=True))

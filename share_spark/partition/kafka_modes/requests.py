@@ -13,7 +13,7 @@ RENEW = AcknowledgeType.REJECT + 1
 
 
 class AcquireMode(StrEnum):
-    """How an acquisition is measured.
+    """The measure of an acquisition.
 
     ``BATCH_OPTIMIZED``: whole log batches, the record limit is soft (R39). ``RECORD_LIMIT``: a strict limit
     (KIP-1206): whole log batches are remembered, but only so many records of them acquired.
@@ -36,7 +36,7 @@ class LogBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcquireBatches:
-    """Give a client what a read of the log has returned, redeliveries and new records alike (R36-R41).
+    """A request to give a client what a read of the log has returned (R36-R41).
 
     ``fetch_offset`` is where the log was read; None: at the next fetch offset. ``batch_size`` (records) cuts large
     acquisitions at log batch starts.
@@ -51,7 +51,7 @@ class AcquireBatches:
 
 
 class TypedBatch(NamedTuple):
-    """Acknowledgement of ``first_offset..last_offset``: one type for all, or exactly one per offset (R47)."""
+    """An acknowledgement of ``first_offset..last_offset``: one type for all, or exactly one per offset (R47)."""
 
     first_offset: int
     last_offset: int

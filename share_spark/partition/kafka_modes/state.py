@@ -1,4 +1,4 @@
-"""What an engine knows of a share-partition that clients of Kafka read: the durable state, and what it remembers."""
+"""The state of a share-partition that clients of Kafka read: the durable one, and what an engine remembers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class KafkaLimits(PartitionLimits):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaPartition:
-    """``state``, which is durable, and what one engine remembers of it: with no more than ``state`` it begins anew.
+    """The durable ``state``, and what one engine remembers beside it: a new one begins with ``state`` alone.
 
     ``fetched`` are sorted and disjoint, and cover all runs if there are any; without them the window counts as one
     batch that is tracked by offset. ``read_gap``: Kafka's durable form does not state whether the holes in these
@@ -47,7 +47,7 @@ class KafkaPartition:
 
     @property
     def next_fetch_offset(self) -> int:
-        """Where to read the log next: the lowest Available offset, else the end of the window (R36)."""
+        """The offset to read the log from next: the lowest Available one, else the end of the window (R36)."""
         return next_fetch_offset(self.state.in_flight, self.state.end_offset, self.read_gap)
 
     def can_acquire(self, limits: PartitionLimits) -> bool:
@@ -65,14 +65,14 @@ def next_fetch_offset(runs: Runs, end_offset: int, read_gap: OffsetRange | None)
     """Return the first offset that is Available or an unread hole of the read gap; ``end_offset`` if there is none."""
     available = (run.first_offset for run in runs if run.delivery_state is DeliveryState.AVAILABLE)
     gap = active(read_gap, end_offset)
-    hole = next(holes(runs, *gap), None) if gap is not None else None
+    hole = next(holes(runs, gap.first, runs[-1].last_offset), None) if gap is not None and runs else None
     return min(next(available, end_offset), end_offset if hole is None else hole[0])
 
 
-def has_one_state(runs: Runs, batch: FetchedBatch) -> bool:
-    """Return whether all offsets of ``batch`` are in one run."""
+def has_states(runs: Runs, batch: FetchedBatch) -> bool:
+    """Return whether the offsets of ``batch`` are not all in one run. False if all are finished and gone."""
     run = run_at(runs, batch.last_offset)
-    return run is not None and run.first_offset <= batch.first_offset
+    return run is not None and run.first_offset > batch.first_offset
 
 
 def check_invariants(partition: KafkaPartition) -> None:

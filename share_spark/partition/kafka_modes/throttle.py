@@ -13,7 +13,7 @@ from share_spark.partition.runs import pieces
 
 
 class Allowance:
-    """What is left to grant within one fetched batch. ``strict_limit``: records, None if the limit is soft."""
+    """The records left to grant within one fetched batch. ``strict_limit``: records, None if the limit is soft."""
 
     __slots__ = ("_alone_at", "_batch", "_granted", "_limit", "_quota", "_threshold", "spent")
 
@@ -28,14 +28,14 @@ class Allowance:
         self.spent = False
 
     def throttles(self, draft: KafkaDraft, first: int, last: int) -> bool:
-        """Whether the batch holds, in ``first..last``, a record delivered often enough to be throttled."""
+        """Return whether the batch holds, in ``first..last``, a record delivered often enough to be throttled."""
         return any(
             run.delivery_state is DeliveryState.AVAILABLE and run.delivery_count >= self._threshold
             for run in pieces(draft.runs, first, last)
         )
 
     def grant(self, size: int, delivery_count: int) -> int:
-        """How many of the next ``size`` records, delivered ``delivery_count`` times so far, may be taken."""
+        """Return how many of the next ``size`` records, delivered ``delivery_count`` times so far, may be taken."""
         if delivery_count >= self._alone_at and self._granted:
             self.spent = True
             return 0
@@ -52,7 +52,7 @@ class Allowance:
         return granted
 
     def _left(self) -> int:
-        """What the strict limit and the quota leave. A quota already passed no longer binds, as in Kafka."""
+        """Return what the strict limit and the quota leave. A quota already passed no longer binds, as in Kafka."""
         left = 2**63
         if self._limit is not None:
             left = min(left, self._limit - self._granted)
