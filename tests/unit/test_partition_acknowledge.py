@@ -205,3 +205,11 @@ def test_ending_in_a_natural_gap_is_an_invalid_request() -> None:
     partition.fetch("m", (8, 9))
     assert partition.ack("m", (0, 6, ACCEPT)) is INVALID_REQUEST
     assert partition.ack("m", (6, 6, ACCEPT)) is INVALID_REQUEST
+
+
+def test_one_type_per_offset_from_inside_a_natural_gap() -> None:
+    partition = ClientPartition()
+    partition.fetch("m", (0, 4))
+    partition.fetch("m", (8, 9))
+    assert partition.ack("m", (6, 9, (1, 1, 2, 1))) is OK
+    assert partition.window == "0-10: 0-4 Q1, 8 V1, 9 D1"

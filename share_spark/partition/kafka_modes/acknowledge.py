@@ -135,7 +135,7 @@ def _type_ranges(batch: TypedBatch, low: int, high: int) -> Iterator[tuple[int, 
         yield low, high, types[0]
         return
     at = low
-    for ack_type, same in groupby(types[low - first : high - first + 1]):
+    for ack_type, same in groupby(types[low - first : max(high - first + 1, 0)]):
         following = at + sum(1 for _ in same)
         yield at, following - 1, ack_type
         at = following
