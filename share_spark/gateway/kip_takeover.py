@@ -19,7 +19,7 @@ from share_spark.model.records import (
     StateBatch,
 )
 from share_spark.partition import SharePartition
-from share_spark.partition.kip import past_finished, with_holes_available
+from share_spark.partition.kip import available_holes, past_finished
 
 
 def durable_state(live: SharePartition) -> ShareState:
@@ -59,7 +59,7 @@ def after_write(live: SharePartition, after: ShareState) -> SharePartition:
         snapshot_epoch=live.snapshot_epoch,
         leader_epoch=after.leader_epoch,
         start_offset=after.start_offset if after.start_offset > live.start_offset else UNCHANGED,
-        batches=with_holes_available(changes, max(live.end_offset, after.start_offset)),
+        batches=sorted([*changes, *available_holes(changes, max(live.end_offset, after.start_offset))]),
     )
     return past_finished(partition.evolve(live, update))
 

@@ -100,7 +100,7 @@ def _end(outcome: RequestEffects, run: InFlightBatch, ack_type: int) -> None:
 
 
 def _ended_in_columns(draft: Draft, request: Acknowledge) -> Ended | None:
-    """Return what ``request`` ends. None if there are few ranges, or if something may be to be refused."""
+    """Return what ``request`` ends. None if there are few ranges, or something may have to be refused."""
     many = is_columns(draft.runs) or is_columns(request.batches)
     if not many or not draft.runs or not request.batches:
         return None

@@ -65,7 +65,7 @@ def from_kip(
         state_epoch=state_epoch,
         leader_epoch=leader_epoch,
         start_offset=start_offset,
-        in_flight=in_best_form(join(with_holes_available(runs, start_offset))),
+        in_flight=in_best_form(join(sorted([*runs, *available_holes(runs, start_offset)]))),
     )
     return past_finished(loaded)
 
@@ -87,12 +87,10 @@ def durable_runs(key: SharePartitionKey, start_offset: int, batches: Iterable[St
     return runs
 
 
-def with_holes_available(runs: Sequence[InFlightBatch], first: int) -> list[InFlightBatch]:
-    """Return ``runs``, and what no run covers from ``first`` on as Available with count 0 (R22)."""
-    if not runs:
-        return []
-    free = (InFlightBatch(*hole, DeliveryState.AVAILABLE, 0) for hole in holes(runs, first, runs[-1].last_offset))
-    return sorted([*runs, *free])
+def available_holes(runs: Sequence[InFlightBatch], first: int) -> list[InFlightBatch]:
+    """Return what no run covers, from ``first`` on to the last run, as Available with count 0 (R22)."""
+    last = runs[-1].last_offset if runs else first - 1
+    return [InFlightBatch(*hole, DeliveryState.AVAILABLE, 0) for hole in holes(runs, first, last)]
 
 
 def _loaded(key: SharePartitionKey, start_offset: int, batch: StateBatch) -> InFlightBatch:

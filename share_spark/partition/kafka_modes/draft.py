@@ -15,10 +15,10 @@ from share_spark.partition.kafka_modes.state import (
     FetchedBatch,
     KafkaPartition,
     active,
-    has_states,
+    is_split,
     next_fetch_offset,
 )
-from share_spark.partition.kip import with_holes_available
+from share_spark.partition.kip import available_holes
 from share_spark.partition.runs import Runs, holes, pieces
 
 _first = itemgetter(0)
@@ -49,7 +49,7 @@ class KafkaDraft(Draft):
         if not changes or not self.fetched:
             return
         touched = [batch for batch in self.fetched if any(pieces(changes, batch.first_offset, batch.last_offset))]
-        self.track_by_offset(batch for batch in touched if has_states(self.runs, batch))
+        self.track_by_offset(batch for batch in touched if is_split(self.runs, batch))
         for hole in [hole for run in changes for hole in holes(touched, run.first_offset, run.last_offset)]:
             self.put_fetched(FetchedBatch(*hole, by_offset=True))
 
@@ -96,7 +96,7 @@ class KafkaDraft(Draft):
         gap = self.active_read_gap
         self.read_gap = None
         if gap is not None:
-            self.apply(with_holes_available(list(pieces(self.runs, *gap)), gap.first))
+            self.apply(available_holes(self.runs, gap.first))
 
     def truncate(self, end: int) -> None:
         """Forget everything at and above ``end``, whatever its state."""

@@ -38,7 +38,8 @@ class KafkaPartition:
 
     ``fetched`` are sorted and disjoint, and cover all runs if there are any; without them the window counts as one
     batch that is tracked by offset. ``read_gap``: Kafka's durable form does not state whether the holes in these
-    offsets were fetched, so after a load they are fetched again (R22); all other holes hold no record.
+    offsets were fetched, so after a load they are fetched again (R22); all other holes hold no record. Where ``state``
+    has changed otherwise than by ``decide`` of this package, both have to be left out.
     """
 
     state: SharePartition
@@ -69,8 +70,8 @@ def next_fetch_offset(runs: Runs, end_offset: int, read_gap: OffsetRange | None)
     return min(next(available, end_offset), end_offset if hole is None else hole[0])
 
 
-def has_states(runs: Runs, batch: FetchedBatch) -> bool:
-    """Return whether the offsets of ``batch`` are not all in one run. False if all are finished and gone."""
+def is_split(runs: Runs, batch: FetchedBatch) -> bool:
+    """Return whether the last offset of ``batch`` is in a run that does not hold all of it."""
     run = run_at(runs, batch.last_offset)
     return run is not None and run.first_offset > batch.first_offset
 
