@@ -12,7 +12,7 @@ Three rules hold in this package.
 * Which transitions are legal is data (``transitions``); a missing entry is the error (R4).
 * Time is an argument (``now_ms``), and the next moment of interest a result (``next_deadline_ms``).
 
-What only a client of Kafka sees (log batches, what was fetched together, renewed locks) is beside it, in ``kafka_modes``.
+What only a client of Kafka sees (log batches, what was fetched together, renewed locks) is in ``kafka_modes``.
 
 Not imported here: pyspark, os, time, random, threading, socket, logging, and the package ``coordinator``.
 """
