@@ -22,19 +22,17 @@ The packages, from the ground up (imports go one way, a linter checks it):
     engine       the micro-batch and its ports
     spark        private API of Spark, Delta and the JVM, each with a fallback; session, jars
     delta        generic Delta: tables, commit files, transactions, journal
-    state        the state log, the live state on the executors, the status table
+    state        the state log, the live state, the status table
     topics       topics in a Delta table, without a broker
     kafka        log ends, record ranges, dead letters on Kafka
     metrics      what Prometheus scrapes from a running engine
     handlers     handlers as users write them, and their answers
     delivery     handlers are called inside Spark's workers
     output       output rows and dead letters, exactly once
-    maintenance  compaction, retention, heartbeats
+    maintenance  compaction, retention, heartbeats, changes of idle groups
     audit        history, verify
     admin        share groups as Kafka's tools show them, and dead letters, without Spark
     web          share groups as a page, in a file or served live
-    gateway      the share coordinator on Delta, for clients outside Spark
-    testing      in-memory twins of the ports
     api          ShareGroup and its query
     cli          the command line
 

@@ -1,6 +1,6 @@
 """Changes to groups that no engine runs: start offsets, topics, whole groups. They go through the share coordinator,
-which claims the group as an engine would (``gateway.share_coordinator``), so an engine that starts meanwhile is either
-refused or makes the change fail. Without Spark where the storage and the tables allow it."""
+which claims the group as an engine would (``maintenance.share_coordinator``), so an engine that starts meanwhile is
+either refused or makes the change fail. Without Spark where the storage and the tables allow it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from enum import Enum
 
 from share_spark.admin.state_reader import GroupState, StateReader
 from share_spark.coordinator.messages import DeleteState, InitializeState, ShareGroupStateRequest, StateRequest
-from share_spark.gateway.share_coordinator import DeltaShareCoordinator
+from share_spark.maintenance.share_coordinator import DeltaShareCoordinator
 from share_spark.model.config import GroupConfig
 from share_spark.model.dynamic_config import altered, over
 from share_spark.model.errors import ErrorCode, StateError, TopicError, no_such_partition, no_such_topic

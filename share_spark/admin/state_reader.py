@@ -17,8 +17,8 @@ from share_spark.model.ids import SharePartitionKey
 from share_spark.partition import SharePartition
 from share_spark.spark.files import StorageFiles, group_file_name
 from share_spark.state.commits import CommitListing, GroupTail, tail_found
-from share_spark.state.direct_rows import rows_that_count, segment_stamps
-from share_spark.state.fold import fold_rows
+from share_spark.state.direct_rows import MOST_RANGES, rows_by_batch, segment_stamps
+from share_spark.state.fold import fold
 from share_spark.state.tables import check_properties
 
 
@@ -112,7 +112,7 @@ class StateReader:
         partitions: Mapping[SharePartitionKey, tuple[str, SharePartition]] = {}
         if found.valid is not None and found.valid.batch_id >= 0:
             try:
-                partitions = fold_rows(rows_that_count(self.log, found.valid), group_id)
+                partitions = fold(rows_by_batch(self.log, found.valid, MOST_RANGES), group_id)
             except UnknownTableError as reason:
                 raise self._unreadable(group_id, reason) from reason
         at_ms = 0 if found.valid is None else found.valid.at_ms

@@ -11,6 +11,7 @@ from share_spark.delta.location import Location
 from share_spark.handlers.handler import HandlerKind
 from share_spark.model.config import DEFAULT_CONFIG, DeliveryOrder, GroupConfig
 from share_spark.model.errors import ConfigError, EnvironmentFault
+from share_spark.model.ids import check_group_id
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,8 +68,7 @@ class ShareGroupSpec:
                 "a share group needs a classic Spark session: Spark Connect (serverless compute as well) has no driver "
                 "in which it could run"
             )
-        if not self.group_id.strip():
-            raise ConfigError("group id is empty")
+        check_group_id(self.group_id)
         if not self.topics or not all(self.topics):
             raise ConfigError("no topic: call subscribe(topic)")
         handler = self.required_handler

@@ -20,7 +20,6 @@ from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.ids import BatchStamp
 from share_spark.model.records import ShareSnapshot
 from share_spark.spark.python_worker import begin_task
-from share_spark.state.buckets import KEY_HASH_SQL
 from share_spark.state.direct_rows import in_columns, most_values
 from share_spark.state.log_entries import LogEntry, entries_by_key
 from share_spark.state.log_rows import LOG_SCHEMA
@@ -213,7 +212,7 @@ def streams_by_spark(rows: DataFrame, group_id: str, last: BatchStamp, bucket: i
     late = (F.col("writer_epoch") == last.writer_epoch) & (F.col("batch_id") > last.batch_id)
     rows = rows.where(F.col("kind").isin(SNAPSHOT, UPDATE) & ~F.coalesce(late, F.lit(False)))
     places = sorted((row.writer_epoch, row.segment) for row in rows.select(*_PLACE).distinct().collect())
-    share = F.expr(f"CAST({KEY_HASH_SQL} % {_TASKS_PER_SEGMENT} AS INT)")
+    share = F.expr(f"pmod(hash(topic_id, partition), {_TASKS_PER_SEGMENT})")
     found = rows.groupBy(*_PLACE, share).applyInArrow(_task(group_id, bucket), _COLUMNS).orderBy(*_PLACE)
     return GroupStreams(places, (Stream(**row.asDict()) for row in found.toLocalIterator()))
 

@@ -20,6 +20,7 @@ from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.topic_log import KafkaTopicLog
 from share_spark.model.config import DEFAULT_CONFIG, GroupConfig, parse_duration_ms
 from share_spark.model.errors import ConfigError
+from share_spark.model.ids import check_group_id
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,8 +102,7 @@ def _require(chosen: Mapping[str, Any]) -> None:
     for name in ("group", "topic", "handler", "state"):
         if name not in chosen:
             raise ConfigError(f"--{name} is missing")
-    if not chosen["group"].strip():
-        raise ConfigError("--group is empty: a share group needs an id")
+    check_group_id(chosen["group"])
     if not chosen["topic"] or not all(isinstance(topic, str) and topic.strip() for topic in chosen["topic"]):
         raise ConfigError("--topic is empty")
     if "trigger" in chosen and chosen.get("available_now"):

@@ -38,14 +38,14 @@ def write_report(arguments: Sequence[str]) -> int:
 
 
 def _write_cluster_report(given: Namespace) -> int:
-    from share_spark.web.cluster_page import cluster_report
-
     cluster = _cluster(given).look()
     if given.group:
         chosen = [group for group in cluster.groups if group.group_id in given.group]
         if missing := sorted(set(given.group) - {group.group_id for group in chosen}):
             raise StateError(f"Group '{missing[0]}' does not exist: Kafka at {cluster.servers} has none of that name.")
         cluster = replace(cluster, groups=chosen)
+    from share_spark.web.cluster_page import cluster_report
+
     write_page(Path(given.html), cluster_report(cluster, wall_clock_ms()))
     _say_written(given, len(cluster.groups))
     return 0
@@ -57,8 +57,6 @@ def _say_written(given: Namespace, groups: int) -> None:
 
 def _cluster(given: Namespace) -> ClusterShareGroups:
     """Where no state is named: the cluster's own groups. Raises ConfigError."""
-    from share_spark.kafka.share_groups import ClusterShareGroups
-
     kafka = topic_place(given).kafka
     if kafka is None and given.topic_table is None:
         raise ConfigError("--location (share groups of share_spark) or --bootstrap-server (a cluster's own) is missing")
@@ -66,6 +64,8 @@ def _cluster(given: Namespace) -> ClusterShareGroups:
         if getattr(given, name, None) is not None:
             raise ConfigError(f"--{name.replace('_', '-')} takes a --location, too")
     assert kafka is not None, "as there is no topic table"
+    from share_spark.kafka.share_groups import ClusterShareGroups  # with kio, 0.2 s
+
     return ClusterShareGroups(kafka, given.timeout)
 
 
@@ -117,18 +117,23 @@ def serve_ui(arguments: Sequence[str]) -> int:
 
 def _pages(given: Namespace) -> Pages:
     """What is wrong with a place is said now, and not on the page."""
-    from share_spark.web.cluster_source import ClusterPageSource
     from share_spark.web.letter_pictures import LetterTables
     from share_spark.web.server import PageSource
 
     if given.location is None:
-        cluster = _cluster(given)
-        cluster.look()
-        return ClusterPageSource(cluster, wall_clock_ms)
+        return _cluster_pages(given)
     admin, letters = admin_of(given), LetterTables(given.dead_letter)
     admin.look()
     letters.check()
     return PageSource(admin, wall_clock_ms, letters)
+
+
+def _cluster_pages(given: Namespace) -> Pages:
+    cluster = _cluster(given)
+    cluster.look()
+    from share_spark.web.cluster_source import ClusterPageSource
+
+    return ClusterPageSource(cluster, wall_clock_ms)
 
 
 def _serve_until_asked(server: PageServer) -> None:

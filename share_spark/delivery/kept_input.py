@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from share_spark.delivery.acquired_positions import AcquiredPositions
-from share_spark.delivery.task_inputs import in_schema
+from share_spark.engine.acquired_positions import AcquiredPositions
 from share_spark.engine.ranges import AcquiredRanges
+from share_spark.engine.record_reader import in_schema
 from share_spark.model.ids import TopicPartition
 
 Offsets = npt.NDArray[np.int64]

@@ -27,7 +27,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from share_spark.delivery.kept_input import KeptInput, KeptPart, Offsets, Wanted, batches_in, rows_of
-from share_spark.delivery.task_inputs import in_schema
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan
 from share_spark.engine.ranges import (
     ANSWER,
@@ -41,6 +40,7 @@ from share_spark.engine.ranges import (
     look_up,
     that_have,
 )
+from share_spark.engine.record_reader import in_schema
 from share_spark.handlers.acknowledgement import Ack, Answers
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import Loss

@@ -4,7 +4,7 @@ it themselves, and the topic log as Spark reads it. Each record comes from one o
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
@@ -14,15 +14,10 @@ from share_spark.delivery.kept_rows import KeptRows
 from share_spark.delivery.keyed_input import Inputs, keyed_input
 from share_spark.delivery.reader_input import ReaderInput
 from share_spark.delivery.task_inputs import TaskInput
-from share_spark.delivery.topic_file_input import TopicFileInput, files_of
 from share_spark.engine.ports import AcquiredSpan, TopicLog
-from share_spark.engine.record_readers import TopicLogForWorkers
-from share_spark.engine.spans import covering_spans
+from share_spark.engine.record_reader import RecordReader
 from share_spark.model.ids import TopicPartition
 from share_spark.spark.arrow_types import ARROW_ROWS
-
-_Reading = Callable[[Sequence[AcquiredSpan], int], TaskInput]
-"""What so many tasks get of some spans."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,41 +56,32 @@ class RecordSources:
     ) -> tuple[Sequence[AcquiredSpan], Inputs]:
         """(What Spark reads, what tasks get without it.) The tasks with kept records come on top of Spark's."""
         rest, kept = (acquired, None) if is_bounded else self.kept.take(acquired, tasks, self._most_rows)
-        reading = self._reading(rest)
-        read = reading(rest, tasks) if reading is not None else None
+        reader = self._reader(rest)
+        read = self._read(reader, rest, tasks) if reader is not None else None
         return rest if read is None else (), tuple(one for one in (kept, read) if one is not None)
 
     def _in_order(self, acquired: Sequence[AcquiredSpan], tasks: int) -> tuple[Sequence[AcquiredSpan], Inputs]:
         """All by Spark or all by the workers, as the two distribute keys in different ways."""
         everything = with_earlier(acquired)
         rest, kept = self.kept.take(everything, 1, self._most_rows)
-        reading = self._reading(rest)
-        if rest and reading is None:
+        reader = self._reader(rest)
+        if rest and reader is None:
             return everything, ()
 
         def inputs_of(places: Collection[TopicPartition]) -> Inputs:
             some = [one for one in rest if one.partition in places]
-            read = reading(some, 1) if some and reading is not None else None
+            read = self._read(reader, some, 1) if some and reader is not None else None
             return tuple(one for one in (kept and kept.of(places), read) if one is not None)
 
         keyed = keyed_input(everything, tasks, inputs_of)
         return (everything, ()) if keyed is None else ((), (keyed,))
 
-    def _reading(self, spans: Sequence[AcquiredSpan]) -> _Reading | None:
-        """Of ``spans``, or some of them, by the workers; None where Spark has to read them, or there are none."""
-        most_rows = self._most_rows
-        if not spans:
-            return None
-        if isinstance(self.log, TopicLogForWorkers):
-            reader = self.log.reader(self.spark, covering_spans(spans), shuffled=self.kept.ordered)
-            if reader is None:
-                return None
-            sign = self.stop_sign
-            return lambda some, tasks: ReaderInput.of(reader, some, tasks=tasks, most_rows=most_rows, stop_sign=sign)
-        files = files_of(self.log, spans)
-        if files is None:
-            return None
-        return lambda some, tasks: TopicFileInput.of(files, some, tasks=tasks, most_rows=most_rows)
+    def _reader(self, spans: Sequence[AcquiredSpan]) -> RecordReader | None:
+        """Return how workers read ``spans``; None where Spark has to, or there are none."""
+        return self.log.for_workers(self.spark, spans, ordered=self.kept.ordered) if spans else None
+
+    def _read(self, reader: RecordReader, spans: Sequence[AcquiredSpan], tasks: int) -> TaskInput:
+        return ReaderInput.of(reader, spans, tasks=tasks, most_rows=self._most_rows, stop_sign=self.stop_sign)
 
     @property
     def _most_rows(self) -> int:

@@ -7,7 +7,7 @@ before what Spark has read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -38,17 +38,3 @@ def with_inputs(inputs: Sequence[TaskInput], task: int, batches: Iterable[pa.Rec
 def _named(batch: pa.RecordBatch, thread: str | None) -> pa.RecordBatch:
     at = batch.schema.get_field_index(TASK_COLUMN)
     return batch.set_column(at, batch.schema.field(at), pa.repeat(pa.scalar(thread, pa.string()), batch.num_rows))
-
-
-def in_schema(found: pa.RecordBatch, topic: str | None, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of ``schema``. ``topic``: of all records, if ``found`` does not say. Others that are not there are
-    null."""
-    columns: list[Any] = []
-    for wanted in schema:
-        if wanted.name in found.schema.names:
-            columns.append(found.column(wanted.name).cast(wanted.type))
-        elif wanted.name == "topic":
-            columns.append(pa.repeat(pa.scalar(topic, pa.string()), found.num_rows))
-        else:
-            columns.append(pa.nulls(found.num_rows, wanted.type))
-    return pa.RecordBatch.from_arrays(columns, names=schema.names)

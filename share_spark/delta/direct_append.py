@@ -161,10 +161,11 @@ class DirectAppends:
     def make_good(self, meanwhile: Meanwhile | None = None) -> None:
         """Commit again what was committed last, if another writer has overwritten it. ``meanwhile`` and raises: as
         ``commit``; StateError also where it cannot be done."""
-        if not self.log.is_overwritten():
+        version = self.log.overwritten_version()
+        if version is None:
             return
         last, self._last = self._last, None
-        _log.warning("%s: another writer has overwritten version %s", self.directory, self.log.version)
+        _log.warning("%s: another writer has overwritten version %s", self.directory, version)
         self.log.reopen()
         if last is None or last.replaced is not None or not last.is_blind:
             raise StateError(f"another writer has overwritten a commit to the Delta table in {self.directory}")

@@ -177,13 +177,13 @@ class TableLog:
         self.own = None if self.files.storage.keeps_commits else OwnCommit(version, text)
         return True
 
-    def is_overwritten(self) -> bool:
-        """Has another writer put a file of its own over our last commit? Delta's does so on a local disk, where it had
-        looked before ours was there."""
+    def overwritten_version(self) -> int | None:
+        """Return the version of our last commit, if another writer has put a file of its own over it. Delta's does so
+        on a local disk, where it had looked before ours was there."""
         if self.own is None:
-            return False
+            return None
         found = self.files.text(self.own.version)
-        return found is not None and found != self.own.text
+        return None if found in (None, self.own.text) else self.own.version
 
     def _check_counts(self, version: int, text: str) -> None:
         """The commit before ours is gone. Was ours put below a checkpoint, where nobody will ever read it?"""

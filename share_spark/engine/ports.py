@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
 
+    from share_spark.engine.record_reader import RecordReader
+
 RECORD_COLUMNS = (
     "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary, "
     "headers array<struct<key:string,value:binary>>"
@@ -67,6 +69,13 @@ class TopicLog(Protocol):
         """The records inside the spans, columns RECORD_COLUMNS, in about ``tasks`` tasks whatever the number of
         partitions. Offsets without a record (compacted, control, aborted, below the log start) are simply missing.
         Records of one task come in ascending offset order per partition. Lazy; reading twice reads the log twice."""
+        ...
+
+    def for_workers(
+        self, spark: SparkSession, acquired: Sequence[AcquiredSpan], *, ordered: bool
+    ) -> RecordReader | None:
+        """Return what Python workers read these records with; None where Spark reads them better, or only Spark can.
+        ``ordered``: Spark would shuffle what it has read. Errors as ``read``."""
         ...
 
     def stop_waiting(self) -> None:

@@ -41,8 +41,8 @@ _CLIENT_LOG.setLevel(logging.CRITICAL)
 _RETRY_PAUSE_S = 0.1
 
 _CHUNK = 500
-"""Partitions per request: librdkafka's time for one grows with the square of their number (10,000 partitions at once
-1.0 s, in chunks 0.25 s)."""
+"""The number of partitions per request: librdkafka's time for one grows with the square of their number (10,000
+partitions at once 1.0 s, in chunks 0.25 s)."""
 
 _TRANSIENT = frozenset(
     (
@@ -56,7 +56,7 @@ _TRANSIENT = frozenset(
         KafkaError._NOENT,
     )
 )
-"""Answers of a broker that runs, while a partition's leader changes. ``_NOENT``: librdkafka knows no leader."""
+"""Answers of a running broker while a partition's leader changes. ``_NOENT``: librdkafka knows no leader."""
 
 _NOT_REACHED = frozenset(
     (
@@ -69,10 +69,10 @@ _NOT_REACHED = frozenset(
 )
 
 _REFUSED = frozenset((KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED))
-"""To ask again would not help."""
+"""Errors for which asking again would not help."""
 
 _LOOK_S, _GRACE_S = 0.2, 1.0
-"""How often who waits for an answer looks whether it is to stop, and for how long it waits then."""
+"""The time between two looks at whether to stop, and the time for which an answer is waited for after it."""
 
 _REASONS = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: "does not exist",
@@ -102,11 +102,11 @@ class BrokerAdmin:
             raise ConfigError(f"Kafka options: {self._reason(exception.args[0].str())}") from None
 
     def stop_waiting(self) -> None:
-        """From any thread: who waits for an answer waits a second longer at most."""
+        """Let threads that wait for an answer wait a second longer at most. Any thread may call it."""
         self._stop.set()
 
     def describe(self, topic: str) -> KafkaTopicDescription:
-        """The topic with its id and partitions. Raises TopicError, TopicUnreachableError."""
+        """Return the topic with its id and partitions. Raises TopicError, TopicUnreachableError."""
 
         def ask(timeout_s: float) -> KafkaTopicDescription:
             names = TopicCollection([topic])
@@ -119,7 +119,7 @@ class BrokerAdmin:
     def offsets(
         self, topic: str, partitions: Iterable[int], specs: Iterable[OffsetSpec], *, committed: bool
     ) -> list[dict[int, int]]:
-        """Offset per partition, for each of ``specs``; -1 where a timestamp matches none.
+        """Return offsets per partition, for each of ``specs``; -1 where a timestamp matches none.
 
         All requests are in flight at once. ``committed``: the latest offset is the last stable one. Raises TopicError,
         TopicUnreachableError.
@@ -139,12 +139,12 @@ class BrokerAdmin:
         return self._ask(topic, ask)
 
     def brokers(self) -> list[tuple[int, str, int]]:
-        """Number, host and port of each. Raises TopicUnreachableError."""
+        """Return number, host and port of each broker. Raises TopicUnreachableError."""
         found = self._ask("", lambda timeout_s: self._client.list_topics(timeout=timeout_s).brokers.values())
         return sorted((one.id, str(one.host), one.port) for one in found)
 
     def broker_setting(self, broker: int, name: str) -> str | None:
-        """None where it has none. Raises TopicUnreachableError."""
+        """Return a setting of a broker, None if it has no such setting. Raises TopicUnreachableError."""
         resource = ConfigResource(ResourceType.BROKER, str(broker))
         found = self._ask(
             "",
@@ -183,7 +183,7 @@ class BrokerAdmin:
         return TopicError(f"topic {topic!r} {reason} (Kafka at {self._servers})")
 
     def _unreachable(self, reason: str) -> TopicError:
-        """TopicUnreachableError, unless the broker has refused the login."""
+        """Return a TopicUnreachableError, or a TopicError if the broker has refused the login."""
         self._client.poll(0)
         # The callback knows why (connection refused, authentication); the future only says that it timed out.
         reason = self._reason(self._last_error or reason)
@@ -204,7 +204,8 @@ class BrokerAdmin:
         return found
 
     def _result(self, future: Future[Any], deadline: float) -> Any:
-        """Raises FutureTimeoutError past the deadline (of ``time.monotonic``), or once it is to stop."""
+        """Wait for an answer. Raises FutureTimeoutError past the deadline (of ``time.monotonic``), or once
+        ``stop_waiting`` was called."""
         while not self._stop.is_set() and time.monotonic() < deadline:
             with suppress(FutureTimeoutError):
                 return future.result(_LOOK_S)
@@ -221,7 +222,7 @@ class BrokerAdmin:
 
 
 def topic_id_text(topic_id: Uuid | None) -> str | None:
-    """The id as Kafka's Java tools print it: 22 characters of URL-safe base64.
+    """Return the id as Kafka's Java tools print it: 22 characters of URL-safe base64.
 
     None for brokers that have no topic ids (before 2.8). librdkafka's own text has ``+`` and ``/``.
     """
@@ -230,7 +231,7 @@ def topic_id_text(topic_id: Uuid | None) -> str | None:
 
 
 def at_timestamp(timestamp_ms: int) -> OffsetSpec:
-    """The first offset stamped at or after ``timestamp_ms``."""
+    """Return the spec of the first offset stamped at or after ``timestamp_ms``."""
     spec: OffsetSpec = OffsetSpec.for_timestamp(timestamp_ms)
     return spec
 

@@ -1,5 +1,5 @@
-"""How a connection of our own to a broker is secured, out of the options for Kafka's clients: TLS by Python's ``ssl``,
-SASL by ``sasl_exchange``."""
+"""The login of our own connections to a broker, from the options for Kafka's clients: TLS by Python's ``ssl``, SASL by
+``sasl_exchange``."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from share_spark.model.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerLogin:
-    """``tls`` None: plain TCP. ``mechanism`` empty: no SASL; else ``begin`` begins an exchange of it. Shows no
-    secret."""
+    """The security of a connection. ``tls`` None: plain TCP. ``mechanism`` empty: no SASL; else ``begin`` begins an
+    exchange of it. Its ``repr`` shows no secret."""
 
     tls: ssl.SSLContext | None = None
     mechanism: str = ""
@@ -27,8 +27,8 @@ class BrokerLogin:
 
     @classmethod
     def of(cls, options: KafkaOptions) -> BrokerLogin:
-        """Raises ConfigError: a mechanism that there is not here, a file that cannot be read, a key of another
-        certificate."""
+        """Return the login that ``options`` describe. Raises ConfigError: a mechanism that is not supported here, a
+        file that cannot be read, a key of another certificate."""
         given = options.values
         protocol = given.get("security.protocol", "PLAINTEXT")
         mechanism = given.get("sasl.mechanism", "") if protocol.startswith("SASL") else ""
@@ -51,7 +51,7 @@ def _exchanges(mechanism: str, username: str, password: str) -> Callable[[], Sas
 
 
 def _tls_context(given: Mapping[str, str]) -> ssl.SSLContext:
-    """The broker has to show a certificate of a known authority, for its host unless that is switched off."""
+    """Return a context that wants a certificate of a known authority, for the host unless that is switched off."""
     if "ssl.keystore.location" in given:
         raise ConfigError(
             "a cluster's own share groups are asked for with ssl.certificate.location and ssl.key.location (PEM), not "
@@ -66,7 +66,7 @@ def _tls_context(given: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def _load_authorities(context: ssl.SSLContext, given: Mapping[str, str]) -> None:
-    """Those of the machine if none are given."""
+    """Load the given authorities, those of the machine if none are given."""
     location, pem = given.get("ssl.ca.location"), given.get("ssl.ca.pem")
     if location is None and pem is None:
         context.load_default_certs()
@@ -79,7 +79,7 @@ def _load_authorities(context: ssl.SSLContext, given: Mapping[str, str]) -> None
 
 
 def _load_certificate(context: ssl.SSLContext, given: Mapping[str, str]) -> None:
-    """Ours. Python reads it from files only, so what was given as text is in some as long as that takes."""
+    """Load the certificate of the client. Python reads files only, so texts are written to temporary ones for that."""
     with tempfile.TemporaryDirectory() as directory, _as_config_error("certificate and key of the client"):
         files = {}
         for stem in ("ssl.certificate", "ssl.key"):

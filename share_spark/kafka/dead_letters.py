@@ -39,7 +39,7 @@ class KafkaDeadLetters:
         return f"KafkaDeadLetters({self._topic}, {self._options.bootstrap_servers})"
 
     def check(self, spark: SparkSession) -> None:  # noqa: ARG002 - the Delta target needs it
-        """Does the topic exist? Checked at start, so that the first dead letter does not fail for that reason.
+        """Check that the topic exists, at start, so that the first dead letter does not fail for that reason.
 
         Raises DeadLetterError, TopicUnreachableError.
         """
@@ -52,7 +52,7 @@ class KafkaDeadLetters:
         self._checked = True
 
     def write(self, spark: SparkSession, claim: Claim, stamp: BatchStamp, letters: DataFrame | pa.Table) -> None:  # noqa: ARG002
-        """One record per row of ``letters``; see DeadLetterTarget. Raises DeadLetterError."""
+        """Write one record per row of ``letters``; see DeadLetterTarget. Raises DeadLetterError."""
         if not self._checked:
             self.check(spark)
         frame = spark.createDataFrame(letters) if isinstance(letters, pa.Table) else letters
@@ -66,7 +66,7 @@ class KafkaDeadLetters:
 
 
 def _headers(group_id: str) -> Column:
-    """The record's own headers, then those of ``origin_headers``, worked out by Spark."""
+    """Return the record's own headers, then those of ``origin_headers``, worked out by Spark."""
     message = F.coalesce("error", "reason")
     kip = {
         "topic": F.col("topic"),
@@ -95,5 +95,5 @@ def _text(value: Column) -> Column:
 
 
 def _number(value: Column, length: int) -> Column:
-    """Big endian. ANSI mode has no cast of a number to binary."""
+    """Return a number as big-endian bytes. ANSI mode has no cast of a number to binary."""
     return F.unhex(F.lpad(F.hex(value), 2 * length, "0"))

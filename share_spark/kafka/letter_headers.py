@@ -14,7 +14,7 @@ from typing import NamedTuple
 Headers = Sequence[tuple[str, bytes | None]]
 
 HEADER_PREFIX = "__dlq.errors."
-"""KIP-1191: ``__dlq.errors.topic``, ``.partition``, ``.offset``, ``.group``, …"""
+"""The prefix of KIP-1191: ``__dlq.errors.topic``, ``.partition``, ``.offset``, ``.group``, …"""
 
 SPRING_TOPIC = "kafka_dlt-original-topic"
 SPRING_PARTITION = "kafka_dlt-original-partition"
@@ -27,7 +27,7 @@ INT_BYTES, LONG_BYTES = 4, 8
 
 
 class Origin(NamedTuple):
-    """Where a dead letter comes from. ``timestamp_ms``: of the record; ``message``: the last error, else the reason."""
+    """The origin of a dead letter. ``timestamp_ms``: of the record; ``message``: the last error, else the reason."""
 
     group_id: str
     topic: str
@@ -39,7 +39,7 @@ class Origin(NamedTuple):
 
 
 def origin_headers(origin: Origin) -> list[tuple[str, bytes]]:
-    """In the order in which they stand behind a record's own."""
+    """Return the headers, in the order in which they stand behind a record's own."""
     texts = {
         "topic": origin.topic,
         "partition": origin.partition,

@@ -20,14 +20,14 @@ BOTH = (
     "security.protocol",
     "socket.connection.setup.timeout.ms",
 )
-"""Same name and same meaning in both clients, for every role."""
+"""Options of the same name and meaning in both clients, for every role."""
 
 RENAMED = {
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
     "request.timeout.ms": "socket.timeout.ms",
     "send.buffer.bytes": "socket.send.buffer.bytes",
 }
-"""Java's name -> librdkafka's, for every role."""
+"""librdkafka's name by Java's, for every role."""
 
 CONSUMER = (
     "client.rack",
@@ -38,13 +38,13 @@ CONSUMER = (
     "max.partition.fetch.bytes",
     "max.poll.records",
 )
-"""Used only by the readers of records: the Java client, and librdkafka for many topic-partitions."""
+"""Options of the readers of records only: the Java client, and librdkafka for many topic-partitions."""
 
 RENAMED_CONSUMER = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
     "max.partition.fetch.bytes": "fetch.message.max.bytes",
 }
-"""Java's name -> librdkafka's, of those in CONSUMER. It has no ``max.poll.records``."""
+"""librdkafka's name by Java's, of those in CONSUMER. It has no ``max.poll.records``."""
 
 PRODUCER = (
     "acks",
@@ -56,7 +56,7 @@ PRODUCER = (
     "max.block.ms",
     "max.request.size",
 )
-"""Used only by the dead-letter writer, which is the Java client."""
+"""Options of the dead-letter writer only, which is the Java client."""
 
 SECURITY = (
     "sasl.jaas.config",
@@ -120,7 +120,7 @@ SECRETS = (
     "ssl.key.pem",
     "ssl.keystore.password",
 )
-"""What must not be in any text, not even in a client's own error."""
+"""Options whose values must not be in any text, not even in a client's own error."""
 
 CHOICES = {
     "isolation.level": ("read_uncommitted", "read_committed"),

@@ -76,11 +76,11 @@ class KafkaOptions:
         return f"KafkaOptions({', '.join(shown)})"
 
     def without_secrets(self, text: str) -> str:
-        """``text`` of a client, with every secret that is in it replaced."""
+        """Return ``text`` of a client with every secret in it replaced."""
         return without_secrets(self.values, text)
 
     def with_isolation_level(self, level: str) -> KafkaOptions:
-        """Raises ConfigError if another one was given."""
+        """Return these options with an isolation level. Raises ConfigError if another one was given."""
         if self.values.get("isolation.level", level) != level:
             raise ConfigError(f"Kafka option 'isolation.level' is not {level}: set share.isolation.level instead")
         values = {**self.values, "isolation.level": level}
@@ -88,32 +88,32 @@ class KafkaOptions:
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port,…``, to be named in errors."""
+        """The servers as ``host:port,…``, to be named in errors."""
         return self.values["bootstrap.servers"]
 
     @property
     def read_committed(self) -> bool:
-        """Are records of open and aborted transactions left out? Kafka's default is no."""
+        """Whether records of open and aborted transactions are left out; not by default, as in Kafka."""
         return self.values.get("isolation.level") == "read_committed"
 
     def librdkafka(self) -> dict[str, str]:
-        """The configuration of a ``confluent_kafka`` AdminClient."""
+        """Return the configuration of a ``confluent_kafka`` AdminClient."""
         config = {key: self.values[key] for key in self._given(BOTH)}
         config.update((RENAMED[key], self.values[key]) for key in self._given(RENAMED))
         return config | self._librdkafka_tls() | self._librdkafka_sasl()
 
     def librdkafka_consumer(self) -> dict[str, str]:
-        """The configuration of a ``confluent_kafka`` Consumer."""
+        """Return the configuration of a ``confluent_kafka`` Consumer."""
         config = {RENAMED_CONSUMER.get(key, key): self.values[key] for key in self._given(CONSUMER)}
         config.pop("max.poll.records", None)
         return config | self.librdkafka()
 
     def spark_source(self, read_file: Callable[[str], str] = _read_file) -> dict[str, str]:
-        """``kafka.*`` options of Spark's Kafka source. Raises ConfigError (a file unreadable)."""
+        """Return the ``kafka.*`` options of Spark's Kafka source. Raises ConfigError (a file unreadable)."""
         return self._spark((*BOTH, *RENAMED, *CONSUMER), read_file)
 
     def spark_sink(self, read_file: Callable[[str], str] = _read_file) -> dict[str, str]:
-        """``kafka.*`` options of Spark's Kafka sink. Raises ConfigError (a file unreadable)."""
+        """Return the ``kafka.*`` options of Spark's Kafka sink. Raises ConfigError (a file unreadable)."""
         return self._spark((*BOTH, *RENAMED, *PRODUCER), read_file)
 
     def _spark(self, keys: Iterable[str], read_file: Callable[[str], str]) -> dict[str, str]:
@@ -184,7 +184,7 @@ class KafkaOptions:
         return config
 
     def _jaas(self, mechanism: str) -> str:
-        """The user's own text if there is one (its module may be shaded, as on Databricks)."""
+        """Return the login text: the user's own if there is one (its module may be shaded, as on Databricks)."""
         if (given := self.values.get("sasl.jaas.config")) is not None:
             return given
         options = " ".join(
@@ -194,7 +194,7 @@ class KafkaOptions:
 
 
 def without_secrets(values: Mapping[str, str], text: str) -> str:
-    """``text`` of a client that was given these options, with every secret that is in it replaced."""
+    """Return ``text`` of a client that was given these options, with every secret in it replaced."""
     for key in SECRETS:
         if secret := values.get(key):
             text = text.replace(secret, "(hidden)")
@@ -265,7 +265,7 @@ def _jaas_quoted(value: str) -> str:
 
 
 def _unify_stores(given: dict[str, str]) -> dict[str, str]:
-    """Java's PEM stores under librdkafka's names; other trust stores it cannot read at all."""
+    """Rename Java's PEM stores to librdkafka's options; other trust stores it cannot read at all."""
     values = dict(given)
     truststore_type = values.pop("ssl.truststore.type", None)
     if "ssl.truststore.location" in values and truststore_type is None:
@@ -329,7 +329,7 @@ def _required_credentials(mechanism: str | None) -> tuple[str, ...]:
 
 
 def _blocks(pem: str, label: str, key: str) -> str:
-    """The PEM blocks of one kind in a text that may hold others; Java refuses a mixed one."""
+    """Return the PEM blocks of one kind in a text that may hold others; Java refuses a mixed one."""
     pattern = rf"-----BEGIN ((?:ENCRYPTED )?{label})-----.*?-----END \1-----"
     found = [match[0] for match in re.finditer(pattern, pem, re.DOTALL)]
     if not found:

@@ -23,13 +23,17 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from share_spark.engine.ports import OffsetSpan
-from share_spark.engine.record_readers import ReadRecords
+from share_spark.engine.acquired_positions import AcquiredPositions
+from share_spark.engine.ports import AcquiredSpan, OffsetSpan
+from share_spark.engine.ranges import FIRST, AcquiredRanges, laid
+from share_spark.engine.record_reader import in_schema
+from share_spark.engine.spans import covering_spans
 from share_spark.kafka.options import KafkaOptions, without_secrets
 from share_spark.model.errors import TopicError, TopicUnreachableError
 
@@ -90,8 +94,8 @@ class KafkaReader:
     def read(
         self, spans: Sequence[OffsetSpan], columns: Collection[str], is_stopping: Callable[[], bool] = lambda: False
     ) -> Iterator[ReadRecords]:
-        """See ``RecordReader``. Raises TopicError; TopicUnreachableError (nothing has come for ``timeout_ms``, or for a
-        second if it is to stop)."""
+        """Yield the records inside ``spans``, which do not overlap; those of a partition ascend. Raises TopicError;
+        TopicUnreachableError (nothing has come for ``timeout_ms``, or for a second if it is to stop)."""
         consumer = _consumer(self)
         try:
             for layer in layers(spans):
@@ -103,6 +107,63 @@ class KafkaReader:
             _consumer.cache_clear()
             consumer.close()
             raise
+
+    def part(self, acquired: Sequence[AcquiredSpan]) -> KafkaPart:
+        """See ``RecordReader``."""
+        return KafkaPart(self, acquired)
+
+
+class KafkaPart(NamedTuple):
+    """A RecordPart."""
+
+    reader: KafkaReader
+    acquired: Sequence[AcquiredSpan]
+
+    def batches(self, schema: pa.Schema, most_rows: int, is_stopping: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
+        """See ``RecordPart``. Raises as ``KafkaReader.read``."""
+        for batch in self._records(schema, is_stopping) if self.acquired else ():
+            for begin in range(0, batch.num_rows, most_rows):
+                yield batch.slice(begin, most_rows)
+
+    def _records(self, schema: pa.Schema, is_stopping: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
+        spans_of = [covering_spans([one]) for one in self.acquired]
+        spans = [span for some in spans_of for span in some]
+        positions = _positions(spans_of, self.acquired)
+        topics = pa.array([span.topic for span in spans], pa.string())
+        partitions = pa.array([span.partition for span in spans], pa.int32())
+        for read in self.reader.read(spans, schema.names, is_stopping):
+            counts = positions.delivery_counts(read.records.column("offset").to_numpy(), read.span)
+            is_acquired = pa.array(counts != 0)
+            columns = {
+                **dict(zip(read.records.schema.names, read.records.columns, strict=True)),
+                "topic": topics.take(read.span),
+                "partition": partitions.take(read.span),
+                "delivery_count": pa.array(counts),
+            }
+            found = pa.RecordBatch.from_arrays([*columns.values()], names=[*columns]).filter(is_acquired)
+            yield in_schema(found, None, schema)
+
+
+def _positions(spans_of: Sequence[Sequence[OffsetSpan]], acquired: Sequence[AcquiredSpan]) -> AcquiredPositions:
+    """Return those of the acquired ranges. A section is one of the spans, which cover each of ``acquired`` and
+    ascend."""
+    first = np.array([span.first_offset for spans in spans_of for span in spans], np.int64)
+    last = np.array([span.last_offset for spans in spans_of for span in spans], np.int64)
+    ends = np.cumsum([len(spans) for spans in spans_of]).tolist()
+    section = [
+        np.searchsorted(first[end - len(spans) : end], one.ranges[:, FIRST], side="right") + (end - len(spans) - 1)
+        for one, spans, end in zip(acquired, spans_of, ends, strict=True)
+    ]
+    ranges = AcquiredRanges(laid(one.ranges for one in acquired))
+    return AcquiredPositions.of(first, last, ranges, np.concatenate(section))
+
+
+class ReadRecords(NamedTuple):
+    """``records``: offset, and those of the columns timestamp, key, value, headers that were asked for. ``span``: the
+    number of the span of each of them, from 0."""
+
+    records: pa.RecordBatch
+    span: NDArray[np.int32]
 
 
 @functools.lru_cache(maxsize=2)

@@ -1,4 +1,4 @@
-"""When records were written: their timestamps, of one record per partition. Nothing joins a group or commits."""
+"""Timestamps of records, of one per partition. Nothing joins a group or commits."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _SETTINGS = {
 
 
 def times_at(options: KafkaOptions, topic: str, offsets: Mapping[int, int], timeout_ms: int) -> dict[int, int]:
-    """By partition, the timestamp (milliseconds) of the first record at or after its offset; a partition without one is
-    left out. Raises ConfigError, TopicUnreachableError (no answer within ``timeout_ms``)."""
+    """Return by partition the timestamp (milliseconds) of the first record at or after its offset; a partition without
+    one is left out. Raises ConfigError, TopicUnreachableError (no answer within ``timeout_ms``)."""
     if not offsets:
         return {}
     try:

@@ -1,5 +1,8 @@
-"""SASL as Kafka's clients speak it: what is said for PLAIN (RFC 4616) and for SCRAM (RFC 5802, RFC 7677, KIP-84). No
-I/O and no randomness; what is yielded goes to the broker, and what it answers comes back.
+"""SASL as Kafka's clients have it: the messages of PLAIN (RFC 4616) and of SCRAM (RFC 5802, RFC 7677, KIP-84). No I/O
+and no randomness; what is yielded goes to the broker, and its answer comes back.
+
+Passwords are not normalized (SASLprep, RFC 4013), as Kafka does not do it either. A library for SCRAM that does would
+fail with some passwords that are not ASCII.
 """
 
 from __future__ import annotations
@@ -11,22 +14,23 @@ import hmac
 from collections.abc import Generator
 
 SaslExchange = Generator[bytes, bytes, None]
-"""Raises ValueError for an answer that is none of who knows the password; no message has a secret in it."""
+"""The client's side of an exchange. It raises ValueError for an answer that is not from somebody who knows the
+password; no message has a secret in it."""
 
 SCRAM_HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 LEAST_ITERATIONS, MOST_ITERATIONS = 4_096, 1_000_000
-"""Of SCRAM: fewer are too easy to guess from (as for Kafka), more are a way to keep us busy."""
+"""Limits of SCRAM's iterations: fewer are too easy to guess from (as for Kafka), more are a way to keep us busy."""
 
 
 def plain(username: str, password: str) -> SaslExchange:
-    """The password itself, so only over TLS it is a secret."""
+    """Send the password itself, which is a secret over TLS only."""
     yield b"\0" + username.encode() + b"\0" + password.encode()
 
 
 def scram(mechanism: str, username: str, password: str, nonce: str) -> SaslExchange:
-    """Neither side tells the password, and both show that they know it. ``mechanism``: of SCRAM_HASHES; ``nonce``: a
-    text that nobody can guess, without a comma."""
+    """Show that we know the password, without telling it, and check that the broker knows it. ``mechanism``: of
+    SCRAM_HASHES; ``nonce``: a text that nobody can guess, without a comma."""
     algorithm = SCRAM_HASHES[mechanism]
     first = f"n={username.replace('=', '=3D').replace(',', '=2C')},r={nonce}"
     answer = (yield f"n,,{first}".encode()).decode()

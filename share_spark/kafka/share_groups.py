@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
+
+from kio.schema.describe_share_group_offsets.v1.response import (
+    DescribeShareGroupOffsetsResponseGroup,
+    DescribeShareGroupOffsetsResponseTopic,
+)
+from kio.schema.share_group_describe.v1.response import DescribedGroup, Member
 
 from share_spark.kafka.broker_admin import BrokerAdmin
 from share_spark.kafka.broker_connection import Address, BrokerConnection, connected
 from share_spark.kafka.broker_login import BrokerLogin
 from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.share_group_requests import (
-    API_VERSIONS,
-    DESCRIBE_GROUPS,
-    DESCRIBE_OFFSETS,
-    LIST_GROUPS,
-    VERSIONS,
-    ask,
-    asked_descriptions,
-    asked_groups,
-    asked_offsets,
-    asked_versions,
+    described_groups,
+    described_offsets,
+    knows_share_groups,
+    listed_groups,
 )
 from share_spark.model.errors import ErrorCode, TopicError, TopicUnreachableError
 
 LOCKS = "group.share.partition.max.record.locks"
-"""The broker's setting: how many records of a share-partition may be acquired at a time."""
+"""The broker's setting that limits how many records of a share-partition may be acquired at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +42,8 @@ class ClusterMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPartition:
-    """A share-partition. ``start_offset`` -1: not begun; ``lag`` None: not known. ``fault``: why nothing is known of
-    it, empty if it is."""
+    """A share-partition. ``start_offset`` -1: not begun; ``lag`` None: not known. ``fault``: why it is not known, empty
+    if it is."""
 
     topic: str
     partition: int
@@ -67,7 +67,7 @@ class ClusterGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """``locks``: LOCKS, None where the brokers do not say."""
+    """The share groups of a Kafka cluster. ``locks``: the setting LOCKS, None if the brokers have none."""
 
     servers: str
     groups: Sequence[ClusterGroup]
@@ -76,7 +76,8 @@ class Cluster:
 
 @dataclass(slots=True)
 class ClusterShareGroups:
-    """Of the cluster that ``options`` lead to. Raises ConfigError: some cannot be used for our own connections."""
+    """Reader of a cluster's share groups. Raises ConfigError: some of ``options`` cannot be used for our own
+    connections."""
 
     options: KafkaOptions
     request_timeout_ms: int
@@ -86,7 +87,8 @@ class ClusterShareGroups:
         self._login = BrokerLogin.of(self.options)
 
     def look(self) -> Cluster:
-        """As of now. Raises TopicUnreachableError (no answer), TopicError (the brokers know no share groups)."""
+        """Read all share groups now. Raises TopicUnreachableError (no answer), TopicError (the brokers know no share
+        groups)."""
         admin = BrokerAdmin(self.options, self.request_timeout_ms)
         brokers = {number: Address(host, port) for number, host, port in admin.brokers()}
         groups = [group for broker in brokers.values() for group in self._groups(broker)]
@@ -98,7 +100,7 @@ class ClusterShareGroups:
         )
 
     def _groups(self, broker: Address) -> list[ClusterGroup]:
-        """Those that this broker coordinates."""
+        """Return the groups that this broker coordinates."""
         try:
             with connected(broker, self._login, self.request_timeout_ms / 1_000) as connection:
                 return list(_groups_of(broker, connection))
@@ -108,78 +110,77 @@ class ClusterShareGroups:
 
 
 def _groups_of(broker: Address, connection: BrokerConnection) -> Iterator[ClusterGroup]:
-    _check_version(broker, connection)
-    listed = _ask(broker, connection, LIST_GROUPS, asked_groups())["groups"]
-    names = [one["group_id"] for one in listed]
+    if not knows_share_groups(connection):
+        raise TopicError(f"Kafka at {broker} cannot tell of share groups (Kafka 4.2 can, with share groups on)")
+    listed = listed_groups(connection)
+    if listed.error_code:
+        raise TopicError(f"Kafka at {broker} refuses to list its groups ({_error_name(listed.error_code)})")
+    names = [one.group_id for one in listed.groups]
     if not names:
         return
-    described = _ask(broker, connection, DESCRIBE_GROUPS, asked_descriptions(names))["groups"]
-    offsets = _ask(broker, connection, DESCRIBE_OFFSETS, asked_offsets(names))["groups"]
-    offsets_by_group = {one["group_id"]: one for one in offsets}
+    described = described_groups(connection, names)
+    offsets = {one.group_id: one for one in described_offsets(connection, names)}
     for one in described:
-        yield cluster_group(one, offsets_by_group.get(one["group_id"], {"error": 0, "topics": ()}))
+        yield cluster_group(one, offsets.get(one.group_id))
 
 
-def _check_version(broker: Address, connection: BrokerConnection) -> None:
-    known = {one["key"]: one for one in _ask(broker, connection, API_VERSIONS, asked_versions())["versions"]}
-    for key, version in VERSIONS.items():
-        if key not in known or not known[key]["least"] <= version <= known[key]["most"]:
-            raise TopicError(f"Kafka at {broker} cannot tell of share groups (Kafka 4.2 can, with share groups on)")
-
-
-def _ask(broker: Address, connection: BrokerConnection, key: int, body: bytes) -> dict[str, Any]:
-    found = ask(connection, key, body)
-    if found.get("error"):
-        raise TopicError(f"Kafka at {broker} refuses to list its groups ({_error_name(found['error'])})")
-    return found
-
-
-def cluster_group(described: Mapping[str, Any], offsets: Mapping[str, Any]) -> ClusterGroup:
-    """Of what ShareGroupDescribe and DescribeShareGroupOffsets say of one group."""
+def cluster_group(described: DescribedGroup, offsets: DescribeShareGroupOffsetsResponseGroup | None) -> ClusterGroup:
+    """Return the group that ShareGroupDescribe and DescribeShareGroupOffsets describe. ``offsets`` None: the broker has
+    none for it."""
     return ClusterGroup(
-        group_id=described["group_id"],
-        state=described["state"],
-        assignor=described["assignor"],
-        members=[_member(one) for one in described["members"]],
-        partitions=sorted(_partitions(offsets["topics"]), key=lambda one: (one.topic, one.partition)),
-        fault=_fault(described) or _fault(offsets),
+        group_id=described.group_id,
+        state=described.group_state,
+        assignor=described.assignor_name,
+        members=[_member(one) for one in described.members],
+        partitions=sorted(_partitions(offsets.topics if offsets else ()), key=lambda one: (one.topic, one.partition)),
+        fault=_fault(described) or (_fault(offsets) if offsets else ""),
     )
 
 
-def _member(one: Mapping[str, Any]) -> ClusterMember:
+def _member(one: Member) -> ClusterMember:
     return ClusterMember(
-        member_id=one["member_id"],
-        client_id=one["client_id"],
-        host=one["host"],
-        epoch=one["epoch"],
-        subscribed=one["topics"],
-        assigned={part["topic"]: part["partitions"] for part in one["assignment"]["assigned"]},
+        member_id=one.member_id,
+        client_id=one.client_id,
+        host=one.client_host,
+        epoch=one.member_epoch,
+        subscribed=one.subscribed_topic_names,
+        assigned={part.topic_name: part.partitions for part in one.assignment.topic_partitions},
     )
 
 
-def _partitions(topics: Iterable[Mapping[str, Any]]) -> Iterator[ClusterPartition]:
+def _partitions(topics: Iterable[DescribeShareGroupOffsetsResponseTopic]) -> Iterator[ClusterPartition]:
     for topic in topics:
-        for one in topic["partitions"]:
+        for one in topic.partitions:
             yield ClusterPartition(
-                topic=topic["topic"],
-                partition=one["partition"],
-                start_offset=one["start_offset"],
-                lag=None if one["lag"] < 0 else one["lag"],
+                topic=topic.topic_name,
+                partition=one.partition_index,
+                start_offset=one.start_offset,
+                lag=None if one.lag < 0 else one.lag,
                 fault=_fault(one),
             )
 
 
-def _fault(found: Mapping[str, Any]) -> str:
-    return (found.get("message") or _error_name(found["error"])) if found["error"] else ""
+class _Checked(Protocol):
+    """A part of an answer that may have an error of its own."""
+
+    @property
+    def error_code(self) -> int: ...
+
+    @property
+    def error_message(self) -> str | None: ...
+
+
+def _fault(found: _Checked) -> str:
+    return (found.error_message or _error_name(found.error_code)) if found.error_code else ""
 
 
 def _error_name(code: int) -> str:
-    """As Kafka names it, where this project knows it."""
-    return ErrorCode(code).name if code in set(ErrorCode) else f"error {code}"
+    """Return the name of an error in Kafka, where this project knows it."""
+    return ErrorCode(code).name if code in set(ErrorCode) else f"error {code:d}"
 
 
 def advice(group: ClusterGroup, locks: int | None) -> list[str]:
-    """What to change so that each consumer gets records; empty if there is nothing to say.
+    """Return what to change so that each consumer gets records; empty if there is nothing to say.
 
     A consumer acquires up to ``max.poll.records`` of a share-partition at once. Above locks ÷ consumers the first ones
     take all that may be acquired, and the others get nothing until those are done.

@@ -23,8 +23,8 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from share_spark.engine.ports import RECORD_COLUMNS, OffsetSpan, TopicDescription
-from share_spark.engine.spans import records_in
+from share_spark.engine.ports import RECORD_COLUMNS, AcquiredSpan, OffsetSpan, TopicDescription
+from share_spark.engine.spans import covering_spans, records_in
 from share_spark.kafka.broker_admin import (
     EARLIEST,
     LATEST,
@@ -155,14 +155,15 @@ class KafkaTopicLog:
         # Without locality, coalesce packs neighbours: each partition's offsets stay ascending.
         return frame.coalesce(tasks) if sum(read.pieces for read in reads) > tasks else frame
 
-    def reader(self, spark: SparkSession, spans: Sequence[OffsetSpan], *, shuffled: bool) -> KafkaReader | None:
-        """None where Spark is faster, and where workers do not have the client or do not reach Kafka."""
-        topics = {span.topic for span in spans}
-        partitions = len({(span.topic, span.partition) for span in spans})
-        most = _MOST_INSTEAD_OF_SHUFFLE if shuffled else _MOST_BY_WORKERS
-        if records_in(spans) > most and partitions <= FEW_PARTITIONS:
+    def for_workers(
+        self, spark: SparkSession, acquired: Sequence[AcquiredSpan], *, ordered: bool
+    ) -> KafkaReader | None:
+        """See TopicLog. None where Spark is faster, and where workers do not have the client or do not reach Kafka."""
+        topics = {one.partition.topic for one in acquired}
+        most = _MOST_INSTEAD_OF_SHUFFLE if ordered else _MOST_BY_WORKERS
+        if len(acquired) <= FEW_PARTITIONS and records_in(covering_spans(acquired)) > most:
             return None
-        reader = KafkaReader.of(self._options, self._pool_name(topics), self._poll_timeout_ms, partitions)
+        reader = KafkaReader.of(self._options, self._pool_name(topics), self._poll_timeout_ms, len(acquired))
         if self._workers_read is None:
             self._workers_read = can_read(spark, reader, topics)
         return reader if self._workers_read else None

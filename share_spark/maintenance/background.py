@@ -33,9 +33,9 @@ from share_spark.maintenance.heartbeat import (
 from share_spark.maintenance.retention import drop_segments, oldest_kept_segment
 from share_spark.model.errors import StateError
 from share_spark.model.ids import BatchStamp, SharePartitionKey
-from share_spark.spark.errors import first_line, is_lost_block
+from share_spark.state.live_state import LiveState
 from share_spark.state.state_store import DeltaShareStateStore
-from share_spark.state.state_view import LiveState, state_bucket, state_of_live, state_with_buckets
+from share_spark.state.state_view import state_bucket, state_of_live
 from share_spark.state.status_table import replace_status, status_app_id
 from share_spark.state.tables import log_table, state_table
 
@@ -160,19 +160,9 @@ class BackgroundMaintenance:
             raise
 
     def _rewrite(self, buckets: set[int] | None) -> None:
-        with self.store.borrow() as live:
-            if live.frame is None and live.on_driver is None:
-                return
-            if live.on_driver is not None and self._replaced_directly(live, buckets):
-                return
-            try:
-                self._write_rows(state_of_live(self.spark, live, buckets), live)
-            except Exception as fault:
-                if not is_lost_block(fault):
-                    raise
-                # An executor that dies takes its part of the live frame with it; the log has it all.
-                _log.info("the status table is filled from the log: %s", first_line(fault))
-                self._write_rows(state_with_buckets(self.spark, self.location, self.store.log.group_id), live)
+        live = self.store.live
+        if live is not None and not self._replaced_directly(live, buckets):
+            self._write_rows(state_of_live(self.spark, live, buckets), live)
 
     def _replaced_directly(self, live: LiveState, buckets: set[int] | None) -> bool:
         """Without Spark; was it possible? Nothing is written where a successor has written."""

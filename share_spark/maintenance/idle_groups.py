@@ -12,6 +12,7 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
@@ -22,10 +23,9 @@ from share_spark.engine.idle_group import snapshot_idle
 from share_spark.maintenance.heartbeat import has_journals, heartbeat_file
 from share_spark.model.errors import FencedError
 from share_spark.output.sink_journal import as_state_error, claim_sinks_before
-from share_spark.spark.frames import unpersist
 from share_spark.spark.on_demand import AnySpark, session_of
 from share_spark.state.commits import CommitListing, CommitsAsOf
-from share_spark.state.direct_rows import FOLDED_SCHEMA, last_written_in, last_written_ms, rows_that_count
+from share_spark.state.direct_rows import FOLDED_SCHEMA, last_written_in, last_written_ms, rows_by_batch
 from share_spark.state.group_log import GroupLog
 from share_spark.state.record_rows import SNAPSHOT, UPDATE
 from share_spark.state.segments import LogTail, tail_of
@@ -81,7 +81,8 @@ def evidence_of(
 
 def _evidence_in_files(tail: LogTail, group_id: str, log: TableLog) -> GroupEvidence:
     """As ``_evidence_by_spark``. Raises UnknownTableError: only Spark can, or should, read them."""
-    rows = FOLDED_SCHEMA.empty_table() if tail.valid is None else rows_that_count(log, tail.valid)
+    parts = () if tail.valid is None else rows_by_batch(log, tail.valid)
+    rows = pa.concat_tables([FOLDED_SCHEMA.empty_table(), *parts])
     kinds: list[Any] = rows.column("kind").to_pylist()
     segment = tail.valid.segment if tail.valid is not None and SNAPSHOT in kinds else -1
     held: Any = pc.list_flatten(rows.column("acquired").combine_chunks())
@@ -151,10 +152,6 @@ def snapshot_group(spark: AnySpark, location: Location, commits: CommitListing, 
         return snapshot_idle(store, LeftInJournals(log), found.batch_id)
     except FencedError:
         return None
-    finally:
-        with store.borrow() as live:
-            if live.frame is not None:
-                unpersist(live.frame)
 
 
 @dataclass(frozen=True, slots=True)

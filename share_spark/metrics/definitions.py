@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class MetricKind(StrEnum):
-    """As Prometheus names them."""
+    """The kinds of metrics, as Prometheus names them."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -19,7 +19,8 @@ class MetricKind(StrEnum):
 
 
 class Metric(NamedTuple):
-    """``name`` of a counter: without ``_total``. Every metric has the label ``group``, and then ``labels``."""
+    """A metric. ``name`` of a counter: without ``_total``. Every metric has the label ``group``, and then
+    ``labels``."""
 
     name: str
     kind: MetricKind
@@ -82,4 +83,4 @@ UNREACHABLE = Metric(
 )
 
 METRICS = tuple(value for value in tuple(globals().values()) if isinstance(value, Metric))
-"""All of them."""
+"""All metrics of an engine."""

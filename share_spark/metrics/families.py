@@ -1,4 +1,4 @@
-"""What a scrape gets, from the totals of an engine and a look at it. Pure but for the clock, which is given."""
+"""The result of a scrape, from the totals of an engine and a look at it. Pure but for the clock, which is given."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from share_spark.model.records import DeliveryState
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 Values = Iterable[tuple[Sequence[str], float]]
-"""(label values, value)."""
+"""Pairs of label values and value."""
 
 _SHARE = "share"
 """The label ``protocol``."""
@@ -28,7 +28,7 @@ _PHASES = ("Empty", "Stable", "Dead")
 
 
 def families_of(group_id: str, totals: GroupTotals, began_ms: int, now_ms: int) -> Iterator[Family]:
-    """What the micro-batches since ``began_ms`` did."""
+    """Return the metrics of the micro-batches since ``began_ms``."""
     for metric, values in _counted(totals):
         yield _family(metric, group_id, values)
     idle = max(0.0, 1 - totals.busy_s / max((now_ms - began_ms) / 1_000, 1e-3))
@@ -67,7 +67,7 @@ def _counted(totals: GroupTotals) -> Iterator[tuple[Metric, Values]]:
 
 
 def families_of_look(group_id: str, look: EngineLook, marks: LogEndMarks, now_ms: int) -> Iterator[Family]:
-    """How far the engine is. ``marks``: of this look."""
+    """Return the metrics of a look at the engine: how far it is. ``marks``: those of this look."""
     phase = "Stable" if look.writer_epoch else "Empty"
     load_ms = look.load_s * 1_000
     for metric in (
@@ -117,7 +117,7 @@ def _in_flight(look: EngineLook) -> Values:
 
 
 def fronts_of(look: EngineLook) -> Iterator[tuple[SharePartitionKey, Front]]:
-    """Of the share-partitions that have begun."""
+    """Return the fronts of the share-partitions that have begun."""
     for key, ends in look.ends.items():
         summary = look.summaries.get(key)
         if summary is not None and summary.start_offset >= 0:

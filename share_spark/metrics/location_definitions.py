@@ -30,7 +30,7 @@ COMMIT_AT = Metric(
 READ_FAILED = Metric("share_spark_group_read_failed", _GAUGE, ("part",), "1 if a part of the group could not be read")
 
 GROUP_METRICS = tuple(value for value in tuple(globals().values()) if isinstance(value, Metric))
-"""Those of a group: each has the label ``group``, and then its own."""
+"""The metrics of a group: each has the label ``group``, and then its own."""
 
 EXPORTER_READ_AT = Metric(
     "share_spark_exporter_last_read_timestamp_seconds", _GAUGE, (), "When the location was read last"
@@ -41,4 +41,4 @@ EXPORTER_READ_FAILED = Metric(
 )
 
 EXPORTER_METRICS = (EXPORTER_READ_AT, EXPORTER_READ_S, EXPORTER_READ_FAILED)
-"""Of the exporter itself, without the label ``group``."""
+"""The metrics of the exporter itself, without the label ``group``."""

@@ -1,4 +1,4 @@
-"""For how long the oldest unfinished record of a share-partition waits, as far as one can see from outside.
+"""The age of the oldest unfinished record of a share-partition, as far as it can be seen from outside.
 
 The timestamps of records are in the topic log, and to read them would cost more than a micro-batch. So the ends of the
 logs are noted whenever somebody looks: a record is as old as the first look that saw the log end above it. That is too
@@ -17,18 +17,19 @@ from typing import NamedTuple
 from share_spark.model.ids import SharePartitionKey
 
 MOST_MARKS = 64
-"""Per share-partition. Beyond that every other one is dropped, which makes an age at most one look's gap younger."""
+"""The marks per share-partition. Beyond that every other one is dropped, which makes an age at most one look's gap
+younger."""
 
 
 class Mark(NamedTuple):
-    """At ``at_ms`` the log ended at ``end_offset`` (exclusive)."""
+    """The end of a log, ``end_offset`` (exclusive), as of ``at_ms``."""
 
     at_ms: int
     end_offset: int
 
 
 class Front(NamedTuple):
-    """Of a share-partition: the first offset that may be unfinished, and the end of its log (exclusive)."""
+    """The front of a share-partition: the first offset that may be unfinished, and the end of its log (exclusive)."""
 
     start_offset: int
     end_offset: int
@@ -41,7 +42,7 @@ class LogEndMarks:
     marks: Mapping[SharePartitionKey, tuple[Mark, ...]] = field(default_factory=dict)
 
     def looked(self, fronts: Iterable[tuple[SharePartitionKey, Front]], now_ms: int) -> LogEndMarks:
-        """With the fronts of now; share-partitions that are worked off are left out."""
+        """Return marks with the fronts of now, without share-partitions that are worked off."""
         found = {
             key: _with_mark(self.marks.get(key, ()), front, now_ms)
             for key, front in fronts
@@ -50,7 +51,7 @@ class LogEndMarks:
         return LogEndMarks(found)
 
     def age_ms(self, key: SharePartitionKey, now_ms: int) -> int:
-        """Since the oldest unfinished record was seen first; 0 where there is none."""
+        """Return the time since the oldest unfinished record was seen first; 0 if there is none."""
         marks = self.marks.get(key, ())
         return max(0, now_ms - marks[0].at_ms) if marks else 0
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GroupMetrics(Collector):
-    """Of one engine. ``note`` is called on the thread of the query, ``collect`` on those of the server; they share
-    values that are replaced, never changed. ``look``: how to look at the engine, None until there is one."""
+    """The metrics of one engine. ``note`` is called on the thread of the query, ``collect`` on those of the server;
+    they share values that are replaced, never changed. ``look``: how to look at the engine, None until there is one."""
 
     group_id: str
     clock: Callable[[], int]
@@ -39,11 +39,11 @@ class GroupMetrics(Collector):
         self._began_ms = self.clock()
 
     def note(self, progress: MicroBatchProgress) -> None:
-        """A micro-batch has ended."""
+        """Add a micro-batch that has ended."""
         self._totals = self._totals.plus(progress)
 
     def collect(self) -> Iterator[Family]:
-        """All metrics as of now."""
+        """Return all metrics as of now."""
         now_ms = self.clock()
         yield from families_of(self.group_id, self._totals, self._began_ms, now_ms)
         if self.look is not None:
@@ -70,7 +70,7 @@ _PATHS = ("/", "/metrics")
 
 
 def _guarded(app: WSGIApplication, *, only_this_machine: bool) -> WSGIApplication:
-    """Answers no other paths and, as long as only this machine reaches it, no other names of the machine: a page in a
+    """Refuse other paths and, as long as only this machine reaches it, no other names of the machine: a page in a
     browser may have one that leads here."""
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -90,7 +90,7 @@ def _refused(status: str, start_response: StartResponse) -> Iterable[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class MetricsServer:
-    """Serves ``metrics`` at ``/metrics``, on a thread of its own, until ``close``."""
+    """A server of ``metrics`` at ``/metrics``, on a thread of its own, until ``close``."""
 
     metrics: GroupMetrics
     _server: WSGIServer
@@ -98,16 +98,16 @@ class MetricsServer:
 
     @classmethod
     def open(cls, metrics: GroupMetrics, host: str, port: int) -> MetricsServer:
-        """Raises ConfigError: the port is taken, or the host is none of this machine."""
+        """Begin to serve. Raises ConfigError: the port is taken, or the host is none of this machine."""
         return cls(metrics, *listening(metrics, host, port, "metrics.port"))
 
     def watch(self, look: Callable[[], EngineLook]) -> Callable[[MicroBatchProgress], None]:
-        """From now on there is an engine to look at. Returns what is to be called after each of its micro-batches."""
+        """Look at this engine from now on. Returns what is to be called after each of its micro-batches."""
         self.metrics.look = look
         return self.metrics.note
 
     def close(self) -> None:
-        """The port is free when this returns. Safe to call twice."""
+        """End the server and free its port. Safe to call twice."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

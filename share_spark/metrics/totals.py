@@ -1,5 +1,5 @@
-"""What the micro-batches of one engine did, added up since its start. Pure values: a reader in another thread sees all
-of a micro-batch or nothing of it."""
+"""The work of the micro-batches of one engine, added up since its start. Pure values: a reader in another thread sees
+all of a micro-batch or nothing of it."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _COMMIT = "append"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecondsHistogram:
-    """``counts``: of each bucket by itself, the last one for all above ``BOUNDS_S``."""
+    """A histogram of seconds. ``counts``: of each bucket by itself, the last one for all above ``BOUNDS_S``."""
 
     counts: tuple[int, ...] = (0,) * (len(BOUNDS_S) + 1)
     sum_s: float = 0.0
     max_s: float = 0.0
 
     def plus(self, seconds: float) -> SecondsHistogram:
-        """With one more observation."""
+        """Return the histogram with one more observation."""
         at = bisect_left(BOUNDS_S, seconds)
         counts = (*self.counts[:at], self.counts[at] + 1, *self.counts[at + 1 :])
         return SecondsHistogram(counts=counts, sum_s=self.sum_s + seconds, max_s=max(self.max_s, seconds))
 
     @property
     def count(self) -> int:
-        """Observations."""
+        """The number of observations."""
         return sum(self.counts)
 
 
@@ -41,9 +41,9 @@ _EMPTY = SecondsHistogram()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTotals:
-    """``topics``: records by topic. ``steps``: time by step. ``commits``: those that wrote. ``acknowledgements``:
-    micro-batches that took some in. ``assignments``: how often the number of share-partitions changed, from 0 on.
-    ``busy_s``: seconds of all steps."""
+    """The totals of a group. ``topics``: records by topic. ``steps``: time by step. ``commits``: those that wrote.
+    ``acknowledgements``: micro-batches that took some in. ``assignments``: how often the number of share-partitions
+    changed, from 0 on. ``busy_s``: seconds of all steps."""
 
     topics: Mapping[str, RecordCounts] = field(default_factory=dict)
     steps: Mapping[str, SecondsHistogram] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class GroupTotals:
     busy_s: float = 0.0
 
     def plus(self, progress: MicroBatchProgress) -> GroupTotals:
-        """With one more micro-batch."""
+        """Return the totals with one more micro-batch."""
         added = {topic: self.topics.get(topic, RecordCounts()) + counts for topic, counts in progress.topics.items()}
         times = {step: self.steps.get(step, _EMPTY).plus(seconds) for step, seconds in progress.steps.items()}
         commit_s = progress.steps.get(_COMMIT) if progress.touched else None

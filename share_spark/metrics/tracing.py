@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 MICRO_BATCH = "share_spark micro-batch"
-"""The name of its span; those of steps are called as in ``MicroBatchProgress.steps``."""
+"""The name of a micro-batch's span; those of steps are called as in ``MicroBatchProgress.steps``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchSpans:
-    """Of one group. ``clock``: nanoseconds since the epoch."""
+    """The spans of one group. ``clock``: nanoseconds since the epoch."""
 
     group_id: str
     tracer: Tracer
     clock: Callable[[], int] = time.time_ns
 
     def note(self, progress: MicroBatchProgress) -> None:
-        """A micro-batch that has just ended."""
+        """Make the spans of a micro-batch that has just ended."""
         from opentelemetry import trace
 
         durations_ns = [(name, int(seconds * 1e9)) for name, seconds in progress.steps.items()]
@@ -50,7 +50,7 @@ class MicroBatchSpans:
 
 
 def spans_of(group_id: str) -> MicroBatchSpans | None:
-    """For a group that starts; None without the package."""
+    """Return the spans of a group that starts; None without the package."""
     try:
         from opentelemetry import trace
     except ImportError:

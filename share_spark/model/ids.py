@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from share_spark.model.errors import ConfigError
+
 
 class SharePartitionKey(NamedTuple):
     """(group id, topic id, partition): the key of all share-partition state (R70).
@@ -99,3 +101,13 @@ class LogEnds(NamedTuple):
         """The end of the log itself, exclusive, however much of it may be read yet. Never below its start: the three
         are not read in one instant."""
         return max(self.log_start_offset, self.end_offset, self.high_watermark or 0)
+
+
+def check_group_id(group_id: str) -> None:
+    """Refuse an id that names nothing, or that no file and no message can hold. Raises ConfigError."""
+    if not group_id.strip():
+        raise ConfigError("group id is empty")
+    try:
+        group_id.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"group id {group_id!a} is no text: it has half of a character") from None

@@ -105,14 +105,9 @@ CLONED_SESSION = Capability(
     purpose="work with settings of its own beside the user's session",
     fallback="a new session with the user's settings copied; temporary views are not there",
 )
-FRAME_OF_SESSION = Capability(
-    name="a frame's session",
-    purpose="load the state with small Arrow batches, and go on under the user's settings",
-    fallback="loaded under the user's settings, with more memory for a worker",
-)
 FREED_FRAMES = Capability(
     name="freeing checkpointed frames",
-    purpose="free the blocks of the state before at once",
+    purpose="free the blocks of output rows at once",
     fallback="left to Spark's ContextCleaner, which frees them when Python and the JVM have collected the frame",
 )
 HELD_OUTPUT = Capability(
@@ -125,11 +120,6 @@ TASK_THREAD = Capability(
     purpose="a stage that Spark repeats does not call a handler again",
     fallback="the repeat of a stage is not seen",
     weakens="on several machines, a stage that Spark repeats may call a handler twice for one acquisition of a record",
-)
-LOST_BLOCK_TEXT = Capability(
-    name="Spark's text for a lost block",
-    purpose="rebuild the state from the log when an executor has taken part of it along",
-    fallback="every failure to read the state is taken for a lost block, and the state is rebuilt",
 )
 LOST_WORKER_TEXT = Capability(
     name="Spark's text for a lost worker",
@@ -144,7 +134,7 @@ QUERY_ID = Capability(
 )
 KEY_PLACEMENT = Capability(
     name="Spark's hash partitioning",
-    purpose="one bucket of state and an even share of records for each task",
+    purpose="an even share of records for each task",
     fallback="placed by the hash as it comes; some tasks may get more than others",
 )
 SUBMITTED_SETTINGS = Capability(
@@ -179,11 +169,9 @@ ALL: tuple[Capability, ...] = (
     LOG_CLEANUP,
     CHECKPOINTS,
     CLONED_SESSION,
-    FRAME_OF_SESSION,
     FREED_FRAMES,
     HELD_OUTPUT,
     TASK_THREAD,
-    LOST_BLOCK_TEXT,
     LOST_WORKER_TEXT,
     QUERY_ID,
     KEY_PLACEMENT,

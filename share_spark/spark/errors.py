@@ -10,7 +10,6 @@ from pyspark.errors import PySparkException
 
 from share_spark.spark.capabilities import (
     ERROR_CAUSES,
-    LOST_BLOCK_TEXT,
     LOST_WORKER_TEXT,
     is_allowed,
     own_line,
@@ -18,9 +17,6 @@ from share_spark.spark.capabilities import (
 
 JVM_ERRORS: tuple[type[Exception], ...] = (PySparkException, Py4JError, OSError)
 """What work on a table or on a file may raise: Spark, py4j for what Spark has no class for, and the storage."""
-
-LOST_BLOCK = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
-"""Spark's class of the error when a block of a local checkpoint is gone."""
 
 LOST_WORKER = ("Python worker exited unexpectedly", "ExecutorLostFailure")
 """What Spark says when a job has failed because a worker or an executor died."""
@@ -33,12 +29,6 @@ UNREACHABLE = (
     "share_spark.model.errors.TopicUnreachableError: ",
 )
 """What Spark says when a job has failed because brokers gave no answer: to its source, its sink, or to a worker."""
-
-
-def is_lost_block(error: BaseException) -> bool:
-    """May an executor have taken blocks of a checkpointed frame along? Where Spark's text is not to be relied on,
-    every failure may be that."""
-    return not is_allowed(LOST_BLOCK_TEXT) or LOST_BLOCK in str(error)
 
 
 def is_lost_worker(error: BaseException) -> bool:

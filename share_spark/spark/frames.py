@@ -18,7 +18,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from share_spark.spark.capabilities import (
     CLONED_SESSION,
-    FRAME_OF_SESSION,
     FREED_FRAMES,
     KEY_PLACEMENT,
     is_allowed,
@@ -38,28 +37,6 @@ def checkpoint_without_check(frame: DataFrame) -> DataFrame:
     jvm: Any = frame.sparkSession._jvm
     getattr(checkpointed_rdd(checkpointed), "checkpointData_$eq")(jvm.scala.Option.empty())
     return checkpointed
-
-
-def has_own_session() -> bool:
-    """Is ``in_session`` to be had?"""
-    return is_allowed(FRAME_OF_SESSION)
-
-
-def in_session(frame: DataFrame, spark: SparkSession) -> DataFrame:
-    """The frame as one of ``spark``: what is computed from it is computed under the settings of that session. As it is
-    if it is one already."""
-    return (
-        frame
-        if frame.sparkSession is spark
-        else use(FRAME_OF_SESSION, lambda: move_to_session(frame, spark), lambda: frame)
-    )
-
-
-def move_to_session(frame: DataFrame, spark: SparkSession) -> DataFrame:
-    """By Spark's own means."""
-    jvm: Any = spark._jvm
-    plan = frame._jdf.queryExecution().logical()
-    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
 
 
 def checkpointed_rdd(frame: DataFrame) -> Any:

@@ -161,13 +161,6 @@ def _cloned(place: Place) -> None:
     _expect(place.spark.conf.get("spark.sql.shuffle.partitions"), before)
 
 
-def _moved_frame(place: Place) -> None:
-    from share_spark.spark.frames import move_to_session
-
-    other = place.spark.newSession()
-    _expect(move_to_session(other.range(3).localCheckpoint(), place.spark).count(), 3)
-
-
 def _freed(place: Place) -> None:
     from share_spark.spark.frames import checkpointed_rdd
 
@@ -191,16 +184,6 @@ def _task_thread(place: Place) -> None:
     names = [row["thread"] for row in rows if row["thread"] is not None]
     if len(names) != 2 or any(stage_attempt(name) != 0 for name in names):
         raise ProbeError(f"Spark calls the threads of tasks {names}")
-
-
-def _lost_block(place: Place) -> None:
-    from share_spark.spark.errors import LOST_BLOCK
-    from share_spark.spark.frames import checkpointed_rdd
-
-    frame = place.spark.range(0, 3, 1, 1).localCheckpoint()
-    checkpointed_rdd(frame).unpersist(True)
-    said = _failure_of(frame.count)
-    _expect(LOST_BLOCK in said or said.splitlines()[:1], True)
 
 
 def _lost_worker(place: Place) -> None:
@@ -302,11 +285,9 @@ PROBES: Mapping[str, Probe] = {
     known.DELTA_FILES.name: _table_files,
     known.LOG_CLEANUP.name: _log_cleanup,
     known.CLONED_SESSION.name: _cloned,
-    known.FRAME_OF_SESSION.name: _moved_frame,
     known.FREED_FRAMES.name: _freed,
     known.HELD_OUTPUT.name: _held,
     known.TASK_THREAD.name: _task_thread,
-    known.LOST_BLOCK_TEXT.name: _lost_block,
     known.LOST_WORKER_TEXT.name: _lost_worker,
     known.QUERY_ID.name: _query_id,
     known.KEY_PLACEMENT.name: _key_placement,

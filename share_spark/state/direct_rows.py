@@ -3,7 +3,9 @@ milliseconds, and a look at a group needs no JVM."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,26 +19,69 @@ from share_spark.state.record_rows import CLAIM, SNAPSHOT
 FOLDED_SCHEMA = pa.schema([column for column in LOG_SCHEMA if column.name not in ("ended", "errors")])
 """What the state is made of; the other columns are for the audit."""
 
-MOST_BYTES = 16 << 20
-"""Of the files of a segment. Spark reads larger ones in parallel."""
-
 MOST_RANGES = 2_000_000
-"""In them: about a second in Python where they are in large rows. A million rows of one range take six seconds, and
-Spark on two cores eight."""
+"""Of what is read for one answer to a person: about a second in Python where they are in large rows."""
 
 
-def rows_that_count(log: TableLog, valid: CommitNote) -> pa.Table:
-    """The records (FOLDED_SCHEMA) up to ``valid``, the last commit of the group that counts, in the order of the
-    micro-batches; no claims. ``log`` keeps files. Raises UnknownTableError: only Spark can, or should, read them."""
+def rows_by_batch(log: TableLog, valid: CommitNote, most_ranges: int | None = None) -> Iterator[pa.Table]:
+    """Read the records (FOLDED_SCHEMA) up to ``valid``, the last commit of the group that counts, some at a time, in
+    the order of the micro-batches; no claims.
+
+    ``log`` keeps files. Raises UnknownTableError: only Spark can read them, or they have more than ``most_ranges``.
+    """
     wanted = {"group_id": valid.group_id, "segment": str(valid.segment)}
     files = {path: file for path, file in _files(log).items() if dict(file.values) == wanted}
-    if sum(file.size for file in files.values()) > MOST_BYTES:
-        raise UnknownTableError("the segment is large")
     if not all(file.is_whole for file in files.values()):
         raise UnknownTableError("rows of its files are deleted")
-    rows = pa.concat_tables([FOLDED_SCHEMA.empty_table(), *tables_of(log, files, FOLDED_SCHEMA)])
+    parts = [part for path in files for part in _parts(log.data_file(path))]
+    if most_ranges is not None and sum(part.values for part in parts) > most_ranges:
+        raise UnknownTableError("the segment has many ranges")
     counts = (pc.field("writer_epoch") == valid.writer_epoch) & (pc.field("batch_id") <= valid.batch_id)
-    return rows.filter(counts & (pc.field("kind") != CLAIM)).sort_by("batch_id")
+    tables = (pa.concat_tables(part.read() for part in together) for together in _in_order(parts))
+    return (rows.filter(counts & (pc.field("kind") != CLAIM)).sort_by("batch_id") for rows in tables)
+
+
+class _Part(NamedTuple):
+    """A row group: its least and its greatest micro-batch (those of claims are null), and how many values it has."""
+
+    first: int
+    last: int
+    values: int
+    file: pq.ParquetFile
+    number: int
+
+    def read(self) -> pa.Table:
+        names = [name for name in FOLDED_SCHEMA.names if name in self.file.schema_arrow.names]
+        return in_columns(self.file.read_row_group(self.number, names), FOLDED_SCHEMA)
+
+
+def _parts(file: pq.ParquetFile) -> Iterator[_Part]:
+    at = [file.metadata.schema.column(number).path for number in range(file.metadata.num_columns)].index("batch_id")
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        bounds: Any = group.column(at).statistics
+        known = bounds is not None and bounds.has_min_max
+        first, last = (bounds.min, bounds.max) if known else (-1, sys.maxsize)
+        yield _Part(first, last, max(_values(group, FOLDED_SCHEMA.names), default=0), file, number)
+
+
+def _in_order(parts: Iterable[_Part]) -> Iterator[list[_Part]]:
+    """Group parts so that the micro-batches of each group are not below those of the group before:
+
+    micro-batches of the parts   [1][2][3 - 7][8 ---- 12]      [16 - 20]
+                                                 [10 ---- 15]
+    read together                [1][2][3 - 7][8 -------- 15]  [16 - 20]
+    """
+    together: list[_Part] = []
+    last = -1
+    for part in sorted(parts, key=lambda part: part[:2]):
+        if together and part.first >= last:
+            yield together
+            together = []
+        together.append(part)
+        last = max(last, part.last)
+    if together:
+        yield together
 
 
 def stamp_rows(log: TableLog, group_id: str) -> pa.Table:

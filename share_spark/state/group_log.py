@@ -14,7 +14,6 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from share_spark.delta.commit_files import CommitFile
@@ -22,22 +21,35 @@ from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import FencedError, StateError
+from share_spark.spark.arrow_types import ARROW_BYTES, ARROW_ROWS
 from share_spark.spark.errors import JVM_ERRORS, first_line
-from share_spark.spark.on_demand import AnySpark, session_of
+from share_spark.spark.frames import cloned_session
+from share_spark.spark.on_demand import AnySpark, given_session, session_of
+from share_spark.spark.progress import log_progress
 from share_spark.state.commits import CommitListing, CommitNote
-from share_spark.state.direct_rows import rows_that_count
+from share_spark.state.direct_rows import FOLDED_SCHEMA, rows_by_batch
+from share_spark.state.fold import FoldedStates, fold
 from share_spark.state.log_rows import claim_table
-from share_spark.state.record_rows import SNAPSHOT
-from share_spark.state.segments import LogTail, tail_of, tail_since
+from share_spark.state.record_rows import CLAIM
+from share_spark.state.segments import LogTail, tail_of
 from share_spark.state.tables import ensure_tables, log_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 
 _MOST_FILES = 30_000
 """Of the log table that are remembered, to read a small segment without Spark: some 10 MB."""
+
+_FEW_ROWS = {
+    ARROW_ROWS: "128",
+    # One log row can be megabytes. The first releases of Spark 4.0 may not know this one: hence few rows, too.
+    ARROW_BYTES: str(16 << 20),
+    # Else the JVM has 4,096 of them in memory at a time, with all their ranges.
+    "spark.sql.parquet.columnarReaderBatchSize": "64",
+}
+"""Settings by which Spark reads log rows a few at a time."""
 
 _STATE_ERRORS: tuple[type[Exception], ...] = (*JVM_ERRORS, ValueError)
 
@@ -45,9 +57,8 @@ _STATE_ERRORS: tuple[type[Exception], ...] = (*JVM_ERRORS, ValueError)
 @dataclass(slots=True, kw_only=True)
 class GroupLog:
     """``least_epoch``: a writer epoch that is known to have been claimed; a log that knows less has been put back to an
-    older state. ``commits``: of the log table; the first use finds them where they are left out. ``_rows``: what
-    ``known_topics`` has read, up to that commit, for the load that follows. ``spark``: asked for only where the files
-    of the log do not suffice (``session``)."""
+    older state. ``commits``: of the log table; the first use finds them where they are left out. ``version``: of the
+    last look. ``spark``: asked for only where the files of the log do not suffice (``session``)."""
 
     spark: AnySpark
     location: Location
@@ -58,9 +69,7 @@ class GroupLog:
     version: int = -1
     writer_epoch: int = 0
     _directory: str | None = None
-    _before_claim: tuple[int, LogTail] | None = None
     _table_log: TableLog | None = None
-    _rows: tuple[CommitNote | None, pa.Table] | None = None
     _direct: DirectAppends | NotImplementedError | None = None
 
     @property
@@ -87,38 +96,42 @@ class GroupLog:
             self.commits = CommitListing.of(self.spark, self.directory)
         return self.commits
 
-    def known_topics(self) -> Iterable[tuple[str, str]]:
-        """From the snapshots of the newest valid segment; no job at all for a group without state."""
+    def open(self) -> LogTail:
+        """Return the end of the log as of now. Raises StateError."""
         commits = self.opened()
         with self.as_state_error():
-            tail = tail_of(self.spark, self.location, self.group_id, commits, commits.latest_version())
-            if tail.empty:
-                return ()
-            direct = self.small_rows(tail)
-            if direct is not None:
-                self._rows = tail.valid, direct
-                return {(row["topic"], row["topic_id"]) for row in direct.select(["topic", "topic_id"]).to_pylist()}
-            snapshots = tail.rows(self.session("is read by Spark")).where(F.col("kind") == SNAPSHOT)
-            rows = snapshots.select("topic", "topic_id").distinct()
-            return [(row.topic, row.topic_id) for row in rows.collect()]
+            return tail_of(self.spark, self.location, self.group_id, commits, commits.latest_version())
 
-    def small_rows(self, tail: LogTail) -> pa.Table | None:
-        """The records that count (FOLDED_SCHEMA), by micro-batch; None where Spark has to read them, and for a segment
-        that is large. Raises StateError: some are gone."""
-        before, self._rows = self._rows, None
-        if before is not None and before[0] == tail.valid:
-            return before[1]
-        if tail.valid is None or self.table_log is None:
-            return None
-        self.table_log.refresh()
+    def states(self, tail: LogTail) -> FoldedStates:
+        """Return (topic name, state) by key, from the rows that count. Raises StateError: some are gone."""
+        last = -1
+
+        def noted(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+            nonlocal last
+            for rows in parts:
+                last = rows.column("batch_id")[-1].as_py() if rows.num_rows else last
+                yield rows
+
+        if tail.valid is None:
+            return {}
+        what = f"loading the state of group {self.group_id}"
+        with self.as_state_error(), log_progress(given_session(self.spark), what):
+            found = fold(noted(self._rows(tail, tail.valid)), self.group_id)
+        self.refuse_damaged(tail, last)
+        return found
+
+    def _rows(self, tail: LogTail, valid: CommitNote) -> Iterable[pa.Table]:
+        """Read the records that count (FOLDED_SCHEMA), by micro-batch; from the files, or by Spark where it has to."""
+        log = self.table_log
         try:
-            rows = rows_that_count(self.table_log, tail.valid)
+            if log is None:
+                raise UnknownTableError("its log cannot be read")
+            log.refresh()
+            return rows_by_batch(log if log.keeps_files else TableLog.open(log.files, keeps_files=True), valid)
         except UnknownTableError as reason:
-            _log.debug("%s is read by Spark: %s", self.table, reason)
-            return None
-        last = pc.max(rows.column("batch_id")).as_py()
-        self.refuse_damaged(tail, -1 if last is None else last)
-        return rows
+            session = cloned_session(self.session(f"is read by Spark: {reason}"), _FEW_ROWS)
+            rows = tail.rows(session).where(F.col("kind") != CLAIM).select(FOLDED_SCHEMA.names)
+            return [rows.toArrow().sort_by("batch_id")]
 
     def refuse_damaged(self, tail: LogTail, last_batch_id: int) -> None:
         """``last_batch_id``: the last micro-batch of which there are rows, -1 if there are none. Raises StateError."""
@@ -142,26 +155,27 @@ class GroupLog:
                     _log.debug("%s: its log is not read: %s", self.table, reason)
         return self._table_log
 
-    def claim(self) -> CommitNote:
-        """Append a claim of the next epoch; the lowest version wins a tie. Its segment is the one to write to."""
+    def claim(self, tail: LogTail) -> LogTail:
+        """Append a claim of the next epoch; the lowest version wins a tie. Return the tail as of the claim: its last
+        segment is the one to write to. ``tail``: as of an earlier version. Raises FencedError, StateError."""
         commits = self.opened()
         with self.as_state_error():
-            before = commits.latest_version()
-            tail = tail_of(self.spark, self.location, self.group_id, commits, before)
-            if tail.epoch < self.least_epoch:
+            self.version = commits.latest_version()
+            before = self.tail_since(tail)
+            if before.epoch < self.least_epoch:
                 raise StateError(
                     f"{self.table} is older than the checkpoint of group {self.group_id!r}: it knows "
-                    f"writer epoch {tail.epoch}, the checkpoint {self.least_epoch}; if the state was restored on "
+                    f"writer epoch {before.epoch}, the checkpoint {self.least_epoch}; if the state was restored on "
                     "purpose, delete the checkpoint"
                 )
-            self.writer_epoch, self.version = tail.epoch + 1, before
-            self._before_claim = before, tail
-            note = self._append_claim(tail)
+            self.writer_epoch = before.epoch + 1
+            self._append_claim(before)
+            claimed = self.tail_since(before)
         _log.info("group %s claimed with writer epoch %s", self.group_id, self.writer_epoch)
-        return note
+        return claimed
 
-    def _append_claim(self, tail: LogTail) -> CommitNote:
-        """In a segment above all that the engine before has closed: it may prune those, with all that is in them.
+    def _append_claim(self, tail: LogTail) -> None:
+        """Claim in a segment above all that the engine before has closed: it may prune those, with all that is in them.
 
         It may have closed some since we looked; then the claim is said again, higher up.
         """
@@ -170,31 +184,27 @@ class GroupLog:
             segment = highest + 1
             note = self.note("claim", segment, -1, tail.at_ms)
             highest, is_first = self._append(claim_table(note), note, ties=is_first), False
-        return note
 
     def note(self, kind: str, segment: int, batch_id: int, at_ms: int) -> CommitNote:
         """What a commit of this run says of itself."""
         return CommitNote(self.group_id, kind, self.writer_epoch, self.run_id, segment, batch_id, at_ms)
 
-    def append(self, rows: pa.Table | DataFrame, note: CommitNote) -> None:
-        """One append (``log_rows``) that counts unless this raises FencedError. Raises StateError."""
+    def append(self, rows: pa.Table, note: CommitNote) -> None:
+        """Append once (``log_rows``); it counts unless this raises FencedError. Raises StateError."""
         with self.as_state_error():
             self._append(rows, note)
-        self._before_claim = None
 
-    def _append(self, rows: pa.Table | DataFrame, note: CommitNote, *, ties: bool = False) -> int:
-        """Returns the highest segment that the group's commits before this one wrote to, -1 if there are none."""
-        if isinstance(rows, pa.Table):
-            direct = self._direct_appends()
-            try:
-                if direct is not None:
-                    return self._append_directly(direct, rows, note, ties=ties)
-            except NotImplementedError as reason:  # nothing was appended
-                self._only_spark(reason)
-            values = {"group_id": note.group_id, "segment": note.segment}
-            session = self.session(f"can be appended to by Spark only ({self._direct})")
-            rows = session.createDataFrame(rows).withColumns({name: F.lit(value) for name, value in values.items()})
-        self.table.append(rows, {"userMetadata": note.to_json()})
+    def _append(self, rows: pa.Table, note: CommitNote, *, ties: bool = False) -> int:
+        """Return the highest segment that the group's commits before this one wrote to, -1 if there are none."""
+        direct = self._direct_appends()
+        try:
+            if direct is not None:
+                return self._append_directly(direct, rows, note, ties=ties)
+        except NotImplementedError as reason:  # nothing was appended
+            self._only_spark(reason)
+        session = self.session(f"can be appended to by Spark only ({self._direct})")
+        values = {"group_id": F.lit(note.group_id), "segment": F.lit(note.segment)}
+        self.table.append(session.createDataFrame(rows).withColumns(values), {"userMetadata": note.to_json()})
         return self.look_for_claims(note, ties=ties)
 
     def _direct_appends(self) -> DirectAppends | None:
@@ -267,8 +277,6 @@ class GroupLog:
                 found = note
             looked_to = version
         self.version = looked_to
-        if found is not None:
-            self._before_claim = None
         return found
 
     def refuse_if_fenced(self) -> None:
@@ -277,16 +285,14 @@ class GroupLog:
         for _, note in self.opened().after(self.version):
             self._refuse_foreign(note)
 
-    def tail(self) -> LogTail:
-        """What counts, as of the last look. A run that has claimed and written nothing goes on from before its claim.
-        Raises StateError."""
+    def tail_since(self, before: LogTail) -> LogTail:
+        """Return ``before`` as of the last look. Raises StateError."""
         commits = self.opened()
         with self.as_state_error():
-            if self._before_claim is None:
+            if before.version < self.version and not commits.holds(before.version + 1):  # clean-up has taken it
                 return tail_of(self.spark, self.location, self.group_id, commits, self.version)
-            version, before = self._before_claim
-            since = takewhile(lambda commit: commit.version <= self.version, commits.after(version))
-            return tail_since(self.location, self.group_id, before, since, self.version)
+            since = takewhile(lambda commit: commit.version <= self.version, commits.after(before.version))
+            return before.after(since)
 
     def look_for_claims(self, own: CommitNote, *, ties: bool = False) -> int:
         """Returns the highest segment that the group's commits before ``own`` wrote to, -1 if there are none."""

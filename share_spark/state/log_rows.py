@@ -1,25 +1,16 @@
-"""Rows of the state log: the records of a micro-batch, or one claim. As Arrow where the driver has them, as a frame
-where the executors have."""
+"""Rows of the state log, as Arrow: the records of a micro-batch, or one claim."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from share_spark.delta.location import sql_literal
-from share_spark.state.buckets import RECORD
 from share_spark.state.record_rows import CLAIM, RECORD_TYPE
-from share_spark.state.tables import LOG_COLUMNS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from share_spark.state.commits import CommitNote
-
-_TYPES = dict(column.split(" ", 1) for column in LOG_COLUMNS.split(", "))
 
 _STAMPS: list[Any] = [
     ("writer_epoch", pa.int64()),
@@ -51,23 +42,3 @@ def record_table(records: pa.StructArray, note: CommitNote, query_id: str | None
     rows = pa.Table.from_arrays([*records.flatten(), *columns], schema=LOG_SCHEMA)
     errors: Any = records.field("errors")
     return rows if len(errors.values) else rows.select(WITHOUT_ERRORS.names)
-
-
-def record_rows(frame: DataFrame, note: CommitNote, query_id: str | None) -> DataFrame:
-    """The records in a frame of ``buckets``, with their stamps, in one file."""
-    key: dict[str, int | str | None] = {"group_id": note.group_id, "segment": note.segment}
-    stamp: dict[str, int | str | None] = {
-        "writer_epoch": note.writer_epoch,
-        "run_id": note.run_id,
-        "query_id": query_id,
-        "batch_id": note.batch_id,
-        "at_ms": note.at_ms,
-    }
-    # One file: readers open as many files as there are micro-batches in a segment, not times the number of tasks.
-    columns = [*_typed(key), "record.*", *_typed(stamp), "current_timestamp() AS written_at"]
-    return frame.where(f"row = {RECORD}").selectExpr(*columns).coalesce(1)
-
-
-def _typed(values: Mapping[str, int | str | None]) -> list[str]:
-    """Constants as SQL text: a tenth of the calls into the JVM that building them as columns takes."""
-    return [f"CAST({sql_literal(value)} AS {_TYPES[name]}) AS {name}" for name, value in values.items()]

@@ -16,7 +16,7 @@ rows of the newest valid segment, of that epoch, are the whole state, and no rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -37,22 +37,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTail:
-    """The end of a group's log as of one version.
+    """The end of a group's log as of ``version`` of the log ``table``. ``epoch``: the highest claimed, 0 if none.
+    ``last_segment``: the highest in use, -1 if none. ``valid``: the last commit that counts, None if there is none."""
 
-    ``frame`` gives the group's rows (LOG_COLUMNS) as of that version in a session; a claim does without them, and a
-    table as of a version takes Delta a tenth of a second. ``epoch``: the highest claimed, 0 if none.
-    ``last_segment``: the highest in use, -1 if none. ``valid``: the last commit that counts, None if there is none.
-    """
-
-    frame: Callable[[SparkSession], DataFrame]
+    table: Location
+    group_id: str
+    version: int
     epoch: int
     last_segment: int
     valid: CommitNote | None = None
-
-    @property
-    def empty(self) -> bool:
-        """There are certainly no rows."""
-        return self.valid is None
 
     @property
     def last(self) -> BatchStamp:
@@ -65,20 +58,35 @@ class LogTail:
         return 0 if self.valid is None else self.valid.at_ms
 
     def rows(self, session: SparkSession) -> DataFrame:
-        """The rows that count, perhaps with claims; lazy."""
+        """Return the rows that count (LOG_COLUMNS), perhaps with claims; lazy."""
+        frame = _rows_of_group(session, self.table, self.group_id, self.version)
         if self.valid is None:
-            return self.frame(session).limit(0)
+            return frame.limit(0)
         # Micro-batches only grow within a segment; one after the last that counts is a stale append of a fenced writer.
         is_of_segment = F.col("segment") == self.valid.segment
         is_of_writer = F.col("writer_epoch") == self.valid.writer_epoch
-        return self.frame(session).where(is_of_segment & is_of_writer & (F.col("batch_id") <= self.valid.batch_id))
+        return frame.where(is_of_segment & is_of_writer & (F.col("batch_id") <= self.valid.batch_id))
+
+    def after(self, commits: Iterable[NotedCommit]) -> LogTail:
+        """Return the tail after all ``commits`` since, oldest first.
+
+        Going back instead, the claim of an engine that has written nothing yet would hide that the rows before it
+        suffice. Of two runs that claim one epoch only the first ever appends.
+        """
+        valid, epoch, segment, version = self.valid, self.epoch, self.last_segment, self.version
+        for commit in commits:
+            version, note = commit.version, commit.note
+            if note is None or note.group_id != self.group_id:
+                continue
+            epoch, segment = max(epoch, note.writer_epoch), max(segment, note.segment)
+            if note.kind == "records" and note.writer_epoch == epoch:
+                valid = note
+        return replace(self, version=version, epoch=epoch, last_segment=segment, valid=valid)
 
 
 def tail_of(spark: AnySpark, location: Location, group_id: str, commits: CommitListing, version: int) -> LogTail:
-    """The tail of the log as of ``version``; see ``commits.tail_found``."""
-
-    def frame(session: SparkSession) -> DataFrame:
-        return log_table(location).load(session, version).where(F.col("group_id") == group_id)
+    """Find the tail of the log as of ``version``; see ``commits.tail_found``."""
+    table = log_table(location)
 
     def stamps() -> Iterable[SegmentStamps]:
         session = given_session(spark)
@@ -87,39 +95,22 @@ def tail_of(spark: AnySpark, location: Location, group_id: str, commits: CommitL
                 log = TableLog.open(commits.files, keeps_files=True, version=version)
                 return list(segment_stamps(log, group_id))
             except UnknownTableError as reason:
-                session = session_of(spark, f"{log_table(location)} is read by Spark ({reason})")
-        return _stamps_in(frame(session))
+                session = session_of(spark, f"{table} is read by Spark ({reason})")
+        return _stamps_in(_rows_of_group(session, table, group_id, version))
 
     found = tail_found(commits, version, group_id, stamps)
-    return LogTail(frame=frame, epoch=found.epoch, last_segment=found.segment, valid=found.valid)
+    return LogTail(
+        table=table,
+        group_id=group_id,
+        version=version,
+        epoch=found.epoch,
+        last_segment=found.segment,
+        valid=found.valid,
+    )
 
 
-def tail_since(
-    location: Location,
-    group_id: str,
-    before: LogTail,
-    commits: Iterable[NotedCommit],
-    version: int,
-) -> LogTail:
-    """The tail as of ``version``, going forward: from that of an older version by all ``commits`` since, oldest first.
-
-    For an engine that has claimed the group: going back, its own claim, which has written nothing yet, would hide that
-    the rows before it suffice. Of two runs that claim one epoch only the first ever appends.
-    """
-    valid, epoch, segment = None, before.epoch, before.last_segment
-    for _, note in commits:
-        if note is None or note.group_id != group_id:
-            continue
-        epoch, segment = max(epoch, note.writer_epoch), max(segment, note.segment)
-        if note.kind == "records" and note.writer_epoch == epoch:
-            valid = note
-    if valid is None:
-        return replace(before, epoch=epoch, last_segment=segment)
-
-    def frame(session: SparkSession) -> DataFrame:
-        return log_table(location).load(session, version).where(F.col("group_id") == group_id)
-
-    return LogTail(frame=frame, epoch=epoch, last_segment=segment, valid=valid)
+def _rows_of_group(session: SparkSession, table: Location, group_id: str, version: int) -> DataFrame:
+    return table.load(session, version).where(F.col("group_id") == group_id)
 
 
 def _stamps_in(frame: DataFrame) -> list[SegmentStamps]:

@@ -6,11 +6,10 @@ down.
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,10 +21,9 @@ from share_spark.model.records import DeliveryState, InFlightBatch
 from share_spark.partition import SharePartition, highest_delivery_count, next_deadline_ms, offsets_by_state, waiting
 from share_spark.partition.columns import Columns, is_columns
 from share_spark.spark.python_worker import begin_task
-from share_spark.state.buckets import KEY_HASH_SQL, STATE, key_hash
 from share_spark.state.commits import CommitListing
-from share_spark.state.driver_states import DriverStates
 from share_spark.state.fold import fold_rows
+from share_spark.state.live_state import LiveState
 from share_spark.state.record_rows import CLAIM
 from share_spark.state.segments import LogTail, tail_of
 from share_spark.state.tables import STATE_COLUMNS, check_location, log_table
@@ -36,7 +34,9 @@ if TYPE_CHECKING:
 STATE_BUCKETS = 16
 """Partitions of the state table per group: only those with a changed share-partition are rewritten."""
 
-_BUCKET_SQL = f"CAST({KEY_HASH_SQL} % {STATE_BUCKETS} AS INT)"
+_BUCKET_SQL = f"CAST((crc32(CAST(topic_id AS BINARY)) + partition) % {STATE_BUCKETS} AS INT)"
+"""``state_bucket`` of a log row."""
+
 _KEY_COLUMNS = ("topic_id", "partition")
 _PLACES = {
     DeliveryState.AVAILABLE: "available",
@@ -77,74 +77,32 @@ def state_of_group(spark: SparkSession, tail: LogTail, group_id: str) -> DataFra
 
 
 def state_of_live(spark: SparkSession, live: LiveState, buckets: Collection[int] | None) -> DataFrame:
-    """STATE_COLUMNS and ``bucket`` from the live state of an engine, of the buckets named (None: all)."""
-    function = _LiveStatus.of(live, buckets)
-    if live.on_driver is not None:
-        rows = pa.Table.from_batches([function.rows(live.on_driver.states.values())])
-        return spark.createDataFrame(rows, f"{STATE_COLUMNS}, bucket int").coalesce(1)
-    states = live.frame.where(f"row = {STATE}").selectExpr("payload")  # type: ignore[union-attr]
-    return states.mapInArrow(function, f"{STATE_COLUMNS}, bucket int").coalesce(1)
+    """Return STATE_COLUMNS and ``bucket`` of the live state of an engine, of the buckets named (None: all)."""
+    return spark.createDataFrame(_live_rows(live, buckets), f"{STATE_COLUMNS}, bucket int").coalesce(1)
 
 
 def status_rows(live: LiveState, buckets: Collection[int] | None) -> Mapping[int, pa.Table]:
-    """STATE_COLUMNS without the group, by bucket, of a live state that is on the driver."""
-    assert live.on_driver is not None
-    function = _LiveStatus.of(live, buckets)
-    rows = pa.Table.from_batches([function.rows(live.on_driver.states.values())])
+    """Return the same by bucket, without the group."""
+    rows = _live_rows(live, buckets)
     found: set[Any] = set(rows.column("bucket").to_pylist())
     return {bucket: rows.filter(pc.field("bucket") == bucket).drop(["bucket", "group_id"]) for bucket in found}
 
 
 def state_bucket(key: SharePartitionKey) -> int:
-    """The partition of the state table that has a share-partition's row."""
-    return key_hash(key) % STATE_BUCKETS
+    """Return the partition of the state table that has a share-partition's row."""
+    return (zlib.crc32(key.topic_id.encode()) + key.partition) % STATE_BUCKETS
 
 
-class LiveState(NamedTuple):
-    """The live state of an engine, as a frame of ``buckets`` or on the driver, with what it does not say: the last
-    micro-batch, -1 before the first."""
-
-    frame: DataFrame | None = None
-    on_driver: DriverStates | None = None
-    writer_epoch: int = 0
-    batch_id: int = -1
-    at_ms: int = 0
-
-
-NOT_LOADED = LiveState()
-"""Of an engine that has not loaded its state yet."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LiveStatus:
-    buckets: frozenset[int] | None
-    live: LiveState
-
-    @classmethod
-    def of(cls, live: LiveState, buckets: Collection[int] | None) -> _LiveStatus:
-        """Without the states themselves: it travels to the executors."""
-        stamps = live._replace(frame=None, on_driver=None)
-        return cls(buckets=None if buckets is None else frozenset(buckets), live=stamps)
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        begin_task()
-        for batch in batches:
-            payloads: list[Any] = batch.column(0).to_pylist()
-            yield self.rows(pickle.loads(payload) for payload in payloads)
-
-    def rows(self, entries: Iterable[tuple[str, SharePartition]]) -> pa.RecordBatch:
-        """STATE_COLUMNS and ``bucket``."""
-        wanted = [(topic, found) for topic, found in entries if self._wanted(found)]
-        rows = [self._row(topic, found) for topic, found in wanted]
-        schema = _STATE_SCHEMA.append(pa.field("bucket", pa.int32()))
-        return _with_windows(rows, [found for _, found in wanted], schema)
-
-    def _wanted(self, found: SharePartition) -> bool:
-        return self.buckets is None or state_bucket(found.key) in self.buckets
-
-    def _row(self, topic: str, found: SharePartition) -> dict[str, Any]:
-        stamp = {"writer_epoch": self.live.writer_epoch, "as_of_batch": self.live.batch_id}
-        return _row(topic, found, self.live.at_ms * 1_000) | stamp | {"bucket": state_bucket(found.key)}
+def _live_rows(live: LiveState, buckets: Collection[int] | None) -> pa.Table:
+    entries = [
+        (topic, found) for topic, found in live.states.values() if buckets is None or state_bucket(found.key) in buckets
+    ]
+    stamp = {"writer_epoch": live.writer_epoch, "as_of_batch": live.batch_id}
+    rows = [
+        _row(topic, found, live.at_ms * 1_000) | stamp | {"bucket": state_bucket(found.key)} for topic, found in entries
+    ]
+    schema = _STATE_SCHEMA.append(pa.field("bucket", pa.int32()))
+    return pa.Table.from_batches([_with_windows(rows, [found for _, found in entries], schema)])
 
 
 def _groups(spark: SparkSession, location: Location, version: int) -> list[str]:

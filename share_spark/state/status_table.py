@@ -6,7 +6,8 @@ from collections.abc import Collection
 
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.model.ids import BatchStamp
-from share_spark.state.state_view import LiveState, status_rows
+from share_spark.state.live_state import LiveState
+from share_spark.state.state_view import status_rows
 
 
 def status_app_id(group_id: str, log_id: str) -> str:
@@ -18,8 +19,8 @@ def status_app_id(group_id: str, log_id: str) -> str:
 def replace_status(
     appends: DirectAppends, live: LiveState, group_id: str, app_id: str, buckets: Collection[int] | None
 ) -> None:
-    """Write the rows of ``live``, a state on the driver, in place of those of the ``buckets`` (None: all). Nothing is
-    written where a newer writer has.
+    """Write the rows of ``live`` in place of those of the ``buckets`` (None: all). Nothing is written where a newer
+    writer has.
 
     Raises NotImplementedError (only Spark can), and what the storage raises.
     """

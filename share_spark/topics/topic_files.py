@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 
 from share_spark.delta.table_log import ActiveFile, TableLog
 from share_spark.engine.ports import AcquiredSpan
-from share_spark.engine.record_files import RecordFile, that_hold
 from share_spark.model.ids import LogEnds, TopicPartition
 from share_spark.spark.public_files import local_path
+from share_spark.topics.topic_file_rows import RecordFile, TopicFileReader, that_hold
 
 MOST_FILES = 30_000
 """Of a table. Its log is looked through for new ones after each commit."""
@@ -45,9 +45,9 @@ class TopicFiles:
 
     def holding(
         self, acquired: Sequence[AcquiredSpan], ends: Mapping[str, Mapping[int, LogEnds]]
-    ) -> dict[TopicPartition, Sequence[RecordFile]] | None:
-        """Those that may hold acquired records, without what is below the log start; None: Spark has to read them.
-        ``ends``: of each topic, by partition."""
+    ) -> TopicFileReader | None:
+        """Return what reads those that may hold acquired records, without what is below the log start; None: Spark has
+        to read them. ``ends``: of each topic, by partition."""
         if not self._is_readable():
             return None
         self._catch_up()
@@ -58,7 +58,7 @@ class TopicFiles:
                 return None
             end = ends[at.topic].get(at.partition)
             found[at] = _above(files, end.log_start_offset if end is not None else 0)
-        return found
+        return TopicFileReader(found)
 
     def _is_readable(self) -> bool:
         log = self.log

@@ -32,10 +32,10 @@ from pyspark.sql import functions as F
 
 from share_spark.delta.location import Location
 from share_spark.engine.ports import RECORD_COLUMNS, AcquiredSpan, OffsetSpan, TopicDescription
-from share_spark.engine.record_files import RecordFile
 from share_spark.engine.spans import merged, records_in
-from share_spark.model.ids import LogEnds, TopicPartition
+from share_spark.model.ids import LogEnds
 from share_spark.spark.frames import keys_of_tasks
+from share_spark.topics.topic_file_rows import TopicFileReader
 from share_spark.topics.topic_producer import ROWS_PER_FILE, Message, TopicProducer
 from share_spark.topics.topic_view import TopicTable
 
@@ -125,10 +125,16 @@ class EmbeddedTopicLog:
     def stop_waiting(self) -> None:
         """Storage is not waited for."""
 
-    def files(self, acquired: Sequence[AcquiredSpan]) -> Mapping[TopicPartition, Sequence[RecordFile]] | None:
-        """See TopicLogInFiles. Raises TopicError (no such topic)."""
+    def for_workers(
+        self,
+        spark: SparkSession,  # noqa: ARG002 - Kafka needs it
+        acquired: Sequence[AcquiredSpan],
+        *,
+        ordered: bool,  # noqa: ARG002 - Kafka needs it
+    ) -> TopicFileReader | None:
+        """See TopicLog. Raises TopicError (no such topic)."""
         ends = {topic: self._table.topic(topic).ends for topic in {one.partition.topic for one in acquired}}
-        return self._table.files(acquired, ends)
+        return self._table.reader(acquired, ends)
 
     def _rows(self) -> DataFrame:
         return self._table.location.load(self._table.spark)

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
     from share_spark.delta.location import Location
     from share_spark.engine.ports import AcquiredSpan
-    from share_spark.engine.record_files import RecordFile
-    from share_spark.model.ids import TopicPartition
+    from share_spark.topics.topic_file_rows import TopicFileReader
 
 
 _LOG = logging.getLogger(__name__)
@@ -137,10 +136,10 @@ class TopicTable:
             raise TopicError(f"topic {topic!r} does not exist (topic table {self.location})")
         return found
 
-    def files(
+    def reader(
         self, acquired: Sequence[AcquiredSpan], ends: Mapping[str, Mapping[int, LogEnds]]
-    ) -> Mapping[TopicPartition, Sequence[RecordFile]] | None:
-        """The files with the acquired records, as ``TopicFiles.holding``. Raises as ``find``."""
+    ) -> TopicFileReader | None:
+        """Return what reads the acquired records, as ``TopicFiles.holding``. Raises as ``find``."""
         with self._lock:
             self._now()
             return self._record_files.holding(acquired, ends) if self._record_files is not None else None

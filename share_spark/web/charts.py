@@ -20,11 +20,11 @@ _LEAST_COLUMN_MS = 1_000
 _COLUMN_WIDTH, _HEIGHT, _TOP = 10, 60, 4
 
 Values = Sequence[float | None]
-"""Of the columns; None: nothing is known of that time."""
+"""The values of the columns, None where nothing is known."""
 
 
 class ChartLine(NamedTuple):
-    """``style``: its class in the style sheet."""
+    """A line of a chart. ``style``: its class in the style sheet."""
 
     name: str
     style: str
@@ -32,7 +32,8 @@ class ChartLine(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """``text``: how a value is written. ``first_ms``, ``column_ms``: when the columns begin, and how wide they are."""
+    """A chart. ``text``: how a value is written. ``first_ms``, ``column_ms``: when the columns begin, and how wide they
+    are."""
 
     title: str
     lines: Sequence[ChartLine]
@@ -42,7 +43,7 @@ class Chart(NamedTuple):
 
 
 def charts(series: SeriesPicture) -> list[Chart]:
-    """As many as there is something to draw for."""
+    """Return the charts for which there is something to draw."""
     found: list[Chart] = []
     if len(series.micro_batches) > 1:
         found += _of_log(series.micro_batches)
@@ -81,7 +82,7 @@ def _of_log(found: Sequence[MicroBatchTotals]) -> Iterator[Chart]:
 
 
 class _Columns(NamedTuple):
-    """``number`` of them, from ``first_ms`` on."""
+    """Columns of time: ``number`` of them, from ``first_ms`` on."""
 
     first_ms: int
     column_ms: int
@@ -89,7 +90,7 @@ class _Columns(NamedTuple):
 
     @classmethod
     def over(cls, times_ms: Sequence[int]) -> _Columns:
-        """``times_ms``: ascending."""
+        """Return columns from the first of ``times_ms`` to the last; they are ascending."""
         whole = times_ms[-1] - times_ms[0] + 1
         width = max(_LEAST_COLUMN_MS, -(-whole // _COLUMNS))
         return cls(times_ms[0], width, -(-whole // width))
@@ -98,17 +99,17 @@ class _Columns(NamedTuple):
         return Chart(title, lines, self.first_ms, self.column_ms, text)
 
     def rate(self, values: Sequence[tuple[int, float]]) -> Values:
-        """Per second. Nothing was done in a column without a micro-batch."""
+        """Return the rate per second of each column, 0 in one without a micro-batch."""
         found = self._sorted_in(values)
         return [sum(found.get(at, ())) * 1_000 / self.column_ms for at in range(self.number)]
 
     def greatest(self, values: Sequence[tuple[int, float]]) -> Values:
-        """None in a column without one."""
+        """Return the greatest value of each column, None in a column without one."""
         found = self._sorted_in(values)
         return [max(found[at]) if at in found else None for at in range(self.number)]
 
     def last(self, values: Sequence[tuple[int, float]]) -> Values:
-        """It stays until there is another."""
+        """Return the last value of each column, or of the column before it."""
         found = self._sorted_in(values)
         held: list[float | None] = []
         for at in range(self.number):
@@ -127,7 +128,7 @@ def _count(value: float) -> str:
 
 
 def chart_html(chart: Chart) -> str:
-    """With its title, key, scale and times."""
+    """Return a chart with its title, key, scale and times."""
     most = max((value for line in chart.lines for value in line.values if value is not None), default=0.0)
     number = len(chart.lines[0].values)
     end_ms = chart.first_ms + number * chart.column_ms
@@ -149,7 +150,7 @@ def _key(line: ChartLine) -> str:
 
 
 def _points(line: ChartLine, most: float) -> str:
-    """A polyline for each part that is known."""
+    """Return a polyline for each part that is known."""
     numbered = groupby(enumerate(line.values), key=lambda pair: pair[1] is None)
     return "".join(
         f'<polyline class="{line.style}" points="{" ".join(_point(at, value or 0.0, most) for at, value in part)}"/>'
@@ -159,7 +160,7 @@ def _points(line: ChartLine, most: float) -> str:
 
 
 def _point(at: int, value: float, most: float) -> str:
-    """Two of it: a single column is a line, too."""
+    """Return a point twice, as a single column is a line, too."""
     height = round(_HEIGHT - 1 - (_HEIGHT - 1 - _TOP) * (value / most if most else 0.0), 1)
     return f"{at * _COLUMN_WIDTH},{height:g} {(at + 1) * _COLUMN_WIDTH},{height:g}"
 

@@ -11,22 +11,22 @@ from share_spark.web.document import cell, document, group_path, heads, lag_text
 from share_spark.web.pictures import total_lag
 
 MOST_PARTITIONS = 1_000
-"""Of a group that are shown: those with the greatest lag."""
+"""The number of share-partitions of a group that are shown: those with the greatest lag."""
 
 
 def cluster_page(cluster: Cluster, at_ms: int) -> str:
-    """All groups, live."""
+    """Return the page of all groups, live."""
     return document("Share groups", _head(cluster, at_ms), _overview(cluster, with_links=True), live=True)
 
 
 def cluster_group_page(cluster: Cluster, group: ClusterGroup, at_ms: int) -> str:
-    """One of them, live."""
+    """Return the page of one group, live."""
     body = way_back() + _section(group, cluster.locks)
     return document(f"Share group {group.group_id}", _head(cluster, at_ms), body, live=True)
 
 
 def cluster_report(cluster: Cluster, at_ms: int) -> str:
-    """All groups in one file."""
+    """Return a page of all groups for a file."""
     sections = "".join(_section(group, cluster.locks) for group in cluster.groups)
     body = _overview(cluster, with_links=False) + sections
     return document("Share groups", _head(cluster, at_ms), body, live=False)

@@ -17,7 +17,7 @@ from share_spark.web.shared_look import SharedLook
 
 @dataclass(slots=True)
 class ClusterPageSource:
-    """As ``server.PageSource``. ``clock``: milliseconds since the epoch."""
+    """The pages of a cluster, as ``server.PageSource``. ``clock``: milliseconds since the epoch."""
 
     groups: ClusterShareGroups
     clock: Callable[[], int]
@@ -28,7 +28,7 @@ class ClusterPageSource:
         self._look = SharedLook(self.groups.look, self.clock)
 
     def page(self, path: str, _query: str = "") -> tuple[HTTPStatus, str]:
-        """The status and the HTML."""
+        """Return the status and the HTML."""
         try:
             with self._turn:
                 cluster = self._look()

@@ -1,4 +1,4 @@
-"""What every page has: its head, its policy, the cells of its tables; and where pages are. Pure."""
+"""The parts of every page: its head, its policy, the cells of its tables; and where pages are. Pure."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from share_spark.web.drawings import span, utc
 from share_spark.web.time_form import version_text
 
 REFRESH_MS = 3_000
-"""How often a live page is fetched again."""
+"""The time after which a live page is fetched again."""
 
 
 def group_path(group_id: str) -> str:
-    """Where the page of a group is, on the server."""
+    """Return the path of a group's page on the server."""
     return f"/groups/{quote(group_id, safe='')}"
 
 
 def way_back(group_id: str | None = None, query: str = "") -> str:
-    """Links to the pages above this one: all groups, and a group. ``query``: behind their paths."""
+    """Return links to the pages above this one: all groups, and a group. ``query``: behind their paths."""
     group = "" if group_id is None else f' › <a id="group" href="{group_path(group_id)}{query}">{escape(group_id)}</a>'
     return f'<p class="note"><a id="all" href="/{query}">All groups</a>{group}</p>'
 
 
 def place_and_time(location: str, at_ms: int, version: StateVersion | None = None) -> str:
-    """Which state is shown, as of when: now, or an earlier ``version``."""
+    """Return which state is shown, and as of when: now, or an earlier ``version``."""
     when = utc(at_ms) if version is None else version_text(version)
     return f'<p class="note">{escape(location)}, as of {when}</p>'
 
 
 def fault_page(title: str, text: str) -> str:
-    """In the place of another live page, as long as that cannot be made."""
+    """Return a page for the place of another live page that cannot be made."""
     return document(title, "", f'<p class="fault" role="alert">{escape(text)}</p>', live=True)
 
 
 def policy(live: bool) -> str:
-    """Content-Security-Policy: our own style and script, and no request but for pages of the same server."""
+    """Return the Content-Security-Policy: our own style and script, and no request but for pages of the same server."""
     rules = ["default-src 'none'", f"style-src '{_digest(_asset('page.css'))}'", "img-src data:", "base-uri 'none'"]
     if live:
         rules += [f"script-src '{_digest(_asset('page.js'))}'", "connect-src 'self'"]
@@ -58,7 +58,7 @@ def _digest(text: str) -> str:
 
 
 def document(title: str, head: str, main: str, *, live: bool, changes: bool = True) -> str:
-    """A page; ``head`` and ``main`` are HTML. Live: it has a script, which fetches it again and again if it
+    """Return a page; ``head`` and ``main`` are HTML. Live: it has a script, which fetches it again and again if it
     ``changes``."""
     changes = live and changes
     button = '<button type="button" id="pause" aria-pressed="false">Pause</button>' if changes else ""
@@ -74,31 +74,32 @@ def document(title: str, head: str, main: str, *, live: bool, changes: bool = Tr
 
 
 def cell(label: str, content: str, *, is_number: bool = False) -> str:
-    """``content`` is HTML. The label is shown where the columns have no heads: on a narrow screen."""
+    """Return a cell of a table. ``content`` is HTML. The label is shown where the columns have no heads: on a narrow
+    screen."""
     return f'<td data-label="{label}"{number_class(is_number)}><span>{content}</span></td>'
 
 
 def text_cell(label: str, content: str) -> str:
-    """A ``cell`` with a text of several lines, which stands below its label on a narrow screen."""
+    """Return a ``cell`` with a text of several lines, which stands below its label on a narrow screen."""
     return f'<td data-label="{label}" class="text"><span>{content}</span></td>'
 
 
 def heads(*names: str, numbers: Collection[str] = ()) -> str:
-    """The head of a table; those of ``names`` that are in ``numbers`` stand to the right."""
+    """Return the head of a table; those of ``names`` that are in ``numbers`` stand to the right."""
     found = "".join(f"<th{number_class(name in numbers)}>{name}</th>" for name in names)
     return f"<thead><tr>{found}</tr></thead>"
 
 
 def number_class(is_number: bool) -> str:
-    """An attribute, or nothing."""
+    """Return the attribute of a cell with a number, or nothing."""
     return ' class="number"' if is_number else ""
 
 
 def ago(at_ms: int, now_ms: int) -> str:
-    """``at_ms`` 0: never."""
+    """Return how long ago ``at_ms`` was; 0: never."""
     return f"{span(max(0, now_ms - at_ms))} ago" if at_ms else "none yet"
 
 
 def lag_text(lag: int | None) -> str:
-    """None: the end of a log is not known."""
+    """Return a lag as text. None: the end of a log is not known."""
     return "not known" if lag is None else f"{lag:,}"

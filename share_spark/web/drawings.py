@@ -12,20 +12,20 @@ from share_spark.web.offset_line import OffsetLine, Slice
 
 STATE_NAMES = tuple(state.name.capitalize() for state in DeliveryState)
 STATE_CLASSES = ("v", "q", "d", "x")
-"""In the style sheet, in the order of ``DeliveryState``."""
+"""The classes of the states in the style sheet, in the order of ``DeliveryState``."""
 
 _WIDTH, _HEIGHT = 4000, 20
 _LEAST_WIDTH, _LEAST_HEIGHT = 8, 3.0
-"""What is there is seen, however small it is."""
+"""The least size of a slice, so that small ones are seen, too."""
 
 
 def utc(at_ms: int) -> str:
-    """A moment as text, to the second."""
+    """Return a moment as text, to the second."""
     return datetime.fromtimestamp(at_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def span(milliseconds: int) -> str:
-    """A time as text, in the largest unit of which there are two.
+    """Return a time as text, in the largest unit of which there are two.
 
     >>> [span(900), span(90_000), span(7_200_000), span(200_000_000)]
     ['1 s', '90 s', '2 h', '2 d']
@@ -38,7 +38,7 @@ def span(milliseconds: int) -> str:
 
 
 def line_svg(line: OffsetLine, label: str, now_ms: int) -> str:
-    """``label``: what a screen reader says of it."""
+    """Return the drawing of a line. ``label``: its text for screen readers."""
     slices = "".join(_slice(one, line, now_ms) for one in line.slices)
     return (
         f'<svg class="line" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" '
@@ -59,7 +59,7 @@ def _slice(one: Slice, line: OffsetLine, now_ms: int) -> str:
 
 
 def _stacked(one: Slice) -> Iterator[tuple[str, float, float]]:
-    """(class, top, height) of each state that is there, one below the other."""
+    """Return (class, top, height) of each state that is there, one below the other."""
     size = one.last_offset - one.first_offset + 1
     parts = [(name, offsets) for name, offsets in zip(STATE_CLASSES, one.by_state, strict=True) if offsets]
     heights = [max(_LEAST_HEIGHT, offsets / size * _HEIGHT) for _, offsets in parts]
@@ -71,7 +71,7 @@ def _stacked(one: Slice) -> Iterator[tuple[str, float, float]]:
 
 
 def slice_title(one: Slice, now_ms: int) -> str:
-    """What is shown on hover."""
+    """Return the text that is shown on hover."""
     place = f"offset {one.first_offset}" if one.first_offset == one.last_offset else _between(one)
     if one.run is None:
         counts = zip(STATE_NAMES, one.by_state, strict=True)
@@ -94,7 +94,7 @@ def _between(one: Slice) -> str:
 
 
 def times(number: int) -> str:
-    """As text."""
+    """Return a number of times as text."""
     return {0: "never", 1: "once", 2: "twice"}.get(number, f"{number} times")
 
 
@@ -103,8 +103,8 @@ def _when(at_ms: int, now_ms: int) -> str:
 
 
 def histogram_rows(counts: Mapping[int, int]) -> Sequence[tuple[str, str, str]]:
-    """(label, records, SVG of the bar) of each delivery count. The bars are on a logarithmic scale: a few stubborn
-    records would not show on any other."""
+    """Return (label, records, SVG of the bar) of each delivery count. The bars are on a logarithmic scale: a few
+    stubborn records would not show on any other."""
     longest = max((_magnitude(records) for records in counts.values()), default=1.0)
     return [(times(number), f"{records:,}", _bar(_magnitude(records) / longest)) for number, records in counts.items()]
 

@@ -1,4 +1,4 @@
-"""How the last engine of a group has ended, as text. Pure."""
+"""The end of the last engine of a group, as text. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from share_spark.maintenance.heartbeat import EndKind, EngineEnd
 from share_spark.web.drawings import span, utc
 
 UNEXPECTED = {EndKind.FAILED: "Failed", EndKind.VANISHED: "Engine gone"}
-"""The ends that somebody has to look at, by what they are called on a page."""
+"""The words on a page for the ends that somebody has to look at."""
 
 _SENTENCES = {
     EndKind.STOPPED: "was stopped",

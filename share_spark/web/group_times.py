@@ -10,18 +10,18 @@ from share_spark.admin.share_group_admin import GroupsLook
 from share_spark.web.pictures import READ_FAULTS, GroupPicture, LagAt, Picture, SeriesPicture, fault_line, total_lag
 
 _MOST_LAGS = 5_000
-"""Some hours of a page that is open."""
+"""The number of looks whose lags are kept: some hours of an open page."""
 
 
 @dataclass(slots=True)
 class GroupTimes:
-    """Of the groups of one state log."""
+    """The groups of one state log over time."""
 
     _series: dict[str, GroupSeries] = field(default_factory=dict)
     _lags: dict[str, deque[LagAt]] = field(default_factory=dict)
 
     def picture(self, look: GroupsLook, group_id: str) -> SeriesPicture:
-        """As of ``look``."""
+        """Return a group over time, as of ``look``."""
         lags = tuple(self._lags.get(group_id, ()))
         try:
             series = self._series.setdefault(group_id, GroupSeries(group_id))
@@ -31,7 +31,7 @@ class GroupTimes:
             return SeriesPicture(lags=lags, fault=fault_line(fault))
 
     def note_lags(self, picture: Picture) -> None:
-        """For the pictures to come."""
+        """Keep the lags of a look for later pictures."""
         for group in picture.groups:
             if isinstance(group, GroupPicture):
                 lags = self._lags.setdefault(group.group_id, deque(maxlen=_MOST_LAGS))

@@ -11,29 +11,29 @@ from share_spark.admin.share_group_admin import GroupsLook
 from share_spark.web.pictures import READ_FAULTS, ErrorPicture, LettersPicture, fault_line
 
 MOST_ERRORS = 100
-"""Of a group that are shown: those with most letters."""
+"""The number of errors of a group that are shown: those with most letters."""
 
 MOST_LETTERS, IN_REPORT = 50, 3
-"""Letters of an error that are shown, the newest; and in a report that has many errors."""
+"""The number of newest letters of an error that are shown; and the number in a report, which has many errors."""
 
 _WITH_LETTERS = 20
-"""Errors of a group in a report that are shown with letters."""
+"""The number of errors of a group that are shown with letters in a report."""
 
 
 @dataclass(slots=True)
 class LetterTables:
-    """``table``: of all groups; None: the one that the group's engine names."""
+    """The tables of dead letters. ``table``: that of all groups; None: the one that the group's engine names."""
 
     table: str | None = None
     _recent: dict[str, RecentLetters] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Can ``table`` be read, if there is one? Raises as ``RecentLetters``."""
+        """Check that ``table`` can be read, if there is one. Raises as ``RecentLetters``."""
         if self.table is not None:
             self._letters_in(self.table).check()
 
     def errors(self, look: GroupsLook, group_id: str) -> LettersPicture | None:
-        """Without letters; None where no table is known."""
+        """Return the errors of a group without letters; None if no table is known."""
         table = self.table or look.reader.letter_table(group_id)
         if table is None:
             return None
@@ -45,7 +45,7 @@ class LetterTables:
         return LettersPicture(table=table, errors=shown, more=len(found.errors) - len(shown), is_cut=found.is_cut)
 
     def in_report(self, look: GroupsLook, group_id: str) -> LettersPicture | None:
-        """The most frequent errors with some letters each."""
+        """Return the errors of a group; the most frequent ones have some letters each."""
         found = self.errors(look, group_id)
         if found is None:
             return None
@@ -53,7 +53,7 @@ class LetterTables:
         return replace(found, errors=[*with_letters, *found.errors[_WITH_LETTERS:]])
 
     def of_error(self, table: str, error: LettersByError, most: int = MOST_LETTERS) -> ErrorPicture:
-        """Raises as ``RecentLetters``."""
+        """Return one error of a group with its newest letters. Raises as ``RecentLetters``."""
         return ErrorPicture(error=error, letters=self._letters_in(table).letters(error, most))
 
     def _letters_in(self, table: str) -> RecentLetters:
@@ -61,5 +61,5 @@ class LetterTables:
 
 
 def chosen(errors: Sequence[ErrorPicture], error_id: str) -> LettersByError | None:
-    """The error of this id, if it is still there."""
+    """Return the error of this id, None if it is gone."""
     return next((one.error for one in errors if one.error_id == error_id), None)

@@ -18,26 +18,26 @@ from share_spark.web.pictures import ErrorPicture, GroupPicture, LettersPicture
 from share_spark.web.record_page import RecordPlace, record_path
 
 _MOST_SHOWN, _LONGEST_HEADER, _LONGEST_ERROR, _LONGEST_TITLE = 4_000, 400, 4_000, 160
-"""Characters."""
+"""The lengths, in characters, at which texts are cut."""
 
 _OPEN_LETTERS = 3
-"""Of so few letters each is unfolded at first."""
+"""The number of letters up to which all are unfolded at first."""
 
 
 def errors_table(group: GroupPicture) -> str:
-    """Live: each error is a link to its letters."""
+    """Return the errors of a live page: each is a link to its letters."""
     return _part(group, "".join(_row(one, _link(group.group_id, one), _example_link(one)) for one in _errors(group)))
 
 
 def errors_in_report(group: GroupPicture) -> str:
-    """With the letters below, as far as they are in the picture."""
+    """Return the errors of a report, above those of their letters that the picture has."""
     rows = "".join(_row(one, escape(_title(one)), escape(_example(one))) for one in _errors(group))
     letters = "".join(_of_error(one) for one in _errors(group) if one.letters)
     return _part(group, rows) + letters
 
 
 def letters_page(location: str, at_ms: int, letters: LettersPicture, one: ErrorPicture) -> str:
-    """The letters of an error, live."""
+    """Return the page of an error's letters, live."""
     error = one.error
     counts = (
         f"{error.count:,} in {letters.table}, the first of {_to_the_second(error.first_seen)}, the last of "
@@ -137,7 +137,7 @@ def _life_link(letter: Letter) -> str:
 
 
 def _anchor(one: ErrorPicture, letter: Letter) -> str:
-    """Stays the same when newer letters come before it."""
+    """Return the id of a letter in the page, which newer letters before it do not change."""
     _, *place = letter.identity
     return escape("-".join(map(str, ("letter", one.error_id, *place))))
 

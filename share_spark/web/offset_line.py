@@ -22,12 +22,13 @@ from share_spark.partition import SharePartition
 from share_spark.partition.columns import Columns, as_columns
 
 _COLUMNS_PER_RANGE = 4
-"""As long as there are so many columns for a range, ranges are wide enough to be shown by themselves."""
+"""The number of columns for a range from which on ranges are wide enough to be shown by themselves."""
 
 
 class Slice(NamedTuple):
-    """Offsets ``first_offset`` to ``last_offset``, both included. ``by_state``: how many of them are in each state, in
-    the order of ``DeliveryState``; the others hold no record. ``run``: what they are, if they are one range."""
+    """A slice: offsets ``first_offset`` to ``last_offset``, both included. ``by_state``: how many of them are in each
+    state, in the order of ``DeliveryState``; the others hold no record. ``run``: what they are, if they are one
+    range."""
 
     first_offset: int
     last_offset: int
@@ -37,8 +38,8 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetLine:
-    """From ``start_offset`` to ``end_offset`` (exclusive): SPSO and SPEO, but that a range below the SPSO that is still
-    Acquired is shown as well. ``slices`` are ascending."""
+    """A line from ``start_offset`` to ``end_offset`` (exclusive): SPSO to SPEO, and a range below the SPSO that is
+    still Acquired. ``slices`` are ascending."""
 
     start_offset: int
     end_offset: int
@@ -46,12 +47,12 @@ class OffsetLine:
 
     @property
     def size(self) -> int:
-        """Offsets."""
+        """The number of offsets."""
         return self.end_offset - self.start_offset
 
 
 def offset_line(state: SharePartition, columns: int) -> OffsetLine:
-    """With some ``columns`` slices at most."""
+    """Return the line of a share-partition, with about ``columns`` slices at most."""
     runs = state.in_flight
     if not runs:
         return OffsetLine(start_offset=state.start_offset, end_offset=state.end_offset)
@@ -77,7 +78,7 @@ def _columns(runs: Columns[InFlightBatch], line: OffsetLine, columns: int) -> It
 
 
 def _below(runs: Columns[InFlightBatch], state: DeliveryState, edges: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many offsets in ``state`` lie below each edge."""
+    """Return how many offsets in ``state`` are below each edge."""
     chosen = runs.mask(lambda run: run.delivery_state is state)
     first, end = runs.first[chosen], runs.last[chosen] + 1
     total = np.concatenate([[0], np.cumsum(end - first)])
@@ -89,7 +90,7 @@ def _below(runs: Columns[InFlightBatch], state: DeliveryState, edges: NDArray[np
 
 
 def _joined(slices: Iterator[Slice]) -> Iterator[Slice]:
-    """Neighbours that are all of one state become one."""
+    """Join neighbours that are all of one state."""
     held = next(slices)
     for one in slices:
         if _only_state(held) is not None and _only_state(held) == _only_state(one):

@@ -1,4 +1,4 @@
-"""From pictures to HTML, as text. Pure; names of groups, topics and members are user input, and all text is escaped."""
+"""Pictures as HTML, as text. Pure; names of groups, topics and members are user input, and all text is escaped."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from share_spark.web.record_page import record_form
 from share_spark.web.time_form import time_form, version_query
 
 _STATE_FIELDS = ("available", "acquired", "acknowledged", "archived")
-"""Of PartitionOffsets, in the order of ``STATE_NAMES``."""
+"""The fields of PartitionOffsets, in the order of ``STATE_NAMES``."""
 
 _OPEN_PARTITIONS = 200
-"""A topic with more share-partitions is folded at first."""
+"""The number of share-partitions above which a topic is folded at first."""
 
 _NOT_KNOWN_EARLIER = "At an earlier time members, lag, dead letters and what operators had set are not known."
 
 Links = Callable[[str], str]
-"""Where the page of a group is."""
+"""A function from a group to the path of its page."""
 
 
 def overview_page(picture: Picture, some: Sequence[StateVersion] = ()) -> str:
-    """All groups, live. ``some``: earlier versions to choose from."""
+    """Return the page of all groups, live. ``some``: earlier versions to choose from."""
     query = version_query(picture.version)
     body = _overview(picture, lambda group_id: group_path(group_id) + query)
     return _live("Share groups", picture, body + time_form("/", picture.version, some))
 
 
 def group_page(picture: Picture, some: Sequence[StateVersion] = ()) -> str:
-    """Its only group, live."""
+    """Return the page of the only group of the picture, live."""
     (group,) = picture.groups
     is_past = picture.version is not None
     body = way_back(query=version_query(picture.version))
@@ -53,7 +53,7 @@ def _live(title: str, picture: Picture, body: str) -> str:
 
 
 def report_page(picture: Picture) -> str:
-    """All groups of the picture in one file, with nothing to load and nothing that runs."""
+    """Return a page of all groups of the picture for a file, with nothing to load and nothing that runs."""
     numbers = {group.group_id: at for at, group in enumerate(picture.groups)}
     overview = _overview(picture, lambda group_id: f"#group-{numbers[group_id]}")
     errors = errors_in_report if picture.version is None else _no_errors
@@ -120,11 +120,11 @@ def _paused(pauses: Pauses) -> str:
 
 
 Errors = Callable[[GroupPicture], str]
-"""How the dead letters of a group are shown."""
+"""A function from a group to the HTML of its dead letters."""
 
 
 def _no_errors(_group: GroupPicture) -> str:
-    """At an earlier time: letters are not looked up."""
+    """Return no dead letters: at an earlier time they are not looked up."""
     return ""
 
 

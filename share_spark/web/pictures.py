@@ -1,4 +1,4 @@
-"""What the pages show, as values: groups, their share-partitions, and what cannot be read. No HTML here."""
+"""The values that pages show: groups, their share-partitions, and what cannot be read. No HTML here."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from share_spark.partition.runs import offsets_by_kind
 from share_spark.web.offset_line import OffsetLine, offset_line
 
 MOST_PARTITIONS = 1_000
-"""Share-partitions of a group that are drawn: those with the greatest lag."""
+"""The number of share-partitions of a group that are drawn: those with the greatest lag."""
 
 WIDEST, NARROWEST = 480, 48
-"""Columns of a line: where there are few share-partitions, and where there are many."""
+"""The columns of a line: if there are few share-partitions, and if there are many."""
 
 _COLUMNS_OF_A_GROUP = 48_000
 
@@ -46,7 +46,7 @@ class ErrorPicture:
 
     @property
     def error_id(self) -> str:
-        """In addresses: an error may be a long text."""
+        """The name of the error in addresses, as its text may be long."""
         return hashlib.sha256(json.dumps(self.error.key).encode()).hexdigest()[:16]
 
 
@@ -80,20 +80,20 @@ class SeriesPicture:
 
 
 SeriesOf = Callable[[str], SeriesPicture]
-"""By group."""
+"""A function from a group to its series."""
 
 
 def no_series(_group_id: str) -> SeriesPicture:
-    """SeriesOf nothing."""
+    """Return a SeriesPicture of nothing."""
     return SeriesPicture()
 
 
 LettersOf = Callable[[str], LettersPicture | None]
-"""By group; None: it is not known where they are."""
+"""A function from a group to its dead letters, None if it is not known where they are."""
 
 
 def no_letters(_group_id: str) -> None:
-    """LettersOf of nobody."""
+    """Return no dead letters: it is not known where they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,21 +120,22 @@ class GroupPicture:
 
 
 class HasLag(Protocol):
-    """A share-partition: of ours, or of a Kafka cluster."""
+    """A share-partition, ours or one of a Kafka cluster."""
 
     @property
     def start_offset(self) -> int:
-        """Below 0: not begun."""
+        """The start offset, below 0 if it has not begun."""
         ...
 
     @property
     def lag(self) -> int | None:
-        """None: not known."""
+        """The lag, None if it is not known."""
         ...
 
 
 def total_lag(rows: Iterable[HasLag]) -> int | None:
-    """None where the end of a log is not known. A share-partition that has not begun has no lag yet."""
+    """Return the sum of the lags, None if the end of a log is not known. A share-partition that has not begun has no
+    lag yet."""
     lags = [row.lag for row in rows if row.start_offset >= 0]
     return None if any(lag is None for lag in lags) else sum(lag for lag in lags if lag is not None)
 
@@ -165,7 +166,7 @@ def take_picture(
     letters: LettersOf = no_letters,
     series: SeriesOf = no_series,
 ) -> Picture:
-    """Of the ``chosen`` groups, or of all. Raises StateError: there is no such group."""
+    """Return a picture of the ``chosen`` groups, or of all. Raises StateError: there is no such group."""
     for group_id in chosen:
         look.reader.require(group_id)
     names = sorted(set(chosen)) or [one.group_id for one in look.list_groups()]
@@ -181,7 +182,7 @@ def take_past_picture(
     chosen: Collection[str] = (),
     series: SeriesOf = no_series,
 ) -> Picture:
-    """Of a ``look`` at ``version``. Raises as ``take_picture``."""
+    """Return a picture of a ``look`` at ``version``. Raises as ``take_picture``."""
     found = take_picture(look, location, version.committed_at_ms or now_ms, chosen, series=series)
     return replace(found, version=version)
 
@@ -196,16 +197,16 @@ def _group(look: GroupsLook, group_id: str, letters: LettersOf, series: SeriesOf
 
 
 READ_FAULTS = (ShareError, OSError, ValueError)
-"""What comes of files that are gone, or hold something else."""
+"""The errors of files that are gone, or have another content."""
 
 
 def fault_line(fault: BaseException) -> str:
-    """In one line."""
+    """Return the text of an error in one line."""
     return str(fault).partition("\n")[0] or type(fault).__name__
 
 
 def group_picture(details: GroupDetails) -> GroupPicture:
-    """Of one group."""
+    """Return the picture of one group."""
     states = {(topic, state.key.partition): state for topic, state in details.state.partitions.values()}
     drawn = _furthest_behind(details.offsets)
     columns = max(NARROWEST, min(WIDEST, _COLUMNS_OF_A_GROUP // max(1, len(drawn))))
@@ -227,7 +228,7 @@ def group_picture(details: GroupDetails) -> GroupPicture:
 
 
 def _furthest_behind(offsets: Sequence[PartitionOffsets]) -> list[PartitionOffsets]:
-    """At most MOST_PARTITIONS, in the order given."""
+    """Return the share-partitions with the greatest lag, at most MOST_PARTITIONS, in the order given."""
     if len(offsets) <= MOST_PARTITIONS:
         return list(offsets)
     order = sorted(range(len(offsets)), key=lambda at: _weight(offsets[at]), reverse=True)

@@ -14,7 +14,7 @@ from share_spark.web.document import cell, document, group_path, heads, place_an
 
 
 class RecordPlace(NamedTuple):
-    """Which record is asked for, as it was written."""
+    """The record that is asked for, as it was written."""
 
     topic: str = ""
     partition: str = ""
@@ -22,7 +22,7 @@ class RecordPlace(NamedTuple):
 
     @property
     def fault(self) -> str:
-        """Why there is no such place, empty if there may be one."""
+        """The reason why there is no such place, empty if there may be one."""
         for name, text in (("partition", self.partition), ("offset", self.offset)):
             if not (text.isascii() and text.isdecimal() and len(text) < _MOST_DIGITS):
                 return f"{name} {text!r} is not a number from 0 up"
@@ -32,16 +32,16 @@ class RecordPlace(NamedTuple):
 _MOST_DIGITS = 19
 
 NOWHERE = RecordPlace()
-"""Nothing is asked for yet."""
+"""The place of a form that was not filled in yet."""
 
 
 def record_path(group_id: str, place: RecordPlace) -> str:
-    """Where the page of a record is, on the server."""
+    """Return the path of a record's page on the server."""
     return f"{group_path(group_id)}/record?{urlencode(place._asdict())}"
 
 
 def record_form(group_id: str, topics: Collection[str], place: RecordPlace = NOWHERE, hint: str = "") -> str:
-    """Asks for a record of one of ``topics``. ``hint``: HTML."""
+    """Return the form that asks for a record of one of ``topics``. ``hint``: HTML."""
     options = "".join(
         f"<option{' selected' * (topic == place.topic)}>{escape(topic)}</option>" for topic in sorted(topics)
     )
@@ -58,7 +58,7 @@ def record_form(group_id: str, topics: Collection[str], place: RecordPlace = NOW
 
 
 def record_page(location: str, at_ms: int, found: RecordHistory, form: str) -> str:
-    """Live: what happens to it is added."""
+    """Return the page of a record's life, live: later deliveries are added."""
     title = f"{found.topic}, partition {found.partition}, offset {found.offset}"
     if found.events:
         rows = "".join(map(_row, found.events))
@@ -72,7 +72,7 @@ def record_page(location: str, at_ms: int, found: RecordHistory, form: str) -> s
 
 
 def no_record_page(location: str, at_ms: int, group_id: str, fault: str, form: str) -> str:
-    """In its place: why not, and the form to ask for another."""
+    """Return a page in its place: why it is not there, and the form to ask for another."""
     body = f'<p class="fault" role="alert">{escape(fault)}</p>{form}'
     return document("No such record", place_and_time(location, at_ms), way_back(group_id) + body, live=True)
 

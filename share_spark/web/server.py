@@ -1,4 +1,4 @@
-"""The pages, live: the standard library's HTTP server, which only reads. Who is not on this machine needs a token."""
+"""The server of the live pages: the standard library's HTTP server, which only reads. Other machines need a token."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ Response = tuple[HTTPStatus, str]
 """The status and the HTML."""
 
 Seen = tuple[GroupsLook, StateVersion | None]
-"""The groups, and the version of the state log at which they are seen: None for now."""
+"""The groups, and the version of the state log at which they are seen, None for now."""
 
 _MOST_TICKS = 60
-"""Versions that a slider knows the time of."""
+"""The number of versions whose times a slider knows."""
 
 
 @dataclass(slots=True)
 class PageSource:
-    """Pages by path. ``clock``: milliseconds since the epoch. Used by many threads, one after the other."""
+    """The pages of a location, by path. ``clock``: milliseconds since the epoch. Used by many threads, one after the
+    other."""
 
     admin: ShareGroupAdmin
     clock: Callable[[], int]
@@ -60,7 +61,7 @@ class PageSource:
         self._look = SharedLook(self.admin.look, self.clock)
 
     def page(self, path: str, query: str = "") -> Response:
-        """``path`` and ``query`` as they were asked for."""
+        """Return a page. ``path``, ``query``: as they are in the request."""
         asked = {name: texts[0].strip() for name, texts in parse_qs(query).items()}
         try:
             with self._turn:
@@ -80,7 +81,7 @@ class PageSource:
         return _missing("page", "There is no such page.")
 
     def _seen(self, asked: Mapping[str, str]) -> Seen:
-        """Now, or at the version or the time that is asked for. Raises ConfigError."""
+        """Return the groups now, or at the version or the time that is asked for. Raises ConfigError."""
         version = self.versions.asked(asked.get("version"), asked.get("at"))
         return (self._look(), None) if version is None else (self.admin.look(version.number), version)
 
@@ -140,21 +141,21 @@ def _missing(what: str, text: str) -> Response:
 
 
 class Pages(Protocol):
-    """What is served."""
+    """Pages by path, of any source."""
 
     def page(self, path: str, query: str = "", /) -> Response:
-        """``path`` and ``query`` as they were asked for."""
+        """Return a page. ``path``, ``query``: as they are in the request."""
         ...
 
 
 class PageServer(ThreadingHTTPServer):
-    """``token`` None: only for this machine, and only under a name of it, so that no page of another site can read
-    these by giving its own name the address of this machine."""
+    """The HTTP server. ``token`` None: only for this machine, under a name of it, so that no page of another site can
+    read these by giving its own name the address of this machine."""
 
     daemon_threads = True
 
     def __init__(self, source: Pages, host: str, port: int, token: str | None) -> None:
-        """Listens at once. Raises ConfigError: the port is taken, or others could read it without a token."""
+        """Listen at once. Raises ConfigError: the port is taken, or others could read it without a token."""
         if token is None and not is_loopback(host):
             raise ConfigError(f"--host {host} can be reached by others: give a --token that they have to know")
         if token is not None and not token.strip():
@@ -168,12 +169,12 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Of the first page, without the token."""
+        """The address of the first page, without the token."""
         host, port = str(self.server_address[0]), self.server_address[1]
         return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - the base class's names
-        """A browser that has gone away is no error."""
+        """Pass over a browser that has gone away, which is no error."""
         _log.debug("a request failed", exc_info=True)
 
 
@@ -184,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 30
 
     def do_GET(self) -> None:
-        """A page, or why there is none."""
+        """Answer with a page, or why there is none."""
         path, _, query = self.path.partition("?")
         given = parse_qs(query).get("token", [""])[0]
         if not self._is_known_host():
@@ -235,7 +236,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Nothing: a request line may hold the token."""
+        """Log nothing: a request line may have the token."""
 
 
 def _without_token(query: str) -> str:

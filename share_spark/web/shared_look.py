@@ -1,4 +1,4 @@
-"""What takes long to look at, and serves all who ask within a second."""
+"""A look that takes long, shared by all who ask within a second."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _SERVES_MS = 1_000
 
 @dataclass(slots=True)
 class SharedLook(Generic[Found]):
-    """``look`` raises what it raises; then nothing is kept. ``clock``: milliseconds since the epoch. Not for several
-    threads at a time."""
+    """The last result of ``look``. Raises what ``look`` raises; then nothing is kept. ``clock``: milliseconds since the
+    epoch. Not for several threads at a time."""
 
     look: Callable[[], Found]
     clock: Callable[[], int]
@@ -22,7 +22,7 @@ class SharedLook(Generic[Found]):
     _looked_at_ms: int = 0
 
     def __call__(self) -> Found:
-        """As of a second ago at most."""
+        """Return a result that is a second old at most."""
         now_ms = self.clock()
         if self._last is None or now_ms - self._looked_at_ms >= _SERVES_MS:
             self._last, self._looked_at_ms = self.look(), now_ms

@@ -10,18 +10,18 @@ from share_spark.web.drawings import utc
 
 
 def version_text(version: StateVersion) -> str:
-    """Which, and of when."""
+    """Return the number of a version, and its time."""
     return f"version {version.number}, {_time(version)}"
 
 
 def version_query(version: StateVersion | None) -> str:
-    """Behind the path of a page; None: now."""
+    """Return the query behind the path of a page. None: now."""
     return "" if version is None else f"?version={version.number}"
 
 
 def time_form(path: str, shown: StateVersion | None, some: Sequence[StateVersion]) -> str:
-    """By version, with a slider, and by time. ``path``: of the page; ``shown``: what it shows, None for now; ``some``
-    of the versions that there are, the first and the last among them."""
+    """Return the form to choose a version, with a slider, or a time. ``path``: that of the page; ``shown``: the version
+    it shows, None for now; ``some``: some of the versions, the first and the last among them."""
     if len(some) < 2:
         return ""
     at = some[-1] if shown is None else shown

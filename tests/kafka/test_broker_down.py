@@ -16,6 +16,7 @@ from share_spark.admin.share_group_admin import ShareGroupAdmin
 from share_spark.kafka.broker_admin import EARLIEST, LATEST, BrokerAdmin
 from share_spark.kafka.options import KafkaOptions
 from share_spark.model.errors import TopicUnreachableError
+from tests.kafka.test_kafka_topic_log import wait_until
 from tests.support.broker import free_ports, running_broker
 from tests.support.group_details import run
 from tests.support.heartbeats import VANISHED_MS, write_beat
@@ -113,6 +114,12 @@ def test_a_topic_that_is_gone_hides_no_other(tmp_path: Path, broker: str, capsys
     assert shown.err == (f"share-spark: the lag is not known: topic 'gone' does not exist (Kafka at {broker})\n")
 
 
+def is_stopped(process: int) -> bool:
+    """Has the signal reached all threads?"""
+    stats = [(task / "stat").read_text() for task in Path(f"/proc/{process}/task").iterdir()]
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+
+
 @pytest.mark.parametrize("is_warm", [True, False])
 def test_offsets_of_a_broker_that_pauses_are_no_offsets(is_warm: bool) -> None:
     """librdkafka answers -1001 without an error, or "no leaders found"."""
@@ -124,6 +131,7 @@ def test_offsets_of_a_broker_that_pauses_are_no_offsets(is_warm: bool) -> None:
             assert admin.offsets("orders", [0], [EARLIEST, LATEST], committed=False) == [{0: 0}, {0: 0}]
         os.kill(broker.process.pid, signal.SIGSTOP)
         try:
+            wait_until(lambda: is_stopped(broker.process.pid))
             for _ in range(3):
                 with pytest.raises(TopicUnreachableError, match="gave no answer"):
                     admin.offsets("orders", [0], [EARLIEST, LATEST], committed=False)

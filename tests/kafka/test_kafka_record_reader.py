@@ -201,11 +201,13 @@ def test_secrets_are_shown_by_nothing(broker: str) -> None:
 def test_who_reads(spark: SparkSession, broker: str) -> None:
     """Few records, and those of many partitions, are read by the workers."""
     log = topic_log(broker)
-    assert log.reader(spark, [OffsetSpan("wide", 0, 1, 10_000)], shuffled=False) is not None
-    assert log.reader(spark, [OffsetSpan("wide", 0, 0, 10_000)], shuffled=False) is None
-    assert log.reader(spark, [OffsetSpan("wide", 0, 0, 10_000)], shuffled=True) is not None
-    assert log.reader(spark, [OffsetSpan("wide", at, 0, 1_000) for at in range(64)], shuffled=False) is None
-    assert log.reader(spark, [OffsetSpan("wide", at, 0, 1_000) for at in range(65)], shuffled=False) is not None
+    little, much = [acquired("wide", 0, (1, 10_000, 1))], [acquired("wide", 0, (0, 10_000, 1))]
+    assert log.for_workers(spark, little, ordered=False) is not None
+    assert log.for_workers(spark, much, ordered=False) is None
+    assert log.for_workers(spark, much, ordered=True) is not None
+    wide = [acquired("wide", at, (0, 1_000, 1)) for at in range(65)]
+    assert log.for_workers(spark, wide[:64], ordered=False) is None
+    assert log.for_workers(spark, wide, ordered=False) is not None
 
 
 def test_little_is_fetched_at_a_time_of_each_of_many_partitions(broker: str) -> None:

@@ -21,8 +21,6 @@ from hypothesis import strategies as st
 from share_spark.model.errors import FencedError
 from share_spark.model.records import DeliveryState
 from share_spark.partition import SharePartition
-from share_spark.testing.memory import Moment, StateCommit
-from share_spark.testing.memory_delivery import Answer, WorkerLostError
 from tests.property.oracle import (
     ACCUSED,
     AFTER_HANDLER,
@@ -36,6 +34,8 @@ from tests.property.oracle import (
     PartitionOracle,
 )
 from tests.support.engine_world import ACCEPT, GROUP, REJECT, RELEASE, TOPIC, Death, EngineLife, InMemoryGroup, at
+from tests.twins.memory import Moment, StateCommit
+from tests.twins.memory_delivery import Answer, WorkerLostError
 
 pytestmark = pytest.mark.usefixtures("window_form")
 

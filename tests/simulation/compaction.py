@@ -11,8 +11,8 @@ from share_spark.engine.idle_group import snapshot_idle
 from share_spark.engine.step import PartitionInput
 from share_spark.model.errors import SinkError
 from share_spark.model.ids import SharePartitionKey
-from share_spark.testing.memory_output import InMemoryLeftBehind
 from tests.simulation.engine import SimulatedEngine
+from tests.twins.memory_output import InMemoryLeftBehind
 
 if TYPE_CHECKING:
     from tests.simulation.play import SimulatedWorld

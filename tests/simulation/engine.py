@@ -23,11 +23,11 @@ from share_spark.model.errors import (
 )
 from share_spark.model.ids import LogEnds, SharePartitionKey, TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss
-from share_spark.testing.memory_output import InMemoryDeadLetters, InMemoryNoDeadLetters, InMemoryOutputSink
 from tests.simulation.delivery import SimulatedDelivery
 from tests.simulation.facts import Acquisition, At, Courses, Decided, Said, demand
 from tests.simulation.ports import Clock, Store, Subscribed, Topics
 from tests.simulation.processes import Death, SimulatedProcess
+from tests.twins.memory_output import InMemoryDeadLetters, InMemoryNoDeadLetters, InMemoryOutputSink
 
 if TYPE_CHECKING:
     from tests.simulation.play import SimulatedWorld

@@ -12,7 +12,7 @@ from share_spark.model.config import GroupConfig
 from share_spark.model.ids import LogEnds, TopicPartition
 from share_spark.model.records import DeliveryState, Doubt
 from share_spark.model.requests import AcknowledgeType
-from share_spark.testing.memory_output import InMemoryDeadLetterTable
+from tests.twins.memory_output import InMemoryDeadLetterTable
 
 At = tuple[TopicPartition, int]
 """A record: where, and its offset."""

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from share_spark.model.ids import TopicPartition
 from share_spark.model.records import UNCHANGED, DeliveryState, Doubt, InFlightBatch, ShareSnapshot, ShareUpdate
-from share_spark.testing.memory import InMemoryStateLog, StateCommit
 from tests.simulation.facts import (
     ACCEPT,
     ACQUIRED,
@@ -32,6 +31,7 @@ from tests.simulation.facts import (
     demand,
 )
 from tests.simulation.settled import Settled
+from tests.twins.memory import InMemoryStateLog, StateCommit
 
 _ACKNOWLEDGED, _ARCHIVED = DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED
 

@@ -11,8 +11,6 @@ from share_spark.model.config import DeliveryOrder
 from share_spark.model.errors import FencedError
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.partition import PartitionLimits, check_invariants
-from share_spark.testing.memory import InMemoryStateLog, InMemoryTopicLog, MemoryRecord, StateCommit
-from share_spark.testing.memory_output import InMemoryDeadLetterTable, InMemoryOutputTable
 from tests.simulation.at_the_end import check_end
 from tests.simulation.compaction import SimulatedCompaction
 from tests.simulation.delivery import Files
@@ -21,6 +19,8 @@ from tests.simulation.engine import GROUP, SimulatedEngine
 from tests.simulation.facts import At, Cell, Decided, Violation, demand
 from tests.simulation.ledger import Ledger
 from tests.simulation.scenario import Behaviour, Scenario, another_setting, draw, unhindered
+from tests.twins.memory import InMemoryStateLog, InMemoryTopicLog, MemoryRecord, StateCommit
+from tests.twins.memory_output import InMemoryDeadLetterTable, InMemoryOutputTable
 
 _MOST_TURNS = 10_000
 """Of the quiet end. A record that kills its engine costs a few for each time that it is narrowed down."""

@@ -14,7 +14,7 @@ from share_spark.engine.topics import SubscribedTopics
 from share_spark.model.errors import StateError, TopicUnreachableError
 from share_spark.model.ids import LogEnds, SharePartitionKey, TopicPartition
 from share_spark.partition import PartitionLimits
-from share_spark.testing.memory import InMemoryShareStateStore, InMemoryTopicLog, Moment, StateCommit
+from tests.twins.memory import InMemoryShareStateStore, InMemoryTopicLog, Moment, StateCommit
 
 if TYPE_CHECKING:
     from tests.simulation.engine import SimulatedEngine

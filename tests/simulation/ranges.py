@@ -21,9 +21,9 @@ from share_spark.model.config import GroupConfig
 from share_spark.model.errors import HandlerError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss
-from share_spark.testing.memory import InMemoryShareStateStore, InMemoryStateLog, InMemoryTopicLog
-from share_spark.testing.memory_output import InMemoryDeadLetters
 from tests.simulation.processes import Death
+from tests.twins.memory import InMemoryShareStateStore, InMemoryStateLog, InMemoryTopicLog
+from tests.twins.memory_output import InMemoryDeadLetters
 
 TOPIC = "orders"
 LOCK_MS = 30_000

@@ -24,16 +24,16 @@ from share_spark.partition.decide import HANDLERS
 from share_spark.partition.draft import Draft
 from share_spark.partition.request_effects import RequestEffects
 from share_spark.partition.transitions import Event
-from share_spark.testing.memory import InMemoryShareStateStore, InMemoryStateLog
-from share_spark.testing.memory_output import (
+from tests.simulation.delivery import Run, SimulatedDelivery, Task
+from tests.simulation.play import SimulatedWorld, run_seed
+from tests.support.window_forms import ALWAYS, NEVER, columns_from
+from tests.twins.memory import InMemoryShareStateStore, InMemoryStateLog
+from tests.twins.memory_output import (
     InMemoryDeadLetters,
     InMemoryLeftBehind,
     InMemoryNoDeadLetters,
     InMemoryOutputSink,
 )
-from tests.simulation.delivery import Run, SimulatedDelivery, Task
-from tests.simulation.play import SimulatedWorld, run_seed
-from tests.support.window_forms import ALWAYS, NEVER, columns_from
 
 SEEDS = 200
 BLOCK = 20

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from share_spark.delivery.kept_rows import RECORD_SCHEMA
-from share_spark.delivery.topic_file_input import TopicFileInput, files_of
+from share_spark.delivery.reader_input import ReaderInput
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.location import Location, sql_literal
 from share_spark.delta.table_log import UnknownTableError
@@ -119,10 +119,10 @@ def by_workers(log: EmbeddedTopicLog, topic: str, ends: Mapping[int, int], tasks
     acquired = [
         AcquiredSpan(TopicPartition(topic, at), AcquiredRanges(np.array([[0, end - 1, 1]]))) for at, end in ends.items()
     ]
-    files = files_of(log, acquired)
-    if files is None:
+    reader = log.for_workers(log._table.spark, acquired, ordered=False)
+    if reader is None:
         return None
-    found = TopicFileInput.of(files, acquired, tasks=tasks, most_rows=7)
+    found = ReaderInput.of(reader, acquired, tasks=tasks, most_rows=7)
     batches = [list(found.batches(task, SCHEMA)) for task in range(tasks)]
     assert all(batch.num_rows <= 7 for some in batches for batch in some)
     return [pa.Table.from_batches(some, SCHEMA).drop_columns([TASK_COLUMN]).to_pylist() for some in batches]
@@ -162,11 +162,13 @@ def test_workers_take_from_files_what_spark_reads(spark: SparkSession, lab: Embe
     log.delete_records(topic, {0: 2, 1: 1})
     check()
     everything = AcquiredSpan(TopicPartition(topic, 0), AcquiredRanges(np.array([[0, 100, 1]])))
-    files = log.files([everything]) or {}
+    before = log.for_workers(spark, [everything], ordered=False)
     spark.sql(f"OPTIMIZE delta.`{table}` WHERE topic = {sql_literal(topic)}").collect()
     check()
-    optimized = log.files([everything]) or {}
-    assert len(optimized[everything.partition]) == 1 < len(files[everything.partition])
+    optimized = log.for_workers(spark, [everything], ordered=False)
+    assert before is not None
+    assert optimized is not None
+    assert len(optimized.files[everything.partition]) == 1 < len(before.files[everything.partition])
 
 
 def test_what_only_spark_can_read(spark: SparkSession, tmp_path: Path) -> None:

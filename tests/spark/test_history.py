@@ -15,9 +15,9 @@ from share_spark.audit.history import collect_record_history
 from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.model.errors import ConfigError, FencedError, StateError
 from share_spark.state.tables import log_table, state_table
-from share_spark.testing.memory_delivery import Answer
 from tests.support.engine_on_delta import DeltaWorld, only_on_spark
 from tests.support.engine_world import ACCEPT, GROUP, REJECT, RELEASE, TOPIC, EngineLife, at
+from tests.twins.memory_delivery import Answer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,10 +16,10 @@ from share_spark.delta import added_columns
 from share_spark.engine.attempts import ENGINE_LOST
 from share_spark.state import log_rows, state_store, tables
 from share_spark.state.tables import LOG_COLUMNS, log_table
-from share_spark.testing.memory_delivery import Answer, WorkerLostError
 from tests.support.engine_deaths import dies, killer_of
 from tests.support.engine_on_delta import DeltaWorld, only_on_spark
 from tests.support.engine_world import ACCEPT, GROUP, REJECT, RELEASE, TOPIC, Death, EngineLife
+from tests.twins.memory_delivery import Answer, WorkerLostError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -268,8 +268,6 @@ def as_before(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tables, "LOG_COLUMNS", columns)
     table = log_rows.record_table
     patch.setattr(state_store, "record_table", lambda *of: table(*of).select(log_rows.WITHOUT_ERRORS.names))
-    frame = log_rows.record_rows
-    patch.setattr(state_store, "record_rows", lambda *of: frame(*of).drop("errors"))
 
 
 def add_errors(world: DeltaWorld, *, is_there: bool = True) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,6 @@ import pytest
 from share_spark.delivery.deliver import SparkDelivery
 from share_spark.engine.ports import AcquiredSpan, DeadLetter, Delivered, DeliveryLimits, OffsetSpan
 from share_spark.engine.ranges import ANSWER, AcquiredRanges, EarlierRanges
-from share_spark.engine.record_files import RecordFile
 from share_spark.engine.spans import covering_spans
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, as_handler
@@ -22,6 +21,7 @@ from share_spark.model.config import DEFAULT_CONFIG
 from share_spark.model.ids import NO_STAMP, BatchStamp, TopicPartition
 from share_spark.output.dead_letters import DeltaDeadLetters
 from share_spark.output.spark_dead_letters import SparkDeadLetters
+from share_spark.topics.topic_file_rows import TopicFileReader
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_table import EmbeddedTopicLog
 from tests.support.claims import claim_of
@@ -44,11 +44,13 @@ class WatchedLog(EmbeddedTopicLog):
         self._note(spans)
         return super().read(spark, spans, tasks)
 
-    def files(self, acquired: Sequence[AcquiredSpan]) -> Mapping[TopicPartition, Sequence[RecordFile]] | None:
+    def for_workers(
+        self, spark: SparkSession, acquired: Sequence[AcquiredSpan], *, ordered: bool
+    ) -> TopicFileReader | None:
         if not self.gives_files:
             return None
         self._note(covering_spans(acquired))
-        return super().files(acquired)
+        return super().for_workers(spark, acquired, ordered=ordered)
 
     def _note(self, spans: Sequence[OffsetSpan]) -> None:
         self.spans += [(partition, first, last) for _, partition, first, last in spans]

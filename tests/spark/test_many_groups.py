@@ -81,7 +81,6 @@ def run_of(spark: SparkSession, location: Location, group: int, name: str) -> Ru
     store = DeltaShareStateStore(
         log=log,
         updates_per_snapshot=2,
-        buckets=(0,),
     )
     return Run(store)
 

@@ -24,10 +24,10 @@ from share_spark.coordinator.messages import (
     StateResult,
     WriteState,
 )
-from share_spark.gateway import share_coordinator
-from share_spark.gateway.kip_takeover import after_write, changed_batches, durable_state, new_live_form
-from share_spark.gateway.share_coordinator import DeltaShareCoordinator
+from share_spark.maintenance import share_coordinator
 from share_spark.maintenance.heartbeat import heartbeat_file
+from share_spark.maintenance.kip_takeover import after_write, changed_batches, durable_state, new_live_form
+from share_spark.maintenance.share_coordinator import DeltaShareCoordinator
 from share_spark.model.errors import ConfigError, ErrorCode, FencedError
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import StateBatch

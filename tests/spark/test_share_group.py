@@ -25,6 +25,7 @@ from share_spark.maintenance import background
 from share_spark.maintenance.heartbeat import EndKind, Heartbeat
 from share_spark.model.errors import ConfigError, EnvironmentFault, HandlerError, TopicError
 from share_spark.state.state_view import read_state
+from share_spark.topics.topic_file_rows import TopicFileReader
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_table import EmbeddedTopicLog
 
@@ -202,18 +203,20 @@ def test_records_that_cannot_be_read_are_not_charged(
 ) -> None:
     place.put(range(220, 224))
     with monkeypatch.context() as patch:
-        read, files = EmbeddedTopicLog.read, EmbeddedTopicLog.files
+        read, for_workers = EmbeddedTopicLog.read, EmbeddedTopicLog.for_workers
 
         def broken(log: EmbeddedTopicLog, *given: Any) -> Any:
             return read(log, *given).withColumn("offset", F.expr("raise_error('on fire')").cast("bigint"))
 
-        def gone(log: EmbeddedTopicLog, *given: Any) -> Any:
+        def gone(log: EmbeddedTopicLog, *given: Any, **named: Any) -> Any:
             """After a VACUUM that did not wait."""
-            found = (files(log, *given) or {}).items()
-            return {at: [file._replace(path=f"{file.path}.gone") for file in some] for at, some in found}
+            found = for_workers(log, *given, **named)
+            assert found is not None
+            files = {at: [file._replace(path=f"{file.path}.gone") for file in some] for at, some in found.files.items()}
+            return TopicFileReader(files)
 
         patch.setattr(EmbeddedTopicLog, "read", broken)
-        patch.setattr(EmbeddedTopicLog, "files", gone if by == "workers" else lambda *_: None)
+        patch.setattr(EmbeddedTopicLog, "for_workers", gone if by == "workers" else lambda *_, **__: None)
         for _ in range(3):
             with pytest.raises(TopicError, match=f"cannot be read: .*{error}"):
                 place.work_off(lambda _: None, **{"share.delivery.count.limit": 2})

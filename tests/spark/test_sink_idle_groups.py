@@ -13,10 +13,10 @@ from share_spark.coordinator.messages import InitializeState, ShareGroupStateReq
 from share_spark.delta.location import Location
 from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.engine.ports import AcknowledgedSpans, Claim, CommittedOutput
-from share_spark.gateway.share_coordinator import DeltaShareCoordinator
 from share_spark.maintenance.compaction import compact
 from share_spark.maintenance.compaction_order import CompactionOrder
 from share_spark.maintenance.idle_groups import evidence_of, snapshot_group
+from share_spark.maintenance.share_coordinator import DeltaShareCoordinator
 from share_spark.model.errors import FencedError
 from share_spark.model.ids import BatchStamp
 from share_spark.output.payload import from_payload, to_payload

@@ -13,11 +13,9 @@ from pyspark.sql import functions as F
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
 from share_spark.model.errors import FencedError, StateError
-from share_spark.spark.frames import unpersist
+from share_spark.spark.frames import keys_of_tasks
 from share_spark.state import group_log
-from share_spark.state.buckets import bucket_numbers
 from share_spark.state.commits import NotedCommit
-from share_spark.state.driver_states import DriverCapacity, Extent
 from share_spark.state.tables import log_table
 from tests.support.engine_on_delta import DeltaWorld, only_on_spark
 from tests.support.engine_world import ACCEPT, GROUP, RELEASE
@@ -30,43 +28,10 @@ UPDATES = "share__coordinator__snapshot__update__records__per__snapshot"
 
 @pytest.fixture(params=["driver", "Spark"], autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where the state is and who appends: on the driver and directly, or on the executors and Spark."""
+    """Who reads the log and appends to it: the driver, by its files, or Spark."""
     if request.param == "Spark":
         only_on_spark(monkeypatch)
     return str(request.param)
-
-
-@pytest.mark.parametrize("capacity", [DriverCapacity(1_000, 12), DriverCapacity(12, 1_000)], ids=["size", "weight"])
-@pytest.mark.parametrize("way", ["driver"], indirect=True)
-def test_the_state_moves_to_the_executors_and_back(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, capacity: DriverCapacity
-) -> None:
-    """As it grows and shrinks; what it says is what a group says whose state never moves."""
-    monkeypatch.setattr(DeltaWorld, "driver", capacity)
-    for measure in ("weight", "size_bytes"):
-        monkeypatch.setattr(Extent, measure, property(sum))
-    rounds, places = [0], []
-
-    def handler(_topic: str, _partition: int, offset: int, _count: int) -> Any:
-        return RELEASE if offset % 2 and rounds[0] < 6 else ACCEPT
-
-    moving = DeltaWorld(spark, str(tmp_path / "moving"), partitions=2, handler=handler, **{UPDATES: 2})
-    staying = DeltaWorld(spark, str(tmp_path / "staying"), partitions=2, handler=handler, **{UPDATES: 2})
-    monkeypatch.setattr(staying, "driver", DriverCapacity(1_000, 1_000), raising=False)
-    engines = [world.engine() for world in (moving, staying)]
-    for turn in range(12):
-        rounds[0] = turn
-        for world, engine in zip((moving, staying), engines, strict=True):
-            world.produce(6 if turn < 3 else 1, turn % 2)
-            engine.run()
-        assert moving.windows_in_files() == staying.windows_in_files(), turn
-        places.append(engines[0].store.live.state.on_driver is not None)
-        assert engines[1].store.live.state.on_driver is not None
-    assert places[0], places
-    assert not all(places), places
-    assert places[-1], places
-    assert moving.calls == staying.calls
-    assert moving.windows_by_spark() == staying.windows_in_files()
 
 
 def test_the_log_gives_the_live_state_after_every_micro_batch(spark: SparkSession, tmp_path: Path) -> None:
@@ -236,21 +201,6 @@ def test_a_look_at_the_log_that_breaks_half_way_forgets_nothing(spark: SparkSess
     assert world.windows() == ["3-3"]
 
 
-def test_a_frame_that_was_lost_is_rebuilt_from_the_log(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = DeltaWorld(spark, str(tmp_path / "state"), partitions=2)
-    world.produce(2, 0)
-    world.produce(2, 1)
-    monkeypatch.setattr(DeltaWorld, "driver", None)
-    engine = world.engine(available_now=True)
-    engine.run()
-    unpersist(engine.store.live.state.frame)
-    engine.run_until_done(most=3)
-    assert world.windows() == ["2-2", "2-2"]
-    assert set(world.deliveries.values()) == {1}
-
-
 def test_groups_share_a_location_and_do_not_meet(spark: SparkSession, tmp_path: Path) -> None:
     first = DeltaWorld(spark, str(tmp_path / "state"))
     first.produce(3)
@@ -310,7 +260,7 @@ def test_a_location_of_a_newer_version_is_refused(spark: SparkSession, tmp_path:
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 5, 8])
-def test_spark_sends_each_bucket_to_a_task_of_its_own(spark: SparkSession, tasks: int) -> None:
-    rows = spark.createDataFrame([(number,) for number in bucket_numbers(tasks)], "bucket int")
+def test_spark_sends_each_key_to_a_task_of_its_own(spark: SparkSession, tasks: int) -> None:
+    rows = spark.createDataFrame([(number,) for number in keys_of_tasks(tasks)], "bucket int")
     placed = rows.repartition(tasks, "bucket").select("bucket", F.spark_partition_id().alias("task"))
-    assert {row.bucket: row.task for row in placed.collect()} == {b: t for t, b in enumerate(bucket_numbers(tasks))}
+    assert {row.bucket: row.task for row in placed.collect()} == {b: t for t, b in enumerate(keys_of_tasks(tasks))}

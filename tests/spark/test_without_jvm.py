@@ -19,14 +19,12 @@ from share_spark.delta.app_transactions import AppTransactions
 from share_spark.delta.journal import OUTPUT, Journal
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import TableLog
-from share_spark.gateway import share_coordinator
-from share_spark.maintenance import compaction
+from share_spark.maintenance import compaction, share_coordinator
 from share_spark.maintenance.compaction import compact
 from share_spark.maintenance.compaction_order import CompactionOrder
 from share_spark.maintenance.heartbeat import wall_clock_ms
 from share_spark.model.errors import ConfigError, StateError
 from share_spark.model.ids import BatchStamp
-from share_spark.state import driver_states
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,9 +133,7 @@ def test_a_group_is_deleted_and_begins_anew(lab: Lab) -> None:
 
 def test_a_state_is_compacted_and_an_engine_goes_on_from_it(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until it has been silent for long enough its engine counts as running; then the group gets a snapshot, and the
-    segment before it one file. That an engine would have so large a state on the
-    executors is no reason to start Spark."""
-    monkeypatch.setattr(driver_states, "MOST_WEIGHT", 1)
+    segment before it one file."""
     said, _ = without_jvm(["compact", "--state", lab.state])
     assert said[:2] == [
         f"compaction of {lab.state}",

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from share_spark.testing.memory_delivery import Answer
 from tests.support.engine_world import ACCEPT, Death, EngineLife, InMemoryGroup
+from tests.twins.memory_delivery import Answer
 
 LOCK_MS = 30_000
 

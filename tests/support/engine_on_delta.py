@@ -13,12 +13,11 @@ from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import UnknownTableError
 from share_spark.model.records import InFlightBatch
-from share_spark.state.driver_states import DriverCapacity
 from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
 from share_spark.state.state_view import read_state
-from share_spark.testing.memory_delivery import RecordHandler
 from tests.support.engine_world import GROUP, LETTERS, InMemoryGroup
+from tests.twins.memory_delivery import RecordHandler
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,9 +26,7 @@ _LETTER_OF = {"Available": LETTERS[0], "Acquired": LETTERS[1], "Acknowledged": L
 
 
 class DeltaWorld(InMemoryGroup):
-    """``directory``: the state location. ``driver``: None keeps the state on the executors."""
-
-    driver: DriverCapacity | None = DriverCapacity.of_this_machine()
+    """``directory``: the state location."""
 
     def __init__(
         self,
@@ -49,16 +46,14 @@ class DeltaWorld(InMemoryGroup):
             log=log,
             updates_per_snapshot=self.config.updates_per_snapshot,
             audit=self.config.history_retention_ms > 0,
-            driver=self.driver,
         )
 
     def frame(self) -> DataFrame:
         return read_state(self.spark, self.location, GROUP)
 
     def windows(self) -> list[str]:
-        """``window`` of every share-partition, from the files of the log; where the state is on the executors, as
-        ``read_state`` has it."""
-        return self.windows_by_spark() if self.driver is None else self.windows_in_files()
+        """``window`` of every share-partition, from the files of the log."""
+        return self.windows_in_files()
 
     def windows_by_spark(self) -> list[str]:
         """By ``read_state``."""
@@ -78,12 +73,12 @@ class DeltaWorld(InMemoryGroup):
 
 
 def only_on_spark(patch: pytest.MonkeyPatch) -> None:
-    """The state is on the executors, and whatever is appended to the log is appended by Spark."""
+    """The state log is read and appended to by Spark."""
 
     def refuse(*_: object) -> None:
         raise UnknownTableError("a test")
 
-    patch.setattr(DeltaWorld, "driver", None)
+    patch.setattr(GroupLog, "table_log", None)
     patch.setattr(DirectAppends, "of", refuse)
 
 

@@ -16,7 +16,7 @@ from share_spark.model.config import DeliveryOrder, GroupConfig
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.requests import AcknowledgeType
 from share_spark.partition import SharePartition, check_invariants
-from share_spark.testing.memory import (
+from tests.twins.memory import (
     InMemoryShareStateStore,
     InMemoryStateLog,
     InMemoryTopicLog,
@@ -25,8 +25,8 @@ from share_spark.testing.memory import (
     Moment,
     StateCommit,
 )
-from share_spark.testing.memory_delivery import Answer, InMemoryDelivery, RecordHandler
-from share_spark.testing.memory_output import InMemoryDeadLetters, InMemoryOutputSink, InMemoryOutputTable
+from tests.twins.memory_delivery import Answer, InMemoryDelivery, RecordHandler
+from tests.twins.memory_output import InMemoryDeadLetters, InMemoryOutputSink, InMemoryOutputTable
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 GROUP, TOPIC = "billing", "orders"

@@ -1,27 +1,16 @@
 """A segment of large, scattered updates, as an engine leaves it whose handler releases one record in twenty of a large
-window: the released ones are acquired and released again in turn. And how much memory the workers take that fold it.
+window: the released ones are acquired and released again in turn.
 """
 
 from __future__ import annotations
 
-import os
-import pickle
-import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pytest
 
 from share_spark.delta.location import Location
-from share_spark.state import live_frame
-from share_spark.state.buckets import STATE
 from share_spark.state.commits import CommitNote
-from share_spark.state.fold import Fold
-from share_spark.state.live_frame import payloads_in
 from share_spark.state.tables import LOG_COLUMNS, ensure_tables, log_table
 
 if TYPE_CHECKING:
@@ -43,7 +32,8 @@ _FINISHED = "'delivery_state', 2Y, 'delivery_count', 1S"
 
 
 def write_segment(spark: SparkSession, location: Location, *, partitions: int, ranges: int, updates: int) -> None:
-    """Two commits: the snapshots, and all updates at once. Odd micro-batches acquire, even ones release."""
+    """Two commits: the snapshots, and all updates at once, in files by micro-batch. Odd micro-batches acquire, even
+    ones release."""
     ensure_tables(spark, location)
     _append(spark, location, partitions, ranges, range(1))
     _append(spark, location, partitions, ranges, range(1, updates + 1))
@@ -52,7 +42,7 @@ def write_segment(spark: SparkSession, location: Location, *, partitions: int, r
 def _append(spark: SparkSession, location: Location, partitions: int, ranges: int, batches: range) -> None:
     places = spark.range(partitions).selectExpr("CAST(id AS INT) AS partition")
     micro_batches = spark.range(batches.start, batches.stop).selectExpr("id AS batch")
-    rows = places.crossJoin(micro_batches).repartition(8).selectExpr("*", *_derived(ranges))
+    rows = places.crossJoin(micro_batches).repartitionByRange(8, "batch").selectExpr("*", *_derived(ranges))
     schema = spark.createDataFrame([], LOG_COLUMNS).schema
     note = CommitNote(GROUP, "records", 1, "dead", 0, batches[-1], TIME_MS)
     columns = [rows[field.name].cast(field.dataType) for field in schema.fields]
@@ -79,47 +69,6 @@ def _names() -> list[str]:
     return [column.split(" ", 1)[0] for column in LOG_COLUMNS.split(", ")]
 
 
-class Measures(NamedTuple):
-    """Of a task that folds rows: the peak of its worker's memory in MB, and the most rows that came at a time."""
-
-    peak_mb: int
-    most_rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredFold:
-    """Leaves its Measures as a file."""
-
-    fold: Fold
-    directory: Path
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
-        rows = [0]
-        yield from self.fold(_counted(batches, rows))
-        peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-        file = self.directory / f"{os.getpid()}-{time.monotonic_ns()}"
-        file.write_text(f"{int(peak.split()[1]) // 1_024} {max(rows)}")
-
-
-def _counted(batches: Iterable[pa.RecordBatch], rows: list[int]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        rows.append(batch.num_rows)
-        yield batch
-
-
-@contextmanager
-def measured(directory: Path) -> Iterator[list[Measures]]:
-    """Within, loads leave the measures of their tasks in the list."""
-    found: list[Measures] = []
-
-    directory.mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(live_frame, "Fold", lambda group_id: MeasuredFold(Fold(group_id), directory))
-        yield found
-    found += [Measures(*map(int, file.read_text().split())) for file in directory.iterdir()]
-
-
 def read_into_python(rows: DataFrame) -> None:
     """What reading costs: each row as Python objects, by Arrow's own means."""
     rows.mapInArrow(_count_objects, "n bigint").collect()
@@ -131,8 +80,6 @@ def _count_objects(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 def states_of(store: DeltaShareStateStore) -> list[SharePartition]:
-    """The live states, as the frame holds them."""
-    if store.live.state.on_driver is not None:
-        return [state for _, state in store.live.state.on_driver.states.values()]
-    assert store.live.state.frame is not None
-    return [pickle.loads(payload)[1] for payload in payloads_in(store.live.state.frame, STATE)]
+    """The live states."""
+    assert store.live is not None
+    return [state for _, state in store.live.states.values()]

@@ -21,9 +21,9 @@ def test_the_table_is_right_whatever_is_done_to_it(spark: SparkSession, tmp_path
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("look", "answer", "seed"), [("is_there", True, 3), ("is_overwritten", False, 5)])
+@pytest.mark.parametrize(("look", "answer", "seed"), [("is_there", True, 3), ("overwritten_version", None, 5)])
 def test_a_writer_that_does_not_look_is_convicted(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: str, answer: bool, seed: int
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: str, answer: object, seed: int
 ) -> None:
     monkeypatch.setattr(TableLog, look, lambda _self: answer)
     found = play(spark, tmp_path / "table", seed, 17)

@@ -26,7 +26,8 @@ KAFKA = ["--bootstrap-server", "127.0.0.1:1"]
 REFUSED = {
     "no command": ([], "required: run"),
     "no group": (["run"], "--group is missing"),
-    "empty group": (["run", "--group", "  ", *ENOUGH[3:], *TABLE], "--group is empty"),
+    "empty group": (["run", "--group", "  ", *ENOUGH[3:], *TABLE], "group id is empty"),
+    "group that is no text": (["run", "--group", "a\udcff", *ENOUGH[3:], *TABLE], "group id 'a\\udcff' is no text"),
     "no topic": (["run", "--group", "billing"], "--topic is missing"),
     "empty topic": ([*ENOUGH, "--topic", "", *TABLE], "--topic is empty"),
     "no state": ([*ENOUGH[:-2], *TABLE], "--state is missing"),

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from share_spark.delta.commit_files import parse_commit
 from share_spark.state.commits import CommitNote, GroupTail, NotedCommit, group_tail
-from share_spark.testing.memory import InMemoryStateLog, StateCommit
 from share_spark.topics.topic_registry import AppendNote
+from tests.twins.memory import InMemoryStateLog, StateCommit
 
 Noted = tuple[str, str, int, int]
 """Kind (``claim`` or ``records``), run, writer epoch, batch."""

@@ -77,13 +77,12 @@ DESIGN = ROOT / "docs" / "design.md"
 MODULE = re.compile(r"`(\w+/\w+\.py)`")
 WAYS = (
     ({"kafka/topic_log.py"}, {"topics/topic_view.py"}),
-    ({"state/driver_states.py"}, {"state/buckets.py"}),
     ({"engine/step.py", "partition/decide.py"}, {"engine/plain_step.py"}),
     ({"output/dead_letters.py"}, {"kafka/dead_letters.py"}),
     (
         {"delivery/reader_input.py", "kafka/record_reader.py"},
         {"engine/spans.py", "delivery/acquired_records.py"},
-        {"delivery/topic_file_input.py", "topics/topic_files.py"},
+        {"topics/topic_file_rows.py"},
     ),
     ({"delivery/output_files.py"}, {"delivery/frame_files.py"}),
 )

@@ -16,10 +16,10 @@ from share_spark.engine.outage import Reach
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Delivered, MemberTrace
 from share_spark.model.errors import HandlerError
 from share_spark.model.requests import Loss
-from share_spark.testing.memory import Moment
-from share_spark.testing.memory_delivery import Answer, LedgerLostError, WorkerLostError
 from tests.support.engine_deaths import LOCK_MS, dies, killer_of, recovers, runs
 from tests.support.engine_world import ACCEPT, REJECT, RELEASE, Death, EngineLife, InMemoryGroup, Interruption, at
+from tests.twins.memory import Moment
+from tests.twins.memory_delivery import Answer, LedgerLostError, WorkerLostError
 
 pytestmark = pytest.mark.usefixtures("window_form")
 

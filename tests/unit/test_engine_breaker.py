@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from share_spark.engine.breaker import LEAST_ATTEMPTS, Attempts, Breaker
-from share_spark.testing.memory_delivery import Answer
 from tests.support.engine_world import ACCEPT, REJECT, RELEASE, InMemoryGroup
+from tests.twins.memory_delivery import Answer
 
 BREAKER = Breaker(failure_rate=0.5, window_ms=1_000, probes=3, probe_interval_ms=100)
 

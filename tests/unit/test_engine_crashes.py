@@ -13,11 +13,11 @@ import pytest
 from share_spark.engine.ports import Claim
 from share_spark.model.errors import DeadLetterError, FencedError, StateError
 from share_spark.model.ids import BatchStamp
-from share_spark.testing.memory import Moment, StateCommit
-from share_spark.testing.memory_delivery import InMemoryDelivery
-from share_spark.testing.memory_output import InMemoryNoDeadLetters
 from tests.support.engine_deaths import LOCK_MS, dies, recovers
 from tests.support.engine_world import ACCEPT, REJECT, RELEASE, Death, EngineLife, InMemoryGroup, Interruption
+from tests.twins.memory import Moment, StateCommit
+from tests.twins.memory_delivery import InMemoryDelivery
+from tests.twins.memory_output import InMemoryNoDeadLetters
 
 
 def test_death_before_the_append_of_acknowledgements_repeats_the_delivery() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from share_spark.engine.step import MOST_DELAYS
-from share_spark.testing.memory import Moment
-from share_spark.testing.memory_delivery import Answer, RecordHandler
 from tests.support.engine_world import ACCEPT, RELEASE, Death, InMemoryGroup, Interruption
+from tests.twins.memory import Moment
+from tests.twins.memory_delivery import Answer, RecordHandler
 
 pytestmark = pytest.mark.usefixtures("window_form")
 

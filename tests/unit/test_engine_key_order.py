@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from share_spark.model.records import Doubt
-from share_spark.testing.memory_delivery import Answer, RecordHandler
 from tests.support.engine_world import ACCEPT, REJECT, RELEASE, Death, InMemoryGroup, at
+from tests.twins.memory_delivery import Answer, RecordHandler
 
 pytestmark = pytest.mark.usefixtures("window_form")
 

@@ -9,10 +9,10 @@ import pytest
 from share_spark.engine.outage import Outage
 from share_spark.engine.ports import AcquiredSpan, Delivered, DeliveryLimits
 from share_spark.model.errors import SinkError, TopicUnreachableError
-from share_spark.testing.memory import InMemoryTopicLog
-from share_spark.testing.memory_delivery import InMemoryDelivery
-from share_spark.testing.memory_output import InMemoryDeadLetters
 from tests.support.engine_world import ACCEPT, REJECT, RELEASE, EngineLife, InMemoryGroup
+from tests.twins.memory import InMemoryTopicLog
+from tests.twins.memory_delivery import InMemoryDelivery
+from tests.twins.memory_output import InMemoryDeadLetters
 
 pytestmark = pytest.mark.usefixtures("window_form")
 

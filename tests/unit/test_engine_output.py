@@ -8,9 +8,9 @@ import pytest
 
 from share_spark.engine.attempts import ENGINE_LOST
 from share_spark.model.errors import FencedError, OutputUnknownError, SinkError
-from share_spark.testing.memory import Moment
-from share_spark.testing.memory_delivery import Answer, WorkerLostError
 from tests.support.engine_world import ACCEPT, REJECT, RELEASE, Death, EngineLife, InMemoryGroup, Interruption
+from tests.twins.memory import Moment
+from tests.twins.memory_delivery import Answer, WorkerLostError
 
 LOCK_MS = 30_000
 

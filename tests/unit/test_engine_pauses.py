@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from share_spark.engine.pauses import NOT_PAUSED, Pause, Pauses
-from share_spark.testing.memory import Moment
 from tests.support.engine_world import RELEASE, TOPIC, Death, InMemoryGroup, Interruption
+from tests.twins.memory import Moment
 
 pytestmark = pytest.mark.usefixtures("window_form")
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from share_spark.model.errors import TopicError
-from share_spark.testing.memory import InMemoryTopicLog, MemoryRecord
 from tests.support.engine_world import ACCEPT, RELEASE, TOPIC, InMemoryGroup, at
+from tests.twins.memory import InMemoryTopicLog, MemoryRecord
 
 
 def test_latest_begins_at_the_end_of_the_log() -> None:

@@ -11,8 +11,8 @@ from share_spark.engine.breaker import Attempts, Breaker
 from share_spark.engine.rate import RateLimit
 from share_spark.model.config import DEFAULT_CONFIG
 from share_spark.model.records import DeliveryState
-from share_spark.testing.memory import Moment
 from tests.support.engine_world import ACCEPT, RELEASE, Death, InMemoryGroup, Interruption
+from tests.twins.memory import Moment
 
 pytestmark = pytest.mark.usefixtures("window_form")
 

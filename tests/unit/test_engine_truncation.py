@@ -11,7 +11,6 @@ from share_spark.engine.step import PartitionInput, step
 from share_spark.model.errors import DeadLetterError, StateError, TopicUnreachableError
 from share_spark.model.ids import BatchStamp
 from share_spark.partition import PartitionLimits
-from share_spark.testing.memory import MemoryRecord, Moment
 from tests.support.engine_world import (
     ACCEPT,
     REJECT,
@@ -24,6 +23,7 @@ from tests.support.engine_world import (
     at,
 )
 from tests.support.share_partition import KEY, Partition
+from tests.twins.memory import MemoryRecord, Moment
 
 pytestmark = pytest.mark.usefixtures("window_form")
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from share_spark.audit.record_events import Ended, Life, RecordRow, RecordState, Written, events_of
 from share_spark.state.stale_appends import EpochNotes, EpochRows, late_appends
-from share_spark.testing.memory import InMemoryStateLog, StateCommit
+from tests.twins.memory import InMemoryStateLog, StateCommit
 
 AVAILABLE, ACKNOWLEDGED = (RecordState(name, 1) for name in ("available", "acknowledged"))
 FINISHED = RecordState("finished")

@@ -6,8 +6,8 @@ import pytest
 
 from share_spark.engine.pending import OpenSegment
 from share_spark.model.errors import FencedError
-from share_spark.testing.memory import InMemoryShareStateStore
 from tests.support.engine_world import ACCEPT, GROUP, RELEASE, InMemoryGroup
+from tests.twins.memory import InMemoryShareStateStore
 
 
 def after(*commits: int) -> OpenSegment:

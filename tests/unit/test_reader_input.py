@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from share_spark.delivery.reader_input import ReaderInput
 from share_spark.engine.ports import AcquiredSpan, OffsetSpan
 from share_spark.engine.ranges import AcquiredRanges
-from share_spark.engine.record_readers import ReadRecords
+from share_spark.kafka.record_reader import KafkaPart, ReadRecords
 from share_spark.model.ids import TopicPartition
 
 FAR = 60_000
@@ -29,7 +29,10 @@ SCHEMA = pa.schema(
 
 
 class EvenOffsets:
-    """A log that has a record at each even offset; it gives those of several spans in turns."""
+    """Reads a log that has a record at each even offset; it gives those of several spans in turns."""
+
+    def part(self, acquired: Sequence[AcquiredSpan]) -> KafkaPart:
+        return KafkaPart(self, acquired)
 
     def read(
         self, spans: Sequence[OffsetSpan], _: Collection[str], _is_stopping: Callable[[], bool]

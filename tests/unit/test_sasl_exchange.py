@@ -37,6 +37,12 @@ def test_a_name_may_have_any_letter() -> None:
     assert spoken(scram("SCRAM-SHA-512", "a=b,c", "x", NONCE)) == [f"n,,n=a=3Db=2Cc,r={NONCE}"]
 
 
+def test_a_password_is_taken_as_it_is() -> None:
+    """As Kafka takes it; RFC 5802 would have the first one made into the second (SASLprep)."""
+    half, three_characters = (spoken(scram("SCRAM-SHA-256", "user", one, NONCE), FIRST) for one in ("½", "1⁄2"))
+    assert half[1] != three_characters[1]
+
+
 @pytest.mark.parametrize(
     ("answers", "reason"),
     [

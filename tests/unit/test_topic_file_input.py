@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from operator import attrgetter
@@ -17,21 +17,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_spark.delivery import topic_file_rows
 from share_spark.delivery.equal_parts import in_equal_parts
 from share_spark.delivery.kept_rows import RECORD_SCHEMA
-from share_spark.delivery.topic_file_input import TopicFileInput, files_of
+from share_spark.delivery.reader_input import ReaderInput
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.table_log import ActiveFile, TableLog
 from share_spark.engine.ports import AcquiredSpan
 from share_spark.engine.ranges import AcquiredRanges, offsets_in
-from share_spark.engine.record_files import RecordFile
 from share_spark.model.ids import LogEnds, TopicPartition
 from share_spark.spark.public_files import LocalFiles
 from share_spark.spark.threads import TASK_COLUMN
-from share_spark.testing.memory import InMemoryTopicLog
-from share_spark.topics import topic_files
+from share_spark.topics import topic_file_rows, topic_files
+from share_spark.topics.topic_file_rows import RecordFile, TopicFileReader
 from share_spark.topics.topic_files import TopicFiles
+from tests.twins.memory import InMemoryTopicLog
 
 AT, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
 SCHEMA = pa.schema([*RECORD_SCHEMA, pa.field("delivery_count", pa.int32()), pa.field(TASK_COLUMN, pa.string())])
@@ -69,9 +68,10 @@ class Stored(InMemoryTopicLog):
         self.stored.append(RecordFile(str(path), at, min(offsets), max(offsets)))
         return self.stored[-1]
 
-    def files(self, _acquired: Sequence[AcquiredSpan]) -> Mapping[TopicPartition, Sequence[RecordFile]] | None:
+    def reader(self) -> TopicFileReader:
         stored = sorted(self.stored, key=attrgetter("first_offset"))
-        return {at: [file for file in stored if file.partition == at] for at in {file.partition for file in stored}}
+        places = {file.partition for file in stored}
+        return TopicFileReader({at: [file for file in stored if file.partition == at] for at in places})
 
 
 @pytest.fixture
@@ -85,9 +85,7 @@ def acquired(*ranges: tuple[int, int, int], at: TopicPartition = AT) -> Acquired
 
 def taken(log: Any, *spans: AcquiredSpan, tasks: int = 1, most_rows: int = 10_000) -> list[list[pa.RecordBatch]]:
     """The batches of each task."""
-    files = files_of(log, spans)
-    assert files is not None
-    found = TopicFileInput.of(files, spans, tasks=tasks, most_rows=most_rows)
+    found = ReaderInput.of(log.reader(), spans, tasks=tasks, most_rows=most_rows)
     batches = [list(found.batches(task, SCHEMA)) for task in range(tasks)]
     assert all(batch.schema.equals(SCHEMA) for some in batches for batch in some)
     return batches
@@ -203,10 +201,6 @@ def test_whatever_the_files_are(
     assert len(found) == len(records)
 
 
-def test_a_log_without_files_is_read_by_spark() -> None:
-    assert files_of(InMemoryTopicLog(), [acquired((0, 1, 1))]) is None
-
-
 spans = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=8)
 
 
@@ -252,7 +246,7 @@ def write(path: Path, rows: int, columns: Sequence[str] = tuple(topic_files._COL
 
 def holding(files: TopicFiles, *spans: AcquiredSpan, start: int = 0) -> list[tuple[str, int, int]] | None:
     found = files.holding(spans, {"orders": dict.fromkeys(range(2), LogEnds(start, 100))})
-    return found and [(Path(file.path).stem, *file[2:]) for some in found.values() for file in some]
+    return found and [(Path(file.path).stem, *file[2:]) for some in found.files.values() for file in some]
 
 
 def test_files_that_may_hold_acquired_records(tmp_path: Path) -> None:

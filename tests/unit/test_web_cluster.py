@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kio.schema.describe_share_group_offsets.v1.response import DescribeShareGroupOffsetsResponseGroup
+from kio.schema.errors import ErrorCode
+from kio.schema.share_group_describe.v1.response import DescribedGroup
 
 from share_spark import cli
-from share_spark.kafka.broker_connection import Address, connected
-from share_spark.kafka.broker_login import BrokerLogin
+from share_spark.kafka.broker_connection import Address
 from share_spark.kafka.options import KafkaOptions
-from share_spark.kafka.share_group_requests import (
-    API_VERSIONS,
-    DESCRIBE_OFFSETS,
-    LIST_GROUPS,
-    ask,
-    asked_descriptions,
-    asked_groups,
-    asked_offsets,
-)
 from share_spark.kafka.share_groups import (
     Cluster,
     ClusterGroup,
@@ -33,32 +28,28 @@ from share_spark.kafka.share_groups import (
     advice,
     cluster_group,
 )
-from share_spark.model.errors import TopicUnreachableError
+from share_spark.model.errors import TopicError, TopicUnreachableError
 from share_spark.web.cluster_page import cluster_group_page, cluster_page, cluster_report
 from share_spark.web.cluster_source import ClusterPageSource
 from tests.support.group_details import NOW_MS
 from tests.support.page_elements import Elements
 
 NASTY = "<script>alert('x')</script>\x1b"
-
-
-def test_requests_are_what_the_broker_defines() -> None:
-    assert asked_groups() == b"\x01\x02\x06share\0"
-    assert asked_descriptions(["a", "bc"]) == b"\x03\x02a\x03bc\0\0"
-    assert asked_offsets(["a"]) == b"\x02\x02a\0\0\0"
-    assert asked_descriptions(["x" * 200])[:4] == b"\x02\xc9\x01x", "a length of two bytes"
+ROOT = Path(__file__).parents[2]
+SAID: list[bytes] = []
 
 
 @contextmanager
 def broker(*answers: bytes) -> Iterator[Address]:
-    """Gives these answers on one connection; an empty one: it closes."""
+    """Gives these answers on one connection; an empty one: it closes. What it is asked is in ``SAID``."""
+    SAID.clear()
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
             connection, _ = server.accept()
             with connection:
                 for answer in answers:
-                    connection.recv(4096)
+                    SAID.append(connection.recv(4096))
                     connection.sendall(len(answer).to_bytes(4) + answer if answer else b"")
 
         thread = threading.Thread(target=serve, daemon=True)
@@ -67,37 +58,120 @@ def broker(*answers: bytes) -> Iterator[Address]:
         thread.join(10)
 
 
+def groups_at(address: Address) -> list[ClusterGroup]:
+    return ClusterShareGroups(KafkaOptions.parse({"bootstrap.servers": "b:1"}), 5_000)._groups(address)
+
+
 CORRELATION = (4711).to_bytes(4)
+HEAD = CORRELATION + (11).to_bytes(2) + b"share-spark"
 
 
-def test_answers_are_read_as_the_broker_defines_them() -> None:
-    listed = CORRELATION + b"\0" + bytes(4) + bytes(2) + b"\x02\x04own\x06share\x07Stable\x06share\0" + b"\0"
-    partition = (3).to_bytes(4) + (40).to_bytes(8) + (1).to_bytes(4) + (7).to_bytes(8) + bytes(2) + b"\0\0"
-    topic = b"\x02\x07orders" + bytes(16) + b"\x02" + partition + b"\0"
-    offsets = CORRELATION + b"\0" + bytes(4) + b"\x02\x04own" + topic + bytes(2) + b"\0" + b"\x01\x05\x02hi" + b"\0"
-    versions = CORRELATION + bytes(2) + b"\x02" + (90).to_bytes(2) + bytes(2) + (1).to_bytes(2) + b"\0"
-    with broker(listed, offsets, versions) as address, connected(address, BrokerLogin(), 10) as connection:
-        (group,) = ask(connection, LIST_GROUPS, asked_groups())["groups"]
-        assert group == {"group_id": "own", "protocol": "share", "state": "Stable", "kind": "share"}
-        (group,) = ask(connection, DESCRIBE_OFFSETS, asked_offsets(["own"]))["groups"]
-        assert group["topics"][0]["partitions"][0]["lag"] == 7
-        assert ask(connection, API_VERSIONS, b"")["versions"] == [{"key": 90, "least": 0, "most": 1}]
+def api(key: int, least: int, most: int) -> bytes:
+    return b"".join(number.to_bytes(2) for number in (key, least, most))
+
+
+# What a Kafka 4.2.0 answered; of its 75 APIs those that are needed.
+VERSIONS = CORRELATION + bytes(2) + (3).to_bytes(4) + api(16, 0, 5) + api(77, 1, 1) + api(90, 0, 1) + bytes(4)
+LISTED = bytes.fromhex("000012670000000000000002046f776e06736861726507537461626c650673686172650000")
+DESCRIBED = bytes.fromhex(
+    "00001267000000000002000000046f776e07537461626c6500000002000000020773696d706c650217486c44533557477554"
+    "6f57726e5047473752736c6c410000000002046170700b2f3132372e302e302e3102076f726465727302b8f76f518a694634"
+    "a8ba252eab3ddd56076f7264657273030000000000000001000000800000000000"
+)
+OFFSETS = bytes.fromhex(
+    "00001267000000000002046f776e02076f7264657273b8f76f518a694634a8ba252eab3ddd56030000000000000000000000"
+    "0d0000000000000000000000030000000000000001000000000000000c000000000000000000000000000000000000000000"
+    "00"
+)
+NOT_BEGUN = bytes.fromhex(
+    "00001267000000000002046f776e02076f72646572735257d82283124c3a993880447ef626b90300000000ffffffffffffff"
+    "ff00000000ffffffffffffffff0000000000000001ffffffffffffffff00000000ffffffffffffffff000000000000000000"
+    "00"
+)
+
+
+def test_requests_and_answers_are_what_the_broker_defines() -> None:
+    with broker(VERSIONS, LISTED, DESCRIBED, OFFSETS) as address:
+        (found,) = groups_at(address)
+    assert found == ClusterGroup(
+        group_id="own",
+        state="Stable",
+        assignor="simple",
+        members=[member("HlDS5WGuToWrnPGG7RsllA", host="/127.0.0.1", orders=(0, 1))],
+        partitions=[
+            ClusterPartition(topic="orders", partition=0, start_offset=13, lag=3),
+            ClusterPartition(topic="orders", partition=1, start_offset=12, lag=0),
+        ],
+    )
+    assert [said[4:] for said in SAID] == [
+        (18).to_bytes(2) + (2).to_bytes(2) + HEAD,
+        (16).to_bytes(2) + (5).to_bytes(2) + HEAD + b"\0" + b"\x01\x02\x06share\0",
+        (77).to_bytes(2) + (1).to_bytes(2) + HEAD + b"\0" + b"\x02\x04own\0\0",
+        (90).to_bytes(2) + (1).to_bytes(2) + HEAD + b"\0" + b"\x02\x04own\0\0\0",
+    ]
+    assert [int.from_bytes(said[:4]) for said in SAID] == [len(said) - 4 for said in SAID]
+
+
+def test_a_share_partition_that_has_not_begun_has_no_lag() -> None:
+    with broker(VERSIONS, LISTED, DESCRIBED, NOT_BEGUN) as address:
+        (found,) = groups_at(address)
+    assert [(one.partition, one.start_offset, one.lag) for one in found.partitions] == [(0, -1, None), (1, -1, None)]
+
+
+UNKNOWN_TAG = LISTED[:-1] + b"\x01\x09\x01x"
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason"),
-    [(b"", "it has closed the connection"), (CORRELATION + b"\0", "the answer is cut")],
+    ("answers", "reason"),
+    [
+        ([b""], "it has closed the connection"),
+        ([CORRELATION + b"\0"], "the answer is cut"),
+        ([VERSIONS[:3]], "the answer is cut"),
+        ([(4712).to_bytes(4) + VERSIONS[4:]], "the answer is not one to our request"),
+        ([VERSIONS, UNKNOWN_TAG], "the answer cannot be read, KeyError: 'Unknown tagged field tag: 9'"),
+        ([VERSIONS, LISTED[:9] + b"\x7f\xff" + LISTED[11:]], "the answer cannot be read, ValueError: 32767 is not"),
+        ([VERSIONS, LISTED[:11] + b"\xff" * 11], "the answer cannot be read, ValueError: "),
+        ([VERSIONS, LISTED.replace(b"own", b"\xff\xfe\xfd")], "the answer cannot be read, InvalidUnicode: "),
+    ],
 )
-def test_what_is_no_answer_is_one_line(answer: bytes, reason: str) -> None:
-    groups = ClusterShareGroups(KafkaOptions.parse({"bootstrap.servers": "b:1"}), 5_000)
-    with broker(answer) as address, pytest.raises(TopicUnreachableError, match=f"gave no answer .{reason}"):
-        groups._groups(address)
+def test_what_is_no_answer_is_one_line(answers: list[bytes], reason: str) -> None:
+    with broker(*answers) as address, pytest.raises(TopicUnreachableError) as fault:
+        groups_at(address)
+    assert str(fault.value).startswith(f"Kafka at {address} gave no answer ({reason}")
+    assert "\n" not in str(fault.value)
 
 
-def member(name: str, **assigned: list[int]) -> ClusterMember:
-    return ClusterMember(
-        member_id=name, client_id="app", host="/10.0.0.7", epoch=2, subscribed=["orders"], assigned=assigned
+@pytest.mark.parametrize("known", [api(90, 0, 1), api(16, 0, 5) + api(77, 0, 0) + api(90, 0, 1)])
+def test_a_broker_that_knows_no_share_groups_is_refused_by_name(known: bytes) -> None:
+    answer = CORRELATION + bytes(2) + (len(known) // 6).to_bytes(4) + known + bytes(4)
+    with broker(answer) as address, pytest.raises(TopicError, match=f"Kafka at {address} cannot tell of share groups"):
+        groups_at(address)
+
+
+def test_a_broker_that_does_not_list_its_groups_is_refused_by_name() -> None:
+    refused = LISTED[:9] + (15).to_bytes(2) + b"\x01\0"
+    told = r"refuses to list its groups \(COORDINATOR_NOT_AVAILABLE\)"
+    with broker(VERSIONS, refused) as address, pytest.raises(TopicError, match=told):
+        groups_at(address)
+
+
+def test_a_broker_without_groups_is_asked_for_none() -> None:
+    with broker(VERSIONS, LISTED[:11] + b"\x01\0") as address:
+        assert groups_at(address) == []
+
+
+def test_other_commands_do_not_import_the_messages(tmp_path: Path) -> None:
+    """They take 0.2 s."""
+    code = (
+        "import sys; from share_spark.cli import main; "
+        "[main([*line, '--location', '/none']) for line in (['ui'], ['report', '--html', '/none/a.html'])]; "
+        "main(['report', '--html', '/none/a.html']); import share_spark.web.server; sys.exit('kio' in sys.modules)"
     )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, capture_output=True).returncode == 0
+
+
+def member(name: str, *, host: str = "/10.0.0.7", **assigned: Sequence[int]) -> ClusterMember:
+    return ClusterMember(member_id=name, client_id="app", host=host, epoch=2, subscribed=("orders",), assigned=assigned)
 
 
 def group(*members: ClusterMember, **changes: Any) -> ClusterGroup:
@@ -116,11 +190,20 @@ def test_advice() -> None:
     assert advice(group(member("a", orders=[0]), member("b", orders=[0])), None) == []
 
 
+def described(error_code: ErrorCode) -> DescribedGroup:
+    counts = {"group_epoch": 0, "assignment_epoch": 0}
+    return DescribedGroup(
+        error_code=error_code, group_id="own", group_state="Stable", assignor_name="", members=(), **counts
+    )
+
+
 def test_a_group_that_may_not_be_read_says_why() -> None:
-    described = {"group_id": "own", "state": "Stable", "assignor": "", "members": [], "error": 30, "message": None}
-    assert cluster_group(described, {"error": 0, "topics": ()}).fault == "error 30"
-    described |= {"error": 0}
-    assert cluster_group(described, {"error": 29, "message": "no rights", "topics": ()}).fault == "no rights"
+    assert cluster_group(described(ErrorCode.group_authorization_failed), None).fault == "error 30"
+    assert cluster_group(described(ErrorCode.group_id_not_found), None).fault == "GROUP_ID_NOT_FOUND"
+    offsets = DescribeShareGroupOffsetsResponseGroup(
+        group_id="own", topics=(), error_code=ErrorCode.topic_authorization_failed, error_message="no rights"
+    )
+    assert cluster_group(described(ErrorCode.none), offsets).fault == "no rights"
 
 
 def cluster(*groups: ClusterGroup) -> Cluster:

@@ -22,7 +22,7 @@ from share_spark.engine.ports import (
 from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, Ranges, ascending
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss, RetryDelay
-from share_spark.testing.memory import InMemoryTopicLog
+from tests.twins.memory import InMemoryTopicLog
 
 _NO_DELAY = -1
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from share_spark import coordinator
@@ -30,29 +29,27 @@ from share_spark.delta.location import Location
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.delta.table_maintenance import KeptTable
 from share_spark.engine.idle_group import claim_idle_sinks
-from share_spark.gateway.kip_takeover import after_write, durable_state, new_live_form
 from share_spark.maintenance.heartbeat import ALIVE_MS, Beat, age_ms, has_journals, heartbeat_file
 from share_spark.maintenance.idle_groups import LeftInJournals
+from share_spark.maintenance.kip_takeover import after_write, durable_state, new_live_form
 from share_spark.maintenance.retention import drop_segments
 from share_spark.model.errors import ConfigError, ErrorCode, FencedError, StateError
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import UNINITIALIZED_START_OFFSET
 from share_spark.partition import SharePartition, take_snapshot
 from share_spark.spark.on_demand import AnySpark, session_of
-from share_spark.state.commits import CommitListing, CommitNote, CommitsAsOf
-from share_spark.state.direct_rows import rows_that_count
-from share_spark.state.driver_states import DriverStates
-from share_spark.state.fold import fold_rows
+from share_spark.state.commits import CommitListing, CommitsAsOf
 from share_spark.state.group_log import GroupLog
+from share_spark.state.live_state import LiveState
 from share_spark.state.log_rows import claim_table, record_table
-from share_spark.state.record_rows import CLAIM, STATE_COLUMNS, record_array
+from share_spark.state.record_rows import record_array
 from share_spark.state.segments import LogTail
-from share_spark.state.state_view import LiveState, state_bucket
+from share_spark.state.state_view import state_bucket
 from share_spark.state.status_table import replace_status, status_app_id
 from share_spark.state.tables import ensure_tables, log_table, state_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column
 
 GroupStates = dict[SharePartitionKey, tuple[str, SharePartition]]
 """(topic name, live state) by key."""
@@ -104,14 +101,16 @@ class DeltaShareCoordinator:
         if self._commits is None:
             return self._answered(request, {}).results
         log = _GroupLog.of(self._spark, self._place, request.group_id, self._commits)
-        states = log.states(_keys(request))
+        seen = log.open()
+        states = log.states(seen)
         found = self._answered(request, states)
         if found.states == states:
             return found.results
         log.refuse_unless_idle()
-        claim = log.claim_idle()
-        states = log.states()
-        found = self._answered(request, states)
+        claim = log.claim_idle(seen)
+        if claim.valid != seen.valid:
+            states = log.states(claim)
+            found = self._answered(request, states)
         if found.states != states:
             log.write(claim, found.states, forgotten=states.keys() - found.states.keys())
         return found.results
@@ -187,40 +186,6 @@ class _GroupLog(GroupLog):
             version=version,
         )
 
-    def states(self, keys: Collection[SharePartitionKey] | None = None) -> GroupStates:
-        """Of these keys or of all, as of the last look at the log. Raises StateError."""
-        tail = self.tail()
-        if tail.empty:
-            return {}
-        with self.as_state_error():
-            found = fold_rows(self._counting_rows(tail, keys), self.group_id)
-        return found if keys is None else {key: found[key] for key in keys if key in found}
-
-    def _counting_rows(self, tail: LogTail, keys: Collection[SharePartitionKey] | None) -> pa.Table:
-        """Of all keys; of ``keys`` where Spark has to read them, and for a segment that is large. Raises StateError."""
-        assert tail.valid is not None
-        try:
-            log = TableLog.open(self.opened().files, keeps_files=True, version=self.version)
-            rows = rows_that_count(log, tail.valid)
-        except UnknownTableError as reason:
-            return self._rows_by_spark(self.session(f"is read by Spark ({reason})"), tail, keys)
-        self._refuse_unless_whole(tail, pc.max(rows.column("batch_id")).as_py())
-        return rows
-
-    def _rows_by_spark(
-        self, spark: SparkSession, tail: LogTail, keys: Collection[SharePartitionKey] | None
-    ) -> pa.Table:
-        rows = tail.rows(spark).where(F.col("kind") != CLAIM)
-        (last,) = rows.agg(F.max("batch_id").alias("seen")).collect()
-        self._refuse_unless_whole(tail, last.seen)
-        if keys is not None:
-            rows = rows.where(F.col("topic_id").isin(list({key.topic_id for key in keys})))
-            rows = rows.where(F.col("partition").isin(list({key.partition for key in keys})))
-        return rows.select("batch_id", *STATE_COLUMNS).toArrow()
-
-    def _refuse_unless_whole(self, tail: LogTail, last_batch_id: int | None) -> None:
-        self.refuse_damaged(tail, -1 if last_batch_id is None else last_batch_id)
-
     def refuse_unless_idle(self) -> None:
         """Raises FencedError while an engine runs the group, StateError if its last one left work to the next."""
         heartbeat = heartbeat_file(self.spark, self.location, self.group_id)
@@ -234,26 +199,26 @@ class _GroupLog(GroupLog):
         if has_journals(self.spark, self.location, self.group_id):
             raise self._unfinished()
 
-    def claim_idle(self) -> CommitNote:
-        """The group, and the sinks to which a frozen engine might still write. Raises FencedError, SinkError, and
+    def claim_idle(self, seen: LogTail) -> LogTail:
+        """Claim the group, and the sinks to which a frozen engine might still write. Raises FencedError, SinkError, and
         StateError if an engine has left work since the group was judged to be idle."""
-        note = self.claim()
-        if not claim_idle_sinks(LeftInJournals(self), note.writer_epoch):
+        claim = self.claim(seen)
+        if not claim_idle_sinks(LeftInJournals(self), claim.epoch):
             raise self._unfinished()
-        return note
+        return claim
 
     def _unfinished(self) -> StateError:
         return StateError(
             f"the last engine of group {self.group_id!r} has left work that the next one finishes first; start one"
         )
 
-    def write(self, claim: CommitNote, states: GroupStates, forgotten: Collection[SharePartitionKey]) -> None:
+    def write(self, claim: LogTail, states: GroupStates, forgotten: Collection[SharePartitionKey]) -> None:
         """``states`` is all that the group has from here on (R74); after ``claim``. Raises FencedError, StateError.
 
         A group that has nothing left is a records commit without records, by a micro-batch before the first. The
         segments before it go (R92): where log clean-up takes the note of that commit, they would be the newest again.
         """
-        note = claim._replace(kind="records", batch_id=0 if states else -1)
+        note = self.note("records", claim.last_segment, 0 if states else -1, claim.at_ms)
         kept = KeptTable(self.spark, self.table)
         with self.as_state_error():
             # A session that will be needed is asked for before the commit: without it nothing must be half done.
@@ -264,7 +229,9 @@ class _GroupLog(GroupLog):
             if not states and not drop_segments(kept, self.group_id, note.segment):
                 raise StateError(f"{self.table}: other writers were always first; ask again")
             if forgotten:
-                left = LiveState(None, DriverStates.of(states), note.writer_epoch, note.batch_id, note.at_ms)
+                left = LiveState(
+                    states=states, writer_epoch=note.writer_epoch, batch_id=note.batch_id, at_ms=note.at_ms
+                )
                 self._hide(status, left, forgotten)
 
     def _status_appends(self) -> DirectAppends | None:

@@ -11,7 +11,7 @@ for each file soon takes as long. So the rows of many small files are made one b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,10 +20,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from share_spark.delivery.acquired_positions import AcquiredPositions
-from share_spark.delivery.task_inputs import in_schema
-from share_spark.engine.ranges import FIRST, LAST, AcquiredRanges, Offsets, laid, look_up
-from share_spark.engine.record_files import RecordFile
+from share_spark.engine.acquired_positions import AcquiredPositions
+from share_spark.engine.ports import AcquiredSpan
+from share_spark.engine.ranges import FIRST, LAST, AcquiredRanges, Offsets, ascending, laid, look_up
+from share_spark.engine.record_reader import in_schema
+from share_spark.model.ids import TopicPartition
 
 _MOST_BYTES = 64 << 20
 """Of a batch."""
@@ -41,6 +42,40 @@ _STORED = ("offset", "timestamp", "key", "value", "headers")
 """Columns of the files."""
 
 
+class RecordFile(NamedTuple):
+    """A Parquet file that has the columns of RECORD_COLUMNS but topic and partition, and records of one partition: what
+    it has from ``first_offset`` to ``last_offset`` are records. ``path``: on a file system."""
+
+    path: str
+    partition: TopicPartition
+    first_offset: int
+    last_offset: int
+
+
+def that_hold(files: Sequence[RecordFile], ranges: AcquiredRanges) -> tuple[RecordFile, ...]:
+    """Return those of ``files`` that may hold records of these ranges, which are disjoint."""
+    if len(ranges) == 1:  # the frequent case where there are thousands of share-partitions
+        first, last, _ = ranges[0].tolist()
+        return tuple(file for file in files if file.first_offset <= last and first <= file.last_offset)
+    in_order = ascending(ranges)
+    # The first range that does not end before the file begins.
+    at = np.searchsorted(in_order[:, LAST], [file.first_offset for file in files])
+    begins = np.append(in_order[:, FIRST], np.iinfo(np.int64).max)[at].tolist()
+    return tuple(file for file, begin in zip(files, begins, strict=True) if begin <= file.last_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFileReader:
+    """A RecordReader. ``files``: all that hold the acquired records, ascending."""
+
+    files: Mapping[TopicPartition, Sequence[RecordFile]]
+
+    def part(self, acquired: Sequence[AcquiredSpan]) -> Pieces:
+        """See ``RecordReader``."""
+        found = [Piece(one.ranges, that_hold(self.files.get(one.partition, ()), one.ranges)) for one in acquired]
+        return Pieces.of([piece for piece in found if piece.files])
+
+
 class Piece(NamedTuple):
     """What a task takes of one topic-partition. ``ranges``: ascending. ``files``: at least one, ascending."""
 
@@ -49,8 +84,8 @@ class Piece(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """What a task takes, in columns, as ten thousand arrays take long to pickle. ``ranges``: of all pieces, one after
-    the other. ``sizes``, ``files``: of each one, how many ranges it has, and its files."""
+    """A RecordPart: what a task takes, in columns, as ten thousand arrays take long to pickle. ``ranges``: of all
+    pieces, one after the other. ``sizes``, ``files``: of each one, how many ranges it has, and its files."""
 
     ranges: AcquiredRanges
     sizes: tuple[int, ...]
@@ -68,18 +103,16 @@ class Pieces(NamedTuple):
         for size, end, files in zip(self.sizes, ends, self.files, strict=True):
             yield Piece(AcquiredRanges(self.ranges[end - size : end]), files)
 
-
-def acquired_in_files(pieces: Pieces, schema: pa.Schema, most_rows: int) -> Iterator[pa.RecordBatch]:
-    """The acquired records, in ``schema``, in batches of up to ``most_rows``; those of a topic-partition in the order
-    of their offsets. Raises OSError, pa.ArrowException."""
-    if not pieces.files:
-        return
-    wanted, columns = _Wanted.of(pieces), [name for name in _STORED if name == "offset" or name in schema.names]
-    stored = (rows for number, piece in enumerate(pieces.each()) for rows in _rows_of(number, piece, columns))
-    parts = (_acquired(some, wanted) for some in _together(stored, _MOST_DECODED_ROWS))
-    slices = (one for part in parts for one in _slices(part, most_rows))
-    for some in _together(slices, most_rows):
-        yield _in_schema(some, schema)
+    def batches(self, schema: pa.Schema, most_rows: int, _is_stopping: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
+        """See ``RecordPart``. Raises OSError, pa.ArrowException."""
+        if not self.files:
+            return
+        wanted, columns = _Wanted.of(self), [name for name in _STORED if name == "offset" or name in schema.names]
+        stored = (rows for number, piece in enumerate(self.each()) for rows in _rows_of(number, piece, columns))
+        parts = (_acquired(some, wanted) for some in _together(stored, _MOST_DECODED_ROWS))
+        slices = (one for part in parts for one in _slices(part, most_rows))
+        for some in _together(slices, most_rows):
+            yield _in_schema(some, schema)
 
 
 # ------------------------------------------------------------------------------------------------- rows, as they are

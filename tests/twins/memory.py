@@ -30,6 +30,8 @@ from share_spark.partition import PartitionLimits, SharePartition, evolve
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from share_spark.engine.ports import AcquiredSpan
+
 
 @dataclass(slots=True)
 class ManualClock:
@@ -89,6 +91,9 @@ class InMemoryTopicLog:
     def read(self, spark: SparkSession, spans: Sequence[OffsetSpan], tasks: int) -> DataFrame:
         """Not here: ``InMemoryDelivery`` looks records up itself."""
         raise NotImplementedError
+
+    def for_workers(self, spark: SparkSession, acquired: Sequence[AcquiredSpan], *, ordered: bool) -> None:
+        """Not here."""
 
     def stop_waiting(self) -> None:
         """Nobody ever waits."""
