@@ -26,7 +26,7 @@ NO_PRUNING = -1
 def combine_batches(
     existing: Iterable[StateBatch], new: Iterable[StateBatch], start_offset: int
 ) -> tuple[StateBatch, ...]:
-    """The union of both, pruned below ``start_offset`` (-1: not pruned, R80), the stronger of two overlapping.
+    """Return the union of both, pruned below ``start_offset`` (-1: not pruned, R80), the stronger of two overlapping.
 
     Neither input needs to be sorted or disjoint. O(n log n), and linear where they are nearly sorted.
     """
@@ -36,7 +36,7 @@ def combine_batches(
 
 
 def _pruned(batches: Iterable[StateBatch], start_offset: int) -> list[StateBatch]:
-    """Batches cut to begin at ``start_offset`` (R80)."""
+    """Cut batches to begin at ``start_offset`` (R80)."""
     if start_offset == NO_PRUNING:
         return [StateBatch(*batch) for batch in batches]
     return [
@@ -47,7 +47,7 @@ def _pruned(batches: Iterable[StateBatch], start_offset: int) -> list[StateBatch
 
 
 def _strongest(batches: list[StateBatch]) -> Iterator[StateBatch]:
-    """Disjoint pieces in offset order, of the strongest batch at each offset (R81).
+    """Yield disjoint pieces in offset order, of the strongest batch at each offset (R81).
 
     ``batches`` is sorted. The heap holds those that begin at or before ``at``, the strongest on top, as
     (-count, -state, last offset). One that ends before ``at`` is dropped only when it comes to the top: to find it
@@ -76,7 +76,7 @@ def _strongest(batches: list[StateBatch]) -> Iterator[StateBatch]:
 
 
 def _joined(batches: Iterable[StateBatch]) -> Iterator[StateBatch]:
-    """Touching neighbours of equal state and count as one."""
+    """Join touching neighbours of equal state and count."""
     held: StateBatch | None = None
     for batch in batches:
         if held is not None and held.last_offset + 1 == batch.first_offset and held[2:] == batch[2:]:
@@ -90,7 +90,7 @@ def _joined(batches: Iterable[StateBatch]) -> Iterator[StateBatch]:
 
 
 def normal_form(start_offset: int, batches: Iterable[StateBatch]) -> tuple[int, tuple[StateBatch, ...]]:
-    """The SPSO and the batches from there on, in the one form of all equivalent ones (R66).
+    """Return the SPSO and the batches from there on, in the one form of all equivalent ones (R66).
 
     Nothing below the SPSO, the SPSO past final batches at the front, and no batch that states no more than a hole does
     (Available, count 0, R22).
@@ -101,7 +101,10 @@ def normal_form(start_offset: int, batches: Iterable[StateBatch]) -> tuple[int, 
 
 
 def settled_start(start_offset: int, batches: Iterable[StateBatch]) -> int:
-    """The SPSO past the final batches at the front, which a leader skips on loading (R15). ``batches``: ascending."""
+    """Return the SPSO past the final batches at the front, which a leader skips on loading (R15).
+
+    ``batches``: ascending.
+    """
     for first, last, delivery_state, _ in batches:
         if first != start_offset or not DeliveryState(delivery_state).is_final:
             break

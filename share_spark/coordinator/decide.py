@@ -46,14 +46,14 @@ _DURABLE_STATES = frozenset({DeliveryState.AVAILABLE, DeliveryState.ACKNOWLEDGED
 
 
 class Fault(NamedTuple):
-    """Why an entry is refused: a value, not an exception."""
+    """The reason why an entry is refused: a value, not an exception."""
 
     code: ErrorCode
     message: str
 
 
 class CoordinatorDecision(NamedTuple):
-    """``record`` is None if nothing has to be written."""
+    """A result, and the record to commit before it goes out; None if nothing has to be written."""
 
     record: StateRecord | None
     result: StateResult
@@ -65,7 +65,7 @@ def decide(
     request: StateRequest,
     updates_per_snapshot: int = UPDATES_PER_SNAPSHOT,
 ) -> CoordinatorDecision:
-    """The record and the answer of one entry; ``state`` None: the key is unknown."""
+    """Return the record and the answer of one entry; ``state`` None: the key is unknown."""
     fault = malformed(request) or _fenced(key, state, request)
     if fault is not None:
         return refusal(request, fault)
@@ -85,12 +85,12 @@ def decide(
 
 
 def refusal(request: StateRequest, fault: Fault) -> CoordinatorDecision:
-    """Nothing happens but the error."""
+    """Answer with an error, and write nothing."""
     return CoordinatorDecision(None, replace(_done(request), error=fault.code, message=fault.message))
 
 
 def fresh_snapshot(state: ShareState) -> StateSnapshot:
-    """All of ``state`` again, with the next snapshot epoch (R75), so that an idle key does not block pruning (R89)."""
+    """Write all of ``state`` again, with the next snapshot epoch (R75), as an idle key must not block pruning (R89)."""
     return StateSnapshot(
         key=state.key,
         snapshot_epoch=next_snapshot_epoch(state.snapshot_epoch),
@@ -105,7 +105,7 @@ def fresh_snapshot(state: ShareState) -> StateSnapshot:
 
 
 def malformed(request: StateRequest) -> Fault | None:
-    """INVALID_REQUEST for what is wrong whatever the state is (R96); it comes before all other checks."""
+    """Return INVALID_REQUEST for what is wrong whatever the state is (R96); it comes before all other checks."""
     if not request.topic_id or request.topic_id == ZERO_UUID:
         return _invalid("the topic id is missing")
     if request.partition < 0:
@@ -125,13 +125,13 @@ def _numbers_given(request: StateRequest) -> list[int]:
 
 
 def _bad(batch: StateBatch) -> bool:
-    """Empty, before the log, in a state that is never durable (R8), or with a count that cannot be."""
+    """Return whether a batch is empty, before the log, in a state that is never durable (R8), or has a bad count."""
     first, last, state, count = batch
     return first < 0 or last < first or state not in _DURABLE_STATES or count < 0
 
 
 def _fenced(key: SharePartitionKey, state: ShareState | None, request: StateRequest) -> Fault | None:
-    """Unknown key, then leader epoch, then state epoch (R93-R96). Delete has no epochs (O11)."""
+    """Check that the key is known, then the leader epoch, then the state epoch (R93-R96). Delete has none (O11)."""
     if isinstance(request, DeleteState):
         return None
     if isinstance(request, InitializeState):
@@ -165,7 +165,7 @@ def _invalid(message: str) -> Fault:
 
 
 def _initial_snapshot(key: SharePartitionKey, state: ShareState | None, request: InitializeState) -> StateSnapshot:
-    """R101. The leader epoch is kept: a reset does not make an older leader valid again."""
+    """Begin a state anew (R101). The leader epoch is kept: a reset does not make an older leader valid again."""
     return StateSnapshot(
         key=key,
         snapshot_epoch=next_snapshot_epoch(state.snapshot_epoch) if state else 0,
@@ -177,8 +177,10 @@ def _initial_snapshot(key: SharePartitionKey, state: ShareState | None, request:
 
 
 def _raised_leader_epoch(state: ShareState, request: ReadState, updates_per_snapshot: int) -> StateRecord | None:
-    """A new leader begins with Read. Its epoch is written, as Kafka 4.2 does: kept in memory only (R102), it would be
-    forgotten with the coordinator, and the old leader could write again (R94)."""
+    """Write the epoch of a new leader, which begins with Read, as Kafka 4.2 does.
+
+    Kept in memory only (R102), it would be forgotten with the coordinator, and the old leader could write again (R94).
+    """
     taken_over = WriteState(
         topic_id=request.topic_id,
         partition=request.partition,
@@ -189,7 +191,7 @@ def _raised_leader_epoch(state: ShareState, request: ReadState, updates_per_snap
 
 
 def _written(state: ShareState, request: WriteState, updates_per_snapshot: int) -> StateRecord | None:
-    """An update, or a snapshot where one is due or is not larger (R77). None: all of it is durable already (R87)."""
+    """Write an update, or a snapshot where one is due or is not larger (R77); None if all is durable already (R87)."""
     update = StateUpdate(
         key=state.key,
         snapshot_epoch=state.snapshot_epoch,

@@ -19,7 +19,7 @@ from share_spark.model.ids import SharePartitionKey
 
 
 def evolve(state: ShareState | None, record: StateRecord) -> ShareState | None:
-    """The state after ``record``; None: the key is unknown.
+    """Return the state after ``record``; None: the key is unknown.
 
     An update of another snapshot epoch is ignored (R85). So is one without any snapshot: the key stays unknown and
     its leader gets that error, which is better than to go on with a part of the state.
@@ -36,7 +36,7 @@ def evolve(state: ShareState | None, record: StateRecord) -> ShareState | None:
 def replay(
     records: Iterable[StateRecord], states: Mapping[SharePartitionKey, ShareState] | None = None
 ) -> dict[SharePartitionKey, ShareState]:
-    """The known keys and their states after ``records``, in log order, on top of ``states`` (R73, R85)."""
+    """Return the known keys and their states after ``records``, in log order, on top of ``states`` (R73, R85)."""
     after = dict(states or {})
     for record in records:
         state = evolve(after.pop(record.key, None), record)
@@ -46,7 +46,7 @@ def replay(
 
 
 def _from_snapshot(state: ShareState | None, record: StateSnapshot) -> ShareState:
-    """All from the record, but epochs never fall (R86)."""
+    """Take all from the record, but epochs never fall (R86)."""
     return ShareState(
         key=record.key,
         snapshot_epoch=record.snapshot_epoch,
@@ -58,7 +58,7 @@ def _from_snapshot(state: ShareState | None, record: StateSnapshot) -> ShareStat
 
 
 def _updated(state: ShareState, record: StateUpdate) -> ShareState:
-    """The SPSO only ever moves up within a state epoch, so a late write cannot bring finished offsets back.
+    """Apply an update: the SPSO only moves up, so that a late write cannot bring finished offsets back.
 
     (-1, not changed, is below every other.)
     """

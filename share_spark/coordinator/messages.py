@@ -17,20 +17,20 @@ NOT_GIVEN = -1
 """A start offset of a request, or a start offset or leader epoch of an update, that keeps the known value (R79)."""
 
 DELETED_SNAPSHOT_EPOCHS = frozenset({-1, 65_535})
-"""A snapshot with one of these is read as a tombstone: the KIP's prose says -1, its schema is a uint16 (O5)."""
+"""Epochs of snapshots that are read as tombstones: the KIP's prose says -1, its schema is a uint16 (O5)."""
 
 LAST_SNAPSHOT_EPOCH = 65_534
-"""The next one is 0 again; epochs are compared for equality only (O7)."""
+"""The epoch after which 0 comes again; epochs are compared for equality only (O7)."""
 
 
 def next_snapshot_epoch(snapshot_epoch: int) -> int:
-    """The epoch of the snapshot after this one (R75, O7); -1, no snapshot yet, gives 0."""
+    """Return the epoch of the snapshot after this one (R75, O7); -1, no snapshot yet, gives 0."""
     return 0 if snapshot_epoch >= LAST_SNAPSHOT_EPOCH else snapshot_epoch + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitializeState:
-    """Create or reset a share-partition (R101). ``start_offset`` -1: the leader will choose it (R26)."""
+    """A request to create or reset a share-partition (R101). ``start_offset`` -1: the leader will choose it (R26)."""
 
     topic_id: str
     partition: int
@@ -40,7 +40,7 @@ class InitializeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadState:
-    """Ask for the whole state (R102). ``leader_epoch`` -1: the reader is not a leader, and is not fenced."""
+    """A request for the whole state (R102). ``leader_epoch`` -1: the reader is not a leader, and is not fenced."""
 
     topic_id: str
     partition: int
@@ -49,7 +49,7 @@ class ReadState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteState:
-    """What a leader changed (R61): only the batches that changed, and the SPSO if it moved. It names both its epochs:
+    """The changes of a leader (R61): only the batches that changed, and the SPSO if it moved. It names both its epochs:
     -1 is fenced as any other that is lower than the known one (R94, R95)."""
 
     topic_id: str
@@ -62,7 +62,7 @@ class WriteState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteState:
-    """Forget a share-partition (R91)."""
+    """A request to forget a share-partition (R91)."""
 
     topic_id: str
     partition: int
@@ -70,7 +70,7 @@ class DeleteState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadStateSummary:
-    """Ask for state epoch and start offset only (R103)."""
+    """A request for state epoch and start offset only (R103)."""
 
     topic_id: str
     partition: int
@@ -115,7 +115,7 @@ class StateSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateUpdate:
-    """What changed since the snapshot of this epoch (R74, R76). The state epoch is the snapshot's (O8)."""
+    """The changes since the snapshot of this epoch (R74, R76). The state epoch is the snapshot's (O8)."""
 
     key: SharePartitionKey
     snapshot_epoch: int
@@ -126,7 +126,7 @@ class StateUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateTombstone:
-    """The key is unknown from here on (R91, R93)."""
+    """The end of a key: from here on it is unknown (R91, R93)."""
 
     key: SharePartitionKey
 
@@ -136,7 +136,7 @@ StateRecord = StateSnapshot | StateUpdate | StateTombstone
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareState:
-    """What the coordinator holds of one share-partition: the fold of its records.
+    """The state that the coordinator holds of one share-partition: the fold of its records.
 
     ``state_batches`` are sorted, disjoint and joined. ``updates``: since the snapshot; it is only there to know when
     the next one is due, so two states that differ in it are equal (R87).

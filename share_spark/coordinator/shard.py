@@ -24,7 +24,7 @@ STATE_PARTITIONS = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorShard:
-    """``state_partition`` of ``state_partitions``. Until it is ``loaded`` it only answers that it is not (R73)."""
+    """All keys of ``state_partition``, one of ``state_partitions``. Until they are ``loaded`` it says that (R73)."""
 
     state_partition: int
     state_partitions: int = STATE_PARTITIONS
@@ -41,7 +41,7 @@ class Answer(NamedTuple):
 
 
 def answer(shard: CoordinatorShard, request: ShareGroupStateRequest) -> Answer:
-    """Every entry on its own (R98), one that names a key again after those before it. No group: no answer (R97)."""
+    """Answer every entry on its own (R98), one that names a key again after those before it. No group: none (R97)."""
     changed: dict[SharePartitionKey, ShareState | None] = {}
     records: list[StateRecord] = []
     results: list[StateResult] = []
@@ -57,7 +57,7 @@ def answer(shard: CoordinatorShard, request: ShareGroupStateRequest) -> Answer:
 
 
 def evolved(shard: CoordinatorShard, records: Iterable[StateRecord]) -> CoordinatorShard:
-    """The shard after ``records``, committed or read again; of another state partition's, none counts."""
+    """Return the shard after ``records``, committed or read again; of another state partition's, none counts."""
     owned = (record for record in records if _owner(shard, record.key) == shard.state_partition)
     return replace(shard, states=replay(owned, shard.states))
 
@@ -84,12 +84,12 @@ def _owner(shard: CoordinatorShard, key: SharePartitionKey) -> int:
 
 
 def state_partition_of(key: SharePartitionKey, state_partitions: int = STATE_PARTITIONS) -> int:
-    """0 to ``state_partitions`` - 1: the hash of ``group:topicId:partition``, the one text for both uses (O14)."""
+    """Return 0 to ``state_partitions`` - 1: the hash of ``group:topicId:partition``, one text for both uses (O14)."""
     return _absolute(_java_hash(str(key))) % state_partitions
 
 
 def _java_hash(text: str) -> int:
-    """Java's ``String.hashCode``: over UTF-16 code units, wrapped to a signed 32-bit number."""
+    """Do as Java's ``String.hashCode``: over UTF-16 code units, wrapped to a signed 32-bit number."""
     units = text.encode("utf-16-be")
     value = 0
     for high, low in zip(units[::2], units[1::2], strict=True):
@@ -98,5 +98,5 @@ def _java_hash(text: str) -> int:
 
 
 def _absolute(value: int) -> int:
-    """Kafka's ``Utils.abs``: Java's smallest int, which has no positive counterpart, gives 0."""
+    """Do as Kafka's ``Utils.abs``: Java's smallest int, which has no positive counterpart, gives 0."""
     return 0 if value == -(1 << 31) else abs(value)

@@ -98,7 +98,7 @@ def _plain_step(
 def _finished_to(state: SharePartition, asked: PartitionInput, member_id: str) -> int | None:
     """Up to where (exclusive) all of the window is finished with these acknowledgements; None if not all of it is."""
     runs = state.in_flight
-    if len(runs) != len(asked.acknowledged) or state.fetched or state.read_gap is not None or state.start_offset < 0:
+    if len(runs) != len(asked.acknowledged) or state.start_offset < 0:
         return None
     if not runs:
         return state.start_offset

@@ -28,17 +28,16 @@ from share_spark.engine.ranges import (
     offsets_in,
 )
 from share_spark.model.errors import ErrorCode
-from share_spark.model.ids import LogEnds, SharePartitionKey
+from share_spark.model.ids import LogEnds, OffsetRange, SharePartitionKey
 from share_spark.model.records import UNINITIALIZED_START_OFFSET, Doubt, ShareRecord
 from share_spark.model.requests import (
     Acknowledge,
     AcknowledgementBatch,
+    AcknowledgeType,
     Acquire,
-    AcquireMode,
     ArchivedRange,
     ExpireLocks,
     Initialize,
-    LogBatch,
     LoseAttempts,
     Loss,
     LostRange,
@@ -261,7 +260,7 @@ def still_held(state: SharePartition, acknowledged: AcknowledgedRanges, member_i
     return AcknowledgedRanges(np.array(cut, dtype=np.int64).reshape(-1, 3))
 
 
-_TYPES = {kind: ((kind,),) for kind in range(5)}
+_TYPES = {int(kind): (int(kind),) for kind in AcknowledgeType}
 
 
 def acknowledgement_batches(ranges: AcknowledgedRanges) -> Sequence[AcknowledgementBatch]:
@@ -281,13 +280,11 @@ def acquire_request(
         window = (min(window[0], partition_input.truncated_to), min(window[1], partition_input.truncated_to))
     first = max(window[0], partition_input.log_start_offset, partition_input.initial_offset or 0)
     last = max(window[1], partition_input.end_offset) - 1
-    log = (LogBatch(first, last),) if last >= first else ()
     return (
         Acquire(
             member_id=member_id,
             max_records=partition_input.max_records,
-            mode=AcquireMode.EXACT,
-            log_batches=log,
+            readable=OffsetRange(first, last),
             searched=partition_input.searched,
             suspects=partition_input.suspects,
             alone=partition_input.alone,

@@ -1,17 +1,15 @@
 """Conversion of a share-partition from our live form into the KIP's, and of writes in the KIP's form back. Pure.
 
 What a write does not change stays as we know it, with the attempt counts that the KIP's form does not have (R8). A
-hole in the KIP's form is Available with count 0 (R22); log rows carry no ``read_gap``, so it is written as such a run.
+hole in the KIP's form is Available with count 0 (R22), and is written as such a run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from share_spark import coordinator, partition
 from share_spark.coordinator.messages import LAST_SNAPSHOT_EPOCH, ShareState
-from share_spark.model.ids import OffsetRange
 from share_spark.model.records import (
     UNCHANGED,
     UNINITIALIZED_START_OFFSET,
@@ -21,6 +19,7 @@ from share_spark.model.records import (
     StateBatch,
 )
 from share_spark.partition import SharePartition
+from share_spark.partition.kip import available_holes, past_finished
 
 
 def durable_state(live: SharePartition) -> ShareState:
@@ -40,7 +39,7 @@ def new_live_form(state: ShareState, snapshot_epoch: int = -1) -> SharePartition
 
     ``snapshot_epoch``: that of the last snapshot in our log, -1 if there is none. Raises StateError like ``from_kip``.
     """
-    loaded = partition.from_kip(
+    return partition.from_kip(
         key=state.key,
         state_epoch=state.state_epoch,
         leader_epoch=state.leader_epoch,
@@ -48,7 +47,6 @@ def new_live_form(state: ShareState, snapshot_epoch: int = -1) -> SharePartition
         batches=state.state_batches,
         snapshot_epoch=snapshot_epoch,
     )
-    return _with_holes_stated(loaded)
 
 
 def after_write(live: SharePartition, after: ShareState) -> SharePartition:
@@ -56,18 +54,14 @@ def after_write(live: SharePartition, after: ShareState) -> SharePartition:
     if live.start_offset == UNINITIALIZED_START_OFFSET:
         return new_live_form(after, live.snapshot_epoch)
     changes = [_in_flight(batch) for batch in changed_batches(durable_state(live).state_batches, after.state_batches)]
-    new_window = OffsetRange(
-        max(live.end_offset, after.start_offset), max((batch.last_offset for batch in changes), default=-1)
-    )
     update = ShareUpdate(
         key=live.key,
         snapshot_epoch=live.snapshot_epoch,
         leader_epoch=after.leader_epoch,
         start_offset=after.start_offset if after.start_offset > live.start_offset else UNCHANGED,
-        batches=tuple(changes),
-        read_gap=new_window if new_window else None,
+        batches=sorted([*changes, *available_holes(changes, max(live.end_offset, after.start_offset))]),
     )
-    return _settled(_with_holes_stated(partition.evolve(live, update)))
+    return past_finished(partition.evolve(live, update))
 
 
 def changed_batches(before: Sequence[StateBatch], after: Sequence[StateBatch]) -> Iterator[StateBatch]:
@@ -100,35 +94,3 @@ def changed_batches(before: Sequence[StateBatch], after: Sequence[StateBatch]) -
 def _in_flight(batch: StateBatch) -> InFlightBatch:
     first, last, state, count = batch
     return InFlightBatch(first, last, DeliveryState(state), count)
-
-
-def _with_holes_stated(state: SharePartition) -> SharePartition:
-    """Return ``state`` with each hole of the read gap as an Available run of count 0, without what log rows omit."""
-    runs = {(run.first_offset, run.last_offset) for run in state.in_flight}
-    gap = state.active_read_gap
-    free = partition.available_ranges(state) if gap is not None else ()
-    holes = [(first, last) for first, last, _ in free if (first, last) not in runs]
-    update = ShareUpdate(
-        key=state.key,
-        snapshot_epoch=state.snapshot_epoch,
-        leader_epoch=state.leader_epoch,
-        start_offset=UNCHANGED,
-        batches=tuple(InFlightBatch(first, last, DeliveryState.AVAILABLE, 0) for first, last in holes),
-    )
-    return partition.evolve(replace(state, fetched=()), update)
-
-
-def _settled(state: SharePartition) -> SharePartition:
-    """Move the SPSO past final runs at the front (R15)."""
-    open_runs = (run.first_offset for run in state.in_flight if not run.delivery_state.is_final)
-    first_open = next(open_runs, state.end_offset)
-    if not state.in_flight or not state.in_flight[0].delivery_state.is_final:
-        return state
-    update = ShareUpdate(
-        key=state.key,
-        snapshot_epoch=state.snapshot_epoch,
-        leader_epoch=state.leader_epoch,
-        start_offset=first_open,
-        batches=(),
-    )
-    return partition.evolve(state, update)

@@ -22,7 +22,7 @@ _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_duration_ms(text: str) -> int:
-    """Milliseconds of ``30s``, ``10m``, ``7d``, ``500ms`` or ISO-8601 (``PT1H30M``). Raises ConfigError."""
+    """Return the milliseconds of ``30s``, ``10m``, ``7d``, ``500ms`` or ISO-8601 (``PT1H30M``). Raises ConfigError."""
     short = _DURATION_SHORT.match(text.strip())
     if short:
         return int(short[1]) * _UNIT_MS[short[2]]
@@ -34,14 +34,14 @@ def parse_duration_ms(text: str) -> int:
 
 
 class OffsetReset(NamedTuple):
-    """Where a share-partition without state begins (R26). ``duration_ms`` only for ``by_duration``."""
+    """The place where a share-partition without state begins (R26). ``duration_ms`` only for ``by_duration``."""
 
     policy: str
     duration_ms: int = 0
 
     @classmethod
     def parse(cls, text: str) -> OffsetReset:
-        """``earliest``, ``latest`` or ``by_duration:PT1H``. Raises ConfigError."""
+        """Read ``earliest``, ``latest`` or ``by_duration:PT1H``. Raises ConfigError."""
         policy, _, duration = text.strip().partition(":")
         if policy in ("earliest", "latest") and not duration:
             return cls(policy)
@@ -105,7 +105,7 @@ def _number(low: float, high: float) -> Callable[[Any], float]:
 
 
 class _Setting(NamedTuple):
-    """``fixed``: why it cannot change while an engine runs, empty if it can."""
+    """A setting. ``fixed``: why it cannot change while an engine runs, empty if it can."""
 
     key: str
     default: Any
@@ -119,11 +119,11 @@ _OF_THE_ENGINE = "it says how an engine keeps its tables, from its start to its 
 _OF_THE_MACHINE = "it belongs to the machine that the engine runs on"
 
 MOST_DELAY_MS = 30 * _DAY_MS
-"""Of a retry."""
+"""The longest delay of a retry."""
 
 
 class BackoffPolicy(StrEnum):
-    """What the delay of a retry depends on."""
+    """The dependence of a retry's delay on the delivery count."""
 
     NONE = "none"
     FIXED = "fixed"
@@ -131,7 +131,7 @@ class BackoffPolicy(StrEnum):
 
 
 class DeliveryOrder(StrEnum):
-    """In which order records are delivered: any, or those of a key one after another by offset."""
+    """The order in which records are delivered: any, or those of a key one after another by offset."""
 
     NONE = "none"
     KEY = "key"
@@ -177,7 +177,7 @@ SETTINGS: Mapping[str, _Setting] = {
     "metrics_port": _Setting("metrics.port", 0, _integer(0, 65_535), fixed=_OF_THE_MACHINE),
     "metrics_host": _Setting("metrics.host", "127.0.0.1", _host, fixed=_OF_THE_MACHINE),
 }
-"""Field of GroupConfig -> (key, default, reader). Durations take 30s, 10m, 7d or PT1H as well as milliseconds."""
+"""The settings by field of GroupConfig. Durations take 30s, 10m, 7d or PT1H as well as milliseconds."""
 
 ALIASES = {
     "group.share.record.lock.duration.ms": "share.record.lock.duration.ms",
@@ -186,7 +186,7 @@ ALIASES = {
     "group.share.auto.offset.reset": "share.auto.offset.reset",
     "group.share.isolation.level": "share.isolation.level",
 }
-"""Both spellings are taken, one is kept (R171)."""
+"""The other spellings of keys: both are taken, one is kept (R171)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +227,7 @@ class GroupConfig:
         return DEFAULT_CONFIG.changed(given)
 
     def changed(self, given: Mapping[str, Any]) -> GroupConfig:
-        """With the settings of ``{key: value}``, the others as they are.
+        """Replace the settings of ``{key: value}``, and keep the others.
 
         Raises ConfigError with one line: an unknown key, or a value that does not fit, by itself or to another.
         """
@@ -243,11 +243,11 @@ class GroupConfig:
         return found
 
     def text(self, name: str) -> str:
-        """The value of a field, as ``parse`` reads it."""
+        """Return the value of a field, as ``parse`` reads it."""
         return str(getattr(self, name))
 
     def not_default(self) -> dict[str, str]:
-        """``{key: value}`` of what differs from the default, as ``parse`` reads it."""
+        """Return ``{key: value}`` of what differs from the default, as ``parse`` reads it."""
         named = {name: self.text(name) for name in SETTINGS}
         return {SETTINGS[name].key: text for name, text in named.items() if text != DEFAULT_CONFIG.text(name)}
 
@@ -256,12 +256,12 @@ _BY_KEY = {setting.key: name for name, setting in SETTINGS.items()}
 
 
 def field_of(key: str) -> str | None:
-    """The field of GroupConfig that a key, or its other spelling, names; None if there is none."""
+    """Return the field of GroupConfig that a key, or its other spelling, names; None if there is none."""
     return _BY_KEY.get(ALIASES.get(key, key))
 
 
 def nearest_key(key: str) -> str:
-    """For a message about an unknown key: the known one that may have been meant, empty if there is none."""
+    """Return the known key that may have been meant by an unknown one, empty if there is none."""
     close = difflib.get_close_matches(key, _BY_KEY, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 

@@ -17,7 +17,7 @@ from share_spark.model.errors import ConfigError
 
 
 class ConfigSource(StrEnum):
-    """Where a value comes from, the strongest first. JOB_CONFIG: an option or a file of the run; in its place Kafka has
+    """The source of a value, the strongest first. JOB_CONFIG: an option or a file of the run; in its place Kafka has
     the configs of the broker."""
 
     DYNAMIC_GROUP_CONFIG = "DYNAMIC_GROUP_CONFIG"
@@ -47,13 +47,16 @@ Texts = Mapping[str, str]
 
 
 def configs_text(configs: Texts) -> str:
-    """In one line: ``key=value, key=value``, or ``none``."""
+    """Return one line: ``key=value, key=value``, or ``none``."""
     return ", ".join(f"{key}={value}" for key, value in configs.items()) or "none"
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, str]:
-    """``given`` with one spelling of each key and value. Raises ConfigError, in Kafka's words for an unknown key: it is
-    none, it cannot change while an engine runs, or its value does not fit."""
+    """Return ``given`` with one spelling of each key and value.
+
+    Raises ConfigError: a key is unknown (in Kafka's words), it cannot change while an engine runs, or its value does
+    not fit.
+    """
     found: dict[str, str] = {}
     for key, value in given.items():
         name = _dynamic_field(key)
@@ -62,7 +65,7 @@ def checked(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _dynamic_field(key: str) -> str:
-    """The field of GroupConfig that ``key`` names. Raises ConfigError as ``checked``."""
+    """Return the field of GroupConfig that ``key`` names. Raises ConfigError as ``checked``."""
     if (name := field_of(key)) is None:
         raise ConfigError(f"Unknown group config name: {key}{nearest_key(key)}")
     if SETTINGS[name].fixed:
@@ -71,8 +74,10 @@ def _dynamic_field(key: str) -> str:
 
 
 def altered(now: Texts, added: Mapping[str, Any], deleted: Collection[str]) -> dict[str, str]:
-    """``now`` with what is added and without what is deleted. Raises ConfigError as ``checked``, and for what is to be
-    deleted and is not there."""
+    """Return ``now`` with what is added and without what is deleted.
+
+    Raises ConfigError as ``checked``, and for what is to be deleted and is not there.
+    """
     keys = [SETTINGS[_dynamic_field(key)].key for key in deleted]
     if missing := [key for key in keys if key not in now]:
         raise ConfigError(f"Invalid config(s): {','.join(missing)}")
@@ -80,12 +85,15 @@ def altered(now: Texts, added: Mapping[str, Any], deleted: Collection[str]) -> d
 
 
 def over(job: GroupConfig, dynamic: Texts) -> GroupConfig:
-    """What counts. Raises ConfigError as ``checked``, and for values that do not fit to each other or to the job's."""
+    """Return the settings that count.
+
+    Raises ConfigError as ``checked``, and for values that do not fit to each other or to the job's.
+    """
     return job.changed(checked(dynamic))
 
 
 def entries(job: Texts, dynamic: Texts) -> list[ConfigEntry]:
-    """Of all settings. ``job``: what is known of what the job says."""
+    """Return an entry for each setting. ``job``: what is known of what the job says."""
     return [_entry(setting.key, DEFAULT_CONFIG.text(name), job, dynamic) for name, setting in SETTINGS.items()]
 
 

@@ -57,7 +57,7 @@ class TopicError(ShareError):
 
 
 class TopicUnreachableError(TopicError):
-    """The broker or the table behind the topic log did not answer in time. ``what``: which of them."""
+    """The silence of the broker or the table (``what``) behind the topic log: no answer in time."""
 
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     retriable = True
@@ -68,7 +68,7 @@ class TopicUnreachableError(TopicError):
 
 
 class HandlerError(ShareError):
-    """The user's handler broke its contract (import, length, type, unknown record). Not: it raised for a record."""
+    """A handler that broke its contract (import, length, type, unknown record). Not: it raised for a record."""
 
     code = ErrorCode.INVALID_REQUEST
 
@@ -80,22 +80,22 @@ class StateError(ShareError):
 
 
 def no_such_group(group_id: str, place: str) -> StateError:
-    """``place``: of the state; the beginning is Kafka's own wording."""
+    """Make the error that the state in ``place`` has no such group; the beginning is Kafka's own wording."""
     return StateError(f"Group '{group_id}' does not exist: the state in {place} has none of that name.")
 
 
 def no_such_topic(group_id: str, topic: str) -> ConfigError:
-    """That the group has."""
+    """Make the error that the group has no such topic."""
     return ConfigError(f"group {group_id!r} has no topic {topic!r}")
 
 
 def no_such_partition(group_id: str, topic: str, partition: int) -> ConfigError:
-    """That the group has."""
+    """Make the error that the group has no such partition."""
     return ConfigError(f"group {group_id!r} has no partition {partition} of topic {topic!r}")
 
 
 class FencedError(ShareError):
-    """Another engine has claimed the group since; this one must stop."""
+    """The claim of another engine on the group; this one must stop."""
 
     code = ErrorCode.FENCED_STATE_EPOCH
 
@@ -107,19 +107,19 @@ class DeadLetterError(ShareError):
 
 
 class SinkError(ShareError):
-    """The table for output refused rows: its schema, missing rights, a full disk. No record is the cause."""
+    """Rows that the table for output refused: its schema, missing rights, a full disk. No record is the cause."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class OutputUnknownError(SinkError):
-    """It cannot be found out whether the table for output has taken rows; the next engine looks again."""
+    """Rows of which it cannot be found out whether the table for output has them; the next engine looks again."""
 
     retriable = True
 
 
 class OutputLostError(ShareError):
-    """Executors died with output rows that no sink had read: their delivery counts as lost."""
+    """Output rows with which executors died before a sink had read them: their delivery counts as lost."""
 
     retriable = True
 
@@ -129,7 +129,10 @@ _OF_STORAGE = ("No space left on device", "Read-only file system", "Disk quota e
 
 
 def is_of_storage(text: str) -> bool:
-    """Does an error say that a disk is full, or cannot be written? No setting mends that, and no record caused it."""
+    """Return whether an error says that a disk is full, or cannot be written.
+
+    No setting mends that, and no record caused it.
+    """
     return any(reason in text for reason in _OF_STORAGE)
 
 

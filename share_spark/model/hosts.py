@@ -6,7 +6,7 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Can only this machine reach it?"""
+    """Return whether only this machine can reach it."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -14,6 +14,6 @@ def is_loopback(host: str) -> bool:
 
 
 def host_in(header: str) -> str:
-    """Of a request's header ``Host``, without the port: of ``localhost:80`` and ``[::1]:80`` what is before it."""
+    """Return the host of a request's header ``Host``: of ``localhost:80`` and ``[::1]:80`` what is before the port."""
     name = header[1:].partition("]")[0] if header.startswith("[") else header.partition(":")[0]
     return name.lower()

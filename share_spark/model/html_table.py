@@ -7,14 +7,14 @@ from html import escape
 
 
 def html_table(title: str, names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """With a heading row; all text is escaped, numbers stand to the right."""
+    """Return a table with a heading row; all text is escaped, numbers stand to the right."""
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f"<p><b>{escape(title)}</b></p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def html_facts(title: str, facts: Mapping[str, object]) -> str:
-    """Names and values, one below the other."""
+    """Return a table of names and values, one below the other."""
     rows = "".join(f"<tr><th>{escape(name)}</th>{_cell(value)}</tr>" for name, value in facts.items())
     return f"<p><b>{escape(title)}</b></p><table><tbody>{rows}</tbody></table>"
 

@@ -23,7 +23,7 @@ class SharePartitionKey(NamedTuple):
     partition: int
 
     def __str__(self) -> str:
-        """The coordinator key text, ``group:topicId:partition`` (R71)."""
+        """Return the coordinator key text, ``group:topicId:partition`` (R71)."""
         return f"{self.group_id}:{self.topic_id}:{self.partition}"
 
 
@@ -41,14 +41,14 @@ _BATCH_BITS = 32
 
 
 class BatchStamp(NamedTuple):
-    """Which micro-batch of which engine: later ones compare greater, whatever engine ran them."""
+    """A micro-batch of an engine: later ones compare greater, whatever engine ran them."""
 
     writer_epoch: int
     batch_id: int
 
     @property
     def number(self) -> int:
-        """As one number that only grows: Delta's ``txnVersion``. A claim has the number before its first one."""
+        """One number that only grows: Delta's ``txnVersion``. A claim has the number before its first one."""
         return (self.writer_epoch << _BATCH_BITS) + self.batch_id + 1
 
     @classmethod
@@ -58,7 +58,7 @@ class BatchStamp(NamedTuple):
 
 
 NO_STAMP = BatchStamp(0, -1)
-"""Before any micro-batch of any engine."""
+"""The stamp before any micro-batch of any engine."""
 
 
 class OffsetRange(NamedTuple):
@@ -69,7 +69,7 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of offsets. Not ``len``: that counts the fields of a tuple, and ``_replace`` depends on it."""
+        """The number of offsets. Not ``len``: that counts the fields of a tuple, and ``_replace`` depends on it."""
         return self.last - self.first + 1
 
     def __bool__(self) -> bool:
@@ -77,7 +77,7 @@ class OffsetRange(NamedTuple):
 
 
 class LogEnds(NamedTuple):
-    """Where the log of a topic-partition begins and ends, read once per micro-batch.
+    """The begin and the end of the log of a topic-partition, read once per micro-batch.
 
     ``end_offset`` is exclusive: the high watermark, or the last stable offset for ``read_committed`` (R23, R45).
     ``high_watermark``: given where it can differ from that.
@@ -88,15 +88,17 @@ class LogEnds(NamedTuple):
     high_watermark: int | None = None
 
     def unfinished(self, start_offset: int, finished: int) -> int:
-        """The lag of a share-partition: the offsets from its SPSO on, less those of its window that are finished. 0
-        while it has no SPSO."""
+        """Return the lag of a share-partition: the offsets from its SPSO on, less the finished ones of its window.
+
+        0 while it has no SPSO.
+        """
         if start_offset < 0:
             return 0
         return max(0, self.end_offset - max(start_offset, self.log_start_offset) - finished)
 
     @property
     def log_end(self) -> int:
-        """Where the log itself ends, exclusive, however much of it may be read yet. Never below its start: the three
+        """The end of the log itself, exclusive, however much of it may be read yet. Never below its start: the three
         are not read in one instant."""
         return max(self.log_start_offset, self.end_offset, self.high_watermark or 0)
 

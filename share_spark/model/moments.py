@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from share_spark.model.errors import ConfigError
 
 FIRST_MOMENT, LAST_MOMENT = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
-"""What a datetime can hold in any time zone. A producer may claim any year; what lies outside is seen as one of these.
-"""
+"""The bounds of what a datetime can hold in any time zone. A producer may claim any year; what lies outside is seen as
+one of these."""
 
 
 def moment(text: str) -> datetime:
-    """A time; without a zone it is in UTC. Raises ConfigError."""
+    """Read a time; without a zone it is in UTC. Raises ConfigError."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -21,5 +21,5 @@ def moment(text: str) -> datetime:
 
 
 def milliseconds(found: datetime) -> int:
-    """Since the epoch."""
+    """Return the milliseconds since the epoch."""
     return int(found.timestamp() * 1_000)

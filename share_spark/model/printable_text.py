@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """With Python's escapes for what a terminal would obey.
+    """Put Python's escapes for what a terminal would obey.
 
     >>> printable("a\\x1b[2J")
     'a\\\\x1b[2J'

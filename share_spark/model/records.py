@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from share_spark.model.ids import OffsetRange, SharePartitionKey
+from share_spark.model.ids import SharePartitionKey
 
 UNCHANGED = -1
 """Start offset of a ShareUpdate that does not move it (R61)."""
@@ -24,7 +24,7 @@ UNINITIALIZED_START_OFFSET = -1
 
 
 class DeliveryState(IntEnum):
-    """State of a record in the window; ids as on the wire (R2). Id 3 is unused."""
+    """The state of a record in the window; ids as on the wire (R2). Id 3 is unused."""
 
     AVAILABLE = 0
     ACQUIRED = 1
@@ -33,12 +33,12 @@ class DeliveryState(IntEnum):
 
     @property
     def is_final(self) -> bool:
-        """Acknowledged and Archived are never left (R3)."""
+        """True of Acknowledged and Archived, which are never left (R3)."""
         return self >= DeliveryState.ACKNOWLEDGED
 
 
 class Doubt(IntEnum):
-    """What lost engines and workers have put in doubt about a record: may it be what brought them down?
+    """The doubt that lost engines and workers leave about a record: that it may be what brought them down.
 
     * ``LOST_ONCE``: it was in flight when an engine died, and no trace shows what ran. It comes back with all others.
     * ``LOST_TWICE``: the next engine died too. It comes back in pieces.
@@ -58,7 +58,7 @@ class Doubt(IntEnum):
 
 
 class StateBatch(NamedTuple):
-    """One run of offsets in the durable form of the KIP. Tuple order is the combiner's sort order (R82)."""
+    """A run of offsets in the durable form of the KIP. Tuple order is the combiner's sort order (R82)."""
 
     first_offset: int
     last_offset: int
@@ -67,7 +67,7 @@ class StateBatch(NamedTuple):
 
 
 class InFlightBatch(NamedTuple):
-    """One run of offsets with one state, count, member and deadline.
+    """A run of offsets with one state, count, member and deadline.
 
     A tuple and not a dataclass: a micro-batch in which one record in twenty is released makes a hundred thousand of
     these, and a frozen dataclass costs six times as much to build.
@@ -86,26 +86,11 @@ class InFlightBatch(NamedTuple):
     doubt: Doubt = Doubt.NONE
 
 
-class FetchedBatch(NamedTuple):
-    """Offsets that one fetch acquired together; later fetches return them together (Kafka: a cached batch).
-
-    ``by_offset``: its offsets have states of their own since a part of it was acknowledged; it is never joined again.
-    Kafka's acquire modes keep these, as a client can see where they begin and end; ``AcquireMode.EXACT`` keeps none.
-    """
-
-    first_offset: int
-    last_offset: int
-    by_offset: bool = False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareSnapshot:
     """The complete state of a share-partition (R74). ``start_offset``: the SPSO, -1 if none yet (R26).
 
     ``batches``: a tuple, or ``partition.columns.Columns`` if there are many; equal content is equal in both forms.
-
-    ``fetched`` and ``read_gap`` are empty unless a Kafka acquire mode, or a state that was taken over from Kafka, needs
-    them; see ``SharePartition``.
     """
 
     key: SharePartitionKey
@@ -114,17 +99,14 @@ class ShareSnapshot:
     leader_epoch: int
     start_offset: int
     batches: Sequence[InFlightBatch]
-    fetched: tuple[FetchedBatch, ...] = ()
-    read_gap: OffsetRange | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareUpdate:
-    """What one micro-batch changed in a share-partition (R74, R76). ``start_offset`` -1: SPSO kept (R61).
+    """The changes of one micro-batch to a share-partition (R74, R76). ``start_offset`` -1: SPSO kept (R61).
 
     When the SPSO moves, all that lies below it is forgotten, then ``batches`` replace the state of exactly the offsets
-    they cover; so what outlives the move below it (R25) is stated again. ``fetched`` replaces batches with the same
-    first offset; ``read_gap`` is the whole value.
+    they cover; so what outlives the move below it (R25) is stated again.
     """
 
     key: SharePartitionKey
@@ -132,8 +114,6 @@ class ShareUpdate:
     leader_epoch: int
     start_offset: int
     batches: Sequence[InFlightBatch]
-    fetched: tuple[FetchedBatch, ...] = ()
-    read_gap: OffsetRange | None = None
 
 
 ShareRecord = ShareSnapshot | ShareUpdate

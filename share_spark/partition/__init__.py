@@ -12,6 +12,8 @@ Three rules hold in this package.
 * Which transitions are legal is data (``transitions``); a missing entry is the error (R4).
 * Time is an argument (``now_ms``), and the next moment of interest a result (``next_deadline_ms``).
 
+What only a client of Kafka sees (log batches, what was fetched together, renewed locks) is in ``kafka_modes``.
+
 Not imported here: pyspark, os, time, random, threading, socket, logging, and the package ``coordinator``.
 """
 
@@ -22,14 +24,10 @@ from share_spark.partition.order import unfinished_before
 from share_spark.partition.state import (
     PartitionLimits,
     SharePartition,
-    available_ranges,
-    can_acquire,
     check_invariants,
     deadlines_ms,
-    has_available,
     highest_delivery_count,
     next_deadline_ms,
-    next_fetch_offset,
     offsets_by_state,
     waiting,
 )
@@ -38,18 +36,14 @@ __all__ = [
     "PartitionDecision",
     "PartitionLimits",
     "SharePartition",
-    "available_ranges",
-    "can_acquire",
     "check_invariants",
     "deadlines_ms",
     "decide",
     "evolve",
     "from_kip",
-    "has_available",
     "highest_delivery_count",
     "kip_batches",
     "next_deadline_ms",
-    "next_fetch_offset",
     "offsets_by_state",
     "restore",
     "take_snapshot",

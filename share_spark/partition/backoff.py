@@ -47,8 +47,11 @@ _MOST_DOUBLINGS = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """``max_delay_ms``: of EXPONENTIAL. ``jitter`` (0 to 1): the delay is between ``1 - jitter`` and ``1 + jitter`` of
-    what the policy says, and not above the maximum."""
+    """The delays of a group's released records.
+
+    ``max_delay_ms``: of EXPONENTIAL. ``jitter`` (0 to 1): the delay is between ``1 - jitter`` and ``1 + jitter`` of
+    what the policy says, and not above the maximum.
+    """
 
     policy: BackoffPolicy = BackoffPolicy.NONE
     delay_ms: int = 1_000
@@ -59,7 +62,7 @@ class Backoff:
         return self.policy is not BackoffPolicy.NONE
 
     def delay_after_ms(self, delivery_count: int, level: int = LEVELS // 2) -> int:
-        """After this delivery; ``level`` 0 is the shortest of the ``LEVELS``, the one in the middle has no jitter."""
+        """Return the delay after this delivery; ``level`` 0 is the shortest, the one in the middle has no jitter."""
         factor = 1 - self.jitter + 2 * self.jitter * level / (LEVELS - 1)
         match self.policy:
             case BackoffPolicy.NONE:
@@ -75,8 +78,10 @@ NO_BACKOFF = Backoff()
 
 
 def delayed(ended: Runs, delays: Sequence[RetryDelay], backoff: Backoff, key: SharePartitionKey, now_ms: int) -> Runs:
-    """``ended``, runs whose attempts have ended, with the time before which the Available ones among them
-    are not acquired. ``delays``: what handlers asked for, ascending and disjoint; it wins over ``backoff``."""
+    """Set the time before which the Available ones of ``ended``, runs whose attempts have ended, are not acquired.
+
+    ``delays``: what handlers asked for, ascending and disjoint; it wins over ``backoff``.
+    """
     if not ended or not (delays or backoff):
         return ended
     changes = as_columns(ended)
@@ -95,12 +100,12 @@ def delayed(ended: Runs, delays: Sequence[RetryDelay], backoff: Backoff, key: Sh
 
 
 def _may_wait(run: InFlightBatch) -> bool:
-    """What is searched for a record that brings engines down runs by itself: the search must go on."""
+    """Return whether ``run`` may wait. Not what is searched for a record that ends engines: the search must go on."""
     return run.delivery_state is DeliveryState.AVAILABLE and run.doubt < Doubt.LOST_TWICE
 
 
 def _row(first: int, last: int, *fields: Any) -> tuple[Any, ...]:
-    """Of released runs with one more field: the delay that was asked for, or a level."""
+    """Make a row of a released run with one more field: the delay that was asked for, or a level."""
     return first, last, *fields
 
 
@@ -127,6 +132,6 @@ def _by_policy(
 
 
 def _until(kind: Kind, delay_ms: int, now_ms: int) -> Kind:
-    """The fields of a run that is not acquired for so long. A delay of 0 is none."""
+    """Return the fields of a run that is not acquired for so long. A delay of 0 is none."""
     run = InFlightBatch(0, 0, *kind)
     return run._replace(lock_deadline_ms=now_ms + delay_ms if delay_ms else None)[2:]

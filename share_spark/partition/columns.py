@@ -29,7 +29,7 @@ Offsets = NDArray[np.int64]
 Chosen = NDArray[np.bool_] | NDArray[np.intp] | slice
 
 COLUMNS_FROM = 256
-"""From this number of ranges on, arrays are faster than tuples (``python -m tests.bench window``)."""
+"""The number of ranges from which on arrays are faster than tuples (``python -m tests.bench window``)."""
 
 _ROWS_AT_ONCE = 1_024
 """Rows that an iteration makes at a time, as many readers stop at an early one."""
@@ -89,7 +89,7 @@ class Columns(Sequence[Row], Generic[Row]):
 
     @property
     def sizes(self) -> Offsets:
-        """Offsets in each range."""
+        """The number of offsets of each range."""
         sizes: Offsets = self.last - self.first + 1
         return sizes
 
@@ -99,23 +99,23 @@ class Columns(Sequence[Row], Generic[Row]):
         return [self.row(0, 0, *kind) for kind in self.kinds]
 
     def where(self, chosen: Chosen) -> Columns[Row]:
-        """The ranges that a mask, an index array or a slice chooses."""
+        """Return the ranges that a mask, an index array or a slice chooses."""
         return _used(Columns(self.row, self.first[chosen], self.last[chosen], self.kind[chosen], self.kinds))
 
     def mask(self, is_wanted: Callable[[Row], bool]) -> NDArray[np.bool_]:
-        """Of each range, whether ``is_wanted``, which goes by anything but the offsets."""
+        """Return for each range whether ``is_wanted``, which goes by anything but the offsets."""
         return self.by_kind([is_wanted(sample) for sample in self.samples], np.bool_)
 
     def by_kind(self, values: Sequence[Any], dtype: Any) -> NDArray[Any]:
-        """Of each range the value of its kind."""
+        """Return for each range the value of its kind."""
         return np.array(values, dtype)[self.kind]
 
     def totals(self) -> list[int]:
-        """Offsets of each kind. Exact: a float holds every integer up to 2^53."""
+        """Count the offsets of each kind. Exact: a float holds every integer up to 2^53."""
         return [int(total) for total in np.bincount(self.kind, weights=self.sizes, minlength=len(self.kinds))]
 
     def recoded(self, row: Callable[..., OtherRow], kinds: Sequence[Kind | None]) -> Columns[OtherRow]:
-        """The same ranges with other fields: ``kinds[n]`` for those of kind ``n``; None leaves them out."""
+        """Return the same ranges with other fields: ``kinds[n]`` for those of kind ``n``; None leaves them out."""
         numbers: dict[Kind, int] = {}
         codes = [-1 if kind is None else numbers.setdefault(kind, len(numbers)) for kind in kinds]
         if codes == list(range(len(codes))):
@@ -128,7 +128,7 @@ class Columns(Sequence[Row], Generic[Row]):
 
 
 def _used(columns: Columns[Row]) -> Columns[Row]:
-    """Without the kinds that no range is of."""
+    """Leave out the kinds that no range is of."""
     if len(columns.kinds) == 1 and columns:
         return columns
     counts = np.bincount(columns.kind, minlength=len(columns.kinds))
@@ -139,26 +139,26 @@ def _used(columns: Columns[Row]) -> Columns[Row]:
 
 
 def is_columns(ranges: Sequence[Row]) -> TypeGuard[Columns[Row]]:
-    """Which form ``ranges`` have."""
+    """Return whether ``ranges`` are columns."""
     # Not isinstance: for a subclass of an abstract class that takes ten times as long, and this is asked for each small
     # share-partition a dozen times.
     return type(ranges) is Columns
 
 
 def are_many(count: int) -> bool:
-    """Whether so many ranges are columns, and not a tuple."""
+    """Return whether so many ranges are columns, and not a tuple."""
     return count >= COLUMNS_FROM
 
 
 def in_best_form(ranges: Sequence[Row]) -> Sequence[Row]:
-    """Columns for many ranges, a tuple for few."""
+    """Return many ranges as columns, few as a tuple."""
     if are_many(len(ranges)):
         return as_columns(ranges)
     return ranges if isinstance(ranges, tuple) else tuple(ranges)
 
 
 def as_columns(ranges: Sequence[Row]) -> Columns[Row]:
-    """``ranges``, at least one, of one type."""
+    """Return ``ranges``, at least one and of one type, as columns."""
     if is_columns(ranges):
         return ranges
     numbers: dict[Kind, int] = {}
@@ -173,7 +173,7 @@ def _row_like(row: Row) -> Callable[..., Row]:
 
 
 def coded(row: Callable[..., Row], ranges: Offsets, meanings: Mapping[int, Kind]) -> Sequence[Row]:
-    """Rows from an array of shape (n, 3): first offset, last offset, and the number of what the other fields are."""
+    """Make rows of an array of shape (n, 3): first offset, last offset, and the number that means the other fields."""
     if not are_many(len(ranges)):
         return tuple(row(first, last, *meanings[number]) for first, last, number in ranges.tolist())
     numbers = {number: at for at, number in enumerate(meanings)}
@@ -184,7 +184,7 @@ def coded(row: Callable[..., Row], ranges: Offsets, meanings: Mapping[int, Kind]
 
 
 def intersection(row: Callable[..., OtherRow], one: Columns[Any], other: Columns[Any]) -> Columns[OtherRow]:
-    """What lies in both, cut at the ends of both, with the fields of ``one`` and then those of ``other``.
+    """Return what lies in both, cut at the ends of both, with the fields of ``one`` and then those of ``other``.
 
         one      [a---------]    [b----]
         other       [x--][y---]  [z-]
@@ -203,7 +203,7 @@ def intersection(row: Callable[..., OtherRow], one: Columns[Any], other: Columns
 
 
 def _overlapping(few: Columns[Any], many: Columns[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The numbers of all pairs of a range of ``few`` and one of ``many`` that overlap, ascending."""
+    """Return the numbers of all pairs of a range of ``few`` and one of ``many`` that overlap, ascending."""
     begin = np.searchsorted(many.last, few.first)
     nearest = np.minimum(begin, len(many) - 1)
     if few and many and (few.last <= many.last[nearest]).all():  # the frequent case: none overlaps two
@@ -215,7 +215,7 @@ def _overlapping(few: Columns[Any], many: Columns[Any]) -> tuple[NDArray[np.intp
 
 
 def outside(base: Columns[Row], changes: Columns[Any]) -> Columns[Row]:
-    """What of ``base`` the ranges of ``changes`` (at least one) do not cover.
+    """Return what of ``base`` the ranges of ``changes`` (at least one) do not cover.
 
     base       [a----------------][b----]
     changes         [x---]           [y--]
@@ -230,7 +230,7 @@ def outside(base: Columns[Row], changes: Columns[Any]) -> Columns[Row]:
 
 
 def concatenated(*parts: Columns[Row]) -> Columns[Row]:
-    """All ranges, part after part."""
+    """Return all ranges, part after part."""
     filled = [part for part in parts if part]
     if len(filled) <= 1:
         return filled[0] if filled else parts[0]
@@ -245,18 +245,18 @@ def concatenated(*parts: Columns[Row]) -> Columns[Row]:
 
 
 def _numbered(ranges: Columns[Any], numbers: dict[Kind, int]) -> NDArray[np.int32]:
-    """Of each range the number of its kind in ``numbers``, to which new kinds are added."""
+    """Return for each range the number of its kind in ``numbers``, to which new kinds are added."""
     return ranges.by_kind([numbers.setdefault(kind, len(numbers)) for kind in ranges.kinds], np.int32)
 
 
 def merged(*parts: Columns[Row]) -> Columns[Row]:
-    """All ranges, ascending."""
+    """Return all ranges, ascending."""
     found = concatenated(*parts)
     return found.where(np.argsort(found.first, kind="stable"))
 
 
 def joined(ranges: Columns[Row]) -> Columns[Row]:
-    """With touching ranges of one kind made one."""
+    """Join touching ranges of one kind."""
     begins = np.ones(len(ranges), np.bool_)
     begins[1:] = (ranges.kind[1:] != ranges.kind[:-1]) | (ranges.last[:-1] + 1 != ranges.first[1:])
     if begins.all():
@@ -266,7 +266,7 @@ def joined(ranges: Columns[Row]) -> Columns[Row]:
 
 
 def overlay(base: Columns[Row], changes: Columns[Row]) -> Columns[Row]:
-    """``base`` with the offsets that ``changes`` cover replaced by them. Neither is empty."""
+    """Replace the offsets of ``base`` that ``changes`` cover by them. Neither is empty."""
     # One range more on each side, as the outermost change may join with the range that it touches.
     begin = max(int(np.searchsorted(base.last, changes.first[0])) - 1, 0)
     end = int(np.searchsorted(base.first, changes.last[-1], side="right")) + 1
@@ -276,7 +276,7 @@ def overlay(base: Columns[Row], changes: Columns[Row]) -> Columns[Row]:
 
 
 def _exchanged(base: Columns[Row], changes: Columns[Row]) -> Columns[Row] | None:
-    """The frequent case of ``overlay``: each change is about exactly one whole range. None if one is not."""
+    """Do the frequent case of ``overlay``: each change is about exactly one whole range. None if one is not."""
     at = np.searchsorted(base.first, changes.first)
     if at[-1] == len(base) or (base.first[at] != changes.first).any() or (base.last[at] != changes.last).any():
         return None
@@ -287,34 +287,34 @@ def _exchanged(base: Columns[Row], changes: Columns[Row]) -> Columns[Row] | None
 
 
 def from_offset(ranges: Columns[Row], offset: int) -> Columns[Row]:
-    """What lies at or above ``offset``."""
+    """Return what lies at or above ``offset``."""
     found = ranges[int(np.searchsorted(ranges.last, offset)) :]
     return Columns(found.row, np.maximum(found.first, offset), found.last, found.kind, found.kinds)
 
 
 def below_offset(ranges: Columns[Row], offset: int) -> Columns[Row]:
-    """What lies below ``offset``."""
+    """Return what lies below ``offset``."""
     found = ranges[: int(np.searchsorted(ranges.first, offset))]
     return Columns(found.row, found.first, np.minimum(found.last, offset - 1), found.kind, found.kinds)
 
 
 def raised(ranges: Columns[Row], offset: int, is_kept: Callable[[Row], bool]) -> Columns[Row]:
-    """What lies at or above ``offset``, and whole the ranges that are to be kept."""
+    """Return what lies at or above ``offset``, and whole the ranges that are to be kept."""
     kept = ranges.mask(is_kept)
     first = np.where(kept, ranges.first, np.maximum(ranges.first, offset))
     return Columns(ranges.row, first, ranges.last, ranges.kind, ranges.kinds).where(kept | (ranges.last >= offset))
 
 
 def between(ranges: Columns[Row], first: int, last: int) -> Columns[Row]:
-    """What lies inside ``first..last``."""
+    """Return what lies inside ``first..last``."""
     return below_offset(from_offset(ranges, first), last + 1)
 
 
 def with_hash(
     row: Callable[..., OtherRow], ranges: Columns[Any], seeds: Sequence[int], below: int
 ) -> Columns[OtherRow]:
-    """``ranges`` with one more field: a number from 0 to ``below - 1``, by a hash (splitmix64) of the first offset and
-    the seed of the range's kind, which is less than 2^32."""
+    """Add a field: a number from 0 to ``below - 1``, by a hash (splitmix64) of a range's first offset and the seed of
+    its kind, which is less than 2^32."""
     mixed = ranges.first.astype(np.uint64) + (ranges.by_kind(seeds, np.uint64) << np.uint64(32)) + np.uint64(_GOLDEN)
     for shift, factor in _SPLITMIX:
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
@@ -327,14 +327,14 @@ _GOLDEN, _SPLITMIX = 0x9E3779B97F4A7C15, ((30, 0xBF58476D1CE4E5B9), (27, 0x94D04
 
 
 def total_offsets(ranges: Sequence[tuple[Any, ...]]) -> int:
-    """How many offsets the ranges, of either form, hold."""
+    """Count the offsets of the ranges, of either form."""
     if is_columns(ranges):
         return int(ranges.sizes.sum())
     return sum(found[1] - found[0] + 1 for found in ranges)
 
 
 def up_to(ranges: Columns[Row], most: int) -> Columns[Row]:
-    """The first ``most`` (at least one) offsets."""
+    """Return the first ``most`` (at least one) offsets."""
     ends = np.cumsum(ranges.sizes)
     count = int(np.searchsorted(ends, most)) + 1
     if count > len(ranges):

@@ -22,14 +22,20 @@ from share_spark.model.requests import (
 from share_spark.partition.acknowledge import acknowledge
 from share_spark.partition.acquire import acquire
 from share_spark.partition.draft import Draft
-from share_spark.partition.release import expire_locks, lose_attempts, move_log_start, release_member, truncate_log
 from share_spark.partition.state import PartitionLimits, SharePartition
+from share_spark.partition.unacknowledged import (
+    expire_locks,
+    lose_attempts,
+    move_log_start,
+    release_member,
+    truncate_log,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDecision:
-    """``record``: the sum of all changes, None if there were none; a snapshot if the log was truncated (R61, R74).
-    ``responses``: one per request, in order."""
+    """The outcome of requests. ``record``: the sum of all changes, None if there were none; a snapshot if the log was
+    truncated (R61, R74). ``responses``: one per request, in order."""
 
     record: ShareRecord | None
     responses: tuple[PartitionResponse, ...]

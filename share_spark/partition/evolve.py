@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from share_spark.model.errors import StateError
 from share_spark.model.records import (
     UNCHANGED,
-    FetchedBatch,
     ShareRecord,
     ShareSnapshot,
     ShareUpdate,
 )
+from share_spark.partition.columns import in_best_form
 from share_spark.partition.runs import from_offset, overlay, without_finished_below
-from share_spark.partition.state import SharePartition, window_form
+from share_spark.partition.state import SharePartition
 
 
 def evolve(state: SharePartition | None, record: ShareRecord) -> SharePartition:
-    """The state after ``record``. A snapshot replaces everything, an update changes what it names (R74, R85).
+    """Return the state after ``record``. A snapshot replaces everything, an update changes what it names (R74, R85).
 
     An update of another snapshot epoch is ignored (R85). Raises StateError for an update of no known state.
     """
@@ -37,9 +37,7 @@ def _from_snapshot(record: ShareSnapshot) -> SharePartition:
         leader_epoch=record.leader_epoch,
         snapshot_epoch=record.snapshot_epoch,
         start_offset=record.start_offset,
-        in_flight=window_form(record.batches, record.fetched, record.read_gap),
-        fetched=tuple(record.fetched),
-        read_gap=record.read_gap,
+        in_flight=in_best_form(record.batches),
     )
 
 
@@ -48,36 +46,18 @@ def _updated(state: SharePartition, record: ShareUpdate) -> SharePartition:
     start = record.start_offset if moved else state.start_offset
     # A moved SPSO drops all below it; what stays there, because it is still Acquired, is stated again by the record.
     kept = from_offset(state.in_flight, start) if moved else state.in_flight
-    fetched = fetched_after(state.fetched, record.fetched, start if moved else None)
-    runs = without_finished_below(overlay(kept, record.batches), start)
     return SharePartition(
         key=state.key,
         state_epoch=state.state_epoch,
         leader_epoch=max(state.leader_epoch, record.leader_epoch),
         snapshot_epoch=state.snapshot_epoch,
         start_offset=start,
-        in_flight=window_form(runs, fetched, record.read_gap),
-        fetched=fetched,
-        read_gap=record.read_gap,
+        in_flight=in_best_form(without_finished_below(overlay(kept, record.batches), start)),
     )
 
 
-def fetched_after(
-    before: Sequence[FetchedBatch], changed: Sequence[FetchedBatch], moved_to: int | None
-) -> tuple[FetchedBatch, ...]:
-    """Fetched batches after a record: those left wholly below a moved SPSO go, then the record's are put in."""
-    if not before and not changed:
-        return ()
-    kept = before
-    if moved_to is not None:
-        kept = [batch for batch in before if batch.last_offset >= moved_to]
-    by_first = {batch.first_offset: batch for batch in kept}
-    by_first.update((batch.first_offset, batch) for batch in changed)
-    return tuple(by_first[first] for first in sorted(by_first))
-
-
 def restore(records: Iterable[ShareRecord]) -> SharePartition | None:
-    """The state after ``records`` of one share-partition in log order, None if there are none."""
+    """Return the state after ``records`` of one share-partition in log order, None if there are none."""
     state: SharePartition | None = None
     for record in records:
         state = evolve(state, record)
@@ -85,7 +65,7 @@ def restore(records: Iterable[ShareRecord]) -> SharePartition | None:
 
 
 def take_snapshot(state: SharePartition) -> ShareSnapshot:
-    """A snapshot of ``state`` with the next snapshot epoch (R75); evolving by it changes nothing else."""
+    """Make a snapshot of ``state`` with the next snapshot epoch (R75); evolving by it changes nothing else."""
     return ShareSnapshot(
         key=state.key,
         snapshot_epoch=state.snapshot_epoch + 1,
@@ -93,6 +73,4 @@ def take_snapshot(state: SharePartition) -> ShareSnapshot:
         leader_epoch=state.leader_epoch,
         start_offset=state.start_offset,
         batches=state.in_flight,
-        fetched=state.fetched,
-        read_gap=state.read_gap,
     )

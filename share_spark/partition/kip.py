@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from share_spark.model.errors import StateError
-from share_spark.model.ids import OffsetRange, SharePartitionKey
+from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import (
     DeliveryState,
-    FetchedBatch,
     InFlightBatch,
     ShareSnapshot,
     ShareUpdate,
     StateBatch,
 )
+from share_spark.partition.columns import in_best_form
 from share_spark.partition.draft import Draft
 from share_spark.partition.evolve import evolve
-from share_spark.partition.runs import from_offset, join
+from share_spark.partition.runs import from_offset, holes, join
 from share_spark.partition.state import SharePartition
 
 
 def kip_batches(source: SharePartition | ShareSnapshot | ShareUpdate) -> tuple[StateBatch, ...]:
-    """``source`` as Kafka's share coordinator would hold it.
+    """Return ``source`` as Kafka's share coordinator would hold it.
 
     A running attempt does not count: Acquired is written as Available with the count before it (R8), and not at all
     when it is the first attempt, because the hole is fetched again anyway (R22, R63). Nothing below the SPSO is
@@ -53,31 +53,44 @@ def from_kip(
     batches: Iterable[StateBatch],
     snapshot_epoch: int = 0,
 ) -> SharePartition:
-    """What a leader makes of the KIP's durable form (R29). Final batches at the front are skipped (R15).
+    """Return what a leader makes of the KIP's durable form (R29), past final batches at the front (R15).
 
-    Raises StateError for a batch that begins below ``start_offset``, one that overlaps another, or an unknown state.
+    Offsets between two batches are Available with count 0 (R22). Raises StateError for a batch that begins below
+    ``start_offset``, one that overlaps another, or an unknown state.
     """
+    runs = durable_runs(key, start_offset, batches)
+    loaded = SharePartition(
+        key=key,
+        snapshot_epoch=snapshot_epoch,
+        state_epoch=state_epoch,
+        leader_epoch=leader_epoch,
+        start_offset=start_offset,
+        in_flight=in_best_form(join(sorted([*runs, *available_holes(runs, start_offset)]))),
+    )
+    return past_finished(loaded)
+
+
+def past_finished(state: SharePartition) -> SharePartition:
+    """Return ``state`` with its SPSO past final runs at the front (R15)."""
+    draft = Draft(state)
+    draft.advance_start()
+    record = draft.record()
+    return state if record is None else evolve(state, record)
+
+
+def durable_runs(key: SharePartitionKey, start_offset: int, batches: Iterable[StateBatch]) -> list[InFlightBatch]:
+    """Return ``batches`` as runs, ascending. Raises StateError as ``from_kip`` does."""
     runs = [_loaded(key, start_offset, batch) for batch in sorted(batches)]
     for left, right in pairwise(runs):
         if left.last_offset >= right.first_offset:
             raise StateError(f"{key}: state batches {left[:2]} and {right[:2]} overlap")
-    loaded = evolve(
-        None,
-        ShareSnapshot(
-            key=key,
-            snapshot_epoch=snapshot_epoch,
-            state_epoch=state_epoch,
-            leader_epoch=leader_epoch,
-            start_offset=start_offset,
-            batches=tuple(join(runs)),
-            fetched=tuple(FetchedBatch(run.first_offset, run.last_offset) for run in runs),
-            read_gap=_first_hole(start_offset, runs),
-        ),
-    )
-    draft = Draft(loaded)
-    draft.advance_start()
-    record = draft.record()
-    return loaded if record is None else evolve(loaded, record)
+    return runs
+
+
+def available_holes(runs: Sequence[InFlightBatch], first: int) -> list[InFlightBatch]:
+    """Return what no run covers, from ``first`` on to the last run, as Available with count 0 (R22)."""
+    last = runs[-1].last_offset if runs else first - 1
+    return [InFlightBatch(*hole, DeliveryState.AVAILABLE, 0) for hole in holes(runs, first, last)]
 
 
 def _loaded(key: SharePartitionKey, start_offset: int, batch: StateBatch) -> InFlightBatch:
@@ -87,13 +100,3 @@ def _loaded(key: SharePartitionKey, start_offset: int, batch: StateBatch) -> InF
     if state not in (DeliveryState.AVAILABLE, DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED):
         raise StateError(f"{key}: state batch {first}-{last} has the unknown state {state}")
     return InFlightBatch(first, last, DeliveryState(state), count)
-
-
-def _first_hole(start_offset: int, runs: list[InFlightBatch]) -> OffsetRange | None:
-    """The window from the first offset that no batch covers to the last that one does; None without a hole."""
-    expected = start_offset
-    for run in runs:
-        if run.first_offset > expected:
-            return OffsetRange(expected, runs[-1].last_offset)
-        expected = run.last_offset + 1
-    return None

@@ -54,7 +54,7 @@ NEXT_DOUBT: Mapping[Doubt, Doubt] = {
     Doubt.ACCUSED: Doubt.ACCUSED,
     Doubt.ALONE: Doubt.ACCUSED,
 }
-"""Doubt of an attempt that was lost without a trace -> doubt of the next one."""
+"""The doubt of the next attempt, by that of one that was lost without a trace."""
 
 Lost = tuple[InFlightBatch, Loss]
 
@@ -79,9 +79,12 @@ def lose(outcome: RequestEffects, run: InFlightBatch, loss: Loss) -> None:
 
 
 def _lose_unknown(outcome: RequestEffects, run: InFlightBatch, loss: Loss) -> None:
-    """A record that was alone is the only one that can have caused the loss. If it had left the handler, it is taken
-    for the cause only from twice the limit on: a record can bring its engine down after the handler as well, for
-    example by the size of its output."""
+    """End an attempt of which nothing is known, or that had left the handler.
+
+    A record that was alone is the only one that can have caused the loss. If it had left the handler, it is taken for
+    the cause only from twice the limit on: a record can bring its engine down after the handler as well, for example by
+    the size of its output.
+    """
     is_excused = loss is Loss.AFTER_HANDLER and not outcome.is_overdue(run)
     if run.doubt is Doubt.ALONE and not is_excused:
         outcome.end_attempt(run, Event.LOCK_EXPIRED, Doubt.ACCUSED)
@@ -90,13 +93,15 @@ def _lose_unknown(outcome: RequestEffects, run: InFlightBatch, loss: Loss) -> No
 
 
 def _waiting(doubt: Doubt) -> Doubt:
-    """The doubt of an Available record that had this one while it was Acquired."""
+    """Return the doubt of an Available record that had this one while it was Acquired."""
     return Doubt.ACCUSED if doubt is Doubt.ALONE else doubt
 
 
 def traced(ended: Runs, traces: Sequence[Trace]) -> Ended:
-    """How the attempts of members that have ended were lost, as far as they have left a trace. An entry with another
-    delivery count is of an earlier attempt."""
+    """Return how the attempts of members that have ended were lost, as far as they have left a trace.
+
+    An entry with another delivery count is of an earlier attempt.
+    """
     entered: dict[str | None, Sequence[TracedRange]] = {trace.member_id: trace.entered for trace in traces}
     if not any(run.member_id in entered for run in samples(ended)):
         return ended_all(ended, Loss.UNKNOWN)
@@ -112,7 +117,7 @@ def _traced(ended: Runs, entered: Mapping[str | None, Sequence[TracedRange]]) ->
 
 
 def _cut(run: InFlightBatch, entered: Sequence[TracedRange]) -> Iterator[Lost]:
-    """``run`` in pieces, by the trace.
+    """Cut ``run`` into pieces, by the trace.
 
     run       |--------------------------------|
     entered      |-----|   |--|      |-------------|
@@ -139,7 +144,7 @@ def _overlapping(run: InFlightBatch, entered: Sequence[TracedRange]) -> Iterator
 
 
 def suspects(runs: Sequence[InFlightBatch], doubt: Doubt, most: int) -> Iterator[InFlightBatch]:
-    """The first ``most`` Available records of this doubt, ascending."""
+    """Yield the first ``most`` Available records of this doubt, ascending."""
     for run in runs:
         if run.doubt is doubt and run.member_id is None:
             yield run._replace(last_offset=min(run.last_offset, run.first_offset + most - 1))

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from share_spark.model.ids import OffsetRange
-from share_spark.model.records import DeliveryState, InFlightBatch
 from share_spark.model.requests import AcquiredRange
 from share_spark.partition.columns import as_columns, outside, total_offsets
 from share_spark.partition.runs import Runs, below_offset, chosen, from_offset
@@ -22,19 +20,14 @@ from share_spark.partition.state import SharePartition
 
 
 def unfinished_before(state: SharePartition, acquired: Sequence[AcquiredRange]) -> Runs:
-    """What of the window is not finished, lies below the last of ``acquired``, and is none of them: delayed, locked by
-    another member, or left out of a search. ``acquired``: ascending, at least one; ``state`` is the one after it."""
+    """Return what of the window is not finished, lies below the last of ``acquired``, and is none of them.
+
+    It is delayed, locked by another member, or left out of a search. ``acquired``: ascending, at least one; ``state``
+    is the one after it.
+    """
     open_runs = chosen(state.in_flight, lambda run: not run.delivery_state.is_final)
     # Below the SPSO there may be locks of others, but no records in the log.
     runs = from_offset(below_offset(open_runs, acquired[-1].last_offset + 1), state.start_offset)
-    gap = state.active_read_gap
-    if gap is None and total_offsets(runs) == total_offsets(acquired):  # the frequent case
+    if total_offsets(runs) == total_offsets(acquired):  # the frequent case
         return ()
-    left = outside(as_columns(runs), as_columns(acquired))
-    return left if gap is None else (*left, *_holes(gap, state, acquired))
-
-
-def _holes(gap: OffsetRange, state: SharePartition, acquired: Sequence[AcquiredRange]) -> Runs:
-    """What is not loaded of a state that was taken over from Kafka may be unfinished as well."""
-    whole = InFlightBatch(gap.first, gap.last, DeliveryState.AVAILABLE, 0)
-    return below_offset(outside(as_columns([whole]), as_columns(state.in_flight)), acquired[-1].last_offset)
+    return outside(as_columns(runs), as_columns(acquired))

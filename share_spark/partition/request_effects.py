@@ -31,28 +31,30 @@ class RequestEffects:
         self.released = 0
 
     def end_attempt(self, run: InFlightBatch, event: Event, doubt: Doubt = Doubt.NONE) -> None:
-        """The owner of ``run`` is done with it, or its records are gone: put it into its next state, with ``doubt`` if
-        that is Available."""
+        """Put ``run``, whose owner is done with it, or whose records are gone, into its next state.
+
+        ``doubt``: the one it has if that is Available.
+        """
         target = next_state(run.delivery_state, event, run.delivery_count, self._max_delivery_count)
         assert target is not None, (run, event)
         self._note(run.first_offset, run.last_offset, target, run.delivery_count, event, doubt)
 
     def is_overdue(self, run: InFlightBatch) -> bool:
-        """Has ``run`` had twice the attempts that the limit allows?"""
+        """Return whether ``run`` has had twice the attempts that the limit allows."""
         return run.delivery_count >= 2 * self._max_delivery_count
 
     def give_back(self, run: InFlightBatch, count: int, doubt: Doubt) -> None:
-        """``run`` becomes Available whatever the delivery limit says."""
+        """Make ``run`` Available whatever the delivery limit says."""
         self._note(run.first_offset, run.last_offset, _AVAILABLE, count, Event.RELEASE, doubt)
 
     def take_back(self, run: InFlightBatch, doubt: Doubt) -> None:
-        """``run`` becomes Available as if it had not been acquired: the handler never had it."""
+        """Make ``run`` Available as if it had not been acquired: the handler never had it."""
         count = run.delivery_count
         self.not_entered.append(AcquiredRange(run.first_offset, run.last_offset, count))
         self.changes.append(InFlightBatch(run.first_offset, run.last_offset, _AVAILABLE, count - 1, None, None, doubt))
 
     def acknowledge(self, first: int, last: int, count: int, ack_type: int) -> None:
-        """``end_attempt`` for part of an Acquired run; the hot path of a large request."""
+        """Do as ``end_attempt``, for part of an Acquired run; the hot path of a large request."""
         target = ACKNOWLEDGED_TO[ack_type]
         if target is _ACKNOWLEDGED:
             self.changes.append(InFlightBatch(first, last, target, count))
@@ -99,13 +101,13 @@ Ended = Sequence[tuple[InFlightBatch, Any]]
 """(run, how) of attempts that end, ascending; a list or ``Columns``."""
 
 Rule = Callable[[RequestEffects, InFlightBatch, Any], None]
-"""Notes the effects of the end of one attempt, always with exactly one changed run."""
+"""A function that notes the effects of the end of one attempt, always with exactly one changed run."""
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
 def response_to(ended: Ended, rule: Rule, max_delivery_count: int) -> PartitionResponse:
-    """What ``rule`` says of each attempt; of columns, it is asked once for each kind of attempt."""
+    """Return what ``rule`` says of each attempt; of columns, it is asked once for each kind of attempt."""
     if is_columns(ended):
         return _response_by_kind(ended, [_response([sample], rule, max_delivery_count) for sample in ended.samples])
     return _response(ended, rule, max_delivery_count)
@@ -119,7 +121,7 @@ def _response(ended: Ended, rule: Rule, max_delivery_count: int) -> PartitionRes
 
 
 def _response_by_kind(ended: Columns[Any], samples: Sequence[PartitionResponse]) -> PartitionResponse:
-    """The sum of the responses, from the one to a single offset of each kind."""
+    """Sum up the responses, from the one to a single offset of each kind."""
     totals = ended.totals()
 
     def ranges(row: type[Row], found: Sequence[Sequence[Row]]) -> Columns[Row]:
@@ -138,26 +140,26 @@ def _response_by_kind(ended: Columns[Any], samples: Sequence[PartitionResponse])
 
 
 def ending(first: int, last: int, *fields: Any) -> tuple[InFlightBatch, Any]:
-    """A row of ``Ended`` in columns: how the attempt ends is the last field."""
+    """Make a row of ``Ended`` in columns: how the attempt ends is the last field."""
     return InFlightBatch(first, last, *fields[:-1]), fields[-1]
 
 
 def ended_all(runs: Runs, how: Any) -> Ended:
-    """All end in the same way."""
+    """Return ``runs``, which all end in the same way, as ``Ended``."""
     if is_columns(runs):
         return runs.recoded(ending, [(*kind, how) for kind in runs.kinds])
     return [(run, how) for run in runs]
 
 
 def ended_inside(runs: Runs, ranges: Sequence[tuple[int, int, Any]]) -> Ended:
-    """What of ``runs`` lies inside ``ranges`` (first, last, how)."""
+    """Return what of ``runs`` lies inside ``ranges`` (first, last, how)."""
     if is_columns(runs) and is_columns(ranges):
         return intersection(ending, runs, ranges)
     return [(run, how) for first, last, how in ranges for run in pieces(runs, first, last)]
 
 
 def both(one: Ended, other: Ended) -> Ended:
-    """``one`` and then ``other``."""
+    """Return ``one`` and then ``other``."""
     if is_columns(one) and is_columns(other):
         return concatenated(one, other)
     return [*one, *other]

@@ -28,7 +28,7 @@ Runs = Sequence[InFlightBatch]
 
 
 def overlay(base: Runs, changes: Runs) -> Runs:
-    """``base`` with the offsets that ``changes`` cover replaced by them. Both sorted and disjoint."""
+    """Replace the offsets of ``base`` that ``changes`` cover by them. Both are sorted and disjoint."""
     if not changes or not base:
         return join(changes or base)
     if is_columns(base) or is_columns(changes):
@@ -47,14 +47,14 @@ def overlay(base: Runs, changes: Runs) -> Runs:
 
 
 def _append(base: Runs, changes: Runs) -> list[InFlightBatch]:
-    """The frequent case of ``overlay``: all changes lie past the base."""
+    """Do the frequent case of ``overlay``: all changes lie past the base."""
     out = list(base[:-1])
     out += _joined([base[-1], *changes])
     return out
 
 
 def _replace(base: Runs, changes: Runs) -> list[InFlightBatch]:
-    """The sweep of ``overlay``; what touches is not joined yet.
+    """Do the sweep of ``overlay``; what touches is not joined yet.
 
     ``run`` is the run of ``base`` that the sweep is in, ``at`` where the part of it begins that is not yet put out:
 
@@ -92,7 +92,7 @@ def _replace(base: Runs, changes: Runs) -> list[InFlightBatch]:
 
 
 def join(runs: Runs) -> Runs:
-    """The same offsets with touching runs of equal state, count, member, deadline and suspicion made one."""
+    """Join touching runs of equal state, count, member, deadline and suspicion."""
     return columns.joined(runs) if is_columns(runs) else _joined(runs)
 
 
@@ -120,7 +120,7 @@ def _joined(runs: Runs) -> list[InFlightBatch]:
 
 
 def from_offset(runs: Runs, offset: int) -> Runs:
-    """What of ``runs`` lies at or above ``offset``."""
+    """Return what of ``runs`` lies at or above ``offset``."""
     if is_columns(runs):
         return columns.from_offset(runs, offset)
     begin = bisect_left(runs, offset, key=_last)
@@ -131,7 +131,7 @@ def from_offset(runs: Runs, offset: int) -> Runs:
 
 
 def below_offset(runs: Runs, offset: int) -> Runs:
-    """What of ``runs`` lies below ``offset``."""
+    """Return what of ``runs`` lies below ``offset``."""
     if is_columns(runs):
         return columns.below_offset(runs, offset)
     out = list(runs[: bisect_left(runs, offset, key=_first)])
@@ -141,7 +141,7 @@ def below_offset(runs: Runs, offset: int) -> Runs:
 
 
 def without_finished_below(runs: Runs, offset: int) -> Runs:
-    """``runs`` without what lies below ``offset``, except Acquired ones: they stay with their owner (R25).
+    """Leave out what lies below ``offset``, except Acquired runs: they stay with their owner (R25).
 
         runs     [D][A------][V--][A------][V------]
         offset                        ^
@@ -162,29 +162,29 @@ def without_finished_below(runs: Runs, offset: int) -> Runs:
 
 
 def chosen(runs: Runs, is_wanted: Callable[[InFlightBatch], bool]) -> Runs:
-    """The runs that are wanted; ``is_wanted`` goes by anything but the offsets."""
+    """Return the runs that are wanted; ``is_wanted`` goes by anything but the offsets."""
     return runs.where(runs.mask(is_wanted)) if is_columns(runs) else [run for run in runs if is_wanted(run)]
 
 
 def is_locked(run: InFlightBatch, now_ms: int) -> bool:
-    """Whether nobody may acquire ``run`` yet: a member holds it, or it is delayed. A lock ends *at* its deadline."""
+    """Return whether nobody may acquire ``run`` yet: it is held or delayed. A lock ends *at* its deadline."""
     return run.lock_deadline_ms is not None and run.lock_deadline_ms > now_ms
 
 
 def samples(runs: Runs) -> Sequence[InFlightBatch]:
-    """The runs; of columns, one for all runs that differ only in their offsets, with any offsets."""
+    """Return the runs; of columns, one for all runs that differ only in their offsets, with any offsets."""
     return runs.samples if is_columns(runs) else runs
 
 
 def offsets_by_kind(ranges: Sequence[Row]) -> Iterator[tuple[Row, int]]:
-    """(range, number of offsets) of each range; of columns, once for all that differ only in their offsets."""
+    """Yield (range, number of offsets) of each; of columns, once for all that differ only in their offsets."""
     if is_columns(ranges):
         return zip(ranges.samples, ranges.totals(), strict=True)
     return ((found, found[1] - found[0] + 1) for found in ranges)
 
 
 def first_unfinished(runs: Runs) -> int | None:
-    """The first offset whose state is not final."""
+    """Return the first offset whose state is not final."""
     if is_columns(runs):
         open_runs = runs.first[runs.mask(lambda run: not run.delivery_state.is_final)]
         return int(open_runs[0]) if len(open_runs) else None
@@ -192,7 +192,7 @@ def first_unfinished(runs: Runs) -> int | None:
 
 
 def pieces(runs: Runs, first: int, last: int) -> Iterator[InFlightBatch]:
-    """The runs inside ``first..last``, cut at its ends."""
+    """Yield the runs inside ``first..last``, cut at its ends."""
     if is_columns(runs):
         yield from columns.between(runs, first, last)
         return
@@ -205,7 +205,21 @@ def pieces(runs: Runs, first: int, last: int) -> Iterator[InFlightBatch]:
         yield run
 
 
+def holes(ranges: Sequence[Row], first: int, last: int) -> Iterator[tuple[int, int]]:
+    """Yield (first, last) of the parts of ``first..last`` that none of ``ranges`` covers, ascending."""
+    at = first
+    for index in range(bisect_left(ranges, first, key=_last), len(ranges)):
+        begin, end = ranges[index][:2]
+        if begin > last:
+            break
+        if at < begin:
+            yield at, begin - 1
+        at = end + 1
+    if at <= last:
+        yield at, last
+
+
 def run_at(runs: Runs, offset: int) -> InFlightBatch | None:
-    """The run that holds ``offset``, if any."""
+    """Return the run that holds ``offset``, if any."""
     index = bisect_left(runs, offset, key=_last)
     return runs[index] if index < len(runs) and runs[index].first_offset <= offset else None

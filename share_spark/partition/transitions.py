@@ -13,19 +13,16 @@ from share_spark.model.requests import AcknowledgeType, ArchiveReason
 
 
 class Event(IntEnum):
-    """What can happen to a record in the window. The first five have the wire ids of the acknowledge types."""
+    """Events of a record in the window. The first four have the wire ids of the acknowledge types."""
 
     GAP = AcknowledgeType.GAP
     ACCEPT = AcknowledgeType.ACCEPT
     RELEASE = AcknowledgeType.RELEASE
     REJECT = AcknowledgeType.REJECT
-    RENEW = AcknowledgeType.RENEW
     ACQUIRE = 10
     LOCK_EXPIRED = 11
     SESSION_CLOSED = 12
     FELL_BELOW_LOG_START = 13
-    FOUND_MISSING = 14
-    FOUND_ABORTED = 15
 
 
 _AVAILABLE = DeliveryState.AVAILABLE
@@ -36,45 +33,39 @@ _ARCHIVED = DeliveryState.ARCHIVED
 TRANSITIONS: dict[tuple[DeliveryState, Event], DeliveryState] = {
     (_AVAILABLE, Event.ACQUIRE): _ACQUIRED,
     (_AVAILABLE, Event.FELL_BELOW_LOG_START): _ARCHIVED,
-    (_AVAILABLE, Event.FOUND_MISSING): _ARCHIVED,
     (_ACQUIRED, Event.ACCEPT): _ACKNOWLEDGED,
     (_ACQUIRED, Event.RELEASE): _AVAILABLE,
     (_ACQUIRED, Event.REJECT): _ARCHIVED,
     (_ACQUIRED, Event.GAP): _ARCHIVED,
-    (_ACQUIRED, Event.RENEW): _ACQUIRED,
     (_ACQUIRED, Event.LOCK_EXPIRED): _AVAILABLE,
     (_ACQUIRED, Event.SESSION_CLOSED): _AVAILABLE,
     (_ACQUIRED, Event.FELL_BELOW_LOG_START): _ARCHIVED,
-    (_ACQUIRED, Event.FOUND_ABORTED): _ARCHIVED,
 }
-"""(state, event) -> next state. Nothing leads out of Acknowledged or Archived (R3)."""
+"""The next state by (state, event). Nothing leads out of Acknowledged or Archived (R3)."""
 
 EVENTS: tuple[Event, ...] = (
     Event.GAP,
     Event.ACCEPT,
     Event.RELEASE,
     Event.REJECT,
-    Event.RENEW,
 )
-"""By acknowledge type; an enum looked up by value costs as much as all the rest of a small acknowledgement."""
+"""The events by acknowledge type; an enum looked up by value costs as much as the rest of a small acknowledgement."""
 
 ACKNOWLEDGED_TO: tuple[DeliveryState, ...] = tuple(TRANSITIONS[_ACQUIRED, event] for event in EVENTS)
-"""By acknowledge type: where an Acquired record goes while it has attempts left."""
+"""The next state of an Acquired record with attempts left, by acknowledge type."""
 
 ARCHIVE_REASONS: dict[Event, ArchiveReason] = {
     Event.REJECT: ArchiveReason.REJECTED,
     Event.GAP: ArchiveReason.GAP,
-    Event.FOUND_MISSING: ArchiveReason.GAP,
-    Event.FOUND_ABORTED: ArchiveReason.GAP,
     Event.FELL_BELOW_LOG_START: ArchiveReason.LOG_START,
 }
-"""Why an event archives. Any other event archives only at the delivery limit."""
+"""The reason why an event archives. Any other event archives only at the delivery limit."""
 
 
 def next_state(
     state: DeliveryState, event: Event, delivery_count: int, max_delivery_count: int
 ) -> DeliveryState | None:
-    """The state after ``event``, None if the event is illegal in ``state``.
+    """Return the state after ``event``, None if the event is illegal in ``state``.
 
     What would return to Available although its attempts are used up is Archived instead (R6).
     """
@@ -85,5 +76,5 @@ def next_state(
 
 
 def archive_reason(event: Event) -> ArchiveReason:
-    """Why ``event`` has archived a record."""
+    """Return why ``event`` has archived a record."""
     return ARCHIVE_REASONS.get(event, ArchiveReason.DELIVERY_LIMIT)

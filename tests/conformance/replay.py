@@ -11,35 +11,26 @@ from typing import Any
 
 from share_spark.model.errors import ErrorCode, StateError
 from share_spark.model.ids import SharePartitionKey
-from share_spark.model.records import DeliveryState, InFlightBatch, ShareRecord, StateBatch
-from share_spark.model.requests import (
-    Acknowledge,
-    AcknowledgementBatch,
-    Acquire,
+from share_spark.model.records import DeliveryState, InFlightBatch, StateBatch
+from share_spark.model.requests import ExpireLocks, MoveLogStart, PartitionResponse, ReleaseMember
+from share_spark.partition import SharePartition, next_deadline_ms, restore, take_snapshot
+from share_spark.partition.kafka_modes import (
+    AcknowledgeOrRenew,
+    AcquireBatches,
     AcquireMode,
-    ExpireLocks,
+    KafkaDecision,
+    KafkaLimits,
     LogBatch,
-    MoveLogStart,
-    PartitionRequest,
-    PartitionResponse,
-    ReleaseMember,
-)
-from share_spark.partition import (
-    PartitionLimits,
-    SharePartition,
-    can_acquire,
+    TypedBatch,
     check_invariants,
     decide,
     evolve,
-    from_kip,
-    next_deadline_ms,
-    next_fetch_offset,
-    restore,
-    take_snapshot,
+    load_from_kip,
 )
-from share_spark.partition.acknowledge import check_request
-from share_spark.partition.decide import HANDLERS
-from share_spark.partition.draft import Draft
+from share_spark.partition.kafka_modes.acknowledge import check_request
+from share_spark.partition.kafka_modes.decide import HANDLERS
+from share_spark.partition.kafka_modes.draft import KafkaDraft
+from share_spark.partition.kafka_modes.requests import KafkaRequest
 from tests.conformance.coordinator import Coordinator, changed_batches
 
 KEY = SharePartitionKey("golden", "topic", 0)
@@ -64,7 +55,7 @@ class Replay:
     """One share-partition, its persister and its clock."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self.limits = PartitionLimits(
+        self.limits = KafkaLimits(
             max_delivery_count=config["max_delivery_count"],
             max_record_locks=config["max_in_flight"],
             lock_duration_ms=config["lock_ms"],
@@ -77,13 +68,17 @@ class Replay:
 
     def load(self) -> None:
         """A new leader takes over what the share coordinator holds."""
-        self.state = from_kip(
+        self.partition = load_from_kip(
             key=KEY,
             state_epoch=self.state_epoch,
             leader_epoch=self.leader_epoch,
             start_offset=self.coordinator.start_offset,
             batches=self.coordinator.batches,
         )
+
+    @property
+    def state(self) -> SharePartition:
+        return self.partition.state
 
     def step(self, op: dict[str, Any]) -> ReplayStep:
         """Do one golden operation. Raises CannotReplayError where ours has none such, also for an unknown one."""
@@ -92,16 +87,16 @@ class Replay:
             raise CannotReplayError(f"unknown operation {op['op']!r}")
         self.coordinator.writes = []
         result = handler(op)
-        check_invariants(self.state)
+        check_invariants(self.partition)
         return ReplayStep(result, self.view(), self.persisted(), self.coordinator.writes)
 
     # Operations. Each returns the golden form of its result.
 
     def _op_fetch(self, op: dict[str, Any]) -> dict[str, Any]:
         nothing = {"acquired": [], "acquired_count": 0}
-        if not can_acquire(self.state, self.limits):
+        if not self.partition.can_acquire(self.limits):
             return {**nothing, "blocked": "max_in_flight"}
-        request = Acquire(
+        request = AcquireBatches(
             member_id=op["member"],
             max_records=op["max_records"],
             mode=AcquireMode(op["mode"]),
@@ -114,8 +109,8 @@ class Replay:
         return {"acquired": acquired, "acquired_count": sum(len_of(r) for r in acquired)}
 
     def _op_ack(self, op: dict[str, Any]) -> dict[str, Any]:
-        batches = tuple(AcknowledgementBatch(first, last, tuple(types)) for first, last, types in op["batches"])
-        request = Acknowledge(member_id=op["member"], batches=batches, is_renew_ack=op.get("is_renew_ack", True))
+        batches = tuple(TypedBatch(first, last, tuple(types)) for first, last, types in op["batches"])
+        request = AcknowledgeOrRenew(member_id=op["member"], batches=batches, is_renew_ack=op.get("is_renew_ack", True))
         result = self._durable(request)
         if check_request(request) is not ErrorCode.NONE:
             result["by"] = "request_validation"
@@ -166,62 +161,62 @@ class Replay:
             return {"error": "UNKNOWN_SERVER_ERROR"}
         return {"error": None}
 
-    def _durable(self, request: PartitionRequest) -> dict[str, Any]:
+    def _durable(self, request: KafkaRequest) -> dict[str, Any]:
         """A request whose change must be durable first: if the write fails, the record never happened."""
-        record, response = self._decide([request])
-        if response.error is not ErrorCode.NONE:
-            self._evolve(record)
-            return {"error": response.error.name}
-        error = self.coordinator.write(self.state.start_offset, self._kafka_write(request))
-        if error is not None:
-            return {"error": error}
-        self._evolve(record)
+        decision = self._decide([request])
+        error = decision.responses[-1].error
+        if error is not ErrorCode.NONE:
+            self._evolve(decision)
+            return {"error": error.name}
+        failed = self.coordinator.write(self.state.start_offset, self._kafka_write(request))
+        if failed is not None:
+            return {"error": failed}
+        self._evolve(decision)
         return {"error": None}
 
-    def _kafka_write(self, request: PartitionRequest) -> list[StateBatch]:
+    def _kafka_write(self, request: KafkaRequest) -> list[StateBatch]:
         """What a Kafka leader would write for ``request``.
 
         A record leaves out what its new SPSO makes obsolete; Kafka's write, sent before the SPSO moves, has it.
         """
-        draft = Draft(self.state)
+        draft = KafkaDraft(self.partition)
         HANDLERS[type(request)](draft, request, self.limits, self.now_ms)
         return changed_batches(self.state.in_flight, draft.changes)
 
-    def _commit(self, requests: Sequence[PartitionRequest]) -> PartitionResponse:
-        record, response = self._decide(requests)
-        self._evolve(record)
-        return response
+    def _commit(self, requests: Sequence[KafkaRequest]) -> PartitionResponse:
+        decision = self._decide(requests)
+        self._evolve(decision)
+        return decision.responses[-1]
 
-    def _decide(self, requests: Sequence[PartitionRequest]) -> tuple[ShareRecord | None, PartitionResponse]:
-        decision = decide(self.state, requests, self.limits, self.now_ms)
-        return decision.record, decision.responses[-1]
+    def _decide(self, requests: Sequence[KafkaRequest]) -> KafkaDecision:
+        return decide(self.partition, requests, self.limits, self.now_ms)
 
-    def _evolve(self, record: ShareRecord | None) -> None:
+    def _evolve(self, decision: KafkaDecision) -> None:
         """Live and recovered must agree at every step, so the replay checks that as well."""
-        if record is None:
-            return
         before = take_snapshot(self.state)
-        self.state = evolve(self.state, record)
-        recovered = restore([before, replace_epoch(record, before.snapshot_epoch)])
-        assert recovered is not None
-        assert replace_epoch(recovered, self.state.snapshot_epoch) == self.state
+        self.partition = evolve(self.partition, decision)
+        if decision.record is not None:
+            recovered = restore([before, replace_epoch(decision.record, before.snapshot_epoch)])
+            assert recovered is not None
+            assert replace_epoch(recovered, self.state.snapshot_epoch) == self.state
 
     # Views of the state in golden form.
 
     def view(self) -> dict[str, Any]:
         state = self.state
-        holds = bool(state.in_flight or state.fetched)
+        fetched = self.partition.fetched
+        holds = bool(state.in_flight or fetched)
         end = max(state.end_offset - 1, state.start_offset) if holds else state.start_offset
         return {
             "start_offset": state.start_offset,
             "end_offset": end,
-            "next_fetch_offset": next_fetch_offset(state),
-            "can_acquire": can_acquire(state, self.limits),
+            "next_fetch_offset": self.partition.next_fetch_offset,
+            "can_acquire": self.partition.can_acquire(self.limits),
             "delivery_complete_count": delivery_complete_count(state),
             "in_flight": in_flight_view(state, from_start=True),
             "below_start": in_flight_view(state, from_start=False),
             "acquired": acquired_view(state),
-            "cached_batches": [[b.first_offset, b.last_offset, int(b.by_offset)] for b in state.fetched],
+            "cached_batches": [[b.first_offset, b.last_offset, int(b.by_offset)] for b in fetched],
         }
 
     def persisted(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A share-partition record by record: an independent oracle, written from the rules, slow and plain.
 
 One entry per offset in a dict, nothing clever; it shares no code with the package but the values of requests. It covers
-acquisitions by offset alone (``AcquireMode.EXACT``), and everything else.
+acquisitions by offset alone, and everything else.
 """
 
 from __future__ import annotations
@@ -86,10 +86,16 @@ class PartitionOracle:
         return [(offset, self.records[offset].count) for offset in piece]
 
     def acknowledge(
-        self, member: str, batches: list[tuple[int, int, list[int]]], now: int, delays: dict[int, int] | None = None
+        self,
+        member: str,
+        batches: list[tuple[int, int, list[int]]],
+        now: int,
+        delays: dict[int, int] | None = None,
+        *,
+        may_renew: bool = True,
     ) -> str | None:
         """R47-R53, and renewals (KIP-1222). ``delays``: by offset, what the member asks for."""
-        if not self.well_formed(batches):
+        if not self.well_formed(batches, range(5 if may_renew else 4)):
             return INVALID_REQUEST
         ended: dict[int, int] = {}
         for first, last, types in batches:
@@ -136,13 +142,13 @@ class PartitionOracle:
         return None
 
     @staticmethod
-    def well_formed(batches: list[tuple[int, int, list[int]]]) -> bool:
+    def well_formed(batches: list[tuple[int, int, list[int]]], kinds: range) -> bool:
         """R48, with Kafka's leniency for one shared offset."""
         previous = -1
         for first, last, types in batches:
             if first > last or first < previous or len(types) not in (1, last - first + 1):
                 return False
-            if any(kind not in range(5) for kind in types):
+            if any(kind not in kinds for kind in types):
                 return False
             previous = last
         return True

@@ -13,14 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from share_spark.model.config import BackoffPolicy
+from share_spark.model.ids import OffsetRange
 from share_spark.model.records import DeliveryState, Doubt, InFlightBatch, ShareRecord, ShareSnapshot
 from share_spark.model.requests import (
     Acknowledge,
     AcknowledgementBatch,
     Acquire,
-    AcquireMode,
     ExpireLocks,
-    LogBatch,
     LoseAttempts,
     Loss,
     LostRange,
@@ -158,8 +157,8 @@ def disjoint(draw: st.DrawFn, row: Callable[..., Any], fields: st.SearchStrategy
     return tuple(one for at, one in enumerate(found) if at == 0 or found[at - 1][1] < one[0])
 
 
-TYPES = st.tuples(st.sampled_from([(0,), (1,), (1,), (2,), (2,), (2,), (3,), (4,), (7,)]))
-PLAIN_TYPES = st.tuples(st.sampled_from([(0,), (1,), (2,), (3,)]))
+TYPES = st.tuples(st.sampled_from([0, 1, 1, 2, 2, 2, 3, 4, 7]))
+PLAIN_TYPES = st.tuples(st.sampled_from([0, 1, 2, 3]))
 LOSSES = st.tuples(st.sampled_from(Loss))
 ENTERED = st.tuples(st.integers(1, 3), st.sampled_from(Loss))
 TRACE = st.builds(Trace, MEMBERS, disjoint(TracedRange, ENTERED))
@@ -171,7 +170,7 @@ def answers_to_all(draw: st.DrawFn) -> tuple[AcknowledgementBatch, ...]:
     """One type for every offset from somewhere on."""
     first = draw(st.integers(0, 5))
     types = draw(st.lists(st.sampled_from([1, 2, 2, 3, 0]), min_size=1, max_size=30))
-    return tuple(AcknowledgementBatch(first + at, first + at, (kind,)) for at, kind in enumerate(types))
+    return tuple(AcknowledgementBatch(first + at, first + at, kind) for at, kind in enumerate(types))
 
 
 DELAYS = st.just(()) | disjoint(RetryDelay, st.tuples(st.sampled_from([0, 3, 20])))
@@ -180,8 +179,7 @@ REQUESTS: st.SearchStrategy[PartitionRequest] = st.one_of(
         Acquire,
         member_id=MEMBERS,
         max_records=st.integers(1, 40),
-        mode=st.sampled_from([AcquireMode.EXACT, AcquireMode.EXACT, AcquireMode.EXACT, *AcquireMode]),
-        log_batches=st.just((LogBatch(0, 40),)) | disjoint(LogBatch, st.tuples(st.sampled_from([False] * 4 + [True]))),
+        readable=st.builds(OffsetRange, st.just(0) | OFFSETS, st.just(40) | OFFSETS),
         searched=st.sampled_from(list(Doubt)[:5]),
     ),
     st.builds(Acknowledge, member_id=MEMBERS, batches=answers_to_all(), delays=DELAYS),

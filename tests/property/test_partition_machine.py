@@ -1,4 +1,7 @@
-"""The leader against the oracle, request by request; and recovery against the live state."""
+"""The leader against the oracle, request by request; and recovery against the live state.
+
+Half of the runs acknowledge as clients of Kafka do. All acquire by offsets, as handlers do.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +16,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from share_spark.model.config import BackoffPolicy
 from share_spark.model.errors import ErrorCode
 from share_spark.model.records import Doubt
-from share_spark.model.requests import AcquiredRange, AcquireMode, LoseAttempts, Loss, RetryDelay, Trace, TracedRange
+from share_spark.model.requests import AcquiredRange, LoseAttempts, Loss, RetryDelay, Trace, TracedRange
 from share_spark.partition import (
-    PartitionLimits,
     from_kip,
-    has_available,
     kip_batches,
     next_deadline_ms,
-    next_fetch_offset,
     restore,
     take_snapshot,
     waiting,
 )
 from share_spark.partition.backoff import Backoff
+from share_spark.partition.kafka_modes import KafkaLimits
 from tests.property.oracle import ACQUIRED, AVAILABLE, FINAL, PartitionOracle
+from tests.support.kafka_partition import ClientPartition
 from tests.support.share_partition import KEY, Partition
 from tests.support.window_forms import ALWAYS, NEVER, columns_from
 
@@ -65,17 +67,21 @@ class LeaderAgainstOracle(RuleBasedStateMachine):
         start=st.integers(0, 5),
         columns=st.booleans(),
         policy=st.sampled_from(BackoffPolicy),
+        leader=st.sampled_from([Partition, ClientPartition]),
     )
-    def begin(self, limit: int, locks: int, start: int, columns: bool, policy: BackoffPolicy) -> None:
+    def begin(
+        self, limit: int, locks: int, start: int, columns: bool, policy: BackoffPolicy, leader: type[Partition]
+    ) -> None:
         self.window_form = ExitStack()
         self.window_form.enter_context(columns_from(ALWAYS if columns else NEVER))
-        limits = PartitionLimits(
+        limits = KafkaLimits(
             max_delivery_count=limit,
             max_record_locks=locks,
             lock_duration_ms=10,
             backoff=Backoff(policy=policy, delay_ms=5, max_delay_ms=8),
         )
-        self.leader = Partition(start=start, limits=limits)
+        self.leader = leader(start=start, limits=limits)
+        self.is_client = leader is ClientPartition
         self.oracle = PartitionOracle(limit, locks, 10, start=start, end=start, backoff=BACKOFFS[policy])
         self.finished: dict[int, int] = {}
         self.highest_start = start
@@ -84,8 +90,8 @@ class LeaderAgainstOracle(RuleBasedStateMachine):
     def acquire(self, member: str, last: int, most: int, searched: Doubt) -> None:
         fetch_offset = self.oracle.next_fetch_offset()
         expected = self.oracle.acquire(member, last, most, self.leader.now_ms, searched)
-        log = [(fetch_offset, last)] if last >= fetch_offset else []
-        got = self.leader.fetch(member, *log, most=most, mode=AcquireMode.EXACT, searched=searched)
+        terms = {"mode": None} if self.is_client else {}
+        got = self.leader.fetch(member, (fetch_offset, last), most=most, searched=searched, **terms)
         assert offsets_of(tuple(AcquiredRange(*found) for found in got)) == expected
 
     @rule(member=MEMBERS, batches=st.lists(ack_batch(), max_size=4), tidy=st.booleans(), asked=DELAYS)
@@ -94,10 +100,15 @@ class LeaderAgainstOracle(RuleBasedStateMachine):
     ) -> None:
         if tidy:
             batches = sorted(batches)
+        if self.is_client:
+            asked = {}
+            error = self.leader.ack(member, *batches)
+        else:
+            batches = [(first, last, (sum(types),)) for first, last, types in batches]
+            delays = tuple(RetryDelay(offset, offset, ms) for offset, ms in sorted(asked.items()))
+            error = self.leader.ack(member, *((first, last, kind) for first, last, (kind,) in batches), delays=delays)
         plain = [(first, last, list(types)) for first, last, types in batches]
-        expected = self.oracle.acknowledge(member, plain, self.leader.now_ms, asked)
-        delays = tuple(RetryDelay(offset, offset, ms) for offset, ms in sorted(asked.items()))
-        error = self.leader.ack(member, *batches, delays=delays)
+        expected = self.oracle.acknowledge(member, plain, self.leader.now_ms, asked, may_renew=self.is_client)
         assert (None if error is ErrorCode.NONE else error.name) == expected
 
     @rule(member=MEMBERS, data=st.data(), kind=st.integers(0, 4), asked=DELAYS)
@@ -177,9 +188,7 @@ class LeaderAgainstOracle(RuleBasedStateMachine):
         theirs = {o: (r.state, r.count, r.member, r.deadline, r.doubt) for o, r in self.oracle.records.items()}
         assert ours == theirs
         assert (state.start_offset, state.end_offset) == (self.oracle.start, self.oracle.end)
-        assert next_fetch_offset(state) == self.oracle.next_fetch_offset()
-        available = any(r.state == AVAILABLE for r in self.oracle.records.values())
-        assert has_available(state) == available
+        assert self.leader.next_fetch_offset == self.oracle.next_fetch_offset()
         locked = [r for r in self.oracle.records.values() if r.deadline is not None]
         assert next_deadline_ms(state) == min((r.deadline for r in locked if r.state == ACQUIRED), default=None)
         delayed = Counter(r.deadline for r in locked if r.state == AVAILABLE)

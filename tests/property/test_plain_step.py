@@ -15,8 +15,8 @@ from share_spark.engine.plain_step import unaudited_step
 from share_spark.engine.ranges import AcknowledgedRanges
 from share_spark.engine.step import PartitionInput, StepResult, step
 from share_spark.model.config import BackoffPolicy
-from share_spark.model.ids import OffsetRange, SharePartitionKey
-from share_spark.model.records import DeliveryState, Doubt, FetchedBatch, InFlightBatch
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.records import DeliveryState, Doubt, InFlightBatch
 from share_spark.model.requests import AcknowledgeType, Loss, RetryDelay
 from share_spark.partition import PartitionLimits, SharePartition
 from share_spark.partition.backoff import Backoff
@@ -47,9 +47,6 @@ def states(draw: st.DrawFn) -> SharePartition:
         doubt = draw(rarely(Doubt.NONE, Doubt.LOST_ONCE))
         runs.append(InFlightBatch(at, at + size - 1, state, draw(st.integers(1, 5)), member, deadline_ms, doubt))
         at += size + draw(st.integers(1, 2))
-    end = runs[-1].last_offset if runs else -1
-    fetched = (FetchedBatch(runs[0].first_offset, end),) if runs and draw(rarely(False, True)) else ()
-    gap = OffsetRange(runs[0].first_offset, end) if runs and draw(rarely(False, True)) else None
     return SharePartition(
         key=KEY,
         state_epoch=draw(st.integers(0, 2)),
@@ -57,8 +54,6 @@ def states(draw: st.DrawFn) -> SharePartition:
         snapshot_epoch=draw(st.integers(0, 2)),
         start_offset=start,
         in_flight=tuple(runs),
-        fetched=fetched,
-        read_gap=gap,
     )
 
 

@@ -9,14 +9,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from share_spark.audit.stream_check import LogRecord, first_fault
+from share_spark.model.ids import OffsetRange
 from share_spark.model.records import UNCHANGED, DeliveryState, Doubt, ShareRecord, ShareSnapshot, ShareUpdate
 from share_spark.model.requests import (
     Acknowledge,
     AcknowledgementBatch,
     Acquire,
-    AcquireMode,
     ExpireLocks,
-    LogBatch,
     LoseAttempts,
     Loss,
     MoveLogStart,
@@ -44,8 +43,7 @@ REQUESTS: st.SearchStrategy[PartitionRequest] = st.one_of(
         lambda member, last, most, suspects: Acquire(
             member_id=member,
             max_records=most,
-            mode=AcquireMode.EXACT,
-            log_batches=(LogBatch(0, last),),
+            readable=OffsetRange(0, last),
             searched=Doubt.ACCUSED,
             suspects=suspects,
         ),
@@ -56,7 +54,7 @@ REQUESTS: st.SearchStrategy[PartitionRequest] = st.one_of(
     ),
     st.builds(
         lambda member, where, kind: Acknowledge(
-            member_id=member, batches=(AcknowledgementBatch(where[0], where[1], (kind,)),)
+            member_id=member, batches=(AcknowledgementBatch(where[0], where[1], kind),)
         ),
         MEMBERS,
         span(),
@@ -114,7 +112,7 @@ def test_both_tellings_agree_after_every_micro_batch(
         assert first_fault(log[:size]) is None
 
 
-NEW = Acquire(member_id="a", max_records=50, mode=AcquireMode.EXACT, log_batches=(LogBatch(0, 40),))
+NEW = Acquire(member_id="a", max_records=50, readable=OffsetRange(0, 40))
 TRIED: tuple[list[PartitionRequest], int, bool] = ([NEW, ReleaseMember(member_id="a")], 0, False)
 """New records were handed out and given back."""
 

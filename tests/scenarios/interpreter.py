@@ -3,7 +3,7 @@
 Commands, one a line; ``#`` begins a comment line:
 
     start 100 [limit=5] [locks=2000] [lock=30000]   a new share-partition whose SPSO is 100
-    fetch c1 100-109 110-112 [max=10] [mode=exact|batch_optimized|record_limit]   the ranges are log batches
+    fetch c1 100-109 110-112 [max=10] [mode=batch_optimized|record_limit]   the ranges are log batches; else by offsets
     ack c1 100-109 accept, 110 release             accept, release, reject, gap, renew; one word, or one per offset
     leave c1                                       its share session is closed
     advance 30000                                  milliseconds pass, locks end
@@ -19,9 +19,11 @@ from collections.abc import Callable, Iterator
 
 from share_spark.coordinator import combine_batches
 from share_spark.model.records import StateBatch
-from share_spark.model.requests import AcquireMode, ArchivedRange, PartitionResponse
-from share_spark.partition import PartitionLimits, from_kip, kip_batches, restore
-from tests.support.share_partition import KEY, Partition
+from share_spark.model.requests import ArchivedRange, PartitionResponse
+from share_spark.partition import kip_batches, restore
+from share_spark.partition.kafka_modes import AcquireMode, KafkaLimits, load_from_kip
+from tests.support.kafka_partition import ClientPartition
+from tests.support.share_partition import KEY
 
 ACK_TYPES = {"gap": 0, "accept": 1, "release": 2, "reject": 3, "renew": 4}
 STATES = {0: "V", 2: "D", 4: "X"}
@@ -31,7 +33,7 @@ class Interpreter:
     """One share-partition, and the durable form a Kafka share coordinator would hold of it."""
 
     def __init__(self) -> None:
-        self.partition = Partition()
+        self.partition = ClientPartition()
         self.durable: tuple[StateBatch, ...] = ()
 
     def run(self, line: str) -> list[str]:
@@ -44,12 +46,12 @@ class Interpreter:
 
     def do_start(self, words: list[str]) -> Iterator[str]:
         plain, options = options_of(words)
-        limits = PartitionLimits(
+        limits = KafkaLimits(
             max_delivery_count=int(options.get("limit", "5")),
             max_record_locks=int(options.get("locks", "2000")),
             lock_duration_ms=int(options.get("lock", "30000")),
         )
-        self.partition = Partition(start=int(plain[0]), limits=limits)
+        self.partition = ClientPartition(start=int(plain[0]), limits=limits)
         self.durable = ()
         yield from self.shown()
 
@@ -59,7 +61,7 @@ class Interpreter:
             plain[0],
             *(range_of(word) for word in plain[1:]),
             most=int(options.get("max", "1000000")),
-            mode=AcquireMode(options.get("mode", "exact")),
+            mode=AcquireMode(options["mode"]) if "mode" in options else None,
         )
         yield "acquired " + (", ".join(f"{text(f, t)} ({c})" for f, t, c in got) or "nothing")
         yield from self.shown()
@@ -90,8 +92,8 @@ class Interpreter:
         yield "equals the live state" if equal else "differs from the live state"
 
     def do_fail_over(self, _words: list[str]) -> Iterator[str]:
-        loaded = Partition()
-        loaded.state = from_kip(
+        loaded = ClientPartition()
+        loaded.remembered = load_from_kip(
             key=KEY,
             state_epoch=0,
             leader_epoch=1,

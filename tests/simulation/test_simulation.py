@@ -19,7 +19,7 @@ from share_spark.model.errors import FencedError
 from share_spark.model.ids import BatchStamp
 from share_spark.model.records import DeliveryState, Doubt, InFlightBatch
 from share_spark.model.requests import Acquire, ExpireLocks, Loss
-from share_spark.partition import acquire, release, unfinished_before
+from share_spark.partition import acquire, unacknowledged, unfinished_before
 from share_spark.partition.decide import HANDLERS
 from share_spark.partition.draft import Draft
 from share_spark.partition.request_effects import RequestEffects
@@ -127,7 +127,7 @@ def crashes_archive_all_that_was_in_flight(patch: pytest.MonkeyPatch) -> None:
     def end_all(outcome: RequestEffects, run: InFlightBatch, _: Loss) -> None:
         outcome.end_attempt(run, Event.LOCK_EXPIRED)
 
-    patch.setattr(release, "lose", end_all)
+    patch.setattr(unacknowledged, "lose", end_all)
 
 
 def what_was_not_entered_is_charged(patch: pytest.MonkeyPatch) -> None:
@@ -156,23 +156,23 @@ def the_first_death_archives_at_the_limit(patch: pytest.MonkeyPatch) -> None:
 
 def _blame(patch: pytest.MonkeyPatch, wrong: Loss) -> None:
     """Attempts that ended so are taken for those of accused records that were alone in the handler."""
-    lose = release.lose  # type: ignore[attr-defined]
+    lose = unacknowledged.lose  # type: ignore[attr-defined]
 
     def hasty(outcome: RequestEffects, run: InFlightBatch, loss: Loss) -> None:
         if loss is wrong:
             run, loss = run._replace(doubt=Doubt.ACCUSED), Loss.IN_HANDLER
         lose(outcome, run, loss)
 
-    patch.setattr(release, "lose", hasty)
+    patch.setattr(unacknowledged, "lose", hasty)
 
 
 def _replace(patch: pytest.MonkeyPatch, losses: Mapping[Loss, Loss]) -> None:
-    lose = release.lose  # type: ignore[attr-defined]
+    lose = unacknowledged.lose  # type: ignore[attr-defined]
 
     def mistaken(outcome: RequestEffects, run: InFlightBatch, loss: Loss) -> None:
         lose(outcome, run, losses.get(loss, loss))
 
-    patch.setattr(release, "lose", mistaken)
+    patch.setattr(unacknowledged, "lose", mistaken)
 
 
 def a_repeat_enters_what_is_finished_again(patch: pytest.MonkeyPatch) -> None:
@@ -191,14 +191,14 @@ def ledgers_are_not_read(patch: pytest.MonkeyPatch) -> None:
 
 def suspects_run_with_everybody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Search, "next_piece", lambda *_: None)
-    patch.setattr(acquire, "_exact_ranges", _all_available)
+    patch.setattr(acquire, "_free_ranges", _all_available)
 
 
 def _all_available(draft: Draft, request: Acquire, *_: object) -> Iterator[tuple[int, int, int, Doubt]]:
     for run in draft.runs:
         if run.delivery_state is DeliveryState.AVAILABLE and run.first_offset >= draft.start:
             yield run.first_offset, run.last_offset, run.delivery_count, Doubt.NONE
-    last = request.log_batches[-1].last_offset
+    last = request.readable.last
     if draft.end <= last:
         yield draft.end, last, 0, Doubt.NONE
 

@@ -268,7 +268,6 @@ def test_what_was_written_is_what_the_live_form_says(
         check_invariants(found)
         expected = coordinator.normal_form(after.start_offset, after.state_batches)
         assert coordinator.normal_form(found.start_offset, durable_state(found).state_batches) == expected
-        assert (found.read_gap, found.fetched) == (None, ())
         assert not found.in_flight or not found.in_flight[0].delivery_state.is_final, "R15"
         holes = set(range(found.start_offset, found.end_offset)) - by_offset(found.in_flight).keys()
         assert not holes, "a hole would never be delivered"

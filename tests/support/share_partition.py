@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from share_spark.model.errors import ErrorCode
-from share_spark.model.ids import SharePartitionKey
+from share_spark.model.ids import OffsetRange, SharePartitionKey
 from share_spark.model.records import DeliveryState, Doubt, ShareRecord
 from share_spark.model.requests import (
     Acknowledge,
     AcknowledgementBatch,
     Acquire,
-    AcquireMode,
     ExpireLocks,
     Initialize,
-    LogBatch,
     MoveLogStart,
     PartitionRequest,
     PartitionResponse,
@@ -27,14 +25,14 @@ from share_spark.partition import (
     check_invariants,
     decide,
     evolve,
-    next_fetch_offset,
     take_snapshot,
 )
+from share_spark.partition.kafka_modes import KafkaPartition
 
 KEY = SharePartitionKey("g", "t", 0)
 LETTERS = {"AVAILABLE": "V", "ACQUIRED": "Q", "ACKNOWLEDGED": "D", "ARCHIVED": "X"}
 
-ACCEPT, RELEASE, REJECT, RENEW, GAP = 1, 2, 3, 4, 0
+ACCEPT, RELEASE, REJECT, GAP = 1, 2, 3, 0
 
 
 class Partition:
@@ -64,45 +62,24 @@ class Partition:
     def fetch(
         self,
         member: str,
-        *log: tuple[int, int],
+        readable: tuple[int, int] = (0, -1),
+        *,
         most: int = 10**6,
-        mode: AcquireMode = AcquireMode.EXACT,
-        batch_size: int = 10**9,
         searched: Doubt = Doubt.NONE,
     ) -> list[tuple[int, int, int]]:
-        """What ``member`` acquires of the log batches ``log``."""
-        request = Acquire(
-            member_id=member,
-            max_records=most,
-            mode=mode,
-            log_batches=tuple(LogBatch(*batch) for batch in log),
-            batch_size=batch_size,
-            searched=searched,
-        )
+        """What ``member`` acquires of the offsets ``readable``."""
+        request = Acquire(member_id=member, max_records=most, readable=OffsetRange(*readable), searched=searched)
         return [tuple(found) for found in self.ask(request).acquired]
 
-    def ack(
-        self,
-        member: str,
-        *batches: tuple[int, int, int | tuple[int, ...]],
-        renew: bool = True,
-        delays: tuple[RetryDelay, ...] = (),
-    ) -> ErrorCode:
-        """The error of acknowledging (first, last, type or types)."""
-        return self.answer(member, *batches, renew=renew, delays=delays).error
+    def ack(self, member: str, *batches: tuple[int, int, int], delays: tuple[RetryDelay, ...] = ()) -> ErrorCode:
+        """The error of acknowledging (first, last, type)."""
+        return self.answer(member, *batches, delays=delays).error
 
     def answer(
-        self,
-        member: str,
-        *batches: tuple[int, int, int | tuple[int, ...]],
-        renew: bool = True,
-        delays: tuple[RetryDelay, ...] = (),
+        self, member: str, *batches: tuple[int, int, int], delays: tuple[RetryDelay, ...] = ()
     ) -> PartitionResponse:
-        acknowledged = tuple(
-            AcknowledgementBatch(first, last, types if isinstance(types, tuple) else (types,))
-            for first, last, types in batches
-        )
-        return self.ask(Acknowledge(member_id=member, batches=acknowledged, is_renew_ack=renew, delays=delays))
+        acknowledged = tuple(AcknowledgementBatch(*batch) for batch in batches)
+        return self.ask(Acknowledge(member_id=member, batches=acknowledged, delays=delays))
 
     def release(self, member: str) -> PartitionResponse:
         return self.ask(ReleaseMember(member_id=member))
@@ -118,8 +95,7 @@ class Partition:
         request = Acquire(
             member_id=member,
             max_records=most,
-            mode=AcquireMode.EXACT,
-            log_batches=(LogBatch(0, max(0, self.state.end_offset - 1)),),
+            readable=OffsetRange(0, max(0, self.state.end_offset - 1)),
             searched=searched,
             suspects=True,
             alone=alone,
@@ -143,4 +119,4 @@ class Partition:
 
     @property
     def next_fetch_offset(self) -> int:
-        return next_fetch_offset(self.state)
+        return KafkaPartition(state=self.state).next_fetch_offset

@@ -5,22 +5,31 @@ from __future__ import annotations
 import pytest
 
 from share_spark.model.errors import ErrorCode
-from share_spark.model.requests import AcquireMode, ArchivedRange, ArchiveReason
+from share_spark.model.requests import ArchivedRange, ArchiveReason
 from share_spark.partition import PartitionLimits
-from tests.support.share_partition import ACCEPT, GAP, REJECT, RELEASE, RENEW, Partition
+from share_spark.partition.kafka_modes.requests import RENEW
+from tests.support.kafka_partition import WHOLE, ClientPartition
+from tests.support.share_partition import ACCEPT, GAP, REJECT, RELEASE, Partition
 
 pytestmark = pytest.mark.usefixtures("window_form")
 
 INVALID_REQUEST = ErrorCode.INVALID_REQUEST
 INVALID_STATE = ErrorCode.INVALID_RECORD_STATE
 OK = ErrorCode.NONE
-KAFKA = AcquireMode.BATCH_OPTIMIZED
 
 
-@pytest.fixture(params=[AcquireMode.EXACT, KAFKA], ids=["exact", "kafka"])
+@pytest.fixture(params=[Partition, ClientPartition], ids=["handler", "client"])
 def held(request: pytest.FixtureRequest) -> Partition:
-    """m holds 0-9; what an acknowledgement does is the same however it was acquired."""
-    partition = Partition()
+    """m holds 0-9; what an acknowledgement does is the same whoever holds them."""
+    partition = request.param()
+    partition.fetch("m", (0, 9))
+    return partition
+
+
+@pytest.fixture(params=[None, WHOLE], ids=["by offsets", "by log batches"])
+def client(request: pytest.FixtureRequest) -> ClientPartition:
+    """m, a client of Kafka, holds 0-9, however it was acquired."""
+    partition = ClientPartition()
     partition.fetch("m", (0, 9), mode=request.param)
     return partition
 
@@ -44,9 +53,9 @@ def test_r47_one_type_goes_for_the_whole_range(
     assert (answer.accepted, answer.released) == (2 * (ack_type == 1), 2 * (ack_type == 2))
 
 
-def test_r47_one_type_per_offset(held: Partition) -> None:
-    assert held.ack("m", (4, 8, (1, 2, 2, 3, 0))) is OK
-    assert held.window == "0-10: 0-3 Q1, 4 D1, 5-6 V1, 7-8 X1, 9 Q1"
+def test_r47_one_type_per_offset(client: ClientPartition) -> None:
+    assert client.ack("m", (4, 8, (1, 2, 2, 3, 0))) is OK
+    assert client.window == "0-10: 0-3 Q1, 4 D1, 5-6 V1, 7-8 X1, 9 Q1"
 
 
 def test_r6_release_at_the_limit_archives() -> None:
@@ -79,9 +88,6 @@ def test_r15_all_final_empties_the_window(held: Partition) -> None:
         [(5, 4, ACCEPT)],
         [(5, 6, ACCEPT), (3, 4, ACCEPT)],
         [(0, 5, ACCEPT), (4, 6, ACCEPT)],
-        [(0, 5, ())],
-        [(0, 5, (1, 1))],
-        [(0, 0, (1, 1))],
         [(0, 5, 5)],
         [(0, 5, -1)],
     ],
@@ -89,6 +95,18 @@ def test_r15_all_final_empties_the_window(held: Partition) -> None:
 def test_r48_malformed_requests(held: Partition, batches: list[tuple[int, int, int]]) -> None:
     assert held.ack("m", *batches) is INVALID_REQUEST
     assert held.window == "0-10: 0-9 Q1"
+
+
+@pytest.mark.parametrize("batch", [(0, 5, ()), (0, 5, (1, 1)), (0, 0, (1, 1)), (0, 1, (1, 5)), (0, 1, (1, -1))])
+def test_r48_one_type_or_one_per_offset(client: ClientPartition, batch: tuple[int, int, tuple[int, ...]]) -> None:
+    assert client.ack("m", batch) is INVALID_REQUEST
+    assert client.window == "0-10: 0-9 Q1"
+
+
+def test_a_handler_cannot_renew() -> None:
+    partition = Partition()
+    partition.fetch("m", (0, 9))
+    assert partition.ack("m", (0, 9, RENEW)) is INVALID_REQUEST
 
 
 def test_r48_batches_that_share_one_offset_pass_the_check_and_fail_later(held: Partition) -> None:
@@ -149,41 +167,49 @@ def test_r13_too_late_is_an_error_and_the_new_acquisition_counts(held: Partition
     assert held.ack("m", (0, 9, ACCEPT)) is OK
 
 
-def test_renew_restarts_the_lock_and_keeps_the_count(held: Partition) -> None:
+def test_renew_restarts_the_lock_and_keeps_the_count(client: ClientPartition) -> None:
     """KIP-1222."""
-    held.now_ms = 20_000
-    assert held.ack("m", (0, 4, RENEW)) is OK
-    held.advance(10_000)
-    assert held.window == "0-10: 0-4 Q1, 5-9 V1"
-    held.advance(20_000)
-    assert held.window == "0-10: 0-9 V1"
+    client.now_ms = 20_000
+    assert client.ack("m", (0, 4, RENEW)) is OK
+    client.advance(10_000)
+    assert client.window == "0-10: 0-4 Q1, 5-9 V1"
+    client.advance(20_000)
+    assert client.window == "0-10: 0-9 V1"
 
 
-def test_renew_needs_a_request_that_may(held: Partition) -> None:
-    assert held.ack("m", (0, 4, RENEW), renew=False) is INVALID_REQUEST
+def test_renew_needs_a_request_that_may(client: ClientPartition) -> None:
+    assert client.ack("m", (0, 4, RENEW), renew=False) is INVALID_REQUEST
 
 
-def test_renewals_before_a_failing_entry_stay(held: Partition) -> None:
+def test_renewals_before_a_failing_entry_stay(client: ClientPartition) -> None:
     """Kafka 4.2 (conformance fact 11)."""
-    held.now_ms = 20_000
-    assert held.ack("m", (0, 4, RENEW), (5, 12, ACCEPT)) is INVALID_REQUEST
-    held.advance(10_000)
-    assert held.window == "0-10: 0-4 Q1, 5-9 V1"
+    client.now_ms = 20_000
+    assert client.ack("m", (0, 4, RENEW), (5, 12, ACCEPT)) is INVALID_REQUEST
+    client.advance(10_000)
+    assert client.window == "0-10: 0-4 Q1, 5-9 V1"
 
 
 def test_natural_gap_inside_an_acknowledged_range_is_passed_over() -> None:
     """Conformance fact 13."""
-    partition = Partition()
-    partition.fetch("m", (0, 4), mode=KAFKA)
-    partition.fetch("m", (8, 9), mode=KAFKA)
+    partition = ClientPartition()
+    partition.fetch("m", (0, 4))
+    partition.fetch("m", (8, 9))
     assert partition.window == "0-10: 0-4 Q1, 8-9 Q1"
     assert partition.ack("m", (0, 9, ACCEPT)) is OK
     assert partition.window == "10-10"
 
 
 def test_ending_in_a_natural_gap_is_an_invalid_request() -> None:
-    partition = Partition()
-    partition.fetch("m", (0, 4), mode=KAFKA)
-    partition.fetch("m", (8, 9), mode=KAFKA)
+    partition = ClientPartition()
+    partition.fetch("m", (0, 4))
+    partition.fetch("m", (8, 9))
     assert partition.ack("m", (0, 6, ACCEPT)) is INVALID_REQUEST
     assert partition.ack("m", (6, 6, ACCEPT)) is INVALID_REQUEST
+
+
+def test_one_type_per_offset_from_inside_a_natural_gap() -> None:
+    partition = ClientPartition()
+    partition.fetch("m", (0, 4))
+    partition.fetch("m", (8, 9))
+    assert partition.ack("m", (6, 9, (1, 1, 2, 1))) is OK
+    assert partition.window == "0-10: 0-4 Q1, 8 V1, 9 D1"

@@ -1,17 +1,18 @@
-"""Acquisition, rule by rule (R5, R9, R11, R14, R36-R42), in the exact mode and in Kafka's."""
+"""Acquisition, rule by rule (R5, R9, R11, R14, R36-R42), for handlers and for clients of Kafka."""
 
 from __future__ import annotations
 
 import pytest
 
 from share_spark.model.records import InFlightBatch
-from share_spark.model.requests import Acquire, AcquireMode, ArchiveReason, LogBatch
-from share_spark.partition import PartitionLimits, can_acquire, has_available
+from share_spark.model.requests import ArchiveReason
+from share_spark.partition import PartitionLimits
+from share_spark.partition.kafka_modes import AcquireBatches, AcquireMode, KafkaLimits, KafkaPartition, LogBatch
+from tests.support.kafka_partition import ClientPartition
 from tests.support.share_partition import ACCEPT, RELEASE, Partition
 
 pytestmark = pytest.mark.usefixtures("window_form")
 
-KAFKA = AcquireMode.BATCH_OPTIMIZED
 STRICT = AcquireMode.RECORD_LIMIT
 
 
@@ -47,7 +48,6 @@ def test_r36_next_fetch_offset_is_the_lowest_available() -> None:
     partition = Partition()
     partition.fetch("a", (0, 9))
     assert partition.next_fetch_offset == 10
-    assert not has_available(partition.state)
     partition.ack("a", (3, 4, RELEASE), (7, 7, RELEASE))
     assert partition.next_fetch_offset == 3
 
@@ -57,9 +57,9 @@ def test_r37_the_window_not_the_locks_is_limited() -> None:
     assert partition.fetch("a", (0, 99)) == [(0, 9, 1)]
     partition.ack("a", (1, 9, ACCEPT))
     assert partition.fetch("a", (10, 99)) == []
-    assert not can_acquire(partition.state, partition.limits)
+    assert not KafkaPartition(state=partition.state).can_acquire(partition.limits)
     partition.ack("a", (0, 0, RELEASE))
-    assert can_acquire(partition.state, partition.limits)
+    assert KafkaPartition(state=partition.state).can_acquire(partition.limits)
     assert partition.fetch("a", (0, 99)) == [(0, 0, 2)]
 
 
@@ -79,12 +79,6 @@ def test_exact_stops_in_the_middle_of_a_range() -> None:
     assert partition.window == "0-10: 0-3 Q2, 4-9 V1"
 
 
-def test_exact_remembers_no_fetches() -> None:
-    partition = Partition()
-    partition.fetch("a", (0, 9))
-    assert partition.state.fetched == ()
-
-
 def test_nothing_to_read_nothing_acquired() -> None:
     partition = Partition()
     assert partition.fetch("a") == []
@@ -98,46 +92,46 @@ def test_before_the_start_is_chosen_nothing_is_acquired() -> None:
 
 
 def test_r39_a_log_batch_is_acquired_to_its_end() -> None:
-    partition = Partition()
-    assert partition.fetch("a", (0, 4), (5, 9), (10, 14), most=7, mode=KAFKA) == [(0, 9, 1)]
+    partition = ClientPartition()
+    assert partition.fetch("a", (0, 4), (5, 9), (10, 14), most=7) == [(0, 9, 1)]
 
 
 def test_r41_ranges_are_cut_at_log_batches_by_batch_size() -> None:
-    partition = Partition()
-    got = partition.fetch("a", (0, 4), (5, 9), (10, 14), mode=KAFKA, batch_size=6)
+    partition = ClientPartition()
+    got = partition.fetch("a", (0, 4), (5, 9), (10, 14), batch_size=6)
     assert got == [(0, 9, 1), (10, 14, 1)]
 
 
 def test_redelivery_is_reported_by_what_was_fetched_together() -> None:
     """Conformance fact 7."""
-    partition = Partition()
-    partition.fetch("a", (0, 4), mode=KAFKA)
-    partition.fetch("a", (5, 9), mode=KAFKA)
+    partition = ClientPartition()
+    partition.fetch("a", (0, 4))
+    partition.fetch("a", (5, 9))
     partition.release("a")
     assert partition.window == "0-10: 0-9 V1", "one run in the state"
-    assert partition.fetch("b", (0, 9), mode=KAFKA) == [(0, 4, 2), (5, 9, 2)]
+    assert partition.fetch("b", (0, 9)) == [(0, 4, 2), (5, 9, 2)]
 
 
 def test_r19_holes_between_batches_of_one_read_are_acquired_between_two_reads_not() -> None:
-    partition = Partition()
-    assert partition.fetch("a", (0, 2), (6, 9), mode=KAFKA) == [(0, 9, 1)]
-    assert partition.fetch("a", (15, 19), mode=KAFKA) == [(15, 19, 1)]
+    partition = ClientPartition()
+    assert partition.fetch("a", (0, 2), (6, 9)) == [(0, 9, 1)]
+    assert partition.fetch("a", (15, 19)) == [(15, 19, 1)]
     assert partition.window == "0-20: 0-9 Q1, 15-19 Q1"
 
 
 def test_the_start_jumps_over_a_natural_gap_when_nothing_is_in_flight() -> None:
     """Conformance fact 2."""
-    partition = Partition()
-    partition.fetch("a", (5, 9), mode=KAFKA)
+    partition = ClientPartition()
+    partition.fetch("a", (5, 9))
     assert partition.state.start_offset == 5
 
 
 def test_r21_compacted_records_are_archived_when_the_read_passes_them() -> None:
     """Conformance fact 23."""
-    partition = Partition()
-    partition.fetch("a", (0, 9), mode=KAFKA)
+    partition = ClientPartition()
+    partition.fetch("a", (0, 9))
     partition.release("a")
-    request = Acquire(member_id="b", max_records=9, mode=KAFKA, log_batches=(LogBatch(6, 9),))
+    request = AcquireBatches(member_id="b", max_records=9, log_batches=(LogBatch(6, 9),))
     answer = partition.ask(request)
     assert [tuple(found) for found in answer.acquired] == [(6, 9, 2)]
     assert [found.reason for found in answer.archived] == [ArchiveReason.GAP]
@@ -146,24 +140,24 @@ def test_r21_compacted_records_are_archived_when_the_read_passes_them() -> None:
 
 def test_record_limit_leaves_the_rest_of_the_log_batch_available() -> None:
     """KIP-1206."""
-    partition = Partition()
+    partition = ClientPartition()
     assert partition.fetch("a", (0, 9), most=4, mode=STRICT) == [(0, 3, 1)]
     assert partition.window == "0-10: 0-3 Q1, 4-9 V0"
     assert partition.fetch("b", (0, 9), most=4, mode=STRICT) == [(4, 7, 1)]
 
 
 def test_r23_aborted_batches_are_archived_and_not_handed_out() -> None:
-    partition = Partition()
+    partition = ClientPartition()
     batches = (LogBatch(0, 4, aborted=True), LogBatch(5, 5), LogBatch(6, 9))
-    answer = partition.ask(Acquire(member_id="a", max_records=99, mode=KAFKA, log_batches=batches))
+    answer = partition.ask(AcquireBatches(member_id="a", max_records=99, log_batches=batches))
     assert [tuple(found) for found in answer.acquired] == [(5, 9, 1)]
     assert partition.window == "0-10: 0-4 X1, 5-9 Q1"
 
 
-@pytest.mark.parametrize("mode", list(AcquireMode))
-def test_r42_an_acquisition_is_recorded_with_owner_and_deadline(mode: AcquireMode) -> None:
+@pytest.mark.parametrize("mode", [None, *AcquireMode])
+def test_r42_an_acquisition_is_recorded_with_owner_and_deadline(mode: AcquireMode | None) -> None:
     """Kafka keeps it in memory only; here a crash must not lose the count (R7)."""
-    partition = Partition()
+    partition = ClientPartition()
     partition.fetch("a", (0, 9), mode=mode)
     assert partition.record is not None
     assert partition.record.batches == (InFlightBatch(0, 9, 1, 1, "a", 30_000),)
@@ -171,22 +165,22 @@ def test_r42_an_acquisition_is_recorded_with_owner_and_deadline(mode: AcquireMod
 
 def test_throttled_records_come_back_in_halves_and_at_last_alone() -> None:
     """KAFKA-17541, limit 5: from the third delivery on."""
-    limits = PartitionLimits(delivery_throttling=True)
-    partition = Partition(limits=limits)
+    limits = KafkaLimits(delivery_throttling=True)
+    partition = ClientPartition(limits=limits)
     sizes = []
     for _ in range(5):
-        got = partition.fetch("a", (0, 99), most=500, mode=KAFKA)
+        got = partition.fetch("a", (0, 99), most=500)
         sizes.append(sum(last - first + 1 for first, last, _ in got))
         partition.release("a")
     assert sizes == [100, 100, 100, 50, 1]
 
 
-def test_exact_after_kafka_modes_keeps_the_fetches_covered() -> None:
-    """A group can be served by a gateway first and by Spark later."""
-    partition = Partition()
-    partition.fetch("a", (0, 4), mode=KAFKA)
-    partition.fetch("a", (8, 9), mode=KAFKA)
+def test_a_handler_after_clients_keeps_the_fetches_covered() -> None:
+    """A group can have handlers and clients at the same time."""
+    partition = ClientPartition()
+    partition.fetch("a", (0, 4))
+    partition.fetch("a", (8, 9))
     partition.release("a")
-    assert partition.fetch("b", (0, 14)) == [(0, 4, 2), (8, 9, 2), (10, 14, 1)]
+    assert partition.fetch("b", (0, 14), mode=None) == [(0, 4, 2), (8, 9, 2), (10, 14, 1)]
     assert partition.ack("b", (0, 14, ACCEPT)) == 0
     assert partition.window == "15-15"

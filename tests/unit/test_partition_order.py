@@ -46,7 +46,6 @@ def test_what_is_below_the_start_offset_is_not_in_the_log() -> None:
 def test_what_a_state_from_kafka_does_not_say() -> None:
     batches = [StateBatch(5, 6, DeliveryState.AVAILABLE, 1), StateBatch(9, 9, DeliveryState.AVAILABLE, 1)]
     state = from_kip(key=KEY, state_epoch=0, leader_epoch=0, start_offset=5, batches=batches)
-    assert state.active_read_gap is not None
     assert before(state, (9, 9)) == [(5, 6), (7, 8)]
 
 

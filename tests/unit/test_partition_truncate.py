@@ -6,17 +6,20 @@ import pytest
 
 from share_spark.model.errors import ErrorCode
 from share_spark.model.ids import OffsetRange
-from share_spark.model.records import FetchedBatch, ShareSnapshot, ShareUpdate, StateBatch
+from share_spark.model.records import ShareSnapshot, ShareUpdate, StateBatch
 from share_spark.model.requests import (
     Acknowledge,
     AcknowledgementBatch,
     Acquire,
-    AcquireMode,
     ExpireLocks,
-    LogBatch,
     TruncateLog,
 )
-from share_spark.partition import PartitionLimits, decide, evolve, from_kip, restore
+from share_spark.partition import decide, evolve, restore
+from share_spark.partition.kafka_modes import FetchedBatch, KafkaLimits, load_from_kip
+from share_spark.partition.kafka_modes import decide as decide_for_clients
+from share_spark.partition.kafka_modes import evolve as evolve_for_clients
+from share_spark.partition.kafka_modes.state import active
+from tests.support.kafka_partition import ClientPartition
 from tests.support.share_partition import ACCEPT, KEY, REJECT, RELEASE, Partition
 
 pytestmark = pytest.mark.usefixtures("window_form")
@@ -93,10 +96,10 @@ def test_one_micro_batch_says_it_all() -> None:
     found = worked()
     found.now_ms = 10**9
     requests = (
-        Acknowledge(member_id="a", batches=(AcknowledgementBatch(10, 11, (ACCEPT,)),)),
+        Acknowledge(member_id="a", batches=(AcknowledgementBatch(10, 11, ACCEPT),)),
         TruncateLog(end_offset=22),
         ExpireLocks(lost=True),
-        Acquire(member_id="b", max_records=99, mode=AcquireMode.EXACT, log_batches=(LogBatch(10, 22),)),
+        Acquire(member_id="b", max_records=99, readable=OffsetRange(10, 22)),
     )
     decision = decide(found.state, requests, found.limits, found.now_ms)
     assert decision.responses[2].ended == (), "the locks above the end are no longer there to expire"
@@ -118,12 +121,12 @@ def test_what_is_held_below_the_start_offset_stays_with_its_owner() -> None:
 
 
 def test_fetched_batches_are_cut_with_the_runs() -> None:
-    found = Partition()
+    found = ClientPartition()
     for batch in ((0, 4), (5, 9), (10, 14)):
-        found.fetch("a", batch, mode=AcquireMode.BATCH_OPTIMIZED)
+        found.fetch("a", batch)
     found.truncate(7)
-    assert found.state.fetched == (FetchedBatch(0, 4), FetchedBatch(5, 6))
-    assert found.fetch("b", (7, 8), mode=AcquireMode.BATCH_OPTIMIZED) == [(7, 8, 1)]
+    assert found.remembered.fetched == (FetchedBatch(0, 4), FetchedBatch(5, 6))
+    assert found.fetch("b", (7, 8)) == [(7, 8, 1)]
     assert found.ack("a", (0, 4, ACCEPT), (5, 6, ACCEPT)) is ErrorCode.NONE
     assert found.window == "7-9: 7-8 Q1"
 
@@ -132,16 +135,14 @@ def test_fetched_batches_are_cut_with_the_runs() -> None:
     ("end", "gap", "window"), [(33, (15, 32), "10-33"), (28, (15, 24), "10-25"), (18, None, "10-15"), (9, None, "9-9")]
 )
 def test_r22_a_read_gap_is_cut_with_the_window(end: int, gap: tuple[int, int] | None, window: str) -> None:
-    loaded = from_kip(
+    loaded = load_from_kip(
         key=KEY,
         state_epoch=0,
         leader_epoch=0,
         start_offset=10,
         batches=[StateBatch(10, 14, 0, 1), StateBatch(20, 24, 2, 1), StateBatch(30, 34, 0, 1)],
     )
-    assert loaded.active_read_gap == OffsetRange(15, 34)
-    decision = decide(loaded, [TruncateLog(end_offset=end)], PartitionLimits(), 0)
-    assert decision.record is not None
-    after = evolve(loaded, decision.record)
-    assert after.active_read_gap == after.read_gap == (OffsetRange(*gap) if gap else None)
-    assert f"{after.start_offset}-{after.end_offset}" == window
+    assert loaded.read_gap == OffsetRange(15, 34)
+    after = evolve_for_clients(loaded, decide_for_clients(loaded, [TruncateLog(end_offset=end)], KafkaLimits(), 0))
+    assert after.read_gap == active(after.read_gap, after.state.end_offset) == (OffsetRange(*gap) if gap else None)
+    assert f"{after.state.start_offset}-{after.state.end_offset}" == window

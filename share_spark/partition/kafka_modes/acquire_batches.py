@@ -13,45 +13,114 @@ acquired as well, and the client reports them as gaps (R19); offsets between two
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from operator import itemgetter
 
 from share_spark.model.ids import OffsetRange
-from share_spark.model.records import DeliveryState, FetchedBatch, InFlightBatch
-from share_spark.model.requests import Acquire, AcquiredRange, AcquireMode
-from share_spark.partition.draft import Draft
+from share_spark.model.records import DeliveryState, InFlightBatch
+from share_spark.model.requests import AcknowledgeType, AcquiredRange, PartitionResponse
+from share_spark.partition.columns import in_best_form
+from share_spark.partition.kafka_modes.draft import KafkaDraft
+from share_spark.partition.kafka_modes.requests import AcquireBatches, AcquireMode, LogBatch
+from share_spark.partition.kafka_modes.state import FetchedBatch, KafkaLimits
 from share_spark.partition.kafka_modes.throttle import Allowance
-from share_spark.partition.runs import pieces
-from share_spark.partition.state import PartitionLimits
+from share_spark.partition.request_effects import RequestEffects
+from share_spark.partition.runs import pieces, run_at
 
 _AVAILABLE = DeliveryState.AVAILABLE
 _ACQUIRED = DeliveryState.ACQUIRED
 _first = itemgetter(0)
 
 
-class BatchAcquisition:
+def acquire_batches(draft: KafkaDraft, request: AcquireBatches, limits: KafkaLimits, now_ms: int) -> PartitionResponse:
+    """Give the client what the log read holds and the state allows (R36-R42).
+
+    Records between the fetch offset and the first batch read are gone from the log (R21).
+    """
+    outcome = RequestEffects(limits.max_delivery_count)
+    if not request.log_batches or request.max_records <= 0 or not draft.initialized:
+        return outcome.response()
+    _leave_read_gap_if_stuck(draft, limits)
+    fetch_offset = draft.next_fetch_offset() if request.fetch_offset is None else request.fetch_offset
+    if draft.runs and not draft.fetched:
+        draft.put_fetched(draft.tracking()[0])
+    acquisition = _Acquisition(draft, request, fetch_offset, limits, now_ms)
+    if acquisition.remaining <= 0:
+        return outcome.response()
+    _archive_missing(draft, outcome, fetch_offset, request.log_batches[0].base_offset)
+    acquired = _without_aborted(draft, outcome, request.log_batches, acquisition.run())
+    return outcome.response(acquired=in_best_form(acquired))
+
+
+def _leave_read_gap_if_stuck(draft: KafkaDraft, limits: KafkaLimits) -> None:
+    """Close a read gap that Kafka 4.2 would never close.
+
+    It does so only when something past the window is acquired, and until then the SPSO does not pass the final batches
+    behind the gap. A full window acquires nothing past itself.
+    """
+    full = draft.end - draft.start >= limits.max_record_locks
+    if full and draft.active_read_gap is not None and draft.next_fetch_offset() == draft.end:
+        draft.read_gap = None
+        draft.advance_start()
+
+
+def _archive_missing(draft: KafkaDraft, outcome: RequestEffects, first: int, end: int) -> None:
+    """Archive the Available records of ``first..end - 1``, as if a client had reported them as gaps (R21)."""
+    for run in pieces(draft.runs, first, end - 1) if first < end else ():
+        if run.delivery_state is _AVAILABLE:
+            outcome.acknowledge(run.first_offset, run.last_offset, run.delivery_count, AcknowledgeType.GAP)
+    draft.apply(outcome.changes)
+
+
+def _without_aborted(
+    draft: KafkaDraft, outcome: RequestEffects, log_batches: tuple[LogBatch, ...], acquired: list[AcquiredRange]
+) -> list[AcquiredRange]:
+    """Archive what aborted batches hold, and take it from what the client gets (R19, R23).
+
+    acquired   [-------------------------]
+    aborted        [----]      [---]
+    kept       [--]      [----]     [----]
+    """
+    aborted = [batch for batch in log_batches if batch.aborted] if acquired else []
+    draft.track_by_offset([fetched for batch in aborted for fetched in _held_in_part(draft, batch)])
+    changes_from = len(outcome.changes)
+    kept = [piece for found in acquired for piece in _cut_aborted(draft, outcome, found, aborted)]
+    draft.apply(outcome.changes[changes_from:])
+    return kept
+
+
+def _held_in_part(draft: KafkaDraft, aborted: LogBatch) -> Iterator[FetchedBatch]:
+    """Yield the fetched batches that ``aborted`` touches in part while all their offsets are Acquired."""
+    for batch in draft.fetched:
+        touched = batch.first_offset <= aborted.last_offset and batch.last_offset >= aborted.base_offset
+        inside = batch.first_offset >= aborted.base_offset and batch.last_offset <= aborted.last_offset
+        run = run_at(draft.runs, batch.last_offset) if touched and not inside and not batch.by_offset else None
+        if run is not None and run.delivery_state is _ACQUIRED:
+            yield batch
+
+
+def _cut_aborted(
+    draft: KafkaDraft, outcome: RequestEffects, found: AcquiredRange, aborted: list[LogBatch]
+) -> Iterator[AcquiredRange]:
+    at = found.first_offset
+    for batch in aborted:
+        first, last = max(batch.base_offset, at), min(batch.last_offset, found.last_offset)
+        if first > last:
+            continue
+        for run in pieces(draft.runs, first, last):
+            outcome.acknowledge(run.first_offset, run.last_offset, run.delivery_count, AcknowledgeType.GAP)
+        if at < first:
+            yield AcquiredRange(at, first - 1, found.delivery_count)
+        at = last + 1
+    if at <= found.last_offset:
+        yield AcquiredRange(at, found.last_offset, found.delivery_count)
+
+
+class _Acquisition:
     """One request on its way through the window, in offset order; each offset is looked at once (R38)."""
 
-    __slots__ = (
-        "_acquired",
-        "_base",
-        "_changes",
-        "_deadline_ms",
-        "_draft",
-        "_last",
-        "_limits",
-        "_read_base",
-        "_request",
-        "_strict",
-        "remaining",
-    )
-
     def __init__(
-        self,
-        draft: Draft,
-        request: Acquire,
-        fetch_offset: int,
-        limits: PartitionLimits,
-        now_ms: int,
+        self, draft: KafkaDraft, request: AcquireBatches, fetch_offset: int, limits: KafkaLimits, now_ms: int
     ) -> None:
         self._draft = draft
         self._request = request
@@ -65,7 +134,7 @@ class BatchAcquisition:
         self.remaining = self._within_window(fetch_offset)
 
     def _within_window(self, fetch_offset: int) -> int:
-        """How many records the window lets in; at its limit only what lies inside it (R37)."""
+        """Return how many records the window lets in; at its limit only what lies inside it (R37)."""
         draft, wanted = self._draft, self._request.max_records
         left = self._limits.max_record_locks - (draft.end - draft.start)
         if left > 0:
@@ -86,7 +155,7 @@ class BatchAcquisition:
         return self._acquired
 
     def _touched(self) -> list[FetchedBatch]:
-        """The fetched batches that the read overlaps; the first one is taken from its beginning."""
+        """Return the fetched batches that the read overlaps; the first one is taken from its beginning."""
         fetched, draft = self._draft.fetched, self._draft
         at = bisect_right(fetched, self._base, key=_first) - 1
         if at < 0:
@@ -133,7 +202,7 @@ class BatchAcquisition:
         if whole:
             first, last = batch.first_offset, batch.last_offset
         elif not batch.by_offset:
-            run = draft.batch_run(batch)
+            run = run_at(draft.runs, batch.last_offset)
             if run is None or run.delivery_state is not _AVAILABLE:
                 return True
             draft.track_by_offset([batch])
@@ -158,7 +227,7 @@ class BatchAcquisition:
         self._acquired.append(AcquiredRange(first, last, count))
 
     def _acquire_new(self, first: int, last: int) -> None:
-        """First deliveries of ``first..last``, as far as the log batch that crosses the limit (R39)."""
+        """Acquire ``first..last`` for the first time, as far as the log batch that crosses the limit (R39)."""
         draft = self._draft
         if not draft.fetched or first < draft.fetched[0].first_offset:
             first = max(first, draft.start)
@@ -175,18 +244,18 @@ class BatchAcquisition:
         self._move_read_gap(got_to + 1)
 
     def _flush(self) -> None:
-        """Later steps ask for the end of the window, so new runs go into the draft at once."""
+        """Put new runs into the draft: later steps ask for the end of the window."""
         self._draft.apply(self._changes)
         self._changes = []
 
     def _end_of_log_batch(self, offset: int) -> int:
-        """Last offset of the log batch that holds ``offset``; the offset itself between two batches."""
+        """Return the last offset of the log batch that holds ``offset``; the offset itself between two batches."""
         batches = self._request.log_batches
         at = bisect_right(batches, offset, key=_first) - 1
         return batches[at].last_offset if at >= 0 and batches[at].last_offset >= offset else offset
 
     def _take_limited(self, first: int, last: int) -> int:
-        """KIP-1206: the whole is remembered as one batch, only so many of its records are acquired."""
+        """Remember the whole as one batch, and acquire only so many of its records (KIP-1206)."""
         got_to = min(last, first + self.remaining - 1)
         self._draft.put_fetched(FetchedBatch(first, last, by_offset=got_to < last))
         self._take(first, got_to, 1)
@@ -195,7 +264,7 @@ class BatchAcquisition:
         return got_to
 
     def _take_cut(self, first: int, last: int) -> int:
-        """One fetched batch, cut at log batch starts once ``batch_size`` records are reached."""
+        """Acquire one fetched batch, cut at log batch starts once ``batch_size`` records are reached."""
         size = self._request.batch_size
         if last - first + 1 > size:
             for batch in self._request.log_batches:
@@ -212,7 +281,7 @@ class BatchAcquisition:
         self._take(first, last, 1)
 
     def _move_read_gap(self, offset: int) -> None:
-        """What was unknown after a load is known up to ``offset`` now; past its end the gap is closed."""
+        """Begin the read gap at ``offset``, up to which all has been read now; past its end it is closed."""
         gap = self._draft.active_read_gap
         if gap is not None and offset <= gap.last:
             self._draft.read_gap = OffsetRange(offset, gap.last)

@@ -6,18 +6,18 @@ quarters, ..., and for limits above two the last attempt is one record alone.
 
 from __future__ import annotations
 
-from share_spark.model.records import DeliveryState, FetchedBatch
-from share_spark.partition.draft import Draft
+from share_spark.model.records import DeliveryState
+from share_spark.partition.kafka_modes.draft import KafkaDraft
+from share_spark.partition.kafka_modes.state import FetchedBatch, KafkaLimits
 from share_spark.partition.runs import pieces
-from share_spark.partition.state import PartitionLimits
 
 
 class Allowance:
-    """What is left to grant within one fetched batch. ``strict_limit``: records, None if the limit is soft."""
+    """The records left to grant within one fetched batch. ``strict_limit``: records, None if the limit is soft."""
 
     __slots__ = ("_alone_at", "_batch", "_granted", "_limit", "_quota", "_threshold", "spent")
 
-    def __init__(self, batch: FetchedBatch, limits: PartitionLimits, strict_limit: int | None) -> None:
+    def __init__(self, batch: FetchedBatch, limits: KafkaLimits, strict_limit: int | None) -> None:
         throttling, highest = limits.delivery_throttling, limits.max_delivery_count
         self._batch = batch
         self._limit = strict_limit
@@ -27,15 +27,15 @@ class Allowance:
         self._granted = 0
         self.spent = False
 
-    def throttles(self, draft: Draft, first: int, last: int) -> bool:
-        """Whether the batch holds, in ``first..last``, a record delivered often enough to be throttled."""
+    def throttles(self, draft: KafkaDraft, first: int, last: int) -> bool:
+        """Return whether the batch holds, in ``first..last``, a record delivered often enough to be throttled."""
         return any(
             run.delivery_state is DeliveryState.AVAILABLE and run.delivery_count >= self._threshold
             for run in pieces(draft.runs, first, last)
         )
 
     def grant(self, size: int, delivery_count: int) -> int:
-        """How many of the next ``size`` records, delivered ``delivery_count`` times so far, may be taken."""
+        """Return how many of the next ``size`` records, delivered ``delivery_count`` times so far, may be taken."""
         if delivery_count >= self._alone_at and self._granted:
             self.spent = True
             return 0
@@ -52,7 +52,7 @@ class Allowance:
         return granted
 
     def _left(self) -> int:
-        """What the strict limit and the quota leave. A quota already passed no longer binds, as in Kafka."""
+        """Return what the strict limit and the quota leave. A quota already passed no longer binds, as in Kafka."""
         left = 2**63
         if self._limit is not None:
             left = min(left, self._limit - self._granted)

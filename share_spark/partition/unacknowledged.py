@@ -3,9 +3,9 @@ end (R25, R55-R58)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from share_spark.model.records import DeliveryState, FetchedBatch, InFlightBatch
+from share_spark.model.records import DeliveryState, InFlightBatch
 from share_spark.model.requests import (
     ExpireLocks,
     LoseAttempts,
@@ -29,7 +29,7 @@ _ACQUIRED = DeliveryState.ACQUIRED
 
 
 HowEnded = Callable[[Runs], Ended]
-"""Says of runs inside the window how their attempts end; it may leave some out, and cut some."""
+"""A function from runs inside the window to how their attempts end; it may leave some out, and cut some."""
 
 
 def expire_locks(draft: Draft, request: ExpireLocks, limits: PartitionLimits, now_ms: int) -> PartitionResponse:
@@ -41,7 +41,7 @@ def expire_locks(draft: Draft, request: ExpireLocks, limits: PartitionLimits, no
 
 
 def lose_attempts(draft: Draft, request: LoseAttempts, limits: PartitionLimits, now_ms: int) -> PartitionResponse:
-    """Attempts of the running engine that ended without an acknowledgement. What it does not hold is left as it is."""
+    """End attempts of the running engine without an acknowledgement. What it does not hold is left as it is."""
     mine, ranges = chosen(draft.runs, lambda run: run.member_id == request.member_id), request.ranges
     if mine and ranges and (is_columns(mine) or is_columns(ranges)):
         mine, ranges = as_columns(mine), as_columns(ranges)
@@ -64,15 +64,17 @@ def release_member(draft: Draft, request: ReleaseMember, limits: PartitionLimits
 
 
 def _end_attempts(draft: Draft, ended: Runs, how_ended: HowEnded, limits: PartitionLimits) -> PartitionResponse:
-    """What fell below the log start meanwhile is archived whatever its count (R4): no read can bring it again, so it
-    must not become Available whatever attempts are left."""
+    """End attempts, those at or above the SPSO as ``how_ended`` says.
+
+    What fell below the log start meanwhile is archived whatever its count (R4): no read can bring it again, so it must
+    not become Available whatever attempts are left.
+    """
     if not ended:
         return PartitionResponse()
     below, inside = below_offset(ended, draft.start), from_offset(ended, draft.start)
     found = both(ended_all(below, Event.FELL_BELOW_LOG_START), how_ended(inside))
     response = response_to(found, _end, limits.max_delivery_count)
     if response.ended:
-        draft.track_by_offset(_straddling(draft, response.ended))
         draft.apply(response.ended)
         draft.advance_start()
     return response
@@ -85,24 +87,19 @@ def _end(outcome: RequestEffects, run: InFlightBatch, how: Event | Loss) -> None
         outcome.end_attempt(run, how)
 
 
-def _straddling(draft: Draft, changes: Sequence[InFlightBatch]) -> list[FetchedBatch]:
-    """Fetched batches that have the SPSO inside and that ``changes`` touch: their two parts have different states."""
-    return [
-        batch
-        for batch in draft.fetched
-        if batch.first_offset < draft.start <= batch.last_offset
-        and any(pieces(changes, batch.first_offset, batch.last_offset))
-    ]
-
-
 def move_log_start(draft: Draft, request: MoveLogStart, limits: PartitionLimits, _now_ms: int) -> PartitionResponse:
-    """R25: the SPSO follows the log start; Available records below it are archived, Acquired ones stay. R15 if
-    asked."""
-    outcome = RequestEffects(limits.max_delivery_count)
+    """Move the SPSO up to the log start: Available records below it are archived, Acquired ones stay (R25).
+
+    If asked, it moves on over final records (R15).
+    """
     offset = request.log_start_offset
     if not draft.initialized or offset <= draft.start:
-        return outcome.response()
-    archive_available(draft, outcome, draft.start, offset, Event.FELL_BELOW_LOG_START)
+        return PartitionResponse()
+    outcome = RequestEffects(limits.max_delivery_count)
+    for run in pieces(draft.runs, draft.start, offset - 1):
+        if run.delivery_state is _AVAILABLE:
+            outcome.end_attempt(run, Event.FELL_BELOW_LOG_START)
+    draft.apply(outcome.changes)
     draft.set_start(offset)
     if request.pass_finished:
         draft.advance_start()
@@ -110,7 +107,7 @@ def move_log_start(draft: Draft, request: MoveLogStart, limits: PartitionLimits,
 
 
 def truncate_log(draft: Draft, request: TruncateLog, _limits: PartitionLimits, _now_ms: int) -> PartitionResponse:
-    """The records at and above ``end_offset`` are gone from the log, so their state is forgotten."""
+    """Forget the state of the records at and above ``end_offset``: they are gone from the log."""
     end = request.end_offset
     assert end >= 0, request
     if not draft.initialized or end >= draft.end:
@@ -119,29 +116,3 @@ def truncate_log(draft: Draft, request: TruncateLog, _limits: PartitionLimits, _
     draft.truncate(end)
     draft.advance_start()
     return PartitionResponse(ended=gone)
-
-
-def archive_available(draft: Draft, outcome: RequestEffects, first: int, end: int, event: Event) -> None:
-    """Archive the Available records of ``first..end - 1``: no read of the log will bring them again."""
-    if first >= end:
-        return
-    for run in pieces(draft.runs, first, end - 1):
-        if run.delivery_state is _AVAILABLE:
-            outcome.end_attempt(run, event)
-    if not outcome.changes:
-        return
-    draft.track_by_offset(fetched_in_part(draft, first, end, _AVAILABLE))
-    draft.apply(outcome.changes)
-
-
-def fetched_in_part(draft: Draft, first: int, end: int, state: DeliveryState) -> list[FetchedBatch]:
-    """Fetched batches that ``first..end - 1`` touches in part while all their offsets are in ``state``."""
-    cut = []
-    for batch in draft.fetched:
-        touched = batch.first_offset < end and batch.last_offset >= first
-        inside = batch.first_offset >= first and batch.last_offset < end
-        if touched and not inside and not batch.by_offset:
-            run = draft.batch_run(batch)
-            if run is not None and run.delivery_state is state:
-                cut.append(batch)
-    return cut

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from share_spark.model.requests import AcquireMode, ArchiveReason
+from share_spark.model.requests import ArchiveReason
 from share_spark.partition import PartitionLimits, next_deadline_ms
+from tests.support.kafka_partition import ClientPartition
 from tests.support.share_partition import ACCEPT, RELEASE, Partition
 
 pytestmark = pytest.mark.usefixtures("window_form")
-
-KAFKA = AcquireMode.BATCH_OPTIMIZED
 
 
 def test_r55_a_lock_ends_at_its_deadline_not_before() -> None:
@@ -55,10 +54,10 @@ def test_r57_a_closed_session_gives_back_only_its_own_and_keeps_the_count() -> N
 
 
 def test_r57_also_where_owners_alternate_in_one_fetched_batch() -> None:
-    partition = Partition()
-    partition.fetch("a", (0, 9), mode=KAFKA)
+    partition = ClientPartition()
+    partition.fetch("a", (0, 9))
     partition.ack("a", (3, 3, RELEASE), (6, 6, RELEASE))
-    partition.fetch("b", (3, 9), mode=KAFKA)
+    partition.fetch("b", (3, 9))
     partition.release("b")
     assert partition.window == "0-10: 0-2 Q1, 3 V2, 4-5 Q1, 6 V2, 7-9 Q1"
 
@@ -106,7 +105,7 @@ def test_r25_past_the_window_it_is_empty_and_begins_there() -> None:
 
 def test_the_start_never_moves_back() -> None:
     partition = Partition()
-    partition.fetch("a", (0, 9), mode=KAFKA)
+    partition.fetch("a", (0, 9))
     partition.log_start(50)
     assert partition.log_start(20).archived == ()
     partition.release("a")
