@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+settings.register_profile("share_spark", deadline=None)  # a busy machine is no fault
+settings.load_profile("share_spark")
 
 JAVA_OPTIONS = "SHARE_SPARK_JAVA_OPTIONS"
 os.environ.setdefault(JAVA_OPTIONS, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
