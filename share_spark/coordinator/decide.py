@@ -1,4 +1,4 @@
-"""The effect of a request on one share-partition's durable state: at most one record, and an answer (KIP-932, R91-R103).
+"""The effect of a request on the durable state of a share-partition: at most one record, and an answer (KIP-932, R91-R103).
 
 The answer may go out only when the record is committed (R99). Which keys exist is known from Initialize and Delete
 alone; whether a topic exists is not checked here.
