@@ -1,8 +1,8 @@
 """Texts of others: errors that differ only in numbers or ids as one, and any text as one line that cannot steer a
 terminal.
 
-The rule for errors: each UUID, each hexadecimal number (``0x…``, or 8 digits and more with at least one from 0 to 9) and each
-number of decimal digits counts as ``#``.
+The rule for errors: each UUID, each hexadecimal number (``0x…``, or 8 digits and more with at least one from 0 to 9)
+and each number of decimal digits counts as ``#``.
 """
 
 from __future__ import annotations
