@@ -13,7 +13,7 @@ import pytest
 from share_spark.engine.ports import Claim
 from share_spark.model.errors import DeadLetterError, FencedError, StateError
 from share_spark.model.ids import BatchStamp
-from tests.support.engine_deaths import LOCK_MS, dies, recovers
+from tests.support.engine_deaths import LOCK_MS, dies_in_second_commit, recovers
 from tests.support.engine_world import ACCEPT, REJECT, RELEASE, Death, EngineLife, InMemoryGroup, Interruption
 from tests.twins.memory import Moment, StateCommit
 from tests.twins.memory_delivery import InMemoryDelivery
@@ -23,9 +23,7 @@ from tests.twins.memory_output import InMemoryNoDeadLetters
 def test_death_before_the_append_of_acknowledgements_repeats_the_delivery() -> None:
     world = InMemoryGroup()
     world.produce(5)
-    dies_in_second = world.engine(interrupt=Interruption(Moment.BEFORE_APPEND, Death(), nth=2))
-    dies_in_second.run()
-    dies(dies_in_second)
+    dies_in_second_commit(world, Moment.BEFORE_APPEND)
     assert world.window() == "0-5: 0-4 Q1"
     recovers(world)
     assert set(world.deliveries.values()) == {2}
@@ -34,9 +32,7 @@ def test_death_before_the_append_of_acknowledgements_repeats_the_delivery() -> N
 def test_what_was_accepted_before_the_death_is_never_delivered_again() -> None:
     world = InMemoryGroup(handler=lambda _topic, _partition, offset, _count: RELEASE if offset == 3 else ACCEPT)
     world.produce(5)
-    engine = world.engine(interrupt=Interruption(Moment.AFTER_APPEND, Death(), nth=2))
-    engine.run()
-    dies(engine)
+    dies_in_second_commit(world, Moment.AFTER_APPEND)
     assert world.window() == "3-5: 3-3 Q2, 4-4 D1"
     world.handler = lambda *_: ACCEPT
     recovers(world)
@@ -196,14 +192,20 @@ def test_stopping_leaves_the_locks_of_the_dead_alone() -> None:
     assert world.window() == "0-3: 0-2 Q1"
 
 
-def test_a_refused_dead_letter_stops_the_engine_and_is_written_by_the_next() -> None:
-    world = InMemoryGroup(handler=lambda *_: (REJECT, "never"))
-    world.produce(2)
+def with_refused_letters(produced: int, **settings: object) -> tuple[InMemoryGroup, EngineLife]:
+    """Return a group that rejects each record, and its engine, which could not write the first dead letters."""
+    world = InMemoryGroup(handler=lambda *_: (REJECT, "never"), **settings)
+    world.produce(produced)
     engine = world.engine()
     engine.run()
     world.dead_letters.refuse = DeadLetterError("no such topic")
     with pytest.raises(DeadLetterError):
         engine.run()
+    return world, engine
+
+
+def test_a_refused_dead_letter_stops_the_engine_and_is_written_by_the_next() -> None:
+    world, _ = with_refused_letters(2)
     assert world.window() == "2-2"
     assert world.dead_letters.letters == []
     world.dead_letters.refuse = None
@@ -216,9 +218,7 @@ def test_a_dead_letter_is_there_exactly_if_its_record_was_archived(moment: Momen
     """Announced before the commit, written after it: a crash on either side makes neither none nor two."""
     world = InMemoryGroup(handler=lambda *_: (REJECT, "never"))
     world.produce(1)
-    engine = world.engine(interrupt=Interruption(moment, Death(), nth=2))
-    engine.run()
-    dies(engine)
+    dies_in_second_commit(world, moment)
     recovers(world)
     assert [letter.delivery_count for letter in world.dead_letters.letters] == [count]
 
@@ -233,9 +233,7 @@ def test_an_engine_that_wakes_after_another_took_over_leaves_what_that_one_annou
 
     def late(delivery: InMemoryDelivery, claim: Claim) -> None:
         monkeypatch.setattr(InMemoryDelivery, "start", start)
-        successor = world.engine(interrupt=Interruption(Moment.AFTER_APPEND, Death(), nth=2))
-        successor.run()
-        dies(successor)
+        dies_in_second_commit(world, Moment.AFTER_APPEND)
         start(delivery, claim)
 
     monkeypatch.setattr(InMemoryDelivery, "start", late)
@@ -251,13 +249,7 @@ def letters_of(world: InMemoryGroup) -> list[tuple[int, int]]:
 
 def test_dead_letters_that_could_not_be_written_come_before_later_ones() -> None:
     """A table takes no letters of an earlier micro-batch after those of a later one."""
-    world = InMemoryGroup(handler=lambda *_: (REJECT, "never"), max__records__per__trigger=1)
-    world.produce(3)
-    engine = world.engine()
-    engine.run()
-    world.dead_letters.refuse = DeadLetterError("no such topic")
-    with pytest.raises(DeadLetterError):
-        engine.run()
+    world, engine = with_refused_letters(3, max__records__per__trigger=1)
     engine.run()
     with pytest.raises(DeadLetterError):
         engine.run()
@@ -321,16 +313,10 @@ def test_an_engine_that_wakes_up_in_its_start_leaves_the_letters_of_its_successo
     """It was frozen between its claim and its recovery. The successor has committed what it announced, and has died."""
     world = InMemoryGroup(handler=lambda *_: (REJECT, "never"))
     world.produce(1)
-
-    def successor_lives() -> None:
-        successor = world.engine(interrupt=Interruption(Moment.AFTER_APPEND, Death(), nth=2))
-        successor.run()
-        dies(successor)
-
     frozen = world.make_store(world, "frozen")
     claim = frozen.claim()
     frozen.load()
-    successor_lives()
+    dies_in_second_commit(world, Moment.AFTER_APPEND)
     world.dead_letters.recover(claim, frozen.last_counted, {})
     recovers(world)
     assert letters_of(world) == [(0, 0)]
@@ -355,9 +341,7 @@ def test_letters_that_a_run_before_has_left_wait_while_there_is_no_target(
     """What was announced and not committed is dropped: its record is not archived."""
     world = InMemoryGroup(handler=lambda *_: (REJECT, "never"))
     world.produce(1)
-    engine = world.engine(interrupt=Interruption(moment, Death(), nth=2))
-    engine.run()
-    dies(engine)
+    dies_in_second_commit(world, moment)
     for _ in range(2):
         run_without_target(world)
     assert (letters_of(world), len(world.dead_letters.table.announced)) == ([], 0)
@@ -383,13 +367,7 @@ def test_a_frozen_engine_takes_nothing_from_what_waits(monkeypatch: pytest.Monke
 
 
 def test_what_a_failing_dead_letter_target_held_up_is_given_back_uncharged() -> None:
-    world = InMemoryGroup(handler=lambda *_: (REJECT, "never"), max__records__per__trigger=1)
-    world.produce(2)
-    engine = world.engine()
-    engine.run()
-    world.dead_letters.refuse = DeadLetterError("no such topic")
-    with pytest.raises(DeadLetterError):
-        engine.run()
+    world, engine = with_refused_letters(2, max__records__per__trigger=1)
     assert world.window() == "1-2: 1-1 Q1"
     engine.run(stopping=True)
     assert world.window() == "1-2: 1-1 V0"
