@@ -81,3 +81,21 @@ def test_modules_that_the_design_names_are_there() -> None:
     named = set(MODULE.findall(DESIGN.read_text(encoding="utf-8")))
     assert named
     assert [name for name in sorted(named) if not (ROOT / "share_spark" / name).exists()] == []
+
+
+TESTS = ROOT / "tests" / "README.md"
+SUPPORT = ROOT / "tests" / "support"
+
+
+def test_test_files_that_documents_name_are_there() -> None:
+    for path in (ROOT / "README.md", TESTS, *sorted((ROOT / "docs").glob("*.md"))):
+        named = re.findall(r"(?<![\w/])(?:tests|share_spark)/[\w/]+(?:\.\w+)?", path.read_text(encoding="utf-8"))
+        assert [name for name in named if not (ROOT / name).exists()] == [], path.name
+
+
+def test_the_readme_of_the_tests_names_each_package_and_each_support_module() -> None:
+    text = TESTS.read_text(encoding="utf-8")
+    packages = {path.parent.name for path in (ROOT / "share_spark").glob("*/__init__.py")}
+    assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == packages
+    modules = {path.stem for path in SUPPORT.glob("*.py")} - {"__init__"}
+    assert sorted(re.findall(r"^- `(\w+)`: ", text, re.MULTILINE)) == sorted(modules)
