@@ -115,6 +115,7 @@ class Table:
         aside.write_text(commit_text("WRITE", {"mode": "Append"}, [file.to_action(1)], blind=True))
         aside.rename(self.log / f"{version:020d}.json")
         self._forget_snapshots()
+        self.restorable.pop(version, None)  # that version has the other's rows now, and not ours
         self.rows[number] += 1
 
     def _notice(self, writer: Writer) -> None:
