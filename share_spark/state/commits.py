@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
@@ -23,9 +23,6 @@ _MARK = "share_spark"
 
 _AT_ONCE = 16
 """Commit files that are read in parallel on a long way back: on an object store each costs a round trip."""
-
-_MOST_KEPT = 100_000
-"""Some 50 MB. Commits beyond that are read again each time."""
 
 
 class CommitNote(NamedTuple):
@@ -65,13 +62,9 @@ class NotedCommit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitListing:
-    """The commits of a state log with our notes in them.
-
-    What was read once on the way back is kept: a start walks that way three times, some 2 ms a commit.
-    """
+    """The commits of a state log with our notes in them."""
 
     files: CommitFiles
-    _walked: dict[int, NotedCommit] = field(default_factory=dict, kw_only=True, repr=False, compare=False)
 
     @classmethod
     def of(cls, spark: AnySpark, table_directory: str) -> CommitListing:
@@ -98,17 +91,11 @@ class CommitListing:
         with ThreadPoolExecutor(_AT_ONCE) as readers:
             while version >= 0:
                 wanted = range(version, max(-1, version - step), -1)
-                for commit in readers.map(self._walk, wanted):
+                for commit in readers.map(self._read, wanted):
                     if commit is None:
                         return
                     yield commit
                 version, step = version - step, min(2 * step, _AT_ONCE)
-
-    def _walk(self, version: int) -> NotedCommit | None:
-        found = self._walked.get(version) or self._read(version)
-        if found is not None and len(self._walked) < _MOST_KEPT:
-            self._walked[version] = found
-        return found
 
     def _read(self, version: int) -> NotedCommit | None:
         found = self.files.read(version)

@@ -13,7 +13,7 @@ from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.table_maintenance import KeptTable
 from share_spark.maintenance.retention import drop_segments
 from share_spark.model.errors import FencedError
-from share_spark.state.commits import CommitNote
+from share_spark.state.commits import CommitListing, CommitNote, NotedCommit
 from share_spark.state.segments import tail_of
 from share_spark.state.tables import log_table
 from tests.support.engine_on_delta import DeltaWorld
@@ -81,13 +81,28 @@ def test_a_late_append_does_not_count_however_much_others_have_committed_since(w
     world.clock.advance(1_000)
     is_fenced(zombie)
     others_commit(world)
+    walked.clear()
     third = world.engine()
     assert (offsets(third), third.claim.writer_epoch, third.store.last_time_ms) == ([0], 3, decided_at)
     third.run()
     assert world.windows_by_spark() == ["0-3: 0-2 Q1"]
 
 
-def test_where_the_rows_suffice_few_commits_are_read(world: DeltaWorld) -> None:
+@pytest.fixture
+def walked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The versions whose commits are read."""
+    versions: list[int] = []
+    read = CommitListing._read
+
+    def noted(commits: CommitListing, version: int) -> NotedCommit | None:
+        versions.append(version)
+        return read(commits, version)
+
+    monkeypatch.setattr(CommitListing, "_read", noted)
+    return versions
+
+
+def test_where_the_rows_suffice_few_commits_are_read(world: DeltaWorld, walked: list[int]) -> None:
     """The last claimer has written its snapshots: that is decided, whatever was before."""
     zombie = world.engine()
     zombie.run()
@@ -102,18 +117,18 @@ def test_where_the_rows_suffice_few_commits_are_read(world: DeltaWorld) -> None:
         (2, 0),
         world.clock(),
     )
-    walked = third.store.log.opened()._walked
     assert min(walked) >= newest_version(world) - MANY
 
 
-def test_a_group_that_is_new_in_a_long_log_walks_not_at_all_far(world: DeltaWorld) -> None:
+def test_a_group_that_is_new_in_a_long_log_walks_not_at_all_far(world: DeltaWorld, walked: list[int]) -> None:
     world.engine().run()
     others_commit(world)
     world.clock.advance(5)
     other = world.delta_store(world, "new")
     other.log.group_id = "new"
+    walked.clear()
     assert (other.claim().writer_epoch, dict(other.load()), other.last_time_ms) == (1, {}, 0)
-    assert min(other.log.opened()._walked) >= newest_version(world) - MANY
+    assert min(walked) >= newest_version(world) - MANY
 
 
 def test_two_claims_of_one_epoch_and_nothing_after(world: DeltaWorld, monkeypatch: pytest.MonkeyPatch) -> None:
