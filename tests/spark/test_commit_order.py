@@ -81,7 +81,6 @@ def test_a_late_append_does_not_count_however_much_others_have_committed_since(w
     world.clock.advance(1_000)
     is_fenced(zombie)
     others_commit(world)
-    walked.clear()
     third = world.engine()
     assert (offsets(third), third.claim.writer_epoch, third.store.last_time_ms) == ([0], 3, decided_at)
     third.run()
@@ -111,6 +110,7 @@ def test_where_the_rows_suffice_few_commits_are_read(world: DeltaWorld, walked: 
     world.clock.advance(30_000)
     successor.run()
     others_commit(world)
+    walked.clear()
     third = world.engine()
     assert (third.claim.writer_epoch, third.store.last_counted, third.store.last_time_ms) == (
         3,
