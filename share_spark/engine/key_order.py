@@ -7,7 +7,7 @@ rejected holds back its key as well:
 
     offset      10       11       12       13       14          10 is delayed for another 5 s
     key          a        b        a        b        c
-                |     released    |        |     accepted
+                 |     released    |        |     accepted
     outcome    (not     by the    not      not
               acquired) handler  entered  entered
     waits                         5 s       -                   13 comes again with 11

@@ -243,10 +243,11 @@ def answers_of(state: SharePartition, partition_input: PartitionInput, member_id
 
 
 def still_held(state: SharePartition, acknowledged: AcknowledgedRanges, member_id: str) -> AcknowledgedRanges:
-    """Cut ``acknowledged`` (ascending, disjoint) to what the member still holds; the state has absorbed the rest
-    before.
+    """Cut ``acknowledged`` (ascending, disjoint) to what the member still holds; the rest has been absorbed.
 
-    acknowledged [------------] [------] held [----] [-------] result [----] [-] [-]
+    acknowledged   [------------]   [------]
+    held              [----]  [-------]
+    result            [----]  [-]   [-]
     """
     held = np.array([run[:2] for run in state.in_flight if run.member_id == member_id], np.int64).reshape(-1, 2)
     begin = np.searchsorted(held[:, LAST], acknowledged[:, FIRST])
@@ -355,7 +356,9 @@ Archived = TypeVar("Archived", bound=_Run)
 def archived_below(end: int | None, archived: Iterable[Archived]) -> Iterator[Archived]:
     """Cut ``archived`` at ``end`` (exclusive); None: keep all.
 
-    archived [-------][-----] end | result [----]
+    archived      [-------][-----]
+    end                 |
+    result        [----]
     """
     for run in archived:
         if end is None or run.last_offset < end:
