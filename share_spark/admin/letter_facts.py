@@ -7,7 +7,7 @@ from datetime import datetime
 
 from share_spark.admin.letters import Letter
 from share_spark.admin.redriven_record import REDRIVE_ID, delivered_before
-from share_spark.model.printable_text import printable
+from share_spark.model.texts import printable
 
 NONE = "-"
 """The text for a missing value."""

@@ -1,6 +1,6 @@
 """Dead letters by their error: the number, the first and last time, and an example of each.
 
-Errors that differ only in numbers or ids are one (``model.error_pattern``).
+Errors that differ only in numbers or ids are one (``model.texts``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from share_spark.model.error_pattern import error_pattern
+from share_spark.model.texts import error_pattern
 
 _FIRST, _LAST, _COUNT, _REDRIVEN = "archived_at_min", "archived_at_max", "archived_at_count", "redriven_at_count"
 

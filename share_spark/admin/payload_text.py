@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from share_spark.model.printable_text import printable
+from share_spark.model.texts import printable
 
 _NOT_CONTROL = frozenset("\n\t")
 

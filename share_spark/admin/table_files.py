@@ -1,11 +1,11 @@
-"""Files of our tables, without Spark."""
+"""Files of our tables, and whether many of them are small, without Spark."""
 
 from __future__ import annotations
 
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.location import Location
-from share_spark.delta.table_log import MOST_CHECKPOINT_BYTES, TableLog
-from share_spark.model.errors import ConfigError
+from share_spark.delta.table_log import MOST_CHECKPOINT_BYTES, TableLog, UnknownTableError
+from share_spark.model.errors import ConfigError, ShareError
 from share_spark.spark.public_files import files_without_spark
 from share_spark.state.tables import LOG_TABLE, log_table
 
@@ -38,3 +38,22 @@ def commits_without_spark(place: Location) -> CommitFiles:
             f"Spark: DESCRIBE DETAIL {place})"
         )
     return CommitFiles(files_without_spark(place.path), place.path)
+
+
+SMALL_BYTES = 16 << 20
+MANY = 100
+"""The least number of small files that is reported."""
+
+
+def small_files_text(table: str) -> str:
+    """Return how many there are and what joins them; empty for few, or if only Spark can read ``table``."""
+    place = Location.parse(table)
+    try:
+        log = log_without_spark(place)
+    except (ShareError, UnknownTableError, OSError):
+        return ""
+    sizes = [file.size for file in log.active.values()] if log is not None else []
+    small = sum(size < SMALL_BYTES for size in sizes)
+    if small < MANY:
+        return ""
+    return f"{small:,} of {len(sizes):,} files are smaller than 16 MB; this joins them: OPTIMIZE {place.sql_name()}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from share_spark.audit.record_events import RecordEvent, RecordHistory
-from share_spark.model.printable_text import printable
+from share_spark.model.texts import printable
 
 _HEADER = ("written at", "event", "count", "member", "locked until", "batch", "epoch", "note", "error")
 

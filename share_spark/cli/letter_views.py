@@ -22,7 +22,7 @@ _NONE = "-"
 def grouped_view(found: Sequence[LettersByError], *, as_json: bool) -> str:
     """Return one line for each error."""
     from share_spark.admin.payload_text import one_line
-    from share_spark.model.printable_text import printable
+    from share_spark.model.texts import printable
 
     if as_json:
         return _json([asdict(one) for one in found])
@@ -44,7 +44,7 @@ def grouped_view(found: Sequence[LettersByError], *, as_json: bool) -> str:
 def letters_view(letters: Sequence[Letter], *, as_json: bool) -> str:
     """Return one line for each letter."""
     from share_spark.admin.payload_text import one_line
-    from share_spark.model.printable_text import printable
+    from share_spark.model.texts import printable
 
     if as_json:
         return _json([_record(letter) for letter in letters])
@@ -66,7 +66,7 @@ def letters_view(letters: Sequence[Letter], *, as_json: bool) -> str:
 def letter_view(letter: Letter, most: int) -> str:
     """Return one letter in full; ``most`` characters of a key or value."""
     from share_spark.admin.letter_facts import letter_facts
-    from share_spark.model.printable_text import printable
+    from share_spark.model.texts import printable
 
     title = printable(f"group {letter.group_id}: {letter.topic}, partition {letter.partition}, offset {letter.offset}")
     facts = [
@@ -88,7 +88,7 @@ def letter_json(letters: Sequence[Letter], histories: Mapping[str, Sequence[str]
 
 def _header_lines(letter: Letter) -> list[str]:
     from share_spark.admin.payload_text import one_line, payload_text
-    from share_spark.model.printable_text import printable
+    from share_spark.model.texts import printable
 
     lines = []
     for name, value in letter.headers:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import log10
 
 from share_spark.engine.progress import COUNTS, MicroBatchProgress, RecordCounts, deliveries_added
-from share_spark.model.error_pattern import error_pattern
+from share_spark.model.texts import error_pattern
 
 _MOST_ERRORS = 100
 """The number of errors that a run remembers."""

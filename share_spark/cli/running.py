@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from share_spark.admin.small_files import small_files_text
+from share_spark.admin.table_files import small_files_text
 from share_spark.cli.arguments import parse_job
 from share_spark.cli.command import RunError, command_session
 from share_spark.cli.job import Job
@@ -19,7 +19,7 @@ from share_spark.delta.location import Location
 from share_spark.maintenance.heartbeat import dynamic_config_file
 from share_spark.model.dynamic_config import configs_text
 from share_spark.model.errors import ConfigError, ShareError, StateError
-from share_spark.spark.jvm_log import mute_query_faults
+from share_spark.spark.session import mute_query_faults
 from share_spark.state.tables import log_table, state_table
 
 if TYPE_CHECKING:

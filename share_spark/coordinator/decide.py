@@ -1,4 +1,4 @@
-"""What a request does to one share-partition's durable state: at most one record, and an answer (KIP-932, R91-R103).
+"""The effect of a request on the durable state of a share-partition: at most one record, and an answer.
 
 The answer may go out only when the record is committed (R99). Which keys exist is known from Initialize and Delete
 alone; whether a topic exists is not checked here.
@@ -7,6 +7,8 @@ Where the released Kafka (4.2) answers otherwise: it calls Read and Write of an 
 summary no error at all (here UNKNOWN_TOPIC_OR_PARTITION, R93, O10), takes any state epoch above the known one (here
 only Initialize may raise it, R95, O50), fences no Write with epoch -1 (here -1 is lower than what is known, R94, R95: a
 writer that names no epoch could not be fenced at all), and does not check state batches.
+
+Source: KIP-932, R91-R103.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Delivery: acquired records go to a handler inside Spark, acknowledgements come back. One job, one action.
 
 ``SparkDelivery`` is the engine's port: the records of a micro-batch are read by range, by Spark or by the workers
-(``record_sources``), and ``deliver`` calls the handler on them:
-
-    result = deliver(records, as_handler(bill))
+(``record_sources``), and ``handled`` calls the handler on them.
 
 The records go through one Python stage (``worker.HandlerTask``); the driver gets one row per run of records with the
 same answer, so that a quarter of a million accepted records are a handful of rows. A handler is entered at most once
@@ -20,7 +18,6 @@ sink has read them; without a declared output schema there are none, and nothing
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -40,9 +37,8 @@ from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.record_sources import RecordSources
 from share_spark.delivery.result import DeliveryResult, decoded, held, read_once
 from share_spark.delivery.runs import OUTPUT_COLUMN, RUN_SCHEMA, RunLog
-from share_spark.delivery.task_inputs import TaskInput
 from share_spark.delivery.traces import WORKER_LOST, codes_of, member_traces, read_delivery
-from share_spark.delivery.worker import DELIVERY_PROPERTY, DeliveryRun, HandlerTask, Terms, packed
+from share_spark.delivery.worker import DELIVERY_PROPERTY, DeliveryRun, HandlerTask, Terms
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.table_layout import FilePlace
 from share_spark.engine.attempts import ErrorRun
@@ -132,23 +128,25 @@ class SparkDelivery:
         """Deliver the records. Raises ShareError."""
         self.free_outputs()
         tasks, is_bounded = self._tasks(limits.most_tasks, in_turn=in_turn)
-        if self._leaves_traces:
-            records, inputs = self._sources.parted(acquired, tasks, is_bounded=is_bounded)
-        else:
-            records, inputs = self._sources.by_spark(acquired, tasks), ()
         topics = {one.partition.topic for one in acquired}
         topic = topics.pop() if len(topics) == 1 else None
-        self._result = result = deliver(
-            records.coalesce(tasks) if is_bounded else records,
-            self.handler,
-            topic=topic,
-            place=self._started,
-            terms=Terms(limits.budget_ms / 1_000, self._seconds_per_record, in_turn, limits.timeout_ms),
-            output_place=self.output_place,
-            keeps=self._keeps(tasks) if self.ordered or in_turn or not is_bounded else None,
-            inputs=inputs,
-            ordered=self.ordered,
-        )
+        if self._leaves_traces:
+            records, inputs = self._sources.parted(acquired, tasks, is_bounded=is_bounded)
+            task = HandlerTask.of(
+                self.handler,
+                self._started,
+                topic=topic,
+                output_place=self.output_place,
+                keeps=self._keeps(tasks) if self.ordered or in_turn or not is_bounded else None,
+                inputs=inputs,
+                ordered=self.ordered,
+                terms=Terms(limits.budget_ms / 1_000, self._seconds_per_record, in_turn, limits.timeout_ms),
+            )
+            result = handled(records.coalesce(tasks) if is_bounded else records, self.handler, task)
+        else:
+            records = self._sources.by_spark(acquired, tasks)
+            result = handled_as_frame(records, self.handler)
+        self._result = result
         if result.has_large:
             for session in (self.spark, records.sparkSession):  # a topic log may read in a session of its own
                 set_limit(session)
@@ -221,58 +219,23 @@ _HEADERS = "coalesce(headers, cast(array() AS array<struct<key:string,value:bina
 all rows so far (10,000 a batch: three times the time of the whole stage)."""
 
 
-def deliver(
-    records: DataFrame,
-    handler: Handler,
-    *,
-    topic: str | None = None,
-    place: LedgerPlace | None = None,
-    terms: Terms | None = None,
-    output_place: FilePlace | None = None,
-    keeps: KeptPlace | None = None,
-    inputs: tuple[TaskInput, ...] = (),
-    ordered: bool = False,
-) -> DeliveryResult:
-    """Call ``handler`` on ``records`` (RECORD_COLUMNS and delivery_count int) and return its answer for each.
+def handled(records: DataFrame, handler: Handler, task: HandlerTask) -> DeliveryResult:
+    """Call ``handler`` on ``records`` (RECORD_COLUMNS and delivery_count int), by ``task``, and return its answers.
 
-    ``records`` are exactly the acquired ones, each once, lazy, in as many tasks as shall run at a time. ``topic``: all
-    records are of this one topic, so its name need not travel with each of them. ``place``: where workers keep their
-    ledgers. Output rows of records that are not accepted are dropped in the worker; the result must be closed when
-    those of the accepted ones have been read. ``output_place``: workers write the rows to files there. ``keeps``: where
-    they write released and rejected records. ``inputs``: records that the first tasks get without Spark; in each of
-    them ``records`` has a marker. ``ordered``: ``records`` are as ``by_key`` makes them.
+    ``records`` are exactly the acquired ones, each once, lazy, in as many tasks as shall run at a time; where the task
+    has inputs of its own, with a marker in each of them; where it is ordered, as ``by_key`` makes them. Output rows of
+    records that are not accepted are dropped in the worker; the result must be closed when those of the accepted ones
+    have been read.
 
     Raises ShareError (a record was read twice, a handler that cannot be sent); then nothing is known. An error of the
     delivery as a whole is the ``fault`` of the result.
     """
-    if handler.kind is HandlerKind.FRAME:
-        return _of_frame(records, handler)
-    if place is None:
-        place = LedgerPlace(group="deliver", member_id=uuid.uuid4().hex)
-        result = deliver(
-            records, handler, topic=topic, place=place, terms=terms, output_place=output_place, ordered=ordered
-        )
-        place.forget([place.member_id])
-        return result
-    place.clear()
-    task = HandlerTask(
-        name=handler.name,
-        payload=packed(handler),
-        place=place,
-        delivery=uuid.uuid4().hex,
-        topic=topic,
-        output=handler.output,
-        output_place=output_place,
-        keeps=keeps,
-        inputs=inputs,
-        ordered=ordered,
-        terms=terms or Terms(),
-    )
-    frame = _handled(records, handler, task)
+    task.place.clear()
+    frame = _called(records, handler, task)
     return _with_output(frame, task) if task.sends_output else _plain(frame, task)
 
 
-def _of_frame(records: DataFrame, handler: Handler) -> DeliveryResult:
+def handled_as_frame(records: DataFrame, handler: Handler) -> DeliveryResult:
     """Deliver to a handler of frames. A frame that fails when it is computed releases all records that can be read."""
     records = records.persist()
     try:
@@ -383,7 +346,7 @@ def _marked(spark: SparkSession, run: DeliveryRun) -> Iterator[None]:
         context.setLocalProperty(DELIVERY_PROPERTY, before)
 
 
-def _handled(records: DataFrame, handler: Handler, task: HandlerTask) -> DataFrame:
+def _called(records: DataFrame, handler: Handler, task: HandlerTask) -> DataFrame:
     wanted = handler.columns or HANDLER_COLUMNS
     keys = (*(KEY_COLUMNS if task.topic is None else KEY_COLUMNS[1:]), "delivery_count", *["key"] * task.ordered)
     columns = [*wanted, *(name for name in keys if name not in wanted)]

@@ -18,10 +18,11 @@ from __future__ import annotations
 import functools
 import io
 import time
-from collections.abc import Iterable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -138,6 +139,15 @@ class HandlerTask:
     ordered: bool = False
     terms: Terms = field(default_factory=Terms)
 
+    @classmethod
+    def of(cls, handler: Handler, place: LedgerPlace, **more: Any) -> HandlerTask:
+        """Make the task of a new delivery to ``handler``; ``more``: the other fields. Raises HandlerError: it cannot be
+        sent."""
+        delivery = uuid.uuid4().hex
+        return cls(
+            name=handler.name, payload=packed(handler), place=place, delivery=delivery, output=handler.output, **more
+        )
+
     @property
     def sends_output(self) -> bool:
         """Whether output rows leave with the runs."""
@@ -154,7 +164,7 @@ class HandlerTask:
         if run is None:
             raise OutputLostError(f"output rows of handler {self.name} were lost with their executor")
         try:
-            ledger, is_sure = self.place.open(self.delivery, _task_index(), self.topic)
+            ledger, is_sure = self.place.open(self.delivery, _of_task(TaskContext.partitionId), self.topic)
         except StateError as fault:
             yield self.row(special_row(FAULT, str(fault)))
             return
@@ -204,7 +214,7 @@ class _TaskRun:
         written: Sequence[DataFile] = ()
         try:
             yield from self._saved_rows(entries)
-            rest = self._rest(with_inputs(task.inputs, _task_index(), batches), entries, known, log)
+            rest = self._rest(with_inputs(task.inputs, _of_task(TaskContext.partitionId), batches), entries, known, log)
             if self.run.reports_only:  # the handler is not even loaded: loading it may be what kills the worker
                 for batch in map(unmarked, rest):
                     log.add(batch, Answers.same(batch.num_rows, Loss.NOT_ENTERED))
@@ -224,7 +234,7 @@ class _TaskRun:
         if self.has_large:
             yield self.task.row(special_row(LARGE, ""))
         if task.sends_output:
-            yield self.task.row(produced_row(_attempt_id(), self.produced))
+            yield self.task.row(produced_row(_of_task(TaskContext.taskAttemptId), self.produced))
         for file in written:
             yield self.task.row(special_row(WRITTEN, file.to_json()))
         if self.keeps is not None and (kept := self.keeps.close()) is not None:
@@ -301,7 +311,9 @@ class _TaskRun:
 
     def _loss_of_all(self, batch: pa.RecordBatch, has_entries: bool) -> Loss | None:
         """Return the loss of the records if no call is made; None: they have to be handled."""
-        first = self.run.number == 0 and is_first_attempt(_attempt_number(), batch.column(TASK_COLUMN)[0].as_py())
+        first = self.run.number == 0 and is_first_attempt(
+            _of_task(TaskContext.attemptNumber), batch.column(TASK_COLUMN)[0].as_py()
+        )
         return None if first or has_entries or self.is_sure else Loss.UNKNOWN
 
     def _unknown_thread(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -381,16 +393,7 @@ def _running_delivery(delivery: str) -> DeliveryRun | None:
     return run if run is not None and run.delivery == delivery else None
 
 
-def _task_index() -> int:
+def _of_task(number: Callable[[TaskContext], int]) -> int:
+    """Read a number of the running task; 0 outside of one."""
     context = TaskContext.get()
-    return context.partitionId() if context is not None else 0
-
-
-def _attempt_number() -> int:
-    context = TaskContext.get()
-    return context.attemptNumber() if context is not None else 0
-
-
-def _attempt_id() -> int:
-    context = TaskContext.get()
-    return context.taskAttemptId() if context is not None else 0
+    return number(context) if context is not None else 0

@@ -33,7 +33,7 @@ import pyarrow as pa
 
 from share_spark.delta.commit_files import CommitFile, CommitFiles, commit_text
 from share_spark.delta.data_file import DataFile, made_in_memory
-from share_spark.delta.native_checkpoint import cleans_natively, write_natively
+from share_spark.delta.native_changes import cleans_natively, write_natively
 from share_spark.delta.table_layout import FilePlace, TableColumns, TableLayout
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import StateError

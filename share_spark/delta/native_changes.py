@@ -1,4 +1,4 @@
-"""Changes of a table's files by delta-rs: small files joined, rows deleted, without a Spark job.
+"""Changes of a table's files by delta-rs, and its checkpoints: small files joined, rows deleted, without a Spark job.
 
 On a local disk this is not only a matter of time. Delta's writer there checks whether a version exists and renames over
 it, so its commit can replace one that an engine has put in between (``direct_append``); delta-rs puts a commit only if
@@ -7,6 +7,7 @@ there is none.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +15,7 @@ from share_spark.delta.table_log import TableLog, UnknownTableError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+
 
 PartitionFilter = Mapping[str, Sequence[str]]
 """The chosen partitions: the values of each of these partition columns, as text."""
@@ -78,3 +80,43 @@ def _changed(log: TableLog, change: Callable[[DeltaTable, Mapping[str, Any]], No
         raise ConflictError(str(fault)) from fault
     except (DeltaError, OSError) as fault:
         raise UnknownTableError(f"delta-rs cannot change it: {fault}") from fault
+
+
+_log = logging.getLogger(__name__)
+
+_INTERVAL = "delta.checkpointInterval"
+_OF_CHECKPOINTS = "delta.checkpoint"
+_OF_CLEAN_UP = ("delta.enableExpiredLogCleanup", "delta.logRetentionDuration")
+
+
+def cleans_natively(log: TableLog) -> bool:
+    """Return whether the table's history is kept for Delta's default time. Spark reads the settings of its owner:
+    delta-rs does not know each property, and replaces an interval that it cannot parse by the default."""
+    return not any(name in log.properties for name in _OF_CLEAN_UP)
+
+
+def write_natively(log: TableLog, *, cleans: bool = False) -> bool:
+    """Write a checkpoint of the table's newest version; return whether it was written. Not on a storage that only Spark
+    reaches, nor if ``log`` has anything that plain tables do not have. ``cleans``: old commits are removed as well,
+    where ``cleans_natively``."""
+    from deltalake import DeltaTable  # takes a fraction of a second
+    from deltalake.exceptions import DeltaError
+
+    try:
+        table = DeltaTable(_plain_directory(log))
+        table.create_checkpoint()
+        if cleans and cleans_natively(log):
+            table.cleanup_metadata()
+    except (DeltaError, UnknownTableError) as reason:
+        _log.debug("a checkpoint of %s is left to Spark: %s", log.files.directory, reason)
+        return False
+    return True
+
+
+def _plain_directory(log: TableLog) -> str:
+    path = log.files.local_directory
+    log.check_can_append()
+    wants_another = any(name.startswith(_OF_CHECKPOINTS) and name != _INTERVAL for name in log.properties)
+    if path is None or wants_another or not all(file.is_whole for file in log.active.values()):
+        raise UnknownTableError("it is on another storage, has deletion vectors, or wants another form of checkpoint")
+    return path

@@ -13,20 +13,27 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from delta import exceptions
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from share_spark.delta.commit_files import CommitFiles
-from share_spark.delta.conflicts import is_conflict
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location, sql_literal
-from share_spark.delta.native_changes import ConflictError, PartitionFilter, RowFilter, delete_rows, join_files
-from share_spark.delta.native_checkpoint import write_natively
+from share_spark.delta.native_changes import (
+    ConflictError,
+    PartitionFilter,
+    RowFilter,
+    delete_rows,
+    join_files,
+    write_natively,
+)
 from share_spark.delta.old_files import has_old_commits, has_old_files
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.spark.delta_log import clean_log, files_of
@@ -34,6 +41,26 @@ from share_spark.spark.errors import JVM_ERRORS
 from share_spark.spark.frames import cloned_session
 from share_spark.spark.hadoop_files import files_at
 from share_spark.spark.on_demand import AnySpark, SparkOnDemand, given_session, session_of
+
+_CONFLICTS: tuple[type[Exception], ...] = (
+    exceptions.DeltaConcurrentModificationException,
+    exceptions.ConcurrentWriteException,
+    exceptions.MetadataChangedException,
+    exceptions.ConcurrentAppendException,
+    exceptions.ConcurrentDeleteReadException,
+    exceptions.ConcurrentDeleteDeleteException,
+    exceptions.ConcurrentTransactionException,
+)
+"""The classes of conflicts; none is derived from another one."""
+
+_CONFLICT = re.compile(r"io\.delta\.exceptions\.\w*(?:Concurrent|MetadataChanged)\w*Exception")
+"""A conflict's class in a text: Delta 4.0 raises Java's until its Python classes are loaded."""
+
+
+def is_conflict(error: Exception) -> bool:
+    """Return whether the same change would succeed if it were made again."""
+    return isinstance(error, _CONFLICTS) or bool(_CONFLICT.search(str(error)))
+
 
 _log = logging.getLogger(__name__)
 

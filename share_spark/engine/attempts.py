@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from share_spark.model.error_pattern import error_pattern
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import DeliveryState, Doubt, InFlightBatch
 from share_spark.model.requests import (
@@ -20,6 +19,7 @@ from share_spark.model.requests import (
     PartitionResponse,
     TruncateLog,
 )
+from share_spark.model.texts import error_pattern
 
 if TYPE_CHECKING:
     from share_spark.engine.ports import AcknowledgedSpans

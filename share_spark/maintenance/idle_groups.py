@@ -174,21 +174,21 @@ class LeftInJournals:
 
 
 class LeftBehind(Protocol):
-    """What engines of the group have left outside of the state log."""
+    """The work that engines of the group have left outside of the state log."""
 
     def claim_sinks(self, writer_epoch: int) -> None:
-        """From now on older engines cannot write to any sink that one of them has claimed. Raises FencedError,
+        """Keep older engines from writing to any sink that one of them has claimed. Raises FencedError,
         SinkError, StateError."""
         ...
 
     def is_unfinished(self) -> bool:
-        """Is there anything in a journal for the next engine to judge? Raises StateError."""
+        """Return whether a journal has anything for the next engine to judge. Raises StateError."""
         ...
 
 
 def claim_idle_sinks(left: LeftBehind, writer_epoch: int) -> bool:
-    """After the claim of the group: claim its sinks as well. False: the next engine has work to finish first, and
-    nothing may be committed.
+    """Claim the sinks of the group, after the group itself. Return False if the next engine has work to finish first,
+    and nothing may be committed.
 
     Raises FencedError, SinkError, StateError.
     """

@@ -1,4 +1,4 @@
-"""What names things in share-group state: keys (R70), stamps of micro-batches, and ranges of offsets.
+"""The names of things in share-group state: keys (R70), stamps of micro-batches, and ranges of offsets.
 
 Ranges are inclusive on both ends everywhere (R165); an end offset on its own is exclusive, and documented so.
 """

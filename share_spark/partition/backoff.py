@@ -1,4 +1,4 @@
-"""How long a record that was released waits until it is delivered again: as its handler said, else by a policy.
+"""The time that a released record waits until it is delivered again: by its handler, else by a policy.
 
     policy         delay after delivery 1, 2, 3, 4, ...
     none           -

@@ -1,4 +1,4 @@
-"""What a request did, gathered while it is worked on: changed runs, and the figures of the response."""
+"""The effects of a request, gathered while it is worked on: changed runs, and the figures of the response."""
 
 from __future__ import annotations
 

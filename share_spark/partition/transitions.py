@@ -1,4 +1,4 @@
-"""Which transitions of a record are legal, as a table (R2-R6). A missing entry is the error.
+"""The legal transitions of a record, as a table (R2-R6). A missing entry is the error.
 
 Everything that decides a record's next state is here; the other modules decide only *which* records meet *which*
 event.

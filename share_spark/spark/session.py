@@ -15,12 +15,13 @@ turn:
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
@@ -30,6 +31,10 @@ from share_spark.spark.arrow_types import ARROW_BYTES, NO_ARROW_LIMIT
 from share_spark.spark.capabilities import SUBMITTED_SETTINGS, WORKER_DAEMON, is_allowed, use
 from share_spark.spark.class_archive import archive_options
 from share_spark.spark.jars import JarsError, jar_paths, require_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties").resolve()
 
@@ -217,3 +222,19 @@ def _add_to_driver(paths: list[str]) -> None:
 
 def _jvm() -> Any:
     return SparkContext._jvm
+
+
+_log = logging.getLogger(__name__)
+
+QUERY_LOGGER = "org.apache.spark.sql.execution.streaming.MicroBatchExecution"
+"""The logger of the reason why a query has ended, with two stack traces: Spark's own and py4j's."""
+
+
+def mute_query_faults(spark: SparkSession) -> None:
+    """Turn off the logger, for a caller that reports faults in one line. Our own sessions do so
+    (``log4j2.properties``); beneath spark-submit others started the JVM. If its log is not Log4j's, nothing happens."""
+    try:
+        log4j: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+        log4j.core.config.Configurator.setLevel(QUERY_LOGGER, log4j.Level.OFF)
+    except Exception as fault:  # noqa: BLE001 - whatever py4j makes of a class that is not there
+        _log.debug("the JVM's log goes on as it was: %s", fault)

@@ -60,6 +60,8 @@ def _parts(file: pq.ParquetFile) -> Iterator[_Part]:
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
         bounds: Any = group.column(at).statistics
+        if bounds is not None and bounds.null_count == group.num_rows:  # claims alone
+            continue
         known = bounds is not None and bounds.has_min_max
         first, last = (bounds.min, bounds.max) if known else (-1, sys.maxsize)
         yield _Part(first, last, max(_values(group, FOLDED_SCHEMA.names), default=0), file, number)

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from share_spark.delta.commit_files import CommitFile
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
-from share_spark.delta.table_log import TableLog, UnknownTableError
+from share_spark.delta.table_log import MOST_CHECKPOINT_BYTES, TableLog, UnknownTableError
 from share_spark.model.errors import FencedError, StateError
 from share_spark.spark.arrow_types import ARROW_BYTES, ARROW_ROWS
 from share_spark.spark.errors import JVM_ERRORS, first_line
@@ -127,7 +127,9 @@ class GroupLog:
             if log is None:
                 raise UnknownTableError("its log cannot be read")
             log.refresh()
-            return rows_by_batch(log if log.keeps_files else TableLog.open(log.files, keeps_files=True), valid)
+            if not log.keeps_files:
+                log = TableLog.open(log.files, keeps_files=True, most_bytes=MOST_CHECKPOINT_BYTES)
+            return rows_by_batch(log, valid)
         except UnknownTableError as reason:
             session = cloned_session(self.session(f"is read by Spark: {reason}"), _FEW_ROWS)
             rows = tail.rows(session).where(F.col("kind") != CLAIM).select(FOLDED_SCHEMA.names)

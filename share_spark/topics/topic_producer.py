@@ -29,12 +29,11 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from share_spark.delta.commit_files import CommitFiles
-from share_spark.delta.conflicts import is_conflict
 from share_spark.delta.direct_append import MovedError
 from share_spark.delta.direct_properties import change_properties
 from share_spark.delta.location import properties_clause
 from share_spark.delta.native_changes import RowFilter
-from share_spark.delta.table_maintenance import KeptTable
+from share_spark.delta.table_maintenance import KeptTable, is_conflict
 from share_spark.model.errors import TopicError, TopicUnreachableError
 from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.topics import topic_registry

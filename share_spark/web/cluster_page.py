@@ -6,7 +6,7 @@ from __future__ import annotations
 from html import escape
 
 from share_spark.kafka.share_groups import Cluster, ClusterGroup, ClusterMember, ClusterPartition, advice
-from share_spark.model.printable_text import printable
+from share_spark.model.texts import printable
 from share_spark.web.document import cell, document, group_path, heads, lag_text, place_and_time, text_cell, way_back
 from share_spark.web.pictures import total_lag
 

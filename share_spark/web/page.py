@@ -10,13 +10,23 @@ from share_spark.admin.group_details import GroupMember, GroupPhase, OperatorSet
 from share_spark.admin.state_versions import StateVersion
 from share_spark.engine.pauses import Pause, Pauses
 from share_spark.web.charts import chart_html, charts
-from share_spark.web.document import ago, cell, document, group_path, heads, lag_text, place_and_time, way_back
+from share_spark.web.document import (
+    ago,
+    cell,
+    document,
+    group_path,
+    heads,
+    lag_text,
+    place_and_time,
+    time_form,
+    version_query,
+    way_back,
+)
 from share_spark.web.drawings import STATE_CLASSES, STATE_NAMES, histogram_rows, line_svg, span, utc
 from share_spark.web.engine_ends import UNEXPECTED, end_sentence
 from share_spark.web.letters_page import errors_in_report, errors_table
 from share_spark.web.pictures import BrokenGroup, GroupPicture, PartitionPicture, Picture, total_lag
 from share_spark.web.record_page import record_form
-from share_spark.web.time_form import time_form, version_query
 
 _STATE_FIELDS = ("available", "acquired", "acknowledged", "archived")
 """The fields of PartitionOffsets, in the order of ``STATE_NAMES``."""

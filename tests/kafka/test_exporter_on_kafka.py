@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
 from share_spark import cli
-from share_spark.admin import record_ages
+from share_spark.admin import location_metrics
 from share_spark.admin.location_metrics import LocationMetrics
 from share_spark.admin.share_group_admin import ShareGroupAdmin
 from tests.support.group_details import run
@@ -77,7 +77,7 @@ def test_lags_and_the_age_of_the_oldest_record(log: StateLog, topic: str) -> Non
 
 def test_few_records_are_asked_for_and_none_twice(log: StateLog, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[int, int]] = []
-    monkeypatch.setattr(record_ages, "MOST_ASKED", 1)
+    monkeypatch.setattr(location_metrics, "MOST_ASKED", 1)
     admin = ShareGroupAdmin(log.location)
     ends = type(admin.look().ends("billing"))
     times_at = ends.times_at

@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import PythonException, SparkRuntimeException
 from pyspark.sql import functions as F
 
-from share_spark.delivery.deliver import _handled, _marked, deliver
+from share_spark.delivery.deliver import _called, _marked
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.result import DeliveryResult, HeldFrame, decoded, read_once
 from share_spark.delivery.worker import DeliveryRun, HandlerTask, Terms, packed
@@ -23,6 +23,7 @@ from share_spark.handlers.handler import Record, arrow_handler, as_handler, fram
 from share_spark.model.errors import HandlerError, TopicError
 from share_spark.model.ids import TopicPartition
 from share_spark.spark.threads import with_task_thread
+from tests.support.handled import handled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +59,7 @@ def accept_all(batch: pa.RecordBatch) -> pa.Array[Any]:
 
 
 def test_record_handler(records: DataFrame) -> None:
-    result = deliver(records, as_handler(bill))
+    result = handled(records, as_handler(bill))
     expected = [(0, 2, 1), (3, 3, 2), (4, 9, 1), (10, 11, 3), (12, 48, 1), (50, 98, 1)]
     assert runs(result) == expected == runs(result, 1)
     assert result.partitions[TopicPartition("orders", 1)].errors == (
@@ -70,7 +71,7 @@ def test_record_handler(records: DataFrame) -> None:
 
 @pytest.mark.parametrize("columns", [None, ["value"]])
 def test_arrow_handler(records: DataFrame, columns: list[str] | None) -> None:
-    assert runs(deliver(records, as_handler(accept_all, columns=columns))) == [(0, 48, 1), (50, 98, 1)]
+    assert runs(handled(records, as_handler(accept_all, columns=columns))) == [(0, 48, 1), (50, 98, 1)]
 
 
 def test_pandas_handler(records: DataFrame) -> None:
@@ -79,7 +80,7 @@ def test_pandas_handler(records: DataFrame) -> None:
         frame["ack"] = (frame["offset"] < 20).map({True: "accept", False: "release"})
         return frame
 
-    assert runs(deliver(records, as_handler(odd_later))) == [(0, 19, 1), (20, 48, 2), (50, 98, 2)]
+    assert runs(handled(records, as_handler(odd_later))) == [(0, 19, 1), (20, 48, 2), (50, 98, 2)]
 
 
 def test_frame_handler(records: DataFrame) -> None:
@@ -87,7 +88,7 @@ def test_frame_handler(records: DataFrame) -> None:
     def some(frame: Any) -> Any:
         return frame.where("offset < 20").withColumn("ack", F.when(F.col("offset") < 5, "reject").otherwise("accept"))
 
-    assert runs(deliver(records, as_handler(some))) == [(0, 4, 3), (5, 19, 1), (20, 48, 2), (50, 98, 2)]
+    assert runs(handled(records, as_handler(some))) == [(0, 4, 3), (5, 19, 1), (20, 48, 2), (50, 98, 2)]
 
 
 @pytest.mark.parametrize(
@@ -99,20 +100,20 @@ def test_frame_handler(records: DataFrame) -> None:
     ],
 )
 def test_frames_that_break_the_contract(records: DataFrame, answer: Any, message: str) -> None:
-    fault = deliver(records, as_handler(frame_handler(answer))).fault
+    fault = handled(records, as_handler(frame_handler(answer))).fault
     assert isinstance(fault, HandlerError)
     assert re.search(message, str(fault))
 
 
 def test_rows_of_a_frame_without_an_answer_are_released(records: DataFrame) -> None:
     answer = F.when(F.col("offset") == 3, "drop").otherwise("accept")
-    result = deliver(records, as_handler(frame_handler(lambda frame: frame.withColumn("ack", answer))))
+    result = handled(records, as_handler(frame_handler(lambda frame: frame.withColumn("ack", answer))))
     assert (result.accepted, result.released) == (194, 2)
     assert result.partitions[TopicPartition("orders", 0)].errors[0].error.startswith("answered 'drop'")
 
 
 def test_a_frame_handler_that_raises_releases_everything(records: DataFrame) -> None:
-    result = deliver(records, as_handler(frame_handler(lambda _: 1 / 0)))
+    result = handled(records, as_handler(frame_handler(lambda _: 1 / 0)))
     assert result.released == 196
     assert result.partitions[TopicPartition("orders", 0)].errors[0].error == "ZeroDivisionError: division by zero"
 
@@ -128,7 +129,7 @@ def test_a_frame_that_fails_when_it_is_computed_releases_everything(
     records: DataFrame, ack: str, error: str, message: str
 ) -> None:
     answer = frame_handler(lambda frame: frame.withColumns({"ack": F.expr(ack), "error": F.expr(error)}))
-    result = deliver(records, as_handler(answer))
+    result = handled(records, as_handler(answer))
     assert (result.released, result.fault) == (196, None)
     assert message in result.partitions[TopicPartition("orders", 0)].errors[0].error
 
@@ -136,11 +137,11 @@ def test_a_frame_that_fails_when_it_is_computed_releases_everything(
 def test_records_of_a_frame_that_cannot_be_read_are_not_answered(records: DataFrame) -> None:
     broken = records.where("raise_error('no disk') IS NULL")
     with pytest.raises(Exception, match="no disk"):
-        deliver(broken, as_handler(frame_handler(lambda frame: frame.withColumn("ack", F.lit("accept")))))
+        handled(broken, as_handler(frame_handler(lambda frame: frame.withColumn("ack", F.lit("accept")))))
 
 
 def test_a_broken_contract_comes_from_the_worker_as_one_line(records: DataFrame) -> None:
-    result = deliver(records, as_handler(arrow_handler(lambda batch: [1] * (batch.num_rows + 1))))
+    result = handled(records, as_handler(arrow_handler(lambda batch: [1] * (batch.num_rows + 1))))
     assert isinstance(result.fault, HandlerError)
     assert re.fullmatch(r"handler tests\S+ returned \d+ acknowledgements for \d+ records", str(result.fault))
     assert (result.accepted, result.released, result.rejected) == (0, 0, 0)
@@ -155,7 +156,7 @@ def test_each_record_is_read_once_and_handled_once(records: DataFrame, tmp_path:
             (Path(seen) / f"read-{batch.column('partition')[0]}-{batch.column('offset')[0]}").open("a").write("x\n")
             yield batch
 
-    result = deliver(records.mapInArrow(note, records.schema), as_handler(accept_all))
+    result = handled(records.mapInArrow(note, records.schema), as_handler(accept_all))
     assert result.accepted == 196
     assert {path.read_text() for path in tmp_path.glob("read-*")} == {"x\n"}
 
@@ -170,7 +171,7 @@ PRICES = "id bigint NOT NULL, at timestamp, tags array<string>, note struct<text
 
 
 def test_output_rows_of_accepted_records_are_there_to_be_read_once_acknowledged(records: DataFrame) -> None:
-    result = deliver(records, as_handler(price, output=PRICES))
+    result = handled(records, as_handler(price, output=PRICES))
     assert runs(result) == [(0, 4, 1), (5, 5, 2), (6, 48, 3), (50, 98, 3)]
     assert result.outputs is not None
     assert [field.simpleString() for field in result.outputs.schema] == [
@@ -188,7 +189,7 @@ def test_output_rows_of_accepted_records_are_there_to_be_read_once_acknowledged(
 
 def test_a_handler_without_rows_has_no_outputs(records: DataFrame) -> None:
     handler = as_handler(lambda _: Ack.ACCEPT, output="id bigint")
-    result = deliver(records, handler)
+    result = handled(records, handler)
     assert (result.accepted, result.outputs) == (196, None)
     result.close()
 
@@ -202,7 +203,7 @@ def test_lost_output_never_calls_the_handler_again(records: DataFrame, tmp_path:
             calls.write(f"{record.partition}-{record.offset}\n")
         return Ack.ACCEPT, {"id": record.offset}
 
-    result = deliver(records, as_handler(note, output="id bigint"))
+    result = handled(records, as_handler(note, output="id bigint"))
     assert result.outputs is not None
     assert result.outputs.count() == 196
     _remove_one_block(records.sparkSession)
@@ -229,7 +230,7 @@ def test_output_of_another_attempt_is_not_taken_for_ours(records: DataFrame) -> 
         delivery="x",
         output=handler.output,
     )
-    held = HeldFrame(_handled(records, handler, task))
+    held = HeldFrame(_called(records, handler, task))
     with _marked(records.sparkSession, DeliveryRun("x")):
         attempts = decoded(held.runs(), read_once).produced
     assert held.outputs(attempts).count() == sum(attempts.values()) == 20
@@ -239,7 +240,7 @@ def test_output_of_another_attempt_is_not_taken_for_ours(records: DataFrame) -> 
 
 
 def test_a_few_output_rows_are_one_task_and_so_one_file(records: DataFrame) -> None:
-    result = deliver(records, as_handler(price, output=PRICES))
+    result = handled(records, as_handler(price, output=PRICES))
     assert result.outputs is not None
     assert result.outputs.rdd.getNumPartitions() == 1
     result.close()
@@ -249,7 +250,7 @@ def test_one_record_whose_output_does_not_fit_is_released_and_the_others_are_put
     def late(record: Record) -> Any:
         return Ack.ACCEPT, {"id": record.offset if record.offset != 50 else "no number"}
 
-    result = deliver(records, as_handler(late, output="id bigint"))
+    result = handled(records, as_handler(late, output="id bigint"))
     assert (result.fault, result.accepted, result.released) == (None, 194, 2)
     (run,) = result.partitions[TopicPartition("orders", 0)].errors
     assert (run.first, run.last) == (50, 50)
@@ -265,14 +266,14 @@ def test_a_contract_broken_as_a_whole_frees_what_is_kept(records: DataFrame) -> 
 
     jsc: Any = records.sparkSession.sparkContext._jsc
     before = set(jsc.getPersistentRDDs().keySet())
-    result = deliver(records, as_handler(short, output="id bigint"))
+    result = handled(records, as_handler(short, output="id bigint"))
     assert isinstance(result.fault, HandlerError)
     assert set(jsc.getPersistentRDDs().keySet()) <= before
 
 
 def test_records_that_cannot_be_read_are_a_fault_of_the_topic(records: DataFrame) -> None:
     unreadable = records.withColumn("offset", F.expr("raise_error('disk on fire')").cast("bigint"))
-    result = deliver(unreadable, as_handler(accept_all))
+    result = handled(unreadable, as_handler(accept_all))
     assert isinstance(result.fault, TopicError)
     assert "disk on fire" in str(result.fault)
     assert "\n" not in str(result.fault)
@@ -283,7 +284,7 @@ def test_past_its_budget_a_delivery_enters_nothing_more(records: DataFrame) -> N
     def slow(_: Record) -> None:
         time.sleep(0.05)
 
-    result = deliver(records, as_handler(slow), terms=Terms(budget_s=0.5))
+    result = handled(records, as_handler(slow), terms=Terms(budget_s=0.5))
     assert 3 <= result.accepted == result.entered < 60
     assert result.accepted + result.not_entered == 196
 

@@ -8,6 +8,7 @@ outside Spark, in a file that the handler writes and syncs before it does anythi
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -20,7 +21,7 @@ PROGRAM = """
 import glob, json, os, signal, sys, time
 import pyarrow as pa
 from pyspark.sql import functions as F
-from share_spark.delivery.deliver import deliver
+from tests.support.handled import handled
 from share_spark.handlers.handler import Record, as_handler
 from share_spark.spark.session import build_session
 
@@ -75,17 +76,19 @@ spark = build_session("worker loss", master, {"spark.executor.memory": "512m", "
 """
 
 DELIVERED = """
-print("RESULT", json.dumps([said(deliver(acquired(1), as_handler(HANDLER)))]))
+print("RESULT", json.dumps([said(handled(acquired(1), as_handler(HANDLER)))]))
 spark.stop()
 """
 
 AFTER_A_SHUFFLE = """
-print("RESULT", json.dumps([said(deliver(acquired(1).repartition(3, "offset"), as_handler(lose_shuffle)))]))
+print("RESULT", json.dumps([said(handled(acquired(1).repartition(3, "offset"), as_handler(lose_shuffle)))]))
 spark.stop()
 """
 
 Said = list[dict[str, Any]]
 Calls = Counter[tuple[int, int]]
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 def run(
@@ -99,7 +102,9 @@ def run(
     )
     calls.touch()
     command = [sys.executable, str(program), master, str(calls), str(scratch)]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False, timeout=180)
+    done = subprocess.run(
+        command, cwd=directory, capture_output=True, text=True, check=False, timeout=180, env=ENVIRONMENT
+    )
     line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT ")), None)
     assert line is not None, done.stderr[-3000:]
     counted = Counter(tuple(map(int, call.split())) for call in calls.read_text().splitlines())
@@ -174,7 +179,7 @@ from pyspark import TaskContext
 def slow_in_one_task(record):
     note(record)
     time.sleep(0.4 if record.offset >= 40 else 0.001)
-print("RESULT", json.dumps([said(deliver(acquired(1), as_handler(slow_in_one_task)))]))
+print("RESULT", json.dumps([said(handled(acquired(1), as_handler(slow_in_one_task)))]))
 spark.stop()
 """
     settings = {"spark.speculation": "true", "spark.speculation.interval": "50ms", "spark.speculation.quantile": "0.5"}

@@ -12,7 +12,7 @@ from share_spark import cli, record_attempts, record_history
 from share_spark.admin.record_life import read_record_history
 from share_spark.admin.state_reader import StateReader
 from share_spark.audit.history import collect_record_history
-from share_spark.delta import added_columns
+from share_spark.delta import direct_properties
 from share_spark.engine.attempts import ENGINE_LOST
 from share_spark.state import log_rows, state_store, tables
 from share_spark.state.tables import LOG_COLUMNS, log_table
@@ -227,7 +227,7 @@ def test_the_column_that_is_added_is_that_of_a_new_table(
         as_before(older)
         add_errors(world, is_there=False)
     if by_spark:
-        monkeypatch.setattr(added_columns, "_add_directly", lambda *_: False)
+        monkeypatch.setattr(direct_properties, "_add_directly", lambda *_: False)
     add_errors(world)
     versions = world.versions()
     add_errors(world)

@@ -14,7 +14,6 @@ import pytest
 from share_spark.api.share_group import ShareGroup
 from share_spark.delivery import record_sources
 from share_spark.delivery.acquired_records import acquired_records, by_key, with_earlier
-from share_spark.delivery.deliver import deliver
 from share_spark.engine.ports import AcquiredSpan
 from share_spark.engine.ranges import AcquiredRanges, EarlierRanges
 from share_spark.handlers.acknowledgement import Ack
@@ -24,6 +23,7 @@ from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import Loss
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_table import EmbeddedTopicLog
+from tests.support.handled import handled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -159,7 +159,7 @@ def test_output_rows_of_records_in_order(spark: SparkSession, tmp_path: Path) ->
     span = AcquiredSpan(TopicPartition("orders", 0), AcquiredRanges(np.array([[0, 2, 1], [4, 7, 1]])))
     span = span._replace(earlier=EarlierRanges(np.array([[3, 3, 9_000]])))
     records = acquired_records(spark, orders.log, with_earlier([span]), tasks=2, third="delivery_count")
-    result = deliver(by_key(records, 2), as_handler(handle, output="id bigint"), topic="orders", ordered=True)
+    result = handled(by_key(records, 2), as_handler(handle, output="id bigint"), topic="orders", ordered=True)
     (found,) = result.partitions.values()
     assert found.ranges.tolist() == [
         [0, 0, 2],

@@ -8,8 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from share_spark.spark.jvm_log import QUERY_LOGGER, mute_query_faults
-from share_spark.spark.session import build_session
+from share_spark.spark.session import QUERY_LOGGER, build_session, mute_query_faults
 
 
 def zip_importers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError
 
 from share_spark.delta.commit_files import CommitFiles, commit_text
 from share_spark.delta.direct_append import DirectAppends
-from share_spark.delta.native_checkpoint import write_natively
+from share_spark.delta.native_changes import write_natively
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.delta.table_rows import Change, TableRows
 from share_spark.spark.delta_log import clean_log_privately, newest
@@ -115,6 +115,7 @@ class Table:
         aside.write_text(commit_text("WRITE", {"mode": "Append"}, [file.to_action(1)], blind=True))
         aside.rename(self.log / f"{version:020d}.json")
         self._forget_snapshots()
+        self.restorable.pop(version, None)  # that version has the other's rows now, and not ours
         self.rows[number] += 1
 
     def _notice(self, writer: Writer) -> None:

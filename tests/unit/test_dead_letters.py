@@ -12,8 +12,8 @@ import pytest
 from share_spark.admin.dead_letters import DeadLetters
 from share_spark.admin.letters import LetterFilter
 from share_spark.delta.table_rows import TableRows
-from share_spark.model.error_pattern import error_pattern
 from share_spark.model.errors import ConfigError, DeadLetterError
+from share_spark.model.texts import error_pattern
 from tests.support.letter_tables import NOON, add_letters, make_letters, row
 
 SOME = [

@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from share_spark.delta.commit_files import CommitFiles, commit_text
 from share_spark.delta.direct_create import create_table
 from share_spark.delta.direct_properties import change_properties
-from share_spark.delta.native_checkpoint import write_natively
+from share_spark.delta.native_changes import write_natively
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.spark.public_files import LocalFiles
 

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from share_spark.admin.small_files import MANY, small_files_text
+from share_spark.admin.table_files import MANY, small_files_text
 from share_spark.delivery.output_files import OutputFiles
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.data_file import parquet_of, statistics_of

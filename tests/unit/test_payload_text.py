@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from share_spark.admin.payload_text import one_line, payload_text
-from share_spark.model.printable_text import printable
+from share_spark.model.texts import printable
 
 SHOWN: dict[str, tuple[bytes | None, tuple[str, str]]] = {
     "nothing": (None, ("null", "")),

@@ -1,4 +1,4 @@
-"""How much of a fetched batch one request may redeliver: the strict record limit, and Kafka 4.2's throttling.
+"""The part of a fetched batch that one request may redeliver: the strict record limit, and Kafka 4.2's throttling.
 
 Throttling (KAFKA-17541) isolates a bad record: from half of the delivery limit on a batch comes back in halves,
 quarters, ..., and for limits above two the last attempt is one record alone.

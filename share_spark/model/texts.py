@@ -1,7 +1,8 @@
-"""Errors that differ only in numbers or ids, as one.
+"""Texts of others: errors that differ only in numbers or ids as one, and any text as one line that cannot steer a
+terminal.
 
-The rule: each UUID, each hexadecimal number (``0x…``, or 8 digits and more with at least one from 0 to 9) and each
-number of decimal digits counts as ``#``.
+The rule for errors: each UUID, each hexadecimal number (``0x…``, or 8 digits and more with at least one from 0 to 9)
+and each number of decimal digits counts as ``#``.
 """
 
 from __future__ import annotations
@@ -20,3 +21,12 @@ def error_pattern(error: str) -> str:
     "KeyError: 'city-#' in order # (#, #)"
     """
     return _VARIABLE.sub("#", error)
+
+
+def printable(text: str) -> str:
+    """Put Python's escapes for what a terminal would obey.
+
+    >>> printable("a\\x1b[2J")
+    'a\\\\x1b[2J'
+    """
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)

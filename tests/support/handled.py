@@ -1,0 +1,26 @@
+"""One delivery without an engine."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from share_spark.delivery import deliver
+from share_spark.delivery.ledger_place import LedgerPlace
+from share_spark.delivery.result import DeliveryResult
+from share_spark.delivery.worker import HandlerTask
+from share_spark.handlers.handler import Handler, HandlerKind
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def handled(records: DataFrame, handler: Handler, *, place: LedgerPlace | None = None, **more: Any) -> DeliveryResult:
+    """What the handler says of ``records``. Without a ``place`` the ledgers are forgotten afterwards."""
+    if handler.kind is HandlerKind.FRAME:
+        return deliver.handled_as_frame(records, handler)
+    own = LedgerPlace(group="deliver", member_id=uuid.uuid4().hex) if place is None else place
+    result = deliver.handled(records, handler, HandlerTask.of(handler, own, **more))
+    if place is None:
+        own.forget([own.member_id])
+    return result
