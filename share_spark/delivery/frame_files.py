@@ -3,7 +3,7 @@
 Where the workers reach the table's directory they write the files. Where they do not, as on an object store, a worker
 makes the files in its memory, and the driver puts them by the file system by which it commits (``StorageFiles``). Its
 credentials and settings are Hadoop's, in the JVMs; Python workers have none of them. They would have to travel with
-each task, could expire there, and had to be translated for a second client. And the driver cannot know what another
+each task, could expire there, and would need a translation for a second client. And the driver cannot know what another
 machine reaches, so a task would find out in the middle of a run.
 
 So these rows pass through the driver (25 MB/s of files, measured), if they are few. If they are many, or of many
@@ -33,7 +33,7 @@ MOST_BYTES = 32 << 20
 """The most bytes of rows that pass through the driver, in Arrow's form; as files they are a third of that, or less."""
 
 MOST_FILES = 50
-"""The most files. Each is a request to the store: so many take some 0.1 s, Spark's writer several times that."""
+"""The most files. Each is a request to the store: so many take less than 1 s, Spark's writer several times that."""
 
 _PUT_AT_ONCE = 8
 

@@ -1,4 +1,4 @@
-"""Order by key inside a task: the records that may be entered, and their time.
+"""Order by key inside a task: the records that may be entered next.
 
 All records of a key come to one task, in the order of their offsets (``acquired_records.by_key``), and with them those
 that are not finished and not acquired: rows with a mark (``marked_rows``), which are never delivered. An earlier run of

@@ -5,8 +5,8 @@ Arrow can address, and more than the JVM has. Spark can end a batch by its bytes
 every row: half the time of the stage if records are small. So a session of ours has no such limit, and an engine looks
 at each record instead:
 
-    in the JVM      a record above LARGE_BYTES goes on without its content, with a mark (``marked_rows``)
-    in the worker   the handler is not entered with it (``Loss.NOT_ENTERED``: it is given back, and not charged)
+    in the JVM      a record above LARGE_BYTES is sent without its content, with a mark (``marked_rows``)
+    in the worker   it does not reach the handler (``Loss.NOT_ENTERED``: it is given back, and not charged)
     on the driver   from then on the session has the limit, no record is marked, and the next micro-batch delivers it
 
 A session that has a limit already (Spark's own default is 256 MB) keeps it, and no record is looked at.

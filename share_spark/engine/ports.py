@@ -223,8 +223,8 @@ class DeliveryLimits(NamedTuple):
 
 
 class Delivery(Protocol):
-    """The way of acquired records to the handler, and of its acknowledgements back. It enters the handler at most once
-    per record and delivery count, and where possible leaves a trace of that which outlives the process."""
+    """Takes acquired records to the handler, and its acknowledgements back. It enters the handler at most once per
+    record and delivery count, and leaves a trace of that, which outlives the process where possible."""
 
     def start(self, claim: Claim) -> None:
         """Begin; the group is claimed. From now on a missing trace means that nothing was entered."""

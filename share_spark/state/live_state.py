@@ -1,5 +1,5 @@
-"""The live state of a group: a value on the driver. A micro-batch makes the next one from it, and the records of that
-for the log. Pure.
+"""The live state of a group: a value on the driver. A micro-batch makes the next one from it, and the records for the
+log. Pure.
 
 Delivery goes to the executors, the decision does not: for one share-partition it takes some twenty microseconds, and
 half a microsecond for each of many ranges; a Spark job takes a tenth of a second.

@@ -1,8 +1,8 @@
 """The topic log without a broker: a Delta table in Kafka's shape, one row per record.
 
 Partitioned by topic and partition, so that a read of some offsets opens only files that can hold them. For demos,
-notebooks, tests, and for records that are in the lakehouse already. It does not have: transactions (every read is of
-committed rows), compaction, retention by time.
+notebooks, tests, and for records that are in the lakehouse already. It has no transactions (every read is of committed
+rows), no compaction, and no retention by time.
 
 The records of a read are spread evenly over tasks (``spread``), each task with a contiguous stretch of offsets. A few
 hundred records are in one small file, and Spark would give them to one task, even for a slow handler. Spread by a hash,
