@@ -96,8 +96,8 @@ def letters_below(ends: Mapping[TopicPartition, int], letters: Sequence[DeadLett
 def is_committed(announced: BatchStamp, last_counted: BatchStamp, *, withdrawn: bool) -> bool:
     """Return whether the commit of this announcement has happened, as judged by an engine that starts.
 
-    It has if its stamp has the epoch of the last valid micro-batch and is not after it: an engine withdraws what has not
-    happened before it commits a later one. An announcement of an older epoch is a zombie's: each engine recovers after
+    It has if its stamp has the epoch of the last valid micro-batch and is not after it: its engine withdraws what did
+    not happen before it commits a later one. An announcement of an older epoch is a zombie's: each engine recovers after
     its claim and before its first commit, so the first commit of an epoch has settled all earlier announcements. What
     is announced after that claim is never committed. The same is true of what is after the last one.
     """
@@ -156,7 +156,7 @@ LEAST_RANGES = 1_000_000
 """The ranges of updates that a segment may always hold: a restart reads them in seconds."""
 
 _GROWTH = 4
-"""The most ranges of updates per range of the snapshot beyond that: snapshots are then at most a fifth of all rows."""
+"""The most ranges of updates per range of the snapshot beyond that: snapshots are then at most a fifth of all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

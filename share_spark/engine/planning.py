@@ -1,4 +1,4 @@
-"""Choose the share-partitions that have something to do in a micro-batch, and how much each may take. Pure.
+"""The plan of a micro-batch: the share-partitions that have something to do, and how much each may take. Pure.
 
 A share-partition is active when it has acknowledgements waiting, new records, redeliveries that are not delayed, an
 expired lock, a log start that moved past it, a log end that went back below its SPEO, or no state yet. All others get
