@@ -22,12 +22,15 @@ os.environ.setdefault(JAVA_OPTIONS, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 """For jobs in processes of their own: each is over in a minute, so the quick compiler alone is faster."""
 
 
+TESTS = Path(__file__).parent
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks every test by its folder and by the fixtures it asks for."""
+    """Mark what lies under tests/spark and tests/kafka, and what asks for a session or a broker."""
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         for name, fixture in (("spark", "spark"), ("kafka", "broker")):
-            if name in item.path.parts[-3:-1] or fixture in fixtures:
+            if TESTS / name in item.path.parents or fixture in fixtures:
                 item.add_marker(name)
 
 

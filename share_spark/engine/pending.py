@@ -98,8 +98,8 @@ def is_committed(announced: BatchStamp, last_counted: BatchStamp, *, withdrawn: 
 
     It has if its stamp has the epoch of the last valid micro-batch and is not after it: its engine withdraws what did
     not happen before it commits a later one. An announcement of an older epoch is a zombie's. Each engine recovers
-    after its claim and before its first commit, so the first commit of an epoch has settled all earlier announcements. What
-    is announced after that claim is never committed. The same is true of what is after the last one.
+    after its claim and before its first commit, so the first commit of an epoch has settled all earlier announcements.
+    What is announced after that claim is never committed. The same is true of what is after the last one.
     """
     if withdrawn:
         return announced == last_counted

@@ -18,7 +18,7 @@ from share_spark.delta.data_file import parquet_of, statistics_of
 from share_spark.handlers.acknowledgement import Ack, Acknowledgement
 from share_spark.handlers.handler import arrow_handler, pandas_handler
 from share_spark.model.errors import HandlerError
-from tests.unit.test_hostile_answers import Answered, handled
+from tests.unit.delivery.test_hostile_answers import Answered, handled
 
 ZONES = st.sampled_from([None, UTC, timezone(timedelta(hours=14)), timezone(timedelta(hours=-12, minutes=-7))])
 TEXTS = st.text(st.characters(), max_size=8)  # lone surrogates among them

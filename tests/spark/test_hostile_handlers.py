@@ -18,7 +18,7 @@ from share_spark.state.state_view import read_state
 from share_spark.topics.topic_producer import Message
 from tests.spark.test_share_group import GroupPlace
 from tests.support.hostile_answers import NAMES, NAMES_OF_ROWS, answer_of, error_of
-from tests.unit.test_hostile_answers import OUTPUT
+from tests.unit.delivery.test_hostile_answers import OUTPUT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ from share_spark.engine.ports import OffsetSpan
 from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.topic_log import KafkaTopicLog
 from share_spark.spark.session import DEFAULTS
-from tests.unit.test_secrets import NOWHERE, PLANTED, SECRET
+from tests.unit.project.test_secrets import NOWHERE, PLANTED, SECRET
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

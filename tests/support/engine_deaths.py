@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.engine_world import ACCEPT, Death, EngineLife, InMemoryGroup
+from tests.support.engine_world import ACCEPT, Death, EngineLife, InMemoryGroup, Interruption
+from tests.twins.memory import Moment
 from tests.twins.memory_delivery import Answer
 
 LOCK_MS = 30_000
@@ -20,6 +21,13 @@ def runs(engine: EngineLife, times: int) -> None:
 def dies(engine: EngineLife) -> None:
     with pytest.raises(Death):
         engine.run()
+
+
+def dies_in_second_commit(world: InMemoryGroup, moment: Moment) -> None:
+    """A new engine runs one micro-batch, and dies where the next one appends its records."""
+    engine = world.engine(interrupt=Interruption(moment, Death(), nth=2))
+    engine.run()
+    dies(engine)
 
 
 def recovers(world: InMemoryGroup) -> None:
