@@ -1,4 +1,4 @@
-"""The records of acquired ranges as a frame: read in covering spans, filtered to exactly what was acquired in the JVM.
+"""The records of acquired ranges as a frame: read in covering spans, filtered in the JVM to exactly what was acquired.
 
 Few ranges become one expression; many (scattered redeliveries) a broadcast join on pages of offsets. Either way only
 acquired records reach Python, each with the value of its range.
@@ -20,7 +20,7 @@ record's page, and only the few ranges on that page are compared with its offset
     record at offset 130: page 2, candidate B: acquired, with B's delivery count
 
 Each record joins at most once, because acquired ranges are disjoint. The page's number and the partition's low 16 bits
-make one 64-bit key (``page_key``), as Spark looks up a single number in half the time of a composite key.
+make one 64-bit key (``page_key``): Spark looks up a single number in half the time of a composite key.
 """
 
 from __future__ import annotations
@@ -48,26 +48,26 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _MAX_EXPRESSION_RANGES = 64
-"""Ranges up to which a CASE expression is used: its cost grows with their number, the join's does not."""
+"""The most ranges in a CASE expression: its cost grows with their number, that of the join does not."""
 
 _MOST_WAIT_MS = 2**31 - 2
-"""That an int column can hold. What waits longer is held back again after these 24 days."""
+"""The longest wait that an int column can hold. A record that waits longer is held back again after these 24 days."""
 
 _PAGE_BITS = 6
 _PARTITION_BITS = 16
 SMALL = 20_000
-"""Records below which one task per core is not worth more tasks than that."""
+"""The number of records up to which one task per core is enough."""
 
 
 def acquired_records(
     spark: SparkSession, log: TopicLog, acquired: Sequence[AcquiredSpan | NumberedSpan], *, tasks: int, third: str
 ) -> DataFrame:
-    """RECORD_COLUMNS and an int column named ``third``: the delivery count, or the number, of the ranges."""
+    """Return RECORD_COLUMNS and an int column named ``third``: the delivery count, or the number, of the ranges."""
     spans = covering_spans(acquired)
     frame = log.read(spark, spans, tasks)
     if sum(offsets_in(one.ranges) for one in acquired) <= SMALL:
         frame = frame.coalesce(tasks)
-    # One range in each span and one value in all: every record that is read was acquired, so no filter is needed.
+    # One range in each span and one value in all: every record that is read was acquired, so there is no filter.
     ranges = sum(len(one.ranges) for one in acquired)
     if len(spans) == ranges == len(acquired) and len({int(one.ranges[0, 2]) for one in acquired}) == 1:
         return frame.selectExpr("*", f"CAST({acquired[0].ranges[0, 2]} AS INT) AS {third}")
@@ -77,8 +77,8 @@ def acquired_records(
 
 
 def with_earlier(acquired: Sequence[AcquiredSpan]) -> list[AcquiredSpan]:
-    """Also the records that hold back their keys: their delivery count is -1 minus the milliseconds for which they
-    surely wait. They are not delivered."""
+    """Add the records that hold back their keys: their delivery count is -1 minus the milliseconds for which they wait
+    at least. They are not delivered."""
     return [one._replace(ranges=_with_earlier(one.ranges, one.earlier)) for one in acquired]
 
 
@@ -89,14 +89,14 @@ def _with_earlier(acquired: AcquiredRanges, earlier: EarlierRanges) -> AcquiredR
 
 
 def by_key(records: DataFrame, tasks: int) -> DataFrame:
-    """Records of one key in one task, those of each task in the order of their offsets. A shuffle: who reads records
-    does not know their keys before."""
+    """Return the records of one key in one task, and those of each task in the order of their offsets. This is a
+    shuffle: a reader does not know the keys before it reads."""
     place = F.when(F.col("key").isNull(), F.col("offset")).otherwise(F.xxhash64("key"))
     return records.repartition(tasks, place).sortWithinPartitions("offset")
 
 
 def task_markers(spark: SparkSession, tasks: int) -> DataFrame:
-    """One row, all null, in each of ``tasks`` tasks; the columns of ``acquired_records`` with a delivery count."""
+    """Return one row of nulls in each of ``tasks`` tasks; columns as ``acquired_records`` with a delivery count."""
     columns = (column.split(" ") for column in f"{RECORD_COLUMNS}, delivery_count int".split(", "))
     nulls = [f"CAST(NULL AS {kind}) AS {name}" for name, kind in columns]
     return spark.range(0, tasks, 1, tasks).selectExpr(*nulls)
@@ -124,14 +124,14 @@ def _joined(
 
 
 def _page_implies_partition(acquired: Sequence[AcquiredSpan | NumberedSpan]) -> bool:
-    """Is a page's key of one partition only? Then it is the whole key of the join, a number, which Spark looks up in
-    half the time."""
+    """Return whether each page key belongs to one partition. Then it is the whole key of the join, a number, which
+    Spark looks up in half the time."""
     topics = {one.partition.topic for one in acquired}
     return len(topics) == 1 and all(one.partition.partition >> _PARTITION_BITS == 0 for one in acquired)
 
 
 def page_key(offset: Column, partition: Column) -> Column:
-    """One number for a page of 64 offsets of a partition; partitions beyond 65,536 share keys, which only costs
+    """Return one number for a page of 64 offsets of a partition. Partitions beyond 65,536 share keys, which only costs
     time."""
     partition_bits = partition.cast("long").bitwiseAND(F.lit((1 << _PARTITION_BITS) - 1))
     page = F.shiftright(offset, _PAGE_BITS)
@@ -144,7 +144,7 @@ def _pages(acquired: Sequence[AcquiredSpan | NumberedSpan], third: str) -> pa.Ta
 
 
 def _pages_of(one: AcquiredSpan | NumberedSpan, third: str) -> pa.Table:
-    """A row per range and page that it touches."""
+    """Return one row per range and page that it touches."""
     first, last, value = one.ranges.T
     page, of = each_between(first >> _PAGE_BITS, last >> _PAGE_BITS)
     partition = one.partition.partition

@@ -1,9 +1,9 @@
-"""Calling a handler on one Arrow batch, inside a Python worker: each kind, and what its answers and faults become.
+"""Calls of a handler on one Arrow batch, inside a Python worker: each kind, and the result of its answers and faults.
 
 What a handler *raises* is an answer: the record (of a batch handler: the whole batch) is released and the message kept.
-So is what it *returns* wrongly for a record: an unknown acknowledgement, output that does not fit the schema, an object
-that raises when it is looked at. What breaks the contract of a batch as a whole (a wrong length, no acknowledgements at
-all) is a HandlerError, which ends the query.
+So is a wrong *return value* for a record: an unknown acknowledgement, output that does not fit the schema, an object
+that raises when it is inspected. A result that breaks the contract of a batch as a whole (a wrong length, no
+acknowledgements at all) is a HandlerError, which ends the query.
 
 Each call is noted before and after it (``ledger``), and no call begins once the time budget is used up: the remaining
 records are NOT_ENTERED. No Spark here.
@@ -37,12 +37,11 @@ if TYPE_CHECKING:
     from share_spark.delivery.key_batches import BatchOrder
 
 FIRST_SLICE = 64
-"""Records of the first call of a batch handler whose pace is not known."""
+"""The records of the first call of a batch handler whose pace is not known."""
 
 _ALL_MISFIT = 20
-"""Where so many records come to a handler for the first time, and all that come break the contract, the handler is at
-fault, not its records. Those that come again do not count: a delivery may have no records but the bad ones of a good
-handler."""
+"""The fewest first deliveries that show a handler at fault, if all records that came break the contract. Redelivered
+records do not count: a delivery may have only the bad records of a good handler."""
 
 _IN_HANDLER = int(CallStatus.IN_HANDLER)
 _ACCEPTED = int(CallStatus.ACCEPTED)
@@ -52,7 +51,7 @@ _WITH_ROWS = int(CallStatus.ACCEPTED_WITH_ROWS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOutcome:
-    """What became of a batch: an answer per record, and output rows of accepted records if a schema is declared."""
+    """The result of a batch: an answer per record, and output rows of accepted records if a schema is declared."""
 
     answers: Answers
     outputs: pa.Table | None = None
@@ -60,12 +59,12 @@ class CallOutcome:
 
 @dataclass(slots=True, kw_only=True)
 class Calls:
-    """The calls of one task: how long they may take, where they are noted, what has been measured.
+    """The calls of one task: their time limit, their notes, their measured pace.
 
     ``until``: when the budget is used up (``time.monotonic``). ``seconds_per_record``: how long a record has taken this
-    handler before, None if that is not known. ``in_turn``: batches of one record. ``order``: by the keys of the batch
-    that is on its way, None if there is no order. ``entered``: how many records; ``first_times``: of these, how many
-    for the first time. ``misfits``: records that broke the contract; ``misfit``: how the last of them did.
+    handler before, None if that is not known. ``in_turn``: batches of one record. ``order``: by the keys of the present
+    batch, None if there is no order. ``entered``: records; ``first_times``: those of them on their first delivery.
+    ``misfits``: the number of records that broke the contract; ``misfit``: the text for the last of them.
     """
 
     limit: TimeLimit
@@ -81,7 +80,7 @@ class Calls:
     misfit: str = ""
 
     def begin(self, batch: pa.RecordBatch) -> memoryview:
-        """A byte for the status of each record."""
+        """Return one byte for the status of each record."""
         if self.ledger is None:
             return memoryview(bytearray(batch.num_rows))
         return self.ledger.begin(batch)
@@ -95,7 +94,7 @@ class Calls:
             self.ledger.note_delays(delays)
 
     def note_entered(self, batch: pa.RecordBatch, status: memoryview, entered: int) -> None:
-        """The first ``entered`` records were called, as far as ``status`` says so: others were held back."""
+        """Count the first ``entered`` records as called, except those without a ``status``: they were held back."""
         self.entered += entered
         were_called = np.asarray(status)[:entered] != CallStatus.NOT_ENTERED
         self.first_times += int((were_called & (batch.column("delivery_count").to_numpy()[:entered] == 1)).sum())
@@ -106,20 +105,20 @@ class Calls:
 
     @property
     def all_misfit(self) -> bool:
-        """Has not one of many records been handled as the contract says?"""
+        """Whether many records were handled, and none of them by the contract."""
         return self.first_times >= _ALL_MISFIT and self.misfits == self.entered
 
     def check(self, handler: Handler) -> None:
-        """Raises HandlerError if the handler, and not a record, is at fault."""
+        """Raise HandlerError if the handler, and not a record, is at fault."""
         if self.all_misfit:
             raise HandlerError(f"handler {handler.name} broke its contract on each record: {self.misfit}")
 
 
 def call_handler(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> CallOutcome:
-    """Calls ``handler`` on the records of ``batch`` (KEY_COLUMNS, delivery_count and the columns it asked for), once
-    for each, as long as there is time.
+    """Call ``handler`` on the records of ``batch`` (KEY_COLUMNS, delivery_count and the columns it asked for), once for
+    each, while there is time.
 
-    Raises HandlerError, its name in front, when it breaks its contract as a whole.
+    Raises HandlerError, with the handler's name in front, when it breaks its contract as a whole.
     """
     began = time.monotonic()
     try:
@@ -133,7 +132,7 @@ def call_handler(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> CallO
 
 
 def overrun_text(limit_ms: int, records: int = 1) -> str:
-    """The error of what took too long."""
+    """Return the error of a call that took too long."""
     by = "" if records == 1 else f" by a batch of {records} records"
     return f"time limit of {limit_ms} ms exceeded{by}"
 
@@ -142,7 +141,7 @@ def overrun_text(limit_ms: int, records: int = 1) -> str:
 
 
 def _call_per_record(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> CallOutcome:
-    """The only loop over records.
+    """Call the handler on each record: the only loop over records.
 
     Names are bound before the loop, and time is read once per record: noting and watching a call takes a sixth of a
     microsecond.
@@ -156,7 +155,7 @@ def _call_per_record(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> C
             if now >= calls.until:
                 break
             next_look = found.look(now, position)
-        # The status before the call: if the worker is lost in it, the ledger says which record was in the handler.
+        # The status before the call: if the worker is lost during it, the ledger shows which record was in the handler.
         limit.since = now
         status[position] = _IN_HANDLER
         try:
@@ -182,8 +181,8 @@ def _call_per_record(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> C
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RecordResults:
-    """What has become of the records of a batch. ``codes``: of each. Accepts are the usual case, so only other answers
-    leave an entry in ``errors``. ``rows``: the output rows, if the handler has any."""
+    """The results of the records of a batch. ``codes``: one per record. Accepts are the usual case, so only other
+    answers leave an entry in ``errors``. ``rows``: the output rows, if the handler has any."""
 
     calls: Calls
     status: memoryview
@@ -194,7 +193,7 @@ class _RecordResults:
 
     @classmethod
     def of(cls, handler: Handler, batch: pa.RecordBatch, calls: Calls) -> _RecordResults:
-        """Of a batch that no call was made for."""
+        """Return the results of a batch before its calls."""
         status = calls.begin(batch)
         codes = [int(Ack.ACCEPT)] * batch.num_rows
         errors: dict[int, str] = {}
@@ -203,17 +202,17 @@ class _RecordResults:
         return cls(calls=calls, status=status, codes=codes, errors=errors, delays={}, rows=rows)
 
     def numbered(self, batch: pa.RecordBatch) -> Iterable[tuple[int, Record]]:
-        """The records that may be called now, with their numbers in the batch."""
+        """Yield the records that may be called now, with their numbers in the batch."""
         records, order = enumerate(records_of(batch)), self.calls.order
         return records if order is None else order.admitted(records, self.codes, self.delays, self.rows)
 
     def look(self, now: float, position: int) -> float:
-        """Renew the time limit, write output rows that have waited; returns when to look again."""
+        """Renew the time limit, write output rows that have waited; return when to look again."""
         again = min(self.calls.until, self.calls.limit.begin(now))
         return again if self.rows is None else min(again, self.rows.write(now, position))
 
     def judge(self, position: int, answer: Any) -> None:
-        """The handler has returned this."""
+        """Note the return value of the handler."""
         try:
             code, error, delay_ms, rows = _judged(answer, self.rows)
         except HandlerError as fault:
@@ -232,21 +231,21 @@ class _RecordResults:
         self.status[position] = _WITH_ROWS if code == Ack.ACCEPT and type(answer) is tuple else code + 1
 
     def fail(self, position: int, error: str, code: int = int(Ack.RELEASE)) -> None:
-        """Error and delay before the status: a status without them would be read as an answer without."""
+        """Note error and delay before the status: a status without them would be read as an answer without them."""
         self.codes[position], self.errors[position] = code, error
         self.calls.note_errors({position: error})
         self.status[position] = code + 1
 
     def outcome(self, entered: int) -> CallOutcome:
-        """The first ``entered`` records have been called."""
+        """Return the outcome after the first ``entered`` records have been called."""
         outputs = self.rows.finish(entered) if self.rows is not None else None
         self.codes[entered:] = [int(Loss.NOT_ENTERED)] * (len(self.codes) - entered)
         return CallOutcome(answers=Answers.listed(self.codes, self.errors, self.delays), outputs=outputs)
 
 
 def _judged(answer: Any, outputs: OutputRows | None) -> tuple[int, str | None, int | None, list[Row]]:
-    """(code, error, delay in ms, output rows) of a record's answer; rows of records that are not accepted are dropped.
-    Raises HandlerError for what is no answer."""
+    """Return (code, error, delay in ms, output rows) of a record's answer; only accepted records keep their rows.
+    Raises HandlerError for a value that is no answer."""
     if type(answer) is not tuple:
         return *single_answer(answer), []
     if outputs is None:
@@ -262,7 +261,7 @@ def _judged(answer: Any, outputs: OutputRows | None) -> tuple[int, str | None, i
 
 
 def _call_on_batch(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> CallOutcome:
-    """The whole batch at once, unless the budget of time asks for less."""
+    """Call the handler on the whole batch, or on parts of it if the budget of time requires."""
     done = [_call_on_slice(handler, part, calls) for part in _slices(batch, calls)]
     left = batch.num_rows - sum(len(one.answers.codes) for one in done)
     if left:
@@ -274,7 +273,7 @@ def _call_on_batch(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> Cal
 
 
 def _slices(batch: pa.RecordBatch, calls: Calls) -> Iterator[pa.RecordBatch]:
-    """Consecutive parts, each as large as is likely to be finished in time; the first is small where no pace is
+    """Yield consecutive parts, each as large as is likely to be finished in time; the first is small if no pace is
     known."""
     at = 0
     while at < batch.num_rows:
@@ -299,7 +298,7 @@ def _slice_size(left_s: float, calls: Calls) -> int:
 
 
 def _call_on_slice(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> CallOutcome:
-    # Converted before the status says "in the handler": what fails here is no call.
+    # Converted before the status says "in the handler": if this fails, there was no call.
     argument = _argument(handler, batch)
     status = calls.begin(batch)
     status[:] = bytes([_IN_HANDLER]) * batch.num_rows
@@ -317,7 +316,7 @@ def _call_on_slice(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> Cal
         answers, outputs = _with_outputs(handler, answer, answers)
     except (HandlerError, *NO_FAULTS):
         raise
-    except BaseException as fault:  # noqa: BLE001 - the user's code runs when its objects are looked at
+    except BaseException as fault:  # noqa: BLE001 - the user's code runs when its objects are inspected
         error = f"answered what cannot be looked at: {exception_text(fault)}"
         calls.note_misfit(error, batch.num_rows)
         return _all_released(handler, batch, error, status, calls)
@@ -333,8 +332,8 @@ def _all_released(handler: Handler, batch: pa.RecordBatch, error: str, status: m
 
 
 def _note(answers: Answers, outputs: pa.Table | None, status: memoryview, calls: Calls) -> None:
-    """An accept that has rows is complete once they are written: until then the repeat of the task treats them as lost.
-    So the status comes before the rows, and the rows say up to which record they are complete."""
+    """Note the answers. An accept with rows is complete once they are written: before that, the repeat of the task
+    counts them as lost. So the status comes before the rows, and the rows say up to which record they are complete."""
     if answers.misfits:
         calls.note_misfit(answers.texts[-1], answers.misfits)
     calls.note_errors(answers.errors())
@@ -346,7 +345,7 @@ def _note(answers: Answers, outputs: pa.Table | None, status: memoryview, calls:
 
 
 def _argument(handler: Handler, batch: pa.RecordBatch) -> Any:
-    """What the handler is given, with the columns it asked for only."""
+    """Return the argument of the handler, with only the columns it asked for."""
     wanted = handler.columns or HANDLER_COLUMNS
     if batch.schema.names != list(wanted):
         batch = batch.select(list(wanted))
@@ -356,8 +355,8 @@ def _argument(handler: Handler, batch: pa.RecordBatch) -> Any:
 
 
 def _with_outputs(handler: Handler, answer: Any, answers: Answers) -> tuple[Answers, pa.Table | None]:
-    """Columns beside the acknowledgements, rows of accepted records. An answer without columns has no output. A row
-    that does not fit the schema releases its record."""
+    """Return (answers, output rows): columns beside the acknowledgements, rows of accepted records. An answer without
+    columns has no output. A row that does not fit the schema releases its record."""
     if handler.output is None:
         return answers, None
     columns = table_columns(answer)
@@ -368,5 +367,5 @@ def _with_outputs(handler: Handler, answer: Any, answers: Answers) -> tuple[Answ
 
 
 def watched_code() -> tuple[CodeType, ...]:
-    """The functions here that calls of a handler are made from: an alarm must not be raised in them."""
+    """Return the functions here that call a handler: an alarm must not be raised in them."""
     return _call_per_record.__code__, TimeLimit.run.__code__

@@ -1,15 +1,15 @@
 """Delivery: acquired records go to a handler inside Spark, acknowledgements come back. One job, one action.
 
-``SparkDelivery`` is the engine's port: it has the records of a micro-batch read by range, by Spark or by the workers
+``SparkDelivery`` is the engine's port: the records of a micro-batch are read by range, by Spark or by the workers
 (``record_sources``), and ``handled`` calls the handler on them.
 
-The records go through one Python stage (``worker.HandlerTask``); what comes back to the driver is one row per run of
-records with the same answer, so that a quarter of a million accepted records are a handful of rows. A handler is
-entered at most once per record (``worker`` says how). Nothing here decides anything about a record.
+The records go through one Python stage (``worker.HandlerTask``); the driver gets one row per run of records with the
+same answer, so that a quarter of a million accepted records are a handful of rows. A handler is entered at most once
+per record (``worker`` says how). Nothing here decides anything about a record.
 
-A worker that is lost: Spark runs its task again, which goes on from the ledger. Where Spark would not (``local[2]``
-runs a task once), or has done so too often, the job is run again here, with the same effect; in the end without
-entering the handler any more, for what is known.
+A worker that is lost: Spark runs its task again, which continues from the ledger. Where Spark does not (``local[2]``
+runs a task once), or has done so too often, the job is run again here, with the same effect. The last run does not
+enter the handler; it only reports what is known.
 
 Output rows of accepted records leave the workers in the same frame and stay on the executors (``result.held``) until a
 sink has read them; without a declared output schema there are none, and nothing is kept.
@@ -71,11 +71,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class SparkDelivery:
-    """Delivery port: one Spark job per micro-batch, with as many tasks as there are cores, or at most as many as the
-    limits say. ``ordered``: by key.
+    """Delivery port: one Spark job per micro-batch, with as many tasks as there are cores, or fewer if the limits say
+    so. ``ordered``: by key.
 
-    Output rows of a delivery are kept until the next one. ``output_place``: where workers write them to files,
-    which they can if all run where the directory is.
+    Output rows of a delivery are kept until the next one. ``output_place``: where workers write them to files, which
+    they can if all run where the directory is.
     """
 
     spark: SparkSession
@@ -95,14 +95,14 @@ class SparkDelivery:
         self._sources = RecordSources(spark=self.spark, log=self.log, kept=self._kept)
 
     def start(self, claim: Claim) -> None:
-        """Workers keep their ledgers beside the state log."""
+        """Begin. Workers keep their ledgers beside the state log."""
         self._place = place = ledger_place(self.spark, claim)
         self._others = place.all_others()
         self._sources.stop_sign = place.stop_sign
         if self._leaves_traces:
             place.start()
         if self.ordered or not self._leaves_traces:
-            # One that is large would hold back its key; what a handler of frames sends to Python is not looked at.
+            # A large record would hold back its key. What a handler of frames sends to Python is not looked at.
             set_limit(self.spark)
 
     def traces(self) -> Sequence[MemberTrace]:
@@ -116,7 +116,7 @@ class SparkDelivery:
         self._kept.clear()
 
     def stop_waiting(self) -> None:
-        """Workers that read the topics themselves see it; Spark's source waits on."""
+        """Tell workers that read the topics themselves; a wait inside Spark's source goes on."""
         if self._place is not None:
             self._place.show_stop_sign()
 
@@ -125,7 +125,7 @@ class SparkDelivery:
         self._kept.clear()
 
     def deliver(self, acquired: Sequence[AcquiredSpan], *, limits: DeliveryLimits, in_turn: bool = False) -> Delivered:
-        """Raises ShareError."""
+        """Deliver the records. Raises ShareError."""
         self.free_outputs()
         tasks, is_bounded = self._tasks(limits.most_tasks, in_turn=in_turn)
         topics = {one.partition.topic for one in acquired}
@@ -148,10 +148,10 @@ class SparkDelivery:
             result = handled_as_frame(records, self.handler)
         self._result = result
         if result.has_large:
-            for session in (self.spark, records.sparkSession):  # a topic log may read in one of its own
+            for session in (self.spark, records.sparkSession):  # a topic log may read in a session of its own
                 set_limit(session)
         earlier = earlier_offsets(acquired) if self.ordered else {}
-        self._kept.drop_used()  # not what comes now: it may have what dead letters are made of, and nothing else
+        self._kept.drop_used()  # before new files are added: these may be for dead letters only
         self._kept.add(result.kept, topic, result.partitions.values(), earlier)
         if result.entered and not in_turn:
             self._seconds_per_record = result.busy_s * tasks / result.entered
@@ -163,7 +163,7 @@ class SparkDelivery:
         )
 
     def _tasks(self, most_tasks: int, *, in_turn: bool) -> tuple[int, bool]:
-        """(How many, must there not be more?)"""
+        """Return (number of tasks, whether there must not be more)."""
         cores = self.spark.sparkContext.defaultParallelism
         if in_turn:
             return 1, True
@@ -175,7 +175,7 @@ class SparkDelivery:
         return self._result.files or self._result.outputs
 
     def kept_records(self, wanted: Wanted) -> pa.Table | None:
-        """All of ``wanted`` (RECORD_COLUMNS and ``number``) as the workers have kept them; None if they have not."""
+        """Return all of ``wanted`` (RECORD_COLUMNS and ``number``) that workers have kept; None if one is missing."""
         return self._kept.records(wanted)
 
     def _keeps(self, tasks: int) -> KeptPlace | None:
@@ -183,7 +183,7 @@ class SparkDelivery:
         return KeptPlace(directory, MOST_BYTES // tasks, self._kept.answers) if directory is not None else None
 
     def free_outputs(self) -> None:
-        """The output rows of the last delivery."""
+        """Free the output rows of the last delivery."""
         self._result.close()
         self._result = DeliveryResult()
 
@@ -194,12 +194,12 @@ class SparkDelivery:
 
     @property
     def _leaves_traces(self) -> bool:
-        """A handler of frames runs where and when Spark schedules it: which record it was with is not known."""
+        """Whether workers leave traces. Spark schedules handlers of frames: the present record is not known."""
         return self.handler.kind is not HandlerKind.FRAME
 
 
 def ledger_place(spark: SparkSession, claim: Claim) -> LedgerPlace:
-    """Where the workers of this engine keep their ledgers. In local mode they all run where the driver does."""
+    """Return where the workers of this engine keep their ledgers. In local mode they all run where the driver does."""
     one_machine = str(spark.sparkContext.master).startswith("local")
     return LedgerPlace.beside(claim.directory, claim.log_id, claim.group_id, claim.member_id, one_machine=one_machine)
 
@@ -212,10 +212,10 @@ def _all_lost(acquired: AcquiredSpan) -> AcknowledgedSpan:
 
 
 _MOST_RUNS = 10
-"""Jobs that may die with their workers before one only reports."""
+"""The number of jobs that may die with their workers before one only reports."""
 
 _HEADERS = "coalesce(headers, cast(array() AS array<struct<key:string,value:binary>>)) AS headers"
-"""No list is null: Spark 4.0 adds up the size of an Arrow batch after every row, which for null lists is a loop over
+"""No list is null: Spark 4.0 adds up the size of an Arrow batch after every row, and for null lists that is a loop over
 all rows so far (10,000 a batch: three times the time of the whole stage)."""
 
 
@@ -227,7 +227,7 @@ def handled(records: DataFrame, handler: Handler, task: HandlerTask) -> Delivery
     records that are not accepted are dropped in the worker; the result must be closed when those of the accepted ones
     have been read.
 
-    Raises ShareError (a record was read twice, a handler that cannot be sent); then nothing is known. A fault of the
+    Raises ShareError (a record was read twice, a handler that cannot be sent); then nothing is known. An error of the
     delivery as a whole is the ``fault`` of the result.
     """
     task.place.clear()
@@ -236,7 +236,7 @@ def handled(records: DataFrame, handler: Handler, task: HandlerTask) -> Delivery
 
 
 def handled_as_frame(records: DataFrame, handler: Handler) -> DeliveryResult:
-    """A frame that fails when it is computed releases all records, as a handler that raises; if these can be read."""
+    """Deliver to a handler of frames. A frame that fails when it is computed releases all records that can be read."""
     records = records.persist()
     try:
         return decoded(frame_runs(records, handler).toArrow(), settled(handler.name))
@@ -270,7 +270,7 @@ def _with_output(frame: DataFrame, task: HandlerTask) -> DeliveryResult:
 
 
 def _worked_off(spark: SparkSession, task: HandlerTask, action: Callable[[], pa.Table]) -> DeliveryResult:
-    """The same frame each time: its tasks must find the ledgers of the records that they read before."""
+    """Run the job. Its frame is the same each time: tasks must find the ledgers of records that they read before."""
     entered = -1
     for number in range(_MOST_RUNS + 1):
         run = DeliveryRun(task.delivery, number, reports_only=number == _MOST_RUNS)
@@ -289,8 +289,8 @@ def _worked_off(spark: SparkSession, task: HandlerTask, action: Callable[[], pa.
 
 
 def _entered(task: HandlerTask) -> int:
-    """How many records the ledgers know, as far as the driver sees them. A job that dies with its workers gets on from
-    run to run; one whose records cannot be read does not."""
+    """Return how many records the ledgers have, if the driver sees them. A job that dies with its workers makes
+    progress from run to run; one whose records cannot be read does not."""
     return sum(int((entries.status != CallStatus.NOT_ENTERED).sum()) for entries in _ledgers(task))
 
 
@@ -300,7 +300,7 @@ def _ledgers(task: HandlerTask) -> Iterator[LedgerEntries]:
 
 
 def _checked(result: DeliveryResult, task: HandlerTask, run: DeliveryRun) -> DeliveryResult:
-    """Workers that die before they can call the handler are no record's fault, and would do so for ever."""
+    """Return the result. Workers that die before they can call the handler are no record's fault."""
     if result.unknown_thread is not None:
         give_up_task_thread(result.unknown_thread)
     if run.reports_only and not result.entered and result.fault is None:
@@ -309,8 +309,8 @@ def _checked(result: DeliveryResult, task: HandlerTask, run: DeliveryRun) -> Del
 
 
 def _broken_off(task: HandlerTask, fault: Exception) -> DeliveryResult:
-    """The answers that ledgers hold, as far as the driver sees them. Output rows are gone with the job: their records
-    are given back as if they had not been tried or, where the query goes on, as entered."""
+    """Return the answers in the ledgers, if the driver sees them. Output rows are gone with the job: their records are
+    given back as if they had not been tried or, where the query goes on, as entered."""
     unread = _unread(task.name, fault)
     goes_on = isinstance(unread, TopicUnreachableError)
     answers = RunLog(task.topic)
@@ -326,7 +326,7 @@ def _broken_off(task: HandlerTask, fault: Exception) -> DeliveryResult:
 
 
 def _unread(handler: str, fault: Exception) -> ShareError:
-    """TopicUnreachableError, if to try again may help."""
+    """Return the error, TopicUnreachableError if another try may help."""
     reason = first_line(fault)
     if is_of_storage(reason):
         return EnvironmentFault(f"Spark could not deliver records to handler {handler}: {reason}")
@@ -336,7 +336,7 @@ def _unread(handler: str, fault: Exception) -> ShareError:
 
 @contextmanager
 def _marked(spark: SparkSession, run: DeliveryRun) -> Iterator[None]:
-    """Tasks of the job know that they belong to this run."""
+    """Mark the tasks of the job as belonging to this run."""
     context: Any = spark.sparkContext
     before = context.getLocalProperty(DELIVERY_PROPERTY)
     context.setLocalProperty(DELIVERY_PROPERTY, str(run))
@@ -356,7 +356,7 @@ def _called(records: DataFrame, handler: Handler, task: HandlerTask) -> DataFram
 
 
 def _sent_type(task: HandlerTask) -> StructType:
-    """What a task sends, in Spark's terms."""
+    """Return the schema that a task sends, as a Spark type."""
     if task.output is None or not task.sends_output:
         return RUN_TYPE
     output = spark_schema(pa.schema([field.with_nullable(True) for field in task.output]))

@@ -1,6 +1,6 @@
-"""Handlers of a whole Spark frame: the frame they return becomes runs, and records that they left out are found.
+"""Handlers of a whole Spark frame: the frame they return becomes runs, and the records that it leaves out are found.
 
-The answers and the records that exist leave together, in one action over the union of both; the records are cached for
+The answers and the existing records leave together, in one action over the union of both. The records are cached for
 it, so that they are read once and both sides see the same.
 """
 
@@ -25,13 +25,13 @@ from share_spark.model.ids import TopicPartition
 from share_spark.spark.arrow_types import spark_schema
 
 RUN_TYPE = spark_schema(RUN_SCHEMA)
-"""RUN_SCHEMA in Spark's terms; a DDL string would be parsed by the JVM each time, for 10 ms."""
+"""RUN_SCHEMA as a Spark type; the JVM would parse a DDL string each time, for 10 ms."""
 
 
 def frame_runs(records: DataFrame, handler: Handler) -> DataFrame:
-    """Runs of the records that exist and of the answers (RUN_SCHEMA); lazy. ``records`` is read by both.
+    """Return runs of the existing records and of the answers (RUN_SCHEMA); lazy. ``records`` is read by both.
 
-    A handler that raises, now, releases them all. Raises HandlerError: it returned no frame or one without the columns.
+    A handler that raises in this call releases them all. Raises HandlerError: no frame, or one without the columns.
     """
     try:
         answer = handler.call(records)
@@ -45,7 +45,7 @@ def frame_runs(records: DataFrame, handler: Handler) -> DataFrame:
 
 
 def released_frame(records: DataFrame, error: str) -> DataFrame:
-    """As ``frame_runs``, of records that are all released with this error."""
+    """Do as ``frame_runs``, for records that are all released with this error."""
     released = functools.partial(released_runs, error)
     return _present(records).unionByName(records.select(*KEY_COLUMNS).mapInArrow(released, RUN_TYPE))
 
@@ -55,7 +55,7 @@ def _present(records: DataFrame) -> DataFrame:
 
 
 def settled(handler_name: str) -> Settle:
-    """Settles the answers of a frame handler with the records that exist: what is missing is released.
+    """Return a function that compares a frame handler's answers with the existing records, and releases missing ones.
 
     Raises HandlerError for a record that is there twice, and for one that was not delivered.
     """
@@ -76,7 +76,7 @@ def settled(handler_name: str) -> Settle:
 
 
 def present_runs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs of records that exist, code PRESENT."""
+    """Yield runs of existing records, code PRESENT."""
     log = RunLog()
     for batch in batches:
         log.add(batch, Answers.same(batch.num_rows, PRESENT))
@@ -84,7 +84,7 @@ def present_runs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def answer_runs(handler_name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs of the answers in a frame of KEY_COLUMNS and ANSWER_COLUMNS, as far as these are there."""
+    """Yield runs of the answers in a frame of KEY_COLUMNS, and of ANSWER_COLUMNS if it has them."""
     log = RunLog()
     try:
         for batch in batches:
@@ -99,7 +99,7 @@ def answer_runs(handler_name: str, batches: Iterable[pa.RecordBatch]) -> Iterato
 
 
 def released_runs(error: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs of records that are all released with one error."""
+    """Yield runs of records that are all released with one error."""
     log = RunLog()
     for batch in batches:
         log.add(batch, Answers.same(batch.num_rows, Ack.RELEASE, error))
@@ -110,7 +110,7 @@ def released_runs(error: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
 
 
 def _answer_frame(answer: Any, handler: Handler) -> DataFrame:
-    """The columns we read, in the types that workers expect. Raises HandlerError."""
+    """Return the columns that we read, in the types that workers expect. Raises HandlerError."""
     if not isinstance(answer, DataFrame):
         raise HandlerError(f"handler {handler.name} returned {type(answer).__name__}, not a DataFrame")
     missing = [name for name in (*KEY_COLUMNS, "ack") if name not in answer.columns]
@@ -123,7 +123,7 @@ def _answer_frame(answer: Any, handler: Handler) -> DataFrame:
 
 
 def _first_unknown(answers: Runs, present: Runs) -> int | None:
-    """The first offset that was answered but does not exist. Both sorted and disjoint, ``present`` joined."""
+    """Return the first offset that was answered but does not exist. Both sorted and disjoint, ``present`` joined."""
     inside = np.searchsorted(present.first, answers.first, side="right") - 1
     ends = np.append(present.last, -1)[inside]
     unknown = np.flatnonzero((inside < 0) | (ends < answers.last))
@@ -134,7 +134,7 @@ def _first_unknown(answers: Runs, present: Runs) -> int | None:
 
 
 def _missing(answers: Runs, present: Runs) -> Runs:
-    """Runs of records that exist and have no answer, released without an error."""
+    """Return runs of existing records without an answer, released without an error."""
     rows = []
     starts, ends = answers.first.tolist(), answers.last.tolist()
     cursor = 0

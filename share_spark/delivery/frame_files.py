@@ -1,10 +1,10 @@
 """Rows of a Spark frame as files of a Delta table that are in no commit yet, without Spark's writer.
 
 Where the workers reach the table's directory they write the files. Where they do not, as on an object store, a worker
-makes the files in its memory, and the driver puts them by the same file system by which it commits (``StorageFiles``):
-the credentials and settings of that are Hadoop's, in the JVMs. Python workers have none of them. To hand them over they
-would have to travel with each task, expire there, and be translated for a second client; and what the driver reaches
-says nothing of what another machine does, so that a task would find out in the middle of a run.
+makes the files in its memory, and the driver puts them by the file system by which it commits (``StorageFiles``). Its
+credentials and settings are Hadoop's, in the JVMs; Python workers have none of them. They would have to travel with
+each task, could expire there, and would need a translation for a second client. And the driver cannot know what another
+machine reaches, so a task would find out in the middle of a run.
 
 So these rows pass through the driver (25 MB/s of files, measured), if they are few. If they are many, or of many
 partitions, each of which is a request to the store, Spark's writer takes the same rows: it has as many connections as
@@ -30,30 +30,30 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MOST_BYTES = 32 << 20
-"""Of rows that pass through the driver, in Arrow's form; as files they are a third of that, or less."""
+"""The most bytes of rows that pass through the driver, in Arrow's form; as files they are a third of that, or less."""
 
 MOST_FILES = 50
-"""Each is a request to the store, so many are some tenths of a second; Spark's writer takes several times as long."""
+"""The most files. Each is a request to the store: so many take less than 1 s, Spark's writer several times that."""
 
 _PUT_AT_ONCE = 8
 
 
 def files_of(rows: DataFrame, appends: DirectAppends) -> list[DataFile] | None:
-    """``rows`` as files in the table's directory; None if they are too many to be written this way. Raises what Spark
-    and the storage raise."""
+    """Write ``rows`` as files in the table's directory; None if they are too many to be written this way. Raises the
+    errors of Spark and of the storage."""
     place = appends.place_for_workers
     return written_files(rows, place) if place is not None else _put_files(rows, appends)
 
 
 def written_files(rows: DataFrame, place: FilePlace) -> list[DataFile]:
-    """``rows`` as files in ``place``, which all workers can reach."""
+    """Write ``rows`` as files in ``place``, which all workers can reach."""
     found = rows.mapInArrow(WriteFiles(place), "file string").toArrow().column(0).to_pylist()
     return [DataFile.from_json(str(text)) for text in found]
 
 
 @dataclass(frozen=True, slots=True)
 class WriteFiles:
-    """For ``mapInArrow``: the rows of a task to files; for each a row with ``DataFile.to_json`` comes back."""
+    """A function for ``mapInArrow`` that writes a task's rows to files, and returns a ``DataFile.to_json`` for each."""
 
     place: FilePlace
 
@@ -70,7 +70,7 @@ class WriteFiles:
 
 
 def _put_files(rows: DataFrame, appends: DirectAppends) -> list[DataFile] | None:
-    """In one task, as it makes one file of each partition."""
+    """Put the files that one task makes, so that each partition has one file."""
     made = MakeFiles(appends.layout, MOST_BYTES, MOST_FILES)
     found = rows.coalesce(1).mapInArrow(made, "file string, content binary").toArrow().to_pylist()
     if any(row["file"] is None for row in found):
@@ -86,8 +86,8 @@ def _put_files(rows: DataFrame, appends: DirectAppends) -> list[DataFile] | None
 
 @dataclass(frozen=True, slots=True)
 class MakeFiles:
-    """For ``mapInArrow``: for each file of the rows a row with ``DataFile.to_json`` and its content comes back; if the
-    rows are more than ``most_bytes``, or of more than ``most_files``, one row of nulls."""
+    """A function for ``mapInArrow`` that returns, for each file of the rows, ``DataFile.to_json`` and its content in a
+    row; if the rows are more than ``most_bytes``, or of more than ``most_files`` files, one row of nulls."""
 
     layout: TableLayout
     most_bytes: int

@@ -1,4 +1,4 @@
-"""What tasks take from the files of records that workers have kept (``kept_rows``)."""
+"""The input of tasks from files of records that workers have kept (``kept_rows``)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from share_spark.engine.record_reader import in_schema
 from share_spark.model.ids import TopicPartition
 
 Offsets = npt.NDArray[np.int64]
-"""Ascending."""
+"""Offsets, ascending."""
 
 Wanted = Mapping[TopicPartition, tuple[Offsets, npt.NDArray[np.int32]]]
 """Offsets by topic-partition, each with a number that is not 0."""
 
 
 class KeptPart(NamedTuple):
-    """Records that are taken from kept files. ``topic``: of all records of the files, None if they say so themselves.
+    """Records of some kept files. ``topic``: of all records of the files, None if they have a column of that name.
     ``wanted``: with their delivery counts."""
 
     files: tuple[str, ...]
@@ -33,7 +33,7 @@ class KeptPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptInput:
-    """What the first ``tasks`` tasks of a delivery take from files, each its share of the records. ``in_order``: of
+    """The input of the first ``tasks`` tasks of a delivery from files, each its share of the records. ``in_order``: of
     their offsets. ``most_rows``: of a batch."""
 
     parts: tuple[KeptPart, ...]
@@ -42,13 +42,13 @@ class KeptInput:
     in_order: bool = False
 
     def of(self, places: Collection[TopicPartition]) -> KeptInput | None:
-        """The records of these topic-partitions; None if there are none."""
+        """Return the input for these topic-partitions; None if there are no records."""
         wanted = [{at: found for at, found in part.wanted.items() if at in places} for part in self.parts]
         parts = tuple(part._replace(wanted=some) for part, some in zip(self.parts, wanted, strict=True) if some)
         return replace(self, parts=parts) if parts else None
 
     def batches(self, task: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Of one task, in ``schema``; columns that are not in the files are null."""
+        """Yield the batches of one task, in ``schema``; columns that are not in the files are null."""
         found = self._stored(task, schema) if task < self.tasks else iter(())
         for batch in _in_order(found) if self.in_order else found:
             for begin in range(0, batch.num_rows, self.most_rows):
@@ -64,14 +64,14 @@ class KeptInput:
 
 
 def _in_order(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The records of several deliveries: what one of them has left may lie between what others have."""
+    """Yield the records of several deliveries, which may lie between each other, in offset order."""
     found = list(batches)
     if found:
         yield from pa.Table.from_batches(found).sort_by("offset").combine_chunks().to_batches()
 
 
 def batches_in(file: str) -> Iterator[pa.RecordBatch]:
-    """As they were written."""
+    """Yield the batches as they were written."""
     with pa.OSFile(file, "rb") as source:  # a shared file system need not have mapped memory
         reader = pa.ipc.open_file(source)
         for number in range(reader.num_record_batches):
@@ -81,8 +81,8 @@ def batches_in(file: str) -> Iterator[pa.RecordBatch]:
 def rows_of(
     batch: pa.RecordBatch, part: KeptPart, task: int = 0, tasks: int = 1
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:
-    """The wanted records, of them every ``tasks``-th, with their numbers. Which these are follows from the files and
-    ``wanted`` alone, so that a repeat of the task finds the same."""
+    """Return every ``tasks``-th of the wanted records, with their numbers. The choice depends on the files and
+    ``wanted`` alone, so that a repeat of the task finds the same records."""
     offsets, partitions = batch.column("offset").to_numpy(), batch.column("partition").to_numpy()
     found = np.zeros(batch.num_rows, np.int32)
     for topic, rows in _rows_by_topic(batch, part.topic):
@@ -96,7 +96,7 @@ def rows_of(
 def _numbers_of(
     wanted: Mapping[int, tuple[Offsets, npt.NDArray[np.int32]]], partitions: npt.NDArray[np.int32], offsets: Offsets
 ) -> npt.NDArray[np.int32]:
-    """Of each offset, 0 where it is not ``wanted``, which is by partition: one look-up, however many there are."""
+    """Return the number of each offset, 0 if it is not ``wanted``, which is by partition. One look-up for all."""
     names = np.array(sorted(wanted))
     each = [wanted[name] for name in names.tolist()]
     first, last = np.array([(some[0], some[-1]) for some, _ in each]).T
@@ -108,7 +108,7 @@ def _numbers_of(
 
 
 def _rows_by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, npt.NDArray[np.intp]]]:
-    """The rows of each topic. ``topic``: all are of this one."""
+    """Yield (topic, rows). ``topic``: all rows are of this one."""
     if topic is not None:
         yield topic, np.arange(batch.num_rows)
         return

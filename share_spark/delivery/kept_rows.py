@@ -1,6 +1,6 @@
 """Records that are not accepted stay with the workers: a task writes those that its handler released or rejected to a
 file, in order of keys also those that were held back. The delivery that acquires them again, and their dead letters,
-take them from there instead of reading the topic log through.
+take them from there and need not read through the topic log.
 
     delivery 1   acquired   [0 ........................................ 999,999]     read from the topic log
                  released       [7]      [30]          [81][82]                      each task writes a file of them
@@ -8,9 +8,9 @@ take them from there instead of reading the topic log through.
                  kept           [7]      [30]          [81][82]                      from the files
                  rest                                            [1,000,000 ...]     from the topic log
 
-A file is an optimization, never the only place: the driver looks that all files are there before it plans with them,
-and else reads the log. They are kept only where all workers and the driver see the same directory (``LedgerPlace``),
-up to ``MOST_BYTES``. They end with the engine, and where the log was truncated.
+A file is an optimization, never the only place: the driver checks that all files exist before it plans with them, and
+otherwise reads the log. They are kept only where all workers and the driver see the same directory (``LedgerPlace``),
+up to ``MOST_BYTES``. They are removed when the engine ends, and when the log was truncated.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from share_spark.model.requests import Loss
 from share_spark.spark.threads import TASK_COLUMN
 
 MOST_BYTES = 256 << 20
-"""What all files of one delivery may hold."""
+"""The most bytes in all files of one delivery."""
 
 MOST_DELIVERIES = 8
-"""Deliveries whose files are kept while some of their records have not been acquired again."""
+"""The most deliveries whose files are kept while some of their records have not been acquired again."""
 
 _WRITTEN_BYTES = 1 << 20
-"""A task writes when so much waits: who reads works per batch."""
+"""A task writes when so much waits: a reader works per batch."""
 
 OF_ONE_DELIVERY = ("delivery_count", TASK_COLUMN)
-"""Columns of a record that are others when it is delivered again."""
+"""Columns of a record that change when it is delivered again."""
 
 
 _HEADER: list[Any] = [("key", pa.string()), ("value", pa.binary())]
@@ -70,7 +70,7 @@ _RECORD: list[Any] = [
     ("headers", pa.list_(pa.struct(_HEADER))),
 ]
 RECORD_SCHEMA = pa.schema(_RECORD)
-"""``ports.RECORD_COLUMNS`` as they come to Python."""
+"""``ports.RECORD_COLUMNS`` as Python gets them."""
 
 
 Earlier = Mapping[TopicPartition, Offsets]
@@ -78,7 +78,7 @@ Earlier = Mapping[TopicPartition, Offsets]
 
 
 class KeptFile(NamedTuple):
-    """What a task has kept: ``rows`` records."""
+    """A file of a task with ``rows`` records."""
 
     path: str
     rows: int
@@ -88,7 +88,7 @@ class KeptFile(NamedTuple):
 
 
 class KeptPlace(NamedTuple):
-    """Where a task may keep records, and how many bytes of them. ``answers``: of which it keeps them."""
+    """The place where a task may keep records, and how many bytes. ``answers``: those whose records it keeps."""
 
     directory: str
     most_bytes: int
@@ -97,7 +97,7 @@ class KeptPlace(NamedTuple):
 
 @dataclass(slots=True)
 class KeptWriter:
-    """The file of one run of a task; made with its first record. Beyond ``most_bytes``, and where the disk refuses it,
+    """The file of one run of a task; made with its first record. Beyond ``most_bytes``, and if the disk refuses it,
     nothing is kept."""
 
     place: KeptPlace
@@ -110,14 +110,14 @@ class KeptWriter:
     _is_over: bool = False
 
     def add(self, batch: pa.RecordBatch, answers: Answers) -> None:
-        """Of the records of ``batch`` those with the right answers."""
-        rows = np.flatnonzero(answers.codes != Ack.ACCEPT)  # mostly none, which takes a tenth of what ``isin`` does
+        """Add the records of ``batch`` that have the right answers."""
+        rows = np.flatnonzero(answers.codes != Ack.ACCEPT)  # usually none; this takes a tenth of the time of ``isin``
         rows = rows[np.isin(answers.codes[rows], self.place.answers)] if len(rows) else rows
         if len(rows):
             self.add_all(batch.take(rows))
 
     def add_all(self, batch: pa.RecordBatch) -> None:
-        """All records of ``batch``."""
+        """Add all records of ``batch``."""
         if self._is_over or not batch.num_rows:
             return
         kept = batch.select([name for name in batch.schema.names if name not in OF_ONE_DELIVERY])
@@ -131,7 +131,7 @@ class KeptWriter:
             self._write()
 
     def _write(self) -> None:
-        """What waits, as one batch."""
+        """Write the waiting records as one batch."""
         try:
             rows = pa.Table.from_batches(self._waiting).combine_chunks()
             if self._writer is None:
@@ -144,7 +144,7 @@ class KeptWriter:
         self._waiting, self._waiting_bytes = [], 0
 
     def close(self) -> KeptFile | None:
-        """None if nothing is kept."""
+        """Return the file, None if nothing is kept."""
         if self._waiting and not self._is_over:
             self._write()
         if self._writer is None or self._path is None or self._is_over:
@@ -157,7 +157,7 @@ class KeptWriter:
         return KeptFile(str(self._path), self._rows)
 
     def discard(self) -> None:
-        """The task has failed, or has released too much."""
+        """Remove the file: the task has failed, or has released too much."""
         self._is_over, self._waiting = True, []
         with suppress(OSError):
             if self._path is not None:
@@ -169,8 +169,8 @@ class KeptWriter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptDelivery:
-    """Files of one delivery. ``held``: the offsets in them; ``waiting``: those that were released, and have not been
-    acquired again."""
+    """Files of one delivery. ``held``: the offsets in them; ``waiting``: those that have not been acquired again since
+    they were released."""
 
     files: tuple[str, ...]
     topic: str | None
@@ -178,26 +178,26 @@ class KeptDelivery:
     waiting: Mapping[TopicPartition, Offsets]
 
     def exists(self) -> bool:
-        """Are all files there?"""
+        """Return whether all files exist."""
         return all(Path(file).exists() for file in self.files)
 
     def remove(self) -> None:
-        """The records are read from the log from now on."""
+        """Remove the files: the records are read from the log from now on."""
         for file in self.files:
             Path(file).unlink(missing_ok=True)
 
 
 @dataclass(slots=True)
 class KeptRows:
-    """What workers have kept for the engine. ``ordered``: also records that were held back, or not reached, or not even
-    acquired, as a delivery that goes by keys needs all that is not finished."""
+    """The files that workers keep for the engine. ``ordered``: also records that were held back, not reached, or not
+    even acquired, as a delivery in order of keys needs all that is not finished."""
 
     ordered: bool = False
     _deliveries: list[KeptDelivery] = field(default_factory=list)
 
     @property
     def answers(self) -> tuple[int, ...]:
-        """Of the records that workers keep: those that are delivered again, and those that make dead letters."""
+        """The answers whose records are kept: for another delivery, and for dead letters."""
         return *self._again, int(Ack.REJECT)
 
     @property
@@ -207,8 +207,8 @@ class KeptRows:
     def add(
         self, files: Sequence[KeptFile], topic: str | None, answers: Iterable[AcknowledgedSpan], earlier: Earlier
     ) -> None:
-        """What a delivery has left. Used only if all that it was to keep was kept. ``earlier``: what it had to know of
-        and not to deliver; the newest files have that as well."""
+        """Add the files of a delivery. They are used only if they are complete. ``earlier``: records that it had to
+        know of but not to deliver; the newest files have these as well."""
         said = list(answers)
         waiting, held = (_both(_offsets_by(said, some), earlier) for some in (self._again, self.answers))
         kept = KeptDelivery(files=tuple(file.path for file in files), topic=topic, held=held, waiting=waiting)
@@ -222,9 +222,9 @@ class KeptRows:
     def take(
         self, acquired: Sequence[AcquiredSpan], tasks: int, most_rows: int
     ) -> tuple[list[AcquiredSpan], KeptInput | None]:
-        """What of ``acquired`` is to be read from the topic log, and what ``tasks`` tasks take from files.
+        """Return what to read of ``acquired`` from the topic log, and what ``tasks`` tasks take from files.
 
-        Records that are not delivered, only known to be unfinished, have a delivery count below 0; they wait on."""
+        Records that are not delivered, only known to be unfinished, have a delivery count below 0; they stay."""
         self._drop([one for one in self._deliveries if not one.exists()])
         rest, parts, left = list(acquired), list[KeptPart](), list[KeptDelivery]()
         for one in self._deliveries:
@@ -238,11 +238,11 @@ class KeptRows:
         return rest, KeptInput(parts=tuple(parts), tasks=tasks, most_rows=most_rows, in_order=self.ordered)
 
     def drop_used(self) -> None:
-        """Remove the files that nothing waits for any more: the delivery of their records is over."""
+        """Remove files that no record waits for any more: the delivery of their records is over."""
         self._drop([one for one in self._deliveries if not one.waiting])
 
     def records(self, wanted: Wanted) -> pa.Table | None:
-        """All of ``wanted`` (RECORD_COLUMNS and ``number``), in any order; None if not all of them are here."""
+        """Return all of ``wanted`` (RECORD_COLUMNS and ``number``), in any order; None if one is missing."""
         found, missing = list[pa.RecordBatch](), dict(wanted)
         for one in reversed(self._deliveries):
             here = _present(missing, one.held) if one.exists() else {}
@@ -253,7 +253,7 @@ class KeptRows:
         return pa.Table.from_batches(found) if found and is_complete else None
 
     def clear(self) -> None:
-        """Remove all."""
+        """Remove all files."""
         self._drop(list(self._deliveries))
 
     def _drop(self, dropped: Sequence[KeptDelivery]) -> None:
@@ -265,7 +265,7 @@ class KeptRows:
 def _parted(
     acquired: Iterable[AcquiredSpan], waiting: Mapping[TopicPartition, Offsets]
 ) -> tuple[list[AcquiredSpan], dict[TopicPartition, tuple[Offsets, npt.NDArray[np.int32]]]]:
-    """(what of ``acquired`` does not wait, what does with its delivery counts)."""
+    """Return (the part of ``acquired`` that does not wait, the waiting part with its delivery counts)."""
     rest, wanted = [], {}
     for span in acquired:
         if span.partition not in waiting or not len(span.ranges):
@@ -282,7 +282,7 @@ def _parted(
 
 
 def _cut_out(ranges: Ranges, offsets: Offsets) -> AcquiredRanges:
-    """``ranges`` without ``offsets``, which lie in them; both ascending.
+    """Remove ``offsets`` from ``ranges``, which hold them; both ascending.
 
     ranges    [10 ............. 20]        [30 .... 35]
     offsets        [13]  [14]                       [35]
@@ -309,12 +309,12 @@ def _without(
 
 
 def _both(some: Mapping[TopicPartition, Offsets], others: Earlier) -> Mapping[TopicPartition, Offsets]:
-    """All of these offsets, of which none is in both."""
+    """Join two sets of offsets that have none in common."""
     return {**some, **{at: np.sort(np.concatenate([some.get(at, _NONE), more])) for at, more in others.items()}}
 
 
 def earlier_offsets(acquired: Iterable[AcquiredSpan]) -> Earlier:
-    """Of what is not finished before acquired records."""
+    """Return the offsets before acquired records that are not finished."""
     return {one.partition: _offsets(one.earlier) for one in acquired if len(one.earlier)}
 
 
@@ -323,14 +323,14 @@ def _delivered(wanted: Wanted) -> dict[TopicPartition, Offsets]:
 
 
 def _come_first(parts: Iterable[KeptPart], rest: Iterable[AcquiredSpan]) -> bool:
-    """Do the records in files lie before those in the topic log? Only then they can be taken first."""
+    """Return whether the records in files come before those in the topic log. Only then they can be taken first."""
     begins = {one.partition: int(one.ranges[:, FIRST].min()) for one in rest}
     ends = ((at, int(offsets[-1])) for part in parts for at, (offsets, _) in part.wanted.items())
     return all(at not in begins or end < begins[at] for at, end in ends)
 
 
 def _offsets_by(said: Sequence[AcknowledgedSpan], answers: Sequence[int]) -> dict[TopicPartition, Offsets]:
-    """The offsets with one of these answers, where there are any."""
+    """Return the offsets with one of these answers, for topic-partitions that have any."""
     some = [said[number] for number in that_have([one.ranges for one in said], answers)]
     return {one.partition: _offsets(one.ranges[np.isin(one.ranges[:, ANSWER], answers)]) for one in some}
 
@@ -356,7 +356,7 @@ def _numbered_records(part: KeptPart) -> Iterator[pa.RecordBatch]:
 
 
 def _offsets(ranges: Ranges) -> Offsets:
-    """Each offset of the ranges, ascending."""
+    """Return each offset of the ranges, ascending."""
     ordered = ascending(ranges)
     return each_between(ordered[:, FIRST], ordered[:, LAST])[0]
 

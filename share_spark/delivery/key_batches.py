@@ -1,17 +1,17 @@
-"""Order by key inside a task: which of its records may be entered, and when.
+"""Order by key inside a task: the records that may be entered next.
 
 All records of a key come to one task, in the order of their offsets (``acquired_records.by_key``), and with them those
 that are not finished and not acquired: rows with a mark (``marked_rows``), which are never delivered. An earlier run of
-the task leaves more of these: what it entered and did not finish. ``engine.key_order`` has the rule; here it is applied
-to Arrow batches, by numbers instead of keys:
+the task may leave more of these: records that it entered and did not finish. ``engine.key_order`` has the rule; here it
+is applied to Arrow batches, by numbers instead of keys:
 
     row           0    1    2    3    4    5
     key           a    b    a    -    b    a        -: none
     number        0    1    0   -1    1    0
     wave          0    0    1    0    1    2
 
-Handlers of one record get a batch as it is, and go past what is held back (``BatchOrder.admitted``). Handlers of
-batches get it in waves, in which no key is twice: as many calls as the most frequent key has records.
+Handlers of one record get a batch as it is, without the held-back records (``BatchOrder.admitted``). Handlers of
+batches get it in waves, in which no key occurs twice: as many calls as the most frequent key has records.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TaskOrder:
     def outcomes(
         self, batch: pa.RecordBatch, calls: Calls, call: Callable[[pa.RecordBatch], CallOutcome], *, by_record: bool
     ) -> Iterator[tuple[pa.RecordBatch, CallOutcome]]:
-        """The records of ``batch`` in parts, each with what became of it. ``call``: calls the handler on one part.
+        """Yield the records of ``batch`` in parts, each with its outcome. ``call``: calls the handler on one part.
         ``by_record``: it is a handler of one record. Batches come in the order of their offsets."""
         found = BatchOrder.of(batch, self.topic, self._order)
         if by_record:
@@ -93,25 +93,25 @@ def _in_waves(
 
 @dataclass(slots=True, kw_only=True)
 class BatchOrder:
-    """The records of a batch that are to be delivered, and what holds them back.
+    """The records of a batch that have to be delivered, and those that hold them back.
 
-    ``held``: rows that were held back, and how long each surely waits. ``passed``: how many of them lie before the last
-    row that was admitted.
+    ``held``: rows that were held back, and how long each waits at least. ``passed``: how many of them lie before the
+    last row that was admitted.
     """
 
     records: pa.RecordBatch
     _keys: _Keys
     _numbers: Numbers
     _waits_ms: list[int]
-    """By number, how long its key waits; the last is of no key, which never waits."""
+    """Per number, how long its key waits; the last is for rows without a key, which never wait."""
     _earlier_ms: Numbers
-    """By row, how long it waits for rows of this batch that are not acquired."""
+    """Per row, how long it waits for rows of this batch that are not acquired."""
     held: dict[int, int] = field(default_factory=dict)
     passed: int = 0
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, topic: str | None, order: KeyOrder) -> BatchOrder:
-        """``batch``: with rows that are not acquired, whose keys ``order`` learns."""
+        """Return the order of ``batch``, which also has rows that are not acquired; ``order`` holds back their keys."""
         keys, numbers = _Keys.of(batch, topic)
         counts = batch.column("delivery_count").to_numpy()
         waits_ms = (
@@ -135,9 +135,9 @@ class BatchOrder:
     def admitted(
         self, records: Iterable[tuple[int, T]], codes: Sequence[int], delays: dict[int, int], rows: OutputRows | None
     ) -> Iterator[tuple[int, T]]:
-        """Of ``records`` (row, record) those that may be entered now. Each is answered, in ``codes`` and ``delays``,
-        before the next one is asked for. Output rows of a record are converted before its successor is entered: one
-        that does not fit is a release."""
+        """Yield those of ``records`` (row, record) that may be entered now. Each is answered, in ``codes`` and
+        ``delays``, before the next one is taken. Output rows of a record are converted before its successor is entered:
+        one that does not fit is a release."""
         numbers, waits_ms, earlier_ms = self._numbers.tolist(), self._waits_ms, self._earlier_ms.tolist()
         unchecked: dict[int, int] = {}
         for row, record in records:
@@ -158,8 +158,8 @@ class BatchOrder:
                 unchecked[number] = row
 
     def waves(self) -> Iterator[Numbers]:
-        """Rows of which no two have one key, wave after wave. Each wave is answered (``note``) before the next one is
-        asked for."""
+        """Yield rows in waves, in which no two have one key. Each wave is answered (``note``) before the next one is
+        taken."""
         ranks = _ranks(self._numbers)
         ends = np.cumsum(np.bincount(ranks))
         for rows in np.split(np.argsort(ranks, kind="stable"), ends[:-1]) if len(ranks) else ():
@@ -170,7 +170,7 @@ class BatchOrder:
                 yield rows[is_free]
 
     def note(self, rows: Numbers, answers: Answers) -> None:
-        """What is neither accepted nor rejected holds back its key."""
+        """Hold back the keys of records that are neither accepted nor rejected."""
         others = np.flatnonzero(answers.codes != Ack.ACCEPT).tolist()
         if not others:
             return
@@ -183,7 +183,7 @@ class BatchOrder:
             self._waits_ms[number] = max(self._waits_ms[number], delay_ms, 0)
 
     def with_held_back(self, answers: Answers) -> Answers:
-        """``answers`` of all rows, those that were held back among them."""
+        """Mark the rows that were held back in ``answers``, which are of all rows."""
         if not self.held:
             return answers
         rows, waits_ms = list(self.held), np.array(list(self.held.values()), np.int64)
@@ -192,19 +192,19 @@ class BatchOrder:
         return replace(answers, codes=codes, delays_ms=delays_ms)
 
     def hold_back_after(self, order: KeyOrder) -> None:
-        """The keys of this batch that wait hold back the records of later ones."""
+        """Hold back later records of the keys of this batch that wait."""
         for number, wait_ms in enumerate(self._waits_ms[:-1]):
             if wait_ms != FREE:
                 order.hold_back(*self._keys.place(number), wait_ms)
 
 
 def _as_delays(waits_ms: Numbers) -> Numbers:
-    """A wait of which nothing is known is no delay."""
+    """Return the waits as delays; an unknown wait is no delay."""
     return np.where(waits_ms > 0, waits_ms, NO_DELAY)
 
 
 def _ranks(numbers: Numbers) -> npt.NDArray[np.intp]:
-    """Of each row, how many before it have its number; 0 of those without a key."""
+    """Return, for each row, how many rows before it have its number; 0 for rows without a key."""
     order = np.argsort(numbers, kind="stable")
     begins = np.flatnonzero(np.diff(numbers[order], prepend=_NO_KEY - 1))
     sizes = np.diff(np.append(begins, len(numbers)))
@@ -223,7 +223,7 @@ class _Keys(NamedTuple):
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, topic: str | None) -> tuple[_Keys, Numbers]:
-        """With the number of each row's key, ``_NO_KEY`` where it has none."""
+        """Return the keys, and the number of each row's key, ``_NO_KEY`` where it has none."""
         encoded: Any = batch.column("key").dictionary_encode()
         index = encoded.indices.fill_null(_NO_KEY).to_numpy().astype(np.int64)
         partitions, of_row = _partitions(batch, topic)
@@ -237,13 +237,13 @@ class _Keys(NamedTuple):
         return len(self.codes)
 
     def place(self, number: int) -> tuple[TopicPartition, bytes]:
-        """Of the key with this number."""
+        """Return the place of the key with this number."""
         key, partition = divmod(int(self.codes[number]), len(self.partitions))
         return self.partitions[partition], self.keys[key]
 
 
 def _partitions(batch: pa.RecordBatch, topic: str | None) -> tuple[list[TopicPartition], Numbers]:
-    """The topic-partitions in a batch, and which of them each row is of."""
+    """Return the topic-partitions in a batch, and the index of each row's one."""
     numbers, of_row = np.unique(batch.column("partition").to_numpy(), return_inverse=True)
     if topic is not None:
         return [TopicPartition(topic, int(number)) for number in numbers], of_row.astype(np.int64)

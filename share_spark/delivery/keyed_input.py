@@ -1,16 +1,16 @@
 """Acquired records in order of their keys, read by the workers themselves: all records of a key come to one task.
 
-Who is to read a record does not know its key. So the topic-partitions are laid end to end, each as long as it has
-offsets to read, and cut into one equal piece for each task. A record lies in that line not where its offset is, but
-where the hash of its key is, between the ends of its topic-partition:
+The key of a record is not known before it is read. So the topic-partitions are laid end to end, each as long as it has
+offsets to read, and cut into one equal piece for each task. In that line, the place of a record is not that of its
+offset, but that of the hash of its key, between the ends of its topic-partition:
 
     read      |------- orders-0 -------|--- orders-1 ---|
     hashes    0                      1 | 0            1 |
     task      |    task 0    |    task 1    |   task 2  |
 
-A task reads all records of the topic-partitions that its piece reaches into. Of those that are cut it leaves the
-records outside of its piece to other tasks, so these are read more than once; Spark's shuffle moves each record once,
-but its job is planned for longer than it takes to read some ten thousand records.
+A task reads all records of the topic-partitions in its piece. Of those that are cut it leaves the records outside of
+its piece to other tasks, so these are read more than once. Spark's shuffle moves each record once, but its job takes
+longer to plan than it takes to read some ten thousand records.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from share_spark.model.ids import TopicPartition
 Inputs = tuple[TaskInput, ...]
 
 HASHES = 1 << 32
-"""Hashes of keys are below that."""
+"""The exclusive limit of hashes of keys."""
 
 _LITTLE = 100_000
-"""Offsets that may be read more than once, however few there are to read."""
+"""The number of offsets that may always be read more than once."""
 
 
 class KeyShare(NamedTuple):
-    """What one task takes of the topic-partition with this number: hashes from ``low`` to before ``high``."""
+    """The share of one task in the topic-partition with this number: hashes from ``low`` to before ``high``."""
 
     number: int
     low: int
@@ -49,7 +49,7 @@ class KeyShare(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Does no other task take any of it?"""
+        """Whether no other task takes any of it."""
         return self.high - self.low == HASHES
 
 
@@ -68,7 +68,7 @@ class KeyedInput:
     pieces: tuple[bytes, ...]
 
     def batches(self, task: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """See ``TaskInput``. Raises what reading the records raises."""
+        """See ``TaskInput``. Raises the errors of reading the records."""
         if task < len(self.pieces):
             piece: _Piece = pickle.loads(self.pieces[task])
             for one in piece.inputs:
@@ -78,10 +78,9 @@ class KeyedInput:
 def keyed_input(
     acquired: Sequence[AcquiredSpan], tasks: int, inputs_of: Callable[[Collection[TopicPartition]], Inputs]
 ) -> KeyedInput | None:
-    """``acquired``: with what is not finished before it. ``inputs_of``: all of some topic-partitions as one task, task
-    0, gets it, the records of each in the order of their offsets.
-
-    None where too much would be read more than once."""
+    """Return the input; None if too much would be read more than once. ``acquired``: with what is not finished before
+    it. ``inputs_of``: returns all records of some topic-partitions for one task, task 0, each in the order of their
+    offsets."""
     sizes = [offsets_in(one.ranges) for one in acquired]
     shares = key_shares(sizes, tasks)
     if sum(sizes[share.number] for some in shares for share in some) > 4 * sum(sizes) + _LITTLE:
@@ -95,7 +94,7 @@ def keyed_input(
 
 
 def key_shares(sizes: Sequence[int], tasks: int) -> list[list[KeyShare]]:
-    """Of each task that gets any. ``sizes``: of the topic-partitions; none is 0.
+    """Return the shares of each task that gets any. ``sizes``: of the topic-partitions; none is 0.
 
     >>> [[tuple(share) for share in some] for some in key_shares([6, 3], 3)]
     [[(0, 0, 2147483648)], [(0, 2147483648, 4294967296)], [(1, 0, 4294967296)]]
@@ -115,7 +114,7 @@ def _between(sizes: Sequence[int], ends: Sequence[int], low: int, high: int) -> 
 
 
 def _own(batch: pa.RecordBatch, cut: Mapping[TopicPartition, KeyShare]) -> pa.RecordBatch:
-    """Without the records that other tasks take."""
+    """Return the batch without the records that other tasks take."""
     for at, share in cut.items():
         rows = _rows_of(batch, at)
         if len(rows):
@@ -127,7 +126,7 @@ def _own(batch: pa.RecordBatch, cut: Mapping[TopicPartition, KeyShare]) -> pa.Re
 
 
 def _rows_of(batch: pa.RecordBatch, at: TopicPartition) -> npt.NDArray[np.intp]:
-    """``batch`` has no topics where all its records are of one."""
+    """Return the rows of one topic-partition. ``batch`` has no topics if all its records are of one."""
     is_there = batch.column("partition").to_numpy() == at.partition
     if "topic" in batch.schema.names:
         is_there &= np.array(batch.column("topic").to_pylist()) == at.topic
@@ -135,7 +134,7 @@ def _rows_of(batch: pa.RecordBatch, at: TopicPartition) -> npt.NDArray[np.intp]:
 
 
 def key_hashes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """Of the keys; of the offset where there is none, as such a record has no order."""
+    """Return the hashes of the keys; of the offset where there is no key, as such a record has no order."""
     keys, offsets = batch.column("key").to_pylist(), batch.column("offset").to_pylist()
     texts = (key if key is not None else str(offset).encode() for key, offset in zip(keys, offsets, strict=True))
     return np.fromiter(map(zlib.crc32, texts), np.int64, batch.num_rows)

@@ -1,9 +1,9 @@
-"""The ledger of a task's calls: what is in the handler now, and what is done, in a file that outlives the worker.
+"""The ledger of a task's calls: the record in the handler and the finished ones, in a file that outlives the worker.
 
 A worker can end in the middle of a call. Spark then runs the task again, and only from this file do the repeat, and the
 next engine, know which record was in the handler, which ones were finished, and which had not been entered. It is
 written before and after each call and read only after a worker was lost, so writing is a store into mapped memory: the
-kernel keeps it when the process is gone. Up to four files, all but the first only where there is something to write:
+kernel keeps it when the process is gone. Up to four files; all but the first exist only if there is something to write:
 
     <task>          blocks, one a batch:  header | offset[n] | partition[n] | count[n] | topic[n] | status[n]
     <task>.notes    lines of JSON: names of topics, errors and delays of records
@@ -48,9 +48,9 @@ _LOCK_WAIT_S = 0.05
 
 
 class CallStatus(IntEnum):
-    """One byte a record. ``ACCEPTED_WITH_ROWS``: its rows are only in the worker until a chunk of them is written. The
-    last two are noted by a later attempt: its whole batch was in the handler when the worker died; it was accepted, and
-    its rows were lost with the worker."""
+    """One byte a record. ``ACCEPTED_WITH_ROWS``: its rows are only in the worker until a chunk of them is written. A
+    later attempt notes the last two: the whole batch was in the handler when the worker died; the record was accepted,
+    and its rows were lost with the worker."""
 
     NOT_ENTERED = 0
     IN_HANDLER = 1
@@ -64,8 +64,8 @@ class CallStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntries:
-    """What a ledger says, a row a record in the order of the task. ``topic``: index into ``topics``. ``errors``,
-    ``delays`` (ms): by row. ``rows_written``: of that many records the output rows are in ``chunks``."""
+    """The content of a ledger, one row per record in the order of the task. ``topic``: index into ``topics``.
+    ``errors``, ``delays`` (ms): by row. ``rows_written``: of that many records the output rows are in ``chunks``."""
 
     topics: Sequence[str]
     topic: LedgerColumn
@@ -83,7 +83,7 @@ class LedgerEntries:
 
 
 def read_entries(path: Path) -> LedgerEntries:
-    """What there is at ``path``, perhaps nothing."""
+    """Return the entries at ``path``, perhaps none."""
     content = path.read_bytes() if path.exists() else b""
     columns = [list(_columns(content, at, rows)) for at, rows, _ in _blocks(content)]
     joined = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
@@ -105,8 +105,8 @@ def read_entries(path: Path) -> LedgerEntries:
 
 
 class CallLedger:
-    """The ledger of one task, for the attempt that runs now. ``entries``: what earlier attempts have left. ``topic``:
-    all records are of this one; None: batches have a column of that name."""
+    """The ledger of one task, for the present attempt. ``entries``: what earlier attempts have left. ``topic``: all
+    records are of this one; None: batches have a column of that name."""
 
     def __init__(self, path: Path, topic: str | None = None) -> None:
         self._path, self._topic = path, topic
@@ -125,13 +125,13 @@ class CallLedger:
         self._status: memoryview | None = None
 
     def begin(self, batch: pa.RecordBatch) -> memoryview:
-        """A byte for the status of each record of ``batch`` (partition, offset, delivery_count), 0 at first. Raises
-        StateError: there is no place for them."""
+        """Return a byte for the status of each record of ``batch`` (partition, offset, delivery_count), 0 at first.
+        Raises StateError: there is no space for them."""
         rows = batch.num_rows
         size = _aligned(_HEADER.size + rows * _PER_RECORD)
         columns = [*(batch.column(name).to_numpy(zero_copy_only=False) for name in _COLUMNS), self._ids(batch)]
         with _naming(self._path):
-            # On a full disk the first access to a page that has no place there would kill the worker.
+            # On a full disk the first access to a page without space would kill the worker.
             os.posix_fallocate(self._file, self._end, size)
             # The header last: a block whose header is zeros was not finished, and is skipped by ``_blocks``.
             os.pwrite(self._file, _as_bytes(columns), self._end + _HEADER.size)
@@ -145,9 +145,9 @@ class CallLedger:
         return self._status
 
     def settle(self, lost_error: str) -> LedgerEntries:
-        """Make final: a record that was in the handler when the worker was lost has failed with ``lost_error``, or, if
-        it was not alone there, was lost among others with its whole batch; rows that were not written are lost. Returns
-        the entries as they are now."""
+        """Make the entries final, and return them. A record that was in the handler when the worker was lost has failed
+        with ``lost_error``, or, if it was not alone there, was lost with its whole batch; rows that were not written
+        are lost."""
         if not len(self.entries):
             return self.entries
         status = self.entries.status.copy()
@@ -166,17 +166,17 @@ class CallLedger:
         return self.entries
 
     def note_errors(self, errors: dict[int, str]) -> None:
-        """Errors by position in the batch that ``begin`` was called with."""
+        """Note errors by position in the batch that ``begin`` was called with."""
         if errors:
             self._note({"errors": [(self._first + position, error_text(text)) for position, text in errors.items()]})
 
     def note_delays(self, delays: dict[int, int]) -> None:
-        """Delays by position in the batch that ``begin`` was called with."""
+        """Note delays by position in the batch that ``begin`` was called with."""
         if delays:
             self._note({"delays": [(self._first + position, delay_ms) for position, delay_ms in delays.items()]})
 
     def write_rows(self, rows: pa.Table, complete: int) -> None:
-        """Output rows of accepted records: afterwards the file has those of the first ``complete`` records of the
+        """Write output rows of accepted records: afterwards the file has those of the first ``complete`` records of the
         batch."""
         content = _as_stream(rows) if rows.num_rows else b""
         if self._rows is None:
@@ -184,7 +184,7 @@ class CallLedger:
         self._append(self._rows, _CHUNK.pack(len(content), self._first + complete) + content)
 
     def beside(self, purpose: str) -> Path:
-        """Another file of the same task."""
+        """Return the path of another file of the same task."""
         return Path(f"{self._path}.{purpose}")
 
     def close(self) -> None:
@@ -214,7 +214,7 @@ class CallLedger:
         self._append(self._notes, json.dumps(what).encode() + b"\n")
 
     def _append(self, file: int, content: bytes) -> None:
-        """A disk that is almost full takes a part, and then nothing."""
+        """Write all of ``content``: an almost full disk takes a part, and then nothing."""
         with _naming(self._path):
             while content:
                 content = content[os.write(file, content) :]
@@ -229,7 +229,7 @@ class CallLedger:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Raises StateError for OSError."""
+    """Raise StateError for OSError."""
     try:
         yield
     except OSError as fault:
@@ -241,13 +241,13 @@ _TYPES: tuple[np.dtype[Any], ...] = tuple(map(np.dtype, ("<i8", "<i4", "<i4", "<
 
 
 def _as_bytes(columns: Sequence[Any]) -> bytes:
-    """Written, not stored into mapped memory: the first access to a page costs as much as a hundred records."""
+    """Return the bytes to write. Stores into mapped memory are slower: the first to a page costs a hundred records."""
     return b"".join(np.ascontiguousarray(column, kind).data for column, kind in zip(columns, _TYPES, strict=False))
 
 
 def _blocks(content: bytes) -> Iterator[tuple[int, int, int]]:
-    """(position of the columns, records, bytes) of each whole block; one that an attempt did not finish has a header of
-    zeros."""
+    """Yield (position of the columns, records, bytes) of each whole block; one that an attempt did not finish has a
+    header of zeros."""
     at = 0
     while at + _HEADER.size <= len(content):
         magic, rows, size = _HEADER.unpack_from(content, at)
@@ -301,7 +301,7 @@ def _chunks(path: Path) -> tuple[list[bytes], int]:
 
 
 def _aligned(size: int) -> int:
-    """Mapped memory begins at a page boundary."""
+    """Round up to a page boundary, where mapped memory begins."""
     return -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
 
 

@@ -1,12 +1,12 @@
-"""Where ledgers are: a directory for each member of a group, in it one for the delivery that runs, in it a file a task.
+"""Directories of ledgers: one for each member of a group, in it one for the present delivery, in it a file per task.
 
     <state log>/_share_spark/ledgers/<group>/<member>/boot          boot id of the machine that wrote here
                                                      /<delivery>/<task>
 
-They are beside the state where that is on a file system that all machines of the job see as files, so that a repeat of
-a task finds the ledger on whatever machine it runs, and the next engine finds those of the one before. Otherwise, and
-where such a file system does not support mapped memory, they are in the machine's own directory for temporary files:
-then only a repeat on the same machine finds them, and the next engine only in local mode.
+They are beside the state if that is on a file system that all machines of the job see as files, so that a repeat of a
+task finds the ledger on any machine, and the next engine finds those of the one before. Otherwise, and if such a file
+system does not support mapped memory, they are in the machine's directory for temporary files: then only a repeat on
+the same machine finds them, and the next engine only in local mode.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerPlace:
-    """``shared``: directory that all machines see, None if there is none. ``one_machine``: there is only one."""
+    """``shared``: the directory that all machines see, None if there is none. ``one_machine``: there is only one."""
 
     group: str
     member_id: str
@@ -44,7 +44,7 @@ class LedgerPlace:
     def beside(
         cls, table_directory: str, log_id: str, group_id: str, member_id: str, *, one_machine: bool
     ) -> LedgerPlace:
-        """For a state log in ``table_directory``."""
+        """Return the place for a state log in ``table_directory``."""
         path = table_directory.removeprefix("file:")
         is_file_path = "://" not in path and ":/" not in path
         shared = f"{path.rstrip('/')}/_share_spark/{LEDGERS}" if is_file_path else None
@@ -55,11 +55,11 @@ class LedgerPlace:
 
     @property
     def outlives_us(self) -> bool:
-        """Will the next engine, or a driver that was not on the worker's machine, find the files?"""
+        """Whether the next engine, or a driver that was not on the worker's machine, can find the files."""
         return self.shared is not None or self.one_machine
 
     def start(self) -> None:
-        """Write the boot id: where it is there, a missing ledger means that no record was entered."""
+        """Write the boot id: if it is there, a missing ledger means that no record was entered."""
         if self.outlives_us:
             own = self._group_directory() / self.member_id
             own.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ class LedgerPlace:
 
     @property
     def kept_directory(self) -> str | None:
-        """Where workers may keep records for this engine: a directory that all of them and the driver see, None if
+        """The directory where workers may keep records for this engine; all of them and the driver see it. None if
         there is none."""
         if not self.outlives_us:
             return None
@@ -75,24 +75,24 @@ class LedgerPlace:
 
     @property
     def stop_sign(self) -> str | None:
-        """A file that is there once the engine is to stop, for its workers; None if they would not see it."""
+        """The file that tells workers that the engine stops; None if they would not see it."""
         return str(self._group_directory() / self.member_id / "stop") if self.outlives_us else None
 
     def show_stop_sign(self) -> None:
-        """If it can be: who does not see it waits as long as ever."""
+        """Write the file if that is possible; a worker that does not see it waits to the end."""
         if self.stop_sign is not None:
             with suppress(OSError):
                 Path(self.stop_sign).touch()
 
     def clear(self) -> None:
-        """The last delivery is over."""
+        """Remove the ledgers: the last delivery is over."""
         if self.outlives_us:
             for found in self.deliveries(self.member_id):
                 shutil.rmtree(found, ignore_errors=True)
 
     def open(self, delivery: str, task: int, topic: str | None) -> tuple[CallLedger, bool]:
-        """On a worker: the ledger of a task, and whether a ledger that an attempt on another machine left would have
-        been found. Raises StateError: the disk is full."""
+        """Open the ledger of a task, on a worker. Also return whether a ledger that an attempt on another machine left
+        would have been found. Raises StateError: the disk is full."""
         for root, is_sure in self._roots():
             own = Path(root) / self.group / self.member_id
             try:
@@ -109,8 +109,8 @@ class LedgerPlace:
         raise AssertionError("unreachable")
 
     def others(self) -> Iterator[str]:
-        """Members whose ledgers can be trusted: written since the machine was started. Mapped memory that was not yet
-        on disk is lost when the machine itself stops."""
+        """Yield members whose ledgers can be trusted: written since the machine was started. Mapped memory that was not
+        yet on disk is lost when the machine itself stops."""
         directory = self._group_directory()
         if not self.outlives_us or not directory.is_dir():
             return
@@ -120,12 +120,12 @@ class LedgerPlace:
                 yield found.name
 
     def deliveries(self, member_id: str) -> list[Path]:
-        """Directories of the deliveries of a member: the last one."""
+        """Return the directories of the deliveries of a member: the last one."""
         own = self._group_directory() / member_id
         return [found for found in own.iterdir() if found.is_dir()] if own.is_dir() else []
 
     def all_others(self) -> list[str]:
-        """Members that have left anything."""
+        """Return members that have left anything."""
         directory = self._group_directory()
         if not self.outlives_us or not directory.is_dir():
             return []
@@ -147,12 +147,12 @@ class LedgerPlace:
 
 
 def task_files(delivery: Path) -> list[Path]:
-    """The ledgers of a delivery."""
+    """Return the ledgers of a delivery."""
     return sorted(found for found in delivery.iterdir() if found.name.isdigit())
 
 
 def _keep_only(own: Path, delivery: str) -> None:
-    """In directories that the driver cannot reach, workers remove the ledgers of earlier deliveries."""
+    """Remove the ledgers of earlier deliveries: workers do this in directories that the driver cannot reach."""
     for found in own.iterdir():
         if found.is_dir() and found.name != delivery:
             shutil.rmtree(found, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Rows that come to a worker and are not to be delivered: those with a delivery count below 0."""
+"""Rows that come to a worker and must not be delivered: those with a delivery count below 0."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 
 def marked(batch: pa.RecordBatch, rows: Sequence[bool]) -> pa.RecordBatch:
-    """With a mark at these rows: -1."""
+    """Mark these rows: -1."""
     if not any(rows):
         return batch
     at = batch.schema.get_field_index("delivery_count")
@@ -18,7 +18,7 @@ def marked(batch: pa.RecordBatch, rows: Sequence[bool]) -> pa.RecordBatch:
 
 
 def parted(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """(Those to be delivered, those with a mark)."""
+    """Return (rows to deliver, rows with a mark)."""
     is_marked = batch.column("delivery_count").to_numpy(zero_copy_only=False) < 0
     if not is_marked.any():
         return batch, batch.slice(0, 0)
@@ -26,5 +26,5 @@ def parted(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
 
 
 def unmarked(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Those to be delivered."""
+    """Return the rows to deliver."""
     return parted(batch)[0]

@@ -1,12 +1,12 @@
 """Rows of a task as Parquet files in the directory of a Delta table, written by the worker itself: one for each
 combination of values of its partition columns.
 
-A file belongs to the table once a commit names it, and only those are named whose task's answers were taken: what a
-task leaves that died, or that Spark ran twice, are files that nothing names, and VACUUM removes them.
+A file belongs to the table once a commit names it, and only files of tasks whose answers were taken are named. A task
+that died, or that Spark ran twice, leaves files that no commit names; VACUUM removes them.
 
-A task that meets very many partitions makes as many files, as Spark's writer does, and in less time; so there is no
-number of them above which that one takes over. What is bounded is what a worker holds: rows wait in its memory until
-there are enough for a row group, and files beyond a number are finished, even if more of their rows come.
+A task with very many partitions makes as many files, as Spark's writer does, and in less time; so there is no number of
+partitions above which that writer is used. The memory of a worker is bounded: rows wait in it until there are enough
+for a row group, and files beyond a number are finished, even if more of their rows come.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from share_spark.model.errors import SinkError
 from share_spark.spark.public_files import make_durable_directory, sync_directory
 
 _ROW_GROUP_BYTES = 16 << 20
-"""In Arrow's form; so many wait in the memory of a worker."""
+"""The bytes of waiting rows, in Arrow's form, after which a worker writes them."""
 
 _MOST_OPEN = 100
 
@@ -51,14 +51,14 @@ class OutputFiles:
             self._write_waiting()
 
     def close(self) -> list[DataFile]:
-        """They are on the disk when this returns; none if there was no row. Raises SinkError."""
+        """Write all files to the disk, and return them; none if there was no row. Raises SinkError."""
         self._write_waiting()
         self._finish()
         found, self._finished = self._finished, []
         return found
 
     def discard(self) -> None:
-        """What was not handed out by ``close``: the task has failed."""
+        """Remove the files that ``close`` has not returned: the task has failed."""
         for path in [*(file.path for file in self._open.values()), *(file.path for file in self._finished)]:
             (Path(self.place.directory) / path).unlink(missing_ok=True)
         self._open, self._finished = {}, []
@@ -98,7 +98,7 @@ class OutputFiles:
 
 @dataclass(frozen=True, slots=True)
 class _OpenFile:
-    """``path``: relative to the table's directory. ``first``: the rows that it begins with, without rows."""
+    """``path``: relative to the table's directory. ``first``: the first part of the file, without its rows."""
 
     path: str
     first: Part

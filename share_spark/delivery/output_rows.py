@@ -1,7 +1,7 @@
 """Output rows of a record handler, collected while it is called, and written to the ledger every 50 ms.
 
 Rows that are only in the worker's memory are lost with it, and their records are delivered again. With this interval a
-slow handler loses only the record that is in it, and a fast handler little work.
+slow handler loses only its present record, and a fast handler little work.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RecordAnswers(NamedTuple):
     calls: Calls
 
     def release(self, position: int, error: str) -> None:
-        """Its output does not fit."""
+        """Release the record at ``position``: its output does not fit."""
         self.codes[position], self.errors[position] = int(Ack.RELEASE), error
         self.calls.note_misfit(error)
         self.calls.note_errors({position: error})
@@ -38,7 +38,7 @@ class RecordAnswers(NamedTuple):
 
 
 class OutputRows:
-    """Rows of the records of one batch. Those of a record that do not fit the schema release it."""
+    """Rows of the records of one batch. A record with a row that does not fit the schema is released."""
 
     def __init__(self, schema: pa.Schema, answers: RecordAnswers) -> None:
         self._schema, self._answers = schema, answers
@@ -49,12 +49,12 @@ class OutputRows:
         self._due = 0.0
 
     def add(self, position: int, rows: list[Row]) -> None:
-        """The rows of the record at ``position``, which has been accepted."""
+        """Add the rows of the record at ``position``, which has been accepted."""
         self._rows += rows
         self._owners += [position] * len(rows)
 
     def write(self, now: float, complete: int) -> float:
-        """Write the collected rows if it is time; all records below ``complete`` are finished. Returns the time of the
+        """Write the collected rows if it is time; all records below ``complete`` are finished. Return the time of the
         next write."""
         if now >= self._due:
             if self._due:
@@ -63,11 +63,11 @@ class OutputRows:
         return self._due
 
     def write_all(self, complete: int) -> None:
-        """Write the collected rows now. Those that do not fit have released their records then."""
+        """Write the collected rows now. Records whose rows do not fit are then released."""
         self._write(complete)
 
     def finish(self, complete: int) -> pa.Table:
-        """All rows that fit."""
+        """Write the collected rows, and return all rows that fit."""
         self._write(complete)
         return pa.concat_tables(self._tables)
 
@@ -86,7 +86,7 @@ class OutputRows:
             return pa.concat_tables([self._schema.empty_table(), *self._one_by_one()])
 
     def _one_by_one(self) -> list[pa.Table]:
-        """Record by record, as one of them does not fit."""
+        """Convert the rows record by record, as those of one do not fit."""
         tables = []
         by_owner: dict[int, list[Row]] = {}
         for owner, row in zip(self._owners, self._rows, strict=True):

@@ -1,8 +1,8 @@
 """Acquired records that workers read from the topic log themselves, each task its share of the offsets.
 
 Spark would plan a scan, shuffle the records over the tasks, sort them and send them to Python: for a micro-batch of
-some ten thousand records that takes several times as long as to read them. Here the acquired ranges are laid end to
-end and cut into one equal piece for each task:
+some ten thousand records that takes several times as long as reading them. Here the acquired ranges are laid end to end
+and cut into one equal piece for each task:
 
     acquired    orders-0 [0 ............ 9]   orders-1 [4] [7 ... 9]      14 offsets, 2 tasks
     task 0               [0 ...... 6]
@@ -30,7 +30,7 @@ from share_spark.engine.record_reader import RecordPart, RecordReader
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderInput:
     """A TaskInput. ``parts``: the RecordPart of each task, pickled, as a task opens its own only; they may hold
-    secrets. ``most_rows``: of a batch. ``stop_sign``: a file that is there once nothing is to be waited for."""
+    secrets. ``most_rows``: of a batch. ``stop_sign``: a file that ends all waiting once it exists."""
 
     parts: tuple[bytes, ...] = field(repr=False)
     most_rows: int
@@ -62,7 +62,7 @@ class ReaderInput:
 
 
 def in_equal_parts(acquired: Iterable[AcquiredSpan], parts: int) -> list[list[AcquiredSpan]]:
-    """The ranges ascending, each part with as many offsets as the others, but for one."""
+    """Cut the ranges, ascending, into parts with equal numbers of offsets; one part may have fewer."""
     by_place = sorted(acquired, key=attrgetter("partition"))
     of = np.repeat(np.arange(len(by_place)), [len(one.ranges) for one in by_place])
     laid = np.concatenate([one.ranges for one in by_place])
@@ -74,8 +74,8 @@ def in_equal_parts(acquired: Iterable[AcquiredSpan], parts: int) -> list[list[Ac
 
 
 def _between(ranges: Ranges, low: int, high: int) -> tuple[Ranges, npt.NDArray[np.bool_]]:
-    """Of the offsets in ``ranges``, counted from 0: those from ``low`` to before ``high``; and in which ranges there
-    are some.
+    """Cut out the offsets of ``ranges``, counted from 0, from ``low`` to before ``high``. Also return which ranges have
+    any of these offsets.
 
     ranges      [10 ... 14]  [20]  [30 ... 34]         low 3, high 8
     counted       0 ...  4     5     6 ... 10
@@ -89,7 +89,7 @@ def _between(ranges: Ranges, low: int, high: int) -> tuple[Ranges, npt.NDArray[n
 
 
 def _spans(places: Sequence[AcquiredSpan], ranges: Ranges, of: npt.NDArray[np.intp]) -> list[AcquiredSpan]:
-    """``ranges`` by the place that each is of."""
+    """Return ``ranges`` by place."""
     if not len(of):
         return []
     begins = [0, *(np.flatnonzero(np.diff(of)) + 1).tolist()]

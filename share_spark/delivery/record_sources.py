@@ -1,5 +1,5 @@
-"""Where the acquired records of a delivery come from: files that workers have kept, the topic log as the workers read
-it themselves, and the topic log as Spark reads it. Each record comes from one of them."""
+"""The sources of the acquired records of a delivery: files that workers have kept, the topic log as read by the
+workers, and the topic log as read by Spark. Each record comes from one of them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from share_spark.spark.arrow_types import ARROW_ROWS
 
 @dataclass(slots=True, kw_only=True)
 class RecordSources:
-    """Of one engine. If what is ``kept`` is ``ordered``, all records of a key come to one task, in the order of their
-    offsets. ``stop_sign``: as in ``LedgerPlace``."""
+    """The sources of one engine. If ``kept`` is ``ordered``, all records of a key come to one task, in the order of
+    their offsets. ``stop_sign``: as in ``LedgerPlace``."""
 
     spark: SparkSession
     log: TopicLog
@@ -32,13 +32,13 @@ class RecordSources:
     _markers: dict[int, DataFrame] = field(default_factory=dict)
 
     def by_spark(self, acquired: Sequence[AcquiredSpan], tasks: int) -> DataFrame:
-        """All of them (RECORD_COLUMNS, and delivery_count int). Raises TopicError."""
+        """Return all acquired records (RECORD_COLUMNS, and delivery_count int), read by Spark. Raises TopicError."""
         found = acquired_records(self.spark, self.log, acquired, tasks=tasks, third="delivery_count")
         return by_key(found, tasks) if self.kept.ordered else found
 
     def parted(self, acquired: Sequence[AcquiredSpan], tasks: int, *, is_bounded: bool) -> tuple[DataFrame, Inputs]:
-        """Those that Spark reads, and what the first tasks get without Spark; in each of these tasks the frame has a
-        marker. ``is_bounded``: no more than ``tasks`` may run. Raises TopicError."""
+        """Return the records that Spark reads, and the inputs of the first tasks without Spark; for each of these tasks
+        the frame has a marker. ``is_bounded``: no more than ``tasks`` may run. Raises TopicError."""
         if self.kept.ordered:
             rest, inputs = self._in_order(acquired, tasks)
         else:
@@ -54,14 +54,14 @@ class RecordSources:
     def _in_any_order(
         self, acquired: Sequence[AcquiredSpan], tasks: int, is_bounded: bool
     ) -> tuple[Sequence[AcquiredSpan], Inputs]:
-        """(What Spark reads, what tasks get without it.) The tasks with kept records come on top of Spark's."""
+        """Return (spans for Spark, inputs without Spark). The tasks with kept records are in addition to Spark's."""
         rest, kept = (acquired, None) if is_bounded else self.kept.take(acquired, tasks, self._most_rows)
         reader = self._reader(rest)
         read = self._read(reader, rest, tasks) if reader is not None else None
         return rest if read is None else (), tuple(one for one in (kept, read) if one is not None)
 
     def _in_order(self, acquired: Sequence[AcquiredSpan], tasks: int) -> tuple[Sequence[AcquiredSpan], Inputs]:
-        """All by Spark or all by the workers, as the two distribute keys in different ways."""
+        """Let either Spark or the workers read all records, as the two distribute keys in different ways."""
         everything = with_earlier(acquired)
         rest, kept = self.kept.take(everything, 1, self._most_rows)
         reader = self._reader(rest)
@@ -77,7 +77,7 @@ class RecordSources:
         return (everything, ()) if keyed is None else ((), (keyed,))
 
     def _reader(self, spans: Sequence[AcquiredSpan]) -> RecordReader | None:
-        """Return how workers read ``spans``; None where Spark has to, or there are none."""
+        """Return the reader of workers for ``spans``; None where Spark has to read, or there are none."""
         return self.log.for_workers(self.spark, spans, ordered=self.kept.ordered) if spans else None
 
     def _read(self, reader: RecordReader, spans: Sequence[AcquiredSpan], tasks: int) -> TaskInput:
@@ -85,6 +85,6 @@ class RecordSources:
 
     @property
     def _most_rows(self) -> int:
-        """Of a batch."""
+        """The most rows of a batch."""
         rows = int(self.spark.conf.get(ARROW_ROWS, "10000") or 0)
         return rows if rows > 0 else sys.maxsize

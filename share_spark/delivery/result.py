@@ -1,19 +1,19 @@
-"""What a delivery gives back: the acknowledgements of every topic-partition as arrays, decoded from the workers' runs,
+"""The result of a delivery: the acknowledgements of every topic-partition as arrays, decoded from the workers' runs,
 and the output rows.
 
-Where the handler has output, what the workers sent is kept on the executors: runs for the driver now, output rows for a
-sink afterwards. The handler runs once, whatever becomes of the executors.
+If the handler has output, the rows that workers send are kept on the executors: runs for the driver now, output rows
+for a sink afterwards. The handler runs once, whatever happens to the executors.
 
 Spark's own ways of keeping a frame do not promise that. A cached frame, and a local checkpoint until its job has ended,
 compute a lost block again, and that would call the handler again. So:
 - the frame is a local checkpoint that never checks: its blocks are kept, its lineage is not replaced by them, and
-  nothing but the one action computes it (tasks know their delivery, see ``worker``); whoever reads a lost block later
-  gets OutputLostError;
+  nothing but the one action computes it (tasks know their delivery, see ``worker``); a later read of a lost block
+  raises OutputLostError;
 - where two attempts of a task wrote the same block (speculation, an executor that was given up too early), the block
-  may be of the attempt whose answers were not taken. It says whose it is, and reading it is the same error.
+  may be of the attempt whose answers were not taken. It names its attempt, and reading it is the same error.
 
 Where Spark does not let its checkpoint be changed so (``HELD_OUTPUT``), the output rows come to the driver with the
-runs, in the one action, and go back to the executors from there: slower, and of one micro-batch no more than the driver
+runs, in the one action, and go back to the executors from there: slower, and in one micro-batch no more than the driver
 can hold, but computed once.
 """
 
@@ -65,13 +65,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryResult:
-    """What became of a delivery.
+    """The result of a delivery.
 
-    ``fault``: what was wrong with it as a whole; records that are in no run of ``partitions`` were then not entered.
-    ``lost``: the job died with its workers, and nothing is known of what is in no run. ``entered`` records kept the
+    ``fault``: the error of the delivery as a whole; records that are in no run of ``partitions`` were then not entered.
+    ``lost``: the job died with its workers, and nothing is known of records in no run. ``entered`` records kept the
     busiest worker for ``busy_s`` seconds. ``outputs``: the output rows of accepted records, lazy, in the declared
-    schema; None if there are none. They are kept on the executors until ``close``; once an executor has died with some
-    of them, reading raises OutputLostError inside Spark. ``files``: instead, where workers wrote the rows themselves.
+    schema; None if there are none. They are kept on the executors until ``close``; once some have died with an
+    executor, reading raises OutputLostError inside Spark. ``files``: instead, where workers wrote the rows themselves.
     ``kept``: files of released records. ``has_large``: some were too large for a batch, and not entered.
     """
 
@@ -115,28 +115,28 @@ class DeliveryResult:
 
     @property
     def explains_deaths(self) -> bool:
-        """Have workers died whose ledgers say which records they were with?"""
+        """Whether workers have died whose ledgers show their records."""
         texts = (run.error for span in self.partitions.values() for run in span.errors)
         return self._count(Loss.AMONG_OTHERS) > 0 or WORKER_LOST in texts
 
     @property
     def not_entered(self) -> int:
-        """Records that the handler was not entered with, as far as they were read."""
+        """Records that were read, and that the handler was not called with."""
         return self._count(Loss.NOT_ENTERED)
 
     def _count(self, answer: int) -> int:
-        """Records with this acknowledgement, or Loss."""
+        """Return the number of records with this acknowledgement, or Loss."""
         ranges = laid(one.ranges for one in self.partitions.values())
         return offsets_in(ranges[ranges[:, ANSWER] == answer])
 
 
 Settle = Callable[[Sequence[str], Runs], Runs]
-"""Makes the answers out of all runs, sorted by topic, partition and offset; with the names of the topics. Raises
-ShareError."""
+"""A function that makes the answers out of all runs, sorted by topic, partition and offset; with the names of the
+topics. Raises ShareError."""
 
 
 def decoded(table: pa.Table, settle: Settle) -> DeliveryResult:
-    """The result in what the workers sent (RUN_SCHEMA, in any order). Raises ShareError (a record was read twice)."""
+    """Decode what the workers sent (RUN_SCHEMA, in any order). Raises ShareError (a record was read twice)."""
     special, acks = _parted(table)
     names, topic_ids = _encoded(acks.column("topic"))
     texts, error_ids = _encoded(acks.column("error"))
@@ -157,7 +157,7 @@ def decoded(table: pa.Table, settle: Settle) -> DeliveryResult:
 
 
 def read_once(names: Sequence[str], runs: Runs) -> Runs:
-    """Settles the answers of workers, which answer each record they read once. Raises ShareError if one was read
+    """Settle the answers of workers, which answer each record they read once. Raises ShareError if one was read
     twice."""
     runs = runs.joined()
     if (row := runs.first_overlap()) is not None:
@@ -167,7 +167,7 @@ def read_once(names: Sequence[str], runs: Runs) -> Runs:
 
 
 def each_partition(settle: Callable[[TopicPartition, Runs], Runs]) -> Settle:
-    """Settles the runs of each topic-partition by themselves."""
+    """Return a function that settles the runs of each topic-partition by themselves."""
 
     def settle_all(names: Sequence[str], runs: Runs) -> Runs:
         stretches = runs.stretches()
@@ -180,13 +180,13 @@ def each_partition(settle: Callable[[TopicPartition, Runs], Runs]) -> Settle:
 
 
 def _parted(table: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """(Rows of other kinds, acknowledgements and records that exist)."""
+    """Return (rows of other kinds, acknowledgements and existing records)."""
     is_special = table.column("ack").to_numpy() < SPECIAL
     return table.filter(pa.array(is_special)), table.filter(pa.array(~is_special)) if is_special.any() else table
 
 
 def _fault(special: list[dict[str, Any]]) -> ShareError | None:
-    """The first of what was wrong, a broken contract before a fault of ours, and that before an outage."""
+    """Return the first error: a broken contract before a fault of ours, and that before an outage."""
     for code, error in ((VIOLATION, HandlerError), (FAULT, ShareError), (UNREACHABLE, TopicUnreachableError)):
         for text in (row["error"] for row in special if row["ack"] == code):
             return error(" ".join(text.split()))
@@ -194,7 +194,7 @@ def _fault(special: list[dict[str, Any]]) -> ShareError | None:
 
 
 def _encoded(column: Any) -> tuple[list[str], npt.NDArray[Any]]:
-    """The different texts of a column, and the number of each row's; -1 where it is null."""
+    """Return the different texts of a column, and the index of each row's text; -1 where it is null."""
     encoded = column.combine_chunks().dictionary_encode()
     return encoded.dictionary.to_pylist(), encoded.indices.fill_null(-1).to_numpy()
 
@@ -213,8 +213,8 @@ def _runs(acks: pa.Table, topic_ids: RunColumn, error_ids: RunColumn) -> Runs:
 
 
 def _spans(names: Sequence[str], texts: Sequence[str], runs: Runs) -> dict[TopicPartition, AcknowledgedSpan]:
-    """By topic-partition. Their ranges are parts of one array, and only those that have errors or delays are looked at
-    once more: there may be ten thousand."""
+    """Return the spans by topic-partition. Their ranges are parts of one array, and only those with errors or delays
+    are looked at once more: there may be ten thousand."""
     stretches = runs.stretches()
     if not stretches:
         return {}
@@ -253,21 +253,21 @@ _OTHER_ATTEMPT = f"{OutputLostError.__name__}: output rows are of another attemp
 
 
 class SentRows(Protocol):
-    """What the workers of one delivery sent."""
+    """The rows that the workers of one delivery sent."""
 
     def runs(self) -> pa.Table:
-        """The one action, repeated if it died with its workers: all but the output rows, in RUN_SCHEMA."""
+        """Run the one action, again if it died with its workers. Return all but the output rows, in RUN_SCHEMA."""
 
     def outputs(self, produced: Mapping[int, int]) -> DataFrame:
-        """The output rows that these attempts of tasks sent (``DeliveryResult.produced``); after ``runs``. A few rows
-        come in one task, as each makes a file of a sink."""
+        """Return the output rows that these attempts of tasks sent (``DeliveryResult.produced``); after ``runs``. A few
+        rows come in one task, as each task makes a file of a sink."""
 
     def free(self) -> None:
-        """Drop them."""
+        """Drop the rows."""
 
 
 def held(sent: DataFrame) -> SentRows:
-    """``sent``: the frame that a HandlerTask with output makes; lazy."""
+    """Keep the rows of ``sent``, the frame that a HandlerTask with output makes; lazy."""
     private: Callable[[], SentRows] = lambda: HeldFrame(sent)  # noqa: E731
     return use(HELD_OUTPUT, private, lambda: CollectedFrame(sent))
 
@@ -283,7 +283,7 @@ class HeldFrame:
         return self._runs.toArrow()
 
     def outputs(self, produced: Mapping[int, int]) -> DataFrame:
-        """Lazy, reads blocks only."""
+        """Return the output rows; lazy, reads blocks only."""
         ids = ", ".join(map(str, produced))
         foreign = f"ack = {PRODUCED} AND first_offset NOT IN ({ids})"
         checked = f"ack = {OUTPUT} OR ({foreign} AND raise_error('{_OTHER_ATTEMPT}') IS NOT NULL)"

@@ -37,38 +37,37 @@ PRESENT = 0
 that it left out."""
 
 VIOLATION = -21
-"""Code of a row that says in ``error`` how the handler broke its contract. Its offsets have no meaning."""
+"""Code of a row whose ``error`` says how the handler broke its contract. Its offsets have no meaning."""
 
 FAULT = -22
-"""Code of a row that says in ``error`` what went wrong in a worker through no fault of the handler."""
+"""Code of a row whose ``error`` says what went wrong in a worker through no fault of the handler."""
 
 OUTPUT = -23
-"""Code of a row that carries nothing but output."""
+"""Code of a row with output only."""
 
 PRODUCED = -24
 """Code of a row that ends a task whose handler has an output schema: ``first_offset`` is Spark's id of the task's
-attempt, ``last_offset`` how many output rows it sent."""
+attempt, ``last_offset`` the number of output rows that it sent."""
 
 MEASURED = -25
-"""Code of a row that ends a task: ``first_offset`` is how many records its handler was entered with, ``last_offset``
-how many microseconds that took."""
+"""Code of a row that ends a task: ``first_offset`` is the number of records that its handler was called with,
+``last_offset`` the microseconds that took."""
 
 UNKNOWN_THREAD = -26
-"""Code of a row that says in ``error`` how Spark calls a task's thread, where that does not show the attempt of the
-stage."""
+"""Code of a row whose ``error`` is Spark's name of a task's thread, if that does not show the attempt of the stage."""
 
 WRITTEN = -27
-"""Code of a row that says in ``error`` of one file of output rows that a task has written it (``DataFile.to_json``)."""
+"""Code of a row whose ``error`` is one file of output rows that a task has written (``DataFile.to_json``)."""
 
 KEPT = -28
-"""Code of a row that says in ``error`` to which file a task has written the records that were released or rejected,
-``first_offset`` of them."""
+"""Code of a row whose ``error`` is the file of a task with its released and rejected records, ``first_offset`` of
+them."""
 
 LARGE = -29
-"""Code of a row that says that records of the task were too large for a batch (``large_records``)."""
+"""Code of a row: records of the task were too large for a batch (``large_records``)."""
 
 UNREACHABLE = -30
-"""Code of a row that says in ``error`` why a task could not reach the records that it has no answers for."""
+"""Code of a row whose ``error`` says why a task could not reach the records that it has no answers for."""
 
 SPECIAL = -20
 """All lower codes are of rows of other kinds."""
@@ -105,7 +104,7 @@ class Runs:
     delay: RunColumn
 
     def joined(self) -> Runs:
-        """Adjacent runs that continue each other become one run. Keeps the order."""
+        """Join adjacent runs that continue each other. Keeps the order."""
         if len(self.first) < 2:
             return self
         ends = self.first[1:] != self.last[:-1] + 1
@@ -116,34 +115,34 @@ class Runs:
         return self._spans(starts, np.append(starts[1:] - 1, len(self.first) - 1))
 
     def ordered(self) -> Runs:
-        """Sorted by topic, partition and offset."""
+        """Return the runs sorted by topic, partition and offset."""
         return self.picked(np.lexsort((self.first, self.partition, self.topic)))
 
     def first_overlap(self) -> int | None:
-        """Of sorted runs: the first row whose run begins inside the one before it."""
+        """Return, for sorted runs, the first row whose run begins inside the one before it."""
         twice = np.flatnonzero((self.first[1:] <= self.last[:-1]) & ~self._changes())
         return int(twice[0]) + 1 if len(twice) else None
 
     def stretches(self) -> list[tuple[int, int]]:
-        """Of sorted runs: (first row, row after the last one) of each topic-partition."""
+        """Return, for sorted runs, (first row, row after the last one) of each topic-partition."""
         if not len(self.first):
             return []
         return list(itertools.pairwise([0, *(np.flatnonzero(self._changes()) + 1).tolist(), len(self.first)]))
 
     def places(self, names: Sequence[str], rows: Sequence[int]) -> list[TopicPartition]:
-        """Of these rows; ``names``: of the topics."""
+        """Return the topic-partitions of these rows; ``names``: of the topics."""
         numbers = zip(self.topic[rows].tolist(), self.partition[rows].tolist(), strict=True)
         return [TopicPartition(names[topic], partition) for topic, partition in numbers]
 
     def _changes(self) -> npt.NDArray[np.bool_]:
-        """Of each row but the first: is it of another topic-partition than the one before?"""
+        """Return, for each row but the first, whether its topic-partition differs from the one before."""
         changes: npt.NDArray[np.bool_] = (self.topic[1:] != self.topic[:-1]) | (
             self.partition[1:] != self.partition[:-1]
         )
         return changes
 
     def picked(self, rows: Any) -> Runs:
-        """The runs in these rows (indices, a mask or a slice)."""
+        """Return the runs in these rows (indices, a mask or a slice)."""
         return self._spans(rows, rows)
 
     def _spans(self, starts: Any, ends: Any) -> Runs:
@@ -159,7 +158,7 @@ class Runs:
 
     @staticmethod
     def concatenated(parts: Sequence[Runs]) -> Runs:
-        """All runs of all parts, in their order."""
+        """Return all runs of all parts, in their order."""
         if len(parts) == 1:
             return parts[0]
         return Runs(
@@ -180,19 +179,19 @@ class Vocabulary:
         self._ids: dict[str, int] = {text: number for number, text in enumerate(texts)}
 
     def ids(self, texts: Iterable[str]) -> npt.NDArray[np.int32]:
-        """The numbers of the texts, new ones added."""
+        """Return the numbers of the texts, and add new ones."""
         known = self._ids
         return np.array([known.setdefault(text, len(known)) for text in texts], np.int32)
 
     def column(self, ids: RunColumn) -> pa.Array[Any]:
-        """A string column of the texts with these numbers; a number below 0 is null."""
+        """Return a string column of the texts with these numbers; a number below 0 is null."""
         indices = pa.array(ids, pa.int32(), mask=ids < 0)
         texts = pa.array(list(self._ids), pa.string())
         return pa.DictionaryArray.from_arrays(indices, texts).dictionary_decode()
 
 
 class RunLog:
-    """Collects the answers of one task, batch by batch, as runs."""
+    """The answers of one task, collected batch by batch, as runs."""
 
     def __init__(self, topic: str | None = None) -> None:
         self._only_topic = topic
@@ -201,8 +200,8 @@ class RunLog:
         self._parts: list[Runs] = []
 
     def add(self, batch: pa.RecordBatch, answers: Answers) -> None:
-        """The answers to the records of ``batch``, which has the columns partition and offset, and topic unless the log
-        was made for one topic."""
+        """Add the answers to the records of ``batch``, which has the columns partition and offset, and topic unless the
+        log was made for one topic."""
         if not batch.num_rows:
             return
         # ``answers`` counts texts from 1, and 0 is no error: minus one, 0 becomes the index of the last, which is -1.
@@ -220,7 +219,7 @@ class RunLog:
         self._parts.append(runs.joined())
 
     def add_entries(self, entries: LedgerEntries, codes: npt.NDArray[np.int8], rows: npt.NDArray[np.bool_]) -> None:
-        """The answers that a ledger holds, of these rows."""
+        """Add the answers in these rows of a ledger."""
         picked = np.flatnonzero(rows)
         if not len(picked):
             return
@@ -249,7 +248,7 @@ class RunLog:
         return ids
 
     def batch(self) -> pa.RecordBatch:
-        """All runs so far, RUN_SCHEMA, sorted within each topic and joined across the batches."""
+        """Return all runs so far, RUN_SCHEMA, sorted within each topic and joined across the batches."""
         if not self._parts:
             return pa.RecordBatch.from_pylist([], schema=RUN_SCHEMA)
         runs = Runs.concatenated(self._parts).ordered().joined()
@@ -266,22 +265,22 @@ class RunLog:
 
 
 def special_row(code: int, text: str) -> pa.RecordBatch:
-    """A row of RUN_SCHEMA of another kind than an acknowledgement: VIOLATION, FAULT."""
+    """Return a row of RUN_SCHEMA of another kind than an acknowledgement: VIOLATION, FAULT."""
     return _row(code, error=storable(text))
 
 
 def produced_row(attempt_id: int, rows: int) -> pa.RecordBatch:
-    """The row PRODUCED, in RUN_SCHEMA."""
+    """Return the row PRODUCED, in RUN_SCHEMA."""
     return _row(PRODUCED, first=attempt_id, last=rows)
 
 
 def measured_row(entered: int, busy_s: float) -> pa.RecordBatch:
-    """The row MEASURED, in RUN_SCHEMA."""
+    """Return the row MEASURED, in RUN_SCHEMA."""
     return _row(MEASURED, first=entered, last=int(busy_s * 1e6))
 
 
 def kept_row(path: str, rows: int) -> pa.RecordBatch:
-    """The row KEPT, in RUN_SCHEMA."""
+    """Return the row KEPT, in RUN_SCHEMA."""
     return _row(KEPT, first=rows, error=path)
 
 
@@ -291,12 +290,12 @@ def _row(code: int, *, first: int = 0, last: int = 0, error: str | None = None) 
 
 
 def with_output_column(runs: pa.RecordBatch, output: pa.Schema) -> pa.RecordBatch:
-    """Rows of RUN_SCHEMA in the schema that they share with output rows."""
+    """Return rows of RUN_SCHEMA in the schema that they share with output rows."""
     return runs.append_column(OUTPUT_COLUMN, pa.nulls(runs.num_rows, _output_type(output)))
 
 
 def output_batches(outputs: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Output rows in the schema that they share with runs."""
+    """Yield output rows in the schema that they share with runs."""
     kind = _output_type(outputs.schema)
     for batch in outputs.to_batches():
         rows = batch.num_rows
@@ -307,5 +306,5 @@ def output_batches(outputs: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 def _output_type(output: pa.Schema) -> pa.StructType:
-    """All columns nullable: Spark compares a batch's schema with the frame's, whose structs may be null."""
+    """Return the type, all columns nullable: Spark compares it with that of the frame, whose structs may be null."""
     return pa.struct([field.with_nullable(True) for field in output])

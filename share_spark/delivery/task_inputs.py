@@ -1,7 +1,7 @@
 """Records that a task gets without Spark, from files or the topic log, beside or instead of those that Spark reads.
 
-A task that does has a marker (``acquired_records.task_markers``) as the first row of its batches; these records come
-before what Spark has read.
+Such a task has a marker (``acquired_records.task_markers``) as the first row of its batches; these records come before
+those that Spark has read.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from share_spark.spark.threads import TASK_COLUMN
 
 
 class TaskInput(Protocol):
-    """What the tasks of a delivery get without Spark; pickled with the task."""
+    """The input of the tasks of a delivery without Spark; pickled with the task."""
 
     def batches(self, task: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Of the task with this number, in ``schema``: the same at each call. TASK_COLUMN is null."""
+        """Yield the batches of the task with this number, in ``schema``: the same at each call. TASK_COLUMN is null."""
         ...
 
 
 def with_inputs(inputs: Sequence[TaskInput], task: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``batches``, and what this task gets without Spark. The name of the task's thread, which the marker brings, goes
-    to its records."""
+    """Yield the input of this task without Spark, and ``batches``. The name of the task's thread, from the marker, is
+    added to all of these records."""
     if not inputs:
         yield from batches
         return

@@ -1,4 +1,4 @@
-"""What ledgers say to the repeat of a task, and to the next engine after one that ended without a clean stop."""
+"""The meaning of ledgers for the repeat of a task, and for the next engine after one that did not stop cleanly."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import Loss
 
 WORKER_LOST = "worker lost"
-"""Error of a record that was in the handler when its worker was lost."""
+"""The error of a record that was in the handler when its worker was lost."""
 
 
 def member_traces(place: LedgerPlace) -> list[MemberTrace]:
-    """What other members have left about their last deliveries."""
+    """Return what other members have left about their last deliveries."""
     return [
         MemberTrace(
             member, _entered([read_entries(file) for at in place.deliveries(member) for file in task_files(at)])
@@ -31,8 +31,8 @@ def member_traces(place: LedgerPlace) -> list[MemberTrace]:
 
 
 def _entered(tasks: Sequence[LedgerEntries]) -> Mapping[TopicPartition, npt.NDArray[np.int64]]:
-    """How the attempts of an engine that ended were left: its tasks' ledgers together say which records were in a
-    handler. If none was, the engine was lost outside of a call, and finished records are ``AFTER_HANDLER``."""
+    """Return the losses of an engine that ended: the ledgers of all its tasks show which records were in a handler. If
+    none was, the engine was lost outside of a call, and finished records are ``AFTER_HANDLER``."""
     in_handler = sum(int((task.status == CallStatus.IN_HANDLER).sum()) for task in tasks)
     is_explained = in_handler or any((task.status == CallStatus.DIED_AMONG_OTHERS).any() for task in tasks)
     losses = np.full(len(CallStatus), Loss.FINISHED if is_explained else Loss.AFTER_HANDLER, np.int64)
@@ -48,7 +48,7 @@ def _entered(tasks: Sequence[LedgerEntries]) -> Mapping[TopicPartition, npt.NDAr
 
 
 def _by_partition(task: LedgerEntries) -> Iterator[tuple[TopicPartition, LedgerColumn]]:
-    """The rows of each topic-partition that were entered."""
+    """Yield the rows of each topic-partition that were entered."""
     entered = np.flatnonzero(task.status != CallStatus.NOT_ENTERED)
     order = entered[np.lexsort((task.offset[entered], task.partition[entered], task.topic[entered]))]
     topic, partition = task.topic[order], task.partition[order]
@@ -59,7 +59,7 @@ def _by_partition(task: LedgerEntries) -> Iterator[tuple[TopicPartition, LedgerC
 
 
 def _joined(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """(first, last, count, loss) of single offsets, as ranges."""
+    """Join rows (first, last, count, loss) of single offsets to ranges."""
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     new = (rows[1:, 0] != rows[:-1, 1] + 1) | (rows[1:, 2:] != rows[:-1, 2:]).any(axis=1)
     starts = np.concatenate([[0], np.flatnonzero(new) + 1])
@@ -82,12 +82,12 @@ _CODE_OF_STATUS = np.array([_CODES[status] for status in CallStatus], np.int8)
 
 
 def codes_of(entries: LedgerEntries) -> npt.NDArray[np.int8]:
-    """The answer for each record: an acknowledgement or a ``Loss``. A record that may still be in a handler, because
-    the query ends without waiting for it, counts as not entered."""
+    """Return the answer for each record: an acknowledgement or a ``Loss``. A record that may still be in a handler,
+    because the query ends without waiting for it, counts as not entered."""
     found: npt.NDArray[np.int8] = _CODE_OF_STATUS[entries.status]
     return found
 
 
 def read_delivery(directory: Path) -> list[LedgerEntries]:
-    """All ledgers of a delivery."""
+    """Return all ledgers of a delivery."""
     return [read_entries(file) for file in task_files(directory)] if directory.is_dir() else []

@@ -1,4 +1,4 @@
-"""The records of a task that are left to do when the task runs again."""
+"""The remaining records of a task that runs again."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def unknown_records(
     known: npt.NDArray[np.bool_],
     finished: npt.NDArray[np.bool_],
 ) -> Iterator[pa.RecordBatch]:
-    """The records that no earlier run has entered, in batches that are not empty. Those that it has entered and not
-    ``finished`` are there as well, with a mark (``marked_rows``)."""
+    """Yield the records that no earlier run has entered, in batches that are not empty. Records that were entered and
+    are not ``finished`` are there as well, with a mark (``marked_rows``)."""
     if not known.any():
         yield from (batch for batch in batches if batch.num_rows)
         return
@@ -36,6 +36,6 @@ def unknown_records(
 
 
 def _places(entries: LedgerEntries, rows: npt.NDArray[np.bool_]) -> Iterator[tuple[str, int, int]]:
-    """(topic, partition, offset)."""
+    """Return (topic, partition, offset) of these rows."""
     topics = (entries.topics[at] for at in entries.topic[rows].tolist())
     return zip(topics, entries.partition[rows].tolist(), entries.offset[rows].tolist(), strict=True)

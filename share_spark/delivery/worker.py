@@ -1,16 +1,16 @@
-"""What runs in a Python worker: one task's records in, a handful of runs out, and output rows if the handler has any.
+"""The code of a Python worker: one task's records in, a handful of runs out, and output rows if the handler has any.
 
-Everything here is reached by its import name; what travels is the handler alone, pickled by us, so that one that cannot
-be unpickled on a worker is reported by name instead of failing the task.
+Everything here is reached by its import name. Only the handler travels, pickled by us, so that one that cannot be
+unpickled on a worker is reported by name and does not fail the task.
 
 **One acquisition enters the handler at most once per record.** Spark runs a task again when its first run failed or its
-worker died, and runs copies of slow tasks. Each run goes by the ledger of the task (``ledger``): what earlier runs have
-done keeps its answer and its output rows, what they had in the handler when they died has failed, and only the rest is
-handled. Where the ledger may be on another machine (``ledger_place``), a run that is not the first and finds none
-reports its records as lost.
+worker died, and runs copies of slow tasks. Each run follows the ledger of the task (``ledger``): records that earlier
+runs have finished keep their answer and their output rows, those that were in the handler when a run died have failed,
+and only the rest is handled. Where the ledger may be on another machine (``ledger_place``), a run that is not the first
+and finds none reports its records as lost.
 
 Where output rows are kept on the executors until a sink has read them, Spark would compute lost ones again, in a later
-job. So a task runs only inside the delivery that it was made for, known by a local property of Spark's.
+job. So a task runs only inside the delivery that it was made for, which is in a local property of Spark's.
 """
 
 from __future__ import annotations
@@ -95,10 +95,10 @@ class DeliveryRun(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """``budget_s``: no call begins later than so many seconds after the first records of the task are there: to read
-    may take longer than that, and then no record would ever be handled. ``seconds_per_record`` of a worker, None
-    if not known. ``in_turn``: no record shares a call with others. ``timeout_ms``: of a call, where the handler has
-    none; it is not packed with the handler, as a worker that finds another payload loads it anew."""
+    """Limits of a task. ``budget_s``: no call begins later than so many seconds after the task's first records are
+    there: reading may take longer than that, and then no record would ever be handled. ``seconds_per_record`` of a
+    worker, None if not known. ``in_turn``: no record shares a call with others. ``timeout_ms``: of a call whose handler
+    has none; not packed with the handler, as a worker that finds another payload loads it anew."""
 
     budget_s: float = float("inf")
     seconds_per_record: float | None = None
@@ -107,7 +107,7 @@ class Terms(NamedTuple):
 
 
 def packed(handler: Handler) -> bytes:
-    """The handler as it travels. Raises HandlerError if it cannot."""
+    """Return the handler in the form in which it travels. Raises HandlerError if it cannot."""
     try:
         return bytes(cloudpickle.dumps(handler))  # type: ignore[no-untyped-call]
     except Exception as fault:
@@ -116,15 +116,15 @@ def packed(handler: Handler) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerTask:
-    """The function for ``mapInArrow``: batches of KEY_COLUMNS, delivery_count, what the handler asked for, and
-    TASK_COLUMN, to RUN_SCHEMA, with OUTPUT_COLUMN if there is an ``output`` schema.
+    """The function for ``mapInArrow``: batches of KEY_COLUMNS, delivery_count, the columns that the handler asked for,
+    and TASK_COLUMN, to RUN_SCHEMA, with OUTPUT_COLUMN if there is an ``output`` schema.
 
     ``payload``: the packed handler of this ``name``. ``topic``: all records are of this one, and the column is left
-    out. ``delivery``: the id of the delivery outside which it must not run. ``output_place``: where workers write
-    files of output rows; None: the rows leave with the runs. ``keeps``: where they write the records that are released
-    or rejected; None: they do not. ``inputs``: records that come without Spark, not with the batches. ``ordered``: by
-    key, which is a column of the batches then. Answers of a task leave at its end, output rows batch by batch. A
-    contract that is broken as a whole leaves as the one row that says so.
+    out. ``delivery``: the id of the delivery outside which it must not run. ``output_place``: where workers write files
+    of output rows; None: the rows leave with the runs. ``keeps``: where they write released and rejected records; None:
+    they do not. ``inputs``: records that come without Spark, not with the batches. ``ordered``: by key, which is then a
+    column of the batches. Answers of a task leave at its end, output rows batch by batch. If the contract is broken as
+    a whole, one row that says so leaves instead.
     """
 
     name: str
@@ -150,15 +150,15 @@ class HandlerTask:
 
     @property
     def sends_output(self) -> bool:
-        """Do output rows leave with the runs?"""
+        """Whether output rows leave with the runs."""
         return self.output is not None and self.output_place is None
 
     def row(self, runs: pa.RecordBatch) -> pa.RecordBatch:
-        """``runs`` as they leave."""
+        """Return ``runs`` in the form in which they leave."""
         return with_output_column(runs, self.output) if self.sends_output and self.output is not None else runs
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Raises OutputLostError outside its delivery."""
+        """Run the task. Raises OutputLostError outside its delivery."""
         begin_task()
         run = _running_delivery(self.delivery)
         if run is None:
@@ -189,7 +189,7 @@ class _TaskRun:
     has_large: bool = False
 
     def results(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The runs, and the output rows unless they go to a file."""
+        """Yield the runs, and the output rows unless they go to a file."""
         task = self.task
         if task.output_place is not None:
             self.files = OutputFiles(task.output_place)
@@ -215,7 +215,7 @@ class _TaskRun:
         try:
             yield from self._saved_rows(entries)
             rest = self._rest(with_inputs(task.inputs, _of_task(TaskContext.partitionId), batches), entries, known, log)
-            if self.run.reports_only:  # the handler is not even loaded: that may be what kills
+            if self.run.reports_only:  # the handler is not even loaded: loading it may be what kills the worker
                 for batch in map(unmarked, rest):
                     log.add(batch, Answers.same(batch.num_rows, Loss.NOT_ENTERED))
             else:
@@ -227,7 +227,7 @@ class _TaskRun:
             code = VIOLATION if isinstance(fault, HandlerError) else FAULT
             yield self.task.row(special_row(code, str(fault)))
         calls = self.calls
-        if calls is None or not calls.all_misfit:  # what is no record's fault is no record's answer
+        if calls is None or not calls.all_misfit:  # if the handler is at fault, no record has an answer
             yield self.task.row(log.batch())
         entered, busy_s = (calls.entered, calls.busy_s) if calls is not None else (0, 0.0)
         yield self.task.row(measured_row(int(known.sum()) + entered, busy_s))
@@ -241,7 +241,7 @@ class _TaskRun:
             yield self.task.row(kept_row(*kept))
 
     def _reached(self, handled: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """As far as the records can be reached. What was handled until then counts."""
+        """Yield until records cannot be reached. What was handled until then is valid."""
         try:
             yield from handled
         except TopicUnreachableError as fault:
@@ -250,7 +250,7 @@ class _TaskRun:
     def _rest(
         self, batches: Iterable[pa.RecordBatch], entries: LedgerEntries, known: npt.NDArray[np.bool_], log: RunLog
     ) -> Iterator[pa.RecordBatch]:
-        """What this run has to do. In order, a record that would be left out as large would hold back its key."""
+        """Return the records for this run. In order, a record that is left out as large would hold back its key."""
         if self.task.ordered:
             return unknown_records(batches, entries, known, known & np.isin(codes_of(entries), FINISHED))
         return self._without_large(unknown_records(batches, entries, known, known), log)
@@ -292,7 +292,7 @@ class _TaskRun:
     def _outcomes(
         self, handler: Handler, batch: pa.RecordBatch, calls: Calls, loss: Loss | None, order: TaskOrder | None
     ) -> Iterator[tuple[pa.RecordBatch, CallOutcome]]:
-        """The records of a batch in parts, each with what became of it. Raises as ``_outcome``."""
+        """Yield the records of a batch in parts, each with its outcome. Raises as ``_outcome``."""
         if order is None or loss is not None:
             own = batch if order is None else unmarked(batch)
             yield own, self._outcome(handler, own, calls, loss)
@@ -310,7 +310,7 @@ class _TaskRun:
         )
 
     def _loss_of_all(self, batch: pa.RecordBatch, has_entries: bool) -> Loss | None:
-        """What becomes of the records without a call; None: they are to be handled."""
+        """Return the loss of the records if no call is made; None: they have to be handled."""
         first = self.run.number == 0 and is_first_attempt(
             _of_task(TaskContext.attemptNumber), batch.column(TASK_COLUMN)[0].as_py()
         )
@@ -322,7 +322,7 @@ class _TaskRun:
             yield self.task.row(special_row(UNKNOWN_THREAD, thread))
 
     def _outcome(self, handler: Handler, batch: pa.RecordBatch, calls: Calls, loss: Loss | None) -> CallOutcome:
-        """Raises HandlerError, StateError (the ledger), and ShareError for a fault of our own."""
+        """Call the handler. Raises HandlerError, StateError (the ledger), and ShareError for a fault of our own."""
         if loss is None and time.monotonic() >= calls.until:
             loss = Loss.NOT_ENTERED
         if loss is not None:
@@ -336,7 +336,7 @@ class _TaskRun:
             raise ShareError(f"delivery to handler {handler.name} failed: {exception_text(fault)}") from fault
 
     def _saved_rows(self, entries: LedgerEntries) -> Iterator[pa.RecordBatch]:
-        """Output rows that earlier runs have written."""
+        """Yield output rows that earlier runs have written."""
         for chunk in entries.chunks:
             yield from self._sent(pa.ipc.open_stream(io.BytesIO(chunk)).read_all())
 
@@ -352,7 +352,7 @@ class _TaskRun:
         return self.ledger.beside("stuck")
 
     def _lost_error(self) -> str:
-        """Why the record that was in the handler has failed."""
+        """Return why the record that was in the handler has failed."""
         where = stuck_at(self._stuck)
         if where is None:
             return WORKER_LOST
@@ -362,18 +362,18 @@ class _TaskRun:
 
 
 def is_first_attempt(attempt_number: int, task_thread: str | None) -> bool:
-    """Whether no earlier run can have called the handler for this task's records.
+    """Return whether no earlier run can have called the handler for this task's records.
 
-    ``attempt_number`` counts the runs of a task within its stage attempt, speculative copies included. The attempt of
-    the stage Python is not given; ``task_thread`` holds it (``spark.threads``). None where Spark would not say;
-    where it says something else, the task's rows say so to the driver, which warns.
+    ``attempt_number`` counts the runs of a task within its stage attempt, speculative copies included. Python does not
+    get the attempt of the stage; ``task_thread`` holds it (``spark.threads``). None if Spark does not say. If the name
+    has another form, the task's rows say so to the driver, which warns.
     """
     return attempt_number == 0 and not stage_attempt(task_thread)
 
 
 @functools.lru_cache(maxsize=4)
 def _unpacked(name: str, payload: bytes) -> Handler:
-    """The handler, kept from task to task, and with it what it keeps in globals (a client, a model)."""
+    """Return the handler, kept from task to task with what it keeps in globals (a client, a model)."""
     try:
         handler: Handler = cloudpickle.loads(payload)
     except Exception as fault:  # noqa: BLE001 - whatever importing the user's module does
@@ -384,7 +384,7 @@ def _unpacked(name: str, payload: bytes) -> Handler:
 
 
 def _running_delivery(delivery: str) -> DeliveryRun | None:
-    """None if another delivery runs, or none."""
+    """Return the run of this delivery; None if another delivery runs, or none."""
     context = TaskContext.get()
     if context is None:
         return DeliveryRun(delivery)

@@ -1,4 +1,4 @@
-"""Which of many records were acquired, and how often: one look-up for those of thousands of topic-partitions.
+"""Delivery counts of many records: one look-up for those of thousands of topic-partitions.
 
 A section is a stretch of offsets of one topic-partition. Sections and the acquired ranges in them are laid end to end,
 so that an offset becomes a position, and the positions of all of them ascend:
@@ -24,8 +24,8 @@ Sections = npt.NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcquiredPositions:
-    """``first``, ``last``: offsets of each section, and ``shift`` from these to positions. ``low``, ``high``,
-    ``count``: of each acquired range its first and last position, and its delivery count."""
+    """Acquired ranges by position. ``first``, ``last``, ``shift``: of each section its offsets, and position - offset.
+    ``low``, ``high``, ``count``: of each acquired range its first and last position, and its delivery count."""
 
     first: Offsets
     last: Offsets
@@ -36,8 +36,8 @@ class AcquiredPositions:
 
     @classmethod
     def of(cls, first: Offsets, last: Offsets, ranges: AcquiredRanges, section: Sections) -> AcquiredPositions:
-        """``section``: the one that each of ``ranges`` is in. Both are in the order of the sections, and the ranges of
-        a section ascend."""
+        """Lay the sections end to end. ``section``: the number of the section of each of ``ranges``. Both are in the
+        order of the sections, and the ranges of a section ascend."""
         sizes = last - first + 1
         shift = np.cumsum(sizes) - sizes - first
         low, high, count = ranges.T
@@ -45,12 +45,12 @@ class AcquiredPositions:
         return cls(first=first, last=last, shift=shift, low=low, high=high, count=count.astype(np.int32))
 
     def positions(self, offsets: Offsets, section: Sections) -> Offsets:
-        """Of ``offsets``, each inside the section with this number."""
+        """Return the positions of ``offsets``, each of which is inside the section with this number."""
         found: Offsets = offsets + self.shift[section]
         return found
 
     def delivery_counts(self, offsets: Offsets, section: Sections) -> npt.NDArray[np.int32]:
-        """0 where an offset was not acquired, or is not inside the section with this number."""
+        """Return delivery counts; 0 where an offset was not acquired, or is not inside the section with this number."""
         at, is_acquired = look_up(self.low, self.high, self.positions(offsets, section))
         is_acquired &= (self.first[section] <= offsets) & (offsets <= self.last[section])
         return np.where(is_acquired, self.count[at], 0).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Answers of a delivery as arrays of ranges: filled up to what was acquired, looked up. Pure."""
+"""Answers of a delivery as arrays of ranges, completed to all that was acquired. Pure."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from share_spark.model.requests import AcknowledgeType, Loss, RetryDelay
 from share_spark.partition.columns import total_offsets
 
 MOST_ERRORS = 20
-"""Different ones that the progress of a micro-batch has."""
+"""The number of different errors in the progress of a micro-batch."""
 
 
 def errors_in(answers: AcknowledgedSpans) -> dict[str, int]:
-    """Error -> records that failed with it, of what there is most."""
+    """Return error -> number of records that failed with it, the most frequent ones."""
     found: Counter[str] = Counter()
     for span in answers.values():
         for first, last, error in span.errors:
@@ -45,15 +45,15 @@ def errors_in(answers: AcknowledgedSpans) -> dict[str, int]:
 
 
 def refuse_errors(outcomes: Sequence[PartitionOutcome]) -> None:
-    """A live engine acknowledges only what it holds; a refusal means its state is not what it believes. Raises
-    StateError."""
+    """Raise StateError if an acknowledgement was refused: a live engine acknowledges only what it holds, so its state
+    is then not what it believes."""
     for outcome in outcomes:
         if outcome.error is not ErrorCode.NONE:
             raise StateError(f"{outcome.key} refused its own acknowledgements: {outcome.error.name}")
 
 
 def answers_for(acquired: Mapping[TopicPartition, PartitionOutcome], delivered: Delivered) -> AcknowledgedSpans:
-    """Answers for exactly what was acquired."""
+    """Return answers for exactly what was acquired."""
     # After a fault of the delivery an offset without an answer was not reached; without one it holds no record.
     missing = AcknowledgeType.GAP if delivered.fault is None else Loss.NOT_ENTERED
     by_partition = {answer.partition: answer for answer in delivered.answers}
@@ -71,8 +71,8 @@ def answers_for(acquired: Mapping[TopicPartition, PartitionOutcome], delivered: 
 
 
 def output_lost(span: AcknowledgedSpan, error: str, *, is_explained: bool) -> AcknowledgedSpan:
-    """What was accepted was done with, and is lost with its output. Unless a record is known to have brought the worker
-    down, it may be one of these that did, by the size of its output."""
+    """Return the answers without those that were accepted: their output is lost. Unless a record is known to have
+    brought the worker down, the size of the output of one of these may have done it."""
     accepted = span.ranges[:, ANSWER] == AcknowledgeType.ACCEPT
     ranges = AcknowledgedRanges(span.ranges.copy())
     ranges[accepted, ANSWER] = Loss.FINISHED if is_explained else Loss.AFTER_HANDLER
@@ -81,7 +81,7 @@ def output_lost(span: AcknowledgedSpan, error: str, *, is_explained: bool) -> Ac
 
 
 def attempts_in(answers: AcknowledgedSpans, at_ms: int) -> Attempts:
-    """Of handlers that were entered, with how many failed. Output that was lost says nothing of the handler."""
+    """Count attempts whose handler was entered, and failed ones. Lost output is no failure of the handler."""
     ranges = laid(span.ranges for span in answers.values())
     said = ranges[:, ANSWER]
     failed = offsets_in(ranges[np.isin(said, _FAILED)])
@@ -95,13 +95,13 @@ _DONE = [AcknowledgeType.ACCEPT, AcknowledgeType.REJECT]
 def filled(
     acquired: AcquiredRanges, acknowledged: AcknowledgedRanges, missing: AcknowledgeType | Loss
 ) -> AcknowledgedRanges:
-    """``acknowledged``, and ``missing`` for each acquired offset without an answer. GAP: it holds no record (R19, R21).
+    """Add ``missing`` for each acquired offset without an answer. GAP: it holds no record (R19, R21).
 
         acquired       [----------------]     [--------]
         acknowledged   [2--][1-----]          [1-]  [1-]
         returned       [2--][1-----][ 0 ]     [1-][0[1-]     0: ``missing``
 
-    ``acquired`` is disjoint, and ``acknowledged`` lies within it. Returns ranges that cover ``acquired`` exactly.
+    ``acquired`` is disjoint, and ``acknowledged`` lies within it. The ranges returned cover ``acquired`` exactly.
     """
     holes: list[tuple[int, int, int]] = []
     reported = acknowledged[:, :2].tolist()
@@ -121,7 +121,7 @@ def filled(
 
 
 def are_held_back(ranges: AcknowledgedRanges, delays: Sequence[RetryDelay]) -> list[bool]:
-    """Of each delay of these answers: is it of records that were not entered, and not of released ones?"""
+    """Return, for each delay, whether it is of records that were not entered, and not of released ones."""
     if not (ranges[:, ANSWER] == Loss.NOT_ENTERED).any():
         return [False] * len(delays)
     first = np.array([delay.first_offset for delay in delays], np.int64)
@@ -135,7 +135,7 @@ def released_by_key(
     *,
     has_backoff: bool,
 ) -> dict[SharePartitionKey, int]:
-    """How many records may be acquired again at once, where there are any. As a rule all are accepted."""
+    """Return how many records may be acquired again at once, for the keys that have any. Usually all are accepted."""
     keys, ranges = list(acknowledged), list(acknowledged.values())
     some = that_have(ranges, [AcknowledgeType.RELEASE, *Loss])
     return {
@@ -155,12 +155,12 @@ def _released(acknowledged: AcknowledgedRanges, delays: Sequence[RetryDelay], *,
 
 
 def _held_back(acknowledged: AcknowledgedRanges, delays: Sequence[RetryDelay]) -> int:
-    """How many were not entered, and wait for a record before them."""
+    """Return how many records were not entered, and wait for a record before them."""
     return total_offsets(list(compress(delays, are_held_back(acknowledged, delays))))
 
 
 def are_inside(ranges: AcknowledgedRanges, offsets: Sequence[int]) -> list[bool]:
-    """Is each of ``offsets`` in one of ``ranges`` (ascending, disjoint)?"""
+    """Return, for each of ``offsets``, whether it is in one of ``ranges`` (ascending, disjoint)."""
     if not len(ranges):
         return [False] * len(offsets)
     _, found = look_up(ranges[:, FIRST], ranges[:, LAST], np.array(offsets, np.int64))

@@ -1,4 +1,4 @@
-"""How attempts ended in one step of a share-partition, and why, for the audit."""
+"""The outcome of the attempts in one step of a share-partition, with its reason, for the audit."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class ErrorRun(NamedTuple):
 
 
 class EndedAttempt(NamedTuple):
-    """How the attempt of a run of offsets ended, for the audit: ``accepted``, ``released``, ``lost`` (in a crash),
+    """The end of an attempt at a run of offsets, for the audit: ``accepted``, ``released``, ``lost`` (in a crash),
     ``not entered`` (the handler never had it, so the count is taken back), ``truncated`` (the log ends below it now),
-    or why it was archived. ``error``: why it failed, as far as that is known."""
+    or why it was archived. ``error``: why it failed, if that is known."""
 
     first_offset: int
     last_offset: int
@@ -46,7 +46,7 @@ class EndedAttempt(NamedTuple):
 
 
 ENGINE_LOST = "the engine died while its handler had this record"
-"""Error of a record whose last attempt, alone, ended with the engine."""
+"""The error of a record whose last attempt, alone, ended with the engine."""
 
 
 Answered = tuple[tuple[PartitionRequest, PartitionResponse], ...]
@@ -54,7 +54,7 @@ Answered = tuple[tuple[PartitionRequest, PartitionResponse], ...]
 
 
 def ended_attempts(answered: Answered, errors: Sequence[ErrorRun] = ()) -> list[EndedAttempt]:
-    """Return all that ended, in the order in which it was decided, cut where ``errors`` of the answers change."""
+    """Return all attempts that ended, in the order of the decisions, cut where ``errors`` of the answers change."""
     return [
         found
         for request, response in answered
@@ -81,7 +81,7 @@ def _ended(
 
 
 def _unanswered_text(request: PartitionRequest, run: InFlightBatch) -> str | None:
-    """Return why an attempt has ended that no handler answered, as far as the state shows it; None if one did."""
+    """Return why an attempt ended without an answer, if the state shows it; None if a handler answered."""
     was_in_handler = run.doubt >= Doubt.ACCUSED or run.delivery_state is DeliveryState.ARCHIVED
     if isinstance(request, LoseAttempts):
         return _WORKER_LOST if was_in_handler else _LOST_WITH_WORKER
@@ -142,15 +142,15 @@ def cut_by_error(first: int, last: int, errors: Sequence[ErrorRun]) -> list[tupl
 
 
 MOST_TEXT = 32 * 1_024
-"""Characters of different errors in one micro-batch. The files of a segment of 500 with so many, compressed, are about
-as large as what a restart reads without Spark (``state.direct_rows``)."""
+"""The most characters of different errors in one micro-batch. The files of a segment of 500 with so many, compressed,
+are about as large as what a restart reads without Spark (``state.direct_rows``)."""
 
 
 def kept_errors(answers: AcknowledgedSpans) -> Mapping[SharePartitionKey, Sequence[ErrorRun]]:
     """Return the errors of each share-partition that has some, with at most MOST_TEXT characters of different texts.
 
     If there are more, ids and numbers in them count as ``#``, so that most are the same. If these are still too many,
-    the most frequent ones are kept, and of each other one only that it is not.
+    the most frequent ones are kept, and a placeholder for each other one.
     """
     errors = {key: span.errors for key, span in answers.items() if span.errors}
     found = Counter[str]()
@@ -164,7 +164,7 @@ def kept_errors(answers: AcknowledgedSpans) -> Mapping[SharePartitionKey, Sequen
 
 
 def _kept_texts(found: Counter[str]) -> dict[str, str]:
-    """By error, what is kept of it. ``found``: how many records have it."""
+    """Return error -> the text that is kept for it. ``found``: how many records have it."""
     pattern_of = {error: error_pattern(error) for error in found}
     patterns = Counter[str]()
     for error, records in found.items():
@@ -188,7 +188,7 @@ def _size(errors: Iterable[str]) -> int:
 
 
 def _joined(runs: Iterable[ErrorRun]) -> Iterator[ErrorRun]:
-    """``runs``, ascending; those of the same error that follow each other as one."""
+    """Join neighbouring runs of the same error. ``runs`` ascend."""
     before: ErrorRun | None = None
     for run in runs:
         if before is not None and (before.last + 1, before.error) == (run.first, run.error):

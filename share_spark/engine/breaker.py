@@ -1,12 +1,12 @@
-"""The circuit breaker of a group: where too many attempts fail, the service behind the handler is taken to be down, and
-only a few records are delivered now and then, until they succeed. Pure.
+"""The circuit breaker of a group: where too many attempts fail, the service behind the handler is assumed to be down,
+and only a few records are delivered now and then, until they succeed. Pure.
 
     closed   all that may be acquired is         too many of the attempts within the window have failed   ->  open
     open     ``probes`` records, each interval   fewer of them fail than that                             ->  closed
 
 Without it an outage uses up the attempts of every record. A failed attempt is one that was released, by the handler or
-for an exception, or lost with its worker; a rejected record is one that the handler could judge. A new engine begins
-closed, and finds out by itself.
+because of an exception, or lost with its worker; a rejected record is one that the handler could judge. A new engine
+begins with a closed breaker.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import NamedTuple
 from share_spark.model.config import GroupConfig
 
 LEAST_ATTEMPTS = 10
-"""Fewer within the window do not open it."""
+"""The fewest attempts within the window that open it."""
 
 
 class Attempts(NamedTuple):
-    """Of the delivery that was acquired at ``at_ms``."""
+    """The attempts of the delivery that was acquired at ``at_ms``."""
 
     at_ms: int
     total: int
@@ -30,8 +30,8 @@ class Attempts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breaker:
-    """``failure_rate``: share of the attempts that opens it, 0: nothing does. ``recent``: within the window, or those
-    that have opened it. ``probed_ms``: when the last probe was acquired, or it was opened; None while it is closed."""
+    """A circuit breaker. It opens at ``failure_rate``, a share of the attempts, 0: never. ``recent``: those in the
+    window, or that opened it. ``probed_ms``: the time of the last probe, at first of opening; None while closed."""
 
     failure_rate: float = 0.0
     window_ms: int = 60_000
@@ -42,11 +42,11 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
-        """Are there only probes?"""
+        """Whether only probes may be acquired."""
         return self.probed_ms is not None
 
     def under(self, config: GroupConfig) -> Breaker:
-        """By these settings from now on. Without a failure rate it closes, and forgets."""
+        """Return the breaker under these settings. Without a failure rate it closes, and forgets its attempts."""
         return replace(
             self if config.breaker_failure_rate else Breaker(),
             failure_rate=config.breaker_failure_rate,
@@ -56,13 +56,13 @@ class Breaker:
         )
 
     def most_records(self, now_ms: int, wanted: int) -> int:
-        """How many of ``wanted`` may be acquired now."""
+        """Return how many of ``wanted`` may be acquired now."""
         if self.probed_ms is None:
             return wanted
         return min(wanted, self.probes) if now_ms - self.probed_ms >= self.probe_interval_ms else 0
 
     def after(self, found: Attempts) -> Breaker:
-        """After a delivery."""
+        """Return the breaker after a delivery."""
         if not self.failure_rate or not found.total:
             return self
         if self.is_open:
@@ -77,7 +77,7 @@ class Breaker:
         return failed >= self.failure_rate * total
 
     def __str__(self) -> str:
-        """Why it is as it is."""
+        """Return the reason for its state."""
         if not self.is_open:
             return "the circuit breaker is closed: records are delivered as before"
         total, failed = sum(one.total for one in self.recent), sum(one.failed for one in self.recent)

@@ -1,7 +1,7 @@
-"""Which share-partitions a micro-batch has to look at: of ten thousand perhaps a hundred.
+"""The share-partitions that a micro-batch has to look at: of ten thousand perhaps a hundred.
 
-A share-partition rests while it is finished up to the end of its log. It is looked at again when its log ends or its
-state change, or when something is acknowledged in it: no time, and no mode of the engine, gives it something to do.
+A share-partition rests while it is finished up to the end of its log. It becomes busy again when its log ends or its
+state change, or when something is acknowledged in it. Time, and the mode of the engine, change nothing for it.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from share_spark.model.ids import LogEnds, SharePartitionKey
 
 @dataclass(slots=True)
 class BusyPartitions:
-    """``_ends``: as of the last look."""
+    """The busy share-partitions of an engine. ``_ends``: the log ends at the last look."""
 
     _ends: Mapping[SharePartitionKey, LogEnds] = field(default_factory=dict)
     _resting: set[SharePartitionKey] = field(default_factory=set)
 
     def read(self, ends: Mapping[SharePartitionKey, LogEnds]) -> Mapping[SharePartitionKey, LogEnds]:
-        """Those that are other than they were at the last look."""
+        """Note the log ends, and return those that have changed since the last look."""
         changed = changed_keys(self._ends, ends)
         self._resting.difference_update(changed)
         self._ends = ends
         return {key: ends[key] for key in changed}
 
     def decided(self, keys: Iterable[SharePartitionKey]) -> None:
-        """The state of these may have changed."""
+        """Note that the state of these may have changed."""
         self._resting.difference_update(keys)
 
     def loaded(self) -> None:
-        """That of any may have."""
+        """Note that the state of any share-partition may have changed."""
         self._resting.clear()
 
     def ends(
@@ -41,7 +41,7 @@ class BusyPartitions:
         summaries: Mapping[SharePartitionKey, PartitionSummary],
         acknowledged: Collection[SharePartitionKey],
     ) -> Mapping[SharePartitionKey, LogEnds]:
-        """The log ends, in their order, of those that may have something to do."""
+        """Return the log ends, in their order, of the share-partitions that may have something to do."""
         self._resting.difference_update(acknowledged)
         busy = {key: end for key, end in self._ends.items() if key not in self._resting}
         resting = [
@@ -56,7 +56,7 @@ class BusyPartitions:
 
 
 def may_rest(summary: PartitionSummary, ends: LogEnds) -> bool:
-    """Is everything finished, whatever the time and the mode of the engine?"""
+    """Return whether everything is finished, whatever the time and the mode of the engine."""
     waits = summary.available or summary.delayed or summary.next_deadline_ms is not None or any(summary.suspected)
     if waits or summary.start_offset < ends.log_start_offset or summary.start_offset < 0:
         return False
@@ -66,11 +66,11 @@ def may_rest(summary: PartitionSummary, ends: LogEnds) -> bool:
 def changed_keys(
     before: Mapping[SharePartitionKey, LogEnds], now: Mapping[SharePartitionKey, LogEnds]
 ) -> list[SharePartitionKey]:
-    """Those of ``now`` that had other log ends before, or none."""
+    """Return the keys of ``now`` that had other log ends before, or none."""
     if before is now:
         return []
     if list(before) != list(now):
         return [key for key in now if before.get(key) != now[key]]
-    # The frequent case where there are thousands, without a step of Python for each.
+    # The frequent case for thousands of share-partitions, without a loop in Python.
     is_changed = map(operator.ne, before.values(), now.values())
     return [key for key, changed in zip(now, is_changed, strict=True) if changed]

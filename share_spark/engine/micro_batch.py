@@ -1,21 +1,21 @@
 """The micro-batch: inputs, decision, one append, then effects. The only loop that owns order and durability.
 
-    log ends, acknowledgements, time  ->  plan  ->  advance (decide, on the executors)
+    log ends, acknowledgements, time  ->  plan  ->  advance (decide)
         ->  announce dead letters  ->  one append  ->  has another engine claimed the group?  ->  write dead letters
         ->  deliver what was acquired  ->  commit its output; its acknowledgements are an input of the next micro-batch
 
-What if the process dies ...
-- before the append: nothing was visible; the acknowledgements that were not committed are lost with their handlers'
-  run, the records stay Acquired until their lock ends, and are delivered again with a higher count; unless they had
-  output: then the sink's commit has decided, and the next engine finds it there and absorbs it;
+If the process dies ...
+- before the append: nothing was visible. Acknowledgements that were not committed are lost: their records stay Acquired
+  until their lock ends, and are delivered again with a higher count. If they had output, the commit of the sink has
+  decided: the next engine finds it, and takes its acknowledgements over;
 - after the append, before dead letters are written: the next engine finds them announced, and writes them, or keeps
   them for the next that has a target;
-- before or during delivery: the same as the first; what workers have left of it shows what was entered;
-- inside the commit of the output: it is there or it is not, and the acknowledgements with it. An engine that lives and
-  does not know which does nothing more: what it gave back might have been decided.
+- before or during delivery: as before the append; the traces of the workers show which records were entered;
+- inside the commit of the output: it is there or it is not, and the acknowledgements with it. A live engine that does
+  not know which does nothing more: what it gives back might be decided already.
 An append whose outcome is unknown is looked up by its stamp; the live state is rebuilt from the log before going on.
-Settings may change between a decision and the one that repeats it: the log has states, counts and deadlines, and no
-state is folded by settings. So a micro-batch decides by one reading of them, and whatever it has appended stands.
+Settings may change between a decision and its repetition: the log has states, counts and deadlines, and no state is
+folded by settings. So a micro-batch decides by one reading of them, and its append stays valid.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ShareGroupEngine:
     """The engine of one share group: call ``start`` once, then ``run`` per micro-batch, never two at a time.
 
     Mutable by nature: it remembers the summaries of its share-partitions and the acknowledgements not committed yet.
-    ``_others_hold_until_ms``: when the last lock ends of those that were there at the start, None once all have ended.
+    ``_others_hold_until_ms``: the end of the last lock that was there at the start, None once all have ended.
     """
 
     ports: Ports
@@ -98,7 +98,7 @@ class ShareGroupEngine:
         """Claim the group, rebuild its state, take over what the engine before left unfinished, note the targets of an
         available-now run.
 
-        Raises TopicError, StateError, FencedError, SinkError, DeadLetterError; nothing but the claim is written.
+        Raises TopicError, StateError, FencedError, SinkError, DeadLetterError; then nothing but the claim is written.
         """
         self.ports.topics.refresh()
         self.ports.topics.check_identity(self.ports.store.known_topics())
@@ -127,7 +127,7 @@ class ShareGroupEngine:
             self._pending = PendingAcknowledgements(spans=left.answers, member_id=left.member_id)
 
     def look(self) -> EngineLook:
-        """From any thread: a dict is copied, and an attribute read, in one step of the interpreter."""
+        """Return a look at the engine. Safe from any thread: a dict copy and an attribute read are atomic."""
         return EngineLook(
             writer_epoch=self._claim.writer_epoch if self._claim is not None else 0,
             load_s=self._load_s,
@@ -141,23 +141,23 @@ class ShareGroupEngine:
 
     @property
     def outage(self) -> Outage | None:
-        """That the engine rides out just now."""
+        """The present outage, None if the topics answer."""
         return self._reach.outage
 
     def stop_waiting(self) -> None:
-        """From any thread: it is to stop, and waits no longer for what does not answer."""
+        """Stop waiting for what does not answer: the engine stops. From any thread."""
         self.ports.topics.log.stop_waiting()
         self.ports.delivery.stop_waiting()
 
     @property
     def has_state(self) -> bool:
-        """Did the group have any state when this engine started, or has it now?"""
+        """Whether the group had any state when this engine started, or has some now."""
         return bool(self._summaries)
 
     @property
     def done(self) -> bool:
-        """An available-now run has worked off everything below its targets and committed that. It does not wait for
-        what is paused."""
+        """Whether an available-now run has finished everything below its targets, and committed that. It does not wait
+        for what is paused."""
         if self._targets is None or self._pending or not self.ports.dead_letters.is_settled():
             return False
         targets = self._targets
@@ -167,17 +167,17 @@ class ShareGroupEngine:
 
     @property
     def waits_for_letters(self) -> bool:
-        """An available-now run may be done as soon as its dead letters are written."""
+        """Whether an available-now run may be done as soon as its dead letters are written."""
         return self._targets is not None and not self.ports.dead_letters.is_settled()
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When the next lock of an engine that has ended expires, if there is one."""
+        """The time at which the next lock of an engine that has ended expires, if there is one."""
         deadlines = [summary.next_deadline_ms for summary in self._summaries.values() if summary.next_deadline_ms]
         return min(deadlines, default=None)
 
     def run(self, batch_id: int, *, stopping: bool = False) -> MicroBatchProgress:
-        """One micro-batch. With ``stopping`` it commits what is known and gives the rest back, and acquires nothing.
+        """Run one micro-batch. With ``stopping`` it commits what is known, gives the rest back, and acquires nothing.
 
         Raises FencedError, TopicError, HandlerError, SinkError, DeadLetterError, StateError; the engine must then be
         thrown away, after a last call with ``stopping`` unless it was fenced.
@@ -216,7 +216,7 @@ class ShareGroupEngine:
         return progress
 
     def close(self) -> None:
-        """After the last micro-batch: free what is kept, and wait for what is being written. Raises DeadLetterError."""
+        """Free what is kept, and wait for writes, after the last micro-batch. Raises DeadLetterError."""
         self.ports.delivery.close()
         self._reach.wait_for_letters()
 
@@ -231,7 +231,7 @@ class ShareGroupEngine:
             self._look_at_pauses(topics.names(), all_ends, now_ms)
         ends = self._busy.ends(self._summaries, self._pending.ranges.keys())
         ends, initial_offsets = self._reach.beginnings(self._summaries, ends, self._config.offset_reset, limit_ms)
-        traces = self._traces(ends)  # before the search: they show how it is to be done
+        traces = self._traces(ends)  # before the search: they show how it has to be done
         config, keys = self._config, ends.keys() - self._paused if self._paused else ends.keys()
         return Inputs(
             now_ms=now_ms,
@@ -255,14 +255,14 @@ class ShareGroupEngine:
         )
 
     def _look_at_pauses(self, names: Mapping[str, str], ends: Iterable[SharePartitionKey], now_ms: int) -> None:
-        """What handlers have already is finished; what is paused is not acquired."""
+        """Read the pauses. Nothing is acquired of a paused share-partition; what handlers already have is finished."""
         pauses = self.ports.pauses().at(now_ms)
         if pauses != self._pauses:
             _log.info("paused now: %s", pauses)
         self._pauses, self._paused = pauses, pauses.held(ends, names, now_ms)
 
     def _traces(self, ends: Iterable[SharePartitionKey]) -> Sequence[MemberTrace]:
-        """Asked when locks end that may not be ours. Where engines before left none, the next leaves none either."""
+        """Return traces when locks end that may not be ours. Where earlier engines left none, the next leaves none."""
         deadlines = [self._summaries[key].next_deadline_ms for key in ends if key in self._summaries]
         is_due = any(deadline is not None and deadline <= self._time.now_ms for deadline in deadlines)
         if self._others_hold_until_ms is None or not is_due:
@@ -272,7 +272,7 @@ class ShareGroupEngine:
         return traces
 
     def _forget_traces(self) -> None:
-        """Once no lock is left that was there when this engine began, not even where the topic cannot be read now."""
+        """Forget traces once all locks from before this engine have ended, also those of topics out of reach."""
         until_ms, next_ms = self._others_hold_until_ms, self.next_deadline_ms
         if until_ms is None or self._time.now_ms < until_ms or (next_ms is not None and next_ms <= until_ms):
             return
@@ -280,8 +280,8 @@ class ShareGroupEngine:
         self.ports.delivery.forget_traces()
 
     def _truncate(self, inputs: Inputs, partition_inputs: Mapping[SharePartitionKey, PartitionInput]) -> None:
-        """Before the commit: once the state knows of a truncation, no engine finds it again."""
-        # A log that was truncated makes an input; so the others, which may be many, need not be looked at.
+        """Tell the dead letters of truncations before the commit: once the state has one, no engine finds it again."""
+        # A truncated log always makes an input, so the other share-partitions, which may be many, are not looked at.
         truncated = truncated_logs(self._summaries, {key: inputs.ends[key] for key in partition_inputs})
         self._truncates = bool(truncated)
         if truncated:
@@ -310,7 +310,7 @@ class ShareGroupEngine:
         raise StateError(f"the state log refused micro-batch {stamp.batch_id} {_COMMIT_ATTEMPTS} times: {refusal}")
 
     def _absorbed(self, outcomes: Sequence[PartitionOutcome]) -> None:
-        """The acknowledgements that waited are in the state."""
+        """Note that the pending acknowledgements are in the state."""
         self._letters.committed()
         had_answers = bool(self._pending)
         self._pending = NOTHING_PENDING
@@ -318,12 +318,12 @@ class ShareGroupEngine:
         self._busy.decided(outcome.key for outcome in outcomes)
         if had_answers:
             self._output.absorbed()
-        if self._truncates:  # before anything is acquired at the offsets of what is gone
+        if self._truncates:  # before anything is acquired at the removed offsets
             self.ports.delivery.forget_last()
             self._truncates = False
 
     def _commit(self, stamp: BatchStamp) -> str:
-        """Why it has not happened, "" if it has."""
+        """Return why the commit has not happened, "" if it has."""
         try:
             self.ports.store.commit()
             return ""
@@ -336,7 +336,7 @@ class ShareGroupEngine:
             return "" if self._resolve(self._unresolved) else refusal
 
     def _resolve(self, append: UnresolvedAppend) -> bool:
-        """Did it happen? As long as that is not known, nothing may be decided on the state before it."""
+        """Return whether the append happened. Until that is known, nothing may be decided on the state before it."""
         happened = append.happened
         if happened is None:
             happened = self.ports.store.was_committed(append.stamp.batch_id)
@@ -349,8 +349,8 @@ class ShareGroupEngine:
     def _deliver(
         self, stamp: BatchStamp, outcomes: Sequence[PartitionOutcome], timer: StepTimer, *, in_turn: bool
     ) -> None:
-        """Raises the fault of the delivery, after what is known of its records: the rest was never entered. Where
-        records cannot be reached that is no fault, and what is known counts."""
+        """Deliver, and keep the answers. Raises the fault of the delivery after that: the rest was never entered. If
+        records cannot be reached, that is no fault, and the answers are valid."""
         acquired = {
             TopicPartition(outcome.summary.topic, outcome.key.partition): outcome
             for outcome in outcomes

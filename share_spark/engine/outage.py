@@ -1,10 +1,10 @@
-"""An outage: the brokers, or whatever else holds the topics, give no answer. It does not end an engine.
+"""An outage: the brokers, or another place of the topics, do not answer. It does not end an engine.
 
-    reached         asked, and no answer                                            ->  an outage
-    an outage       all that is asked in a micro-batch is answered, letters too     ->  reached
+    reached         a request gets no answer                                        ->  an outage
+    an outage       all requests of a micro-batch are answered, letters too         ->  reached
 
-During an outage the engine commits what it knows, by the log ends that it saw last, and acquires nothing. With each
-micro-batch it asks again. It ends by that only where ``outage.timeout.ms`` says so.
+During an outage the engine commits what it knows, by the log ends that it saw last, and acquires nothing. Each
+micro-batch tries again. An outage ends the engine only if ``outage.timeout.ms`` says so.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from share_spark.model.ids import LogEnds, SharePartitionKey
 _log = logging.getLogger(__name__)
 
 _FIRST_REMINDER_MS = 30_000
-"""The log is told at the beginning, after so long, and then whenever it has lasted twice as long as the last time."""
+"""The time to the first reminder in the engine's log. Each later one comes after twice the time so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """``since_ms``: from when on nothing has answered, by the clock. ``what``: does not answer. ``reason``: of the last
-    try. ``reminder_ms``: how long it lasts when the log is told next."""
+    """An outage. ``since_ms``: when it began, by the clock. ``what``: what does not answer. ``reason``: the reason of
+    the last try. ``reminder_ms``: its duration at the next reminder in the engine's log."""
 
     since_ms: int
     what: str
@@ -38,27 +38,27 @@ class Outage:
     reminder_ms: int = 0
 
     def lasts_ms(self, now_ms: int) -> int:
-        """So far."""
+        """Return how long it has lasted."""
         return max(0, now_ms - self.since_ms)
 
     def text(self, now_ms: int) -> str:
-        """For people, without the reason."""
+        """Return a text for people, without the reason."""
         return f"{self.what} unreachable for {self.lasts_ms(now_ms) // 1_000} s"
 
     def is_to_be_told(self, now_ms: int) -> bool:
-        """Has it lasted so long that the log says it (again)?"""
+        """Return whether it is time to log it (again)."""
         return self.lasts_ms(now_ms) >= self.reminder_ms
 
     def told(self, now_ms: int) -> Outage:
-        """The log has been told."""
+        """Return the outage after it was logged."""
         return replace(self, reminder_ms=max(_FIRST_REMINDER_MS, 2 * self.lasts_ms(now_ms)))
 
 
 @dataclass(slots=True, kw_only=True)
 class Reach:
-    """What one engine asks its topics, and whether they answer. Mutable: an outage goes from one micro-batch to the
-    next. ``limit_ms``: how long one may last, 0 for ever; then TopicUnreachableError is raised. ``_is_unknown``: the
-    topics were not asked in this micro-batch, or gave no answer."""
+    """The requests of one engine to its topics, and whether they are answered. Mutable: an outage lasts for several
+    micro-batches. ``limit_ms``: the longest one, 0 for no limit; then TopicUnreachableError is raised. ``_is_unknown``:
+    the topics were not asked in this micro-batch, or gave no answer."""
 
     topics: SubscribedTopics
     letters: DeadLetterSink
@@ -67,7 +67,7 @@ class Reach:
     _is_unknown: bool = False
 
     def log_ends(self, limit_ms: int) -> Mapping[SharePartitionKey, LogEnds]:
-        """At the begin of a micro-batch. In an outage those that were seen last. Raises TopicError, DeadLetterError."""
+        """Return the log ends, in an outage the last known ones. Raises TopicError, DeadLetterError."""
         self._is_unknown = False
         with self._riding_out(limit_ms):
             self.letters.check()
@@ -75,7 +75,7 @@ class Reach:
         return self.topics.last_ends
 
     def last_ends(self) -> Mapping[SharePartitionKey, LogEnds]:
-        """The same for an engine that stops: in an outage it does not ask."""
+        """Return the log ends for an engine that stops: in an outage it does not ask."""
         self._is_unknown = self.outage is not None
         if self.outage is None:
             with self._riding_out(0):
@@ -89,8 +89,8 @@ class Reach:
         reset: OffsetReset,
         limit_ms: int,
     ) -> tuple[Mapping[SharePartitionKey, LogEnds], Mapping[SharePartitionKey, int]]:
-        """(``ends``, where those begin that have not begun.) In an outage none begins, and ``ends`` are without them.
-        This ends an outage if all that was asked in this micro-batch was answered."""
+        """Return (``ends``, initial offsets of new share-partitions). In an outage no share-partition begins, and
+        ``ends`` is without new ones. This ends an outage if all requests of this micro-batch were answered."""
         found: Mapping[SharePartitionKey, int] = {}
         if not self._is_unknown:
             with self._riding_out(limit_ms):
@@ -99,7 +99,7 @@ class Reach:
         return (ends, found) if self.outage is None else (begun(summaries, ends), {})
 
     def lost(self, fault: TopicUnreachableError, since_ms: int, limit_ms: int) -> None:
-        """No answer. ``since_ms``: from when on, if there is no outage yet."""
+        """Note that there is no answer. ``since_ms``: the start of the outage, if this is a new one."""
         self._is_unknown = True
         began = self.outage or Outage(since_ms=since_ms, what=fault.what, reason="")
         outage, now_ms = replace(began, reason=str(fault)), self.clock()
@@ -112,7 +112,7 @@ class Reach:
         self.outage = outage
 
     def wait_for_letters(self) -> None:
-        """Until they are written; not in an outage. Raises DeadLetterError."""
+        """Wait until dead letters are written, but not in an outage. Raises DeadLetterError."""
         if self.outage is None:
             self.letters.wait()
         elif not self.letters.is_settled():

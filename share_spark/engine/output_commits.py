@@ -1,4 +1,4 @@
-"""The output of an engine's deliveries, as its sink takes it."""
+"""The commits of an engine's output to its sink."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class OutputCommits:
-    """Of one engine. ``sink``: None for a run without output. ``_in_doubt``: a commit has failed, and may have
-    happened."""
+    """The commits of one engine. ``sink``: None for a run without output. ``_in_doubt``: a commit has failed, and may
+    have happened."""
 
     sink: OutputSink | None
     _in_doubt: bool = False
 
     @property
     def decides(self) -> bool:
-        """Do rows decide whether an answer counts?"""
+        """Whether rows decide if an answer is valid."""
         return self.sink is not None and self.sink.has_output
 
     def refuse_if_in_doubt(self) -> None:
-        """Raises OutputUnknownError: whatever the engine gives back now may be decided already."""
+        """Raise OutputUnknownError if a commit is in doubt: what the engine gives back now may be decided already."""
         if self._in_doubt:
             raise OutputUnknownError(
                 "it is not known whether the last output is in the sink; the next engine finds out"
             )
 
     def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans, *, is_explained: bool) -> AcknowledgedSpans:
-        """The answers that count: what was accepted does not where an executor died with the rows that it put out. A
-        sink that refuses rows is no delivery failure: everything is given back as if it had not been tried."""
+        """Commit the output, and return the answers that are valid. An accepted record is not if its rows died with an
+        executor. A refusal by the sink is no delivery failure: everything is given back as if it had not been tried."""
         if self.sink is None or not self.decides:
             return answers
         self._in_doubt = True
@@ -53,6 +53,6 @@ class OutputCommits:
         return answers
 
     def absorbed(self) -> None:
-        """A state row that counts has taken up the answers of the last commit."""
+        """Note that a valid state row contains the answers of the last commit."""
         if self.sink is not None:
             self.sink.forget()

@@ -1,5 +1,5 @@
-"""What is carried from one micro-batch into the next: acknowledgements that are not committed yet, an append whose
-outcome is unknown, dead letters on their way, and how full the segment is that is being written."""
+"""Values carried from one micro-batch to the next: acknowledgements that are not committed yet, an append whose outcome
+is unknown, dead letters on their way, and the size of the segment that is being written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DEAD_LETTER_REASONS = (ArchiveReason.REJECTED, ArchiveReason.DELIVERY_LIMIT)
 class PendingAcknowledgements:
     """Acknowledgements that were decided in one micro-batch, and that the next one commits.
 
-    ``member_id``: whose they are, if not the engine's own (``PartitionInput.acknowledged_by``). ``at_ms``: the time of
+    ``member_id``: their member, if not the engine's own (``PartitionInput.acknowledged_by``). ``at_ms``: the time of
     the micro-batch that acquired these records, None if that is not known.
     """
 
@@ -34,21 +34,21 @@ class PendingAcknowledgements:
 
     @property
     def ranges(self) -> Mapping[SharePartitionKey, AcknowledgedRanges]:
-        """As an input of the next micro-batch."""
+        """The acknowledged ranges, as an input of the next micro-batch."""
         return {key: span.ranges for key, span in self.spans.items()}
 
     def delays_at(self, now_ms: int) -> Mapping[SharePartitionKey, Sequence[RetryDelay]]:
-        """From ``now_ms`` on: what handlers ask for, where they do, and what is left of the wait of records that were
-        held back when they were acquired."""
+        """Return the delays from ``now_ms`` on: those that handlers ask for, and the rest of the wait of records that
+        were held back when they were acquired."""
         passed_ms = now_ms - (now_ms if self.at_ms is None else self.at_ms)
         return {key: _left(span, passed_ms) for key, span in self.spans.items() if span.delays}
 
     def errors(self) -> Mapping[SharePartitionKey, Sequence[ErrorRun]]:
-        """Return what the log keeps of the errors, for the audit."""
+        """Return the errors that the log keeps for the audit."""
         return kept_errors(self.spans)
 
     def dead_letters(self, outcome: PartitionOutcome) -> list[DeadLetter]:
-        """Of what the commit of these acknowledgements archives in one share-partition, with the handler's errors."""
+        """Return letters for what their commit archives in one share-partition, with the handler's errors."""
         if not len(outcome.archived):
             return []
         runs = [run for run in outcome.archived if run.reason in _DEAD_LETTER_REASONS]
@@ -62,7 +62,7 @@ class PendingAcknowledgements:
     def _cut_by_error(
         self, key: SharePartitionKey, runs: Sequence[ArchivedRange]
     ) -> list[list[tuple[int, int, str | None]]]:
-        """The pieces of each run."""
+        """Cut each run into pieces of one error."""
         span = self.spans.get(key)
         ranges, errors = (span.ranges, span.errors) if span is not None else (NOT_ACKNOWLEDGED, ())
         are_answered = are_inside(ranges, [run.first_offset for run in runs])
@@ -89,17 +89,17 @@ NOTHING_PENDING = PendingAcknowledgements(spans={})
 
 
 def letters_below(ends: Mapping[TopicPartition, int], letters: Sequence[DeadLetter]) -> list[DeadLetter]:
-    """``letters`` without the offsets from ``ends`` on."""
+    """Return ``letters`` without the offsets from ``ends`` on."""
     return [kept for letter in letters for kept in archived_below(ends.get(letter.partition), [letter])]
 
 
 def is_committed(announced: BatchStamp, last_counted: BatchStamp, *, withdrawn: bool) -> bool:
-    """Has the commit happened for which this was announced, as judged by an engine that starts?
+    """Return whether the commit of this announcement has happened, as judged by an engine that starts.
 
-    It has if it is of the epoch of the last micro-batch that counts and not after that one: its engine has withdrawn
-    what had not happened before it committed a later one. An announcement of an older epoch is a zombie's: each engine
-    recovers, after its claim, before its first commit, so the first one that commits has settled all that could still
-    count, and what is announced after that claim is never committed. The same is true of what is after the last one.
+    It has if its stamp has the epoch of the last valid micro-batch and is not after it: its engine withdraws what did
+    not happen before it commits a later one. An announcement of an older epoch is a zombie's. Each engine recovers
+    after its claim and before its first commit, so the first commit of an epoch has settled all earlier announcements.
+    What is announced after that claim is never committed. The same is true of what is after the last one.
     """
     if withdrawn:
         return announced == last_counted
@@ -108,7 +108,7 @@ def is_committed(announced: BatchStamp, last_counted: BatchStamp, *, withdrawn: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnresolvedAppend:
-    """An append that failed, and may have happened. ``happened``: what the log said, None if it has not been asked."""
+    """An append that failed, and may have happened. ``happened``: the answer of the log, None if it was not asked."""
 
     stamp: BatchStamp
     happened: bool | None = None
@@ -116,7 +116,7 @@ class UnresolvedAppend:
 
 @dataclass(slots=True, kw_only=True)
 class DeadLetterOrder:
-    """Dead letters of one engine, in the order that ``DeadLetterSink`` asks for: announced before the commit that
+    """Dead letters of one engine, in the order that ``DeadLetterSink`` requires: announced before the commit that
     archives them; then withdrawn, if that commit has not happened, or written after it."""
 
     sink: DeadLetterSink
@@ -124,27 +124,27 @@ class DeadLetterOrder:
     _unwritten: list[BatchStamp] = field(default_factory=list)
 
     def announce(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:
-        """What the commit of ``stamp`` is about to archive. Raises DeadLetterError."""
+        """Announce what the commit of ``stamp`` is about to archive. Raises DeadLetterError."""
         if letters:
             self._announced = stamp
             self.sink.announce(stamp, letters)
 
     def withdraw(self) -> None:
-        """What was announced for a commit that has not happened must not be taken for committed once a later one is.
-        Raises DeadLetterError."""
+        """Withdraw an announcement whose commit has not happened: after a later commit it would look committed. Raises
+        DeadLetterError."""
         if self._announced is not None:
             self.sink.withdraw(self._announced)
             self._announced = None
 
     def committed(self) -> None:
-        """The commit has happened for which the last ones were announced."""
+        """Note that the commit of the last announcement has happened."""
         if self._announced is not None:
             self._unwritten.append(self._announced)
             self._announced = None
 
     def write(self, stamp: BatchStamp) -> None:
-        """Those of ``stamp``, if it has any; before them those that could not be written before, as a table takes no
-        lower number after a higher one. By themselves they wait for the next engine. Raises DeadLetterError."""
+        """Write the letters of ``stamp``, if there are any. Earlier ones that could not be written go first, as a table
+        takes no lower number after a higher one; alone they wait for the next engine. Raises DeadLetterError."""
         if stamp not in self._unwritten:
             return
         while self._unwritten:
@@ -153,19 +153,19 @@ class DeadLetterOrder:
 
 
 LEAST_RANGES = 1_000_000
-"""Ranges of updates that a segment may hold whatever the size of its snapshot: a restart reads them in seconds."""
+"""The ranges of updates that a segment may always hold: a restart reads them in seconds."""
 
 _GROWTH = 4
-"""Beyond that, ranges of updates per range of the snapshot: snapshots are then at most a fifth of what is written."""
+"""The most ranges of updates per range of the snapshot beyond that: snapshots are then at most a fifth of all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenSegment:
     """The segment that an engine writes, and when the next one begins.
 
-    ``updates``: its commits, None before the first, which holds its snapshots. ``snapshot_ranges`` were written by
-    that one, ``ranges`` by all later ones. A segment that ended by the number of its commits alone would grow with the
-    size of each, and a restart with it.
+    ``updates``: its commits, None before the first, which holds its snapshots. ``snapshot_ranges``: the ranges of the
+    first commit; ``ranges``: those of all later ones. If only the number of commits ended a segment, it would grow with
+    the size of each commit, and so would the time of a restart.
     """
 
     number: int = 0
@@ -175,17 +175,17 @@ class OpenSegment:
 
     @property
     def begins(self) -> bool:
-        """Is the next commit the first one of this segment?"""
+        """Whether the next commit is the first one of this segment."""
         return self.updates is None
 
     def is_full(self, updates_per_snapshot: int, least_ranges: int = LEAST_RANGES) -> bool:
-        """Does the next commit begin another segment?"""
+        """Return whether the next commit begins another segment."""
         if self.updates is None:
             return False
         return self.updates >= updates_per_snapshot or self.ranges > max(least_ranges, _GROWTH * self.snapshot_ranges)
 
     def after(self, number: int, ranges: int) -> OpenSegment:
-        """With a commit of ``ranges`` ranges to segment ``number``."""
+        """Return the segment after a commit of ``ranges`` ranges to segment ``number``."""
         if self.updates is None or number != self.number:
             return OpenSegment(number=number, updates=1, snapshot_ranges=ranges)
         return replace(self, updates=self.updates + 1, ranges=self.ranges + ranges)

@@ -4,9 +4,9 @@
     acknowledged     [accept------]                  all of it
     window after                   [A1 mine------]   one run, or none
 
-Where thousands of share-partitions are active, each with a few records, nearly all of them are of this case, and the
-general way through requests, draft and responses takes a hundred microseconds for each. Everything else goes that way.
-What comes of this one is the same: the property tests compare them.
+If thousands of share-partitions are active, each with a few records, nearly all of them are of this case. The general
+way through requests, draft and responses takes a hundred microseconds for each. All other cases take that way. The
+results are the same: the property tests compare them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def unaudited_step(
     member_id: str,
     now_ms: int,
 ) -> StepResult:
-    """As ``step``, but it need not say what was answered."""
+    """Do as ``step``; the result may be without the answers."""
     if state is not None and _is_plain(partition_input):
         result = _plain_step(key, state, partition_input, limits, member_id, now_ms)
         if result is not None:
@@ -44,7 +44,7 @@ def unaudited_step(
 
 
 def _is_plain(asked: PartitionInput) -> bool:
-    """Is nothing asked but to take up acknowledgements, and to acquire?"""
+    """Return whether the input has only acknowledgements and an acquisition."""
     return not (
         asked.release_member
         or asked.suspects
@@ -64,7 +64,7 @@ def _plain_step(
     member_id: str,
     now_ms: int,
 ) -> StepResult | None:
-    """None if it is another case."""
+    """Return the result, None if it is another case."""
     finished_to = _finished_to(state, asked, member_id)
     if finished_to is None:
         return None
@@ -96,7 +96,7 @@ def _plain_step(
 
 
 def _finished_to(state: SharePartition, asked: PartitionInput, member_id: str) -> int | None:
-    """Up to where (exclusive) all of the window is finished with these acknowledgements; None if not all of it is."""
+    """Return the end (exclusive) of the window if these acknowledgements finish all of it, else None."""
     runs = state.in_flight
     if len(runs) != len(asked.acknowledged) or state.start_offset < 0:
         return None
@@ -112,8 +112,8 @@ def _finished_to(state: SharePartition, asked: PartitionInput, member_id: str) -
 def _outcome(
     key: SharePartitionKey, topic: str, start: int, runs: tuple[InFlightBatch, ...], accepted: int
 ) -> PartitionOutcome:
-    """Of a step after which ``runs``, at most one, are all of the window. The fields are given by their place: by their
-    names it takes twice as long."""
+    """Return the outcome of a step after which ``runs``, at most one, are the whole window. Fields are given by
+    position: by name it takes twice as long."""
     if not runs:
         summary = PartitionSummary(topic, start, start, 0, None)
         return PartitionOutcome(key, summary, True, _NONE_ACQUIRED, (), accepted, 0, 0, 0, ErrorCode.NONE)

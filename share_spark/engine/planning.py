@@ -1,19 +1,18 @@
-"""Which share-partitions have something to do in a micro-batch, and how much each may take. Pure.
+"""The plan of a micro-batch: the share-partitions that have something to do, and how much each may take. Pure.
 
-A share-partition is active when it has acknowledgements waiting, new records, redeliveries that are not delayed, a lock
-that has run out, a log start that moved past it, a log end that went back below its SPEO, or no state yet. All others
-get no input and cost nothing but a look at two integers.
+A share-partition is active when it has acknowledgements waiting, new records, redeliveries that are not delayed, an
+expired lock, a log start that moved past it, a log end that went back below its SPEO, or no state yet. All others get
+no input and cost nothing but a comparison of two integers.
 
-How many records all of them may take (``Pace``) follows the rate of the handlers, measured while they run, so that they
-are done within the budget of time. A handler that is fast is not held back by it; after a slow one hardly anything has
-to be given back.
+The total number of records (``Pace``) follows the rate of the handlers, measured while they run, so that they finish
+within the budget of time. It does not slow down a fast handler; after a slow one hardly anything has to be given back.
 
-Suspects (``partition.lost``) are acquired in micro-batches of their own, so that nothing else can be lost with them; as
-long as there is other work, every second micro-batch is for that. The ``Search`` looks for a record that brings engines
-down, over all share-partitions at once. The deepest doubt is searched first, in pieces of a fixed size: of N that were
-lost twice N^(2/3) at a time, then √ of the piece that was lost again, then those that are accused. These run in turn,
-in one task, so that a trace shows which one it was; where engines end without leaving a trace, each has a micro-batch
-to itself.
+Suspects (``partition.lost``) are acquired in micro-batches of their own, so that nothing else can be lost with them.
+While there is other work, these are every second micro-batch. The ``Search`` looks for a record that brings engines
+down, over all share-partitions at once. The deepest doubt is searched first, in pieces of a fixed size: of N records
+that were lost twice N^(2/3) at a time, then √ of the piece that was lost again, then those that are accused. These run
+in turn, in one task, so that a trace shows which one it was; where engines end without leaving a trace, each has a
+micro-batch to itself.
 """
 
 from __future__ import annotations
@@ -37,14 +36,13 @@ class Inputs:
     """Everything a micro-batch reads before it decides; each read once.
 
     ``topics``: topic id -> name. ``ends``: log ends per key, of those that may have something to do.
-    ``initial_offsets``: for keys without state. ``delays``: what handlers ask for of ``acknowledged``; ``errors``: of
-    these, if the audit keeps them;
-    ``has_backoff``: other released records are delayed as well. ``paused``: nothing is acquired of these. ``targets``:
-    exclusive end offsets of an available-now run, None when the run is endless. ``acknowledged_by`` as in
-    ``PartitionInput``. ``suspects``: what of the suspects is next, None if there are none; ``suspects_next``: it is
-    their turn; ``suspects_rest``: it is not, whatever else there is. ``traces``: what dead members have left, by
-    topic-partition. ``ordered``: records are delivered in order of their keys; ``turn``: how many deliveries have
-    entered nothing.
+    ``initial_offsets``: for keys without state. ``delays``: those that handlers ask for, for records of
+    ``acknowledged``; ``errors``: those of the same records, if the audit keeps them. ``has_backoff``: other released
+    records are delayed as well. ``paused``: nothing is acquired of these. ``targets``: exclusive end offsets of an
+    available-now run, None when the run is endless. ``acknowledged_by`` as in ``PartitionInput``. ``suspects``: the
+    next piece of the suspects, None if there are none; ``suspects_next``: it is their turn; ``suspects_rest``: it is
+    not, whatever else there is. ``traces``: what dead members have left, by topic-partition. ``ordered``: records are
+    delivered in order of their keys; ``turn``: how many deliveries have entered nothing.
     """
 
     now_ms: int
@@ -70,7 +68,7 @@ class Inputs:
 def plan(
     inputs: Inputs, summaries: Mapping[SharePartitionKey, PartitionSummary], *, max_records: int, max_record_locks: int
 ) -> dict[SharePartitionKey, PartitionInput]:
-    """Inputs of the active share-partitions; ``max_records`` is shared out among those that want records. 0: nothing is
+    """Return inputs of the active share-partitions; those that want records share ``max_records``. 0: nothing is
     acquired, not even suspects."""
     is_held = max_records == 0
     held = inputs.ends.keys() if is_held else inputs.paused
@@ -81,7 +79,7 @@ def plan(
     }
     piece = None if inputs.stopping or is_held or inputs.suspects_rest else inputs.suspects
     # In a micro-batch of suspects the others settle as well (acknowledgements, locks), but acquire nothing: a record
-    # that is in flight beside a suspect would be lost with it.
+    # that is in flight together with a suspect would be lost with it.
     if piece is not None and (inputs.suspects_next or not any(wanted.values())):
         active = [key for key in inputs.ends if key in piece.records or _must_settle(key, inputs, summaries)]
         partition_inputs = {
@@ -98,8 +96,8 @@ def plan(
 
 
 def _in_turns(demands: Sequence[int], budget: int, turn: int) -> Sequence[int]:
-    """Where there are more demands than records, and all that was acquired was held back, others have their turn: what
-    holds it back may be among them.
+    """Choose other share-partitions each turn if not all can have a record, and all that was acquired was held back:
+    the record that holds it back may be among them.
 
     >>> [_in_turns([3, 1, 5], 1, turn) for turn in range(4)]
     [[3, 1, 5], [0, 1, 0], [0, 0, 5], [3, 0, 0]]
@@ -115,8 +113,8 @@ def _in_turns(demands: Sequence[int], budget: int, turn: int) -> Sequence[int]:
 def _no_longer_read(
     inputs: Inputs, summaries: Mapping[SharePartitionKey, PartitionSummary]
 ) -> dict[SharePartitionKey, PartitionInput]:
-    """Acknowledgements that the output of the engine before decided, for share-partitions that this group no longer
-    subscribes to."""
+    """Return inputs with acknowledgements that the output of the engine before decided, for share-partitions that this
+    group no longer subscribes to."""
     return {
         key: PartitionInput(
             topic=summaries[key].topic,
@@ -133,20 +131,20 @@ def _no_longer_read(
 
 
 def end_for(key: SharePartitionKey, inputs: Inputs) -> int:
-    """Exclusive end of what may be acquired: the log end, or the target of an available-now run if that is lower."""
+    """Return the exclusive end of new records: the log end, or the lower target of an available-now run."""
     end = inputs.ends[key].end_offset
     return end if inputs.targets is None else min(end, inputs.targets.get(key, 0))
 
 
 def share_out(demands: Sequence[int], budget: int) -> list[int]:
-    """Divide ``budget`` evenly; what one does not want goes to the others. Sum is min(budget, sum of demands).
+    """Divide ``budget`` evenly; a share that is not wanted goes to the others. The sum is min(budget, sum of demands).
 
     >>> share_out([5, 100, 100], 105)
     [5, 50, 50]
     """
     shares = [0] * len(demands)
     left = budget
-    # Smallest demand first: what it leaves of its fair share is divided among those after it.
+    # Smallest demand first: the rest of its fair share is divided among those after it.
     order = sorted(range(len(demands)), key=demands.__getitem__)
     for position, index in enumerate(order):
         fair = -(-left // (len(order) - position))
@@ -156,9 +154,9 @@ def share_out(demands: Sequence[int], budget: int) -> list[int]:
 
 
 def truncated_to(summary: PartitionSummary | None, ends: LogEnds) -> int | None:
-    """Where the log was cut off, exclusive, if it ends below the SPEO; all that was ever acquired was in the log once.
+    """Return the exclusive log end if it is below the SPEO, so that the log was truncated, else None.
 
-    The last stable offset does not show it: it is below the SPEO as well when the isolation level was raised meanwhile.
+    The last stable offset does not show it: it is below the SPEO as well if the isolation level was raised meanwhile.
     """
     if summary is None or summary.start_offset < 0 or ends.end_offset < 0:
         return None
@@ -168,7 +166,7 @@ def truncated_to(summary: PartitionSummary | None, ends: LogEnds) -> int | None:
 def truncated_logs(
     summaries: Mapping[SharePartitionKey, PartitionSummary], ends: Mapping[SharePartitionKey, LogEnds]
 ) -> dict[TopicPartition, int]:
-    """Where the logs that were found truncated end now, exclusive."""
+    """Return the present ends, exclusive, of the logs that were truncated."""
     return {
         TopicPartition(summaries[key].topic, key.partition): cut
         for key, end in ends.items()
@@ -177,15 +175,15 @@ def truncated_logs(
 
 
 def targets_of(ends: Mapping[SharePartitionKey, LogEnds]) -> dict[SharePartitionKey, int]:
-    """Where an available-now run ends that begins now."""
+    """Return the targets of an available-now run that begins now."""
     return {key: end.end_offset for key, end in ends.items()}
 
 
 def targets_within(
     targets: Mapping[SharePartitionKey, int] | None, ends: Mapping[SharePartitionKey, LogEnds]
 ) -> Mapping[SharePartitionKey, int] | None:
-    """``targets`` that follow a log end which went back: records that are gone are not waited for. ``ends``: of those
-    that have other ones than before."""
+    """Lower ``targets`` to log ends that went back: records that are gone are not waited for. ``ends``: those that have
+    changed."""
     if targets is None:
         return None
     lowered = {key: end.log_end for key, end in ends.items() if key in targets and end.log_end < targets[key]}
@@ -193,7 +191,7 @@ def targets_within(
 
 
 def is_done(summaries: Mapping[SharePartitionKey, PartitionSummary], targets: Mapping[SharePartitionKey, int]) -> bool:
-    """Every offset below the targets is Acknowledged or Archived: the SPSO has passed them (R15)."""
+    """Return whether every offset below the targets is Acknowledged or Archived: the SPSO has passed them (R15)."""
     return all(key in summaries and summaries[key].start_offset >= target for key, target in targets.items())
 
 
@@ -204,7 +202,7 @@ def _demand(
     max_record_locks: int,
     released: int,
 ) -> int:
-    """``released``: of what is acknowledged now."""
+    """Return how many records may be acquired. ``released``: how many the present acknowledgements make available."""
     summary = summaries.get(key)
     end = end_for(key, inputs)
     if summary is None or summary.start_offset < 0:
@@ -213,7 +211,7 @@ def _demand(
     new = max(0, end - max(summary.end_offset, inputs.ends[key].log_start_offset))
     # Acknowledgements may empty the window, so a share-partition that has some may be able to use all of it.
     window = 0 if key in inputs.acknowledged else summary.end_offset - summary.start_offset
-    # Suspects of a lesser doubt than the one that is searched now are acquired with all other records.
+    # Suspects of a lesser doubt than the one that is searched are acquired with all other records.
     not_searched = sum(summary.suspected[: inputs.suspects.searched - Doubt.LOST_TWICE]) if inputs.suspects else 0
     return summary.available + not_searched + released + min(new, max(0, max_record_locks - window))
 
@@ -228,7 +226,7 @@ def _must_settle(
         return True
     if truncated_to(summary, inputs.ends[key]) is not None:
         return True
-    # An engine that stops gives back all that it holds, even records of which it does not know how they ended.
+    # An engine that stops gives back all that it holds, even records whose outcome it does not know.
     return summary.next_deadline_ms is not None and (inputs.stopping or summary.next_deadline_ms <= inputs.now_ms)
 
 
@@ -264,40 +262,40 @@ def _input_of(
 
 
 def traces_of(at: TopicPartition, traces: Sequence[MemberTrace]) -> MemberTraces:
-    """Of all members that left a trace. An empty one is information too: the member entered nothing here."""
+    """Return the traces of all members that left one. An empty trace is information too: nothing was entered here."""
     return tuple((trace.member_id, trace.entered.get(at, NO_TRACE)) for trace in traces)
 
 
 REST_MS = 1_000
-"""How long a search rests that does not get on."""
+"""The time for which a search rests when it makes no progress."""
 
 IN_TURN = 1_000
-"""How many accused records one micro-batch takes: they share one task."""
+"""The most accused records in one micro-batch: they share one task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """What is searched, and what of it runs next: records per share-partition."""
+    """The doubt that is searched, and the records that run next, per share-partition."""
 
     searched: Doubt
     records: Mapping[SharePartitionKey, int]
 
     @property
     def alone(self) -> bool:
-        """Is it a single record, and accused? A single record that is the rest of a larger piece is not."""
+        """Whether it is a single, accused record. A single record that is the rest of a larger piece is not alone."""
         return self.in_turn and sum(self.records.values()) == 1
 
     @property
     def in_turn(self) -> bool:
-        """Shall its records go to the handler one after another, by themselves?"""
+        """Whether its records go to the handler one after another, by themselves."""
         return self.searched is Doubt.ACCUSED
 
 
 @dataclass(slots=True, kw_only=True)
 class Search:
-    """Remembers how many there were when a search began, so that its pieces keep their size. ``one_by_one``: the dead
-    leave no traces here. ``comes_next``: the next micro-batch is for suspects, whatever else there is to do.
-    ``rests_until_ms``: before which none is for them. ``turn``: as in ``Inputs``."""
+    """The search for the record at fault. It remembers its size at the start, so that pieces keep their size.
+    ``one_by_one``: the dead leave no traces here. ``comes_next``: the next micro-batch is for suspects, whatever else
+    there is to do. ``rests_until_ms``: none is for them before. ``turn``: as in ``Inputs``."""
 
     one_by_one: bool = False
     comes_next: bool = True
@@ -309,22 +307,22 @@ class Search:
     def next_piece(
         self, summaries: Mapping[SharePartitionKey, PartitionSummary], keys: Iterable[SharePartitionKey]
     ) -> Piece | None:
-        """None if nothing is suspected in the share-partitions ``keys``."""
+        """Return the next piece, None if there are no suspects in the share-partitions ``keys``."""
         waiting = {key: summaries[key].suspected for key in keys if key in summaries and any(summaries[key].suspected)}
         # The deepest doubt first: a small piece that was lost is searched before new pieces are lost beside it.
         for level in (2, 1, 0):
             doubt = Doubt(Doubt.LOST_TWICE + level)
             found = {key: counts[level] for key, counts in waiting.items() if counts[level]}
             if found:
-                # The size at the beginning: pieces of what is left would become smaller and smaller, and more of them.
+                # The size at the start: otherwise pieces would become smaller and smaller, and more of them.
                 self._sizes[doubt] = max(self._sizes.get(doubt, 0), sum(found.values()))
                 return Piece(searched=doubt, records=_first(self._rotated(found), self._piece_size(doubt)))
             self._sizes.pop(doubt, None)
         return None
 
     def after(self, answers: Iterable[AcknowledgedSpan], now_ms: int) -> None:
-        """What came of a micro-batch. If all were held back by the order of their keys, the next one would come to the
-        same until records before them have ended: so others have their turn, and a search rests."""
+        """Take in the answers. If the order of keys held back all records, the next micro-batch would have the same
+        result until records before them have ended: so others have their turn, and a search rests."""
         if not all((span.ranges[:, ANSWER] == Loss.NOT_ENTERED).all() for span in answers):
             return
         if self.comes_next:
@@ -347,13 +345,13 @@ class Search:
 
 
 def _cube_root(size: int) -> int:
-    """The lowest number whose cube is not below ``size``."""
+    """Return the lowest number whose cube is not below ``size``."""
     root = round(math.cbrt(size))
     return root if root**3 >= size else root + 1
 
 
 def _first(found: Mapping[SharePartitionKey, int], most: int) -> dict[SharePartitionKey, int]:
-    """The first ``most`` records, key by key."""
+    """Return the first ``most`` records, key by key."""
     taken: dict[SharePartitionKey, int] = {}
     for key, count in found.items():
         if most <= 0:
@@ -364,24 +362,24 @@ def _first(found: Mapping[SharePartitionKey, int], most: int) -> dict[ShareParti
 
 
 FIRST_RECORDS = 1_000_000
-"""The most that is acquired before anything has been measured: what is given back has been read for nothing."""
+"""The most records that are acquired before the first measurement: records that are given back were read in vain."""
 
 _ENOUGH_RECORDS, _ENOUGH_S = 100, 1.0
-"""A measurement of fewer records, in less time, is not used: the first call imports, connects, compiles."""
+"""The least records and time of a measurement that is used: the first call imports, connects, compiles."""
 
 _USED = 0.8
-"""Share of the budget that is planned for: workers do not all get the same number of records."""
+"""The share of the budget that is planned for: workers do not all get the same number of records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """``records_per_s``: of all workers together; None until it has been measured."""
+    """The rate of the handlers. ``records_per_s``: of all workers together; None until it has been measured."""
 
     records_per_s: float | None = None
 
     def after(self, entered: int, busy_s: float) -> Pace:
-        """After a delivery of ``entered`` records that kept the busiest worker for ``busy_s`` seconds. A slower rate
-        is taken over at once, a faster one by half: to acquire too much costs more than to acquire too little."""
+        """Return the pace after a delivery of ``entered`` records that took the busiest worker ``busy_s`` seconds. A
+        slower rate is taken over at once, a faster one by half: to acquire too much costs more than too little."""
         if not entered or (entered < _ENOUGH_RECORDS and busy_s < _ENOUGH_S):
             return self
         found = entered / max(busy_s, 1e-6)
@@ -389,7 +387,7 @@ class Pace:
         return Pace(records_per_s=found if before is None else min(found, (before + found) / 2))
 
     def most_records(self, max_records: int, budget_ms: int) -> int:
-        """For the next micro-batch."""
+        """Return the limit for the next micro-batch."""
         if self.records_per_s is None:
             return min(max_records, FIRST_RECORDS)
         return max(1, min(max_records, int(self.records_per_s * budget_ms / 1_000 * _USED)))

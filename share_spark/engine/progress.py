@@ -1,4 +1,4 @@
-"""What one micro-batch did, as readable figures: counts of records and the time of each step."""
+"""The figures of one micro-batch: counts of records and the time of each step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from share_spark.partition.runs import offsets_by_kind
 
 
 def lag_of(summaries: Mapping[SharePartitionKey, PartitionSummary], ends: Mapping[SharePartitionKey, LogEnds]) -> int:
-    """Offsets that are not finished, over all share-partitions."""
+    """Return the number of offsets that are not finished, over all share-partitions."""
     found = ((end, summaries.get(key)) for key, end in ends.items())
     return sum(summary.lag(end) for end, summary in found if summary is not None)
 
@@ -31,7 +31,7 @@ class StepTimer:
     _since: float = field(default_factory=time.perf_counter)
 
     def mark(self, name: str) -> None:
-        """The step that ends now was ``name``."""
+        """Add the time since the last mark to the step ``name``."""
         now = time.perf_counter()
         self.steps[name] = self.steps.get(name, 0.0) + now - self._since
         self._since = now
@@ -39,8 +39,8 @@ class StepTimer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordCounts:
-    """What happened to how many records (offsets). ``not_entered``: acquired, and given back before the handler had
-    them. The last four were archived."""
+    """Counts of records (offsets). ``not_entered``: acquired, and given back before the handler had them. The last four
+    were archived."""
 
     acquired: int = 0
     redelivered: int = 0
@@ -57,13 +57,13 @@ class RecordCounts:
 
     @property
     def archived(self) -> int:
-        """Records archived, for any reason."""
+        """The number of records archived, for any reason."""
         return self.rejected + self.limit_reached + self.gaps + self.below_log_start
 
     @property
     def acknowledged(self) -> dict[str, int]:
-        """By acknowledge type. Of Release are also those that reached the delivery limit by it, and those that a crash
-        has given back. Gaps are in none."""
+        """Records by acknowledge type. Release includes those that reached the delivery limit by it, and those that a
+        crash has given back. Gaps are in none."""
         return {"Accept": self.accepted, "Release": self.released + self.limit_reached, "Reject": self.rejected}
 
     @classmethod
@@ -88,15 +88,15 @@ ARCHIVED = {
     ArchiveReason.GAP: "gaps",
     ArchiveReason.LOG_START: "below_log_start",
 }
-"""The count of each reason."""
+"""The name of the count for each reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchProgress(RecordCounts):
     """Counts are records (offsets), of all topics and, in ``topics``, of each one by its name. ``lag``: offsets not
-    finished yet. ``deliveries``: delivery count -> acquired. ``share_partitions``: how many there are. ``steps``:
-    seconds per step. ``touched``: share-partitions whose state changed. ``errors``: error -> records that failed
-    with it when they were delivered, the most frequent ones; they are released or rejected by the next micro-batch."""
+    finished yet. ``deliveries``: delivery count -> acquired. ``share_partitions``: their number. ``steps``: seconds per
+    step. ``touched``: share-partitions whose state changed. ``errors``: error -> records that failed with it when they
+    were delivered, the most frequent ones; they are released or rejected by the next micro-batch."""
 
     batch_id: int
     now_ms: int
@@ -110,14 +110,14 @@ class MicroBatchProgress(RecordCounts):
     errors: Mapping[str, int]
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """Return a table for notebooks."""
         counts = {name: getattr(self, name) for name in (*COUNTS, "lag")}
         seconds = {f"{name}, s": seconds for name, seconds in self.steps.items()}
         return html_facts(f"Micro-batch {self.batch_id}", counts | seconds)
 
     @property
     def idle(self) -> bool:
-        """Nothing was decided: nothing was written."""
+        """Whether nothing was decided, and so nothing was written."""
         return self.active == 0
 
     @classmethod
@@ -159,7 +159,7 @@ def _by_topic(outcomes: Sequence[PartitionOutcome]) -> dict[str, list[PartitionO
 
 
 def deliveries_added(counts: Iterable[Mapping[int, int]]) -> dict[int, int]:
-    """Delivery count -> records, of all together."""
+    """Add up delivery count -> records."""
     total: dict[int, int] = {}
     for one in counts:
         for number, records in one.items():
@@ -187,9 +187,9 @@ def _deliveries(outcomes: Sequence[PartitionOutcome]) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLook:
-    """``writer_epoch``: 0 before the claim. ``load_s``: seconds that the state took to load. ``read_at_ms``: when the
-    clock was read last, at the start and by each micro-batch, idle ones too; 0 before that. ``pauses``: what is paused.
-    ``breaker``: why the circuit breaker is open; empty while it is closed. ``outage``: that is ridden out."""
+    """A look at an engine. ``writer_epoch``: 0 before the claim. ``load_s``: seconds to load the state. ``read_at_ms``:
+    when the clock was read last, at the start and by each micro-batch, idle ones too; 0 before that. ``breaker``: why
+    the circuit breaker is open; empty while it is closed. ``outage``: the present one."""
 
     writer_epoch: int
     load_s: float

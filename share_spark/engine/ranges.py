@@ -1,7 +1,7 @@
-"""Runs of offsets of one topic-partition as an array, so that a million of them cost no objects.
+"""Runs of offsets of one topic-partition as an array, so that a million of them need no objects.
 
-Shape (n, 3), int64: first offset, last offset (inclusive), and what is said of all between them. What that is makes
-four types, which are one and the same at run time.
+Shape (n, 3), int64: first offset, last offset (inclusive), and a value for all offsets between them. The meaning of the
+value makes four types, which are the same at run time.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ Ranges = NDArray[np.int64]
 Offsets = NDArray[np.int64]
 
 AcquiredRanges = NewType("AcquiredRanges", Ranges)
-"""With the delivery count, which includes the delivery that begins."""
+"""Ranges with the delivery count, which includes the delivery that begins."""
 
 AcknowledgedRanges = NewType("AcknowledgedRanges", Ranges)
-"""With the acknowledge type, or a ``Loss``, which is below 0. Ascending and disjoint."""
+"""Ranges with the acknowledge type, or a ``Loss``, which is below 0. Ascending and disjoint."""
 
 NumberedRanges = NewType("NumberedRanges", Ranges)
-"""With the number of the dead letter that they are for."""
+"""Ranges with the number of the dead letter that they are for."""
 
 EarlierRanges = NewType("EarlierRanges", Ranges)
-"""With the milliseconds for which these records will surely not be finished yet, 0 if that is not known."""
+"""Ranges with the milliseconds for which their records will not be finished at least, 0 if that is not known."""
 
 FIRST, LAST = 0, 1
 DELIVERY_COUNT = ANSWER = NUMBER = WAIT_MS = 2
@@ -36,12 +36,12 @@ NONE_EARLIER = EarlierRanges(np.empty((0, 3), dtype=np.int64))
 
 
 def offsets_in(ranges: Ranges) -> int:
-    """How many offsets the ranges hold."""
+    """Return how many offsets the ranges hold."""
     return int((ranges[:, LAST] - ranges[:, FIRST] + 1).sum())
 
 
 def each_between(first: NDArray[np.int64], last: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(each number from ``first`` to ``last``, which pair it is of), pair by pair.
+    """Return (each number from ``first`` to ``last``, the index of its pair), pair by pair.
 
     first, last     (3, 5)  (8, 8)
     numbers         3 4 5    8
@@ -56,25 +56,25 @@ def each_between(first: NDArray[np.int64], last: NDArray[np.int64]) -> tuple[NDA
 
 
 def ascending(ranges: Ranges) -> Ranges:
-    """A copy in the order of the offsets."""
+    """Return a copy in the order of the offsets."""
     sorted_ranges: Ranges = ranges[np.argsort(ranges[:, FIRST], kind="stable")]
     return sorted_ranges
 
 
 def look_up(first: Offsets, last: Offsets, offsets: Offsets) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Of each offset: (the number of the one range that it may be in, is it?). The ranges ascend and are disjoint; if
-    there are none, no offset may be asked for."""
+    """Return, for each offset, (the index of the one range that may hold it, whether it does). The ranges ascend and
+    are disjoint; if there are none, ``offsets`` must be empty."""
     at = np.maximum(first.searchsorted(offsets, side="right") - 1, 0)
     return at, (first[at] <= offsets) & (offsets <= last[at])
 
 
 def laid(many: Iterable[Ranges]) -> Ranges:
-    """One after the other: what is asked of thousands of small arrays is asked of one."""
+    """Concatenate the arrays, so that thousands of small ones take one operation."""
     return np.concatenate([_NO_RANGES, *many])
 
 
 def offsets_in_each(many: Sequence[Ranges]) -> list[int]:
-    """``offsets_in`` of each."""
+    """Return ``offsets_in`` of each array."""
     together = laid(many)
     so_far = np.concatenate([[0], np.cumsum(together[:, LAST] - together[:, FIRST] + 1)])
     ends = np.cumsum([0, *map(len, many)])
@@ -83,7 +83,7 @@ def offsets_in_each(many: Sequence[Ranges]) -> list[int]:
 
 
 def that_have(many: Sequence[Ranges], answers: Iterable[int]) -> list[int]:
-    """The numbers of those arrays that have one of these answers."""
+    """Return the indices of the arrays that have one of these answers."""
     said = np.isin(laid(many)[:, ANSWER], list(answers))
     if not said.any():
         return []

@@ -18,8 +18,8 @@ class RecordPart(Protocol):
         """Yield exactly the acquired records, the same at each call, in ``schema`` and in batches of up to
         ``most_rows``; those of a topic-partition ascend. Offsets without a record are missing.
 
-        ``schema``: columns of RECORD_COLUMNS, ``delivery_count``, and others, which are null. ``is_stopping``: records
-        that do not come are not waited for any more. Raises TopicError, TopicUnreachableError, OSError,
+        ``schema``: columns of RECORD_COLUMNS, ``delivery_count``, and others, which are null. ``is_stopping``: whether
+        to stop waiting for records that do not come. Raises TopicError, TopicUnreachableError, OSError,
         pa.ArrowException.
         """
         ...
@@ -34,8 +34,8 @@ class RecordReader(Protocol):
 
 
 def in_schema(found: pa.RecordBatch, topic: str | None, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the columns of ``schema``. ``topic``: of all records, if ``found`` does not say. Others that are not there
-    are null."""
+    """Return the columns of ``schema``. ``topic``: of all records, if ``found`` has no such column. Other missing
+    columns are null."""
     columns: list[Any] = []
     for wanted in schema:
         if wanted.name in found.schema.names:

@@ -1,8 +1,8 @@
-"""Spans of offsets: their arithmetic, shared by the topic logs, and which of them to read for acquired ranges. Pure.
+"""Spans of offsets: their arithmetic, and the choice of spans to read for acquired ranges. Pure.
 
-A read of Spark's Kafka source takes one stretch per partition and costs some 0.07 s before its first record, as much as
-reading tens of thousands of records that are not needed. So neighbouring ranges are read as one covering span, a span
-is cut only where the gap is worth a read of its own, and the number of reads is bounded.
+A read of Spark's Kafka source takes one span per partition and costs some 0.07 s before its first record, as much as
+reading tens of thousands of records that are not needed. So neighbouring ranges are read as one covering span. A span
+is cut only where the gap costs more than a further read, and the number of reads is bounded.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from share_spark.engine.ports import AcquiredSpan, NumberedSpan, OffsetSpan
 from share_spark.engine.ranges import FIRST, LAST, ascending
 
 READ_COST_OFFSETS = 50_000
-"""A gap of so many offsets is worth a further read."""
+"""The size of a gap from which a further read costs less than reading through."""
 
 MAX_READS = 8
-"""Stretches per partition and micro-batch; beyond that the widest gaps are cut and the rest is read through."""
+"""The most spans per partition and micro-batch: only the widest gaps are cut, and the rest is read through."""
 
 
 def covering_spans(acquired: Sequence[AcquiredSpan | NumberedSpan]) -> list[OffsetSpan]:
-    """Spans that cover everything acquired, at most MAX_READS per partition, ascending within a partition."""
+    """Return spans that cover everything acquired, at most MAX_READS per partition, ascending within a partition."""
     return [span for one in acquired for span in _cover(one)]
 
 
@@ -43,7 +43,7 @@ def _cover(acquired: AcquiredSpan | NumberedSpan) -> list[OffsetSpan]:
 
 
 def merged(spans: Iterable[OffsetSpan]) -> list[OffsetSpan]:
-    """The same offsets as ascending spans that neither overlap nor touch; empty ones dropped.
+    """Return the same offsets as ascending spans that neither overlap nor touch; empty ones dropped.
 
     >>> merged([OffsetSpan("t", 0, 5, 9), OffsetSpan("t", 0, 0, 4), OffsetSpan("t", 0, 12, 11)])
     [OffsetSpan(topic='t', partition=0, first_offset=0, last_offset=9)]
@@ -59,5 +59,5 @@ def merged(spans: Iterable[OffsetSpan]) -> list[OffsetSpan]:
 
 
 def records_in(spans: Iterable[OffsetSpan]) -> int:
-    """Offsets in spans that do not overlap; how many of them hold a record only the log knows."""
+    """Return the number of offsets in spans that do not overlap; only the log knows how many of them hold a record."""
     return sum(span.last_offset - span.first_offset + 1 for span in spans)

@@ -1,9 +1,9 @@
 """One share-partition in one micro-batch: a pure function of its state and its partition input.
 
-This is what runs on the executors, and what the simulation runs without Spark. The order inside a micro-batch is fixed:
-acknowledgements; attempts that ended without one; session ends; log truncation; lock expiry; log start; acquire. A
-live engine acknowledges everything it holds before it expires locks, so its own handlers are never late; what expires
-belongs to engines that have ended, and so was lost in a crash (``partition.lost``).
+The simulation runs the same function, without Spark. The order inside a micro-batch is fixed: acknowledgements;
+attempts that ended without one; session ends; log truncation; lock expiry; log start; acquire. A live engine
+acknowledges everything it holds before it expires locks, so its own handlers are never late. An expired lock belongs to
+an engine that has ended, so its records were lost in a crash (``partition.lost``).
 """
 
 from __future__ import annotations
@@ -69,17 +69,17 @@ delivery count, ``Loss``."""
 
 
 MOST_DELAYS = 16
-"""Times that a summary holds."""
+"""The most times of delayed records in a summary."""
 
 
 class PartitionSummary(NamedTuple):
-    """What the driver remembers of a share-partition between micro-batches: a few integers, never its ranges.
+    """The driver's knowledge of a share-partition between micro-batches: a few integers, never its ranges.
 
     ``end_offset`` is exclusive (SPEO). ``available`` counts the offsets of the window that wait for redelivery with all
-    others, ``suspected`` those of doubt LOST_TWICE, LOST_IN_PIECE and ACCUSED, ``by_state`` all of it, in the order of
-    ``DeliveryState``. ``next_deadline_ms`` and ``last_deadline_ms``: when the first and the last lock of a member ends.
-    ``delayed``: (until when, how many offsets) of those that are delayed, the first ``MOST_DELAYS`` times in order;
-    what comes later is seen once these are past.
+    others, ``suspected`` those of doubt LOST_TWICE, LOST_IN_PIECE and ACCUSED, ``by_state`` all of the window, in the
+    order of ``DeliveryState``. ``next_deadline_ms`` and ``last_deadline_ms``: when the first and the last lock of a
+    member ends. ``delayed``: (until when, how many offsets) of those that are delayed, the first ``MOST_DELAYS`` times
+    in order; later ones are seen once these are past.
     """
 
     topic: str
@@ -93,26 +93,26 @@ class PartitionSummary(NamedTuple):
     delayed: tuple[tuple[int, int], ...] = ()
 
     def lag(self, ends: LogEnds) -> int:
-        """Offsets that are not finished."""
+        """Return the number of offsets that are not finished."""
         _, _, acknowledged, archived = self.by_state
         return ends.unfinished(self.start_offset, acknowledged + archived)
 
     def due(self, now_ms: int) -> int:
-        """How many delayed records may be acquired."""
+        """Return how many delayed records may be acquired."""
         return sum(offsets for until_ms, offsets in self.delayed if until_ms <= now_ms)
 
 
 class PartitionInput(NamedTuple):
-    """Everything a share-partition needs to know in one micro-batch. Sent from the driver to its bucket.
+    """All inputs of a share-partition in one micro-batch.
 
-    ``end_offset`` (exclusive) bounds new records: the log end, or the target of an available-now run. ``delays``: what
-    handlers ask for of ``acknowledged``. ``acknowledged_by``: the member whose acknowledgements they are, if not the
-    engine itself: one whose output is committed and who died before it could say so here; of these, only what it still
-    holds counts. ``release_member``: the engine is stopping, what it still holds was never entered. ``initial_offset``:
-    SPSO of a share-partition that has none. ``searched``, ``suspects``, ``alone`` as in ``Acquire``. ``traces``: of
-    members that have ended and whose locks may end now. ``truncated_to`` (exclusive): the log was found to end there,
-    below the SPEO. ``ordered``: the delivery goes by keys, and has to know what is not finished before its records.
-    ``errors``: of ``acknowledged``, for the audit; no decision looks at them.
+    ``end_offset`` (exclusive) bounds new records: the log end, or the target of an available-now run. ``delays``: those
+    that handlers ask for, of ``acknowledged``. ``acknowledged_by``: the member of these acknowledgements, if not the
+    engine itself: its output is committed, and it died before the state had them; they are valid only for what it still
+    holds. ``release_member``: the engine is stopping, what it still holds was never entered. ``initial_offset``: SPSO
+    of a share-partition that has none. ``searched``, ``suspects``, ``alone`` as in ``Acquire``. ``traces``: of members
+    that have ended and whose locks may end now. ``truncated_to`` (exclusive): the log end, if it is below the SPEO.
+    ``ordered``: records are delivered in order of their keys, and the delivery has to know what is not finished before
+    them. ``errors``: of ``acknowledged``, for the audit; no decision looks at them.
     """
 
     topic: str
@@ -134,9 +134,9 @@ class PartitionInput(NamedTuple):
 
 
 class PartitionOutcome(NamedTuple):
-    """What a micro-batch did to one share-partition. Record counts are offsets.
+    """The result of a micro-batch for one share-partition. Record counts are offsets.
 
-    ``archived``: with reasons, only those that make dead letters or not alike; the engine filters. ``earlier``: what is
+    ``archived``: with all reasons, those that make dead letters and others; the engine filters. ``earlier``: what is
     not finished before the acquired records, if they are delivered in order of keys.
     """
 
@@ -154,7 +154,7 @@ class PartitionOutcome(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """``record`` is None if nothing changed; ``state`` is then the state that was given."""
+    """The result of ``step``. ``record`` is None if nothing changed; ``state`` is then the state that was given."""
 
     state: SharePartition
     record: ShareRecord | None
@@ -171,8 +171,8 @@ def step(
     member_id: str,
     now_ms: int,
 ) -> StepResult:
-    """Apply one partition input. ``state`` None: a share-partition seen for the first time, whose first record is a
-    snapshot (R75). So is that of a log that was truncated."""
+    """Apply one partition input. ``state`` None: the share-partition is new, and its first record is a snapshot (R75).
+    So is that of a log that was truncated."""
     before = state or SharePartition(key=key)
     requests = settling_requests(before, partition_input, member_id) + acquire_request(
         before, partition_input, member_id
@@ -189,7 +189,7 @@ def step(
 
 
 def with_snapshot(state: SharePartition) -> tuple[SharePartition, ShareRecord]:
-    """The state and the snapshot that begins a segment with it (R74, R75)."""
+    """Return the state and the snapshot that begins a segment with it (R74, R75)."""
     record = take_snapshot(state)
     return evolve(state, record), record
 
@@ -197,14 +197,14 @@ def with_snapshot(state: SharePartition) -> tuple[SharePartition, ShareRecord]:
 def settling_requests(
     state: SharePartition, partition_input: PartitionInput, member_id: str
 ) -> tuple[PartitionRequest, ...]:
-    """The requests that come before the acquire, in the order of the micro-batch."""
+    """Return the requests before the acquire, in the order of the micro-batch."""
     requests: list[PartitionRequest] = []
     if state.start_offset == UNINITIALIZED_START_OFFSET and partition_input.initial_offset is not None:
         requests.append(Initialize(start_offset=partition_input.initial_offset))
-    # Before anything that ends attempts without their acknowledgement: what a handler answered must not be lost.
+    # Before any request that ends attempts without an acknowledgement: no answer of a handler must be lost.
     if len(partition_input.acknowledged):
         requests += answers_of(state, partition_input, member_id)
-    # What is still held has no answer, so it is taken as never entered.
+    # The rest has no answer, so it counts as never entered.
     if partition_input.release_member:
         requests.append(ReleaseMember(member_id=member_id, charged=False))
     if partition_input.truncated_to is not None:
@@ -224,7 +224,7 @@ LOSSES = {int(loss): loss for loss in Loss}
 
 
 def answers_of(state: SharePartition, partition_input: PartitionInput, member_id: str) -> list[PartitionRequest]:
-    """Acknowledgements, and attempts that ended without one."""
+    """Return acknowledgements, and attempts that ended without one."""
     acknowledged, acknowledged_by = partition_input.acknowledged, partition_input.acknowledged_by
     # These come from the sink's journal. The state may have absorbed them already: the engine before appended them,
     # and ended before it removed the entry.
@@ -243,7 +243,7 @@ def answers_of(state: SharePartition, partition_input: PartitionInput, member_id
 
 
 def still_held(state: SharePartition, acknowledged: AcknowledgedRanges, member_id: str) -> AcknowledgedRanges:
-    """What of ``acknowledged`` (ascending, disjoint) the member holds now; the rest has been absorbed before.
+    """Cut ``acknowledged`` (ascending, disjoint) to what the member still holds; the rest has been absorbed.
 
     acknowledged   [------------]   [------]
     held              [----]  [-------]
@@ -264,7 +264,7 @@ _TYPES = {int(kind): (int(kind),) for kind in AcknowledgeType}
 
 
 def acknowledgement_batches(ranges: AcknowledgedRanges) -> Sequence[AcknowledgementBatch]:
-    """``ranges`` without a ``Loss`` as acknowledgement batches of one type each (R47)."""
+    """Return ``ranges``, which have no ``Loss``, as acknowledgement batches of one type each (R47)."""
     return coded(AcknowledgementBatch, ranges, _TYPES)
 
 
@@ -316,7 +316,7 @@ def outcome_of(
 
 
 def earlier_of(state: SharePartition, responses: Sequence[PartitionResponse], now_ms: int) -> EarlierRanges:
-    """What is not finished before the records that were acquired now, and how long it surely waits."""
+    """Return what is not finished before the records that were acquired now, and how long it waits at least."""
     acquired = next((response.acquired for response in responses if response.acquired), ())
     found = unfinished_before(state, acquired) if acquired else ()
     if not found:
@@ -335,7 +335,7 @@ def _acquired_ranges(responses: Sequence[PartitionResponse]) -> AcquiredRanges:
 
 
 def _archived_below(end: int | None, responses: Sequence[PartitionResponse]) -> Sequence[ArchivedRange]:
-    """What was archived, without what a truncation removed: its dead letter would get the content of another record."""
+    """Return archived ranges, without truncated ones: their dead letters would get the content of other records."""
     found = [response.archived for response in responses if response.archived]
     if end is None and len(found) <= 1:
         return found[0] if found else ()
@@ -354,7 +354,7 @@ Archived = TypeVar("Archived", bound=_Run)
 
 
 def archived_below(end: int | None, archived: Iterable[Archived]) -> Iterator[Archived]:
-    """What of ``archived`` lies below ``end`` (exclusive), all of it if that is None.
+    """Cut ``archived`` at ``end`` (exclusive); None: keep all.
 
     archived      [-------][-----]
     end                 |
@@ -368,7 +368,7 @@ def archived_below(end: int | None, archived: Iterable[Archived]) -> Iterator[Ar
 
 
 def front_of(topic: str, state: SharePartition) -> PartitionSummary:
-    """The summary of a share-partition, for the driver."""
+    """Return the summary of a share-partition, for the driver."""
     available, suspected, delayed = waiting(state)
     next_deadline_ms, last_deadline_ms = deadlines_ms(state)
     return PartitionSummary(

@@ -1,4 +1,4 @@
-"""The topics a group subscribes to: their identity, their log ends, and where a new share-partition begins."""
+"""The topics that a group subscribes to: their ids, their log ends, and the start offsets of new share-partitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from share_spark.model.ids import LogEnds, SharePartitionKey
 _log = logging.getLogger(__name__)
 
 _IDENTITY_CHECK_MS = 5_000
-"""How often a live run asks whether its topics are still the same; a topic whose log ends go back is asked at once."""
+"""The interval at which a live run checks the ids of its topics; a topic whose log ends go back is checked at once."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,22 +43,22 @@ class SubscribedTopics:
         self._checked_ms = self.clock()
 
     def check_identity(self, known: Iterable[tuple[str, str]]) -> None:
-        """Refuse a state that was made for an earlier life of one of the topics. ``known``: (name, id) pairs of
-        topics in the state. Raises TopicError."""
+        """Refuse a state that was made for a deleted topic of the same name. ``known``: (name, id) pairs of topics in
+        the state. Raises TopicError."""
         for topic, topic_id in known:
             found = self._described.get(topic)
             if found and found.topic_id != topic_id:
                 raise _created_again(topic, topic_id, found.topic_id)
 
     def log_ends(self) -> dict[SharePartitionKey, LogEnds]:
-        """Ends of every partition, new ones included; one call per topic. Raises TopicError, TopicUnreachableError."""
+        """Return the ends of all partitions, in one call per topic. Raises TopicError, TopicUnreachableError."""
         ends: dict[SharePartitionKey, LogEnds] = {}
         for topic in self.topics:
             found = self.log.log_ends(topic)
             ends.update(zip(map(self._keys(topic, found).__getitem__, found), found.values(), strict=True))
         before = self._ends
         changed = (key for key in changed_keys(before, ends) if key in before)
-        # A log that ends earlier than before was truncated, or belongs to a new topic of the same name: ask at once.
+        # A log that ends earlier than before was truncated, or belongs to a new topic of the same name: check at once.
         gone_back = any(ends[key].end_offset < before[key].end_offset for key in changed)
         if gone_back or self.clock() - self._checked_ms >= _IDENTITY_CHECK_MS:
             self.refresh()
@@ -67,13 +67,13 @@ class SubscribedTopics:
 
     @property
     def last_ends(self) -> Mapping[SharePartitionKey, LogEnds]:
-        """What ``log_ends`` gave last; never changed afterwards."""
+        """The last result of ``log_ends``; never changed afterwards."""
         return self._ends
 
     def log_ends_or_last(self) -> Mapping[SharePartitionKey, LogEnds]:
-        """``log_ends``, or its last result if the topics cannot be asked: an engine that stops acquires nothing, and
-        has to commit and give back what it holds while the topic log is out of reach. Nothing was acquired past these
-        ends, so they are never mistaken for a truncation. Raises TopicUnreachableError."""
+        """Return ``log_ends``, or its last result if the topics do not answer: an engine that stops acquires nothing,
+        but has to commit and give back what it holds. Nothing was acquired past these ends, so they are never mistaken
+        for a truncation. Raises TopicUnreachableError."""
         try:
             return self.log_ends()
         except TopicUnreachableError:
@@ -83,7 +83,7 @@ class SubscribedTopics:
             return self._ends
 
     def names(self) -> Mapping[str, str]:
-        """Topic id -> topic name."""
+        """Return topic id -> topic name."""
         return {found.topic_id: topic for topic, found in self._described.items()}
 
     def initial_offsets(
@@ -93,10 +93,10 @@ class SubscribedTopics:
         reset: OffsetReset,
         now_ms: int,
     ) -> dict[SharePartitionKey, int]:
-        """SPSO of the share-partitions that have none (R26).
+        """Return the SPSO of the share-partitions that have none (R26).
 
-        ``reset`` decides for a topic that the group sees for the first time. A partition that is added to a topic
-        later begins at its log start, so that nothing written before it was noticed is skipped (KIP-1282's reading).
+        ``reset`` decides for a topic that is new to the group. A partition that is added to a topic later begins at its
+        log start, so that nothing written before it was noticed is skipped (KIP-1282's reading).
         """
         wanted = [key for key in ends if key not in summaries or summaries[key].start_offset < 0]
         seen = {key.topic_id for key, summary in summaries.items() if summary.start_offset >= 0} if wanted else set()
@@ -116,7 +116,7 @@ class SubscribedTopics:
         if reset.policy == "latest":
             return {key: ends[key].end_offset for key in keys}
         found = self._offsets_at(now_ms - reset.duration_ms)
-        # Asked later than the ends were: what came between is new, whatever its time says.
+        # This request was later than the one for the ends: records between the two are new, whatever their time.
         return {key: min(max(found[key], ends[key].log_start_offset), ends[key].log_end) for key in keys}
 
     def _offsets_at(self, timestamp_ms: int) -> dict[SharePartitionKey, int]:
@@ -130,7 +130,7 @@ class SubscribedTopics:
         return SharePartitionKey(self.group_id, self._described[topic].topic_id, partition)
 
     def _keys(self, topic: str, partitions: Mapping[int, object]) -> Mapping[int, SharePartitionKey]:
-        """By partition. The same objects each time: ten thousand of them are quickly compared."""
+        """Return the keys by partition. They are the same objects each time, so ten thousand of them compare fast."""
         keys = self._known_keys.setdefault(self._described[topic].topic_id, {})
         keys.update((partition, self._key(topic, partition)) for partition in partitions.keys() - keys.keys())
         return keys
@@ -139,7 +139,7 @@ class SubscribedTopics:
 def begun(
     summaries: Mapping[SharePartitionKey, PartitionSummary], ends: Mapping[SharePartitionKey, LogEnds]
 ) -> dict[SharePartitionKey, LogEnds]:
-    """``ends`` of the share-partitions that have a start offset."""
+    """Return ``ends`` of the share-partitions that have a start offset."""
     return {key: found for key, found in ends.items() if key in summaries and summaries[key].start_offset >= 0}
 
 
@@ -147,7 +147,7 @@ def warn_of_truncations(
     partition_inputs: Mapping[SharePartitionKey, PartitionInput],
     summaries: Mapping[SharePartitionKey, PartitionSummary],
 ) -> None:
-    """Warn of records that were in the log and are not there any more."""
+    """Warn of records that were in the log and are gone."""
     for key, partition_input in partition_inputs.items():
         if partition_input.truncated_to is not None:
             _log.warning(

@@ -1,7 +1,7 @@
 """Requests to a Kafka broker, each answered in bounded time or with one clear error.
 
 A thin layer over librdkafka's AdminClient: it knows which errors are transient (a leader is being elected, a topic was
-just created) and which are not, and turns the latter into this project's errors. It does not interpret the answers.
+just created) and which are not, and raises this project's errors for the latter. It does not interpret the answers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 _CLIENT_LOG = logging.getLogger(f"{__name__}.librdkafka")
 _CLIENT_LOG.setLevel(logging.CRITICAL)
-"""librdkafka logs every failed attempt to connect; our error says it once. Lower the level to see all of them."""
+"""librdkafka logs every failed attempt to connect; our error has it once. Lower the level to see all of them."""
 
 _RETRY_PAUSE_S = 0.1
 
@@ -69,7 +69,7 @@ _NOT_REACHED = frozenset(
 )
 
 _REFUSED = frozenset((KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED))
-"""Errors for which asking again would not help."""
+"""Errors after which another try would not help."""
 
 _LOOK_S, _GRACE_S = 0.2, 1.0
 """The time between two looks at whether to stop, and the time for which an answer is waited for after it."""
@@ -185,7 +185,7 @@ class BrokerAdmin:
     def _unreachable(self, reason: str) -> TopicError:
         """Return a TopicUnreachableError, or a TopicError if the broker has refused the login."""
         self._client.poll(0)
-        # The callback knows why (connection refused, authentication); the future only says that it timed out.
+        # The callback has the reason (connection refused, authentication); the future only has a timeout.
         reason = self._reason(self._last_error or reason)
         error = TopicError if self._is_refused else TopicUnreachableError
         return error(
@@ -199,7 +199,7 @@ class BrokerAdmin:
             for place, future in answer.items()
         }
         if OFFSET_INVALID in found.values():
-            # What librdkafka says, without an error, of a partition whose leader did not answer in time.
+            # librdkafka's result, without an error, for a partition whose leader did not answer in time.
             raise KafkaException(KafkaError(KafkaError._NOENT, "no answer from a partition's leader"))
         return found
 
@@ -215,7 +215,7 @@ class BrokerAdmin:
         return _one_line(self._options.without_secrets(text))
 
     def _note_error(self, error: KafkaError) -> None:
-        # Reported after the errors of the single brokers, and says less than they do.
+        # Reported after the errors of the single brokers, which say more.
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self._last_error = error.str()
             self._is_refused = error.code() in _REFUSED

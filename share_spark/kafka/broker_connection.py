@@ -24,7 +24,7 @@ _CLIENT_ID = "share-spark"
 # One for all requests, as each is answered before the next.
 _CORRELATION_ID = i32(4711)
 _MOST_BYTES = 64 << 20
-"""The longest answer: what claims to be longer is no Kafka broker."""
+"""The longest answer: a longer one is not from a Kafka broker."""
 
 _Answer = TypeVar("_Answer", bound=ResponsePayload)
 _Part = TypeVar("_Part", bound=Entity)
@@ -46,13 +46,13 @@ class LoginRefusedError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class BrokerConnection:
-    """An open connection to a broker. Methods raise OSError, and ValueError for an answer that is none of a Kafka
-    broker."""
+    """An open connection to a broker. Methods raise OSError, and ValueError for an answer that no Kafka broker
+    sends."""
 
     socket: socket.socket
 
     def ask(self, request: RequestPayload, answer: type[_Answer]) -> _Answer:
-        """Send a request, and return what the broker answers. ``answer``: its type, of the version of the request."""
+        """Send a request, and return the answer. ``answer``: its type, of the version of the request."""
         message = _encoded(request)
         self.socket.sendall(len(message).to_bytes(4) + message)
         size = int.from_bytes(self._received(4))
@@ -98,8 +98,8 @@ def _encoded(request: RequestPayload) -> bytes:
 
 
 def _decoded(content: bytes, kind: type[_Answer]) -> _Answer:
-    # The number is looked at before the body: for an array that claims to be very long, kio 0.6 asks for so much memory
-    # that the process may abort. What is not even an answer to our request does not get that far.
+    # The number is checked before the body: for an array that claims to be very long, kio 0.6 asks for so much memory
+    # that the process may abort. A reply that is no answer to our request is refused here.
     header, begin = _read(content, 0, kind.__header_schema__)
     if header.correlation_id != _CORRELATION_ID:
         raise ValueError("the answer is not one to our request")

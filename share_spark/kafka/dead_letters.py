@@ -1,9 +1,8 @@
 """Dead letters to a Kafka topic, with the headers of KIP-1191 and of Spring (``letter_headers``).
 
-The record's key, value and own headers stay as they are; where it came from and why it is here is in headers added
-behind them. The topic must exist: how it is created (partitions, retention) is a
-decision of the cluster's administrator. At least once: if an engine ends after writing and before noting so, its
-letters are written again.
+The record's key, value and own headers stay as they are; its origin and the reason are in headers added behind them.
+The topic must exist: its settings (partitions, retention) are a decision of the cluster's administrator. At least once:
+if an engine ends after writing and before noting so, its letters are written again.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class KafkaDeadLetters:
 
 
 def _headers(group_id: str) -> Column:
-    """Return the record's own headers, then those of ``origin_headers``, worked out by Spark."""
+    """Return the record's own headers, then those of ``origin_headers``, computed by Spark."""
     message = F.coalesce("error", "reason")
     kip = {
         "topic": F.col("topic"),

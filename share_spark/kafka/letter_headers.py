@@ -1,6 +1,6 @@
-"""Headers that say where a dead letter comes from, and why it is one: those of KIP-1191, of Spring for Apache Kafka
+"""Headers with the origin of a dead letter, and its reason: those of KIP-1191, of Spring for Apache Kafka
 (``KafkaHeaders.DLT_*``, as its ``DeadLetterPublishingRecoverer`` writes them) and the plain ``x-original-topic``, so
-that tools for either find what they look for.
+that tools for either work.
 
 KIP-1191's values are text. Spring's partition is an int of 4 bytes, its offset and timestamp (milliseconds since the
 epoch) are longs of 8 bytes, big endian; its topic and message are UTF-8.
@@ -39,7 +39,7 @@ class Origin(NamedTuple):
 
 
 def origin_headers(origin: Origin) -> list[tuple[str, bytes]]:
-    """Return the headers, in the order in which they stand behind a record's own."""
+    """Return the headers, in their order behind a record's own."""
     texts = {
         "topic": origin.topic,
         "partition": origin.partition,

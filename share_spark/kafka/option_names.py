@@ -1,7 +1,7 @@
 """The names of connection options in the two Kafka clients, as tables.
 
-Only facts about names and values: what Java and librdkafka call an option, which client role uses it, and which values
-it may have. How they are combined is in ``options``.
+Only facts about names and values: the name of an option in Java and in librdkafka, the client roles that use it, and
+its values. ``options`` combines them.
 
 Sources: Kafka's consumer and producer configs, librdkafka's CONFIGURATION.md, KIP-651 (PEM stores), KIP-768 (OAuth
 client credentials).
@@ -107,10 +107,10 @@ WITHOUT_EFFECT = {
     "enable.auto.commit": "no offsets are committed to Kafka",
     "auto.offset.reset": "share.auto.offset.reset says where a group begins",
 }
-"""Options of a consumer that a reader of acquired records has no use for, and why."""
+"""Options of a consumer that a reader of acquired records does not use, with the reason."""
 
 PLAIN_TEXT = frozenset(KNOWN - set(SECURITY)) | {"sasl.mechanism", "ssl.keystore.type"}
-"""Options whose value may be shown; everything else is taken for a secret."""
+"""Options whose value may be shown; all others are treated as secrets."""
 
 SECRETS = (
     "sasl.jaas.config",
@@ -140,7 +140,7 @@ LOGIN_MODULES = {
 }
 
 OIDC_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
-"""Java's client-credentials login as of kafka-clients 3.9, which Spark 4.0's connector brings."""
+"""Java's client-credentials login as of kafka-clients 3.9, which is part of Spark 4.0's connector."""
 
 JAAS_TO_OPTION = {
     "username": "sasl.username",

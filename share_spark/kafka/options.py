@@ -2,11 +2,11 @@
 
 Administration goes through librdkafka, records go through the Java client inside Spark's Kafka source and sink. A user
 writes Java's names or librdkafka's, with or without Spark's ``kafka.`` prefix, and both clients get what they need. An
-option that only one of them knows is refused by name: with it one half of a job would connect and the other would not.
-Secrets never reach ``repr``, errors or logs.
+option that only one of them knows is refused by name: one half of a job would connect, and the other would not. Secrets
+never reach ``repr``, errors or logs.
 
-Nothing here connects to anything; the only I/O is reading the PEM files of a client certificate, which the Java client
-wants as text (so that executors need no copy of the files).
+Nothing here connects to anything; the only I/O is reading the PEM files of a client certificate: the Java client gets
+their text, so that executors need no copy of the files.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s
 MATCHES_REDACTION = "secret key\n"
 """Text before a PEM block, which Java's parser passes over (RFC 7468 calls it explanatory). In plans, its UI and its
 event log Spark hides an option if its name or its value matches ``spark.redaction.regex``, by default secret, password,
-token. Login texts and passwords do; the option ``ssl.keystore.key`` does not, and would be shown by every write to
-Kafka."""
+token. Login texts and passwords match; the option ``ssl.keystore.key`` does not, and every write to Kafka would show
+it."""
 
 
 def _read_file(path: str) -> str:
@@ -53,7 +53,7 @@ def _read_file(path: str) -> str:
 class KafkaOptions:
     """Connection options in one canonical form: Java's names, but librdkafka's for credentials.
 
-    Make it with ``parse``; ``values`` holds secrets and is shown by nothing.
+    Make it with ``parse``; ``values`` holds secrets, and no text shows it.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class KafkaOptions:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The servers as ``host:port,…``, to be named in errors."""
+        """The servers as ``host:port,…``, for errors."""
         return self.values["bootstrap.servers"]
 
     @property
@@ -194,7 +194,7 @@ class KafkaOptions:
 
 
 def without_secrets(values: Mapping[str, str], text: str) -> str:
-    """Return ``text`` of a client that was given these options, with every secret in it replaced."""
+    """Return ``text`` of a client with these options, with every secret in it replaced."""
     for key in SECRETS:
         if secret := values.get(key):
             text = text.replace(secret, "(hidden)")

@@ -1,6 +1,6 @@
 """Records, read in a Python worker by one consumer.
 
-To plan a job of Spark's Kafka source takes longer than to read a thousand records; and it has a consumer for each
+Planning a job of Spark's Kafka source takes longer than reading a thousand records. It also has a consumer for each
 topic-partition, of which an executor keeps 64: beyond that each read makes a new one, which took 12 s for a record in
 each of a thousand partitions. librdkafka asks each broker for all partitions at once. Spans are read in layers, as a
 consumer has one position in each partition:
@@ -44,34 +44,34 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _CLIENT_LOG = logging.getLogger(f"{__name__}.librdkafka")
 _CLIENT_LOG.setLevel(logging.CRITICAL)
-"""librdkafka logs every failed attempt to connect; our error says it once. Lower the level to see all of them."""
+"""librdkafka logs every failed attempt to connect; our error has it once. Lower the level to see all of them."""
 
 _SETTINGS: dict[str, Any] = {
     "enable.auto.commit": False,
-    # Only then is it known that nothing comes any more: the last offsets may hold no record.
+    # Shows that nothing comes any more: the last offsets may hold no record.
     "enable.partition.eof": True,
-    # Where records have expired since they were acquired, what is left of them.
+    # If records have expired since they were acquired, read the remaining ones.
     "auto.offset.reset": "earliest",
 }
 
 _FETCHES = {"fetch.wait.max.ms": "10", "fetch.queue.backoff.ms": "10", "queued.min.messages": "1000"}
-"""A fetch that waits for more records holds up the next one, and so do queues that are looked at once a second. What is
-fetched ahead is thrown away with the spans: a queue of 100,000, as the client would have, takes twice the time."""
+"""A fetch that waits for more records delays the next one, and so do queues that are looked at once a second. Records
+fetched ahead are thrown away with the spans: a queue of 100,000, the client's default, takes twice the time."""
 
 FEW_PARTITIONS, _LITTLE = 64, {"fetch.message.max.bytes": "65536"}
-"""Of more partitions a few records each are wanted, and what is fetched beyond them is thrown away; but a broker gives
-at least one batch of its producer, however large."""
+"""A limit for reads of more partitions: only a few records of each are wanted, and others are thrown away; but a broker
+gives at least one batch of its producer, of any size."""
 
 _MOST_ROWS, _MOST_BYTES = 10_000, 16 << 20
-"""Of a batch."""
+"""The most rows and bytes of a batch."""
 
 _POLL_S, _GRACE_S = 0.5, 1.0
-"""For how long records are waited for at a time, and in all if the engine is to stop."""
+"""The time of one wait for records, and of all waits if the engine has to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaReader:
-    """A RecordReader. ``config``: of librdkafka, with secrets. ``timeout_ms``: for how long nothing may come."""
+    """A RecordReader. ``config``: of librdkafka, with secrets. ``timeout_ms``: the longest time without a record."""
 
     servers: str
     config: tuple[tuple[str, str], ...] = field(repr=False)
@@ -79,14 +79,14 @@ class KafkaReader:
 
     @classmethod
     def of(cls, options: KafkaOptions, group_id: str, timeout_ms: int, partitions: int) -> KafkaReader:
-        """For so many topic-partitions. ``group_id`` is asked for by the client. Settings of the user win."""
+        """Return a reader for so many topic-partitions. The client requires ``group_id``. Settings of the user win."""
         level = "read_committed" if options.read_committed else "read_uncommitted"
         ours = _FETCHES if partitions <= FEW_PARTITIONS else _FETCHES | _LITTLE
         config = {"group.id": group_id, **ours, **options.librdkafka_consumer(), "isolation.level": level}
         return cls(servers=options.bootstrap_servers, config=tuple(sorted(config.items())), timeout_ms=timeout_ms)
 
     def check(self, topics: Iterable[str]) -> None:
-        """Does Kafka answer a consumer made here? Raises ImportError, KafkaException."""
+        """Check that Kafka answers a consumer made here. Raises ImportError, KafkaException."""
         consumer = _consumer(self)
         for topic in topics:
             consumer.list_topics(topic, self.timeout_ms / 1_000)
@@ -95,7 +95,7 @@ class KafkaReader:
         self, spans: Sequence[OffsetSpan], columns: Collection[str], is_stopping: Callable[[], bool] = lambda: False
     ) -> Iterator[ReadRecords]:
         """Yield the records inside ``spans``, which do not overlap; those of a partition ascend. Raises TopicError;
-        TopicUnreachableError (nothing has come for ``timeout_ms``, or for a second if it is to stop)."""
+        TopicUnreachableError (no record for ``timeout_ms``, or for a second if it has to stop)."""
         consumer = _consumer(self)
         try:
             for layer in layers(spans):
@@ -103,7 +103,7 @@ class KafkaReader:
                     yield _read_records(some, columns)
             consumer.unassign()
         except BaseException:
-            # What its partitions still fetch is not wanted by the next task.
+            # The next task does not want records that its partitions still fetch.
             _consumer.cache_clear()
             consumer.close()
             raise
@@ -145,7 +145,7 @@ class KafkaPart(NamedTuple):
 
 
 def _positions(spans_of: Sequence[Sequence[OffsetSpan]], acquired: Sequence[AcquiredSpan]) -> AcquiredPositions:
-    """Return those of the acquired ranges. A section is one of the spans, which cover each of ``acquired`` and
+    """Return the positions of the acquired ranges. A section is one of the spans, which cover each of ``acquired`` and
     ascend."""
     first = np.array([span.first_offset for spans in spans_of for span in spans], np.int64)
     last = np.array([span.last_offset for spans in spans_of for span in spans], np.int64)
@@ -159,8 +159,8 @@ def _positions(spans_of: Sequence[Sequence[OffsetSpan]], acquired: Sequence[Acqu
 
 
 class ReadRecords(NamedTuple):
-    """``records``: offset, and those of the columns timestamp, key, value, headers that were asked for. ``span``: the
-    number of the span of each of them, from 0."""
+    """``records``: offset, and the requested columns of timestamp, key, value, headers. ``span``: the number of the
+    span of each of them, from 0."""
 
     records: pa.RecordBatch
     span: NDArray[np.int32]
@@ -168,14 +168,14 @@ class ReadRecords(NamedTuple):
 
 @functools.lru_cache(maxsize=2)
 def _consumer(reader: KafkaReader) -> Consumer:
-    """Kept from task to task, and its connections with it."""
+    """Return a consumer. It is kept from task to task, with its connections."""
     from confluent_kafka import Consumer
 
     return Consumer({**dict(reader.config), **_SETTINGS}, logger=_CLIENT_LOG)
 
 
 def layers(spans: Sequence[OffsetSpan]) -> list[dict[int, OffsetSpan]]:
-    """The n-th has, by its number, the n-th span of each topic-partition that has as many."""
+    """Return layers: the n-th has the n-th span, by its number, of each topic-partition that has as many."""
     by_place: dict[tuple[str, int], list[tuple[int, OffsetSpan]]] = defaultdict(list)
     for number, span in sorted(enumerate(spans), key=lambda numbered: numbered[1]):
         by_place[span.topic, span.partition].append((number, span))
@@ -183,13 +183,13 @@ def layers(spans: Sequence[OffsetSpan]) -> list[dict[int, OffsetSpan]]:
 
 
 _Found = tuple[int, "Message"]
-"""The number of the span that the record is of, and the record."""
+"""The number of the record's span, and the record."""
 
 
 def _messages(
     consumer: Consumer, reader: KafkaReader, layer: dict[int, OffsetSpan], is_stopping: Callable[[], bool]
 ) -> Iterator[_Found]:
-    """The records of one layer, as they come."""
+    """Yield the records of one layer in the order of their arrival."""
     from confluent_kafka import KafkaError, TopicPartition
 
     waiting = {(span.topic, span.partition): (number, span) for number, span in layer.items()}
@@ -206,8 +206,8 @@ def _messages(
                 offset = _checked_offset(message, span)
                 if error is None and offset <= span.last_offset:
                     yield number, message
-                # At the end of the log, ``offset`` is the one that its next record gets. It may be too low, while a
-                # new leader does not know yet what is committed.
+                # At the end of the log, ``offset`` is that of its next record. It may be too low while a new leader
+                # does not know yet what is committed.
                 if offset > span.last_offset or (error is None and offset == span.last_offset):
                     del waiting[place]
                     finished.append(place)
@@ -220,14 +220,14 @@ def _messages(
 
 
 def _available(consumer: Consumer) -> list[Message]:
-    """What has come; waits for the first of it. ``consume`` alone would wait until there are as many as it may take."""
+    """Wait for a message, and return all that are here. ``consume`` alone would wait until it has its maximum."""
     first = consumer.poll(_POLL_S)
     return [] if first is None else [first, *consumer.consume(_MOST_ROWS, 0)]
 
 
 def _checked_error(reader: KafkaReader, message: Message) -> str:
-    """What the client may get over by itself, and what a consumer without a group need not care about. Raises
-    TopicError for other errors."""
+    """Return the text of an error that the client may recover from, or that does not concern a consumer without a
+    group. Raises TopicError for other errors."""
     from confluent_kafka import KafkaError
 
     error: Any = message.error()
@@ -238,9 +238,9 @@ def _checked_error(reader: KafkaReader, message: Message) -> str:
 
 
 def _checked_offset(message: Message, span: OffsetSpan) -> int:
-    """Of a record, or of the end of the log."""
+    """Return the offset of a record, or of the end of the log."""
     offset: int = message.offset() or 0
-    # The client went back to the log's begin: the log ends below what it was asked for.
+    # The client went back to the start of the log: the log ends below the requested offset.
     if message.error() is None and offset < span.first_offset:
         raise TopicError(f"the log of {span.topic}:{span.partition} was truncated below offset {span.first_offset}")
     return offset
@@ -254,7 +254,7 @@ def _silence(reader: KafkaReader, waiting: Collection[tuple[str, int]], most_s: 
 
 
 def _together(found: Iterable[_Found]) -> Iterator[list[_Found]]:
-    """As many as make a batch."""
+    """Yield lists with the messages of one batch."""
     some: list[_Found] = []
     size = 0
     for one in found:
@@ -269,7 +269,7 @@ def _together(found: Iterable[_Found]) -> Iterator[list[_Found]]:
 
 _HEADER: list[Any] = [("key", pa.string()), ("value", pa.binary())]
 _MOST_MS = (2**63 - 1) // 1_000
-"""A producer may claim any time; as microseconds, which is what handlers and tables get, it has to fit into 64 bits."""
+"""The highest time: a producer may set any, and its microseconds, for handlers and tables, must fit into 64 bits."""
 
 
 def _read_records(found: Sequence[_Found], columns: Collection[str]) -> ReadRecords:
@@ -293,7 +293,7 @@ def _read_records(found: Sequence[_Found], columns: Collection[str]) -> ReadReco
 
 
 def can_read(spark: SparkSession, reader: KafkaReader, topics: Collection[str]) -> bool:
-    """Do workers have the client, and does Kafka answer them? On this machine they do what the driver does."""
+    """Return whether workers have the client, and Kafka answers them. On this machine they do what the driver does."""
     if str(spark.sparkContext.master).startswith("local"):
         return True
     faults = faults_of_workers(spark, reader, topics)
@@ -303,7 +303,7 @@ def can_read(spark: SparkSession, reader: KafkaReader, topics: Collection[str]) 
 
 
 def faults_of_workers(spark: SparkSession, reader: KafkaReader, topics: Collection[str]) -> list[str]:
-    """Why workers cannot read; a job with a task for each core."""
+    """Return why workers cannot read; runs a job with a task for each core."""
     wanted, tasks = sorted(topics), spark.sparkContext.defaultParallelism
 
     def tried(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Timestamps of records, of one per partition. Nothing joins a group or commits."""
+"""Timestamps of records, one per partition. Nothing joins a group or commits."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from share_spark.kafka.options import KafkaOptions
 from share_spark.model.errors import ConfigError, TopicUnreachableError
 
 _SETTINGS = {
-    "group.id": "share-spark-look",  # asked for by the client; it is never joined
+    "group.id": "share-spark-look",  # required by the client; it is never joined
     "enable.auto.commit": False,
     "enable.partition.eof": True,
     "auto.offset.reset": "earliest",
-    # One batch of records of each partition is enough; but less than a batch would be asked for again and again, with
+    # One batch of records of each partition is enough. With less than a batch the client asks again and again, with
     # pauses: 50 partitions took longer than 20 s, and take 0.1 s with the client's own limit of 1 MB.
     "queued.min.messages": 1,
     "fetch.wait.max.ms": 10,

@@ -1,8 +1,8 @@
 """SASL as Kafka's clients have it: the messages of PLAIN (RFC 4616) and of SCRAM (RFC 5802, RFC 7677, KIP-84). No I/O
 and no randomness; what is yielded goes to the broker, and its answer comes back.
 
-Passwords are not normalized (SASLprep, RFC 4013), as Kafka does not do it either. A library for SCRAM that does would
-fail with some passwords that are not ASCII.
+Passwords are not normalized (SASLprep, RFC 4013), as in Kafka. A library for SCRAM that normalizes would fail with some
+passwords that are not ASCII.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import hmac
 from collections.abc import Generator
 
 SaslExchange = Generator[bytes, bytes, None]
-"""The client's side of an exchange. It raises ValueError for an answer that is not from somebody who knows the
-password; no message has a secret in it."""
+"""The client's side of an exchange. It raises ValueError for an answer that does not prove the password; no message has
+a secret in it."""
 
 SCRAM_HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 LEAST_ITERATIONS, MOST_ITERATIONS = 4_096, 1_000_000
-"""Limits of SCRAM's iterations: fewer are too easy to guess from (as for Kafka), more are a way to keep us busy."""
+"""Limits of SCRAM's iterations: with fewer a password is too easy to guess (as in Kafka), more could keep us busy."""
 
 
 def plain(username: str, password: str) -> SaslExchange:
@@ -29,7 +29,7 @@ def plain(username: str, password: str) -> SaslExchange:
 
 
 def scram(mechanism: str, username: str, password: str, nonce: str) -> SaslExchange:
-    """Show that we know the password, without telling it, and check that the broker knows it. ``mechanism``: of
+    """Prove that we know the password, without sending it, and check that the broker knows it. ``mechanism``: of
     SCRAM_HASHES; ``nonce``: a text that nobody can guess, without a comma."""
     algorithm = SCRAM_HASHES[mechanism]
     first = f"n={username.replace('=', '=3D').replace(',', '=2C')},r={nonce}"

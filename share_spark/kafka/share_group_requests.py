@@ -28,7 +28,7 @@ _NEEDED = (ListGroupsRequest, ShareGroupDescribeRequest, DescribeShareGroupOffse
 
 def knows_share_groups(broker: BrokerConnection) -> bool:
     """Return whether the broker knows the requests of this module."""
-    # Version 2, as later ones have tagged fields: brokers may add some, and kio reads those only that it knows.
+    # Version 2, as later ones have tagged fields: brokers may add some, and kio reads only those that it knows.
     answer = broker.ask(ApiVersionsRequest(), ApiVersionsResponse)
     known = {one.api_key: range(one.min_version, one.max_version + 1) for one in answer.api_keys}
     return all(one.__version__ in known.get(one.__api_key__, ()) for one in _NEEDED)

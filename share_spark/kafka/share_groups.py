@@ -42,8 +42,8 @@ class ClusterMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPartition:
-    """A share-partition. ``start_offset`` -1: not begun; ``lag`` None: not known. ``fault``: why it is not known, empty
-    if it is."""
+    """A share-partition. ``start_offset`` -1: not begun; ``lag`` None: not known. ``fault``: the reason why it is not
+    known, else empty."""
 
     topic: str
     partition: int
@@ -54,8 +54,8 @@ class ClusterPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterGroup:
-    """A share group. ``state``: as the broker names it. ``partitions``: by topic and partition. ``fault``: why it could
-    not be read, empty if it could."""
+    """A share group. ``state``: the broker's name for it. ``partitions``: by topic and partition. ``fault``: the reason
+    why it could not be read, else empty."""
 
     group_id: str
     state: str
@@ -87,7 +87,7 @@ class ClusterShareGroups:
         self._login = BrokerLogin.of(self.options)
 
     def look(self) -> Cluster:
-        """Read all share groups now. Raises TopicUnreachableError (no answer), TopicError (the brokers know no share
+        """Read all share groups. Raises TopicUnreachableError (no answer), TopicError (the brokers know no share
         groups)."""
         admin = BrokerAdmin(self.options, self.request_timeout_ms)
         brokers = {number: Address(host, port) for number, host, port in admin.brokers()}
@@ -125,7 +125,7 @@ def _groups_of(broker: Address, connection: BrokerConnection) -> Iterator[Cluste
 
 
 def cluster_group(described: DescribedGroup, offsets: DescribeShareGroupOffsetsResponseGroup | None) -> ClusterGroup:
-    """Return the group that ShareGroupDescribe and DescribeShareGroupOffsets describe. ``offsets`` None: the broker has
+    """Return the group in answers to ShareGroupDescribe and DescribeShareGroupOffsets. ``offsets`` None: the broker has
     none for it."""
     return ClusterGroup(
         group_id=described.group_id,
@@ -175,15 +175,15 @@ def _fault(found: _Checked) -> str:
 
 
 def _error_name(code: int) -> str:
-    """Return the name of an error in Kafka, where this project knows it."""
+    """Return Kafka's name of an error, if this project knows it."""
     return ErrorCode(code).name if code in set(ErrorCode) else f"error {code:d}"
 
 
 def advice(group: ClusterGroup, locks: int | None) -> list[str]:
-    """Return what to change so that each consumer gets records; empty if there is nothing to say.
+    """Return advice so that each consumer gets records; empty if there is none.
 
     A consumer acquires up to ``max.poll.records`` of a share-partition at once. Above locks ÷ consumers the first ones
-    take all that may be acquired, and the others get nothing until those are done.
+    take all that may be acquired, and the others get nothing until those are finished.
     """
     found = [f"{_named(one)} got no partition" for one in group.members if not any(one.assigned.values())]
     counts: dict[tuple[str, int], int] = {}

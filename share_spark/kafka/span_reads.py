@@ -1,4 +1,4 @@
-"""How many reads, and in how many pieces: spans of offsets turned into options of Spark's Kafka source.
+"""Reads and their pieces: spans of offsets turned into options of Spark's Kafka source.
 
 Spark's Kafka source takes one range per partition and read, and cuts a read into about ``minPartitions`` pieces, or one
 per topic-partition if that is more. So several spans of one partition need several reads: the first spans of all
@@ -26,10 +26,10 @@ from share_spark.engine.spans import merged, records_in
 from share_spark.model.ids import TopicPartition
 
 _FINE = 4
-"""Pieces per task where ``coalesce`` packs pieces into tasks by their number: more pieces make even loads."""
+"""Pieces per task if ``coalesce`` packs pieces into tasks by their number: more pieces make even loads."""
 
 _WORTH_CUTTING = 10_000
-"""Records per task below which a finer cut costs more (a seek, a fetch) than uneven loads do."""
+"""The records per task below which a finer cut costs more (a seek, a fetch) than uneven loads do."""
 
 _UNEVEN = 2
 """A span this many times larger than the average makes packing by number uneven."""
@@ -43,7 +43,7 @@ class SpanRead:
     pieces: int
 
     def offsets_json(self) -> tuple[str, str]:
-        """``startingOffsets`` and ``endingOffsets`` (exclusive) of Spark's Kafka source."""
+        """Return ``startingOffsets`` and ``endingOffsets`` (exclusive) for Spark's Kafka source."""
         starting: dict[str, dict[str, int]] = defaultdict(dict)
         ending: dict[str, dict[str, int]] = defaultdict(dict)
         for topic, partition, first, last in self.spans:
@@ -52,7 +52,7 @@ class SpanRead:
         return json.dumps(starting), json.dumps(ending)
 
     def assign_json(self) -> str:
-        """``assign`` of Spark's Kafka source; a subscription would have to cover whole topics."""
+        """Return ``assign`` for Spark's Kafka source; a subscription would have to cover whole topics."""
         assigned: dict[str, list[int]] = defaultdict(list)
         for topic, partition, _, _ in self.spans:
             assigned[topic].append(partition)
@@ -60,7 +60,7 @@ class SpanRead:
 
 
 def plan_reads(spans: Iterable[OffsetSpan], tasks: int) -> list[SpanRead]:
-    """Reads that cover exactly ``spans``, the first spans of all partitions in the first read.
+    """Return reads that cover exactly ``spans``, the first spans of all partitions in the first read.
 
     One after another, the reads hold each partition's offsets in ascending order.
     """
@@ -73,13 +73,13 @@ def plan_reads(spans: Iterable[OffsetSpan], tasks: int) -> list[SpanRead]:
 
 
 def _pieces(layer: Sequence[OffsetSpan], layers: Sequence[Sequence[OffsetSpan]], tasks: int) -> int:
-    """Pieces for one read. It is cut only where that helps: each piece costs a look-up and a seek."""
-    # A single read: where there are fewer spans than tasks, Spark cuts the larger ones itself.
+    """Return the number of pieces of one read. It is cut only where needed: each piece costs a look-up and a seek."""
+    # A single read: if there are fewer spans than tasks, Spark cuts the larger ones itself.
     if len(layers) == 1 and (len(layer) <= tasks or not _is_uneven(layer)):
         return max(tasks, len(layer))
     total = sum(records_in(spans) for spans in layers)
     fine = tasks * (_FINE if total >= tasks * _WORTH_CUTTING else 1)
-    # Of several reads each gets its part of the pieces, by its part of the records.
+    # Each of several reads gets its part of the pieces, by its part of the records.
     uncut = len(layer) if len(layers) == 1 else 0
     return max(len(layer), uncut + round(fine * records_in(layer) / total))
 

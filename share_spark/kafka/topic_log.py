@@ -1,6 +1,6 @@
-"""The topic log on Kafka: log ends from librdkafka; few records, and those of many partitions, by the workers
-themselves (``record_reader``), all others from Spark's Kafka source: it is faster then, and where all records have to
-go through Spark (order of keys, handlers of frames) there is no other way.
+"""The topic log on Kafka. Log ends come from librdkafka. Workers read few records, and those of many partitions,
+themselves (``record_reader``). Spark's Kafka source reads all others: it is then faster, and the only way if all
+records have to go through Spark (order of keys, handlers of frames).
 
 Two settings make small reads by Spark fast. Measured: 40 records in 4 ranges, warm, from planning to the end of a small
 aggregate, take 0.13 s with Spark's defaults, 0.10 s with the newer source, 0.06 s with consumers reused as well.
@@ -8,11 +8,11 @@ aggregate, take 0.13 s with Spark's defaults, 0.10 s with the newer source, 0.06
 Newer source: the older one, Spark's default for batch reads, also turns every record into a Java row and back, a fifth
 of the time of a large read. So reads are made in a session of our own, cloned from the user's, that uses the newer one.
 
-Reused consumers: Spark makes up a new consumer group for every read, and so never finds a cached consumer; a fixed
+Reused consumers: Spark makes a new consumer group for every read, and so never finds a cached consumer; a fixed
 ``group.id`` keeps them. No group is joined and no offset committed (partitions are assigned), so the id is only the
 name of a pool of consumers. It contains the topics' ids, so that records prefetched from a topic that has been deleted
-are never returned. Where the log of a partition ends lower than before, a new pool is used: the prefetched records are
-not in the log any more.
+are never returned. If the log of a partition ends lower than before, a new pool is used: the prefetched records are not
+in the log any more.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ if TYPE_CHECKING:
     from share_spark.kafka.options import KafkaOptions
 
 LARGE_POLLS = {"kafka.max.poll.records": "20000", "kafka.fetch.max.wait.ms": "10"}
-"""After each poll Spark looks up the log's ends by seeking there and back: prefetched records are thrown away, and a
-fetch beyond the last record waits at the broker for ``fetch.max.wait.ms``. With Kafka's defaults (500 records, 0.5 s)
-that is four fifths of the time of a large read; so polls are large here (a fetch still ends at 1 MB, Kafka's default),
-and waits short. Settings of the user win."""
+"""Settings for large polls. After each poll Spark looks up the log's ends by seeking there and back: prefetched records
+are thrown away, and a fetch beyond the last record waits at the broker for ``fetch.max.wait.ms``. With Kafka's defaults
+(500 records, 0.5 s) that is four fifths of the time of a large read; with these polls are large (a fetch still ends at
+1 MB, Kafka's default), and waits short. Settings of the user win."""
 
 _MOST_BY_WORKERS = 10_000
-"""Records up to which Spark needs more time to plan a job of its source than it saves by reading in the JVM."""
+"""The number of records up to which planning a job of Spark's source takes more time than reading in the JVM saves."""
 
 _MOST_INSTEAD_OF_SHUFFLE = 400_000
-"""The same where Spark would shuffle and sort what it has read."""
+"""The same if Spark would shuffle and sort what it has read."""
 
 _OLDER_SOURCES = "spark.sql.sources.useV1SourceList"
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
@@ -93,9 +93,8 @@ class KafkaTopicLog:
         return f"KafkaTopicLog({self._options.bootstrap_servers})"
 
     def describe(self, topic: str) -> TopicDescription:
-        """The topic now. Its id is its name on brokers that have no topic ids (before Kafka 2.8): there a topic that
-        was deleted and created again cannot be distinguished from the old one.
-        """
+        """Return the topic. Its id is its name on brokers that have no topic ids (before Kafka 2.8): there a topic that
+        was deleted and created again cannot be distinguished from the old one."""
         found = self._admin.describe(topic)
         partitions = tuple(sorted(partition.id for partition in found.partitions))
         if not partitions:
@@ -105,8 +104,8 @@ class KafkaTopicLog:
         return TopicDescription(topic=topic, topic_id=topic_id, partitions=partitions)
 
     def log_ends(self, topic: str) -> Mapping[int, LogEnds]:
-        """Log start, and high watermark or (``read_committed``) last stable offset; that is not the end of the log, so
-        the high watermark is reported as well."""
+        """Return the log start, and the high watermark or (``read_committed``) the last stable offset. The latter is
+        not the end of the log, so the high watermark is reported as well."""
         partitions = self.describe(topic).partitions
         starts, ends = self._offsets(topic, partitions, EARLIEST, LATEST)
         marks = self._high_watermarks(topic, partitions)
@@ -115,26 +114,26 @@ class KafkaTopicLog:
         return found
 
     def _high_watermarks(self, topic: str, partitions: Iterable[int]) -> Mapping[int, int]:
-        """Empty if the ends are high watermarks themselves."""
+        """Return the high watermarks; empty if the ends are high watermarks themselves."""
         if not self._options.read_committed:
             return {}
         return self._admin.offsets(topic, partitions, (LATEST,), committed=False)[0]
 
     def _note_log_ends(self, topic: str, ends: dict[int, int]) -> None:
-        """Where a log end goes back, records that the executors' consumers have prefetched must not be returned."""
+        """Change the pool if a log end goes back: records that its consumers have prefetched must not be returned."""
         before = self._log_ends.get(topic, {})
         if any(end < before.get(partition, 0) for partition, end in ends.items()):
             self._run = _new_run()
         self._log_ends[topic] = ends
 
     def offsets_at(self, topic: str, timestamp_ms: int) -> Mapping[int, int]:
-        """First offset with a timestamp at or after ``timestamp_ms``, else the end offset."""
+        """Return the first offset with a timestamp at or after ``timestamp_ms``, else the end offset."""
         partitions = self.describe(topic).partitions
         found, ends = self._offsets(topic, partitions, at_timestamp(timestamp_ms), LATEST)
         return {p: found[p] if found[p] >= 0 else ends[p] for p in partitions}
 
     def times_at(self, topic: str, offsets: Mapping[int, int]) -> Mapping[int, int]:
-        """By partition, the timestamp of the first record at or after its offset; see ``record_times``."""
+        """Return, by partition, the timestamp of the first record at or after its offset; see ``record_times``."""
         return times_at(self._options, topic, offsets, self._request_timeout_ms)
 
     def stop_waiting(self) -> None:
@@ -142,9 +141,8 @@ class KafkaTopicLog:
         self._admin.stop_waiting()
 
     def read(self, spark: SparkSession, spans: Sequence[OffsetSpan], tasks: int) -> DataFrame:
-        """The records inside ``spans``; see TopicLog. Spans must end below the log end: beyond it an executor waits for
-        ``poll_timeout_ms`` and then fails.
-        """
+        """Return the records inside ``spans``; see TopicLog. Spans must end below the log end: beyond it an executor
+        waits for ``poll_timeout_ms`` and then fails."""
         reads = plan_reads(spans, tasks)
         if not reads:
             return spark.createDataFrame([], RECORD_COLUMNS)
@@ -158,7 +156,7 @@ class KafkaTopicLog:
     def for_workers(
         self, spark: SparkSession, acquired: Sequence[AcquiredSpan], *, ordered: bool
     ) -> KafkaReader | None:
-        """See TopicLog. None where Spark is faster, and where workers do not have the client or do not reach Kafka."""
+        """Return a reader. None where Spark is faster, and where workers lack the client or do not reach Kafka."""
         topics = {one.partition.topic for one in acquired}
         most = _MOST_INSTEAD_OF_SHUFFLE if ordered else _MOST_BY_WORKERS
         if len(acquired) <= FEW_PARTITIONS and records_in(covering_spans(acquired)) > most:
@@ -173,7 +171,7 @@ class KafkaTopicLog:
         return self._admin.offsets(topic, partitions, specs, committed=committed)
 
     def _reading_session(self, spark: SparkSession) -> SparkSession:
-        """``spark`` with the newer source."""
+        """Return a clone of ``spark`` that has the newer source."""
         if self._cloned is None or self._cloned[0] is not spark:
             older = (spark.conf.get(_OLDER_SOURCES) or "").split(",")
             chosen = ",".join(name for name in older if name.strip() != "kafka")
@@ -202,6 +200,6 @@ class KafkaTopicLog:
         return self._options.spark_source()
 
     def _pool_name(self, topics: set[str]) -> str:
-        """Names the executors' consumers; changes with the topics' ids as last seen."""
+        """Return the name of the executors' consumers; it changes with the topics' ids as last seen."""
         ids = " ".join(sorted(self._topic_ids.get(topic, topic) for topic in topics))
         return f"share-spark-{self._run}-{hashlib.sha256(ids.encode()).hexdigest()[:12]}"

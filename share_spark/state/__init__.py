@@ -1,5 +1,5 @@
 """The state log of share groups and the live state: tables, rows, commits, segments, claims, the status table.
 
-The log is a Delta table with one blind append per micro-batch; the live state is a frame on the executors, a cache of
-the log. Implements the engine's ``ShareStateStore``.
+The log is a Delta table with one blind append per micro-batch; the live state is a value on the driver, a cache of the
+log. Implements the engine's ``ShareStateStore``.
 """

@@ -1,7 +1,7 @@
-"""The commits of a Delta table as its log directory lists them: a file name and a line of JSON each, no data read.
+"""The commits of a Delta table as listed in its log directory: a file name and a line of JSON each, no data read.
 
 The engine looks there for claims of other engines (about a millisecond on a local disk), and on start for the newest
-commit that counts.
+valid commit.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from share_spark.delta.commit_files import CommitFiles, note_fields
 from share_spark.spark.on_demand import AnySpark
 
 LOOK_BACK = 300
-"""Commits looked at before the rows are asked, some 2 ms each: many groups may share a log, and this one was idle."""
+"""The commits to look at before the rows, some 2 ms each: many groups may share a log, and this one was idle."""
 
 _MARK = "share_spark"
 
 _AT_ONCE = 16
-"""Commit files that are read in parallel on a long way back: on an object store each costs a round trip."""
+"""The number of commit files read in parallel on a long way back: on an object store each costs a round trip."""
 
 
 class CommitNote(NamedTuple):
-    """What we write into a commit's ``userMetadata``. ``kind``: ``claim`` or ``records``. ``at_ms``: the time that the
-    micro-batch was decided at; of a claim the highest known so far; 0 if there was none."""
+    """Our note in a commit's ``userMetadata``. ``kind``: ``claim`` or ``records``. ``at_ms``: the time at which the
+    micro-batch was decided; of a claim the highest known so far; 0 if there was none."""
 
     group_id: str
     kind: str
@@ -38,12 +38,12 @@ class CommitNote(NamedTuple):
     at_ms: int = 0
 
     def to_json(self) -> str:
-        """As ``userMetadata`` text."""
+        """Return the ``userMetadata`` text."""
         return json.dumps({_MARK: 1, **self._asdict()}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | None) -> CommitNote | None:
-        """None for other commits (maintenance, SQL of a user)."""
+        """Return the note, None for other commits (maintenance, SQL of a user)."""
         fields = note_fields(text)
         if fields.get(_MARK) != 1 or not fields.keys() >= _FIELDS_OF_EVERY_NOTE:
             return None
@@ -68,26 +68,26 @@ class CommitListing:
 
     @classmethod
     def of(cls, spark: AnySpark, table_directory: str) -> CommitListing:
-        """For the table in ``table_directory``."""
+        """Return the listing of the table in ``table_directory``."""
         return cls(CommitFiles.at(spark, table_directory))
 
     def latest_version(self) -> int:
-        """The newest version; -1 for an empty log. Lists the directory: for the start, not for each micro-batch."""
+        """Return the newest version; -1 for an empty log. Lists the directory: only for the start."""
         return self.files.latest_version()
 
     def holds(self, version: int) -> bool:
-        """Is this commit there? Not once clean-up has removed it."""
+        """Return whether this commit exists. It does not once clean-up has removed it."""
         return self.files.exists(version)
 
     def after(self, version: int) -> Iterator[NotedCommit]:
-        """The commits above ``version``, oldest first."""
+        """Yield the commits above ``version``, oldest first."""
         while (commit := self._read(version + 1)) is not None:
             yield commit
             version += 1
 
     def back_from(self, version: int) -> Iterator[NotedCommit]:
-        """The commits from ``version`` down, newest first, as far as log clean-up has left them."""
-        step = 2  # few at first: as a rule the answer is in the newest two commits
+        """Yield the commits from ``version`` down, newest first, until one that log clean-up has removed."""
+        step = 2  # few at first: usually the answer is in the newest two commits
         with ThreadPoolExecutor(_AT_ONCE) as readers:
             while version >= 0:
                 wanted = range(version, max(-1, version - step), -1)
@@ -104,20 +104,20 @@ class CommitListing:
 
 @dataclass(frozen=True, slots=True)
 class CommitsAsOf(CommitListing):
-    """The commits as of ``version``, for a claim that is right only if the group has not changed since: an engine that
-    has claimed it meanwhile is found after them, and counts as the first."""
+    """The commits as of ``version``, for a claim that is right only if the group has not changed since. A claim of
+    another engine in between is found after them, and is the first."""
 
     version: int
 
     def latest_version(self) -> int:
-        """The version that was seen."""
+        """Return the version that was seen."""
         return self.version
 
 
 class GroupTail(NamedTuple):
-    """What the newest commits say of a group. ``valid``: the newest ``records`` commit that counts, None if there is
-    none or it cannot be known. ``epoch`` and ``segment``: the highest that any engine used, 0 and -1 if none did.
-    ``is_complete``: False if log clean-up has removed commits that would have to be seen."""
+    """The newest commits of a group. ``valid``: the newest valid ``records`` commit, None if there is none or it cannot
+    be known. ``epoch`` and ``segment``: the highest that any engine used, 0 and -1 if none did. ``is_complete``: False
+    if log clean-up has removed commits that would have to be seen."""
 
     valid: CommitNote | None
     epoch: int
@@ -126,12 +126,12 @@ class GroupTail(NamedTuple):
 
 
 def group_tail(commits: Iterator[NotedCommit], group_id: str) -> GroupTail:
-    """Walk ``commits``, newest first, only as far as needed.
+    """Walk ``commits``, newest first, only as far back as needed.
 
     An engine looks for claims right after each append, so at most its last one can come after a foreign claim: a
-    candidate counts if no higher claim stands between it and the commit of the same run before it.
+    candidate is valid if no higher claim stands between it and the commit of the same run before it.
 
-        newest first:   claim e3 | records e2 (candidate) | records e2 | ...            the candidate counts
+        newest first:   claim e3 | records e2 (candidate) | records e2 | ...            the candidate is valid
         newest first:   records e1 (candidate) | claim e2 | records e1 | ...            stale: claim e2 replaces it
     """
     candidate: CommitNote | None = None
@@ -149,8 +149,8 @@ def group_tail(commits: Iterator[NotedCommit], group_id: str) -> GroupTail:
 
 
 class SegmentStamps(NamedTuple):
-    """What the rows of one segment and writer epoch say. ``is_whole``: its snapshot is among them;
-    ``batch_id``: their last micro-batch, None for claims alone."""
+    """The rows of one segment and writer epoch. ``is_whole``: its snapshot is among them; ``batch_id``: their last
+    micro-batch, None for claims alone."""
 
     segment: int
     writer_epoch: int
@@ -160,11 +160,11 @@ class SegmentStamps(NamedTuple):
 
 
 def tail_by_stamps(found: Iterable[SegmentStamps], group_id: str) -> GroupTail:
-    """What the rows alone say. ``valid``: the end of the newest segment that has its snapshot.
+    """Return the tail by the rows alone. ``valid``: the end of the newest segment that has its snapshot.
 
-    It is complete if no engine can have fenced the writer of that segment, so that all that it has appended counts.
-    Claims are rows too, and each lies above all segments that were closed before it (``claim``), so pruning takes none
-    that is higher than the epochs it leaves. Of two runs that claim one epoch only the first ever appends.
+    It is complete if no engine can have fenced the writer of that segment, so that all its appends are valid. Claims
+    are rows too, and each lies above all segments that were closed before it (``claim``), so pruning takes none that is
+    higher than the epochs it leaves. Of two runs that claim one epoch only the first ever appends.
     """
     segments = list(found)
     whole = [one for one in segments if one.is_whole]
@@ -181,11 +181,11 @@ def tail_by_stamps(found: Iterable[SegmentStamps], group_id: str) -> GroupTail:
 def tail_found(
     commits: CommitListing, version: int, group_id: str, stamps: Callable[[], Iterable[SegmentStamps]]
 ) -> GroupTail:
-    """The end of the group's log as of ``version``. ``stamps``: reads what its rows say, which takes longer.
+    """Return the end of the group's log as of ``version``. ``stamps``: reads those of its rows, which takes longer.
 
-    The newest commits say it, as a rule. Where the group was idle for many commits of others, the rows' stamps do,
-    unless the highest epoch has claimed the group and written nothing: then only the order of commits says which
-    append came before the claim. Where log clean-up has taken those commits, the stamps have to do.
+    Usually the newest commits are enough. If the group was idle for many commits of others, the stamps are, unless the
+    highest epoch has claimed the group and written nothing: then only the order of commits shows which append came
+    before the claim. If log clean-up has removed those commits, only the stamps are left.
     """
     found = group_tail(islice(commits.back_from(version), LOOK_BACK), group_id)
     if found.is_complete:

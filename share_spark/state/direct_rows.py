@@ -1,5 +1,5 @@
-"""The rows of the state log that count, read without a Spark job: a restart with a small state is ready in
-milliseconds, and a look at a group needs no JVM."""
+"""The valid rows of the state log, read without a Spark job: a restart with a small state is ready in milliseconds, and
+a look at a group needs no JVM."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from share_spark.state.log_rows import LOG_SCHEMA
 from share_spark.state.record_rows import CLAIM, SNAPSHOT
 
 FOLDED_SCHEMA = pa.schema([column for column in LOG_SCHEMA if column.name not in ("ended", "errors")])
-"""What the state is made of; the other columns are for the audit."""
+"""The columns of the state; the others are for the audit."""
 
 MOST_RANGES = 2_000_000
-"""Of what is read for one answer to a person: about a second in Python where they are in large rows."""
+"""The most ranges read for one answer to a person: about a second in Python if they are in large rows."""
 
 
 def rows_by_batch(log: TableLog, valid: CommitNote, most_ranges: int | None = None) -> Iterator[pa.Table]:
-    """Read the records (FOLDED_SCHEMA) up to ``valid``, the last commit of the group that counts, some at a time, in
-    the order of the micro-batches; no claims.
+    """Read the records (FOLDED_SCHEMA) up to ``valid``, the last valid commit of the group, some at a time, in the
+    order of the micro-batches; no claims.
 
     ``log`` keeps files. Raises UnknownTableError: only Spark can read them, or they have more than ``most_ranges``.
     """
@@ -42,7 +42,7 @@ def rows_by_batch(log: TableLog, valid: CommitNote, most_ranges: int | None = No
 
 
 class _Part(NamedTuple):
-    """A row group: its least and its greatest micro-batch (those of claims are null), and how many values it has."""
+    """A row group: its lowest and its highest micro-batch (those of claims are null), and its number of values."""
 
     first: int
     last: int
@@ -68,7 +68,7 @@ def _parts(file: pq.ParquetFile) -> Iterator[_Part]:
 
 
 def _in_order(parts: Iterable[_Part]) -> Iterator[list[_Part]]:
-    """Group parts so that the micro-batches of each group are not below those of the group before:
+    """Group parts so that the micro-batches of each group are not below those of the group before.
 
     micro-batches of the parts   [1][2][3 - 7][8 ---- 12]      [16 - 20]
                                                  [10 ---- 15]
@@ -87,7 +87,7 @@ def _in_order(parts: Iterable[_Part]) -> Iterator[list[_Part]]:
 
 
 def stamp_rows(log: TableLog, group_id: str) -> pa.Table:
-    """``kind``, ``segment``, ``writer_epoch``, ``batch_id`` and ``at_ms`` of all rows of a group. Raises
+    """Return ``kind``, ``segment``, ``writer_epoch``, ``batch_id`` and ``at_ms`` of all rows of a group. Raises
     UnknownTableError."""
     columns = pa.schema([LOG_SCHEMA.field(name) for name in ("kind", "writer_epoch", "batch_id", "at_ms")])
     parts = [columns.append(pa.field("segment", pa.int32())).empty_table()]
@@ -100,7 +100,7 @@ def stamp_rows(log: TableLog, group_id: str) -> pa.Table:
 
 
 def segment_stamps(log: TableLog, group_id: str) -> Iterator[SegmentStamps]:
-    """What the rows of a group say. Raises UnknownTableError."""
+    """Yield the stamps of the rows of a group. Raises UnknownTableError."""
     rows = stamp_rows(log, group_id)
     marked = rows.append_column("is_whole", pc.equal(rows.column("kind"), pa.scalar(SNAPSHOT)))
     found = marked.group_by(["segment", "writer_epoch"]).aggregate(
@@ -117,7 +117,7 @@ def segment_stamps(log: TableLog, group_id: str) -> Iterator[SegmentStamps]:
 
 
 def last_written_ms(log: TableLog, paths: Iterable[str]) -> int | None:
-    """When the last row in these files was written, by its writer's clock; None if there is none. Raises
+    """Return when the last row in these files was written, by its writer's clock; None if there is none. Raises
     UnknownTableError."""
     wanted, columns = list(paths), pa.schema([LOG_SCHEMA.field("written_at")])
     if not all(log.active[path].is_whole for path in wanted):
@@ -126,7 +126,7 @@ def last_written_ms(log: TableLog, paths: Iterable[str]) -> int | None:
 
 
 def last_written_in(rows: pa.Table) -> int | None:
-    """As ``last_written_ms``, of rows with that column."""
+    """Do as ``last_written_ms``, for rows with that column."""
     last: int | None = pc.max(rows.column("written_at").cast(pa.int64())).as_py()
     return None if last is None else last // 1_000
 
@@ -138,8 +138,8 @@ def _files(log: TableLog) -> Mapping[str, ActiveFile]:
 
 
 def tables_of(log: TableLog, paths: Iterable[str], columns: pa.Schema) -> Iterator[pa.Table]:
-    """The rows of files, file by file; a column that a file does not have is null. Raises UnknownTableError: they have
-    more ranges than should be read here."""
+    """Yield the rows of files, file by file; a column that a file does not have is null. Raises UnknownTableError: they
+    have more ranges than should be read here."""
     ranges = 0
     for path in paths:
         file = log.data_file(path)
@@ -150,7 +150,7 @@ def tables_of(log: TableLog, paths: Iterable[str], columns: pa.Schema) -> Iterat
 
 
 def in_columns(rows: pa.Table, columns: pa.Schema) -> pa.Table:
-    """Return the rows with these columns; one that they do not have is null."""
+    """Return the rows with these columns; missing ones are null."""
     for column in columns:
         if column.name not in rows.column_names:
             rows = rows.append_column(column, pa.nulls(rows.num_rows, column.type))
@@ -158,7 +158,7 @@ def in_columns(rows: pa.Table, columns: pa.Schema) -> pa.Table:
 
 
 def most_values(metadata: pq.FileMetaData, names: Collection[str]) -> int:
-    """Of the one of these columns that has most, which is one of a list of ranges."""
+    """Return the number of values in the longest of these columns, which is one of a list of ranges."""
     groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
     return sum(max(_values(group, names), default=0) for group in groups)
 

@@ -1,6 +1,5 @@
-"""State from log rows, record by record: what a restart needs is the states and a few rows at a time, however long the
-segment. Pure: Arrow in, states out, no Spark.
-"""
+"""State from log rows, record by record: a restart needs memory for the states and a few rows at a time, for a segment
+of any length. Pure: Arrow in, states out, no Spark."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from share_spark.spark.python_worker import cycles_ignored
 from share_spark.state.record_rows import records_in
 
 _RANGES_AT_ONCE = 50_000
-"""Ranges of rows that are Python objects at a time, beside the states: some 200 bytes each."""
+"""The ranges of rows that are Python objects at a time, beside the states: some 200 bytes each."""
 
 FoldedStates = dict[SharePartitionKey, tuple[str, SharePartition]]
 """(topic name, state) per share-partition."""
@@ -43,7 +42,7 @@ def fold_rows(rows: pa.Table, group_id: str) -> FoldedStates:
 
 def _portions(rows: pa.Table) -> Iterator[pa.Table]:
     """Cut rows into slices of at most ``_RANGES_AT_ONCE`` ranges, or of one row that has more. Rows are never cut: a
-    slice ends before the row that would exceed the limit. With a limit of 50k:
+    slice ends before the row that would exceed the limit, here 50k.
 
         ranges per row      20k    20k    20k    70k    10k
         running total       20k    40k    60k   130k   140k

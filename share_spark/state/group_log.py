@@ -1,7 +1,7 @@
-"""One group's part of the state log, as one run sees it: who may write, and which commits count.
+"""One group's part of the state log, as one run sees it: who may write, and which commits are valid.
 
 A run claims the group with an append of the next writer epoch, and looks after each of its appends whether another run
-has claimed it since. ``version`` is how far it has looked.
+has claimed it since. ``version`` is the last one that it has looked at.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MOST_FILES = 30_000
-"""Of the log table that are remembered, to read a small segment without Spark: some 10 MB."""
+"""The most files of the log table that are remembered, to read a small segment without Spark: some 10 MB."""
 
 _FEW_ROWS = {
     ARROW_ROWS: "128",
-    # One log row can be megabytes. The first releases of Spark 4.0 may not know this one: hence few rows, too.
+    # One log row can be megabytes. The first releases of Spark 4.0 may not know this setting: hence few rows, too.
     ARROW_BYTES: str(16 << 20),
-    # Else the JVM has 4,096 of them in memory at a time, with all their ranges.
+    # By default the JVM has 4,096 of them in memory at a time, with all their ranges.
     "spark.sql.parquet.columnarReaderBatchSize": "64",
 }
-"""Settings by which Spark reads log rows a few at a time."""
+"""Settings for Spark to read log rows a few at a time."""
 
 _STATE_ERRORS: tuple[type[Exception], ...] = (*JVM_ERRORS, ValueError)
 
 
 @dataclass(slots=True, kw_only=True)
 class GroupLog:
-    """``least_epoch``: a writer epoch that is known to have been claimed; a log that knows less has been put back to an
-    older state. ``commits``: of the log table; the first use finds them where they are left out. ``version``: of the
-    last look. ``spark``: asked for only where the files of the log do not suffice (``session``)."""
+    """``least_epoch``: a writer epoch that is known to have been claimed; a log with only lower ones was reset to an
+    older state. ``commits``: of the log table; found at the first use if left out. ``version``: of the last look.
+    ``spark``: used only if the files of the log do not suffice (``session``)."""
 
     spark: AnySpark
     location: Location
@@ -78,18 +78,18 @@ class GroupLog:
         return log_table(self.location)
 
     def session(self, why: str) -> SparkSession:
-        """For what only Spark can do with the log table. Raises ConfigError: there is none."""
+        """Return the session, for work on the log table that only Spark can do. Raises ConfigError: there is none."""
         return session_of(self.spark, f"{self.table} {why}")
 
     @property
     def directory(self) -> str:
-        """Of the log table; asked once, as a table's name is asked of the catalog."""
+        """The directory of the log table; kept, as the catalog has to be asked for that of a named table."""
         if self._directory is None:
             self._directory = self.table.directory(self.spark)
         return self._directory
 
     def opened(self) -> CommitListing:
-        """The commits of the log table, which is made if it is missing. Raises StateError."""
+        """Return the commits of the log table, which is made if it is missing. Raises StateError."""
         if self.commits is None:
             with self.as_state_error():
                 ensure_tables(self.spark, self.location)
@@ -97,13 +97,13 @@ class GroupLog:
         return self.commits
 
     def open(self) -> LogTail:
-        """Return the end of the log as of now. Raises StateError."""
+        """Return the present end of the log. Raises StateError."""
         commits = self.opened()
         with self.as_state_error():
             return tail_of(self.spark, self.location, self.group_id, commits, commits.latest_version())
 
     def states(self, tail: LogTail) -> FoldedStates:
-        """Return (topic name, state) by key, from the rows that count. Raises StateError: some are gone."""
+        """Return (topic name, state) by key, from the valid rows. Raises StateError: some are gone."""
         last = -1
 
         def noted(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -121,7 +121,7 @@ class GroupLog:
         return found
 
     def _rows(self, tail: LogTail, valid: CommitNote) -> Iterable[pa.Table]:
-        """Read the records that count (FOLDED_SCHEMA), by micro-batch; from the files, or by Spark where it has to."""
+        """Read the valid records (FOLDED_SCHEMA), by micro-batch; from the files, or by Spark where it has to."""
         log = self.table_log
         try:
             if log is None:
@@ -136,7 +136,7 @@ class GroupLog:
             return [rows.toArrow().sort_by("batch_id")]
 
     def refuse_damaged(self, tail: LogTail, last_batch_id: int) -> None:
-        """``last_batch_id``: the last micro-batch of which there are rows, -1 if there are none. Raises StateError."""
+        """Raise StateError if rows are missing. ``last_batch_id``: the last micro-batch with rows, -1 if none."""
         if last_batch_id != tail.last.batch_id:
             raise StateError(
                 f"{self.table} is damaged: micro-batch {tail.last.batch_id} of group {self.group_id!r} "
@@ -145,8 +145,8 @@ class GroupLog:
 
     @property
     def table_log(self) -> TableLog | None:
-        """The log of the table, opened once; None where only Spark can read it. It keeps the table's files as long as
-        they are few."""
+        """The log of the table, opened once; None where only Spark can read it. It keeps the table's files while they
+        are few."""
         if self._table_log is None:
             files = self.opened().files
             for keeps_files in (True, False):
@@ -177,9 +177,9 @@ class GroupLog:
         return claimed
 
     def _append_claim(self, tail: LogTail) -> None:
-        """Claim in a segment above all that the engine before has closed: it may prune those, with all that is in them.
+        """Claim in a segment above all that the engine before has closed: it may prune those with all their rows.
 
-        It may have closed some since we looked; then the claim is said again, higher up.
+        It may have closed some since we looked; then the claim is repeated, higher up.
         """
         segment, highest, is_first = tail.last_segment, tail.last_segment, True
         while is_first or highest > segment:
@@ -188,11 +188,11 @@ class GroupLog:
             highest, is_first = self._append(claim_table(note), note, ties=is_first), False
 
     def note(self, kind: str, segment: int, batch_id: int, at_ms: int) -> CommitNote:
-        """What a commit of this run says of itself."""
+        """Return the note for a commit of this run."""
         return CommitNote(self.group_id, kind, self.writer_epoch, self.run_id, segment, batch_id, at_ms)
 
     def append(self, rows: pa.Table, note: CommitNote) -> None:
-        """Append once (``log_rows``); it counts unless this raises FencedError. Raises StateError."""
+        """Append once (``log_rows``); the append is valid unless this raises FencedError. Raises StateError."""
         with self.as_state_error():
             self._append(rows, note)
 
@@ -210,7 +210,7 @@ class GroupLog:
         return self.look_for_claims(note, ties=ties)
 
     def _direct_appends(self) -> DirectAppends | None:
-        """None where only Spark can append."""
+        """Return the direct appends, None where only Spark can append."""
         if self._direct is None:
             try:
                 if self.table_log is None:
@@ -225,7 +225,7 @@ class GroupLog:
         self._direct = reason
 
     def _append_directly(self, direct: DirectAppends, rows: pa.Table, note: CommitNote, *, ties: bool) -> int:
-        """Before it, others cannot have claimed the group without being seen here."""
+        """Append after a look: a claim before this append is always seen here."""
         highest = -1
 
         def note_of_others(found: CommitNote | None) -> None:
@@ -250,12 +250,12 @@ class GroupLog:
         self.version = direct.commit([file], note=note.to_json(), meanwhile=meanwhile)
         if len(direct.log.active) > _MOST_FILES:
             direct.log.forget_files()
-        # What this append decided counts. But a run that was stopped in it for long must not call handlers any more.
+        # What this append decided is valid. But a run that was stopped in it for long must not call handlers any more.
         self.refuse_if_fenced()
         return highest
 
     def _look_beyond_clean_up(self) -> int:
-        """Look for claims in the rows, where commits since the last look are gone: it was long ago. Returns the highest
+        """Look for claims in the rows, if commits since the last look are gone: it was long ago. Return the highest
         segment in use. Raises FencedError."""
         commits = self.opened()
         version = commits.latest_version()
@@ -269,7 +269,7 @@ class GroupLog:
         return tail.last_segment
 
     def find(self, batch_id: int) -> CommitNote | None:
-        """The commit of our micro-batch, if it is among those since our own last one. Raises FencedError."""
+        """Return the commit of our micro-batch, if it is after our own last one. Raises FencedError."""
         found, looked_to = None, self.version
         if self.version >= 0 and not self.opened().holds(self.version):
             raise StateError(f"{self.table}: commits since the last one of this run were removed; start again")
@@ -282,8 +282,8 @@ class GroupLog:
         return found
 
     def refuse_if_fenced(self) -> None:
-        """Has another run claimed the group since our last look? Does not count as a look: an append of our own whose
-        outcome is unknown is still to be found. Raises FencedError."""
+        """Raise FencedError if another run has claimed the group since our last look. This is no look itself: an append
+        of our own whose outcome is unknown must still be found."""
         for _, note in self.opened().after(self.version):
             self._refuse_foreign(note)
 
@@ -297,7 +297,7 @@ class GroupLog:
             return before.after(since)
 
     def look_for_claims(self, own: CommitNote, *, ties: bool = False) -> int:
-        """Returns the highest segment that the group's commits before ``own`` wrote to, -1 if there are none."""
+        """Return the highest segment that the group's commits before ``own`` wrote to, -1 if there are none."""
         seen, looked_to, highest = False, self.version, -1
         for version, note in self.opened().after(self.version):
             self._refuse_foreign(note, ties=ties and not seen)
@@ -311,7 +311,7 @@ class GroupLog:
         return highest
 
     def _refuse_foreign(self, note: CommitNote | None, *, ties: bool = False) -> None:
-        """A claim above ours ends this engine; one of the same epoch only if it came first (``ties``)."""
+        """Raise FencedError for a claim above ours; for one of the same epoch only if it came first (``ties``)."""
         if note is None or note.group_id != self.group_id or note.run_id == self.run_id:
             return
         if note.kind == "claim" and note.writer_epoch + int(ties) > self.writer_epoch:
@@ -322,7 +322,7 @@ class GroupLog:
 
     @contextmanager
     def as_state_error(self) -> Iterator[None]:
-        """Whatever Spark or the storage raises is a StateError."""
+        """Raise StateError for all errors of Spark and of the storage."""
         try:
             yield
         except _STATE_ERRORS as fault:

@@ -1,8 +1,8 @@
-"""The live state of a group: a value on the driver. A micro-batch makes the next one from it, and the records that the
-log has to say of that. Pure.
+"""The live state of a group: a value on the driver. A micro-batch makes the next one from it, and the records for the
+log. Pure.
 
-Delivery goes to the executors, the decision does not: that of a share-partition takes some twenty microseconds and half
-a microsecond for each of many ranges, a Spark job a tenth of a second.
+Delivery goes to the executors, the decision does not: for one share-partition it takes some twenty microseconds, and
+half a microsecond for each of many ranges; a Spark job takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ PartitionStates = Mapping[SharePartitionKey, tuple[str, SharePartition]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTerms:
     """The terms of a micro-batch, the same for all share-partitions of a group. ``snapshot_all``: a segment begins, so
-    every live share-partition writes a snapshot, idle ones included. ``audit``: rows say which attempts ended, and how.
-    """
+    every live share-partition writes a snapshot, idle ones included. ``audit``: rows have the ended attempts."""
 
     group_id: str
     limits: PartitionLimits
@@ -44,7 +43,7 @@ class StepTerms:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveState:
     """The states of all share-partitions after the micro-batch ``batch_id``, which was decided at ``at_ms``; -1 and 0
-    where the engine has decided none yet."""
+    if the engine has decided none yet."""
 
     states: PartitionStates = field(default_factory=dict)
     writer_epoch: int = 0
@@ -52,7 +51,7 @@ class LiveState:
     at_ms: int = 0
 
     def summaries(self) -> dict[SharePartitionKey, PartitionSummary]:
-        """Return what the engine plans by."""
+        """Return the summaries, by which the engine plans."""
         return {key: front_of(topic, state) for key, (topic, state) in self.states.items()}
 
     def topics(self) -> set[tuple[str, str]]:
@@ -71,8 +70,8 @@ class LiveState:
 
 
 class SteppedPartition(NamedTuple):
-    """A share-partition after a micro-batch. ``record``: to be appended, None if nothing has changed. ``outcome``: None
-    if it had no input. ``ended``: for the audit."""
+    """A share-partition after a micro-batch. ``record``: for the log, None if nothing has changed. ``outcome``: None if
+    it had no input. ``ended``: for the audit."""
 
     topic: str
     state: SharePartition
@@ -99,7 +98,7 @@ class Advance:
         return sum(len(one.record.batches) for one in self.changed if one.record is not None)
 
     def records(self) -> pa.StructArray:
-        """Return the records to be appended (RECORD_TYPE)."""
+        """Return the records for the log (RECORD_TYPE)."""
         written = [one for one in self.changed if one.record is not None]
         pairs = [(one.topic, one.record) for one in written if one.record is not None]
         return record_array(pairs, [one.ended for one in written])
@@ -113,7 +112,7 @@ def _stepped(
     record: ShareRecord | None = None
     answered: Answered = ()
     if partition_input is not None:
-        # Only the audit asks how attempts have ended.
+        # Only the audit needs the ended attempts.
         once = step if terms.audit else unaudited_step
         state, record, outcome, answered = once(
             state.key, state, partition_input, limits=terms.limits, member_id=terms.member_id, now_ms=terms.now_ms
@@ -126,7 +125,7 @@ def _stepped(
 
 
 def _begun(key: SharePartitionKey, partition_input: PartitionInput, terms: StepTerms) -> SteppedPartition:
-    """Begin a share-partition that is seen for the first time."""
+    """Begin a new share-partition."""
     state, record, outcome, _ = step(
         key, None, partition_input, limits=terms.limits, member_id=terms.member_id, now_ms=terms.now_ms
     )

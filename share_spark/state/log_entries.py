@@ -1,6 +1,6 @@
-"""Log rows for ``verify``: which can be read as a record, and why the others cannot.
+"""Log rows for ``verify``: those that can be read as a record, and the reasons why others cannot.
 
-``record_rows.records_in`` is for readers that trust the log; this is for the check whether it can be trusted.
+``record_rows.records_in`` is for readers that trust the log; this module checks whether it can be trusted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WRITTEN_STATES = (DeliveryState.AVAILABLE, DeliveryState.ACKNOWLEDGED, Delivery
 
 
 class LogEntry(NamedTuple):
-    """A log row. ``record`` is None if it cannot be read, and ``unreadable`` then says why."""
+    """A log row. ``record`` is None if it cannot be read; ``unreadable`` is then the reason."""
 
     key: SharePartitionKey
     topic: str
@@ -30,7 +30,7 @@ class LogEntry(NamedTuple):
 
 
 def entries_by_key(rows: pa.Table, group_id: str) -> dict[SharePartitionKey, list[LogEntry]]:
-    """The entries of each share-partition, in row order. ``rows``: snapshots and updates of one group."""
+    """Return the entries of each share-partition, in row order. ``rows``: snapshots and updates of one group."""
     found: dict[SharePartitionKey, list[LogEntry]] = {}
     for entry in _entries(rows, group_id):
         found.setdefault(entry.key, []).append(entry)
@@ -48,7 +48,7 @@ def _entries(rows: pa.Table, group_id: str) -> Iterator[LogEntry]:
 
 
 def _unreadable(rows: pa.Table) -> Iterator[tuple[int, str]]:
-    """(row, reason): a field is missing, or a state is there that is never written (R8)."""
+    """Yield (row, reason): a field is missing, or there is a state that is never written (R8)."""
     for name in _NEEDED:
         yield from ((row, f"{name} is missing") for row in _nulls(rows, name))
     kinds: list[Any] = rows.column("kind").to_pylist()

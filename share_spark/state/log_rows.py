@@ -21,20 +21,20 @@ _STAMPS: list[Any] = [
     ("written_at", pa.timestamp("us", "UTC")),
 ]
 LOG_SCHEMA = pa.schema([*RECORD_TYPE, *(pa.field(name, kind) for name, kind in _STAMPS)])
-"""``tables.LOG_COLUMNS`` without those that the table is partitioned by."""
+"""``tables.LOG_COLUMNS`` without the partition columns of the table."""
 
 WITHOUT_ERRORS = pa.schema([column for column in LOG_SCHEMA if column.name != "errors"])
-"""LOG_SCHEMA of files in which nothing has failed: a column costs time in each append. To readers it is null there."""
+"""LOG_SCHEMA of files without errors: a column costs time in each append. To readers it is null there."""
 
 
 def claim_table(note: CommitNote) -> pa.Table:
-    """The row of a claim (WITHOUT_ERRORS). It has no micro-batch."""
+    """Return the row of a claim (WITHOUT_ERRORS). It has no micro-batch."""
     row = {"kind": CLAIM, "writer_epoch": note.writer_epoch, "run_id": note.run_id, "at_ms": note.at_ms}
     return pa.Table.from_pylist([row | {"written_at": datetime.now(UTC)}], schema=WITHOUT_ERRORS)
 
 
 def record_table(records: pa.StructArray, note: CommitNote, query_id: str | None) -> pa.Table:
-    """``records`` (RECORD_TYPE) with their stamps (LOG_SCHEMA, or WITHOUT_ERRORS if there are none)."""
+    """Return ``records`` (RECORD_TYPE) with their stamps (LOG_SCHEMA, or WITHOUT_ERRORS if there are none)."""
     stamps = [note.writer_epoch, note.run_id, query_id, note.batch_id, note.at_ms, datetime.now(UTC)]
     columns = [
         pa.repeat(pa.scalar(value, kind), len(records)) for value, (_, kind) in zip(stamps, _STAMPS, strict=True)

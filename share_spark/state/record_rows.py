@@ -81,8 +81,8 @@ RECORD_TYPE = pa.struct(
 def record_array(
     records: Sequence[tuple[str, ShareRecord]], ended: Sequence[Sequence[EndedAttempt]] | None = None
 ) -> pa.StructArray:
-    """(topic name, record) pairs as RECORD_TYPE. An update has no state epoch of its own (O8): null. ``ended``: for the
-    audit, per record the attempts that ended with it."""
+    """Return (topic name, record) pairs as RECORD_TYPE. An update has no state epoch of its own (O8): null. ``ended``:
+    for the audit, per record the attempts that ended with it."""
     split = [_split(record.batches) for _, record in records]
     columns: list[Any] = [
         pa.array([SNAPSHOT if isinstance(record, ShareSnapshot) else UPDATE for _, record in records]),
@@ -103,7 +103,7 @@ def record_array(
 
 
 def _audit_columns(ended: Sequence[Sequence[EndedAttempt]], rows: int) -> list[Any]:
-    """``ended`` and ``errors``. As a rule nothing is in them."""
+    """Return ``ended`` and ``errors``. Usually they are empty."""
     if not any(ended):
         offsets: Any = pa.array(np.zeros(rows + 1, np.int32))
         return [pa.ListArray.from_arrays(offsets, pa.array([], item)) for item in (_ENDED, _ERRORS)]
@@ -112,7 +112,7 @@ def _audit_columns(ended: Sequence[Sequence[EndedAttempt]], rows: int) -> list[A
 
 
 def records_in(rows: pa.Table, group_id: str) -> Iterator[tuple[str, ShareRecord]]:
-    """(topic name, record) of each row, in row order; the inverse of ``record_array``."""
+    """Yield (topic name, record) of each row, in row order; the inverse of ``record_array``."""
     scalars = [_scalars(rows.column(name)) for name in _SCALARS]
     for kind, topic, topic_id, partition, snapshot_epoch, state_epoch, leader_epoch, start_offset, batches in zip(
         *scalars, _batches_in(rows), strict=True
@@ -155,7 +155,7 @@ def _scalars(column: Any) -> list[Any]:
 
 
 def _split(batches: Sequence[InFlightBatch]) -> tuple[Sequence[InFlightBatch], ...]:
-    """Those that are not Acquired, those that are, those in doubt, and those that are delayed."""
+    """Return the ranges that are not Acquired, those that are, those in doubt, and those that are delayed."""
     if is_columns(batches):
         held = batches.mask(lambda batch: batch.delivery_state is DeliveryState.ACQUIRED)
         marked = (batches.where(batches.mask(is_marked)) for is_marked in (attrgetter("doubt"), _is_delayed))
@@ -173,7 +173,7 @@ def _is_delayed(batch: InFlightBatch) -> bool:
 
 
 def _lists(rows: Sequence[Sequence[tuple[Any, ...]]], item: pa.StructType, names: Sequence[str]) -> Any:
-    """A list column of structs: the fields of ``item``, out of tuples, or columns, with the fields ``names``.
+    """Return a list column of structs: the fields of ``item``, from tuples, or columns, with the fields ``names``.
 
     The tuples of neighbouring rows are transposed at once, so that each field becomes one flat column; ``offsets`` then
     cuts the columns into lists again.
@@ -196,14 +196,14 @@ def _parts(rows: Sequence[Sequence[tuple[Any, ...]]], width: int) -> Iterator[An
 
 
 def _column(parts: Sequence[Any], at: int, field: Any) -> Any:
-    """The field of all ``parts``, which is the one at ``at`` in their rows."""
+    """Return the field at ``at`` of all ``parts``."""
     values = _texts if pa.types.is_string(field.type) else _numbers
     arrays = [values(part, at, field.type) for part in parts]
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
 def _numbers(part: Any, at: int, kind: pa.DataType) -> Any:
-    """By way of NumPy: Arrow alone would convert each enum member and each int one by one."""
+    """Convert by NumPy: Arrow alone would convert each enum member and each int one by one."""
     if not is_columns(part):
         numbers = np.fromiter(part[at], np.int64, len(part[at]))
     elif at < 2:
@@ -222,14 +222,14 @@ def _texts(part: Any, at: int, kind: pa.DataType) -> Any:
 
 _RANGES = ("state_batches", "acquired")
 _MARKS = ("doubts", "delays")
-"""What is said of some of these ranges: of a range as a whole."""
+"""Columns of marks on some of these ranges, each on a whole range."""
 
 STATE_COLUMNS = (*_SCALARS, *_RANGES, *_MARKS)
-"""Those of a row that ``records_in`` needs; the others are for readers of the log."""
+"""The columns that ``records_in`` needs; the others are for readers of the log."""
 
 
 def _batches_in(rows: pa.Table) -> Iterator[Sequence[InFlightBatch]]:
-    """The ranges of each row: tuples are built for all rows together, columns row by row."""
+    """Yield the ranges of each row: tuples are built for all rows together, columns row by row."""
     chunks: list[Any] = [chunk for name in _RANGES for chunk in rows.column(name).chunks]
     if not are_many(sum(len(chunk.values) for chunk in chunks)):
         yield from _tuples_in(rows)
@@ -254,7 +254,7 @@ def _tuples_in(rows: pa.Table) -> Iterator[tuple[InFlightBatch, ...]]:
 
 
 def _columns_in(row: pa.Table) -> Columns[InFlightBatch]:
-    """The ranges of one row."""
+    """Return the ranges of one row."""
     settled, held, doubted, delayed = (_fields(row.column(name)) for name in (*_RANGES, *_MARKS))
     batches = merged(
         _encoded(settled, lambda state, count: (_STATE_OF[state], count, None, None)),
@@ -268,8 +268,8 @@ def _columns_in(row: pa.Table) -> Columns[InFlightBatch]:
 def _changed(
     batches: Columns[InFlightBatch], fields: Sequence[Any], kind_of: Callable[[tuple[Any, ...], Any], tuple[Any, ...]]
 ) -> Columns[InFlightBatch]:
-    """``batches``, of which those that the marks in ``fields`` name have the kind that ``kind_of`` makes of theirs and
-    the mark."""
+    """Return ``batches``, with another kind for ranges that have a mark in ``fields``: ``kind_of`` makes it from their
+    kind and the mark."""
     if not len(fields[0]):
         return batches
     marks: Columns[Any] = _encoded(fields, lambda mark: (mark,))
@@ -284,7 +284,7 @@ def _fields(column: Any) -> list[Any]:
 
 
 def _encoded(fields: Sequence[Any], kind_of: Callable[..., tuple[Any, ...]]) -> Columns[InFlightBatch]:
-    """Columns from Arrow arrays: first offset, last offset, and more, of whose values ``kind_of`` makes a kind.
+    """Return columns from Arrow arrays: first offset, last offset, and others whose values ``kind_of`` makes a kind of.
 
     Each array becomes numbers of its distinct values; all of them together become one number, as digits:
 
@@ -308,7 +308,7 @@ def _encoded(fields: Sequence[Any], kind_of: Callable[..., tuple[Any, ...]]) -> 
 def _marked(
     batches: list[InFlightBatch], doubts: Mapping[int, int], delays: Mapping[int, int]
 ) -> tuple[InFlightBatch, ...]:
-    """``doubts`` and ``delays`` by first offset."""
+    """Return ``batches`` with ``doubts`` and ``delays`` by first offset."""
     if doubts:
         batches = [batch._replace(doubt=Doubt(doubts.get(batch.first_offset, Doubt.NONE))) for batch in batches]
     if delays:
@@ -323,7 +323,7 @@ _UNMARKED: Mapping[int, int] = {}
 
 
 def _marks(column: Any) -> Iterator[Mapping[int, int]]:
-    """Of each row the marks by first offset."""
+    """Yield the marks of each row by first offset."""
     for chunk in column.chunks:
         if not len(chunk.flatten()):
             yield from repeat(_UNMARKED, len(chunk))
@@ -352,7 +352,7 @@ def _running_total(chunk: Any) -> list[int]:
 
 
 def _python_values(column: Any) -> list[Any]:
-    """Numbers by way of NumPy, and each text once, however often it is there: a segment can hold 100,000,000 ranges."""
+    """Return numbers by NumPy, and each distinct text as one object: a segment can hold 100,000,000 ranges."""
     if not pa.types.is_string(column.type):
         found: list[Any] = np.asarray(column).tolist()
         return found
@@ -361,7 +361,7 @@ def _python_values(column: Any) -> list[Any]:
     return [texts[index] for index in np.asarray(encoded.indices).tolist()]
 
 
-# InFlightBatch._make without the call of a Python function for each range.
+# InFlightBatch._make without a call of a Python function for each range.
 _batch = partial(tuple.__new__, InFlightBatch)
 _STATE_OF = {int(state): state for state in DeliveryState}
 

@@ -1,16 +1,16 @@
-"""Which rows of the state log count: the newest valid segment of a group.
+"""The valid rows of the state log: the newest valid segment of a group.
 
-A segment belongs to one claim and begins with a snapshot of every live share-partition, all in one commit; so the
-rows of the newest valid segment, of that epoch, are the whole state, and no reader ever needs an older one.
+A segment belongs to one claim and begins with a snapshot of every live share-partition, all in one commit; so the rows
+of the newest valid segment, of that epoch, are the whole state, and no reader ever needs an older one.
 
     version   commit               epoch   segment
        1      claim                  1        0
        2      records, snapshots     1        0
        3      records, updates       1        0
        4      claim                  2        1       the next engine
-       5      records, updates       1        0       stale: after the claim of epoch 2, never counts
+       5      records, updates       1        0       stale: after the claim of epoch 2, never valid
        6      records, snapshots     2        1       *
-       7      records, updates       2        1       *  the rows that count as of version 7 and of version 8
+       7      records, updates       2        1       *  the valid rows as of version 7 and of version 8
        8      claim                  3        2       has no snapshots yet: segment 1 is still the newest valid one
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTail:
     """The end of a group's log as of ``version`` of the log ``table``. ``epoch``: the highest claimed, 0 if none.
-    ``last_segment``: the highest in use, -1 if none. ``valid``: the last commit that counts, None if there is none."""
+    ``last_segment``: the highest in use, -1 if none. ``valid``: the last valid commit, None if there is none."""
 
     table: Location
     group_id: str
@@ -49,7 +49,7 @@ class LogTail:
 
     @property
     def last(self) -> BatchStamp:
-        """The last micro-batch that counts."""
+        """The last valid micro-batch."""
         return NO_STAMP if self.valid is None else BatchStamp(self.valid.writer_epoch, self.valid.batch_id)
 
     @property
@@ -58,11 +58,11 @@ class LogTail:
         return 0 if self.valid is None else self.valid.at_ms
 
     def rows(self, session: SparkSession) -> DataFrame:
-        """Return the rows that count (LOG_COLUMNS), perhaps with claims; lazy."""
+        """Return the valid rows (LOG_COLUMNS), perhaps with claims; lazy."""
         frame = _rows_of_group(session, self.table, self.group_id, self.version)
         if self.valid is None:
             return frame.limit(0)
-        # Micro-batches only grow within a segment; one after the last that counts is a stale append of a fenced writer.
+        # Micro-batches only grow within a segment; one after the last valid one is a stale append of a fenced writer.
         is_of_segment = F.col("segment") == self.valid.segment
         is_of_writer = F.col("writer_epoch") == self.valid.writer_epoch
         return frame.where(is_of_segment & is_of_writer & (F.col("batch_id") <= self.valid.batch_id))
@@ -70,7 +70,7 @@ class LogTail:
     def after(self, commits: Iterable[NotedCommit]) -> LogTail:
         """Return the tail after all ``commits`` since, oldest first.
 
-        Going back instead, the claim of an engine that has written nothing yet would hide that the rows before it
+        A walk back would find the claim of an engine that has written nothing yet, and not see that the rows before it
         suffice. Of two runs that claim one epoch only the first ever appends.
         """
         valid, epoch, segment, version = self.valid, self.epoch, self.last_segment, self.version

@@ -1,12 +1,12 @@
-"""Stale appends of fenced writers: made by an engine after another one had claimed the group. They do not count.
+"""Stale appends of fenced writers: made by an engine after another one had claimed the group. They are not valid.
 
-An append counts only if no higher epoch was claimed at a lower version of the table. An engine looks for claims right
+An append is valid only if no higher epoch was claimed at a lower version of the table. An engine looks for claims right
 after each append and stops at one, so only the last append of an epoch can be late. Whether it is depends on the
 versions of two commits, which are found by the notes in them. Log clean-up removes the oldest commits first, so a
-commit that is gone came before all that are there. Where both the append and the claim are gone, the rows have to
-suffice: an append is late if it is in the segment that the claim took, which it then cannot have seen, or if it was
-written later by the writers' clocks. Not recognized is an append that was delayed since before the claim, in a log
-whose commits are gone that far.
+commit that is gone came before all that are there. If both the append and the claim are gone, the rows have to suffice:
+an append is late if it is in the segment of the claim, which it then cannot have seen, or if it was written later by
+the writers' clocks. One case is not recognized: an append that was delayed since before the claim, in a log whose
+commits of that time are gone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class EpochRows(NamedTuple):
-    """What the rows say of one writer epoch of a group. The first two are of its first row, a claim if that is kept;
+    """The rows of one writer epoch of a group. The first two fields are of its first row, a claim if that is kept;
     ``last_batch`` None: it has appended only its claim. Times in microseconds since the epoch."""
 
     first_segment: int
@@ -48,7 +48,7 @@ _GONE = EpochNotes()
 
 
 def late_appends(rows: Mapping[int, EpochRows], notes: Mapping[int, EpochNotes]) -> list[BatchStamp]:
-    """Of one group; both by writer epoch."""
+    """Return the late appends of one group; both arguments are by writer epoch."""
     return [
         BatchStamp(epoch, found.last_batch)
         for epoch, found in rows.items()
@@ -58,7 +58,7 @@ def late_appends(rows: Mapping[int, EpochRows], notes: Mapping[int, EpochNotes])
 
 
 def _is_late(epoch: int, other: int, rows: Mapping[int, EpochRows], notes: Mapping[int, EpochNotes]) -> bool:
-    """Was the last append of ``epoch`` made after the claim of ``other``?"""
+    """Return whether the last append of ``epoch`` was made after the claim of ``other``."""
     append, claim = notes.get(epoch, _GONE).last_append, notes.get(other, _GONE).claim
     if other <= epoch:
         return False
@@ -78,8 +78,8 @@ def _looks_late(found: EpochRows, other: EpochRows) -> bool:
 def late_appends_at(
     spark: SparkSession, location: Location, version: int, group_id: str | None = None
 ) -> dict[str, list[BatchStamp]]:
-    """By group, those of one group or of all, as of ``version`` of the log. Two Spark jobs, the second only if a group
-    has had several engines."""
+    """Return the late appends by group, of one group or of all, as of ``version`` of the log. Two Spark jobs, the
+    second only if a group has had several engines."""
     rows = _rows_by_epoch(log_table(location).load(spark, version), group_id)
     # An engine without a successor was never fenced.
     if all(len(epochs) == 1 for epochs in rows.values()):
@@ -113,8 +113,8 @@ _NOTE = "share_spark int, group_id string, kind string, writer_epoch bigint, bat
 
 
 def _commit_notes(spark: SparkSession, directory: str, version: int) -> DataFrame:
-    """``version`` and the fields of our note, of each commit that is still there. Read by Spark and not one by one: a
-    log that keeps its history has as many commits as micro-batches."""
+    """Return ``version`` and the fields of our note, for each commit that still exists. Spark reads them, not one by
+    one: a log that keeps its history has as many commits as micro-batches."""
     files = spark.read.schema("commitInfo struct<userMetadata:string>").option("ignoreMissingFiles", "true")
     commits = files.json(f"{directory.rstrip('/')}/_delta_log/{'[0-9]' * 20}.json")
     number = F.substring(F.col("_metadata.file_name"), 1, 20).cast("bigint")

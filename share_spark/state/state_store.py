@@ -1,10 +1,10 @@
 """The share-state store on Delta: a log of records, one blind append per micro-batch, and the live state as a value.
 
-Delta is the truth (``group_log``), the live state is what its rows give (``live_state``).
+Delta is the truth (``group_log``), the live state is folded from its rows (``live_state``).
 
-Which rows count: a segment belongs to one claim (writer epoch, run id) and begins with a snapshot of every live
-share-partition, so the state is the snapshots and updates of the newest valid segment. ``commits`` finds that
-segment from the commit notes without reading data; where log clean-up has taken them, the rows' own stamps are asked.
+Valid rows: a segment belongs to one claim (writer epoch, run id) and begins with a snapshot of every live
+share-partition, so the state is the snapshots and updates of the newest valid segment. ``commits`` finds that segment
+from the commit notes without reading data; if log clean-up has removed them, the stamps of the rows are read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ONLY_SPARK = "is read by Spark: it is large, or has something that only Spark k
 
 
 class _Decided(NamedTuple):
-    """What the last ``advance`` decided. Not ``dirty``: the log has nothing to say of it."""
+    """The decision of the last ``advance``. Not ``dirty``: there is nothing for the log."""
 
     advance: Advance
     note: CommitNote
@@ -40,7 +40,7 @@ class _Decided(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """The log up to ``tail``, and the state that its rows give."""
+    """The log up to ``tail``, and the state folded from its rows."""
 
     tail: LogTail
     live: LiveState
@@ -48,10 +48,10 @@ class _Known(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class DeltaShareStateStore:
-    """ShareStateStore on Delta for one group and one run. See ``engine.ports`` for what each method promises.
+    """ShareStateStore on Delta for one group and one run. See ``engine.ports`` for the promises of each method.
 
-    ``audit``: rows also say which attempts ended and how; worth its space where history is kept. ``live``: as of the
-    last commit, for any thread; None before the first load.
+    ``audit``: rows also have the ended attempts; worth its space if history is kept. ``live``: as of the last commit,
+    for any thread; None before the first load.
     """
 
     log: GroupLog
@@ -76,7 +76,7 @@ class DeltaShareStateStore:
 
     @property
     def last_counted(self) -> BatchStamp:
-        """The last micro-batch that counts, as of the last ``load``."""
+        """The last valid micro-batch, as of the last ``load``."""
         return NO_STAMP if self._loaded is None else self._loaded.last
 
     @property
@@ -85,7 +85,7 @@ class DeltaShareStateStore:
         return 0 if self._loaded is None else self._loaded.at_ms
 
     def known_topics(self) -> Iterable[tuple[str, str]]:
-        """Return them from the log as it is now, which a later ``load`` does not read again."""
+        """Return the topics of the present log, which a later ``load`` does not read again."""
         return self._read(self.log.open()).topics()
 
     def claim(self) -> Claim:
@@ -106,7 +106,7 @@ class DeltaShareStateStore:
         )
 
     def load(self) -> Mapping[SharePartitionKey, PartitionSummary]:
-        """Read what the log has become since."""
+        """Read the rows since the last load."""
         before = self._loaded if self._known is None else self._known.tail
         assert before is not None, "load before claim"
         self._loaded = tail = self.log.tail_since(before)
@@ -114,7 +114,7 @@ class DeltaShareStateStore:
         return self.live.summaries()
 
     def _read(self, tail: LogTail) -> LiveState:
-        """Return the state as of ``tail``; the one that is known, if the same rows count."""
+        """Return the state as of ``tail``; the known one, if the same rows are valid."""
         known = self._known
         if known is not None and known.tail.valid == tail.valid:
             live = replace(known.live, writer_epoch=self.log.writer_epoch)
@@ -144,14 +144,14 @@ class DeltaShareStateStore:
             audit=self.audit,
         )
         found = self._known.live.advance(partition_inputs, terms)
-        # A record commit has rows, always: by that a restart sees that none are missing.
+        # A record commit always has rows, so a restart can see that none are missing.
         dirty = (terms.snapshot_all and bool(found.live.states)) or any(outcome.changed for outcome in found.outcomes)
         note = self.log.note("records", self.segment + int(ends), batch_id, now_ms)
         self._decided = _Decided(found, note, dirty)
         return found.outcomes
 
     def commit(self) -> None:
-        """Append once; it counts only if no other run has claimed the group before it."""
+        """Append once; the append is valid only if no other run has claimed the group before it."""
         if self._decided is None or self._known is None:
             raise StateError("commit without advance")
         found, note, dirty = self._decided

@@ -1,7 +1,7 @@
 """The state of share-partitions as a DataFrame for users: exact, folded from the log when it is read.
 
-The same rows fill the status table ``share_partition_state``. Runs in the reader's session and does not slow the engine
-down.
+The same rows fill the status table ``share_partition_state``. Reads run in the reader's session and do not slow down
+the engine.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _PLACES = {
 
 
 def read_state(spark: SparkSession, location: str | Location, group_id: str | None = None) -> DataFrame:
-    """The live state, one row per share-partition (``tables.STATE_COLUMNS``), exact as of the last commit.
+    """Return the live state, one row per share-partition (``tables.STATE_COLUMNS``), exact as of the last commit.
 
     ``start_offset`` is the SPSO, ``end_offset`` the SPEO (exclusive); ``available`` ... ``archived`` count the offsets
     of the window in each state, ``delayed`` those of the available ones that are not acquired before a time, the first
@@ -67,12 +67,12 @@ def read_state(spark: SparkSession, location: str | Location, group_id: str | No
 
 
 def state_with_buckets(spark: SparkSession, location: Location, group_id: str) -> DataFrame:
-    """STATE_COLUMNS and ``bucket`` of one group, from its log."""
+    """Return STATE_COLUMNS and ``bucket`` of one group, from its log."""
     return read_state(spark, location, group_id).withColumn("bucket", F.expr(_BUCKET_SQL))
 
 
 def state_of_group(spark: SparkSession, tail: LogTail, group_id: str) -> DataFrame:
-    """STATE_COLUMNS for one group, from its log."""
+    """Return STATE_COLUMNS for one group, from its log."""
     rows = tail.rows(spark).where(F.col("kind") != CLAIM).withColumn("bucket", F.expr(_BUCKET_SQL))
     grouped = rows.groupBy("bucket").applyInArrow(_status_function(group_id), STATE_COLUMNS)
     return grouped.withColumn("as_of_batch", F.lit(tail.last.batch_id).cast("bigint"))
@@ -137,7 +137,7 @@ def _last_written(rows: pa.Table) -> dict[tuple[str, int], int]:
 
 
 def _row(topic: str, found: SharePartition, updated_at_us: int) -> dict[str, Any]:
-    """STATE_COLUMNS but ``in_flight``, and those that say who wrote it."""
+    """Return STATE_COLUMNS without ``in_flight`` and the stamps of the writer."""
     deadline_ms, delayed = next_deadline_ms(found), waiting(found).delayed
     return {
         "group_id": found.key.group_id,
@@ -160,7 +160,7 @@ def _row(topic: str, found: SharePartition, updated_at_us: int) -> dict[str, Any
 def _with_windows(
     rows: Sequence[dict[str, Any]], states: Sequence[SharePartition], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """``rows``, one for each of ``states``, with ``in_flight``."""
+    """Return ``rows``, one for each of ``states``, with ``in_flight``."""
     index = schema.get_field_index("in_flight")
     found = pa.RecordBatch.from_pylist(list(rows), schema=schema.remove(index))
     columns: list[Any] = found.columns
@@ -168,7 +168,7 @@ def _with_windows(
 
 
 def _windows(states: Iterable[SharePartition]) -> pa.ListArray[Any]:
-    """The ranges of each state. Many are arrays already; those of small windows are converted together."""
+    """Return the ranges of each state. Many are arrays already; those of small windows are converted together."""
     parts, small, ends = [pa.array([], _RANGE)], list[dict[str, Any]](), [0]
     for state in states:
         runs = state.in_flight
@@ -236,8 +236,8 @@ _STATE_SCHEMA = pa.schema(_STATE_FIELDS)
 
 
 def status_app_id(group_id: str, log_id: str) -> str:
-    """Under which the group's rows are numbered: an older writer cannot overwrite those of a newer one. ``log_id``: of
-    the state log."""
+    """Return the id that numbers the group's rows: an older writer cannot overwrite those of a newer one. ``log_id``:
+    of the state log."""
     return f"share_spark/state/{group_id}@{log_id}"
 
 
@@ -247,7 +247,7 @@ def replace_status(
     """Write the rows of ``live`` in place of those of the ``buckets`` (None: all). Nothing is written where a newer
     writer has.
 
-    Raises NotImplementedError (only Spark can), and what the storage raises.
+    Raises NotImplementedError (only Spark can), and the errors of the storage.
     """
     number = BatchStamp(live.writer_epoch, live.batch_id).number
     if appends.log.transactions.get(app_id, number - 1) >= number:

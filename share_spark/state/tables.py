@@ -1,4 +1,4 @@
-"""The tables under a state location: their columns, their properties, and whether they are ours.
+"""The tables under a state location: their columns, their properties, and a check that they are ours.
 
 Two tables per location, shared by all groups that use it:
 - ``share_state_log``: the truth. Append-only rows (ShareSnapshot, ShareUpdate, claims) partitioned by group and
@@ -36,17 +36,17 @@ RECORD_COLUMNS = (
     f"leader_epoch int, start_offset bigint, state_batches {STATE_BATCHES}, acquired {ACQUIRED}, doubts {DOUBTS}, "
     f"delays {DELAYS}, ended {ENDED}, errors {ERRORS}"
 )
-"""What a record says. ``state_batches`` is the KIP's form (R74) without Acquired; ``acquired`` and ``doubts`` are
-ours: the ranges with their member and lock deadline, by which counts stay exact, and those of either column that a
-crash has put in doubt; so are ``delays``, the Available ranges that are not acquired before a time. ``ended`` and
-``errors`` are for the audit alone, and empty or null unless history is kept: how attempts ended, and why, for those of
-``ended`` (by their first offset) of which that is known. ``start_offset`` -1 in an update: not moved."""
+"""The columns of a record. ``state_batches`` is the KIP's form (R74) without Acquired. ``acquired`` and ``doubts`` are
+ours: the ranges with their member and lock deadline, which keep counts exact, and those of either column that a crash
+has put in doubt. So are ``delays``, the Available ranges that are not acquired before a time. ``ended`` and ``errors``
+are for the audit alone, and empty or null unless history is kept: how attempts ended, and the reasons of those in
+``ended`` (by their first offset) that have one. ``start_offset`` -1 in an update: not moved."""
 
 STAMP_COLUMNS = (
     "writer_epoch bigint, run_id string, query_id string, batch_id bigint, at_ms bigint, written_at timestamp"
 )
-"""Who wrote it and when: a row counts only if no higher epoch was claimed at a lower table version. ``at_ms``: the time
-of the micro-batch, by which locks are judged; ``written_at``: the writer's clock."""
+"""The writer and the time: a row is valid only if no higher epoch was claimed at a lower table version. ``at_ms``: the
+time of the micro-batch, by which locks are judged; ``written_at``: the writer's clock."""
 
 LOG_COLUMNS = f"group_id string, segment int, {RECORD_COLUMNS}, {STAMP_COLUMNS}"
 
@@ -61,7 +61,7 @@ STATE_COLUMNS = (
     f"next_lock_deadline timestamp, next_available timestamp, in_flight {IN_FLIGHT}, "
     "state_epoch int, snapshot_epoch int, writer_epoch bigint, as_of_batch bigint, updated_at timestamp"
 )
-"""One row per share-partition: SPSO, SPEO (exclusive), how many offsets of the window are in which state, the ranges.
+"""One row per share-partition: SPSO, SPEO (exclusive), number of offsets of the window in each state, the ranges.
 ``delayed``: how many of the available ones are not acquired before a time; ``next_available``: the first of these
 times."""
 
@@ -86,18 +86,18 @@ _STATE_PROPERTIES = {
 
 
 def log_table(location: Location) -> Location:
-    """The log of records below a state location."""
+    """Return the log of records below a state location."""
     return location.table(LOG_TABLE)
 
 
 def state_table(location: Location) -> Location:
-    """The status table below a state location."""
+    """Return the status table below a state location."""
     return location.table(STATE_TABLE)
 
 
 def ensure_tables(spark: AnySpark, location: Location) -> None:
-    """Create the tables unless they exist, and add the columns that the log did not have in older releases, which do
-    not mind them; refuse what is not ours. Raises StateError and then has changed nothing."""
+    """Create the tables unless they exist, and add the columns that older releases did not have, and that do not
+    disturb them; refuse a place that is not ours. Raises StateError and then has changed nothing."""
     found = check_place(spark, location)
     log, state = log_table(location), state_table(location)
     if log in found:
@@ -114,8 +114,8 @@ def ensure_tables(spark: AnySpark, location: Location) -> None:
 
 
 def check_place(spark: AnySpark, location: Location) -> dict[Location, TableLog | None]:
-    """Return the tables of ours that are there with their logs, None where only Spark can read them. Raises StateError
-    if the place holds anything that is not ours."""
+    """Return the existing tables of ours with their logs, None where only Spark can read them. Raises StateError if the
+    place holds anything that is not ours."""
     if location.path is not None and location.exists(spark):
         raise StateError(f"state location {location} is itself a Delta table, not a place for share-group state")
     tables = (log_table(location), state_table(location))
@@ -132,12 +132,12 @@ def _checked_log(spark: AnySpark, table: Location) -> TableLog | None:
 
 
 def check_table(spark: AnySpark, table: Location) -> None:
-    """Is this one of our tables, of a version that we can read? Raises StateError."""
+    """Check that this is one of our tables, of a version that we can read. Raises StateError."""
     check_properties(str(table), table.properties(spark) if table.exists(spark) else {})
 
 
 def check_properties(table: str, properties: Mapping[str, str]) -> None:
-    """``properties``: of the table, none if there is no Delta table. Raises StateError as ``check_table``."""
+    """Check ``properties`` of the table, none if there is no Delta table. Raises StateError as ``check_table``."""
     version = properties.get("share_spark.format.version")
     if version is None:
         raise StateError(f"state location holds something else: {table} is not a table of share_spark")
@@ -149,7 +149,7 @@ def check_properties(table: str, properties: Mapping[str, str]) -> None:
 
 
 def check_location(spark: AnySpark, location: Location) -> None:
-    """For readers: the log must be there and ours. Raises StateError."""
+    """Check, for readers, that the log exists and is ours. Raises StateError."""
     if log_table(location).is_free(spark):
         raise StateError(f"no share-group state at {location}")
     check_table(spark, log_table(location))

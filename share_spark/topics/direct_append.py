@@ -1,8 +1,8 @@
-"""Some records to a topic table without Spark: files by pyarrow, and one commit that is put only at the version that
-the offsets were chosen at. If another commit has that version, the offsets are chosen again.
+"""Appends of a few records to a topic table without Spark: files by pyarrow, and one commit that is put only at the
+version at which the offsets were chosen. If another commit has that version, the offsets are chosen again.
 
-Not a blind append, as those of ``topic_producer`` are not: an append by Spark that begins before it and ends after it
-fails by Delta's own check.
+This is not a blind append, and neither are those of ``topic_producer``: an append by Spark that begins before it and
+ends after it fails by Delta's own check.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FIELDS: list[pa.Field[pa.DataType]] = [
     pa.field("headers", pa.list_(pa.struct(_HEADER_FIELDS))),
 ]
 _SCHEMA = pa.schema(_FIELDS)
-"""A topic table's columns but those it is partitioned by."""
+"""The columns of a topic table without its partition columns."""
 
 
 class NumberedMessage(NamedTuple):
@@ -47,27 +47,27 @@ class NumberedMessage(NamedTuple):
 
 @dataclass(slots=True)
 class DirectTopicAppends:
-    """To one topic table."""
+    """Direct appends to one topic table."""
 
     appends: DirectAppends
 
     @classmethod
     def to(cls, spark: SparkSession, directory: str) -> DirectTopicAppends:
-        """Raises UnknownTableError: there it is Spark's writer that has to."""
+        """Return the appends to the table in ``directory``. Raises UnknownTableError: only Spark can write to it."""
         return cls(DirectAppends.to(spark, directory))
 
     def refresh(self) -> int:
-        """The newest version of the table, at which the offsets may be chosen."""
+        """Return the newest version of the table, at which the offsets may be chosen."""
         self.appends.log.refresh()
         return self.appends.log.version
 
     def append(
         self, rows: Sequence[NumberedMessage], bases: Mapping[int, int], note: AppendNote, rows_per_file: int
     ) -> None:
-        """One commit behind the version of the last ``refresh``. ``bases``: the first offset by partition.
+        """Append in one commit after the version of the last ``refresh``. ``bases``: the first offset by partition.
 
-        Raises MovedError: another commit is there, and nothing was written. Also NotImplementedError, and what the
-        storage raises; then it may have been written all the same."""
+        Raises MovedError: another commit is there, and nothing was written. Also NotImplementedError, and the errors of
+        the storage; then it may have been written after all."""
         files = [
             self._file(note.topic, partition, some, bases[partition])
             for partition, some in _portions(rows, rows_per_file)
@@ -94,7 +94,7 @@ def _give_way(_commit: CommitFile | None) -> None:
 
 
 def _portions(rows: Sequence[NumberedMessage], size: int) -> Iterator[tuple[int, list[NumberedMessage]]]:
-    """The records of each partition, as many in a file as one task reads well."""
+    """Yield the records of each partition, in portions for files that one task reads well."""
     by_partition: dict[int, list[NumberedMessage]] = {}
     for row in rows:
         by_partition.setdefault(row.partition, []).append(row)

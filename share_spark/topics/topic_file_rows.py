@@ -1,7 +1,7 @@
 """Acquired records in the files of a topic log, as a worker reads them.
 
-To open and decode a file of a few records takes pyarrow some 0.08 ms, and a step of NumPy or of Python that is taken
-for each file soon takes as long. So the rows of many small files are made one batch before they are looked at:
+To open and decode a file of a few records takes pyarrow some 0.08 ms, and one step of NumPy or Python per file soon
+takes as long. So the rows of many small files are made one batch before they are looked at:
 
     files        orders-0 [10 .. 14]  [15 .. 17]   orders-1 [5 .. 9]       decoded one by one
     rows                   10 .. 14    15 .. 17              5 .. 9        one batch
@@ -27,24 +27,24 @@ from share_spark.engine.record_reader import in_schema
 from share_spark.model.ids import TopicPartition
 
 _MOST_BYTES = 64 << 20
-"""Of a batch."""
+"""The most bytes of a batch."""
 
 _MOST_DECODED_ROWS = 10_000
-"""At a time."""
+"""The most rows decoded at a time."""
 
 _FIRST_ROWS = 100
-"""Decoded to see how large the rows of a row group are. Its size does not tell: Parquet stores equal values once."""
+"""The rows decoded to measure rows. The size of a row group does not show theirs: Parquet stores equal values once."""
 
 _SMALL_BYTES = 1 << 20
-"""Of a file."""
+"""The most bytes of a small file."""
 
 _STORED = ("offset", "timestamp", "key", "value", "headers")
-"""Columns of the files."""
+"""The columns of the files."""
 
 
 class RecordFile(NamedTuple):
-    """A Parquet file that has the columns of RECORD_COLUMNS but topic and partition, and records of one partition: what
-    it has from ``first_offset`` to ``last_offset`` are records. ``path``: on a file system."""
+    """A Parquet file with the columns of RECORD_COLUMNS but topic and partition, and the rows of one partition: those
+    from ``first_offset`` to ``last_offset`` are records. ``path``: on a file system."""
 
     path: str
     partition: TopicPartition
@@ -77,15 +77,15 @@ class TopicFileReader:
 
 
 class Piece(NamedTuple):
-    """What a task takes of one topic-partition. ``ranges``: ascending. ``files``: at least one, ascending."""
+    """The share of a task in one topic-partition. ``ranges``: ascending. ``files``: at least one, ascending."""
 
     ranges: AcquiredRanges
     files: tuple[RecordFile, ...]
 
 
 class Pieces(NamedTuple):
-    """A RecordPart: what a task takes, in columns, as ten thousand arrays take long to pickle. ``ranges``: of all
-    pieces, one after the other. ``sizes``, ``files``: of each one, how many ranges it has, and its files."""
+    """A RecordPart: the share of a task, in columns, as ten thousand arrays take long to pickle. ``ranges``: of all
+    pieces, one after the other. ``sizes``, ``files``: the number of ranges of each piece, and its files."""
 
     ranges: AcquiredRanges
     sizes: tuple[int, ...]
@@ -93,12 +93,12 @@ class Pieces(NamedTuple):
 
     @classmethod
     def of(cls, pieces: Sequence[Piece]) -> Pieces:
-        """Of all of them."""
+        """Return the columns of all pieces."""
         ranges = AcquiredRanges(laid(piece.ranges for piece in pieces))
         return cls(ranges, tuple(len(piece.ranges) for piece in pieces), tuple(piece.files for piece in pieces))
 
     def each(self) -> Iterator[Piece]:
-        """One after the other."""
+        """Yield the pieces one after the other."""
         ends = np.cumsum(self.sizes).tolist()
         for size, end, files in zip(self.sizes, ends, self.files, strict=True):
             yield Piece(AcquiredRanges(self.ranges[end - size : end]), files)
@@ -119,8 +119,8 @@ class Pieces(NamedTuple):
 
 
 class _Stored(NamedTuple):
-    """Rows with columns of the files of the piece with this number, some of them acquired. No more is to be taken of
-    them than from ``first_offset`` to ``last_offset``."""
+    """Rows with columns of the files of the piece with this number, some of them acquired. Only rows from
+    ``first_offset`` to ``last_offset`` may be taken."""
 
     topic: str
     rows: pa.Table
@@ -130,7 +130,7 @@ class _Stored(NamedTuple):
 
 
 def _rows_of(number: int, piece: Piece, columns: list[str]) -> Iterator[_Stored]:
-    """In the order of their offsets, but for those inside a small file."""
+    """Yield rows in the order of their offsets, except inside a small file."""
     topic = piece.files[0].partition.topic
     for files in _overlapping(piece.files):
         opened = [_opened(file.path) for file in files]
@@ -144,7 +144,7 @@ def _rows_of(number: int, piece: Piece, columns: list[str]) -> Iterator[_Stored]
 
 
 def _overlapping(files: Iterable[RecordFile]) -> Iterator[list[RecordFile]]:
-    """Ascending files, those together whose offsets overlap: an OPTIMIZE may have mixed them."""
+    """Yield ascending files, together if their offsets overlap: an OPTIMIZE may have mixed them."""
     some: list[RecordFile] = []
     for file in files:
         if some and max(one.last_offset for one in some) < file.first_offset:
@@ -156,8 +156,8 @@ def _overlapping(files: Iterable[RecordFile]) -> Iterator[list[RecordFile]]:
 
 
 def _opened(path: str) -> pq.ParquetFile:
-    """A small file is read in one piece: reads by pyarrow's own threads, a few for each file, would take longer than to
-    decode it."""
+    """Open a file. A small one is read in one piece: reads by pyarrow's own threads, a few for each file, would take
+    longer than decoding it."""
     source = pa.OSFile(path, "rb")
     if source.size() > _SMALL_BYTES:
         return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
@@ -167,7 +167,7 @@ def _opened(path: str) -> pq.ParquetFile:
 
 
 def _is_small(metadata: pq.FileMetaData) -> bool:
-    """May all of it be decoded at once, even if each row should be as large as all that is stored?"""
+    """Return whether all of it may be decoded at once, even if each row is as large as all that is stored."""
     stored = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     return metadata.num_rows <= _MOST_DECODED_ROWS and metadata.num_rows * stored <= _MOST_BYTES
 
@@ -176,7 +176,7 @@ def _is_small(metadata: pq.FileMetaData) -> bool:
 
 
 class _Picked(NamedTuple):
-    """Rows of a file that are wanted, ascending by their number in the file."""
+    """Wanted rows of a file, ascending by their number in the file."""
 
     file: pq.ParquetFile
     numbers: npt.NDArray[np.intp]
@@ -186,7 +186,7 @@ class _Picked(NamedTuple):
 def _picked_rows(
     opened: Sequence[pq.ParquetFile], files: Sequence[RecordFile], ranges: AcquiredRanges, columns: list[str]
 ) -> Iterator[pa.Table]:
-    """The acquired rows of files, in the order of their offsets; of files with mixed offsets all at once."""
+    """Yield the acquired rows of files, in the order of their offsets; of files with mixed offsets all at once."""
     found = [_picked(parquet, file, ranges) for parquet, file in zip(opened, files, strict=True)]
     tables = (pa.Table.from_batches([batch]) for one in found for batch in _decoded(one, columns))
     offsets = np.concatenate([one.offsets for one in found])
@@ -209,7 +209,7 @@ def _picked(parquet: pq.ParquetFile, file: RecordFile, ranges: AcquiredRanges) -
 
 
 def _decoded(picked: _Picked, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """These rows with the ``columns`` that the file has."""
+    """Yield these rows with the ``columns`` that the file has."""
     columns = [name for name in picked.file.schema_arrow.names if name in columns]
     begin = 0
     for group in range(picked.file.num_row_groups):
@@ -221,7 +221,7 @@ def _decoded(picked: _Picked, columns: list[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _batches(file: pq.ParquetFile, group: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """All rows of the row group, as many at a time as are not too large."""
+    """Yield all rows of the row group, in batches that are not too large."""
     first = next(file.iter_batches(_FIRST_ROWS, [group], columns, use_threads=False))
     bytes_per_row = first.nbytes // first.num_rows + 1
     size = min(max(_MOST_BYTES // bytes_per_row, 1), _MOST_DECODED_ROWS)
@@ -229,7 +229,7 @@ def _batches(file: pq.ParquetFile, group: int, columns: list[str]) -> Iterator[p
 
 
 def _numbered(batches: Iterable[pa.RecordBatch], numbers: npt.NDArray[np.intp]) -> Iterator[pa.RecordBatch]:
-    """The rows with these numbers, counted from 0 over all batches."""
+    """Yield the rows with these numbers, counted from 0 over all batches."""
     begin = done = 0
     for batch in batches:
         high = int(np.searchsorted(numbers, begin + batch.num_rows))
@@ -242,7 +242,7 @@ def _numbered(batches: Iterable[pa.RecordBatch], numbers: npt.NDArray[np.intp]) 
 
 
 def _taken(batch: pa.RecordBatch, at: npt.NDArray[np.intp]) -> pa.RecordBatch:
-    """The rows with these numbers."""
+    """Return the rows with these numbers."""
     if not len(at):
         return batch.slice(0, 0)
     is_stretch = at[-1] - at[0] == len(at) - 1 and bool((np.diff(at) > 0).all())
@@ -254,14 +254,14 @@ def _taken(batch: pa.RecordBatch, at: npt.NDArray[np.intp]) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """``positions``: a piece is a section. ``partitions``: the number of the partition of each."""
+    """The acquired ranges of a task. ``positions``: a piece is a section. ``partitions``: that of each piece."""
 
     positions: AcquiredPositions
     partitions: npt.NDArray[np.int32]
 
     @classmethod
     def of(cls, pieces: Pieces) -> _Wanted:
-        """What is wanted of all of them."""
+        """Return the ranges of all pieces."""
         ends = np.cumsum(pieces.sizes)
         first, last = pieces.ranges[ends - pieces.sizes, FIRST], pieces.ranges[ends - 1, LAST]
         piece = np.repeat(np.arange(len(ends)), pieces.sizes)
@@ -282,7 +282,7 @@ _Rows = TypeVar("_Rows", _Stored, _Part)
 
 
 def _together(found: Iterable[_Rows], most_rows: int) -> Iterator[list[_Rows]]:
-    """Those that follow each other, are of one topic and have one schema, up to ``most_rows`` and _MOST_BYTES."""
+    """Yield neighbours of one topic and one schema together, up to ``most_rows`` and _MOST_BYTES."""
     some: list[_Rows] = []
     rows = size = 0
     for one in found:
@@ -298,7 +298,7 @@ def _together(found: Iterable[_Rows], most_rows: int) -> Iterator[list[_Rows]]:
 
 
 def _acquired(some: Sequence[_Stored], wanted: _Wanted) -> _Part:
-    """In the order of their pieces, and of their offsets."""
+    """Return the acquired rows in the order of their pieces, and of their offsets."""
     batch = _one_batch(pa.concat_tables([one.rows for one in some]))
     offsets = batch.column("offset").to_numpy()
     sizes = [one.rows.num_rows for one in some]
@@ -325,7 +325,7 @@ def _slices(part: _Part, size: int) -> Iterator[_Part]:
 
 
 def _in_schema(parts: Sequence[_Part], schema: pa.Schema) -> pa.RecordBatch:
-    """Parts that are together as one batch in ``schema``."""
+    """Join parts to one batch in ``schema``."""
     batch = _one_batch(pa.Table.from_batches([part.rows for part in parts]))
     batch = batch.append_column("partition", pa.array(np.concatenate([part.partitions for part in parts])))
     batch = batch.append_column("delivery_count", pa.array(np.concatenate([part.counts for part in parts])))
@@ -336,12 +336,12 @@ def _in_schema(parts: Sequence[_Part], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _in_utc(times: Any) -> Any:
-    """Parquet's own kind of time that Spark writes has no time zone."""
+    """Return the times in UTC: the kind of time that Spark writes to Parquet has no time zone."""
     return times.cast(pa.timestamp("us", "UTC"))
 
 
 def _no_nulls(lists: Any) -> Any:
-    """No headers are an empty list, as where Spark reads."""
+    """Return empty lists in place of nulls, for records without headers, as where Spark reads."""
     if not lists.null_count:
         return lists
     return pa.ListArray.from_arrays(lists.offsets, lists.values)

@@ -1,6 +1,6 @@
-"""Which files of a topic table hold which records, as its log says: for workers that open them without Spark.
+"""The files of a topic table and their records, by the table's log: for workers that open them without Spark.
 
-Where a plain Parquet reader would not see what Spark sees, or would need too much memory for it, there is no answer: a
+There is no answer where a plain Parquet reader would not see what Spark sees, or would need too much memory for it: a
 table on another storage than a file system, with deletion vectors or renamed columns, files with large row groups.
 """
 
@@ -22,19 +22,19 @@ from share_spark.spark.public_files import local_path
 from share_spark.topics.topic_file_rows import RecordFile, TopicFileReader, that_hold
 
 MOST_FILES = 30_000
-"""Of a table. Its log is looked through for new ones after each commit."""
+"""The most files of a table. Its log is searched for new ones after each commit."""
 
 MOST_ROW_GROUP_BYTES = 64 << 20
-"""Of a file, uncompressed. A worker decodes a row group from its beginning, and so do all micro-batches that take a
-part of it: Spark reads large ones better."""
+"""The most bytes of a row group of a file, uncompressed. A worker decodes a row group from its beginning, and so do all
+micro-batches that take a part of it: Spark reads large ones better."""
 
 _COLUMNS = frozenset({"offset", "timestamp", "key", "value", "headers"})
 
 
 @dataclass(slots=True)
 class TopicFiles:
-    """Of the table in ``log``, which keeps its files, as of its version. ``_found``: what is known of each, by its path
-    in the log; None: Spark has to read it."""
+    """The files of the table in ``log``, which keeps its files, as of its version. ``_found``: each file by its path in
+    the log; None: Spark has to read it."""
 
     log: TableLog
     _found: dict[str, RecordFile | None] = field(default_factory=dict)
@@ -46,8 +46,8 @@ class TopicFiles:
     def holding(
         self, acquired: Sequence[AcquiredSpan], ends: Mapping[str, Mapping[int, LogEnds]]
     ) -> TopicFileReader | None:
-        """Return what reads those that may hold acquired records, without what is below the log start; None: Spark has
-        to read them. ``ends``: of each topic, by partition."""
+        """Return a reader of the files that may hold acquired records, without records below the log start; None: Spark
+        has to read them. ``ends``: of each topic, by partition."""
         if not self._is_readable():
             return None
         self._catch_up()
@@ -95,14 +95,14 @@ class TopicFiles:
         return RecordFile(str(path), partition_of(file), *extent)
 
     def _is_plain(self, path: str) -> bool:
-        """Looked at once: a file never changes."""
+        """Return whether a worker can read the file. Checked once: a file never changes."""
         if path not in self._plain:
             self._plain[path] = _is_plain(path)
         return self._plain[path]
 
 
 def _above(files: Sequence[RecordFile], start: int) -> Sequence[RecordFile]:
-    """``files``, with records from ``start`` on."""
+    """Return ``files``, with records from ``start`` on."""
     if all(file.first_offset >= start for file in files):
         return files
     kept = (file for file in files if file.last_offset >= start)
@@ -110,19 +110,19 @@ def _above(files: Sequence[RecordFile], start: int) -> Sequence[RecordFile]:
 
 
 def partition_of(file: ActiveFile) -> TopicPartition:
-    """Of which all its records are."""
+    """Return the topic-partition of all records in the file."""
     return TopicPartition(unquote(file.values["topic"]), int(file.values["partition"]))
 
 
 def offsets_of(file: ActiveFile) -> tuple[int, int] | None:
-    """The first and the last one, by its statistics; None if these do not say it."""
+    """Return the first and the last offset, by the file's statistics; None if these do not have them."""
     stats = json.loads(file.stats or "{}")
     first, last = (stats.get(which, {}).get("offset") for which in ("minValues", "maxValues"))
     return None if first is None or last is None else (int(first), int(last))
 
 
 def _is_plain(path: str) -> bool:
-    """Does a worker get all columns from it, in little memory?"""
+    """Return whether a worker gets all columns from the file, in little memory."""
     try:
         found = pq.read_metadata(path)
         names = set(found.schema.to_arrow_schema().names)

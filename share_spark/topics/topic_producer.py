@@ -1,16 +1,16 @@
-"""Writing to a topic table: topics, records, deletions.
+"""Writes to a topic table: topics, records, deletions.
 
-**Why two producers never assign the same offsets.** Records that are given one by one are committed at the version that
-their offsets were chosen at, or not at all (``direct_append``). A frame is written by Spark, which commits at whatever
-version is the next. A blind append conflicts with nothing, so ours are not blind: each holds, as one more branch of the
-rows it writes, a read of its partitions from the first offset it assigns, and every row that this read finds raises an
-error. Rows that were there before the append began stop it by that error; rows committed while it runs stop it by
-Delta's conflict check (the table is Serializable and the read is part of the transaction). Either way nothing was
-written, and the append is tried again from the new ends. If Delta should ever treat such an append as a blind one, the
-reader of its commit logs a warning.
+**Why two producers never assign the same offsets.** Records that are given one by one are committed at the version at
+which their offsets were chosen, or not at all (``direct_append``). A frame is written by Spark, which commits at any
+later version. A blind append conflicts with nothing, so ours are not blind: each has, as one more branch of the rows it
+writes, a read of its partitions from the first offset it assigns, and every row that this read finds raises an error.
+Rows that were there before the append began stop it by that error; rows committed while it runs stop it by Delta's
+conflict check (the table is Serializable and the read is part of the transaction). Either way nothing was written, and
+the append is tried again from the new ends. If Delta ever treats such an append as a blind one, the reader of its
+commit logs a warning.
 
 Administration (create, delete, trim) rewrites a property of the table; two administrators at the same moment are not
-serialized, as they would be on a broker.
+serialized, unlike on a broker.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 ROWS_PER_FILE = 50_000
-"""Small enough that one append of a topic can be read by several tasks."""
+"""The most rows of a file: several tasks can then read one append of a topic."""
 
 _TRIES = 30
 _CHANGE_ERRORS: tuple[type[Exception], ...] = (MovedError, *JVM_ERRORS)
@@ -58,7 +58,7 @@ _T = TypeVar("_T")
 
 
 class Message(NamedTuple):
-    """A record to append. ``partition`` None: by the key, or in turn. ``timestamp``: None is now."""
+    """A record to append. ``partition`` None: by the key, or in turn. ``timestamp`` None: now."""
 
     value: bytes | None
     key: bytes | None = None
@@ -68,7 +68,7 @@ class Message(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where an append goes: after ``version`` of the table, each partition from its base offset on."""
+    """The place of an append: after ``version`` of the table, each partition from its base offset on."""
 
     version: int
     bases: Mapping[int, int]
@@ -76,7 +76,7 @@ class _Place(NamedTuple):
 
 
 class TopicProducer:
-    """Writes to one topic table; creates the table if there is none."""
+    """Writer to one topic table; it creates the table if there is none."""
 
     def __init__(self, table: TopicTable) -> None:
         self._table = table
@@ -85,7 +85,7 @@ class TopicProducer:
         self._direct: DirectTopicAppends | None = None
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        """Raises TopicError: exists already, a bad name, something else is in this place."""
+        """Create a topic. Raises TopicError: exists already, a bad name, something else is in this place."""
         topic_registry.check_topic(topic, partitions)
         if self._location.is_free(self._spark):
             self._location.create(
@@ -107,15 +107,15 @@ class TopicProducer:
         self._put(topic, replace(entry, partitions=partitions))
 
     def delete_topic(self, topic: str) -> None:
-        """Emptied first, so that a crash on the way leaves no rows to a later topic of that name."""
+        """Delete a topic, emptied first: a crash on the way leaves no rows to a later topic of that name."""
         self.delete_records(topic, dict.fromkeys(self._table.topic(topic).ends, -1))
         self._change(topic_registry.property_key(topic), None)
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
-        """Move log starts up to these offsets (-1: the log end) and delete what lies below."""
+        """Move log starts up to these offsets (-1: the log end) and delete the records below."""
         state = self._known(topic, before)
         entry = state.entry.trimmed(before, _end_offsets(state))
-        # The log start first: rows below it are ignored by readers, missing rows above it would be gaps.
+        # The log start first: readers ignore rows below it, but missing rows above it would be gaps.
         self._put(topic, entry)
         self._delete(topic, {p: f"< {entry.starts[p]}" for p in before})
 
@@ -150,7 +150,7 @@ class TopicProducer:
     def _append_directly(
         self, topic: str, rows: Sequence[NumberedMessage], counts: Mapping[int, int]
     ) -> dict[int, int]:
-        """Raises NotImplementedError: only Spark can."""
+        """Append without Spark. Raises NotImplementedError: only Spark can."""
         self._known(topic, counts)
         if not rows:
             return {}
@@ -169,7 +169,7 @@ class TopicProducer:
         return self._committed(place, lambda: direct.append(rows, place.bases, place.note, ROWS_PER_FILE))
 
     def _append_frame(self, topic: str, frame: DataFrame, partitions: int) -> dict[int, int]:
-        """Cached while it is counted and written, so that both see the same rows."""
+        """Append a frame. It is cached while it is counted and written, so that both see the same rows."""
         numbered = _numbered(frame, partitions).persist()
         try:
             counts = numbered.groupBy("partition").count().collect()
@@ -189,7 +189,7 @@ class TopicProducer:
         return self._committed(place, lambda: self._write(rows, place.note))
 
     def _committed(self, place: _Place, write: Callable[[], None]) -> dict[int, int]:
-        """The new end offsets. The commit may have been made before an error was raised: repeating it would write the
+        """Commit, and return the new end offsets. An error may come after the commit: repeating it would write the
         records twice."""
         try:
             write()
@@ -206,13 +206,13 @@ class TopicProducer:
         return _Place(state.version, bases, AppendNote(uuid.uuid4().hex, state.entry.topic_id, topic, ends))
 
     def _write(self, rows: DataFrame, note: AppendNote) -> None:
-        """By path also for a named table: only so is the read in ``rows`` part of the commit."""
+        """Write by path, also to a named table: only then the read in ``rows`` is part of the commit."""
         writer = rows.write.format("delta").mode("append").option("userMetadata", note.to_json())
         writer = writer.option("maxRecordsPerFile", ROWS_PER_FILE)
         writer.save(self._location.directory(self._spark))
 
     def _guard(self, topic: str, bases: Mapping[int, int]) -> DataFrame:
-        """No rows, or an error: whatever is in these partitions from the offsets we assign on."""
+        """Return no rows, or an error for each row that these partitions have from the assigned offsets on."""
         table = self._location.load(self._spark)
         taken = table.where(
             (F.col("topic") == topic)
@@ -233,7 +233,7 @@ class TopicProducer:
         self._change(topic_registry.property_key(topic), entry.to_json())
 
     def _change(self, name: str, value: str | None) -> None:
-        """A property; None removes it. A catalog has properties of its own, so Spark changes those of a named table."""
+        """Set a property; None removes it. Spark does it for a named table, as a catalog has properties of its own."""
         if self._location.path is not None:
             try:
                 change_properties(CommitFiles.at(self._spark, self._location.path), {name: value})
@@ -246,7 +246,7 @@ class TopicProducer:
         self._retrying(lambda: self._spark.sql(f"ALTER TABLE {self._location.sql_name()} {change}"))
 
     def _delete(self, topic: str, chosen: Mapping[int, str]) -> None:
-        """``chosen``: by partition, the condition on offsets."""
+        """Delete records. ``chosen``: by partition, the condition on offsets."""
         if not chosen:
             return
         table = KeptTable(self._spark, self._location)
@@ -255,7 +255,7 @@ class TopicProducer:
             raise TopicUnreachableError(f"{self._location}: too many writers, gave up")
 
     def _retrying(self, change: Callable[[], _T]) -> _T:
-        """Again after a conflict, for a bounded number of times. Raises TopicUnreachableError."""
+        """Try again after a conflict, for a bounded number of times. Raises TopicUnreachableError."""
         for attempt in range(_TRIES):
             try:
                 return change()
@@ -274,7 +274,7 @@ def _rows_of(topic: str, chosen: Mapping[int, str], quote: str) -> str:
 
 
 def _numbered(frame: DataFrame, partitions: int) -> DataFrame:
-    """Complete rows with their partition and ``number``, 0 up in the order of the input."""
+    """Return complete rows with their partition and ``number``, from 0 in the order of the input."""
     missing = {"key": "binary", "partition": "int", "timestamp": "timestamp"}
     missing["headers"] = _HEADERS
     if "value" not in frame.columns:
@@ -293,7 +293,7 @@ def _numbered(frame: DataFrame, partitions: int) -> DataFrame:
 
 
 def _partition(partitions: int) -> Column:
-    """As given; else by the key; else in turn."""
+    """Return the given partition, else one by the key, else in turn."""
     by_key = F.when(F.col("key").isNotNull(), F.pmod(F.crc32("key"), F.lit(partitions)))
     in_turn = F.pmod(F.col("sequence"), F.lit(partitions))
     return F.coalesce("partition", by_key, in_turn)
@@ -312,7 +312,7 @@ def _with_offsets(topic: str, numbered: DataFrame, bases: Mapping[int, int]) -> 
 
 
 def _looked_up(bases: Mapping[int, int]) -> Column:
-    """The base offset of the row's partition."""
+    """Return the base offset of the row's partition."""
     if len(set(bases.values())) == 1:
         return F.lit(next(iter(bases.values()))).cast("bigint")
     pairs = [F.lit(value) for pair in bases.items() for value in pair]
@@ -320,7 +320,7 @@ def _looked_up(bases: Mapping[int, int]) -> Column:
 
 
 def _numbered_messages(messages: Iterable[Message], partitions: int) -> list[NumberedMessage]:
-    """As ``_numbered``, on the driver: a few records need no shuffle."""
+    """Do as ``_numbered``, on the driver: a few records need no shuffle."""
     now = datetime.now(UTC)
     counts: Counter[int] = Counter()
     rows = []
@@ -334,7 +334,7 @@ def _numbered_messages(messages: Iterable[Message], partitions: int) -> list[Num
 
 
 def _is_conflict(error: Exception) -> bool:
-    """Another writer committed first: Delta's check or ours."""
+    """Return whether another writer committed first, by Delta's check or ours."""
     return isinstance(error, MovedError) or is_conflict(error) or _TAKEN in str(error)
 
 

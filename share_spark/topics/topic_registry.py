@@ -1,9 +1,9 @@
-"""What is known of the topics in a topic table, and where it is kept. Values and text, no I/O.
+"""The topics in a topic table, and where they are kept. Values and text, no I/O.
 
 Topics (id, number of partitions, log starts) are properties of the table, one per topic, because a commit that changes
 properties conflicts with every concurrent append: no producer can append to a topic that is being deleted, and a reader
 of the table at a version reads its topics at that version. Log ends change with every append and are not there: each
-append carries the new ends of the partitions it touched in its commit's ``userMetadata``.
+append carries the new ends of its partitions in its commit's ``userMetadata``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COLUMNS = RECORD_COLUMNS
 
 TABLE_PROPERTIES = {
     **KIND.properties,
-    # Two appends to one partition must conflict, also those of different programs.
+    # Two appends to one partition must conflict, even those of different programs.
     "delta.isolationLevel": "Serializable",
     # Reads by offset or timestamp skip files by these; statistics of keys and values are never used.
     "delta.dataSkippingStatsColumns": "offset,timestamp",
@@ -51,7 +51,7 @@ class TopicEntry:
     floors: Mapping[int, int] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """As a property's value."""
+        """Return the value of the property."""
         fields = {
             "id": self.topic_id,
             "partitions": self.partitions,
@@ -62,7 +62,7 @@ class TopicEntry:
 
     @classmethod
     def from_json(cls, text: str) -> TopicEntry:
-        """The inverse of ``to_json``."""
+        """Return the topic; the inverse of ``to_json``."""
         fields = json.loads(text)
         return cls(
             topic_id=fields["id"],
@@ -72,7 +72,7 @@ class TopicEntry:
         )
 
     def trimmed(self, before: Mapping[int, int], ends: Mapping[int, int]) -> TopicEntry:
-        """With the log start moved up to ``before`` (-1: to the end), never down or past the end."""
+        """Return the topic with the log start moved up to ``before`` (-1: to the end), never down or past the end."""
         starts = dict(self.starts)
         for partition, offset in before.items():
             wanted = ends[partition] if offset < 0 else min(offset, ends[partition])
@@ -81,7 +81,7 @@ class TopicEntry:
 
 
 class AppendNote(NamedTuple):
-    """Written into the commit of an append: whose it is, and the log ends after it."""
+    """Our note in the commit of an append: its id and topic, and the log ends after it."""
 
     append_id: str
     topic_id: str
@@ -89,12 +89,12 @@ class AppendNote(NamedTuple):
     ends: Mapping[int, int]
 
     def to_json(self) -> str:
-        """As ``userMetadata``."""
+        """Return the ``userMetadata``."""
         return json.dumps({_NOTE: self._asdict()}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | None) -> AppendNote | None:
-        """None if the text is not a note of ours."""
+        """Return the note, None if the text is not one of ours."""
         fields = note_fields(text).get(_NOTE)
         if not isinstance(fields, dict) or fields.keys() != set(cls._fields):
             return None
@@ -102,7 +102,7 @@ class AppendNote(NamedTuple):
 
 
 def entries(properties: Mapping[str, str]) -> dict[str, TopicEntry]:
-    """The topics among a table's properties, by name."""
+    """Return the topics among a table's properties, by name."""
     return {
         key.removeprefix(_TOPIC_PREFIX): TopicEntry.from_json(value)
         for key, value in properties.items()
@@ -111,17 +111,17 @@ def entries(properties: Mapping[str, str]) -> dict[str, TopicEntry]:
 
 
 def property_key(topic: str) -> str:
-    """The property that holds a topic."""
+    """Return the name of the property that holds a topic."""
     return f"{_TOPIC_PREFIX}{topic}"
 
 
 def new_topic_id() -> str:
-    """A fresh UUID in Kafka's 22 characters."""
+    """Return a fresh UUID in Kafka's 22 characters."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
 
 
 def check_topic(topic: str, partitions: int) -> None:
-    """Kafka's rules for a new topic. Raises TopicError."""
+    """Check Kafka's rules for a new topic. Raises TopicError."""
     if not _NAME.fullmatch(topic) or topic in (".", ".."):
         raise TopicError(f"{topic!r} is not a valid topic name (letters, digits, '.', '_', '-')")
     if partitions < 1:
@@ -129,7 +129,7 @@ def check_topic(topic: str, partitions: int) -> None:
 
 
 def check_properties(place: str, properties: Mapping[str, str]) -> None:
-    """Is a table with these properties a topic table that we can read? Raises TopicError."""
+    """Check that a table with these properties is a topic table that we can read. Raises TopicError."""
     if (fault := KIND.fault(place, properties)) is not None:
         raise TopicError(fault)
 

@@ -1,12 +1,12 @@
 """The topic log without a broker: a Delta table in Kafka's shape, one row per record.
 
 Partitioned by topic and partition, so that a read of some offsets opens only files that can hold them. For demos,
-notebooks, tests, and for records that are in the lakehouse already. What it does not have: transactions (every read is
-of committed rows), compaction, retention by time.
+notebooks, tests, and for records that are in the lakehouse already. It has no transactions (every read is of committed
+rows), no compaction, and no retention by time.
 
 The records of a read are spread evenly over tasks (``spread``), each task with a contiguous stretch of offsets. A few
-hundred records are in one small file, and Spark would give them to one task, however slow the handler. Spread by a hash
-they would come out uneven and in single offsets, so that a task that is lost would affect every second record. Here the
+hundred records are in one small file, and Spark would give them to one task, even for a slow handler. Spread by a hash,
+tasks would be uneven and have single offsets, so that a task that is lost would affect every second record. Here the
 spans are laid end to end and cut into stretches of equal length, one for each task. 3 spans with 12 offsets for 4
 tasks:
 
@@ -16,9 +16,9 @@ tasks:
     task           0   0   0 |  1   1      1  |  2   2     2 |  3   3   3
     cuts                       orders-0@13   orders-1@71   orders-2@6
 
-A record's task is that of the last cut at or before it. Spark decides by itself where a shuffle key goes (hash(key)
-modulo tasks), so for each task a key is searched that Spark's hash sends there (``keys_of_tasks``), and the records of
-the task get that key.
+The task of a record is that of the last cut at or before it. Spark chooses the task of a shuffle key (hash(key) modulo
+tasks), so for each task a key is searched that Spark's hash sends there (``keys_of_tasks``), and the records of the
+task get that key.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class EmbeddedTopicLog:
         return f"EmbeddedTopicLog({self._table.location})"
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        """Raises TopicError: exists already, a bad name, something else is in this place."""
+        """Create a topic. Raises TopicError: exists already, a bad name, something else is in this place."""
         self._producer.create_topic(topic, partitions)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
@@ -75,13 +75,13 @@ class EmbeddedTopicLog:
         """Append and return the new end offsets of the partitions that got records.
 
         A DataFrame has ``value`` and may have ``key``, ``partition``, ``timestamp``, ``headers``; a row without
-        partition goes by its key's hash, without key in turn. One commit: all or nothing. Raises TopicError (no such
-        topic or partition, columns), TopicUnreachableError.
+        partition gets one by its key's hash, without key in turn. One commit: all or nothing. Raises TopicError (no
+        such topic or partition, columns), TopicUnreachableError.
         """
         return self._producer.append(topic, records)
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
-        """Move log starts up to these offsets (-1: the log end) and delete what lies below."""
+        """Move log starts up to these offsets (-1: the log end) and delete the records below."""
         self._producer.delete_records(topic, before)
 
     def remove_offsets(self, topic: str, offsets: Mapping[int, Iterable[int]]) -> None:
@@ -89,17 +89,17 @@ class EmbeddedTopicLog:
         self._producer.remove_offsets(topic, offsets)
 
     def describe(self, topic: str) -> TopicDescription:
-        """The topic now; its id is minted when it is created."""
+        """Return the topic; its id is made when it is created."""
         entry = self._table.topic(topic).entry
         partitions = tuple(range(entry.partitions))
         return TopicDescription(topic=topic, topic_id=entry.topic_id, partitions=partitions)
 
     def log_ends(self, topic: str) -> Mapping[int, LogEnds]:
-        """Log start and end per partition; reads commits, not data, once it has looked before."""
+        """Return log start and end per partition; after the first call reads commits, not data."""
         return self._table.topic(topic).ends
 
     def offsets_at(self, topic: str, timestamp_ms: int) -> Mapping[int, int]:
-        """First offset with a timestamp at or after ``timestamp_ms``, else the end offset."""
+        """Return the first offset with a timestamp at or after ``timestamp_ms``, else the end offset."""
         ends = self._table.topic(topic).ends
         since = F.timestamp_millis(F.lit(timestamp_ms))
         rows = self._rows().where((F.col("topic") == topic) & (F.col("timestamp") >= since))
@@ -110,7 +110,7 @@ class EmbeddedTopicLog:
         }
 
     def read(self, spark: SparkSession, spans: Sequence[OffsetSpan], tasks: int) -> DataFrame:
-        """The records inside ``spans``; see TopicLog. Raises TopicError (no such topic)."""
+        """Return the records inside ``spans``; see TopicLog. Raises TopicError (no such topic)."""
         wanted = merged(self._above_log_start(spans))
         if not wanted:
             return spark.createDataFrame([], RECORD_COLUMNS)
@@ -123,7 +123,7 @@ class EmbeddedTopicLog:
         return placed.sortWithinPartitions("topic", "partition", "offset")
 
     def stop_waiting(self) -> None:
-        """Storage is not waited for."""
+        """Do nothing: there is no waiting for storage."""
 
     def for_workers(
         self,
@@ -140,7 +140,7 @@ class EmbeddedTopicLog:
         return self._table.location.load(self._table.spark)
 
     def _above_log_start(self, spans: Iterable[OffsetSpan]) -> list[OffsetSpan]:
-        """Rows below the log start may still be there for a moment; they are not records."""
+        """Cut spans at the log start. Rows below it may still be there for a moment; they are not records."""
         ends = {topic: self._table.topic(topic).ends for topic in {span.topic for span in spans}}
         clipped = []
         for span in spans:
@@ -150,7 +150,7 @@ class EmbeddedTopicLog:
 
 
 def _inside(spans: Sequence[OffsetSpan]) -> Column:
-    """Exactly the spans; coarse conditions first, which Delta can prune partitions and files by."""
+    """Return the condition for exactly the spans; coarse ones first, by which Delta prunes partitions and files."""
     coarse = (
         F.col("topic").isin(sorted({span.topic for span in spans}))
         & F.col("partition").isin(sorted({span.partition for span in spans}))
@@ -173,7 +173,7 @@ def _inside_partition(spans: Sequence[OffsetSpan]) -> Column:
 
 
 def spread(rows: DataFrame, spans: Sequence[OffsetSpan], tasks: int) -> DataFrame:
-    """``rows`` (topic, partition, offset, …) in ``tasks`` tasks; ``spans`` ascending, not empty."""
+    """Return ``rows`` (topic, partition, offset, …) in ``tasks`` tasks; ``spans`` ascending, not empty."""
     tasks = max(1, min(tasks, records_in(spans)))
     if tasks == 1:
         return rows.coalesce(1)
@@ -196,7 +196,7 @@ class Cut(NamedTuple):
 
 
 def cuts(spans: Sequence[OffsetSpan], tasks: int) -> list[Cut]:
-    """The first record of every task but the first."""
+    """Return the first record of every task but the first."""
     total = records_in(spans)
     result: list[Cut] = []
     passed = 0

@@ -1,7 +1,7 @@
 """The topics of a topic table and their log ends, kept up to date commit by commit.
 
-Looking again when nothing was written costs two requests to the file system. An append of ours carries the new log ends
-in its commit. Only the first look, and rows that another program has written, need a query for the highest offsets.
+A look when nothing was written costs two requests to the file system. An append of ours carries the new log ends in its
+commit. Only the first look, and rows that another program has written, need a query for the highest offsets.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class TopicState(NamedTuple):
 @dataclass(slots=True, kw_only=True)
 class TopicView:
     """The table at ``version``: its topics, and one past the highest offset that was ever written, per topic and
-    partition (0 where there is none). ``append_ids``: of the latest appends. ``_states``: as of the last question: a
-    micro-batch asks several times."""
+    partition (0 where there is none). ``append_ids``: of the latest appends. ``_states``: as of the last call: a
+    micro-batch makes several."""
 
     version: int
     topics: dict[str, TopicEntry] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class TopicView:
     _states: dict[str, TopicState] = field(default_factory=dict)
 
     def state(self, topic: str) -> TopicState | None:
-        """The topic with its log ends; None if there is none of that name."""
+        """Return the topic with its log ends; None if there is no such topic."""
         if (entry := self.topics.get(topic)) is None:
             return None
         known = self._states.get(topic)
@@ -73,7 +73,7 @@ class TopicView:
         return found
 
     def apply(self, commit: CommitFile) -> bool:
-        """Go on by one commit; False if the log ends cannot be inferred from it."""
+        """Take in one commit; return False if the log ends cannot be inferred from it."""
         self.version += 1
         if commit.properties is not None:
             self._adopt(topic_registry.entries(commit.properties))
@@ -89,7 +89,7 @@ class TopicView:
         return True
 
     def _adopt(self, topics: dict[str, TopicEntry]) -> None:
-        """A topic that was deleted and created again under the same name starts at offset 0."""
+        """Adopt the topics. One that was deleted and created again under the same name starts at offset 0."""
         for topic, before in self.topics.items():
             if topic not in topics or topics[topic].topic_id != before.topic_id:
                 self.written.pop(topic, None)
@@ -97,8 +97,8 @@ class TopicView:
 
 
 def view_of(log: TableLog, place: str) -> TopicView:
-    """The topics of a table, whose log keeps its files, without a query. Raises TopicError (no topic table of ours),
-    UnknownTableError (the log does not say which offsets its files have)."""
+    """Return the view of a table, whose log keeps its files, without a query. Raises TopicError (no topic table of
+    ours), UnknownTableError (the log does not have the offsets in its files)."""
     topic_registry.check_properties(place, log.properties)
     written: dict[str, dict[int, int]] = {}
     for file in log.active.values():
@@ -123,7 +123,7 @@ class TopicTable:
         self._lock = threading.Lock()
 
     def find(self, topic: str) -> TopicState | None:
-        """The topic now, None if there is no such topic.
+        """Return the topic, None if there is no such topic.
 
         Raises TopicError (no topic table), TopicUnreachableError (storage).
         """
@@ -131,7 +131,7 @@ class TopicTable:
             return self._now().state(topic)
 
     def topic(self, topic: str) -> TopicState:
-        """The topic now. Raises as ``find``, and TopicError if there is no such topic."""
+        """Return the topic. Raises as ``find``, and TopicError if there is no such topic."""
         if (found := self.find(topic)) is None:
             raise TopicError(f"topic {topic!r} does not exist (topic table {self.location})")
         return found
@@ -139,13 +139,13 @@ class TopicTable:
     def reader(
         self, acquired: Sequence[AcquiredSpan], ends: Mapping[str, Mapping[int, LogEnds]]
     ) -> TopicFileReader | None:
-        """Return what reads the acquired records, as ``TopicFiles.holding``. Raises as ``find``."""
+        """Return a reader of the acquired records, as ``TopicFiles.holding``. Raises as ``find``."""
         with self._lock:
             self._now()
             return self._record_files.holding(acquired, ends) if self._record_files is not None else None
 
     def holds_append(self, append_id: str) -> bool:
-        """Is this append among the latest commits? Raises as ``find``."""
+        """Return whether this append is among the latest commits. Raises as ``find``."""
         with self._lock:
             return append_id in self._now().append_ids
 
@@ -160,7 +160,7 @@ class TopicTable:
         return self._view
 
     def _catch_up(self, view: TopicView) -> bool:
-        """Apply the commits since; False if the view must be loaded again."""
+        """Apply the commits since; return False if the view must be loaded again."""
         files = self._files
         if files is None or not files.exists(view.version):
             return False
@@ -197,7 +197,7 @@ class TopicTable:
         topic_registry.check_properties(str(self.location), properties)
         topics = topic_registry.entries(properties)
         written = self._written(version) if topics else {}
-        # Properties are read as of now, offsets as of ``version``: only without a commit between them do they agree.
+        # Properties are as of now, offsets as of ``version``: they agree only if there is no commit between them.
         if files.exists(version + 1):
             return self._load_by_spark(files)
         self._files = files
