@@ -19,7 +19,7 @@ from share_spark.audit.record_events import (
     ACQUIRED,
     FINISHED,
     GONE,
-    Ended,
+    AttemptEnd,
     Life,
     LogExtent,
     RecordHistory,
@@ -68,7 +68,7 @@ class _Row(NamedTuple):
     """A row of the record's share-partition. ``state`` None: it does not say where the record is."""
 
     written: Written
-    ended: Sequence[Ended]
+    ended: Sequence[AttemptEnd]
     state: RecordState | None
     topic_id: str
     snapshot_epoch: int
@@ -115,7 +115,8 @@ def _rows_in(rows: pa.Table, offset: int) -> Iterator[_Row]:
     for at, (epoch, batch_id, run_id, at_us, kind, start, *life) in enumerate(scalars):
         texts = {one["first_offset"]: one["error"] for one in errors.get(at, ())}
         attempts = [
-            Ended(one["delivery_count"], one["outcome"], texts.get(one["first_offset"])) for one in ended.get(at, ())
+            AttemptEnd(one["delivery_count"], one["outcome"], texts.get(one["first_offset"]))
+            for one in ended.get(at, ())
         ]
         place = _place(kind, start, offset)
         state = _state(acquired.get(at, ()), settled.get(at, ()), delays.get(at, ()), place)

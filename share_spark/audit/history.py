@@ -17,7 +17,7 @@ from share_spark.audit.record_events import (
     ACQUIRED,
     FINISHED,
     GONE,
-    Ended,
+    AttemptEnd,
     Life,
     LogExtent,
     RecordEvent,
@@ -175,7 +175,7 @@ def _containing(ranges: str, offset: int) -> Column:
 def _record_row(row: Any) -> RecordRow:
     written = Written(row.writer_epoch, row.batch_id, row.run_id, row.written_at_us)
     errors = {one.first_offset: one.error for one in row.errors or ()}
-    ended = [Ended(one.delivery_count, one.outcome, errors.get(one.first_offset)) for one in row.ended]
+    ended = [AttemptEnd(one.delivery_count, one.outcome, errors.get(one.first_offset)) for one in row.ended]
     return RecordRow(written, ended, _state(row), Life(row.topic_id, row.state_epoch or 0, row.snapshot_epoch))
 
 

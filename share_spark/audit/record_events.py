@@ -45,7 +45,7 @@ class Life(NamedTuple):
         return self[:2] == other[:2] and self.snapshot_epoch < other.snapshot_epoch
 
 
-class Ended(NamedTuple):
+class AttemptEnd(NamedTuple):
     """An attempt that ended with a row. ``delivery_count``: the count after it. ``error``: the reason, if it is
     kept."""
 
@@ -84,7 +84,7 @@ class RecordRow(NamedTuple):
     the share-partition's state."""
 
     written: Written
-    ended: Sequence[Ended]
+    ended: Sequence[AttemptEnd]
     state: RecordState | None
     life: Life
 
@@ -194,7 +194,7 @@ def events_of(rows: Iterable[RecordRow]) -> Iterator[RecordEvent]:
 _ENDED = RecordState("ended")
 
 
-def _end(known: RecordState | None, attempt: Ended, row: RecordRow) -> RecordEvent:
+def _end(known: RecordState | None, attempt: AttemptEnd, row: RecordRow) -> RecordEvent:
     held = known if known is not None and known.name == ACQUIRED else _ENDED
     # The count stays after the end of an attempt, unless it is taken back.
     note = NOT_COUNTED if held.delivery_count == attempt.delivery_count + 1 else None

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from share_spark.audit.streams import GroupStreams, Place, Stream, streams_by_spark, streams_in_files
-from share_spark.audit.verify_report import Verdict, VerifyReport
+from share_spark.audit.verify_report import PartitionVerdict, VerifyReport
 from share_spark.coordinator import STATE_PARTITIONS
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import MOST_CHECKPOINT_BYTES, TableLog, UnknownTableError
@@ -53,7 +53,7 @@ def verify(
     groups = log.groups()
     if group_id is not None and group_id not in groups:
         raise no_such_group(group_id, str(place))
-    verdicts: list[Verdict] = []
+    verdicts: list[PartitionVerdict] = []
     for group in groups if group_id is None else [group_id]:
         _log.info("group %s: replaying its log", group)
         with _as_state_error(place):
@@ -138,7 +138,7 @@ class _Judged:
         self.last, self.place = stream, place
 
 
-def _verdicts(found: GroupStreams, group_id: str) -> list[Verdict]:
+def _verdicts(found: GroupStreams, group_id: str) -> list[PartitionVerdict]:
     numbers: dict[Place, int] = {place: number for number, place in enumerate(found.places)}
     judged: dict[tuple[str, int], _Judged] = {}
     for stream in found.streams:
@@ -147,9 +147,9 @@ def _verdicts(found: GroupStreams, group_id: str) -> list[Verdict]:
     return sorted(_as_verdicts(judged.items(), group_id), key=lambda one: (one.topic, one.partition, one.topic_id))
 
 
-def _as_verdicts(judged: Iterable[tuple[tuple[str, int], _Judged]], group_id: str) -> Iterator[Verdict]:
+def _as_verdicts(judged: Iterable[tuple[tuple[str, int], _Judged]], group_id: str) -> Iterator[PartitionVerdict]:
     for (topic_id, partition), one in judged:
-        yield Verdict(
+        yield PartitionVerdict(
             group_id=group_id,
             topic=one.topic,
             topic_id=topic_id,

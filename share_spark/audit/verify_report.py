@@ -13,7 +13,7 @@ _MOST_FAULTS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class PartitionVerdict:
     """One share-partition: how much of it was replayed, and its first fault (None: no fault)."""
 
     group_id: str
@@ -34,10 +34,10 @@ class Verdict:
 class VerifyReport:
     """The verdicts, one per share-partition, by group, topic and partition."""
 
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[PartitionVerdict, ...]
 
     @property
-    def faulty(self) -> tuple[Verdict, ...]:
+    def faulty(self) -> tuple[PartitionVerdict, ...]:
         """The verdicts with a fault."""
         return tuple(verdict for verdict in self.verdicts if verdict.fault is not None)
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from share_spark.delivery.result import Settle, each_partition
-from share_spark.delivery.runs import PRESENT, RUN_SCHEMA, VIOLATION, RunLog, Runs, special_row
+from share_spark.delivery.runs import PRESENT, RUN_SCHEMA, VIOLATION, AnswerRuns, RunLog, special_row
 from share_spark.handlers.acknowledgement import NO_DELAY, Ack, Answers
 from share_spark.handlers.batch_answers import ANSWER_COLUMNS, column_answers
 from share_spark.handlers.error_texts import exception_text
@@ -60,14 +60,14 @@ def settled(handler_name: str) -> Settle:
     Raises HandlerError for a record that is there twice, and for one that was not delivered.
     """
 
-    def settle(key: TopicPartition, runs: Runs) -> Runs:
+    def settle(key: TopicPartition, runs: AnswerRuns) -> AnswerRuns:
         present = runs.picked(runs.code == PRESENT).joined()
         answers = runs.picked(runs.code != PRESENT).joined()
         if (row := answers.first_overlap()) is not None:
             raise HandlerError(f"handler {handler_name} returned record {key}@{answers.first[row]} twice")
         if (offset := _first_unknown(answers, present)) is not None:
             raise HandlerError(f"handler {handler_name} returned record {key}@{offset}, which it was not given")
-        return Runs.concatenated([answers, _missing(answers, present)]).ordered().joined()
+        return AnswerRuns.concatenated([answers, _missing(answers, present)]).ordered().joined()
 
     return each_partition(settle)
 
@@ -122,7 +122,7 @@ def _answer_frame(answer: Any, handler: Handler) -> DataFrame:
     return answer.select(columns)
 
 
-def _first_unknown(answers: Runs, present: Runs) -> int | None:
+def _first_unknown(answers: AnswerRuns, present: AnswerRuns) -> int | None:
     """Return the first offset that was answered but does not exist. Both sorted and disjoint, ``present`` joined."""
     inside = np.searchsorted(present.first, answers.first, side="right") - 1
     ends = np.append(present.last, -1)[inside]
@@ -133,7 +133,7 @@ def _first_unknown(answers: Runs, present: Runs) -> int | None:
     return int(max(answers.first[which], ends[which] + 1)) if inside[which] >= 0 else int(answers.first[which])
 
 
-def _missing(answers: Runs, present: Runs) -> Runs:
+def _missing(answers: AnswerRuns, present: AnswerRuns) -> AnswerRuns:
     """Return runs of existing records without an answer, released without an error."""
     rows = []
     starts, ends = answers.first.tolist(), answers.last.tolist()
@@ -150,8 +150,8 @@ def _missing(answers: Runs, present: Runs) -> Runs:
     return _released(np.array(rows, np.int64).reshape(-1, 2), present)
 
 
-def _released(rows: Any, like: Runs) -> Runs:
-    return Runs(
+def _released(rows: Any, like: AnswerRuns) -> AnswerRuns:
+    return AnswerRuns(
         topic=np.full(len(rows), like.topic[0]),
         partition=np.full(len(rows), like.partition[0]),
         first=rows[:, 0],

@@ -11,15 +11,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from share_spark.engine.acquired_positions import AcquiredPositions
-from share_spark.engine.ranges import AcquiredRanges
+from share_spark.engine.ranges import AcquiredRanges, Offsets
 from share_spark.engine.record_reader import in_schema
 from share_spark.model.ids import TopicPartition
 
-Offsets = npt.NDArray[np.int64]
-"""Offsets, ascending."""
-
 Wanted = Mapping[TopicPartition, tuple[Offsets, npt.NDArray[np.int32]]]
-"""Offsets by topic-partition, each with a number that is not 0."""
+"""Ascending offsets by topic-partition, each with a number that is not 0."""
 
 
 class KeptPart(NamedTuple):

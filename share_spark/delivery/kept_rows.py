@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from share_spark.delivery.kept_input import KeptInput, KeptPart, Offsets, Wanted, batches_in, rows_of
+from share_spark.delivery.kept_input import KeptInput, KeptPart, Wanted, batches_in, rows_of
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan
 from share_spark.engine.ranges import (
     ANSWER,
@@ -34,6 +34,7 @@ from share_spark.engine.ranges import (
     FIRST,
     LAST,
     AcquiredRanges,
+    Offsets,
     Ranges,
     ascending,
     each_between,

@@ -31,7 +31,7 @@ from share_spark.engine.ports import AcquiredSpan
 from share_spark.engine.ranges import offsets_in
 from share_spark.model.ids import TopicPartition
 
-Inputs = tuple[TaskInput, ...]
+TaskInputs = tuple[TaskInput, ...]
 
 HASHES = 1 << 32
 """The exclusive limit of hashes of keys."""
@@ -57,7 +57,7 @@ class _Piece(NamedTuple):
     """``inputs``: all records of the topic-partitions that one task reads, as of task 0. ``cut``: its shares of those
     that others read as well, at most two."""
 
-    inputs: Inputs
+    inputs: TaskInputs
     cut: Mapping[TopicPartition, KeyShare]
 
 
@@ -76,7 +76,7 @@ class KeyedInput:
 
 
 def keyed_input(
-    acquired: Sequence[AcquiredSpan], tasks: int, inputs_of: Callable[[Collection[TopicPartition]], Inputs]
+    acquired: Sequence[AcquiredSpan], tasks: int, inputs_of: Callable[[Collection[TopicPartition]], TaskInputs]
 ) -> KeyedInput | None:
     """Return the input; None if too much would be read more than once. ``acquired``: with what is not finished before
     it. ``inputs_of``: returns all records of some topic-partitions for one task, task 0, each in the order of their

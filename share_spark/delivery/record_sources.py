@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from share_spark.delivery.acquired_records import acquired_records, by_key, task_markers, with_earlier
 from share_spark.delivery.kept_rows import KeptRows
-from share_spark.delivery.keyed_input import Inputs, keyed_input
+from share_spark.delivery.keyed_input import TaskInputs, keyed_input
 from share_spark.delivery.reader_input import ReaderInput
 from share_spark.delivery.task_inputs import TaskInput
 from share_spark.engine.ports import AcquiredSpan, TopicLog
@@ -36,7 +36,7 @@ class RecordSources:
         found = acquired_records(self.spark, self.log, acquired, tasks=tasks, third="delivery_count")
         return by_key(found, tasks) if self.kept.ordered else found
 
-    def parted(self, acquired: Sequence[AcquiredSpan], tasks: int, *, is_bounded: bool) -> tuple[DataFrame, Inputs]:
+    def parted(self, acquired: Sequence[AcquiredSpan], tasks: int, *, is_bounded: bool) -> tuple[DataFrame, TaskInputs]:
         """Return the records that Spark reads, and the inputs of the first tasks without Spark; for each of these tasks
         the frame has a marker. ``is_bounded``: no more than ``tasks`` may run. Raises TopicError."""
         if self.kept.ordered:
@@ -53,14 +53,14 @@ class RecordSources:
 
     def _in_any_order(
         self, acquired: Sequence[AcquiredSpan], tasks: int, is_bounded: bool
-    ) -> tuple[Sequence[AcquiredSpan], Inputs]:
+    ) -> tuple[Sequence[AcquiredSpan], TaskInputs]:
         """Return (spans for Spark, inputs without Spark). The tasks with kept records are in addition to Spark's."""
         rest, kept = (acquired, None) if is_bounded else self.kept.take(acquired, tasks, self._most_rows)
         reader = self._reader(rest)
         read = self._read(reader, rest, tasks) if reader is not None else None
         return rest if read is None else (), tuple(one for one in (kept, read) if one is not None)
 
-    def _in_order(self, acquired: Sequence[AcquiredSpan], tasks: int) -> tuple[Sequence[AcquiredSpan], Inputs]:
+    def _in_order(self, acquired: Sequence[AcquiredSpan], tasks: int) -> tuple[Sequence[AcquiredSpan], TaskInputs]:
         """Let either Spark or the workers read all records, as the two distribute keys in different ways."""
         everything = with_earlier(acquired)
         rest, kept = self.kept.take(everything, 1, self._most_rows)
@@ -68,7 +68,7 @@ class RecordSources:
         if rest and reader is None:
             return everything, ()
 
-        def inputs_of(places: Collection[TopicPartition]) -> Inputs:
+        def inputs_of(places: Collection[TopicPartition]) -> TaskInputs:
             some = [one for one in rest if one.partition in places]
             read = self._read(reader, some, 1) if some and reader is not None else None
             return tuple(one for one in (kept and kept.of(places), read) if one is not None)

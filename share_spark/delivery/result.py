@@ -44,8 +44,8 @@ from share_spark.delivery.runs import (
     UNREACHABLE,
     VIOLATION,
     WRITTEN,
+    AnswerRuns,
     RunColumn,
-    Runs,
 )
 from share_spark.delivery.traces import WORKER_LOST
 from share_spark.delta.data_file import DataFile
@@ -130,7 +130,7 @@ class DeliveryResult:
         return offsets_in(ranges[ranges[:, ANSWER] == answer])
 
 
-Settle = Callable[[Sequence[str], Runs], Runs]
+Settle = Callable[[Sequence[str], AnswerRuns], AnswerRuns]
 """A function that makes the answers out of all runs, sorted by topic, partition and offset; with the names of the
 topics. Raises ShareError."""
 
@@ -156,7 +156,7 @@ def decoded(table: pa.Table, settle: Settle) -> DeliveryResult:
     )
 
 
-def read_once(names: Sequence[str], runs: Runs) -> Runs:
+def read_once(names: Sequence[str], runs: AnswerRuns) -> AnswerRuns:
     """Settle the answers of workers, which answer each record they read once. Raises ShareError if one was read
     twice."""
     runs = runs.joined()
@@ -166,15 +166,15 @@ def read_once(names: Sequence[str], runs: Runs) -> Runs:
     return runs
 
 
-def each_partition(settle: Callable[[TopicPartition, Runs], Runs]) -> Settle:
+def each_partition(settle: Callable[[TopicPartition, AnswerRuns], AnswerRuns]) -> Settle:
     """Return a function that settles the runs of each topic-partition by themselves."""
 
-    def settle_all(names: Sequence[str], runs: Runs) -> Runs:
+    def settle_all(names: Sequence[str], runs: AnswerRuns) -> AnswerRuns:
         stretches = runs.stretches()
         keys = runs.places(names, [begin for begin, _ in stretches])
         parts = (runs.picked(slice(begin, end)) for begin, end in stretches)
         settled = [settle(key, part) for key, part in zip(keys, parts, strict=True)]
-        return Runs.concatenated(settled) if settled else runs
+        return AnswerRuns.concatenated(settled) if settled else runs
 
     return settle_all
 
@@ -199,9 +199,9 @@ def _encoded(column: Any) -> tuple[list[str], npt.NDArray[Any]]:
     return encoded.dictionary.to_pylist(), encoded.indices.fill_null(-1).to_numpy()
 
 
-def _runs(acks: pa.Table, topic_ids: RunColumn, error_ids: RunColumn) -> Runs:
+def _runs(acks: pa.Table, topic_ids: RunColumn, error_ids: RunColumn) -> AnswerRuns:
     delays: Any = pc.fill_null(acks.column("delay_ms"), pa.scalar(NO_DELAY, pa.int64()))
-    return Runs(
+    return AnswerRuns(
         topic=topic_ids,
         partition=acks.column("partition").to_numpy(),
         first=acks.column("first_offset").to_numpy(),
@@ -212,7 +212,7 @@ def _runs(acks: pa.Table, topic_ids: RunColumn, error_ids: RunColumn) -> Runs:
     )
 
 
-def _spans(names: Sequence[str], texts: Sequence[str], runs: Runs) -> dict[TopicPartition, AcknowledgedSpan]:
+def _spans(names: Sequence[str], texts: Sequence[str], runs: AnswerRuns) -> dict[TopicPartition, AcknowledgedSpan]:
     """Return the spans by topic-partition. Their ranges are parts of one array, and only those with errors or delays
     are looked at once more: there may be ten thousand."""
     stretches = runs.stretches()
@@ -233,18 +233,18 @@ def _spans(names: Sequence[str], texts: Sequence[str], runs: Runs) -> dict[Topic
     return spans
 
 
-def _errors(runs: Runs, texts: Sequence[str]) -> tuple[ErrorRun, ...]:
+def _errors(runs: AnswerRuns, texts: Sequence[str]) -> tuple[ErrorRun, ...]:
     noted = runs.picked(runs.error >= 0)
     rows = zip(noted.first.tolist(), noted.last.tolist(), noted.error.tolist(), strict=True)
     return tuple(ErrorRun(first, last, texts[error]) for first, last, error in rows)
 
 
-def _asks_delay(runs: Runs) -> npt.NDArray[np.bool_]:
+def _asks_delay(runs: AnswerRuns) -> npt.NDArray[np.bool_]:
     is_asked: npt.NDArray[np.bool_] = np.isin(runs.code, [Ack.RELEASE, Loss.NOT_ENTERED]) & (runs.delay != NO_DELAY)
     return is_asked
 
 
-def _delays(runs: Runs) -> tuple[RetryDelay, ...]:
+def _delays(runs: AnswerRuns) -> tuple[RetryDelay, ...]:
     asked = runs.picked(_asks_delay(runs))
     return tuple(map(RetryDelay, asked.first.tolist(), asked.last.tolist(), asked.delay.tolist()))
 

@@ -87,12 +87,12 @@ OUTPUT_COLUMN = "output"
 """A struct of the declared schema."""
 
 RunColumn = npt.NDArray[Any]
-"""A column of ``Runs``: integers."""
+"""A column of ``AnswerRuns``: integers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
-    """Runs as columns of equal length. Topics and errors are ids in a ``Vocabulary`` of the owner of the runs.
+class AnswerRuns:
+    """Runs of equal answers, as columns of equal length. Topics and errors are ids in a ``Vocabulary`` of their owner.
     ``delay``: milliseconds, NO_DELAY where none was asked for."""
 
     topic: RunColumn
@@ -103,7 +103,7 @@ class Runs:
     error: RunColumn
     delay: RunColumn
 
-    def joined(self) -> Runs:
+    def joined(self) -> AnswerRuns:
         """Join adjacent runs that continue each other. Keeps the order."""
         if len(self.first) < 2:
             return self
@@ -114,7 +114,7 @@ class Runs:
         # A run's first offset is that of its first row, its last offset that of the row before the next run.
         return self._spans(starts, np.append(starts[1:] - 1, len(self.first) - 1))
 
-    def ordered(self) -> Runs:
+    def ordered(self) -> AnswerRuns:
         """Return the runs sorted by topic, partition and offset."""
         return self.picked(np.lexsort((self.first, self.partition, self.topic)))
 
@@ -141,12 +141,12 @@ class Runs:
         )
         return changes
 
-    def picked(self, rows: Any) -> Runs:
+    def picked(self, rows: Any) -> AnswerRuns:
         """Return the runs in these rows (indices, a mask or a slice)."""
         return self._spans(rows, rows)
 
-    def _spans(self, starts: Any, ends: Any) -> Runs:
-        return Runs(
+    def _spans(self, starts: Any, ends: Any) -> AnswerRuns:
+        return AnswerRuns(
             topic=self.topic[starts],
             partition=self.partition[starts],
             first=self.first[starts],
@@ -157,11 +157,11 @@ class Runs:
         )
 
     @staticmethod
-    def concatenated(parts: Sequence[Runs]) -> Runs:
+    def concatenated(parts: Sequence[AnswerRuns]) -> AnswerRuns:
         """Return all runs of all parts, in their order."""
         if len(parts) == 1:
             return parts[0]
-        return Runs(
+        return AnswerRuns(
             topic=np.concatenate([part.topic for part in parts]),
             partition=np.concatenate([part.partition for part in parts]),
             first=np.concatenate([part.first for part in parts]),
@@ -197,7 +197,7 @@ class RunLog:
         self._only_topic = topic
         self._topics = Vocabulary([topic] if topic is not None else ())
         self._errors = Vocabulary()
-        self._parts: list[Runs] = []
+        self._parts: list[AnswerRuns] = []
 
     def add(self, batch: pa.RecordBatch, answers: Answers) -> None:
         """Add the answers to the records of ``batch``, which has the columns partition and offset, and topic unless the
@@ -207,7 +207,7 @@ class RunLog:
         # ``answers`` counts texts from 1, and 0 is no error: minus one, 0 becomes the index of the last, which is -1.
         error_ids = np.append(self._errors.ids(answers.texts), np.int32(-1))
         offsets = batch.column("offset").to_numpy()
-        runs = Runs(
+        runs = AnswerRuns(
             topic=self._topic_ids(batch),
             partition=batch.column("partition").to_numpy(),
             first=offsets,
@@ -229,7 +229,7 @@ class RunLog:
         noted = [at for at, text in enumerate(texts) if text is not None]
         error_ids[noted] = self._errors.ids([text for text in texts if text is not None])
         offsets = entries.offset[picked]
-        runs = Runs(
+        runs = AnswerRuns(
             topic=topics[entries.topic[picked]],
             partition=entries.partition[picked],
             first=offsets,
@@ -251,7 +251,7 @@ class RunLog:
         """Return all runs so far, RUN_SCHEMA, sorted within each topic and joined across the batches."""
         if not self._parts:
             return pa.RecordBatch.from_pylist([], schema=RUN_SCHEMA)
-        runs = Runs.concatenated(self._parts).ordered().joined()
+        runs = AnswerRuns.concatenated(self._parts).ordered().joined()
         columns = [
             self._topics.column(runs.topic),
             pa.array(runs.partition, pa.int32()),

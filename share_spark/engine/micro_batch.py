@@ -31,7 +31,7 @@ from share_spark.engine.outage import Outage, Reach
 from share_spark.engine.output_commits import OutputCommits
 from share_spark.engine.pauses import NOT_PAUSED, Pauses
 from share_spark.engine.pending import NOTHING_PENDING, DeadLetterOrder, PendingAcknowledgements, UnresolvedAppend
-from share_spark.engine.planning import Inputs, Search, is_done, plan, targets_of, targets_within, truncated_logs
+from share_spark.engine.planning import PlanInputs, Search, is_done, plan, targets_of, targets_within, truncated_logs
 from share_spark.engine.ports import (
     AcquiredSpan,
     Claim,
@@ -220,7 +220,7 @@ class ShareGroupEngine:
         self.ports.delivery.close()
         self._reach.wait_for_letters()
 
-    def _read_inputs(self, stopping: bool) -> Inputs:
+    def _read_inputs(self, stopping: bool) -> PlanInputs:
         now_ms = self._time.read(self.ports.clock())
         topics = self.ports.topics
         limit_ms = self._config.outage_timeout_ms
@@ -233,7 +233,7 @@ class ShareGroupEngine:
         ends, initial_offsets = self._reach.beginnings(self._summaries, ends, self._config.offset_reset, limit_ms)
         traces = self._traces(ends)  # before the search: they show how it has to be done
         config, keys = self._config, ends.keys() - self._paused if self._paused else ends.keys()
-        return Inputs(
+        return PlanInputs(
             now_ms=now_ms,
             topics=topics.names(),
             ends=ends,
@@ -279,7 +279,7 @@ class ShareGroupEngine:
         self._others_hold_until_ms = None
         self.ports.delivery.forget_traces()
 
-    def _truncate(self, inputs: Inputs, partition_inputs: Mapping[SharePartitionKey, PartitionInput]) -> None:
+    def _truncate(self, inputs: PlanInputs, partition_inputs: Mapping[SharePartitionKey, PartitionInput]) -> None:
         """Tell the dead letters of truncations before the commit: once the state has one, no engine finds it again."""
         # A truncated log always makes an input, so the other share-partitions, which may be many, are not looked at.
         truncated = truncated_logs(self._summaries, {key: inputs.ends[key] for key in partition_inputs})

@@ -32,7 +32,7 @@ from share_spark.model.requests import Loss, RetryDelay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
+class PlanInputs:
     """Everything a micro-batch reads before it decides; each read once.
 
     ``topics``: topic id -> name. ``ends``: log ends per key, of those that may have something to do.
@@ -57,7 +57,7 @@ class Inputs:
     targets: Mapping[SharePartitionKey, int] | None = None
     stopping: bool = False
     acknowledged_by: str | None = None
-    suspects: Piece | None = None
+    suspects: SuspectPiece | None = None
     suspects_next: bool = True
     suspects_rest: bool = False
     traces: Sequence[MemberTrace] = ()
@@ -66,7 +66,11 @@ class Inputs:
 
 
 def plan(
-    inputs: Inputs, summaries: Mapping[SharePartitionKey, PartitionSummary], *, max_records: int, max_record_locks: int
+    inputs: PlanInputs,
+    summaries: Mapping[SharePartitionKey, PartitionSummary],
+    *,
+    max_records: int,
+    max_record_locks: int,
 ) -> dict[SharePartitionKey, PartitionInput]:
     """Return inputs of the active share-partitions; those that want records share ``max_records``. 0: nothing is
     acquired, not even suspects."""
@@ -111,7 +115,7 @@ def _in_turns(demands: Sequence[int], budget: int, turn: int) -> Sequence[int]:
 
 
 def _no_longer_read(
-    inputs: Inputs, summaries: Mapping[SharePartitionKey, PartitionSummary]
+    inputs: PlanInputs, summaries: Mapping[SharePartitionKey, PartitionSummary]
 ) -> dict[SharePartitionKey, PartitionInput]:
     """Return inputs with acknowledgements that the output of the engine before decided, for share-partitions that this
     group no longer subscribes to."""
@@ -130,7 +134,7 @@ def _no_longer_read(
     }
 
 
-def end_for(key: SharePartitionKey, inputs: Inputs) -> int:
+def end_for(key: SharePartitionKey, inputs: PlanInputs) -> int:
     """Return the exclusive end of new records: the log end, or the lower target of an available-now run."""
     end = inputs.ends[key].end_offset
     return end if inputs.targets is None else min(end, inputs.targets.get(key, 0))
@@ -197,7 +201,7 @@ def is_done(summaries: Mapping[SharePartitionKey, PartitionSummary], targets: Ma
 
 def _demand(
     key: SharePartitionKey,
-    inputs: Inputs,
+    inputs: PlanInputs,
     summaries: Mapping[SharePartitionKey, PartitionSummary],
     max_record_locks: int,
     released: int,
@@ -217,7 +221,7 @@ def _demand(
 
 
 def _must_settle(
-    key: SharePartitionKey, inputs: Inputs, summaries: Mapping[SharePartitionKey, PartitionSummary]
+    key: SharePartitionKey, inputs: PlanInputs, summaries: Mapping[SharePartitionKey, PartitionSummary]
 ) -> bool:
     summary = summaries.get(key)
     if summary is None or summary.start_offset < 0:
@@ -232,7 +236,7 @@ def _must_settle(
 
 def _input_of(
     key: SharePartitionKey,
-    inputs: Inputs,
+    inputs: PlanInputs,
     summaries: Mapping[SharePartitionKey, PartitionSummary],
     share: int,
     *,
@@ -274,7 +278,7 @@ IN_TURN = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class SuspectPiece:
     """The doubt that is searched, and the records that run next, per share-partition."""
 
     searched: Doubt
@@ -295,7 +299,7 @@ class Piece:
 class Search:
     """The search for the record at fault. It remembers its size at the start, so that pieces keep their size.
     ``one_by_one``: the dead leave no traces here. ``comes_next``: the next micro-batch is for suspects, whatever else
-    there is to do. ``rests_until_ms``: none is for them before. ``turn``: as in ``Inputs``."""
+    there is to do. ``rests_until_ms``: none is for them before. ``turn``: as in ``PlanInputs``."""
 
     one_by_one: bool = False
     comes_next: bool = True
@@ -306,7 +310,7 @@ class Search:
 
     def next_piece(
         self, summaries: Mapping[SharePartitionKey, PartitionSummary], keys: Iterable[SharePartitionKey]
-    ) -> Piece | None:
+    ) -> SuspectPiece | None:
         """Return the next piece, None if there are no suspects in the share-partitions ``keys``."""
         waiting = {key: summaries[key].suspected for key in keys if key in summaries and any(summaries[key].suspected)}
         # The deepest doubt first: a small piece that was lost is searched before new pieces are lost beside it.
@@ -316,7 +320,7 @@ class Search:
             if found:
                 # The size at the start: otherwise pieces would become smaller and smaller, and more of them.
                 self._sizes[doubt] = max(self._sizes.get(doubt, 0), sum(found.values()))
-                return Piece(searched=doubt, records=_first(self._rotated(found), self._piece_size(doubt)))
+                return SuspectPiece(searched=doubt, records=_first(self._rotated(found), self._piece_size(doubt)))
             self._sizes.pop(doubt, None)
         return None
 

@@ -72,11 +72,11 @@ class TopicFileReader:
 
     def part(self, acquired: Sequence[AcquiredSpan]) -> Pieces:
         """See ``RecordReader``."""
-        found = [Piece(one.ranges, that_hold(self.files.get(one.partition, ()), one.ranges)) for one in acquired]
+        found = [FilePiece(one.ranges, that_hold(self.files.get(one.partition, ()), one.ranges)) for one in acquired]
         return Pieces.of([piece for piece in found if piece.files])
 
 
-class Piece(NamedTuple):
+class FilePiece(NamedTuple):
     """The share of a task in one topic-partition. ``ranges``: ascending. ``files``: at least one, ascending."""
 
     ranges: AcquiredRanges
@@ -92,16 +92,16 @@ class Pieces(NamedTuple):
     files: tuple[tuple[RecordFile, ...], ...]
 
     @classmethod
-    def of(cls, pieces: Sequence[Piece]) -> Pieces:
+    def of(cls, pieces: Sequence[FilePiece]) -> Pieces:
         """Return the columns of all pieces."""
         ranges = AcquiredRanges(laid(piece.ranges for piece in pieces))
         return cls(ranges, tuple(len(piece.ranges) for piece in pieces), tuple(piece.files for piece in pieces))
 
-    def each(self) -> Iterator[Piece]:
+    def each(self) -> Iterator[FilePiece]:
         """Yield the pieces one after the other."""
         ends = np.cumsum(self.sizes).tolist()
         for size, end, files in zip(self.sizes, ends, self.files, strict=True):
-            yield Piece(AcquiredRanges(self.ranges[end - size : end]), files)
+            yield FilePiece(AcquiredRanges(self.ranges[end - size : end]), files)
 
     def batches(self, schema: pa.Schema, most_rows: int, _is_stopping: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
         """See ``RecordPart``. Raises OSError, pa.ArrowException."""
@@ -129,7 +129,7 @@ class _Stored(NamedTuple):
     last_offset: int
 
 
-def _rows_of(number: int, piece: Piece, columns: list[str]) -> Iterator[_Stored]:
+def _rows_of(number: int, piece: FilePiece, columns: list[str]) -> Iterator[_Stored]:
     """Yield rows in the order of their offsets, except inside a small file."""
     topic = piece.files[0].partition.topic
     for files in _overlapping(piece.files):

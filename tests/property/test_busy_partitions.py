@@ -10,7 +10,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from share_spark.engine.busy_partitions import BusyPartitions, may_rest
-from share_spark.engine.planning import Inputs, Search, plan, targets_within
+from share_spark.engine.planning import PlanInputs, Search, plan, targets_within
 from share_spark.engine.progress import lag_of
 from share_spark.engine.ranges import AcknowledgedRanges
 from share_spark.engine.step import PartitionInput, PartitionSummary
@@ -96,7 +96,7 @@ def planned(
     ends: Mapping[SharePartitionKey, LogEnds],
     targets: Mapping[SharePartitionKey, int] | None,
 ) -> Mapping[SharePartitionKey, PartitionInput]:
-    inputs = Inputs(
+    inputs = PlanInputs(
         now_ms=step.now_ms,
         topics={"orders-id": "orders"},
         ends=ends,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import cycle, pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from share_spark.model.errors import ErrorCode
@@ -60,6 +60,14 @@ def test_handlers_reach_the_end_of_the_log(taken_over: Held, most: int, locks: i
 
 
 @settings(max_examples=300, deadline=None)
+@example(
+    taken_over=(0, [StateBatch(1, 5, 2, 1)]),
+    log=[LogBatch(0, 40)],
+    modes=[AcquireMode.BATCH_OPTIMIZED, None],
+    most=1,
+    locks=5,
+    as_kafka=True,
+)
 @given(
     taken_over=durable(),
     log=whole_log(),

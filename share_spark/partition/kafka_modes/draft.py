@@ -92,11 +92,13 @@ class KafkaDraft(Draft):
             self.fetched = [batch for batch in self.fetched if batch.last_offset >= target]
 
     def close_read_gap(self) -> None:
-        """State the holes of the read gap as Available with count 0, which is what they mean (R22)."""
+        """State the holes of the read gap as Available with count 0, which is what they mean (R22). The gap has held
+        back the SPSO: final records at the begin of the window are passed now."""
         gap = self.active_read_gap
         self.read_gap = None
         if gap is not None:
             self.apply(available_holes(self.runs, gap.first))
+            self.advance_start()
 
     def truncate(self, end: int) -> None:
         """Forget everything at and above ``end``, whatever its state."""

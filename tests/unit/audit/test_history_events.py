@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_spark.audit.record_events import Ended, Life, RecordRow, RecordState, Written, events_of
+from share_spark.audit.record_events import AttemptEnd, Life, RecordRow, RecordState, Written, events_of
 from share_spark.state.stale_appends import EpochNotes, EpochRows, late_appends
 from tests.twins.memory import InMemoryStateLog, StateCommit
 
@@ -27,7 +27,7 @@ def event_texts(*rows: RecordState | tuple[str, int, RecordState | None] | None,
         return Life("t", int(batch >= new_from), batch)
 
     events = events_of(
-        RecordRow(Written(1, batch, "run", 0), [Ended(row[1], row[0])], row[2], life(batch))
+        RecordRow(Written(1, batch, "run", 0), [AttemptEnd(row[1], row[0])], row[2], life(batch))
         if type(row) is tuple
         else RecordRow(Written(1, batch, "run", 0), [], row, life(batch))  # type: ignore[arg-type]
         for batch, row in enumerate(rows)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from share_spark import cli
-from share_spark.audit.verify_report import Verdict, VerifyReport, verify_lines
+from share_spark.audit.verify_report import PartitionVerdict, VerifyReport, verify_lines
 
 
-def verdict(partition: int, fault: str | None = None, group_id: str = "billing") -> Verdict:
-    return Verdict(
+def verdict(partition: int, fault: str | None = None, group_id: str = "billing") -> PartitionVerdict:
+    return PartitionVerdict(
         group_id=group_id,
         topic="orders",
         topic_id="t",

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_spark.delivery.keyed_input import Inputs, KeyShare, key_shares, keyed_input
+from share_spark.delivery.keyed_input import KeyShare, TaskInputs, key_shares, keyed_input
 from share_spark.engine.ports import AcquiredSpan
 from share_spark.engine.ranges import AcquiredRanges
 from share_spark.model.ids import TopicPartition
@@ -60,7 +60,7 @@ def test_records_of_a_key_come_to_one_task_in_order(keys: Keys, tasks: int, name
     keys = keys if names_topics else {at: some for at, some in keys.items() if at.topic == next(iter(keys)).topic}
     schema = SCHEMA if names_topics else pa.schema([field for field in SCHEMA if field.name != "topic"])
 
-    def inputs_of(places: Collection[TopicPartition]) -> Inputs:
+    def inputs_of(places: Collection[TopicPartition]) -> TaskInputs:
         return (All({at: some for at, some in keys.items() if at in places}),)
 
     found = keyed_input(spans(keys), tasks, inputs_of)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_spark.engine.planning import Inputs, Piece, end_for, is_done, plan, share_out, targets_within
+from share_spark.engine.planning import PlanInputs, SuspectPiece, end_for, is_done, plan, share_out, targets_within
 from share_spark.engine.ports import MemberTrace
 from share_spark.engine.step import PartitionInput, PartitionSummary
 from share_spark.model.ids import LogEnds, SharePartitionKey, TopicPartition
@@ -25,9 +25,11 @@ def summary(
     return PartitionSummary("orders", start, end, available, deadline, deadline, suspected)
 
 
-def piece(searched: Doubt, **records: int) -> Piece:
+def piece(searched: Doubt, **records: int) -> SuspectPiece:
     """Of ``key`` and ``other``."""
-    return Piece(searched=searched, records={{"key": KEY, "other": OTHER}[name]: n for name, n in records.items()})
+    return SuspectPiece(
+        searched=searched, records={{"key": KEY, "other": OTHER}[name]: n for name, n in records.items()}
+    )
 
 
 def planned(
@@ -35,7 +37,7 @@ def planned(
 ) -> Any:
     inputs = {"now_ms": 50, "ends": {KEY: LogEnds(0, 10)}, "initial_offsets": {}, "acknowledged": {}, **given}
     topics = {KEY.topic_id: "orders"}
-    return plan(Inputs(topics=topics, **inputs), summaries, max_records=most, max_record_locks=locks)
+    return plan(PlanInputs(topics=topics, **inputs), summaries, max_records=most, max_record_locks=locks)
 
 
 def acknowledged(*rows: tuple[int, int, int]) -> dict[SharePartitionKey, Any]:
@@ -122,7 +124,7 @@ def test_the_budget_goes_to_those_that_want_records() -> None:
 
 
 def test_an_available_now_run_ignores_partitions_without_a_target() -> None:
-    inputs = Inputs(
+    inputs = PlanInputs(
         now_ms=0, topics={}, ends={KEY: LogEnds(0, 10)}, initial_offsets={}, acknowledged={}, targets={OTHER: 3}
     )
     assert end_for(KEY, inputs) == 0
