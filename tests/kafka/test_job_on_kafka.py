@@ -74,7 +74,7 @@ def test_records_of_any_year(
     times = [LAST_YEARS_US, 1_000, *([LAST_YEARS_NS] if reader == "worker" else [])]
     lab.put(topic, {0: [Sent(value=value, timestamp_ms=time) for time in times for value in (b"7", b"8")]})
     if reader == "Spark":
-        monkeypatch.setattr(RecordSources, "_reading", lambda *_: None)
+        monkeypatch.setattr(RecordSources, "_reader", lambda *_: None)
     assert cli.main(order(broker, tmp_path / "state", topic, "--dead-letter", dead)) == 0
     letters = lab.log.read(spark, [OffsetSpan(dead, 0, 0, len(times) - 1)], 1).collect()
     stamps = [dict(row.headers)["kafka_dlt-original-timestamp"] for row in letters]

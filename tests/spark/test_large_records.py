@@ -60,7 +60,7 @@ def test_they_are_delivered_whole_and_are_not_charged(
 ) -> None:
     """One micro-batch later, if they would come through Spark."""
     if by_spark:
-        monkeypatch.setattr(EmbeddedTopicLog, "files", lambda *_: None)
+        monkeypatch.setattr(EmbeddedTopicLog, "for_workers", lambda *_, **__: None)
     messages = [
         Message(b"small", key=b"k", headers=[("h", b"v"), ("none", None)]),
         Message(BIG),
@@ -85,7 +85,7 @@ def test_they_are_delivered_whole_and_are_not_charged(
 def test_a_session_with_a_limit_keeps_it_and_delivers_them_at_once(
     unlimited: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(EmbeddedTopicLog, "files", lambda *_: None)
+    monkeypatch.setattr(EmbeddedTopicLog, "for_workers", lambda *_, **__: None)
     unlimited.conf.set(ARROW_BYTES, "1000000")
     calls, progress = run(unlimited, tmp_path, [Message(b"small"), Message(BIG)])
     assert len(calls) == 2
@@ -99,7 +99,7 @@ def test_more_of_them_than_an_arrow_batch_can_address(
     unlimited: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_spark: bool
 ) -> None:
     if by_spark:
-        monkeypatch.setattr(EmbeddedTopicLog, "files", lambda *_: None)
+        monkeypatch.setattr(EmbeddedTopicLog, "for_workers", lambda *_, **__: None)
     size, appends = 900_000, 13
     calls, _ = run(unlimited, tmp_path, *[[Message(b"x" * size)] * 200] * appends)
     assert len(calls) == 200 * appends
