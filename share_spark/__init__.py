@@ -57,8 +57,7 @@ if TYPE_CHECKING:
     from share_spark.api.share_group import ShareGroup
     from share_spark.audit.history import record_attempts, record_history
     from share_spark.audit.record_events import RecordEvent, RecordHistory
-    from share_spark.audit.verify import verify
-    from share_spark.audit.verify_report import VerifyReport
+    from share_spark.audit.verify import VerifyReport, verify
     from share_spark.engine.progress import MicroBatchProgress
     from share_spark.handlers.acknowledgement import Ack
     from share_spark.handlers.handler import (
@@ -100,8 +99,7 @@ _MODULES = {
     "api.share_group": ("ShareGroup",),
     "audit.history": ("record_attempts", "record_history"),
     "audit.record_events": ("RecordEvent", "RecordHistory"),
-    "audit.verify": ("verify",),
-    "audit.verify_report": ("VerifyReport",),
+    "audit.verify": ("VerifyReport", "verify"),
     "engine.progress": ("MicroBatchProgress",),
     "handlers.acknowledgement": ("Ack",),
     "handlers.handler": ("Record", "arrow_handler", "frame_handler", "pandas_handler", "record_handler"),

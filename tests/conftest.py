@@ -14,24 +14,49 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-settings.register_profile("share_spark", deadline=None)  # a busy machine is no fault
+settings.register_profile("all", deadline=None)  # a busy machine is no fault
+settings.register_profile("share_spark", settings.get_profile("all"), max_examples=40)
 settings.load_profile("share_spark")
 
 JAVA_OPTIONS = "SHARE_SPARK_JAVA_OPTIONS"
 os.environ.setdefault(JAVA_OPTIONS, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-"""For jobs in processes of their own: each is over in a minute, so the quick compiler alone is faster."""
+"""For the session of the tests and for jobs in processes of their own. The quick compiler alone is faster: tests go
+many ways, each a few times (a third of the processor's time in the first two minutes; later it is about the same)."""
 
 
 TESTS = Path(__file__).parent
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what lies under tests/spark and tests/kafka, and what asks for a session or a broker."""
+def pytest_configure(config: pytest.Config) -> None:
+    """`make test-all` plays all examples of Hypothesis, `make test` two in five (``tests/support/examples.py``)."""
+    settings.load_profile("share_spark" if config.option.markexpr else "all")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Mark what lies under tests/spark and tests/kafka, and what asks for a session or a broker; order what is left of
+    all tests for two processes."""
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         for name, fixture in (("spark", "spark"), ("kafka", "broker")):
             if TESTS / name in item.path.parents or fixture in fixtures:
                 item.add_marker(name)
+    yield
+    if hasattr(config, "workerinput"):
+        items[:] = _for_two(items)
+
+
+def _for_two(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The tests in two halves, each of which begins with those that need a session or a broker: a process that is done
+    takes from the end of the other's half, where the tests are short, so that both end at the same time."""
+    heavy = [item for item in items if any(item.get_closest_marker(name) for name in ("spark", "kafka", "slow"))]
+    among_heavy = set(heavy)
+    light = [item for item in items if item not in among_heavy]
+    cut = len(heavy) // 2
+    while 0 < cut < len(heavy) and heavy[cut].path == heavy[cut - 1].path:
+        cut += 1
+    rest = max(0, len(items) // 2 - cut)
+    return heavy[:cut] + light[:rest] + heavy[cut:] + light[rest:]
 
 
 @pytest.fixture(scope="session")
@@ -39,9 +64,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One small session for all Spark tests; what it writes by itself goes to a temporary directory."""
     from share_spark.spark.session import build_session
 
-    with pytest.MonkeyPatch.context() as patched:  # this one lives long enough for the second compiler
-        patched.setenv(JAVA_OPTIONS, "-XX:+UseSerialGC")
-        session = build_session("share_spark tests", extra_conf=_small(tmp_path_factory.mktemp("spark")))
+    session = build_session("share_spark tests", extra_conf=_small(tmp_path_factory.mktemp("spark")))
     yield session
     session.stop()
 

@@ -31,7 +31,7 @@ class LetterKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Letter:
-    """A row of a dead-letter table (``output.letter_table``). ``error``: the last one, None for a plain reject."""
+    """A row of a dead-letter table (``output.letter_columns``). ``error``: the last one, None for a plain reject."""
 
     group_id: str
     topic: str

@@ -21,7 +21,7 @@ from share_spark.admin.stored_letters import StoredLetters
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import ActiveFile
 from share_spark.model.errors import DeadLetterError
-from share_spark.output.letter_table import COLUMN_NAMES
+from share_spark.output.letter_columns import COLUMN_NAMES
 
 MOST_FILES = 1_000
 MOST_BYTES = 256 << 20

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from share_spark.admin.table_files import log_without_spark, state_log_without_spark
 from share_spark.delta.table_log import GoneFileError, TableLog, UnknownTableError
 from share_spark.engine.pauses import NOT_PAUSED
-from share_spark.maintenance.dynamic_config_file import DynamicConfigFile
-from share_spark.maintenance.empty_group_file import EmptyGroupFile
 from share_spark.maintenance.heartbeat import ALIVE, Beat, EngineEnd, wall_clock_ms
-from share_spark.maintenance.pause_file import PauseFile
+from share_spark.maintenance.operator_files import DynamicConfigFile, EmptyGroupFile, PauseFile
 from share_spark.model.errors import StateError, no_such_group
 from share_spark.model.ids import SharePartitionKey
 from share_spark.partition import SharePartition

@@ -20,7 +20,7 @@ from share_spark.delta.location import Location
 from share_spark.delta.table_log import MOST_CHECKPOINT_BYTES, TableLog
 from share_spark.delta.table_rows import Change, FileRows, OvertakenError, TableRows
 from share_spark.model.errors import ConfigError, DeadLetterError
-from share_spark.output.letter_table import COLUMN_NAMES, check_properties
+from share_spark.output.letter_columns import COLUMN_NAMES, check_properties
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

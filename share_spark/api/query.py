@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from share_spark.handlers.handler import Handler
-    from share_spark.metrics.server import MetricsServer
+    from share_spark.metrics.endpoint import MetricsServer
 
 _log = logging.getLogger(__name__)
 

@@ -17,27 +17,26 @@ from share_spark.engine.ports import DeadLetterSink, DeadLetterTarget, OutputSin
 from share_spark.engine.topics import SubscribedTopics
 from share_spark.engine.world import Ports
 from share_spark.handlers.handler import Handler
-from share_spark.kafka.dead_letters import KafkaDeadLetters
+from share_spark.kafka.dead_letter_topic import KafkaDeadLetters
 from share_spark.kafka.topic_log import KafkaTopicLog
 from share_spark.maintenance.background import BackgroundMaintenance
-from share_spark.maintenance.dynamic_config_file import DynamicConfigReader
 from share_spark.maintenance.heartbeat import dynamic_config_file, pause_file, wall_clock_ms
-from share_spark.maintenance.pause_file import PauseReader
+from share_spark.maintenance.operator_files import DynamicConfigReader, PauseReader
 from share_spark.metrics.tracing import spans_of
 from share_spark.model.config import DeliveryOrder
 from share_spark.model.errors import ConfigError
-from share_spark.output.dead_letters import DeltaDeadLetters
+from share_spark.output.dead_letter_table import DeltaDeadLetters
 from share_spark.output.sink import DeltaOutput, DeltaSink, FormerSinks
 from share_spark.output.spark_dead_letters import BackgroundDeadLetters, NoDeadLetters, SparkDeadLetters
-from share_spark.spark.arrow_types import spark_schema
 from share_spark.spark.capabilities import warn_of_all
+from share_spark.spark.schemas import spark_schema
 from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
 from share_spark.topics.topic_table import EmbeddedTopicLog
 
 if TYPE_CHECKING:
     from share_spark.engine.progress import MicroBatchProgress
-    from share_spark.metrics.server import MetricsServer
+    from share_spark.metrics.endpoint import MetricsServer
 
 Found = TypeVar("Found")
 
@@ -59,7 +58,7 @@ def _metrics(spec: ShareGroupSpec) -> MetricsServer | None:
     """Open the metrics port before anything is claimed or made: a port in use is bad input."""
     if spec.config.metrics_port == 0:
         return None
-    from share_spark.metrics.server import GroupMetrics, MetricsServer
+    from share_spark.metrics.endpoint import GroupMetrics, MetricsServer
 
     metrics = GroupMetrics(group_id=spec.group_id, clock=wall_clock_ms)
     return MetricsServer.open(metrics, spec.config.metrics_host, spec.config.metrics_port)

@@ -2,7 +2,7 @@
 
 How far back it goes depends on ``history.retention``: with the default of 0 older segments are dropped as soon as they
 are closed, and the rows of the others do not say why a record changed. Stale appends of fenced engines are left out
-(``late_appends``). Runs in the reader's session and does not slow the engine down.
+(``state.stale_appends``). Runs in the reader's session and does not slow the engine down.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
     a segment's files  ->  as many share-partitions at a time as fit into memory  ->  ``streams_in``  ->  ``Stream``
 
+A row that cannot be read as a record is a fault of its stream (``LogEntry``): ``record_rows.records_in`` is for readers
+that trust the log, and here is checked whether it can be trusted.
+
 Read from the files of the log, segment by segment in this process, or on Spark's executors, if there is a session.
 """
 
@@ -17,16 +20,66 @@ from pyspark.sql import functions as F
 from share_spark.audit.stream_check import LogRecord, first_fault
 from share_spark.coordinator import state_partition_of
 from share_spark.delta.table_log import TableLog, UnknownTableError
-from share_spark.model.ids import BatchStamp
-from share_spark.model.records import ShareSnapshot
+from share_spark.model.ids import BatchStamp, SharePartitionKey
+from share_spark.model.records import DeliveryState, ShareRecord, ShareSnapshot
 from share_spark.spark.python_worker import begin_task
 from share_spark.state.direct_rows import in_columns, most_values
-from share_spark.state.log_entries import LogEntry, entries_by_key
 from share_spark.state.log_rows import LOG_SCHEMA
-from share_spark.state.record_rows import RECORD_TYPE, SNAPSHOT, UPDATE
+from share_spark.state.record_rows import RECORD_TYPE, SNAPSHOT, UPDATE, records_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+_NEEDED = ("topic_id", "partition", "batch_id", "snapshot_epoch", "leader_epoch", "start_offset")
+_WRITTEN_STATES = (DeliveryState.AVAILABLE, DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED)
+
+
+class LogEntry(NamedTuple):
+    """A log row. ``record`` is None if it cannot be read; ``unreadable`` is then the reason."""
+
+    key: SharePartitionKey
+    topic: str
+    batch_id: int
+    record: ShareRecord | None
+    unreadable: str | None
+
+
+def entries_by_key(rows: pa.Table, group_id: str) -> dict[SharePartitionKey, list[LogEntry]]:
+    """Return the entries of each share-partition, in row order. ``rows``: snapshots and updates of one group."""
+    found: dict[SharePartitionKey, list[LogEntry]] = {}
+    for entry in _entries(rows, group_id):
+        found.setdefault(entry.key, []).append(entry)
+    return found
+
+
+def _entries(rows: pa.Table, group_id: str) -> Iterator[LogEntry]:
+    faults = dict(_unreadable(rows))
+    readable = pa.array([row not in faults for row in range(rows.num_rows)], pa.bool_())
+    records = records_in(rows.filter(readable), group_id)
+    columns = [rows.column(name).to_pylist() for name in ("topic", "topic_id", "partition", "batch_id")]
+    for row, (topic, topic_id, partition, batch_id) in enumerate(zip(*columns, strict=True)):
+        _, record = (None, None) if row in faults else next(records)
+        yield LogEntry(SharePartitionKey(group_id, topic_id, partition), topic, batch_id, record, faults.get(row))
+
+
+def _unreadable(rows: pa.Table) -> Iterator[tuple[int, str]]:
+    """Yield (row, reason): a field is missing, or there is a state that is never written (R8)."""
+    for name in _NEEDED:
+        yield from ((row, f"{name} is missing") for row in _nulls(rows, name))
+    kinds: list[Any] = rows.column("kind").to_pylist()
+    yield from ((row, "state_epoch is missing") for row in _nulls(rows, "state_epoch") if kinds[row] == SNAPSHOT)
+    batches = rows.column("state_batches").combine_chunks()
+    states: list[Any] = pc.struct_field(pc.list_flatten(batches), "delivery_state").to_pylist()
+    owners: list[Any] = pc.list_parent_indices(batches).to_pylist()
+    for row, state in zip(owners, states, strict=True):
+        if state not in _WRITTEN_STATES:
+            yield row, f"unknown delivery state {state}"
+
+
+def _nulls(rows: pa.Table, name: str) -> list[int]:
+    found: Any = pc.indices_nonzero(pc.is_null(rows.column(name)))
+    return [int(row) for row in found.to_pylist()]
+
 
 VALUES_AT_ONCE = 100_000
 """The number of rows, or ranges in them, that are in memory at a time: some 200 MB. No share-partition is divided."""

@@ -11,17 +11,18 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as F
 
 from share_spark.audit.streams import GroupStreams, Place, Stream, streams_by_spark, streams_in_files
-from share_spark.audit.verify_report import PartitionVerdict, VerifyReport
 from share_spark.coordinator import STATE_PARTITIONS
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import MOST_CHECKPOINT_BYTES, TableLog, UnknownTableError
 from share_spark.model.errors import ConfigError, StateError, no_such_group
+from share_spark.model.ids import SharePartitionKey
 from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.spark.on_demand import AnySpark, given_session, session_of
 from share_spark.state.commits import CommitListing
@@ -32,6 +33,68 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
+
+_MOST_FAULTS = 20
+"""The number of faulty share-partitions that are listed; their total is reported as well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionVerdict:
+    """One share-partition: how much of it was replayed, and its first fault (None: no fault)."""
+
+    group_id: str
+    topic: str
+    topic_id: str
+    partition: int
+    segments: int
+    rows: int
+    fault: str | None
+
+    @property
+    def key(self) -> SharePartitionKey:
+        """The key of its state."""
+        return SharePartitionKey(self.group_id, self.topic_id, self.partition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """The verdicts, one per share-partition, by group, topic and partition."""
+
+    verdicts: tuple[PartitionVerdict, ...]
+
+    @property
+    def faulty(self) -> tuple[PartitionVerdict, ...]:
+        """The verdicts with a fault."""
+        return tuple(verdict for verdict in self.verdicts if verdict.fault is not None)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether no verdict has a fault."""
+        return not self.faulty
+
+    @property
+    def rows(self) -> int:
+        """The number of log rows replayed."""
+        return sum(verdict.rows for verdict in self.verdicts)
+
+
+def verify_lines(report: VerifyReport) -> Iterator[str]:
+    """Yield a table of the groups, then the first faults."""
+    if not report.verdicts:
+        yield "no share-partition there"
+        return
+    yield f"{'group':24} {'share-partitions':>16} {'segments':>8} {'rows':>9} {'with a fault':>12}"
+    for group_id, found in groupby(report.verdicts, key=lambda verdict: verdict.group_id):
+        verdicts = list(found)
+        segments, rows = max(verdict.segments for verdict in verdicts), sum(verdict.rows for verdict in verdicts)
+        faults = sum(verdict.fault is not None for verdict in verdicts)
+        yield f"{group_id:24} {len(verdicts):16,} {segments:8,} {rows:9,} {faults:12,}"
+    for verdict in report.faulty[:_MOST_FAULTS]:
+        yield f"{verdict.group_id} {verdict.topic}-{verdict.partition}: {verdict.fault}"
+    if len(report.faulty) > _MOST_FAULTS:
+        yield f"... and {len(report.faulty) - _MOST_FAULTS:,} share-partitions more"
+    if report.agrees:
+        yield "the log is self-consistent: the live state and what Kafka's share coordinator would hold agree"
 
 
 def verify(

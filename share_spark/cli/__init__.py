@@ -15,14 +15,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from share_spark.cli.command import BAD_INPUT, FAILED, guarded
-from share_spark.spark.progress import PROGRESS_LOGGER
+from share_spark.spark.progress_log import PROGRESS_LOGGER
 
 __all__ = ["BAD_INPUT", "FAILED", "guarded", "main"]
 
 _COMMANDS: Mapping[str, str] = {
     "compact": "stored.run_compact",
     "configs": "configs.run_configs",
-    "dead-letters": "dead_letters.run_dead_letters",
+    "dead-letters": "dead_letter_commands.run_dead_letters",
     "doctor": "stored.run_doctor",
     "exporter": "exporter.serve_metrics",
     "groups": "groups.run_groups",

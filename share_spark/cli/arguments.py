@@ -1,4 +1,5 @@
-"""The arguments of the command line. Starts nothing; values of Kafka options are in no message."""
+"""The arguments of the command line, and what they say together with a configuration file. Starts nothing; values of
+Kafka options are in no message."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from share_spark.cli.config_files import START, ConfigFile, read_config, read_order
 from share_spark.cli.dead_letter_arguments import add_dead_letters, add_record
@@ -20,6 +21,9 @@ from share_spark.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from share_spark.cli.job import Job
+    from share_spark.kafka.options import KafkaOptions
+
+CHOOSE_ONE = "choose where the topics are: --bootstrap-server or --topic-table"
 
 
 def parse_job(arguments: Sequence[str]) -> Job:
@@ -57,6 +61,34 @@ def parse_compaction(arguments: Sequence[str]) -> CompactionOrder:
     file = read_order(given.config) if given.config else {}
     said = {key: getattr(given, key.replace("-", "_")) for key in COMPACTION_KEYS}
     return CompactionOrder.parse({**file, **{key: value for key, value in said.items() if value not in (None, False)}})
+
+
+class TopicPlace(NamedTuple):
+    """The place of the topics: one of the two; both None if none was given."""
+
+    kafka: KafkaOptions | None
+    topic_table: str | None
+
+
+def topic_place(given: argparse.Namespace) -> TopicPlace:
+    """Return where the topics are: command line over configuration file. Raises ConfigError."""
+    from share_spark.kafka.options import KafkaOptions
+
+    file, said = read_config(given.config) if given.config else ConfigFile(), _kafka_options(given)
+    if said and given.topic_table is not None:
+        raise ConfigError(CHOOSE_ONE)
+    topic_table = given.topic_table if said or given.topic_table is not None else file.job.get("topic_table")
+    if topic_table is not None:
+        return TopicPlace(None, topic_table)
+    servers = {"bootstrap.servers": file.job["bootstrap_server"]} if "bootstrap_server" in file.job else {}
+    options = {**file.kafka, **servers, **said}
+    return TopicPlace(KafkaOptions.parse(options) if options else None, None)
+
+
+def _kafka_options(given: argparse.Namespace) -> dict[str, str]:
+    """Return the options of ``--bootstrap-server`` and ``--kafka-option``. Raises ConfigError."""
+    servers = {"bootstrap.servers": given.bootstrap_server} if given.bootstrap_server else {}
+    return {**_pairs("--kafka-option", given.kafka_option), **servers}
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
@@ -264,12 +296,6 @@ def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65_535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: 0 to 65535")
     return int(text)
-
-
-def kafka_options(given: argparse.Namespace) -> dict[str, str]:
-    """Return the options of ``--bootstrap-server`` and ``--kafka-option``. Raises ConfigError."""
-    servers = {"bootstrap.servers": given.bootstrap_server} if given.bootstrap_server else {}
-    return {**_pairs("--kafka-option", given.kafka_option), **servers}
 
 
 def _add_doctor(command: argparse.ArgumentParser) -> None:

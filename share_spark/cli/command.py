@@ -1,4 +1,4 @@
-"""The frame of every command: its Spark session, and its end, an exit code and one line for an error.
+"""The frame of every command: its Spark session, its tables, and its end, an exit code and one line for an error.
 
 PySpark is imported for the session only: bad input is reported without waiting for it. Bad input is exit code 2 for a
 job (a supervisor need not start it again), else 1, as is a fault of the run, and a fault that may pass: brokers that
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -66,6 +66,16 @@ BAD_INPUT, FAILED = 2, 1
 
 NOT_DONE = "\n\nNothing was changed: --execute does it."
 """The last line of what a command would do."""
+
+Row = Sequence[object]
+
+
+def table(names: Sequence[str], rows: Sequence[Row]) -> str:
+    """Return a table in the form that Kafka's tools print: columns as wide as their content."""
+    lines = [[str(name) for name in names], *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(names))]
+    padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
+    return "\n".join(" ".join(cells).rstrip() for cells in padded)
 
 
 def guarded(command: Callable[[], int], *, debug: bool = False, bad_input: int = BAD_INPUT) -> int:

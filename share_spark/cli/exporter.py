@@ -14,7 +14,7 @@ def serve_metrics(arguments: Sequence[str]) -> int:
     metric reports faults."""
     from share_spark.admin.location_metrics import LocationMetrics
     from share_spark.admin.recent_letters import RecentLetters
-    from share_spark.metrics.server import listening
+    from share_spark.metrics.endpoint import listening
 
     given = parsed(arguments)
     admin = admin_of(given)

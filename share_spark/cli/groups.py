@@ -10,12 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from share_spark.cli.arguments import parsed
-from share_spark.cli.command import FAILED, spark_when_needed
-from share_spark.cli.group_changes import changed, check_change
+from share_spark.cli.arguments import parsed, topic_place
+from share_spark.cli.command import FAILED, Row, spark_when_needed, table
+from share_spark.cli.group_change_verbs import changed, check_change
 from share_spark.cli.group_options import check_options, verb_of
-from share_spark.cli.group_tables import Row, table
-from share_spark.cli.topic_places import topic_place
 from share_spark.model.dynamic_config import configs_text
 from share_spark.model.errors import ConfigError
 from share_spark.web.drawings import span, utc

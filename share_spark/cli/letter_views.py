@@ -9,7 +9,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from share_spark.cli.group_tables import table
+from share_spark.cli.command import table
 
 if TYPE_CHECKING:
     from share_spark.admin.letters import Letter
@@ -21,7 +21,7 @@ _NONE = "-"
 
 def grouped_view(found: Sequence[LettersByError], *, as_json: bool) -> str:
     """Return one line for each error."""
-    from share_spark.admin.payload_text import one_line
+    from share_spark.admin.letter_text import one_line
     from share_spark.model.texts import printable
 
     if as_json:
@@ -43,7 +43,7 @@ def grouped_view(found: Sequence[LettersByError], *, as_json: bool) -> str:
 
 def letters_view(letters: Sequence[Letter], *, as_json: bool) -> str:
     """Return one line for each letter."""
-    from share_spark.admin.payload_text import one_line
+    from share_spark.admin.letter_text import one_line
     from share_spark.model.texts import printable
 
     if as_json:
@@ -65,7 +65,7 @@ def letters_view(letters: Sequence[Letter], *, as_json: bool) -> str:
 
 def letter_view(letter: Letter, most: int) -> str:
     """Return one letter in full; ``most`` characters of a key or value."""
-    from share_spark.admin.letter_facts import letter_facts
+    from share_spark.admin.letter_text import letter_facts
     from share_spark.model.texts import printable
 
     title = printable(f"group {letter.group_id}: {letter.topic}, partition {letter.partition}, offset {letter.offset}")
@@ -87,7 +87,7 @@ def letter_json(letters: Sequence[Letter], histories: Mapping[str, Sequence[str]
 
 
 def _header_lines(letter: Letter) -> list[str]:
-    from share_spark.admin.payload_text import one_line, payload_text
+    from share_spark.admin.letter_text import one_line, payload_text
     from share_spark.model.texts import printable
 
     lines = []
@@ -99,7 +99,7 @@ def _header_lines(letter: Letter) -> list[str]:
 
 
 def _payload_lines(name: str, content: bytes | None, most: int) -> list[str]:
-    from share_spark.admin.payload_text import payload_text
+    from share_spark.admin.letter_text import payload_text
 
     found = payload_text(content, most)
     about = found.form if content is None else f"{found.form}, {found.size:,} bytes"

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, TextIO
 
-from share_spark.cli.group_tables import table
+from share_spark.cli.command import table
 from share_spark.cli.groups import UNKNOWN
 from share_spark.cli.run_report import RunTotals, progress_line
 from share_spark.cli.top import to_go

@@ -11,10 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from share_spark.cli.arguments import parsed
+from share_spark.cli.arguments import parsed, topic_place
 from share_spark.cli.groups import admin_of
 from share_spark.cli.signals import asked_to_end
-from share_spark.cli.topic_places import topic_place
 from share_spark.maintenance.heartbeat import wall_clock_ms
 from share_spark.model.errors import ConfigError, StateError
 
@@ -72,9 +71,8 @@ def _cluster(given: Namespace) -> ClusterShareGroups:
 def _picture(given: Namespace) -> Picture:
     """Return the picture of the latest version, or of the chosen version or time."""
     from share_spark.admin.state_versions import StateVersions
-    from share_spark.web.group_times import GroupTimes
-    from share_spark.web.letter_pictures import LetterTables
     from share_spark.web.pictures import take_past_picture, take_picture
+    from share_spark.web.repeated_reads import GroupTimes, LetterTables
 
     letters = LetterTables(given.dead_letter)
     letters.check()
@@ -117,7 +115,7 @@ def serve_ui(arguments: Sequence[str]) -> int:
 
 def _pages(given: Namespace) -> Pages:
     """Return the pages. Raises faults of a place now, so that they are not on the page."""
-    from share_spark.web.letter_pictures import LetterTables
+    from share_spark.web.repeated_reads import LetterTables
     from share_spark.web.server import PageSource
 
     if given.location is None:
@@ -131,7 +129,7 @@ def _pages(given: Namespace) -> Pages:
 def _cluster_pages(given: Namespace) -> Pages:
     cluster = _cluster(given)
     cluster.look()
-    from share_spark.web.cluster_source import ClusterPageSource
+    from share_spark.web.cluster_page import ClusterPageSource
 
     return ClusterPageSource(cluster, wall_clock_ms)
 

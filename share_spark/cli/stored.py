@@ -38,7 +38,7 @@ def run_compact(arguments: Sequence[str]) -> int:
 
 def run_history(arguments: Sequence[str]) -> int:
     """Run `share-spark history`. Raises ConfigError, StateError."""
-    from share_spark.audit.history_report import history_lines
+    from share_spark.audit.record_events import history_lines
     from share_spark.cli.histories import RecordOfGroup, histories_of
 
     given = parsed(arguments)
@@ -50,8 +50,7 @@ def run_history(arguments: Sequence[str]) -> int:
 
 def run_verify(arguments: Sequence[str]) -> int:
     """Run `share-spark verify`. Returns 0 if all of the log agrees, 1 if something in it does not."""
-    from share_spark.audit.verify import verify
-    from share_spark.audit.verify_report import verify_lines
+    from share_spark.audit.verify import verify, verify_lines
 
     given = parsed(arguments)
     place = Location.parse(given.location)

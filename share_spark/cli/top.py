@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from share_spark.cli.arguments import parsed
-from share_spark.cli.command import FAILED
-from share_spark.cli.group_tables import table
+from share_spark.cli.command import FAILED, table
 from share_spark.cli.groups import UNKNOWN, admin_of, warn_of_unknown_lag
 from share_spark.cli.signals import asked_to_end
 from share_spark.maintenance.heartbeat import wall_clock_ms
 from share_spark.web.drawings import span
-from share_spark.web.engine_ends import engine_word
-from share_spark.web.pictures import total_lag
+from share_spark.web.pictures import engine_word, total_lag
 
 if TYPE_CHECKING:
     from share_spark.admin.group_details import GroupListing, PartitionOffsets

@@ -32,10 +32,10 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from share_spark.delivery.marked_rows import marks_of
 from share_spark.delta.location import sql_literal
 from share_spark.engine.ports import RECORD_COLUMNS, AcquiredSpan, NumberedSpan, TopicLog
 from share_spark.engine.ranges import (
-    DELIVERY_COUNT,
     WAIT_MS,
     AcquiredRanges,
     EarlierRanges,
@@ -49,9 +49,6 @@ if TYPE_CHECKING:
 
 _MAX_EXPRESSION_RANGES = 64
 """The most ranges in a CASE expression: its cost grows with their number, that of the join does not."""
-
-_MOST_WAIT_MS = 2**31 - 2
-"""The longest wait that an int column can hold. A record that waits longer is held back again after these 24 days."""
 
 _PAGE_BITS = 6
 _PARTITION_BITS = 16
@@ -77,14 +74,12 @@ def acquired_records(
 
 
 def with_earlier(acquired: Sequence[AcquiredSpan]) -> list[AcquiredSpan]:
-    """Add the records that hold back their keys: their delivery count is -1 minus the milliseconds for which they wait
-    at least. They are not delivered."""
+    """Add the records that hold back their keys, with a mark for each (``marked_rows``)."""
     return [one._replace(ranges=_with_earlier(one.ranges, one.earlier)) for one in acquired]
 
 
 def _with_earlier(acquired: AcquiredRanges, earlier: EarlierRanges) -> AcquiredRanges:
-    marked = earlier.copy()
-    marked[:, DELIVERY_COUNT] = -1 - np.minimum(earlier[:, WAIT_MS], _MOST_WAIT_MS)
+    marked = np.column_stack([earlier[:, :WAIT_MS], marks_of(earlier[:, WAIT_MS])])
     return AcquiredRanges(np.concatenate([acquired, marked]))
 
 

@@ -18,7 +18,7 @@ sink has read them; without a declared output schema there are none, and nothing
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,25 +34,18 @@ from share_spark.delivery.kept_rows import MOST_BYTES, KeptPlace, KeptRows, earl
 from share_spark.delivery.large_records import has_limit, set_limit, with_marks
 from share_spark.delivery.ledger import CallStatus, LedgerEntries
 from share_spark.delivery.ledger_place import LedgerPlace
+from share_spark.delivery.output_rows import rows_in
 from share_spark.delivery.record_sources import RecordSources
 from share_spark.delivery.result import DeliveryResult, decoded, held, read_once
 from share_spark.delivery.runs import OUTPUT_COLUMN, RUN_SCHEMA, RunLog
-from share_spark.delivery.traces import WORKER_LOST, codes_of, member_traces, read_delivery
+from share_spark.delivery.traces import WORKER_LOST, codes_of, left_calls, member_traces, read_delivery
 from share_spark.delivery.worker import DELIVERY_PROPERTY, DeliveryRun, HandlerTask, Terms
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.table_layout import FilePlace
-from share_spark.engine.attempts import ErrorRun
-from share_spark.engine.ports import (
-    AcknowledgedSpan,
-    AcquiredSpan,
-    Claim,
-    Delivered,
-    DeliveryLimits,
-    MemberTrace,
-    TopicLog,
-)
-from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, ascending
-from share_spark.handlers.handler import HANDLER_COLUMNS, KEY_COLUMNS, Handler, HandlerKind
+from share_spark.engine.attempts import ErrorRun, FinishedCalls, MemberTrace
+from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, DeliveryLimits, TopicLog
+from share_spark.engine.ranges import ascending
+from share_spark.handlers.handler import KEY_COLUMNS, Handler, HandlerKind
 from share_spark.model.errors import (
     EnvironmentFault,
     HandlerError,
@@ -61,9 +54,10 @@ from share_spark.model.errors import (
     TopicUnreachableError,
     is_of_storage,
 )
-from share_spark.model.requests import AcknowledgeType, Loss
-from share_spark.spark.arrow_types import spark_schema
+from share_spark.model.requests import AcknowledgeType, AnsweredRange, Loss
+from share_spark.partition.columns import in_best_form
 from share_spark.spark.errors import first_line, is_lost_worker, is_unreachable, tells_lost_workers
+from share_spark.spark.schemas import spark_schema
 from share_spark.spark.threads import TASK_COLUMN, give_up_task_thread, with_task_thread
 
 _log = logging.getLogger(__name__)
@@ -89,6 +83,7 @@ class SparkDelivery:
     _sources: RecordSources = field(init=False)
     _seconds_per_record: float | None = None
     _others: Sequence[str] = ()
+    _left_rows: Sequence[bytes] = ()
 
     def __post_init__(self) -> None:
         self._kept = KeptRows(ordered=self.ordered)
@@ -104,6 +99,21 @@ class SparkDelivery:
         if self.ordered or not self._leaves_traces:
             # A large record would hold back its key. What a handler of frames sends to Python is not looked at.
             set_limit(self.spark)
+
+    def finished_calls(self) -> Iterable[FinishedCalls]:
+        for left in left_calls(self._started) if self._leaves_traces else ():
+            self._left_rows = left.chunks
+            yield left.calls
+
+    def hold_rows(self) -> bool:
+        rows, self._left_rows = rows_in(self._left_rows, self.handler.output), ()
+        if rows is None:
+            return False
+        self.free_outputs()
+        if rows.num_rows:
+            schema = spark_schema(pa.schema([field.with_nullable(True) for field in rows.schema]))
+            self._result = DeliveryResult(outputs=self.spark.createDataFrame(rows, schema).coalesce(1))
+        return True
 
     def traces(self) -> Sequence[MemberTrace]:
         return member_traces(self._started) if self._leaves_traces else ()
@@ -126,6 +136,7 @@ class SparkDelivery:
 
     def deliver(self, acquired: Sequence[AcquiredSpan], *, limits: DeliveryLimits, in_turn: bool = False) -> Delivered:
         """Deliver the records. Raises ShareError."""
+        self._left_rows = ()
         self.free_outputs()
         tasks, is_bounded = self._tasks(limits.most_tasks, in_turn=in_turn)
         topics = {one.partition.topic for one in acquired}
@@ -142,7 +153,7 @@ class SparkDelivery:
                 ordered=self.ordered,
                 terms=Terms(limits.budget_ms / 1_000, self._seconds_per_record, in_turn, limits.timeout_ms),
             )
-            result = handled(records.coalesce(tasks) if is_bounded else records, self.handler, task)
+            result = handled(records.coalesce(tasks) if is_bounded else records, task)
         else:
             records = self._sources.by_spark(acquired, tasks)
             result = handled_as_frame(records, self.handler)
@@ -205,10 +216,9 @@ def ledger_place(spark: SparkSession, claim: Claim) -> LedgerPlace:
 
 
 def _all_lost(acquired: AcquiredSpan) -> AcknowledgedSpan:
-    ranges = AcknowledgedRanges(ascending(acquired.ranges))
-    ranges[:, ANSWER] = Loss.UNKNOWN
-    whole = ErrorRun(int(ranges[0, 0]), int(ranges[-1, 1]), WORKER_LOST)
-    return AcknowledgedSpan(acquired.partition, ranges, [whole])
+    ranges = [AnsweredRange(first, last, Loss.UNKNOWN) for first, last, _ in ascending(acquired.ranges).tolist()]
+    whole = ErrorRun(ranges[0].first_offset, ranges[-1].last_offset, WORKER_LOST)
+    return AcknowledgedSpan(acquired.partition, in_best_form(ranges), [whole])
 
 
 _MOST_RUNS = 10
@@ -219,8 +229,8 @@ _HEADERS = "coalesce(headers, cast(array() AS array<struct<key:string,value:bina
 all rows so far (10,000 a batch: three times the time of the whole stage)."""
 
 
-def handled(records: DataFrame, handler: Handler, task: HandlerTask) -> DeliveryResult:
-    """Call ``handler`` on ``records`` (RECORD_COLUMNS and delivery_count int), by ``task``, and return its answers.
+def handled(records: DataFrame, task: HandlerTask) -> DeliveryResult:
+    """Call the handler of ``task`` on ``records`` (RECORD_COLUMNS and delivery_count int), and return its answers.
 
     ``records`` are exactly the acquired ones, each once, lazy, in as many tasks as shall run at a time; where the task
     has inputs of its own, with a marker in each of them; where it is ordered, as ``by_key`` makes them. Output rows of
@@ -231,7 +241,7 @@ def handled(records: DataFrame, handler: Handler, task: HandlerTask) -> Delivery
     delivery as a whole is the ``fault`` of the result.
     """
     task.place.clear()
-    frame = _called(records, handler, task)
+    frame = _called(records, task)
     return _with_output(frame, task) if task.sends_output else _plain(frame, task)
 
 
@@ -320,7 +330,9 @@ def _broken_off(task: HandlerTask, fault: Exception) -> DeliveryResult:
             is_undone = entries.status == CallStatus.IN_HANDLER
             is_undone |= (codes == AcknowledgeType.ACCEPT) & (task.output is not None)
             codes = np.where(is_undone, np.int8(Loss.FINISHED), codes)
-        answers.add_entries(entries, codes, (codes != Loss.NOT_ENTERED) if goes_on else codes > 0)
+        answers.add_entries(
+            entries, codes, codes != Loss.NOT_ENTERED if goes_on else np.isin(codes, list(AcknowledgeType))
+        )
     result = decoded(pa.Table.from_batches([answers.batch()], RUN_SCHEMA), read_once)
     return replace(result, fault=unread)
 
@@ -346,8 +358,8 @@ def _marked(spark: SparkSession, run: DeliveryRun) -> Iterator[None]:
         context.setLocalProperty(DELIVERY_PROPERTY, before)
 
 
-def _called(records: DataFrame, handler: Handler, task: HandlerTask) -> DataFrame:
-    wanted = handler.columns or HANDLER_COLUMNS
+def _called(records: DataFrame, task: HandlerTask) -> DataFrame:
+    wanted = task.columns
     keys = (*(KEY_COLUMNS if task.topic is None else KEY_COLUMNS[1:]), "delivery_count", *["key"] * task.ordered)
     columns = [*wanted, *(name for name in keys if name not in wanted)]
     chosen = columns if task.ordered or has_limit(records.sparkSession) else with_marks(columns)

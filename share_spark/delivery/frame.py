@@ -15,14 +15,15 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from share_spark.delivery.result import Settle, each_partition
-from share_spark.delivery.runs import PRESENT, RUN_SCHEMA, VIOLATION, AnswerRuns, RunLog, special_row
+from share_spark.delivery.runs import PRESENT, RUN_SCHEMA, AnswerRuns, RunLog
+from share_spark.delivery.task_report import TaskReport
 from share_spark.handlers.acknowledgement import NO_DELAY, Ack, Answers
 from share_spark.handlers.batch_answers import ANSWER_COLUMNS, column_answers
 from share_spark.handlers.error_texts import exception_text
 from share_spark.handlers.handler import KEY_COLUMNS, Handler
 from share_spark.model.errors import HandlerError
 from share_spark.model.ids import TopicPartition
-from share_spark.spark.arrow_types import spark_schema
+from share_spark.spark.schemas import spark_schema
 
 RUN_TYPE = spark_schema(RUN_SCHEMA)
 """RUN_SCHEMA as a Spark type; the JVM would parse a DDL string each time, for 10 ms."""
@@ -93,7 +94,7 @@ def answer_runs(handler_name: str, batches: Iterable[pa.RecordBatch]) -> Iterato
             columns = {name: batch.column(name) for name in ANSWER_COLUMNS if name in batch.schema.names}
             log.add(batch, column_answers(columns, batch.num_rows))
     except HandlerError as fault:
-        yield special_row(VIOLATION, f"handler {handler_name} {fault}")
+        yield TaskReport(violation=f"handler {handler_name} {fault}").row()
         return
     yield log.batch()
 

@@ -27,9 +27,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from share_spark.delivery.kept_input import KeptInput, KeptPart, Wanted, batches_in, rows_of
+from share_spark.delivery.marked_rows import waits_ms_of
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan
 from share_spark.engine.ranges import (
-    ANSWER,
     DELIVERY_COUNT,
     FIRST,
     LAST,
@@ -39,12 +39,13 @@ from share_spark.engine.ranges import (
     ascending,
     each_between,
     look_up,
-    that_have,
 )
 from share_spark.engine.record_reader import in_schema
 from share_spark.handlers.acknowledgement import Ack, Answers
 from share_spark.model.ids import TopicPartition
-from share_spark.model.requests import Loss
+from share_spark.model.requests import AnsweredRange, Loss
+from share_spark.partition.columns import as_columns
+from share_spark.partition.runs import chosen
 from share_spark.spark.threads import TASK_COLUMN
 
 MOST_BYTES = 256 << 20
@@ -320,7 +321,7 @@ def earlier_offsets(acquired: Iterable[AcquiredSpan]) -> Earlier:
 
 
 def _delivered(wanted: Wanted) -> dict[TopicPartition, Offsets]:
-    return {at: offsets[counts > 0] for at, (offsets, counts) in wanted.items()}
+    return {at: offsets[waits_ms_of(counts) < 0] for at, (offsets, counts) in wanted.items()}
 
 
 def _come_first(parts: Iterable[KeptPart], rest: Iterable[AcquiredSpan]) -> bool:
@@ -332,8 +333,13 @@ def _come_first(parts: Iterable[KeptPart], rest: Iterable[AcquiredSpan]) -> bool
 
 def _offsets_by(said: Sequence[AcknowledgedSpan], answers: Sequence[int]) -> dict[TopicPartition, Offsets]:
     """Return the offsets with one of these answers, for topic-partitions that have any."""
-    some = [said[number] for number in that_have([one.ranges for one in said], answers)]
-    return {one.partition: _offsets(one.ranges[np.isin(one.ranges[:, ANSWER], answers)]) for one in some}
+    found = {one.partition: chosen(one.ranges, lambda answered: answered.answer in answers) for one in said}
+    return {at: _offsets_in(ranges) for at, ranges in found.items() if ranges}
+
+
+def _offsets_in(ranges: Sequence[AnsweredRange]) -> Offsets:
+    columns = as_columns(ranges)
+    return each_between(columns.first, columns.last)[0]
 
 
 def _present(wanted: Wanted, held: Mapping[TopicPartition, Offsets]) -> Wanted:

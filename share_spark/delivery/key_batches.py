@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from share_spark.delivery.calling import CallOutcome, Calls
-from share_spark.delivery.marked_rows import unmarked
+from share_spark.delivery.marked_rows import unmarked, waits_ms_of
 from share_spark.delivery.output_rows import OutputRows
 from share_spark.engine.key_order import FREE, KeyOrder
 from share_spark.handlers.acknowledgement import NO_DELAY, Ack, Answers
@@ -113,17 +113,17 @@ class BatchOrder:
     def of(cls, batch: pa.RecordBatch, topic: str | None, order: KeyOrder) -> BatchOrder:
         """Return the order of ``batch``, which also has rows that are not acquired; ``order`` holds back their keys."""
         keys, numbers = _Keys.of(batch, topic)
-        counts = batch.column("delivery_count").to_numpy()
+        marks_ms = waits_ms_of(batch.column("delivery_count").to_numpy())
         waits_ms = (
             [order.wait_ms(*keys.place(number)) for number in range(keys.total)] if order else [FREE] * keys.total
         )
         earlier_ms = np.full(batch.num_rows, FREE, np.int64)
-        for row in np.flatnonzero((counts < 0) & (numbers != _NO_KEY)).tolist():
-            wait_ms = -1 - int(counts[row])
+        for row in np.flatnonzero((marks_ms >= 0) & (numbers != _NO_KEY)).tolist():
+            wait_ms = int(marks_ms[row])
             successors = np.flatnonzero(numbers[row:] == numbers[row]) + row
             earlier_ms[successors] = np.maximum(earlier_ms[successors], wait_ms)
             order.hold_back(*keys.place(int(numbers[row])), wait_ms)
-        own = counts >= 0
+        own = marks_ms < 0
         return cls(
             records=unmarked(batch),
             _keys=keys,

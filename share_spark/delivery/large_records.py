@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from share_spark.spark.arrow_types import ARROW_BYTES, ARROW_ROWS, NO_ARROW_LIMIT
+from share_spark.delivery.marked_rows import MARK
+from share_spark.spark.schemas import ARROW_BYTES, ARROW_ROWS, NO_ARROW_LIMIT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,5 +59,5 @@ def with_marks(columns: Sequence[str]) -> list[str]:
         return list(columns)
     large = f"({' + '.join(sizes)}) > {LARGE_BYTES}"
     found = {name: f"if({large}, NULL, {name}) AS {name}" for name in _SIZES}
-    found["delivery_count"] = f"if({large}, -delivery_count, delivery_count) AS delivery_count"
+    found["delivery_count"] = f"if({large}, {MARK}, delivery_count) AS delivery_count"
     return [found.get(name, name) for name in columns]

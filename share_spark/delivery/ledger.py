@@ -83,13 +83,14 @@ class LedgerEntries:
 
 
 def read_entries(path: Path) -> LedgerEntries:
-    """Return the entries at ``path``, perhaps none."""
+    """Return the entries at ``path``, perhaps none. A worker may still write: an entry has its status before its rows
+    are written, and its error before its status. So rows are read first, and errors last."""
+    chunks, rows_written = _chunks(path)
     content = path.read_bytes() if path.exists() else b""
     columns = [list(_columns(content, at, rows)) for at, rows, _ in _blocks(content)]
     joined = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
     offset, partition, count, topic, status = joined or [np.zeros(0, kind) for kind in _TYPES]
     topics, errors, delays = _notes(path)
-    chunks, rows_written = _chunks(path)
     return LedgerEntries(
         topics=topics,
         topic=topic,

@@ -28,6 +28,8 @@ LEDGERS = "ledgers"
 """The directory of the ledgers, beside the journals; unlike a journal entry, a ledger left there is no unfinished
 work."""
 
+_MOST_TRIES = 3
+
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -123,6 +125,18 @@ class LedgerPlace:
         """Return the directories of the deliveries of a member: the last one."""
         own = self._group_directory() / member_id
         return [found for found in own.iterdir() if found.is_dir()] if own.is_dir() else []
+
+    def last_deliveries(self) -> list[tuple[str, Path]]:
+        """Return (member, directory of its last delivery) of the others, the last one first."""
+        found = [(member, at) for member in self.others() for at in self.deliveries(member)]
+        return sorted(found, key=lambda one: one[1].stat().st_mtime_ns, reverse=True)
+
+    def may_take_over(self, member_id: str) -> bool:
+        """Count a try to take over the finished calls of a member, and return whether it is one of the first. If they
+        bring down each engine that reads them, the next one begins without."""
+        with (self._group_directory() / member_id / "taken").open("ab") as tries:
+            tries.write(b".")
+            return tries.tell() <= _MOST_TRIES
 
     def all_others(self) -> list[str]:
         """Return members that have left anything."""

@@ -6,6 +6,7 @@ slow handler loses only its present record, and a fast handler little work.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -19,6 +20,21 @@ if TYPE_CHECKING:
     from share_spark.delivery.calling import Calls
 
 _WRITE_EVERY_S = 0.05
+
+
+MOST_LEFT_BYTES = 64 << 20
+"""The most bytes of rows that an engine takes over from a dead one: they pass through its driver."""
+
+
+def rows_in(chunks: Sequence[bytes], output: pa.Schema | None) -> pa.Table | None:
+    """Return the rows that are in the ledgers of another engine; None if they are too many, or of another schema than
+    ``output``, that of the present handler."""
+    if output is None or sum(map(len, chunks)) > MOST_LEFT_BYTES:
+        return None
+    tables = [pa.ipc.open_stream(chunk).read_all() for chunk in chunks]
+    if any(table.schema != output for table in tables):
+        return None
+    return pa.concat_tables([output.empty_table(), *tables])
 
 
 class RecordAnswers(NamedTuple):

@@ -17,7 +17,7 @@ from share_spark.delivery.task_inputs import TaskInput
 from share_spark.engine.ports import AcquiredSpan, TopicLog
 from share_spark.engine.record_reader import RecordReader
 from share_spark.model.ids import TopicPartition
-from share_spark.spark.arrow_types import ARROW_ROWS
+from share_spark.spark.schemas import ARROW_ROWS
 
 
 @dataclass(slots=True, kw_only=True)

@@ -30,32 +30,18 @@ import pyarrow.compute as pc
 
 from share_spark.delivery.acquired_records import SMALL
 from share_spark.delivery.kept_rows import KeptFile
-from share_spark.delivery.runs import (
-    FAULT,
-    KEPT,
-    LARGE,
-    MEASURED,
-    OUTPUT,
-    OUTPUT_COLUMN,
-    PRODUCED,
-    RUN_SCHEMA,
-    SPECIAL,
-    UNKNOWN_THREAD,
-    UNREACHABLE,
-    VIOLATION,
-    WRITTEN,
-    AnswerRuns,
-    RunColumn,
-)
+from share_spark.delivery.runs import OUTPUT_COLUMN, REPORT_COLUMN, RUN_SCHEMA, AnswerRuns, RunColumn
+from share_spark.delivery.task_report import TaskReport
 from share_spark.delivery.traces import WORKER_LOST
 from share_spark.delta.data_file import DataFile
+from share_spark.engine.answers import offsets_by_answer
 from share_spark.engine.attempts import ErrorRun
 from share_spark.engine.ports import AcknowledgedSpan
-from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, laid, offsets_in
 from share_spark.handlers.acknowledgement import NO_DELAY, Ack
 from share_spark.model.errors import HandlerError, OutputLostError, ShareError, TopicUnreachableError
 from share_spark.model.ids import TopicPartition
-from share_spark.model.requests import Loss, RetryDelay
+from share_spark.model.requests import AcknowledgeType, AnsweredRange, Loss, RetryDelay
+from share_spark.partition.columns import coded
 from share_spark.spark.capabilities import HELD_OUTPUT, use
 from share_spark.spark.frames import checkpoint_without_check, unpersist
 
@@ -126,8 +112,7 @@ class DeliveryResult:
 
     def _count(self, answer: int) -> int:
         """Return the number of records with this acknowledgement, or Loss."""
-        ranges = laid(one.ranges for one in self.partitions.values())
-        return offsets_in(ranges[ranges[:, ANSWER] == answer])
+        return sum(offsets_by_answer(span.ranges)[answer] for span in self.partitions.values())
 
 
 Settle = Callable[[Sequence[str], AnswerRuns], AnswerRuns]
@@ -137,22 +122,20 @@ topics. Raises ShareError."""
 
 def decoded(table: pa.Table, settle: Settle) -> DeliveryResult:
     """Decode what the workers sent (RUN_SCHEMA, in any order). Raises ShareError (a record was read twice)."""
-    special, acks = _parted(table)
+    reports, acks = _parted(table)
     names, topic_ids = _encoded(acks.column("topic"))
     texts, error_ids = _encoded(acks.column("error"))
     runs = settle(names, _runs(acks, topic_ids, error_ids).ordered())
-    rows = special.select(["ack", "first_offset", "last_offset", "error"]).to_pylist()
-    measured = [(row["first_offset"], row["last_offset"]) for row in rows if row["ack"] == MEASURED]
     return DeliveryResult(
         partitions=_spans(names, texts, runs),
-        fault=_fault(rows),
-        entered=sum(entered for entered, _ in measured),
-        busy_s=max((busy for _, busy in measured), default=0) / 1e6,
-        produced={row["first_offset"]: row["last_offset"] for row in rows if row["ack"] == PRODUCED},
-        files=[DataFile.from_json(row["error"]) for row in rows if row["ack"] == WRITTEN],
-        kept=[KeptFile(row["error"], row["first_offset"]) for row in rows if row["ack"] == KEPT],
-        has_large=any(row["ack"] == LARGE for row in rows),
-        unknown_thread=next((row["error"] for row in rows if row["ack"] == UNKNOWN_THREAD), None),
+        fault=_fault(reports),
+        entered=sum(report.entered for report in reports),
+        busy_s=max((report.busy_s for report in reports), default=0.0),
+        produced={report.attempt_id: report.output_rows for report in reports},
+        files=[DataFile.from_json(file) for report in reports for file in report.files],
+        kept=[KeptFile(report.kept, report.kept_rows) for report in reports if report.kept],
+        has_large=any(report.has_large for report in reports),
+        unknown_thread=next((report.unknown_thread for report in reports if report.unknown_thread), None),
     )
 
 
@@ -179,16 +162,17 @@ def each_partition(settle: Callable[[TopicPartition, AnswerRuns], AnswerRuns]) -
     return settle_all
 
 
-def _parted(table: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Return (rows of other kinds, acknowledgements and existing records)."""
-    is_special = table.column("ack").to_numpy() < SPECIAL
-    return table.filter(pa.array(is_special)), table.filter(pa.array(~is_special)) if is_special.any() else table
+def _parted(table: pa.Table) -> tuple[list[TaskReport], pa.Table]:
+    """Return (the reports of the tasks, acknowledgements and existing records)."""
+    texts: Any = table.column(REPORT_COLUMN)
+    reports = [TaskReport.parse(text) for text in texts.drop_null().to_pylist()]
+    return reports, table.filter(pc.is_null(texts)) if reports else table
 
 
-def _fault(special: list[dict[str, Any]]) -> ShareError | None:
+def _fault(reports: Sequence[TaskReport]) -> ShareError | None:
     """Return the first error: a broken contract before a fault of ours, and that before an outage."""
-    for code, error in ((VIOLATION, HandlerError), (FAULT, ShareError), (UNREACHABLE, TopicUnreachableError)):
-        for text in (row["error"] for row in special if row["ack"] == code):
+    for name, error in (("violation", HandlerError), ("fault", ShareError), ("unreachable", TopicUnreachableError)):
+        for text in filter(None, (getattr(report, name) for report in reports)):
             return error(" ".join(text.split()))
     return None
 
@@ -213,24 +197,28 @@ def _runs(acks: pa.Table, topic_ids: RunColumn, error_ids: RunColumn) -> AnswerR
 
 
 def _spans(names: Sequence[str], texts: Sequence[str], runs: AnswerRuns) -> dict[TopicPartition, AcknowledgedSpan]:
-    """Return the spans by topic-partition. Their ranges are parts of one array, and only those with errors or delays
-    are looked at once more: there may be ten thousand."""
+    """Return the spans by topic-partition. Only those with errors or delays are looked at once more: there may be ten
+    thousand."""
     stretches = runs.stretches()
     if not stretches:
         return {}
     begins = [begin for begin, _ in stretches]
-    ranges = np.column_stack([runs.first, runs.last, runs.code.astype(np.int64)])
     has_errors = np.logical_or.reduceat(runs.error >= 0, begins).tolist()
     has_delays = np.logical_or.reduceat(_asks_delay(runs), begins).tolist()
     spans = {}
     for (begin, end), key, is_noted, is_delayed in zip(
         stretches, runs.places(names, begins), has_errors, has_delays, strict=True
     ):
-        part = runs.picked(slice(begin, end)) if is_noted or is_delayed else None
+        rows = slice(begin, end)
+        ranges = coded(AnsweredRange, runs.first[rows], runs.last[rows], runs.code[rows], _MEANINGS)
+        part = runs.picked(rows) if is_noted or is_delayed else None
         errors = _errors(part, texts) if part is not None and is_noted else ()
         delays = _delays(part) if part is not None and is_delayed else ()
-        spans[key] = AcknowledgedSpan(key, AcknowledgedRanges(ranges[begin:end]), errors, delays)
+        spans[key] = AcknowledgedSpan(key, ranges, errors, delays)
     return spans
+
+
+_MEANINGS = {int(answer): (answer,) for answer in (*AcknowledgeType, *Loss)}
 
 
 def _errors(runs: AnswerRuns, texts: Sequence[str]) -> tuple[ErrorRun, ...]:
@@ -277,16 +265,17 @@ class HeldFrame:
 
     def __init__(self, sent: DataFrame) -> None:
         self._frame = checkpoint_without_check(sent)
-        self._runs = self._frame.where(f"ack <> {OUTPUT}").select(*RUN_SCHEMA.names)
+        self._runs = self._frame.where(f"{OUTPUT_COLUMN} IS NULL").select(*RUN_SCHEMA.names)
 
     def runs(self) -> pa.Table:
         return self._runs.toArrow()
 
     def outputs(self, produced: Mapping[int, int]) -> DataFrame:
         """Return the output rows; lazy, reads blocks only."""
-        ids = ", ".join(map(str, produced))
-        foreign = f"ack = {PRODUCED} AND first_offset NOT IN ({ids})"
-        checked = f"ack = {OUTPUT} OR ({foreign} AND raise_error('{_OTHER_ATTEMPT}') IS NOT NULL)"
+        ids = ", ".join(f"'{attempt_id}'" for attempt_id in produced)
+        # A condition that is null instead of false would not keep the error from being raised.
+        foreign = f"{REPORT_COLUMN} IS NOT NULL AND get_json_object({REPORT_COLUMN}, '$.attempt_id') NOT IN ({ids})"
+        checked = f"{OUTPUT_COLUMN} IS NOT NULL OR ({foreign} AND raise_error('{_OTHER_ATTEMPT}') IS NOT NULL)"
         rows = self._frame.where(checked).select(f"{OUTPUT_COLUMN}.*")
         return _few_in_one_task(rows, produced)
 
@@ -303,7 +292,7 @@ class CollectedFrame:
 
     def runs(self) -> pa.Table:
         table = self._sent.toArrow()
-        is_output = pc.equal(table.column("ack"), pa.scalar(OUTPUT, pa.int8()))
+        is_output = pc.is_valid(table.column(OUTPUT_COLUMN))
         self._rows = table.filter(is_output).select([OUTPUT_COLUMN])
         return table.filter(pc.invert(is_output)).select(RUN_SCHEMA.names)
 

@@ -9,9 +9,9 @@ not delivered ends a run, so that the engine sees gaps when it compares the runs
     new run    *           *       *              where offset, code, error or delay does not continue
     runs      [7 ..... 9] [10]    [12 .... 14]
 
-Columns of RUN_SCHEMA are what a worker sends; besides acknowledgements (codes 1 to 3, see ``Ack``) and losses (codes -1
-to -6, see ``Loss``) there are rows of other kinds, with codes below those. Where a handler has an output schema, each
-row has one more column, OUTPUT_COLUMN, which is null except in output rows.
+Columns of RUN_SCHEMA are what a worker sends. ``ack``: an ``Ack`` or a ``Loss``. The last row of a task has only its
+report (``task_report``). Where a handler has an output schema, each row has one more column, OUTPUT_COLUMN; rows that
+have it have nothing else.
 
 NumPy and Arrow only; no loop here is longer than the number of different topics and errors.
 """
@@ -29,48 +29,14 @@ import pyarrow as pa
 
 from share_spark.delivery.ledger import LedgerEntries
 from share_spark.handlers.acknowledgement import NO_DELAY, Answers
-from share_spark.handlers.error_texts import storable
 from share_spark.model.ids import TopicPartition
 
 PRESENT = 0
 """Code of a run of records that exist; sent with the answers of a frame handler, so that the driver finds the records
 that it left out."""
 
-VIOLATION = -21
-"""Code of a row whose ``error`` says how the handler broke its contract. Its offsets have no meaning."""
-
-FAULT = -22
-"""Code of a row whose ``error`` says what went wrong in a worker through no fault of the handler."""
-
-OUTPUT = -23
-"""Code of a row with output only."""
-
-PRODUCED = -24
-"""Code of a row that ends a task whose handler has an output schema: ``first_offset`` is Spark's id of the task's
-attempt, ``last_offset`` the number of output rows that it sent."""
-
-MEASURED = -25
-"""Code of a row that ends a task: ``first_offset`` is the number of records that its handler was called with,
-``last_offset`` the microseconds that took."""
-
-UNKNOWN_THREAD = -26
-"""Code of a row whose ``error`` is Spark's name of a task's thread, if that does not show the attempt of the stage."""
-
-WRITTEN = -27
-"""Code of a row whose ``error`` is one file of output rows that a task has written (``DataFile.to_json``)."""
-
-KEPT = -28
-"""Code of a row whose ``error`` is the file of a task with its released and rejected records, ``first_offset`` of
-them."""
-
-LARGE = -29
-"""Code of a row: records of the task were too large for a batch (``large_records``)."""
-
-UNREACHABLE = -30
-"""Code of a row whose ``error`` says why a task could not reach the records that it has no answers for."""
-
-SPECIAL = -20
-"""All lower codes are of rows of other kinds."""
+REPORT_COLUMN = "report"
+"""A TaskReport in JSON; null in the other rows."""
 
 _RUN_FIELDS: list[pa.Field[Any]] = [
     pa.field("topic", pa.string()),
@@ -80,6 +46,7 @@ _RUN_FIELDS: list[pa.Field[Any]] = [
     pa.field("ack", pa.int8()),
     pa.field("error", pa.string()),
     pa.field("delay_ms", pa.int64()),
+    pa.field(REPORT_COLUMN, pa.string()),
 ]
 RUN_SCHEMA = pa.schema(_RUN_FIELDS)
 
@@ -260,33 +227,9 @@ class RunLog:
             pa.array(runs.code, pa.int8()),
             self._errors.column(runs.error),
             pa.array(runs.delay, pa.int64(), mask=runs.delay == NO_DELAY),
+            pa.nulls(len(runs.first), pa.string()),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=RUN_SCHEMA)
-
-
-def special_row(code: int, text: str) -> pa.RecordBatch:
-    """Return a row of RUN_SCHEMA of another kind than an acknowledgement: VIOLATION, FAULT."""
-    return _row(code, error=storable(text))
-
-
-def produced_row(attempt_id: int, rows: int) -> pa.RecordBatch:
-    """Return the row PRODUCED, in RUN_SCHEMA."""
-    return _row(PRODUCED, first=attempt_id, last=rows)
-
-
-def measured_row(entered: int, busy_s: float) -> pa.RecordBatch:
-    """Return the row MEASURED, in RUN_SCHEMA."""
-    return _row(MEASURED, first=entered, last=int(busy_s * 1e6))
-
-
-def kept_row(path: str, rows: int) -> pa.RecordBatch:
-    """Return the row KEPT, in RUN_SCHEMA."""
-    return _row(KEPT, first=rows, error=path)
-
-
-def _row(code: int, *, first: int = 0, last: int = 0, error: str | None = None) -> pa.RecordBatch:
-    values = ("", 0, first, last, code, error, None)
-    return pa.RecordBatch.from_pylist([dict(zip(RUN_SCHEMA.names, values, strict=True))], schema=RUN_SCHEMA)
 
 
 def with_output_column(runs: pa.RecordBatch, output: pa.Schema) -> pa.RecordBatch:
@@ -298,9 +241,7 @@ def output_batches(outputs: pa.Table) -> Iterator[pa.RecordBatch]:
     """Yield output rows in the schema that they share with runs."""
     kind = _output_type(outputs.schema)
     for batch in outputs.to_batches():
-        rows = batch.num_rows
-        blank = [pa.nulls(rows, field.type) for field in RUN_SCHEMA if field.name != "ack"]
-        blank.insert(RUN_SCHEMA.get_field_index("ack"), pa.array(np.full(rows, OUTPUT, np.int8)))
+        blank = [pa.nulls(batch.num_rows, field.type) for field in RUN_SCHEMA]
         structs = pa.StructArray.from_arrays(batch.columns, fields=list(kind))
         yield pa.RecordBatch.from_arrays([*blank, structs], names=[*RUN_SCHEMA.names, OUTPUT_COLUMN])
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from share_spark.delivery.ledger import CallStatus, LedgerColumn, LedgerEntries, read_entries
 from share_spark.delivery.ledger_place import LedgerPlace, task_files
-from share_spark.engine.ports import MemberTrace
+from share_spark.engine.attempts import AnsweredAttempt, ErrorRun, FinishedCalls, MemberTrace
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.model.ids import TopicPartition
-from share_spark.model.requests import Loss
+from share_spark.model.requests import AcknowledgeType, Loss, RetryDelay, TracedRange
 
 WORKER_LOST = "worker lost"
 """The error of a record that was in the handler when its worker was lost."""
@@ -30,7 +31,75 @@ def member_traces(place: LedgerPlace) -> list[MemberTrace]:
     ]
 
 
-def _entered(tasks: Sequence[LedgerEntries]) -> Mapping[TopicPartition, npt.NDArray[np.int64]]:
+_FINISHED = {
+    CallStatus.ACCEPTED: Ack.ACCEPT,
+    CallStatus.ACCEPTED_WITH_ROWS: Ack.ACCEPT,
+    CallStatus.RELEASED: Ack.RELEASE,
+    CallStatus.REJECTED: Ack.REJECT,
+}
+"""The answers that count without their engine."""
+
+
+class LeftCalls(NamedTuple):
+    """The finished calls of a member. ``chunks``: the output rows of ``calls.put_out``, as the ledgers have them."""
+
+    calls: FinishedCalls
+    chunks: Sequence[bytes]
+
+
+def left_calls(place: LedgerPlace) -> Iterator[LeftCalls]:
+    """Yield the answers in the ledgers of other members, those of the last delivery first."""
+    for member, delivery in place.last_deliveries():
+        if place.may_take_over(member):
+            tasks = read_delivery(delivery)
+            yield LeftCalls(_finished(member, tasks), [chunk for task in tasks for chunk in task.chunks])
+
+
+def _finished(member: str, tasks: Sequence[LedgerEntries]) -> FinishedCalls:
+    errors: dict[TopicPartition, list[ErrorRun]] = {}
+    delays: dict[TopicPartition, list[RetryDelay]] = {}
+    for task in tasks:
+        for at, rows in _by_partition(task, np.isin(task.status, list(_FINISHED))):
+            for row, offset in zip(rows.tolist(), task.offset[rows].tolist(), strict=True):
+                if row in task.errors:
+                    errors.setdefault(at, []).append(ErrorRun(offset, offset, task.errors[row]))
+                if row in task.delays:
+                    delays.setdefault(at, []).append(RetryDelay(offset, offset, task.delays[row]))
+    return FinishedCalls(
+        member_id=member,
+        answered=_attempts(tasks, lambda task: np.isin(task.status, [*_FINISHED.keys() - {_WITH_ROWS}])),
+        put_out=_attempts(tasks, _has_rows),
+        errors={at: sorted(runs) for at, runs in errors.items()},
+        delays={at: sorted(runs) for at, runs in delays.items()},
+    )
+
+
+_WITH_ROWS = CallStatus.ACCEPTED_WITH_ROWS
+
+
+def _has_rows(task: LedgerEntries) -> npt.NDArray[np.bool_]:
+    """Return, for each entry, whether it was accepted, and its rows are in ``chunks``."""
+    found: npt.NDArray[np.bool_] = (task.status == _WITH_ROWS) & (np.arange(len(task)) < task.rows_written)
+    return found
+
+
+def _attempts(
+    tasks: Sequence[LedgerEntries], wanted: Callable[[LedgerEntries], npt.NDArray[np.bool_]]
+) -> dict[TopicPartition, tuple[AnsweredAttempt, ...]]:
+    codes = np.zeros(len(CallStatus), np.int64)
+    codes[list(_FINISHED)] = list(_FINISHED.values())
+    found: dict[TopicPartition, list[npt.NDArray[np.int64]]] = {}
+    for task in tasks:
+        for at, rows in _by_partition(task, wanted(task)):
+            columns = [task.offset[rows], task.offset[rows], task.count[rows], codes[task.status[rows]]]
+            found.setdefault(at, []).append(np.column_stack(columns).astype(np.int64))
+    return {
+        at: tuple(AnsweredAttempt(*run[:3], AcknowledgeType(run[3])) for run in _joined(np.concatenate(parts)))
+        for at, parts in found.items()
+    }
+
+
+def _entered(tasks: Sequence[LedgerEntries]) -> Mapping[TopicPartition, tuple[TracedRange, ...]]:
     """Return the losses of an engine that ended: the ledgers of all its tasks show which records were in a handler. If
     none was, the engine was lost outside of a call, and finished records are ``AFTER_HANDLER``."""
     in_handler = sum(int((task.status == CallStatus.IN_HANDLER).sum()) for task in tasks)
@@ -41,16 +110,19 @@ def _entered(tasks: Sequence[LedgerEntries]) -> Mapping[TopicPartition, npt.NDAr
     losses[CallStatus.DIED_AMONG_OTHERS] = Loss.AMONG_OTHERS
     found: dict[TopicPartition, list[npt.NDArray[np.int64]]] = {}
     for task in tasks:
-        for at, rows in _by_partition(task):
+        for at, rows in _by_partition(task, task.status != CallStatus.NOT_ENTERED):
             columns = [task.offset[rows], task.offset[rows], task.count[rows], losses[task.status[rows]]]
             found.setdefault(at, []).append(np.column_stack(columns).astype(np.int64))
-    return {at: _joined(np.concatenate(parts)) for at, parts in found.items()}
+    return {
+        at: tuple(TracedRange(*run[:3], Loss(run[3])) for run in _joined(np.concatenate(parts)))
+        for at, parts in found.items()
+    }
 
 
-def _by_partition(task: LedgerEntries) -> Iterator[tuple[TopicPartition, LedgerColumn]]:
-    """Yield the rows of each topic-partition that were entered."""
-    entered = np.flatnonzero(task.status != CallStatus.NOT_ENTERED)
-    order = entered[np.lexsort((task.offset[entered], task.partition[entered], task.topic[entered]))]
+def _by_partition(task: LedgerEntries, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[TopicPartition, LedgerColumn]]:
+    """Yield the wanted rows of each topic-partition, in the order of their offsets."""
+    chosen = np.flatnonzero(wanted)
+    order = chosen[np.lexsort((task.offset[chosen], task.partition[chosen], task.topic[chosen]))]
     topic, partition = task.topic[order], task.partition[order]
     new = np.flatnonzero((topic[1:] != topic[:-1]) | (partition[1:] != partition[:-1])) + 1
     for start, end in itertools.pairwise([0, *new.tolist(), len(order)]):
@@ -58,14 +130,14 @@ def _by_partition(task: LedgerEntries) -> Iterator[tuple[TopicPartition, LedgerC
             yield TopicPartition(task.topics[topic[start]], int(partition[start])), order[start:end]
 
 
-def _joined(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Join rows (first, last, count, loss) of single offsets to ranges."""
+def _joined(rows: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int, int]]:
+    """Join rows (first, last, count, how it ended) of single offsets."""
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     new = (rows[1:, 0] != rows[:-1, 1] + 1) | (rows[1:, 2:] != rows[:-1, 2:]).any(axis=1)
     starts = np.concatenate([[0], np.flatnonzero(new) + 1])
-    joined: npt.NDArray[np.int64] = rows[starts].copy()
-    joined[:, 1] = rows[np.append(starts[1:] - 1, len(rows) - 1), 1]
-    return joined
+    last = rows[np.append(starts[1:] - 1, len(rows) - 1), 1]
+    for (first, _, count, how), end in zip(rows[starts].tolist(), last.tolist(), strict=True):
+        yield first, end, count, how
 
 
 _CODES = {

@@ -19,7 +19,7 @@ import functools
 import io
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,29 +36,15 @@ from share_spark.delivery.ledger import CallLedger, CallStatus, LedgerEntries
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.marked_rows import parted, unmarked
 from share_spark.delivery.output_files import OutputFiles
-from share_spark.delivery.runs import (
-    FAULT,
-    LARGE,
-    UNKNOWN_THREAD,
-    UNREACHABLE,
-    VIOLATION,
-    WRITTEN,
-    RunLog,
-    kept_row,
-    measured_row,
-    output_batches,
-    produced_row,
-    special_row,
-    with_output_column,
-)
+from share_spark.delivery.runs import RunLog, output_batches, with_output_column
 from share_spark.delivery.task_inputs import TaskInput, with_inputs
+from share_spark.delivery.task_report import TaskReport
 from share_spark.delivery.traces import WORKER_LOST, codes_of
 from share_spark.delivery.unknown_records import unknown_records
-from share_spark.delta.data_file import DataFile
 from share_spark.delta.table_layout import FilePlace
 from share_spark.handlers.acknowledgement import Answers
 from share_spark.handlers.error_texts import exception_text
-from share_spark.handlers.handler import Handler, HandlerKind
+from share_spark.handlers.handler import HANDLER_COLUMNS, Handler, HandlerKind
 from share_spark.handlers.time_limit import TimeLimit, stuck_at
 from share_spark.model.errors import (
     HandlerError,
@@ -119,18 +105,19 @@ class HandlerTask:
     """The function for ``mapInArrow``: batches of KEY_COLUMNS, delivery_count, the columns that the handler asked for,
     and TASK_COLUMN, to RUN_SCHEMA, with OUTPUT_COLUMN if there is an ``output`` schema.
 
-    ``payload``: the packed handler of this ``name``. ``topic``: all records are of this one, and the column is left
-    out. ``delivery``: the id of the delivery outside which it must not run. ``output_place``: where workers write files
-    of output rows; None: the rows leave with the runs. ``keeps``: where they write released and rejected records; None:
-    they do not. ``inputs``: records that come without Spark, not with the batches. ``ordered``: by key, which is then a
-    column of the batches. Answers of a task leave at its end, output rows batch by batch. If the contract is broken as
-    a whole, one row that says so leaves instead.
+    ``payload``: the packed handler of this ``name``, which asks for ``columns``. ``topic``: all records are of this
+    one, and the column is left out. ``delivery``: the id of the delivery outside which it must not run.
+    ``output_place``: where workers write files of output rows; None: the rows leave with the runs. ``keeps``: where
+    they write released and rejected records; None: they do not. ``inputs``: records that come without Spark, not with
+    the batches. ``ordered``: by key, which is then a column of the batches. Answers of a task leave at its end,
+    output rows batch by batch. If the contract is broken as a whole, one row that says so leaves instead.
     """
 
     name: str
     payload: bytes
     place: LedgerPlace
     delivery: str
+    columns: tuple[str, ...] = HANDLER_COLUMNS
     topic: str | None = None
     output: pa.Schema | None = None
     output_place: FilePlace | None = None
@@ -145,7 +132,13 @@ class HandlerTask:
         sent."""
         delivery = uuid.uuid4().hex
         return cls(
-            name=handler.name, payload=packed(handler), place=place, delivery=delivery, output=handler.output, **more
+            name=handler.name,
+            payload=packed(handler),
+            place=place,
+            delivery=delivery,
+            columns=tuple(handler.columns or HANDLER_COLUMNS),
+            output=handler.output,
+            **more,
         )
 
     @property
@@ -166,7 +159,7 @@ class HandlerTask:
         try:
             ledger, is_sure = self.place.open(self.delivery, _of_task(TaskContext.partitionId), self.topic)
         except StateError as fault:
-            yield self.row(special_row(FAULT, str(fault)))
+            yield self.row(TaskReport(fault=str(fault)).row())
             return
         try:
             yield from _TaskRun(task=self, run=run, ledger=ledger, is_sure=is_sure).results(batches)
@@ -183,10 +176,9 @@ class _TaskRun:
     ledger: CallLedger
     is_sure: bool
     calls: Calls | None = None
-    produced: int = 0
     files: OutputFiles | None = None
     keeps: KeptWriter | None = None
-    has_large: bool = False
+    report: TaskReport = field(default_factory=TaskReport)
 
     def results(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the runs, and the output rows unless they go to a file."""
@@ -211,7 +203,6 @@ class _TaskRun:
         entries = self.ledger.settle(self._lost_error())
         known = entries.status != CallStatus.NOT_ENTERED
         log.add_entries(entries, codes_of(entries), known)
-        written: Sequence[DataFile] = ()
         try:
             yield from self._saved_rows(entries)
             rest = self._rest(with_inputs(task.inputs, _of_task(TaskContext.partitionId), batches), entries, known, log)
@@ -220,32 +211,32 @@ class _TaskRun:
                     log.add(batch, Answers.same(batch.num_rows, Loss.NOT_ENTERED))
             else:
                 yield from self._reached(self._handled(rest, log, len(entries) > 0))
-            written = self.files.close() if self.files is not None else []
+            if self.files is not None:
+                self._reports(files=tuple(file.to_json() for file in self.files.close()))
         except TopicError:  # as where Spark reads: the task is tried again, and then the job fails
             raise
+        except HandlerError as fault:
+            self._reports(violation=str(fault))
         except ShareError as fault:
-            code = VIOLATION if isinstance(fault, HandlerError) else FAULT
-            yield self.task.row(special_row(code, str(fault)))
+            self._reports(fault=str(fault))
         calls = self.calls
         if calls is None or not calls.all_misfit:  # if the handler is at fault, no record has an answer
-            yield self.task.row(log.batch())
+            yield task.row(log.batch())
         entered, busy_s = (calls.entered, calls.busy_s) if calls is not None else (0, 0.0)
-        yield self.task.row(measured_row(int(known.sum()) + entered, busy_s))
-        if self.has_large:
-            yield self.task.row(special_row(LARGE, ""))
-        if task.sends_output:
-            yield self.task.row(produced_row(_of_task(TaskContext.taskAttemptId), self.produced))
-        for file in written:
-            yield self.task.row(special_row(WRITTEN, file.to_json()))
+        self._reports(entered=int(known.sum()) + entered, busy_s=busy_s)
         if self.keeps is not None and (kept := self.keeps.close()) is not None:
-            yield self.task.row(kept_row(*kept))
+            self._reports(kept=kept[0], kept_rows=kept[1])
+        yield task.row(replace(self.report, attempt_id=_of_task(TaskContext.taskAttemptId)).row())
+
+    def _reports(self, **found: Any) -> None:
+        self.report = replace(self.report, **found)
 
     def _reached(self, handled: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield until records cannot be reached. What was handled until then is valid."""
         try:
             yield from handled
         except TopicUnreachableError as fault:
-            yield self.task.row(special_row(UNREACHABLE, str(fault)))
+            self._reports(unreachable=str(fault))
 
     def _rest(
         self, batches: Iterable[pa.RecordBatch], entries: LedgerEntries, known: npt.NDArray[np.bool_], log: RunLog
@@ -258,7 +249,7 @@ class _TaskRun:
     def _without_large(self, batches: Iterable[pa.RecordBatch], log: RunLog) -> Iterator[pa.RecordBatch]:
         for batch, large in map(parted, batches):
             if large.num_rows:
-                self.has_large = True
+                self._reports(has_large=True)
                 log.add(large, Answers.same(large.num_rows, Loss.NOT_ENTERED))
             if batch.num_rows:
                 yield batch
@@ -274,7 +265,7 @@ class _TaskRun:
                 if not index:
                     calls.until = time.monotonic() + self.task.terms.budget_s
                     loss = self._loss_of_all(batch, has_entries)
-                    yield from self._unknown_thread(batch)
+                    self._look_at_thread(batch)
                 if order is not None and self.keeps is not None:
                     self.keeps.add_all(parted(batch)[1])
                 for part, outcome in self._outcomes(handler, batch, calls, loss, order):
@@ -316,10 +307,10 @@ class _TaskRun:
         )
         return None if first or has_entries or self.is_sure else Loss.UNKNOWN
 
-    def _unknown_thread(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _look_at_thread(self, batch: pa.RecordBatch) -> None:
         thread = batch.column(TASK_COLUMN)[0].as_py()
         if thread is not None and stage_attempt(thread) is None:
-            yield self.task.row(special_row(UNKNOWN_THREAD, thread))
+            self._reports(unknown_thread=thread)
 
     def _outcome(self, handler: Handler, batch: pa.RecordBatch, calls: Calls, loss: Loss | None) -> CallOutcome:
         """Call the handler. Raises HandlerError, StateError (the ledger), and ShareError for a fault of our own."""
@@ -344,7 +335,7 @@ class _TaskRun:
         if self.files is not None:
             self.files.write(outputs)
             return
-        self.produced += outputs.num_rows
+        self._reports(output_rows=self.report.output_rows + outputs.num_rows)
         yield from output_batches(outputs)
 
     @property

@@ -18,14 +18,14 @@ from delta.tables import DeltaTable
 from pyspark.sql.types import StructType
 
 from share_spark.delta.commit_files import CommitFiles
-from share_spark.delta.direct_create import create_table
+from share_spark.delta.direct_metadata import create_table
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import ConfigError
-from share_spark.spark.ddl import columns_in
 from share_spark.spark.delta_log import properties_of
 from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.spark.hadoop_files import files_at
 from share_spark.spark.on_demand import AnySpark, given_session, session_of
+from share_spark.spark.schemas import columns_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

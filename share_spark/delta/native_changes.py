@@ -70,7 +70,7 @@ def _changed(log: TableLog, change: Callable[[DeltaTable, Mapping[str, Any]], No
     log.check_can_replace()
     if directory is None:
         raise UnknownTableError("it is on another storage")
-    # ``native_checkpoint`` makes checkpoints and clean-up.
+    # Checkpoints and clean-up have conditions of their own: see ``write_natively``.
     options = {
         "post_commithook_properties": PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
     }

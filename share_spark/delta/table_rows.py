@@ -19,8 +19,8 @@ from share_spark.delta.commit_files import CommitFile
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.table_log import TableLog, UnknownTableError
-from share_spark.spark.arrow_types import arrow_schema
 from share_spark.spark.public_files import local_path
+from share_spark.spark.schemas import arrow_schema
 
 _TRIES = 20
 

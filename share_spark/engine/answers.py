@@ -1,9 +1,9 @@
-"""Answers of a delivery as arrays of ranges, completed to all that was acquired. Pure."""
+"""Answers of a delivery, completed to all that was acquired. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import compress
 
 import numpy as np
@@ -11,25 +11,13 @@ import numpy as np
 from share_spark.engine.attempts import ErrorRun
 from share_spark.engine.breaker import Attempts
 from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, Delivered
-from share_spark.engine.ranges import (
-    ANSWER,
-    FIRST,
-    LAST,
-    NOT_ACKNOWLEDGED,
-    AcknowledgedRanges,
-    AcquiredRanges,
-    ascending,
-    laid,
-    look_up,
-    offsets_in,
-    offsets_in_each,
-    that_have,
-)
-from share_spark.engine.step import PartitionOutcome
+from share_spark.engine.ranges import AcquiredRanges, ascending, look_up, offsets_in_each
+from share_spark.engine.step import LOSSES, PartitionOutcome
 from share_spark.model.errors import ErrorCode, StateError
 from share_spark.model.ids import SharePartitionKey, TopicPartition
-from share_spark.model.requests import AcknowledgeType, Loss, RetryDelay
-from share_spark.partition.columns import total_offsets
+from share_spark.model.requests import AcknowledgeType, AnsweredRange, Loss, RetryDelay
+from share_spark.partition.columns import as_columns, in_best_form, merged, outside, total_offsets
+from share_spark.partition.runs import chosen, offsets_by_kind, samples
 
 MOST_ERRORS = 20
 """The number of different errors in the progress of a micro-batch."""
@@ -57,112 +45,118 @@ def answers_for(acquired: Mapping[TopicPartition, PartitionOutcome], delivered: 
     # After a fault of the delivery an offset without an answer was not reached; without one it holds no record.
     missing = AcknowledgeType.GAP if delivered.fault is None else Loss.NOT_ENTERED
     by_partition = {answer.partition: answer for answer in delivered.answers}
-    found = [by_partition.get(at) or AcknowledgedSpan(at, NOT_ACKNOWLEDGED, ()) for at in acquired]
     wanted_sizes = offsets_in_each([outcome.acquired for outcome in acquired.values()])
-    sizes = offsets_in_each([answer.ranges for answer in found])
     answers = {}
-    for outcome, answer, wanted, size in zip(acquired.values(), found, wanted_sizes, sizes, strict=True):
+    for (at, outcome), wanted in zip(acquired.items(), wanted_sizes, strict=True):
+        answer = by_partition.get(at) or AcknowledgedSpan(at, (), ())
         # Answers lie within what was acquired, so equal sizes mean that no offset is missing: the frequent case.
-        is_whole = wanted == size
-        answers[outcome.key] = (
-            answer if is_whole else answer._replace(ranges=filled(outcome.acquired, answer.ranges, missing))
-        )
+        if total_offsets(answer.ranges) != wanted:
+            answer = answer._replace(ranges=filled(outcome.acquired, answer.ranges, missing))
+        answers[outcome.key] = answer
     return answers
 
 
 def output_lost(span: AcknowledgedSpan, error: str, *, is_explained: bool) -> AcknowledgedSpan:
     """Return the answers without those that were accepted: their output is lost. Unless a record is known to have
     brought the worker down, the size of the output of one of these may have done it."""
-    accepted = span.ranges[:, ANSWER] == AcknowledgeType.ACCEPT
-    ranges = AcknowledgedRanges(span.ranges.copy())
-    ranges[accepted, ANSWER] = Loss.FINISHED if is_explained else Loss.AFTER_HANDLER
-    lost = [ErrorRun(first, last, error) for first, last, _ in ranges[accepted].tolist()]
-    return span._replace(ranges=ranges, errors=sorted([*span.errors, *lost]))
+    loss = Loss.FINISHED if is_explained else Loss.AFTER_HANDLER
+    lost = [ErrorRun(first, last, error) for first, last, _ in chosen(span.ranges, _is_accepted)]
+    ranges = [found._replace(answer=loss) if _is_accepted(found) else found for found in span.ranges]
+    return span._replace(ranges=in_best_form(ranges), errors=sorted([*span.errors, *lost]))
+
+
+def _is_accepted(found: AnsweredRange) -> bool:
+    return found.answer == AcknowledgeType.ACCEPT
+
+
+def has_any(span: AcknowledgedSpan, answers: Container[int]) -> bool:
+    """Return whether one of the ranges has one of these answers."""
+    return any(found.answer in answers for found in samples(span.ranges))
+
+
+def offsets_by_answer(ranges: Sequence[AnsweredRange]) -> Counter[int]:
+    """Count the offsets by their answer."""
+    counted: Counter[int] = Counter()
+    for found, offsets in offsets_by_kind(ranges):
+        counted[found.answer] += offsets
+    return counted
 
 
 def attempts_in(answers: AcknowledgedSpans, at_ms: int) -> Attempts:
     """Count attempts whose handler was entered, and failed ones. Lost output is no failure of the handler."""
-    ranges = laid(span.ranges for span in answers.values())
-    said = ranges[:, ANSWER]
-    failed = offsets_in(ranges[np.isin(said, _FAILED)])
-    return Attempts(at_ms, failed + offsets_in(ranges[np.isin(said, _DONE)]), failed)
+    counted: Counter[int] = Counter()
+    for span in answers.values():
+        counted.update(offsets_by_answer(span.ranges))
+    failed = sum(counted[answer] for answer in _FAILED)
+    return Attempts(at_ms, failed + sum(counted[answer] for answer in _DONE), failed)
 
 
-_FAILED = [AcknowledgeType.RELEASE, Loss.UNKNOWN, Loss.IN_HANDLER, Loss.AMONG_OTHERS]
-_DONE = [AcknowledgeType.ACCEPT, AcknowledgeType.REJECT]
+_FAILED = (AcknowledgeType.RELEASE, Loss.UNKNOWN, Loss.IN_HANDLER, Loss.AMONG_OTHERS)
+_DONE = (AcknowledgeType.ACCEPT, AcknowledgeType.REJECT)
 
 
 def filled(
-    acquired: AcquiredRanges, acknowledged: AcknowledgedRanges, missing: AcknowledgeType | Loss
-) -> AcknowledgedRanges:
+    acquired: AcquiredRanges, answered: Sequence[AnsweredRange], missing: AcknowledgeType | Loss
+) -> Sequence[AnsweredRange]:
     """Add ``missing`` for each acquired offset without an answer. GAP: it holds no record (R19, R21).
 
-        acquired       [----------------]     [--------]
-        acknowledged   [2--][1-----]          [1-]  [1-]
-        returned       [2--][1-----][ 0 ]     [1-][0[1-]     0: ``missing``
+        acquired    [----------------]     [--------]
+        answered    [2--][1-----]          [1-]  [1-]
+        returned    [2--][1-----][ 0 ]     [1-][0][1-]     0: ``missing``
 
-    ``acquired`` is disjoint, and ``acknowledged`` lies within it. The ranges returned cover ``acquired`` exactly.
+    ``acquired`` is disjoint, and ``answered`` lies within it. The ranges returned cover ``acquired`` exactly.
     """
-    holes: list[tuple[int, int, int]] = []
-    reported = acknowledged[:, :2].tolist()
-    position = 0
-    at = -1
-    for first, last in ascending(acquired)[:, :2].tolist():
-        at = max(at, first)
-        while position < len(reported) and reported[position][0] <= last:
-            if reported[position][0] > at:
-                holes.append((at, reported[position][0] - 1, missing))
-            at = reported[position][1] + 1
-            position += 1
-        if at <= last:
-            holes.append((at, last, missing))
-    everything = np.concatenate([acknowledged, np.array(holes, dtype=np.int64).reshape(-1, 3)])
-    return AcknowledgedRanges(ascending(everything))
+    ranges = ascending(acquired)
+    unanswered = as_columns([AnsweredRange(first, last, missing) for first, last, _ in ranges.tolist()])
+    if not answered:
+        return in_best_form(unanswered)
+    found = as_columns(answered)
+    return in_best_form(merged(outside(unanswered, found), found))
 
 
-def are_held_back(ranges: AcknowledgedRanges, delays: Sequence[RetryDelay]) -> list[bool]:
+def are_held_back(ranges: Sequence[AnsweredRange], delays: Sequence[RetryDelay]) -> list[bool]:
     """Return, for each delay, whether it is of records that were not entered, and not of released ones."""
-    if not (ranges[:, ANSWER] == Loss.NOT_ENTERED).any():
+    if not delays or not any(found.answer == Loss.NOT_ENTERED for found in samples(ranges)):
         return [False] * len(delays)
-    first = np.array([delay.first_offset for delay in delays], np.int64)
-    answers = ranges[np.searchsorted(ranges[:, LAST], first), ANSWER]
-    return [answer < 0 for answer in answers.tolist()]
+    found = as_columns(ranges)
+    answers = found.by_kind([one.answer in LOSSES for one in found.samples], bool)
+    held_back: list[bool] = answers[found.last.searchsorted([delay.first_offset for delay in delays])].tolist()
+    return held_back
 
 
 def released_by_key(
-    acknowledged: Mapping[SharePartitionKey, AcknowledgedRanges],
+    acknowledged: Mapping[SharePartitionKey, Sequence[AnsweredRange]],
     delays: Mapping[SharePartitionKey, Sequence[RetryDelay]],
     *,
     has_backoff: bool,
 ) -> dict[SharePartitionKey, int]:
     """Return how many records may be acquired again at once, for the keys that have any. Usually all are accepted."""
-    keys, ranges = list(acknowledged), list(acknowledged.values())
-    some = that_have(ranges, [AcknowledgeType.RELEASE, *Loss])
-    return {
-        keys[number]: _released(ranges[number], delays.get(keys[number], ()), has_backoff=has_backoff)
-        for number in some
+    found = {
+        key: _released(ranges, delays.get(key, ()), has_backoff=has_backoff) for key, ranges in acknowledged.items()
     }
+    return {key: released for key, released in found.items() if released}
 
 
-def _released(acknowledged: AcknowledgedRanges, delays: Sequence[RetryDelay], *, has_backoff: bool) -> int:
-    answers = acknowledged[:, ANSWER]
-    lost = offsets_in(acknowledged[answers < 0])
+def _released(ranges: Sequence[AnsweredRange], delays: Sequence[RetryDelay], *, has_backoff: bool) -> int:
+    counted = offsets_by_answer(ranges)
+    lost = sum(counted[loss] for loss in LOSSES)
     at_once = total_offsets([delay for delay in delays if not delay.delay_ms])
     if has_backoff:
-        return lost - _held_back(acknowledged, delays) + at_once
+        return lost - _held_back(ranges, delays) + at_once
     later = total_offsets(delays) - at_once
-    return lost + offsets_in(acknowledged[answers == AcknowledgeType.RELEASE]) - later
+    return lost + counted[AcknowledgeType.RELEASE] - later
 
 
-def _held_back(acknowledged: AcknowledgedRanges, delays: Sequence[RetryDelay]) -> int:
+def _held_back(ranges: Sequence[AnsweredRange], delays: Sequence[RetryDelay]) -> int:
     """Return how many records were not entered, and wait for a record before them."""
-    return total_offsets(list(compress(delays, are_held_back(acknowledged, delays))))
+    return total_offsets(list(compress(delays, are_held_back(ranges, delays))))
 
 
-def are_inside(ranges: AcknowledgedRanges, offsets: Sequence[int]) -> list[bool]:
+def are_inside(ranges: Sequence[AnsweredRange], offsets: Sequence[int]) -> list[bool]:
     """Return, for each of ``offsets``, whether it is in one of ``ranges`` (ascending, disjoint)."""
-    if not len(ranges):
+    if not ranges:
         return [False] * len(offsets)
-    _, found = look_up(ranges[:, FIRST], ranges[:, LAST], np.array(offsets, np.int64))
+    columns = as_columns(ranges)
+    _, found = look_up(columns.first, columns.last, np.array(offsets, np.int64))
     inside: list[bool] = found.tolist()
     return inside

@@ -8,15 +8,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from share_spark.model.ids import SharePartitionKey
+from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.records import DeliveryState, Doubt, InFlightBatch
 from share_spark.model.requests import (
     Acknowledge,
+    AcknowledgeType,
     ArchivedRange,
     ExpireLocks,
     LoseAttempts,
     PartitionRequest,
     PartitionResponse,
+    RetryDelay,
+    TracedRange,
     TruncateLog,
 )
 from share_spark.model.texts import error_pattern
@@ -43,6 +46,36 @@ class EndedAttempt(NamedTuple):
     delivery_count: int
     outcome: str
     error: str | None = None
+
+
+class MemberTrace(NamedTuple):
+    """The trace of an ended member's last delivery. ``entered``: ascending and disjoint; what the member held, and is
+    not there, was not entered."""
+
+    member_id: str
+    entered: Mapping[TopicPartition, tuple[TracedRange, ...]]
+
+
+class AnsweredAttempt(NamedTuple):
+    """Offsets whose handler was entered with this delivery count, and its answer."""
+
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+    answer: AcknowledgeType
+
+
+class FinishedCalls(NamedTuple):
+    """The answers that a member's handlers gave in its last delivery; its engine has ended, and may not have committed
+    them. ``answered``: ascending and disjoint. ``put_out``: accepted records whose output rows were kept; they count
+    only all together, with these rows. ``errors`` and ``delays``: of released and rejected records, ascending and
+    disjoint."""
+
+    member_id: str
+    answered: Mapping[TopicPartition, tuple[AnsweredAttempt, ...]]
+    put_out: Mapping[TopicPartition, tuple[AnsweredAttempt, ...]]
+    errors: Mapping[TopicPartition, Sequence[ErrorRun]]
+    delays: Mapping[TopicPartition, Sequence[RetryDelay]]
 
 
 ENGINE_LOST = "the engine died while its handler had this record"

@@ -5,9 +5,9 @@
         ->  deliver what was acquired  ->  commit its output; its acknowledgements are an input of the next micro-batch
 
 If the process dies ...
-- before the append: nothing was visible. Acknowledgements that were not committed are lost: their records stay Acquired
-  until their lock ends, and are delivered again with a higher count. If they had output, the commit of the sink has
-  decided: the next engine finds it, and takes its acknowledgements over;
+- before the append: nothing was visible. Acknowledgements that were not committed are in the ledgers of the workers,
+  with their output rows, and the next engine takes them over. What had its rows in the sink is found there. What is
+  lost is delivered again once its lock has ended, with a higher count;
 - after the append, before dead letters are written: the next engine finds them announced, and writes them, or keeps
   them for the next that has a target;
 - before or during delivery: as before the append; the traces of the workers show which records were entered;
@@ -25,32 +25,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from share_spark.engine.acquisition_limits import AcquisitionLimits
-from share_spark.engine.answers import answers_for, errors_in, refuse_errors
+from share_spark.engine.answers import answers_for, errors_in, has_any, refuse_errors
+from share_spark.engine.attempts import MemberTrace
 from share_spark.engine.busy_partitions import BusyPartitions
 from share_spark.engine.outage import Outage, Reach
 from share_spark.engine.output_commits import OutputCommits
 from share_spark.engine.pauses import NOT_PAUSED, Pauses
 from share_spark.engine.pending import NOTHING_PENDING, DeadLetterOrder, PendingAcknowledgements, UnresolvedAppend
 from share_spark.engine.planning import PlanInputs, Search, is_done, plan, targets_of, targets_within, truncated_logs
-from share_spark.engine.ports import (
-    AcquiredSpan,
-    Claim,
-    Delivered,
-    DeliveryLimits,
-    MemberTrace,
-)
+from share_spark.engine.ports import AcquiredSpan, Claim, Delivered, DeliveryLimits
 from share_spark.engine.progress import EngineLook, MicroBatchProgress, StepTimer, lag_of
-from share_spark.engine.ranges import that_have
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
+from share_spark.engine.takeover import taken_over
 from share_spark.engine.topics import warn_of_truncations
 from share_spark.engine.world import EngineTime, Ports
 from share_spark.model.config import BackoffPolicy, DeliveryOrder, GroupConfig
-from share_spark.model.errors import (
-    FencedError,
-    StateError,
-    TopicUnreachableError,
-)
-from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
+from share_spark.model.errors import FencedError, StateError, TopicUnreachableError
+from share_spark.model.ids import BatchStamp, LogEnds, SharePartitionKey, TopicPartition
 from share_spark.model.requests import Loss
 from share_spark.partition import PartitionLimits
 
@@ -72,6 +63,7 @@ class ShareGroupEngine:
     _claim: Claim | None = None
     _summaries: dict[SharePartitionKey, PartitionSummary] = field(default_factory=dict)
     _pending: PendingAcknowledgements = NOTHING_PENDING
+    _left_rows: PendingAcknowledgements = NOTHING_PENDING
     _unresolved: UnresolvedAppend | None = None
     _letters: DeadLetterOrder = field(init=False)
     _output: OutputCommits = field(init=False)
@@ -125,6 +117,17 @@ class ShareGroupEngine:
         if left is not None and left.stamp >= counted:
             _log.info("output of the engine before is committed; its acknowledgements count")
             self._pending = PendingAcknowledgements(spans=left.answers, member_id=left.member_id)
+        else:
+            self._pending, self._left_rows = taken_over(self.ports, self._summaries, decides=self._output.decides)
+
+    def _commit_left_rows(self, stamp: BatchStamp, timer: StepTimer) -> MicroBatchProgress:
+        """Commit the output rows that were taken over, before anything is decided that could end the locks of their
+        records. The next micro-batch absorbs them."""
+        left, self._left_rows = self._left_rows, NOTHING_PENDING
+        if self._output.commit_left(stamp, left.spans, left.member_id):
+            self._pending = left
+        timer.mark("output")
+        return self._progress(stamp.batch_id, (), timer, self.ports.topics.last_ends)
 
     def look(self) -> EngineLook:
         """Return a look at the engine. Safe from any thread: a dict copy and an attribute read are atomic."""
@@ -151,12 +154,12 @@ class ShareGroupEngine:
 
     @property
     def has_state(self) -> bool:
-        """Whether the group had any state when this engine started, or has some now."""
+        """True if the group had any state when this engine started, or has some now."""
         return bool(self._summaries)
 
     @property
     def done(self) -> bool:
-        """Whether an available-now run has finished everything below its targets, and committed that. It does not wait
+        """True if an available-now run has finished everything below its targets, and committed that. It does not wait
         for what is paused."""
         if self._targets is None or self._pending or not self.ports.dead_letters.is_settled():
             return False
@@ -167,7 +170,7 @@ class ShareGroupEngine:
 
     @property
     def waits_for_letters(self) -> bool:
-        """Whether an available-now run may be done as soon as its dead letters are written."""
+        """True if an available-now run may be done as soon as its dead letters are written."""
         return self._targets is not None and not self.ports.dead_letters.is_settled()
 
     @property
@@ -186,6 +189,10 @@ class ShareGroupEngine:
         timer = StepTimer()
         if self._unresolved is not None and self._resolve(self._unresolved):
             self._absorbed(())
+        assert self._claim is not None, "run before start"
+        stamp = BatchStamp(self._claim.writer_epoch, batch_id)
+        if self._left_rows and not stopping:
+            return self._commit_left_rows(stamp, timer)
         inputs = self._read_inputs(stopping)
         partition_inputs = plan(
             inputs,
@@ -195,25 +202,32 @@ class ShareGroupEngine:
         )
         self._truncate(inputs, partition_inputs)
         timer.mark("plan")
-        assert self._claim is not None, "run before start"
-        stamp = BatchStamp(self._claim.writer_epoch, batch_id)
         outcomes = self._decide_and_commit(stamp, partition_inputs, timer) if partition_inputs or self._first else ()
         self._first = False
         self._forget_traces()
         self._search.comes_next = not any(partition_input.suspects for partition_input in partition_inputs.values())
         in_turn = not self._search.comes_next and inputs.suspects is not None and inputs.suspects.in_turn
         self._deliver(stamp, outcomes, timer, in_turn=in_turn)
-        progress = MicroBatchProgress.of(
+        progress = self._progress(batch_id, outcomes, timer, inputs.ends)
+        self._limits.acquired(progress.acquired)
+        return progress
+
+    def _progress(
+        self,
+        batch_id: int,
+        outcomes: Sequence[PartitionOutcome],
+        timer: StepTimer,
+        ends: Mapping[SharePartitionKey, LogEnds],
+    ) -> MicroBatchProgress:
+        return MicroBatchProgress.of(
             batch_id,
-            inputs.now_ms,
+            self._time.now_ms,
             outcomes,
             share_partitions=len(self.ports.topics.last_ends),
-            lag=lag_of(self._summaries, inputs.ends),
+            lag=lag_of(self._summaries, ends),
             steps=timer.steps,
             errors=errors_in(self._pending.spans),
         )
-        self._limits.acquired(progress.acquired)
-        return progress
 
     def close(self) -> None:
         """Free what is kept, and wait for writes, after the last micro-batch. Raises DeadLetterError."""
@@ -231,7 +245,7 @@ class ShareGroupEngine:
             self._look_at_pauses(topics.names(), all_ends, now_ms)
         ends = self._busy.ends(self._summaries, self._pending.ranges.keys())
         ends, initial_offsets = self._reach.beginnings(self._summaries, ends, self._config.offset_reset, limit_ms)
-        traces = self._traces(ends)  # before the search: they show how it has to be done
+        traces = self._traces({**ends, **self._pending.ranges})  # before the search: they show how it has to be done
         config, keys = self._config, ends.keys() - self._paused if self._paused else ends.keys()
         return PlanInputs(
             now_ms=now_ms,
@@ -282,7 +296,8 @@ class ShareGroupEngine:
     def _truncate(self, inputs: PlanInputs, partition_inputs: Mapping[SharePartitionKey, PartitionInput]) -> None:
         """Tell the dead letters of truncations before the commit: once the state has one, no engine finds it again."""
         # A truncated log always makes an input, so the other share-partitions, which may be many, are not looked at.
-        truncated = truncated_logs(self._summaries, {key: inputs.ends[key] for key in partition_inputs})
+        ends = {key: inputs.ends[key] for key in partition_inputs if key in inputs.ends}
+        truncated = truncated_logs(self._summaries, ends)
         self._truncates = bool(truncated)
         if truncated:
             warn_of_truncations(partition_inputs, self._summaries)
@@ -368,7 +383,7 @@ class ShareGroupEngine:
             raise delivered.fault
         self._limits.delivered(delivered, answers, self._time.now_ms, in_turn=in_turn)
         self._search.after(answers.values(), self._time.now_ms)
-        self._search.one_by_one |= bool(that_have([span.ranges for span in answers.values()], [Loss.UNKNOWN]))
+        self._search.one_by_one |= any(has_any(span, (Loss.UNKNOWN,)) for span in answers.values())
         self._pending = replace(pending, spans=self._output.commit(stamp, answers, is_explained=delivered.is_explained))
         timer.mark("output")
         if isinstance(delivered.fault, TopicUnreachableError):

@@ -52,6 +52,24 @@ class OutputCommits:
         self._in_doubt = False
         return answers
 
+    def commit_left(self, stamp: BatchStamp, answers: AcknowledgedSpans, member_id: str | None) -> bool:
+        """Commit the output that an engine which has ended left with its workers. Return whether the answers are valid:
+        not if the rows are lost. Raises as ``commit``."""
+        assert self.sink is not None, "nothing to commit to"
+        self._in_doubt = True
+        try:
+            self.sink.commit(stamp, answers, member_id)
+        except OutputUnknownError:
+            raise
+        except (SinkError, StateError):
+            self._in_doubt = False
+            raise
+        except OutputLostError:
+            self._in_doubt = False
+            return False
+        self._in_doubt = False
+        return True
+
     def absorbed(self) -> None:
         """Note that a valid state row contains the answers of the last commit."""
         if self.sink is not None:

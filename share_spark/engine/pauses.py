@@ -1,5 +1,5 @@
 """The pauses of a group: nothing is acquired of a paused share-partition, until a time or until somebody resumes it.
-Values only; ``maintenance.pause_file`` keeps them."""
+Values only; ``maintenance.operator_files`` keeps them."""
 
 from __future__ import annotations
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field, replace
 from share_spark.engine.answers import are_held_back, are_inside
 from share_spark.engine.attempts import ENGINE_LOST, ErrorRun, cut_by_error, kept_errors
 from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, DeadLetter, DeadLetterSink
-from share_spark.engine.ranges import NOT_ACKNOWLEDGED, AcknowledgedRanges
 from share_spark.engine.step import PartitionOutcome, archived_below
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
-from share_spark.model.requests import ArchivedRange, ArchiveReason, RetryDelay
+from share_spark.model.requests import AnsweredRange, ArchivedRange, ArchiveReason, RetryDelay
 
 _DEAD_LETTER_REASONS = (ArchiveReason.REJECTED, ArchiveReason.DELIVERY_LIMIT)
 
@@ -33,7 +32,7 @@ class PendingAcknowledgements:
         return bool(self.spans)
 
     @property
-    def ranges(self) -> Mapping[SharePartitionKey, AcknowledgedRanges]:
+    def ranges(self) -> Mapping[SharePartitionKey, Sequence[AnsweredRange]]:
         """The acknowledged ranges, as an input of the next micro-batch."""
         return {key: span.ranges for key, span in self.spans.items()}
 
@@ -64,7 +63,7 @@ class PendingAcknowledgements:
     ) -> list[list[tuple[int, int, str | None]]]:
         """Cut each run into pieces of one error."""
         span = self.spans.get(key)
-        ranges, errors = (span.ranges, span.errors) if span is not None else (NOT_ACKNOWLEDGED, ())
+        ranges, errors = (span.ranges, span.errors) if span is not None else ((), ())
         are_answered = are_inside(ranges, [run.first_offset for run in runs])
         return [
             cut_by_error(run.first_offset, run.last_offset, errors)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from share_spark.engine.ranges import NOT_ACKNOWLEDGED, AcquiredRanges
+from share_spark.engine.ranges import AcquiredRanges
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary, StepResult, step
 from share_spark.model.errors import ErrorCode
 from share_spark.model.ids import SharePartitionKey
@@ -23,7 +23,7 @@ from share_spark.partition import PartitionLimits, SharePartition
 
 _ACQUIRED = DeliveryState.ACQUIRED
 _ACCEPT = int(AcknowledgeType.ACCEPT)
-_NONE_ACQUIRED = AcquiredRanges(NOT_ACKNOWLEDGED)
+_NONE_ACQUIRED = AcquiredRanges(np.empty((0, 3), np.int64))
 
 
 def unaudited_step(
@@ -105,7 +105,7 @@ def _finished_to(state: SharePartition, asked: PartitionInput, member_id: str) -
     run = runs[0]
     if run.member_id != member_id or run.first_offset < state.start_offset:
         return None
-    is_whole = asked.acknowledged.tolist() == [[run.first_offset, run.last_offset, _ACCEPT]]
+    is_whole = asked.acknowledged[0] == (run.first_offset, run.last_offset, _ACCEPT)
     return run.last_offset + 1 if is_whole else None
 
 

@@ -22,13 +22,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from share_spark.engine.answers import released_by_key
-from share_spark.engine.attempts import ErrorRun
-from share_spark.engine.ports import NO_TRACE, AcknowledgedSpan, MemberTrace
-from share_spark.engine.ranges import ANSWER, NOT_ACKNOWLEDGED, AcknowledgedRanges
-from share_spark.engine.step import MemberTraces, PartitionInput, PartitionSummary
+from share_spark.engine.attempts import ErrorRun, MemberTrace
+from share_spark.engine.ports import AcknowledgedSpan
+from share_spark.engine.step import PartitionInput, PartitionSummary
 from share_spark.model.ids import LogEnds, SharePartitionKey, TopicPartition
 from share_spark.model.records import Doubt
-from share_spark.model.requests import Loss, RetryDelay
+from share_spark.model.requests import AnsweredRange, Loss, RetryDelay, Trace
+from share_spark.partition.runs import samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class PlanInputs:
     topics: Mapping[str, str]
     ends: Mapping[SharePartitionKey, LogEnds]
     initial_offsets: Mapping[SharePartitionKey, int]
-    acknowledged: Mapping[SharePartitionKey, AcknowledgedRanges]
+    acknowledged: Mapping[SharePartitionKey, Sequence[AnsweredRange]]
     delays: Mapping[SharePartitionKey, Sequence[RetryDelay]] = field(default_factory=dict)
     errors: Mapping[SharePartitionKey, Sequence[ErrorRun]] = field(default_factory=dict)
     has_backoff: bool = False
@@ -128,6 +128,7 @@ def _no_longer_read(
             acknowledged_by=inputs.acknowledged_by,
             delays=inputs.delays.get(key, ()),
             errors=inputs.errors.get(key, ()),
+            traces=traces_of(TopicPartition(summaries[key].topic, key.partition), inputs.traces),
         )
         for key, ranges in inputs.acknowledged.items()
         if key not in inputs.ends and key in summaries
@@ -248,7 +249,7 @@ def _input_of(
         log_start_offset=inputs.ends[key].log_start_offset,
         end_offset=end_for(key, inputs),
         initial_offset=inputs.initial_offsets.get(key),
-        acknowledged=inputs.acknowledged.get(key, NOT_ACKNOWLEDGED),
+        acknowledged=inputs.acknowledged.get(key, ()),
         acknowledged_by=inputs.acknowledged_by,
         release_member=inputs.stopping,
         max_records=share,
@@ -265,9 +266,9 @@ def _input_of(
     )
 
 
-def traces_of(at: TopicPartition, traces: Sequence[MemberTrace]) -> MemberTraces:
+def traces_of(at: TopicPartition, traces: Sequence[MemberTrace]) -> tuple[Trace, ...]:
     """Return the traces of all members that left one. An empty trace is information too: nothing was entered here."""
-    return tuple((trace.member_id, trace.entered.get(at, NO_TRACE)) for trace in traces)
+    return tuple(Trace(trace.member_id, trace.entered.get(at, ())) for trace in traces)
 
 
 REST_MS = 1_000
@@ -327,7 +328,7 @@ class Search:
     def after(self, answers: Iterable[AcknowledgedSpan], now_ms: int) -> None:
         """Take in the answers. If the order of keys held back all records, the next micro-batch would have the same
         result until records before them have ended: so others have their turn, and a search rests."""
-        if not all((span.ranges[:, ANSWER] == Loss.NOT_ENTERED).all() for span in answers):
+        if any(found.answer != Loss.NOT_ENTERED for span in answers for found in samples(span.ranges)):
             return
         if self.comes_next:
             self.turn += 1

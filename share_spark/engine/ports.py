@@ -6,21 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import numpy as np
-
-from share_spark.engine.attempts import ErrorRun
+from share_spark.engine.attempts import ErrorRun, FinishedCalls, MemberTrace
 from share_spark.engine.pauses import Pauses
-from share_spark.engine.ranges import NONE_EARLIER, AcknowledgedRanges, AcquiredRanges, EarlierRanges, NumberedRanges
+from share_spark.engine.ranges import NONE_EARLIER, AcquiredRanges, EarlierRanges, NumberedRanges
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.model.config import GroupConfig
 from share_spark.model.errors import ShareError
 from share_spark.model.ids import BatchStamp, LogEnds, SharePartitionKey, TopicPartition
-from share_spark.model.requests import RetryDelay
+from share_spark.model.records import InFlightBatch
+from share_spark.model.requests import AnsweredRange, RetryDelay
 from share_spark.partition import PartitionLimits
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
 
     from share_spark.engine.record_reader import RecordReader
@@ -140,6 +138,11 @@ class ShareStateStore(Protocol):
         """Return whether that append happened, after a failed ``commit``. Call ``load`` afterwards."""
         ...
 
+    def held_by(self, member_id: str) -> Mapping[SharePartitionKey, Sequence[InFlightBatch]]:
+        """Return what this member holds at or above the SPSO, as of the last ``load`` or ``commit``, without
+        share-partitions where that is nothing."""
+        ...
+
     @property
     def last_counted(self) -> BatchStamp:
         """The last valid micro-batch, as of the last ``load``: after the first ``load``, that of the engine before."""
@@ -169,12 +172,13 @@ class NumberedSpan(NamedTuple):
 
 
 class AcknowledgedSpan(NamedTuple):
-    """The answers for one topic-partition. ``errors``: ascending; only those that have a text. ``delays``: ascending
-    and disjoint: of released records the delay that a handler asked for; of records that were not entered because an
-    earlier one of their key is not finished, how long that one waits at least."""
+    """The answers for one topic-partition. ``ranges``: ascending and disjoint; a tuple, or ``Columns`` if there are
+    many. ``errors``: ascending; only those that have a text. ``delays``: ascending and disjoint: of released records
+    the delay that a handler asked for; of records that were not entered because an earlier one of their key is not
+    finished, how long that one waits at least."""
 
     partition: TopicPartition
-    ranges: AcknowledgedRanges
+    ranges: Sequence[AnsweredRange]
     errors: Sequence[ErrorRun]
     delays: Sequence[RetryDelay] = ()
 
@@ -194,17 +198,6 @@ class Delivered(NamedTuple):
     entered: int = 0
     busy_s: float = 0.0
     is_explained: bool = False
-
-
-NO_TRACE = np.empty((0, 4), dtype=np.int64)
-
-
-class MemberTrace(NamedTuple):
-    """The trace of an ended member's last delivery. ``entered``: int64 (n, 4) of first offset, last offset, delivery
-    count, ``Loss``, ascending and disjoint; what the member held and is not there was not entered."""
-
-    member_id: str
-    entered: Mapping[TopicPartition, NDArray[np.int64]]
 
 
 class DeliveryLimits(NamedTuple):
@@ -233,6 +226,15 @@ class Delivery(Protocol):
     def deliver(self, acquired: Sequence[AcquiredSpan], *, limits: DeliveryLimits, in_turn: bool = False) -> Delivered:
         """Deliver. ``in_turn``: one record after another, in one task, none of them with others in a batch. Raises
         unexpected errors; then nothing is known, and the records count as not entered."""
+        ...
+
+    def finished_calls(self) -> Iterable[FinishedCalls]:
+        """Yield the finished calls of other members, those of the last delivery first; after ``start``. Accepted
+        records whose output rows are lost are left out."""
+        ...
+
+    def hold_rows(self) -> bool:
+        """Hold the rows of the last finished calls for the sink's next commit. Return whether they fit its output."""
         ...
 
     def traces(self) -> Sequence[MemberTrace]:
@@ -291,8 +293,9 @@ class OutputSink(Protocol):
         ``last_counted``. Raises FencedError, SinkError, and StateError if there are rows of which neither is known."""
         ...
 
-    def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans) -> None:
-        """Write the rows of the last delivery, if there are any. Raises FencedError, and SinkError if the sink refused
+    def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans, member_id: str | None = None) -> None:
+        """Write the rows of the last delivery, if there are any. ``member_id``: whose answers they are, None for this
+        engine's. Raises FencedError, and SinkError if the sink refused
         them, OutputLostError if they died with an executor, StateError if they cannot be journaled: then nothing was
         written. After OutputUnknownError, and any other exception, the next engine's ``claim`` finds out."""
         ...

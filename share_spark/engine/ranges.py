@@ -1,7 +1,7 @@
 """Runs of offsets of one topic-partition as an array, so that a million of them need no objects.
 
 Shape (n, 3), int64: first offset, last offset (inclusive), and a value for all offsets between them. The meaning of the
-value makes four types, which are the same at run time.
+value makes three types, which are the same at run time.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ Offsets = NDArray[np.int64]
 AcquiredRanges = NewType("AcquiredRanges", Ranges)
 """Ranges with the delivery count, which includes the delivery that begins."""
 
-AcknowledgedRanges = NewType("AcknowledgedRanges", Ranges)
-"""Ranges with the acknowledge type, or a ``Loss``, which is below 0. Ascending and disjoint."""
-
 NumberedRanges = NewType("NumberedRanges", Ranges)
 """Ranges with the number of the dead letter that they are for."""
 
@@ -28,9 +25,7 @@ EarlierRanges = NewType("EarlierRanges", Ranges)
 """Ranges with the milliseconds for which their records will not be finished at least, 0 if that is not known."""
 
 FIRST, LAST = 0, 1
-DELIVERY_COUNT = ANSWER = NUMBER = WAIT_MS = 2
-
-NOT_ACKNOWLEDGED = AcknowledgedRanges(np.empty((0, 3), dtype=np.int64))
+DELIVERY_COUNT = NUMBER = WAIT_MS = 2
 
 NONE_EARLIER = EarlierRanges(np.empty((0, 3), dtype=np.int64))
 
@@ -79,15 +74,6 @@ def offsets_in_each(many: Sequence[Ranges]) -> list[int]:
     so_far = np.concatenate([[0], np.cumsum(together[:, LAST] - together[:, FIRST] + 1)])
     ends = np.cumsum([0, *map(len, many)])
     found: list[int] = np.diff(so_far[ends]).tolist()
-    return found
-
-
-def that_have(many: Sequence[Ranges], answers: Iterable[int]) -> list[int]:
-    """Return the indices of the arrays that have one of these answers."""
-    said = np.isin(laid(many)[:, ANSWER], list(answers))
-    if not said.any():
-        return []
-    found: list[int] = np.unique(np.repeat(np.arange(len(many)), [len(one) for one in many])[said]).tolist()
     return found
 
 

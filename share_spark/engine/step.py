@@ -12,17 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from share_spark.engine.attempts import Answered, ErrorRun
 from share_spark.engine.ranges import (
-    ANSWER,
     DELIVERY_COUNT,
-    FIRST,
-    LAST,
     NONE_EARLIER,
-    NOT_ACKNOWLEDGED,
-    AcknowledgedRanges,
     AcquiredRanges,
     EarlierRanges,
     offsets_in,
@@ -32,22 +26,19 @@ from share_spark.model.ids import LogEnds, OffsetRange, SharePartitionKey
 from share_spark.model.records import UNINITIALIZED_START_OFFSET, Doubt, ShareRecord
 from share_spark.model.requests import (
     Acknowledge,
-    AcknowledgementBatch,
-    AcknowledgeType,
     Acquire,
+    AnsweredRange,
     ArchivedRange,
     ExpireLocks,
     Initialize,
     LoseAttempts,
     Loss,
-    LostRange,
     MoveLogStart,
     PartitionRequest,
     PartitionResponse,
     ReleaseMember,
     RetryDelay,
     Trace,
-    TracedRange,
     TruncateLog,
 )
 from share_spark.partition import (
@@ -56,17 +47,14 @@ from share_spark.partition import (
     deadlines_ms,
     decide,
     evolve,
+    held_by,
     offsets_by_state,
     take_snapshot,
     unfinished_before,
     waiting,
 )
-from share_spark.partition.columns import as_columns, coded, is_columns, total_offsets
-
-MemberTraces = tuple[tuple[str, NDArray[np.int64]], ...]
-"""(member id, entered ranges) of dead members, in one share-partition. Four columns: first offset, last offset,
-delivery count, ``Loss``."""
-
+from share_spark.partition.columns import as_columns, in_best_form, intersection, is_columns, total_offsets
+from share_spark.partition.runs import chosen
 
 MOST_DELAYS = 16
 """The most times of delayed records in a summary."""
@@ -105,13 +93,14 @@ class PartitionSummary(NamedTuple):
 class PartitionInput(NamedTuple):
     """All inputs of a share-partition in one micro-batch.
 
-    ``end_offset`` (exclusive) bounds new records: the log end, or the target of an available-now run. ``delays``: those
-    that handlers ask for, of ``acknowledged``. ``acknowledged_by``: the member of these acknowledgements, if not the
-    engine itself: its output is committed, and it died before the state had them; they are valid only for what it still
-    holds. ``release_member``: the engine is stopping, what it still holds was never entered. ``initial_offset``: SPSO
-    of a share-partition that has none. ``searched``, ``suspects``, ``alone`` as in ``Acquire``. ``traces``: of members
-    that have ended and whose locks may end now. ``truncated_to`` (exclusive): the log end, if it is below the SPEO.
-    ``ordered``: records are delivered in order of their keys, and the delivery has to know what is not finished before
+    ``end_offset`` (exclusive) bounds new records: the log end, or the target of an available-now run. ``acknowledged``:
+    ascending and disjoint; a tuple, or ``Columns`` if there are many. ``delays``: those that handlers ask for, of
+    ``acknowledged``. ``acknowledged_by``: the member of these acknowledgements, if not the engine itself: its output is
+    committed, and it died before the state had them; they are valid only for what it still holds. ``release_member``:
+    the engine is stopping, what it still holds was never entered. ``initial_offset``: SPSO of a share-partition that
+    has none. ``searched``, ``suspects``, ``alone`` as in ``Acquire``. ``traces``: of members that have ended and whose
+    locks may end now. ``truncated_to`` (exclusive): the log end, if it is below the SPEO. ``ordered``: records are
+    delivered in order of their keys, and the delivery has to know what is not finished before
     them. ``errors``: of ``acknowledged``, for the audit; no decision looks at them.
     """
 
@@ -119,14 +108,14 @@ class PartitionInput(NamedTuple):
     log_start_offset: int
     end_offset: int
     initial_offset: int | None = None
-    acknowledged: AcknowledgedRanges = NOT_ACKNOWLEDGED
+    acknowledged: Sequence[AnsweredRange] = ()
     acknowledged_by: str | None = None
     release_member: bool = False
     max_records: int = 0
     searched: Doubt = Doubt.NONE
     suspects: bool = False
     alone: bool = False
-    traces: MemberTraces = ()
+    traces: tuple[Trace, ...] = ()
     truncated_to: int | None = None
     delays: Sequence[RetryDelay] = ()
     ordered: bool = False
@@ -210,17 +199,9 @@ def settling_requests(
     if partition_input.truncated_to is not None:
         requests.append(TruncateLog(end_offset=partition_input.truncated_to))
     # After the truncation: a lock on a record that the log has lost must not bring it back as Available.
-    requests.append(ExpireLocks(lost=True, traces=tuple(_trace(*found) for found in partition_input.traces)))
+    requests.append(ExpireLocks(lost=True, traces=partition_input.traces))
     requests.append(MoveLogStart(log_start_offset=partition_input.log_start_offset, pass_finished=True))
     return tuple(requests)
-
-
-def _trace(member_id: str, entered: NDArray[np.int64]) -> Trace:
-    rows = (TracedRange(first, last, count, LOSSES[loss]) for first, last, count, loss in entered.tolist())
-    return Trace(member_id, tuple(rows))
-
-
-LOSSES = {int(loss): loss for loss in Loss}
 
 
 def answers_of(state: SharePartition, partition_input: PartitionInput, member_id: str) -> list[PartitionRequest]:
@@ -231,41 +212,33 @@ def answers_of(state: SharePartition, partition_input: PartitionInput, member_id
     if acknowledged_by is not None:
         acknowledged = still_held(state, acknowledged, acknowledged_by)
         member_id = acknowledged_by
-    is_lost = acknowledged[:, ANSWER] < 0
     requests: list[PartitionRequest] = []
-    if not is_lost.all():
-        batches = acknowledgement_batches(AcknowledgedRanges(acknowledged[~is_lost]))
+    if batches := chosen(acknowledged, lambda found: found.answer not in LOSSES):
         requests.append(Acknowledge(member_id=member_id, batches=batches, delays=partition_input.delays))
-    if is_lost.any():
-        ranges = coded(LostRange, acknowledged[is_lost], {number: (loss,) for number, loss in LOSSES.items()})
-        requests.append(LoseAttempts(member_id=member_id, ranges=ranges, delays=partition_input.delays))
+    if lost := chosen(acknowledged, lambda found: found.answer in LOSSES):
+        requests.append(LoseAttempts(member_id=member_id, ranges=lost, delays=partition_input.delays))
     return requests
 
 
-def still_held(state: SharePartition, acknowledged: AcknowledgedRanges, member_id: str) -> AcknowledgedRanges:
+LOSSES = frozenset(Loss)
+
+
+def still_held(state: SharePartition, acknowledged: Sequence[AnsweredRange], member_id: str) -> Sequence[AnsweredRange]:
     """Cut ``acknowledged`` (ascending, disjoint) to what the member still holds; the rest has been absorbed.
 
     acknowledged   [------------]   [------]
     held              [----]  [-------]
     result            [----]  [-]   [-]
     """
-    held = np.array([run[:2] for run in state.in_flight if run.member_id == member_id], np.int64).reshape(-1, 2)
-    begin = np.searchsorted(held[:, LAST], acknowledged[:, FIRST])
-    end = np.searchsorted(held[:, FIRST], acknowledged[:, LAST], side="right")
-    cut = [
-        (max(first, low), min(last, high), kind)
-        for (first, last, kind), low_at, high_at in zip(acknowledged.tolist(), begin, end, strict=True)
-        for low, high in held[low_at:high_at].tolist()
-    ]
-    return AcknowledgedRanges(np.array(cut, dtype=np.int64).reshape(-1, 3))
+    held = held_by(state, member_id)
+    if not held or not acknowledged:
+        return ()
+    both = intersection(_answered, as_columns(acknowledged), as_columns(held))
+    return in_best_form(both.recoded(AnsweredRange, [kind[:1] for kind in both.kinds]))
 
 
-_TYPES = {int(kind): (int(kind),) for kind in AcknowledgeType}
-
-
-def acknowledgement_batches(ranges: AcknowledgedRanges) -> Sequence[AcknowledgementBatch]:
-    """Return ``ranges``, which have no ``Loss``, as acknowledgement batches of one type each (R47)."""
-    return coded(AcknowledgementBatch, ranges, _TYPES)
+def _answered(first: int, last: int, answer: int, *_: object) -> AnsweredRange:
+    return AnsweredRange(first, last, answer)
 
 
 def acquire_request(

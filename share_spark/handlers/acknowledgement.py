@@ -84,7 +84,7 @@ def _delay_ms(delay: float | str) -> int:
 class Answers:
     """The acknowledgements of a batch: ``codes`` (1, 2 or 3) and ``error_ids`` have one element per record.
 
-    An error id of 0 is no error, n is ``texts[n - 1]``. Accepted records have none. Codes below 0 are a ``Loss``.
+    An error id of 0 is no error, n is ``texts[n - 1]``. Accepted records have none. Other codes are a ``Loss``.
     ``delays_ms``: those of released records, NO_DELAY where none was asked for; None: no record has one.
     ``misfits``: the number of records released because their answer broke the contract; the last text is of one of
     them.

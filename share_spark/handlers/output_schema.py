@@ -35,7 +35,7 @@ def arrow_output(schema: str | StructType | pa.Schema, handler_name: str) -> pa.
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
-    from share_spark.spark.arrow_types import arrow_schema, spark_schema
+    from share_spark.spark.schemas import arrow_schema, spark_schema
 
     try:
         parsed = StructType.fromDDL(schema) if isinstance(schema, str) else schema

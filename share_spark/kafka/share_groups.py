@@ -1,4 +1,9 @@
-"""A Kafka cluster's own share groups (KIP-932): read, never changed."""
+"""A Kafka cluster's own share groups (KIP-932): read, never changed.
+
+The requests are those that librdkafka's admin client does not have, in versions of Kafka 4.2: ListGroups for share
+groups, ShareGroupDescribe, DescribeShareGroupOffsets. Their messages are those of ``kio``, which are generated from the
+broker's own message definitions. Functions that take a ``BrokerConnection`` raise OSError and ValueError, as it does.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +11,32 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from kio.schema.api_versions.v2 import ApiVersionsRequest, ApiVersionsResponse
+from kio.schema.describe_share_group_offsets.v1 import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsResponse,
+)
+from kio.schema.describe_share_group_offsets.v1.request import DescribeShareGroupOffsetsRequestGroup
 from kio.schema.describe_share_group_offsets.v1.response import (
     DescribeShareGroupOffsetsResponseGroup,
     DescribeShareGroupOffsetsResponseTopic,
 )
+from kio.schema.list_groups.v5 import ListGroupsRequest, ListGroupsResponse
+from kio.schema.share_group_describe.v1 import ShareGroupDescribeRequest, ShareGroupDescribeResponse
 from kio.schema.share_group_describe.v1.response import DescribedGroup, Member
+from kio.schema.types import GroupId
 
 from share_spark.kafka.broker_admin import BrokerAdmin
 from share_spark.kafka.broker_connection import Address, BrokerConnection, connected
 from share_spark.kafka.broker_login import BrokerLogin
 from share_spark.kafka.options import KafkaOptions
-from share_spark.kafka.share_group_requests import (
-    described_groups,
-    described_offsets,
-    knows_share_groups,
-    listed_groups,
-)
 from share_spark.model.errors import ErrorCode, TopicError, TopicUnreachableError
 
 LOCKS = "group.share.partition.max.record.locks"
 """The broker's setting that limits how many records of a share-partition may be acquired at a time."""
+
+# DescribeShareGroupOffsets 1 has the lag (KIP-1226).
+_NEEDED = (ListGroupsRequest, ShareGroupDescribeRequest, DescribeShareGroupOffsetsRequest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,16 +121,16 @@ class ClusterShareGroups:
 
 
 def _groups_of(broker: Address, connection: BrokerConnection) -> Iterator[ClusterGroup]:
-    if not knows_share_groups(connection):
+    if not _knows_share_groups(connection):
         raise TopicError(f"Kafka at {broker} cannot tell of share groups (Kafka 4.2 can, with share groups on)")
-    listed = listed_groups(connection)
+    listed = _listed_groups(connection)
     if listed.error_code:
         raise TopicError(f"Kafka at {broker} refuses to list its groups ({_error_name(listed.error_code)})")
     names = [one.group_id for one in listed.groups]
     if not names:
         return
-    described = described_groups(connection, names)
-    offsets = {one.group_id: one for one in described_offsets(connection, names)}
+    described = _described_groups(connection, names)
+    offsets = {one.group_id: one for one in _described_offsets(connection, names)}
     for one in described:
         yield cluster_group(one, offsets.get(one.group_id))
 
@@ -203,3 +214,30 @@ def advice(group: ClusterGroup, locks: int | None) -> list[str]:
 
 def _named(member: ClusterMember) -> str:
     return f"consumer {member.member_id} ({member.client_id} at {member.host.removeprefix('/')})"
+
+
+def _knows_share_groups(broker: BrokerConnection) -> bool:
+    """Return whether the broker knows the requests of this module."""
+    # Version 2, as later ones have tagged fields: brokers may add some, and kio reads only those that it knows.
+    answer = broker.ask(ApiVersionsRequest(), ApiVersionsResponse)
+    known = {one.api_key: range(one.min_version, one.max_version + 1) for one in answer.api_keys}
+    return all(one.__version__ in known.get(one.__api_key__, ()) for one in _NEEDED)
+
+
+def _listed_groups(broker: BrokerConnection) -> ListGroupsResponse:
+    """List the share groups that the broker coordinates, in any state."""
+    return broker.ask(ListGroupsRequest(types_filter=("share",)), ListGroupsResponse)
+
+
+def _described_groups(broker: BrokerConnection, group_ids: Sequence[GroupId]) -> Sequence[DescribedGroup]:
+    """Describe groups: their members, and what those are assigned."""
+    request = ShareGroupDescribeRequest(group_ids=tuple(group_ids), include_authorized_operations=False)
+    return broker.ask(request, ShareGroupDescribeResponse).groups
+
+
+def _described_offsets(
+    broker: BrokerConnection, group_ids: Iterable[GroupId]
+) -> Sequence[DescribeShareGroupOffsetsResponseGroup]:
+    """Describe start offset and lag of all share-partitions of the groups."""
+    groups = tuple(DescribeShareGroupOffsetsRequestGroup(group_id=one, topics=None) for one in group_ids)
+    return broker.ask(DescribeShareGroupOffsetsRequest(groups=groups), DescribeShareGroupOffsetsResponse).groups

@@ -35,7 +35,7 @@ from share_spark.maintenance.retention import (
     oldest_kept_segment,
 )
 from share_spark.model.errors import ConfigError, SinkError, StateError, no_such_group
-from share_spark.output import letter_table
+from share_spark.output import letter_columns
 from share_spark.spark.on_demand import AnySpark
 from share_spark.state.commits import CommitListing
 from share_spark.state.tables import check_location, log_table, state_table
@@ -120,7 +120,7 @@ def _tables(session: AnySpark, order: CompactionOrder) -> dict[str, KeptTable]:
     if not state_table(order.state).is_free(session):
         places["share_partition_state"] = state_table(order.state)
     if order.dead_letter is not None:
-        _check_kind(session, order.dead_letter, letter_table.KIND)
+        _check_kind(session, order.dead_letter, letter_columns.KIND)
         places[f"dead letters {order.dead_letter}"] = order.dead_letter
     if order.topic_table is not None:
         _check_kind(session, order.topic_table, topic_registry.KIND)

@@ -23,8 +23,7 @@ from share_spark.delivery.ledger_place import KEPT_RECORDS, LEDGERS
 from share_spark.delta.journal import WAITING_LETTERS
 from share_spark.delta.location import Location
 from share_spark.engine.ports import Claim
-from share_spark.maintenance.dynamic_config_file import DynamicConfigFile
-from share_spark.maintenance.pause_file import PauseFile
+from share_spark.maintenance.operator_files import DynamicConfigFile, PauseFile
 from share_spark.model.ids import NO_STAMP
 from share_spark.spark.files import StorageFiles, group_file_name
 from share_spark.spark.hadoop_files import files_at

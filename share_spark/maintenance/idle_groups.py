@@ -3,7 +3,7 @@
 A claim fences the group's engine, so a group is only claimed on evidence that it has none: no heartbeat, no commit and
 no lock for longer than any engine is silent. An engine that starts meanwhile wins: our claim takes the epoch after the
 examined one, and of two claims of one epoch the first counts. An engine that was frozen for as long, and wakes up,
-finds the group claimed, and its sinks (``engine.idle_group``).
+finds the group claimed, and its sinks (``claim_idle_sinks``).
 """
 
 from __future__ import annotations

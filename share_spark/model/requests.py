@@ -13,7 +13,8 @@ from share_spark.model.records import Doubt, InFlightBatch
 
 
 class AcknowledgeType(IntEnum):
-    """The way a member is done with a record; ids as on the wire."""
+    """The way a member is done with a record; ids as on the wire. ``Loss`` has other numbers, so that one number says
+    how an attempt ended (``AnsweredRange``)."""
 
     GAP = 0
     ACCEPT = 1
@@ -22,7 +23,7 @@ class AcknowledgeType(IntEnum):
 
 
 class Loss(IntEnum):
-    """The way an attempt ended without an acknowledgement. Negative, as they share columns with acknowledge types.
+    """The way an attempt ended without an acknowledgement.
 
     * ``UNKNOWN``: its engine or machine is gone, and with it every trace of what was entered.
     * ``IN_HANDLER``: it was in the handler when its worker or engine died, and was the only one.
@@ -32,20 +33,21 @@ class Loss(IntEnum):
     * ``NOT_ENTERED``: the handler never had it, so this was no attempt.
     """
 
-    UNKNOWN = -1
-    IN_HANDLER = -2
-    AMONG_OTHERS = -3
-    FINISHED = -4
-    AFTER_HANDLER = -5
-    NOT_ENTERED = -6
+    UNKNOWN = 101
+    IN_HANDLER = 102
+    AMONG_OTHERS = 103
+    FINISHED = 104
+    AFTER_HANDLER = 105
+    NOT_ENTERED = 106
 
 
-class AcknowledgementBatch(NamedTuple):
-    """An acknowledgement of all offsets ``first_offset..last_offset`` with one type (R47)."""
+class AnsweredRange(NamedTuple):
+    """The answer for all offsets ``first_offset..last_offset``: an ``AcknowledgeType`` (R47) or a ``Loss``. A client
+    may send any other number."""
 
     first_offset: int
     last_offset: int
-    ack_type: int
+    answer: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,7 @@ class Acknowledge:
     """
 
     member_id: str
-    batches: Sequence[AcknowledgementBatch]
+    batches: Sequence[AnsweredRange]
     delays: Sequence[RetryDelay] = ()
 
 
@@ -84,14 +86,6 @@ class ReleaseMember:
 
     member_id: str
     charged: bool = True
-
-
-class LostRange(NamedTuple):
-    """Offsets whose attempts ended without an acknowledgement, and how."""
-
-    first_offset: int
-    last_offset: int
-    loss: Loss
 
 
 class TracedRange(NamedTuple):
@@ -125,12 +119,12 @@ class ExpireLocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoseAttempts:
-    """Attempts of the running engine that ended without an acknowledgement. ``ranges``: ascending and disjoint;
-    what the member does not hold of them is left as it is. ``delays``: of offsets that were not entered since an
-    earlier record of their key is not finished, for how long that is sure; ascending and disjoint."""
+    """Attempts of the running engine that ended with a ``Loss``. ``ranges``: ascending and disjoint; what the member
+    does not hold of them is left as it is. ``delays``: of offsets that were not entered since an earlier record of
+    their key is not finished, for how long that is sure; ascending and disjoint."""
 
     member_id: str
-    ranges: Sequence[LostRange]
+    ranges: Sequence[AnsweredRange]
     delays: Sequence[RetryDelay] = ()
 
 

@@ -7,14 +7,13 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from share_spark.engine.attempts import ErrorRun
 from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, CommittedOutput
-from share_spark.engine.ranges import AcknowledgedRanges
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
-from share_spark.model.requests import RetryDelay
+from share_spark.model.requests import AcknowledgeType, AnsweredRange, Loss, RetryDelay
+from share_spark.partition.columns import as_columns, in_best_form
 
 _ANSWER_FIELDS: list[pa.Field[pa.DataType]] = [
     pa.field("topic", pa.string()),
@@ -29,6 +28,15 @@ _ANSWER_FIELDS: list[pa.Field[pa.DataType]] = [
 _ANSWERS = pa.schema(_ANSWER_FIELDS)
 """The columns. A row is an acknowledged range (``answer``: the acknowledge type or a ``Loss``), or the error text of a
 range, or the delay of one."""
+
+
+_ANSWER_OF: dict[int, AcknowledgeType | Loss] = {
+    **{int(answer): answer for answer in AcknowledgeType},
+    **{int(loss): loss for loss in Loss},
+    # As the first releases wrote them: -1 for the first one.
+    **{-number: loss for number, loss in enumerate(Loss, 1)},
+}
+"""The meaning of ``answer``."""
 
 
 def to_payload(output: CommittedOutput) -> bytes:
@@ -46,13 +54,13 @@ def from_payload(group_id: str, payload: bytes) -> CommittedOutput:
     table = pa.ipc.open_stream(payload).read_all()
     epoch, batch_id, member_id = json.loads((table.schema.metadata or {})[b"output"])
     columns = [table.column(name).to_pylist() for name in _ANSWERS.names]
-    ranges: dict[tuple[str, str, int], list[tuple[int, int, int]]] = {}
+    ranges: dict[tuple[str, str, int], list[AnsweredRange]] = {}
     errors: dict[tuple[str, str, int], list[ErrorRun]] = {}
     delays: dict[tuple[str, str, int], list[RetryDelay]] = {}
     for topic, topic_id, partition, first, last, answer, error, delay_ms in zip(*columns, strict=True):
         at = (topic, topic_id, partition)
         if answer is not None:
-            ranges.setdefault(at, []).append((first, last, answer))
+            ranges.setdefault(at, []).append(AnsweredRange(first, last, _ANSWER_OF[answer]))
         elif error is not None:
             errors.setdefault(at, []).append(ErrorRun(first, last, error))
         else:
@@ -60,7 +68,7 @@ def from_payload(group_id: str, payload: bytes) -> CommittedOutput:
     answers = {
         SharePartitionKey(group_id, topic_id, partition): AcknowledgedSpan(
             TopicPartition(topic, partition),
-            AcknowledgedRanges(np.array(found, np.int64)),
+            in_best_form(found),
             errors.get((topic, topic_id, partition), ()),
             delays.get((topic, topic_id, partition), ()),
         )
@@ -71,7 +79,11 @@ def from_payload(group_id: str, payload: bytes) -> CommittedOutput:
 
 def _batches(answers: AcknowledgedSpans) -> Iterator[pa.RecordBatch]:
     for key, span in answers.items():
-        yield _batch(key, span, "answer", span.ranges.T)
+        if not span.ranges:
+            continue
+        found = as_columns(span.ranges)
+        codes = found.by_kind([one.answer for one in found.samples], "i1")
+        yield _batch(key, span, "answer", (found.first, found.last, codes))
         if span.errors:
             yield _batch(key, span, "error", tuple(zip(*span.errors, strict=True)))
         if span.delays:

@@ -286,11 +286,12 @@ class DeltaOutput:
         self.delivery.output_place = self.sink.place_for_workers
         return None if payload is None else from_payload(claim.group_id, payload)
 
-    def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans) -> None:
+    def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans, member_id: str | None = None) -> None:
         """Commit the delivery's output. Raises FencedError, SinkError, OutputLostError, StateError."""
         rows = self.delivery.outputs
         if rows is not None:
-            self.sink.commit(stamp, rows, to_payload(CommittedOutput(stamp, self.sink.writer.member_id, answers)))
+            output = CommittedOutput(stamp, member_id or self.sink.writer.member_id, answers)
+            self.sink.commit(stamp, rows, to_payload(output))
         self.delivery.free_outputs()
 
     def forget(self) -> None:
@@ -321,7 +322,7 @@ class FormerSinks:
         self._unabsorbed = left.stamp
         return from_payload(claim.group_id, left.payload)
 
-    def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans) -> None:
+    def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans, member_id: str | None = None) -> None:
         """Do nothing: there is no output."""
 
     def forget(self) -> None:

@@ -15,8 +15,8 @@ from share_spark.model.errors import ErrorCode
 from share_spark.model.records import InFlightBatch
 from share_spark.model.requests import (
     Acknowledge,
-    AcknowledgementBatch,
     AcknowledgeType,
+    AnsweredRange,
     PartitionResponse,
     RetryDelay,
 )
@@ -111,15 +111,15 @@ def _ended_in_columns(draft: Draft, request: Acknowledge) -> Ended | None:
     return ended if all(run.member_id == request.member_id for run, _ in ended.samples) else None
 
 
-def _is_well_formed(batches: Columns[AcknowledgementBatch]) -> bool:
+def _is_well_formed(batches: Columns[AnsweredRange]) -> bool:
     """Return whether the checks without state pass (R48), and no two batches share an offset."""
-    if any(not _LOWEST <= batch.ack_type <= _HIGHEST for batch in batches.samples):
+    if any(not _LOWEST <= batch.answer <= _HIGHEST for batch in batches.samples):
         return False
     ascend = bool((batches.first[1:] > batches.last[:-1]).all())
     return ascend and batches.first[0] >= 0 and bool((batches.first <= batches.last).all())
 
 
-def _is_inside(batches: Columns[AcknowledgementBatch], runs: Columns[InFlightBatch], start: int) -> bool:
+def _is_inside(batches: Columns[AnsweredRange], runs: Columns[InFlightBatch], start: int) -> bool:
     """Return whether what counts of ``batches``, at or above the SPSO, begins and ends inside the window."""
     counted = len(from_offset(batches, start))
     begins_before = counted and start <= batches.first[-counted] < runs.first[0]

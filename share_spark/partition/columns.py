@@ -172,15 +172,16 @@ def _row_like(row: Row) -> Callable[..., Row]:
     return found
 
 
-def coded(row: Callable[..., Row], ranges: Offsets, meanings: Mapping[int, Kind]) -> Sequence[Row]:
-    """Make rows of an array of shape (n, 3): first offset, last offset, and the number that means the other fields."""
-    if not are_many(len(ranges)):
-        return tuple(row(first, last, *meanings[number]) for first, last, number in ranges.tolist())
-    numbers = {number: at for at, number in enumerate(meanings)}
-    lowest = min(numbers)
-    codes = np.array([numbers.get(number, -1) for number in range(lowest, max(numbers) + 1)], np.int32)
-    first, last, number = (np.ascontiguousarray(column) for column in ranges.T)
-    return _used(Columns(row, first, last, codes[number - lowest], tuple(meanings.values())))
+def coded(
+    row: Callable[..., Row], first: Offsets, last: Offsets, code: NDArray[Any], meanings: Mapping[int, Kind]
+) -> Sequence[Row]:
+    """Make ranges of arrays: first offset, last offset, and the code (0 or more) that means the other fields."""
+    if not are_many(len(code)):
+        columns = first.tolist(), last.tolist(), code.tolist()
+        return tuple(row(begin, end, *meanings[number]) for begin, end, number in zip(*columns, strict=True))
+    kinds = np.zeros(max(meanings) + 1, np.int32)
+    kinds[list(meanings)] = np.arange(len(meanings))
+    return _used(Columns(row, first, last, kinds[code], tuple(meanings.values())))
 
 
 def intersection(row: Callable[..., OtherRow], one: Columns[Any], other: Columns[Any]) -> Columns[OtherRow]:

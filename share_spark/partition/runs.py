@@ -161,9 +161,12 @@ def without_finished_below(runs: Runs, offset: int) -> Runs:
     return kept + tail
 
 
-def chosen(runs: Runs, is_wanted: Callable[[InFlightBatch], bool]) -> Runs:
-    """Return the runs that are wanted; ``is_wanted`` goes by anything but the offsets."""
-    return runs.where(runs.mask(is_wanted)) if is_columns(runs) else [run for run in runs if is_wanted(run)]
+def chosen(ranges: Sequence[Row], is_wanted: Callable[[Row], bool]) -> Sequence[Row]:
+    """Return the ranges that are wanted; ``is_wanted`` goes by anything but the offsets."""
+    if not is_columns(ranges):
+        return [one for one in ranges if is_wanted(one)]
+    are_wanted = [is_wanted(sample) for sample in ranges.samples]
+    return ranges if all(are_wanted) else ranges.where(ranges.by_kind(are_wanted, bool))
 
 
 def is_locked(run: InFlightBatch, now_ms: int) -> bool:
@@ -171,9 +174,9 @@ def is_locked(run: InFlightBatch, now_ms: int) -> bool:
     return run.lock_deadline_ms is not None and run.lock_deadline_ms > now_ms
 
 
-def samples(runs: Runs) -> Sequence[InFlightBatch]:
-    """Return the runs; of columns, one for all runs that differ only in their offsets, with any offsets."""
-    return runs.samples if is_columns(runs) else runs
+def samples(ranges: Sequence[Row]) -> Sequence[Row]:
+    """Return the ranges; of columns, one for all that differ only in their offsets, with any offsets."""
+    return ranges.samples if is_columns(ranges) else ranges
 
 
 def offsets_by_kind(ranges: Sequence[Row]) -> Iterator[tuple[Row, int]]:

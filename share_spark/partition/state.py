@@ -11,7 +11,7 @@ from share_spark.model.config import BackoffPolicy, GroupConfig
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import UNINITIALIZED_START_OFFSET, DeliveryState, Doubt, InFlightBatch
 from share_spark.partition.backoff import NO_BACKOFF, Backoff
-from share_spark.partition.runs import offsets_by_kind, samples
+from share_spark.partition.runs import chosen, from_offset, offsets_by_kind, samples
 
 _AVAILABLE = DeliveryState.AVAILABLE
 _ACQUIRED = DeliveryState.ACQUIRED
@@ -121,6 +121,11 @@ def offsets_by_state(state: SharePartition) -> dict[DeliveryState, int]:
 def highest_delivery_count(state: SharePartition) -> int:
     """Return the highest delivery count in the window, 0 if it is empty."""
     return max((run.delivery_count for run in samples(state.in_flight)), default=0)
+
+
+def held_by(state: SharePartition, member_id: str) -> Sequence[InFlightBatch]:
+    """Return the ranges that this member holds, and that its answers count for: not those below the SPSO (R25)."""
+    return chosen(from_offset(state.in_flight, state.start_offset), lambda run: run.member_id == member_id)
 
 
 def deadlines_ms(state: SharePartition) -> tuple[int | None, int | None]:

@@ -27,10 +27,10 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from share_spark.spark.arrow_types import ARROW_BYTES, NO_ARROW_LIMIT
 from share_spark.spark.capabilities import SUBMITTED_SETTINGS, WORKER_DAEMON, is_allowed, use
 from share_spark.spark.class_archive import archive_options
 from share_spark.spark.jars import JarsError, jar_paths, require_java
+from share_spark.spark.schemas import ARROW_BYTES, NO_ARROW_LIMIT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -31,8 +31,7 @@ def rows_by_batch(log: TableLog, valid: CommitNote, most_ranges: int | None = No
     """
     wanted = {"group_id": valid.group_id, "segment": str(valid.segment)}
     files = {path: file for path, file in _files(log).items() if dict(file.values) == wanted}
-    if not all(file.is_whole for file in files.values()):
-        raise UnknownTableError("rows of its files are deleted")
+    _refuse_deleted(files.values())
     parts = [part for path in files for part in _parts(log.data_file(path))]
     if most_ranges is not None and sum(part.values for part in parts) > most_ranges:
         raise UnknownTableError("the segment has many ranges")
@@ -120,8 +119,7 @@ def last_written_ms(log: TableLog, paths: Iterable[str]) -> int | None:
     """Return when the last row in these files was written, by its writer's clock; None if there is none. Raises
     UnknownTableError."""
     wanted, columns = list(paths), pa.schema([LOG_SCHEMA.field("written_at")])
-    if not all(log.active[path].is_whole for path in wanted):
-        raise UnknownTableError("rows of its files are deleted")
+    _refuse_deleted(log.active[path] for path in wanted)
     return last_written_in(pa.concat_tables([columns.empty_table(), *tables_of(log, wanted, columns)]))
 
 
@@ -129,6 +127,11 @@ def last_written_in(rows: pa.Table) -> int | None:
     """Do as ``last_written_ms``, for rows with that column."""
     last: int | None = pc.max(rows.column("written_at").cast(pa.int64())).as_py()
     return None if last is None else last // 1_000
+
+
+def _refuse_deleted(files: Iterable[ActiveFile]) -> None:
+    if not all(file.is_whole for file in files):
+        raise UnknownTableError("rows of its files are deleted")
 
 
 def _files(log: TableLog) -> Mapping[str, ActiveFile]:

@@ -21,11 +21,11 @@ from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import MOST_CHECKPOINT_BYTES, TableLog, UnknownTableError
 from share_spark.model.errors import FencedError, StateError
-from share_spark.spark.arrow_types import ARROW_BYTES, ARROW_ROWS
 from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.spark.frames import cloned_session
 from share_spark.spark.on_demand import AnySpark, given_session, session_of
-from share_spark.spark.progress import log_progress
+from share_spark.spark.progress_log import log_progress
+from share_spark.spark.schemas import ARROW_BYTES, ARROW_ROWS
 from share_spark.state.commits import CommitListing, CommitNote
 from share_spark.state.direct_rows import FOLDED_SCHEMA, rows_by_batch
 from share_spark.state.fold import FoldedStates, fold
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 _MOST_FILES = 30_000
 """The most files of the log table that are remembered, to read a small segment without Spark: some 10 MB."""
 
-_FEW_ROWS = {
+FEW_ROWS = {
     ARROW_ROWS: "128",
     # One log row can be megabytes. The first releases of Spark 4.0 may not know this setting: hence few rows, too.
     ARROW_BYTES: str(16 << 20),
@@ -131,7 +131,7 @@ class GroupLog:
                 log = TableLog.open(log.files, keeps_files=True, most_bytes=MOST_CHECKPOINT_BYTES)
             return rows_by_batch(log, valid)
         except UnknownTableError as reason:
-            session = cloned_session(self.session(f"is read by Spark: {reason}"), _FEW_ROWS)
+            session = cloned_session(self.session(f"is read by Spark: {reason}"), FEW_ROWS)
             rows = tail.rows(session).where(F.col("kind") != CLAIM).select(FOLDED_SCHEMA.names)
             return [rows.toArrow().sort_by("batch_id")]
 

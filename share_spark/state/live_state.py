@@ -18,8 +18,8 @@ from share_spark.engine.plain_step import unaudited_step
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary, front_of, step
 from share_spark.engine.step import with_snapshot as snapshot_of
 from share_spark.model.ids import SharePartitionKey
-from share_spark.model.records import ShareRecord
-from share_spark.partition import PartitionLimits, SharePartition
+from share_spark.model.records import InFlightBatch, ShareRecord
+from share_spark.partition import PartitionLimits, SharePartition, held_by
 from share_spark.spark.python_worker import cycles_ignored
 from share_spark.state.record_rows import record_array
 
@@ -57,6 +57,11 @@ class LiveState:
     def topics(self) -> set[tuple[str, str]]:
         """Return (topic name, topic id) of every topic."""
         return {(topic, key.topic_id) for key, (topic, _) in self.states.items()}
+
+    def held_by(self, member_id: str) -> dict[SharePartitionKey, Sequence[InFlightBatch]]:
+        """Return the ranges that this member holds, by share-partition."""
+        found = ((key, held_by(state, member_id)) for key, (_, state) in self.states.items())
+        return {key: runs for key, runs in found if runs}
 
     def advance(self, partition_inputs: Mapping[SharePartitionKey, PartitionInput], terms: StepTerms) -> Advance:
         """Decide one micro-batch; the value here stays as it is."""

@@ -18,6 +18,7 @@ from share_spark.engine.ports import Claim
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.model.errors import StateError
 from share_spark.model.ids import NO_STAMP, BatchStamp, SharePartitionKey
+from share_spark.model.records import InFlightBatch
 from share_spark.partition import PartitionLimits
 from share_spark.spark.delta_log import table_id
 from share_spark.spark.on_demand import given_session
@@ -50,19 +51,22 @@ class _Known(NamedTuple):
 class DeltaShareStateStore:
     """ShareStateStore on Delta for one group and one run. See ``engine.ports`` for the promises of each method.
 
-    ``audit``: rows also have the ended attempts; worth its space if history is kept. ``live``: as of the last commit,
-    for any thread; None before the first load.
+    ``audit``: rows also have the ended attempts; worth its space if history is kept.
     """
 
     log: GroupLog
     updates_per_snapshot: int
     audit: bool = False
     least_ranges: int = LEAST_RANGES
-    live: LiveState | None = None
     _open_segment: OpenSegment = field(default_factory=OpenSegment)
     _known: _Known | None = None
     _loaded: LogTail | None = None
     _decided: _Decided | None = None
+
+    @property
+    def live(self) -> LiveState | None:
+        """The live state as of the last commit, for any thread; None before the state was read."""
+        return None if self._known is None else self._known.live
 
     @property
     def member_id(self) -> str:
@@ -110,17 +114,15 @@ class DeltaShareStateStore:
         before = self._loaded if self._known is None else self._known.tail
         assert before is not None, "load before claim"
         self._loaded = tail = self.log.tail_since(before)
-        self.live = self._read(tail)
-        return self.live.summaries()
+        return self._read(tail).summaries()
 
     def _read(self, tail: LogTail) -> LiveState:
         """Return the state as of ``tail``; the known one, if the same rows are valid."""
         known = self._known
-        if known is not None and known.tail.valid == tail.valid:
-            live = replace(known.live, writer_epoch=self.log.writer_epoch)
-        else:
-            before = LiveState() if known is None else known.live
-            live = replace(before, states=self.log.states(tail), writer_epoch=self.log.writer_epoch)
+        is_same = known is not None and known.tail.valid == tail.valid
+        before = LiveState() if known is None else known.live
+        states = before.states if is_same else self.log.states(tail)
+        live = replace(before, states=states, writer_epoch=self.log.writer_epoch)
         self._known = _Known(tail, live)
         return live
 
@@ -162,9 +164,13 @@ class DeltaShareStateStore:
             self.log.append(rows, note)
             self._open_segment = self._open_segment.after(note.segment, found.ranges)
             tail = replace(tail, version=self.log.version, last_segment=note.segment, valid=note)
-        self.live = replace(found.live, writer_epoch=note.writer_epoch, batch_id=note.batch_id, at_ms=note.at_ms)
-        self._known = _Known(tail, self.live)
+        live = replace(found.live, writer_epoch=note.writer_epoch, batch_id=note.batch_id, at_ms=note.at_ms)
+        self._known = _Known(tail, live)
         self._decided = None
+
+    def held_by(self, member_id: str) -> Mapping[SharePartitionKey, Sequence[InFlightBatch]]:
+        assert self.live is not None, "held_by before load"
+        return self.live.held_by(member_id)
 
     def was_committed(self, batch_id: int) -> bool:
         """Look for the stamp of the micro-batch in the commits since our own last one."""

@@ -66,11 +66,6 @@ def read_state(spark: SparkSession, location: str | Location, group_id: str | No
     return reduce(lambda left, right: left.unionByName(right), frames, empty)
 
 
-def state_with_buckets(spark: SparkSession, location: Location, group_id: str) -> DataFrame:
-    """Return STATE_COLUMNS and ``bucket`` of one group, from its log."""
-    return read_state(spark, location, group_id).withColumn("bucket", F.expr(_BUCKET_SQL))
-
-
 def state_of_group(spark: SparkSession, tail: LogTail, group_id: str) -> DataFrame:
     """Return STATE_COLUMNS for one group, from its log."""
     rows = tail.rows(spark).where(F.col("kind") != CLAIM).withColumn("bucket", F.expr(_BUCKET_SQL))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from share_spark.delta.direct_properties import add_missing_columns
+from share_spark.delta.direct_metadata import add_missing_columns
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import TableLog
 from share_spark.model.errors import StateError

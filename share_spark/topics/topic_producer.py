@@ -1,7 +1,7 @@
 """Writes to a topic table: topics, records, deletions.
 
 **Why two producers never assign the same offsets.** Records that are given one by one are committed at the version at
-which their offsets were chosen, or not at all (``direct_append``). A frame is written by Spark, which commits at any
+which their offsets were chosen, or not at all (``topic_appends``). A frame is written by Spark, which commits at any
 later version. A blind append conflicts with nothing, so ours are not blind: each has, as one more branch of the rows it
 writes, a read of its partitions from the first offset it assigns, and every row that this read finds raises an error.
 Rows that were there before the append began stop it by that error; rows committed while it runs stop it by Delta's
@@ -30,14 +30,14 @@ from pyspark.sql import functions as F
 
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.direct_append import MovedError
-from share_spark.delta.direct_properties import change_properties
+from share_spark.delta.direct_metadata import change_properties
 from share_spark.delta.location import properties_clause
 from share_spark.delta.native_changes import RowFilter
 from share_spark.delta.table_maintenance import KeptTable, is_conflict
 from share_spark.model.errors import TopicError, TopicUnreachableError
 from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.topics import topic_registry
-from share_spark.topics.direct_append import DirectTopicAppends, NumberedMessage
+from share_spark.topics.topic_appends import DirectTopicAppends, NumberedMessage
 from share_spark.topics.topic_registry import AppendNote, TopicEntry
 from share_spark.topics.topic_view import TopicState, TopicTable
 

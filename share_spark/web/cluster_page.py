@@ -1,14 +1,37 @@
-"""A Kafka cluster's own share groups as HTML. Pure; names of groups, topics and clients are foreign text, and all of it
-is escaped."""
+"""A Kafka cluster's own share groups as HTML, by pure functions; and these pages by path (``ClusterPageSource``). Names
+of groups, topics and clients are foreign text, and all of it is escaped."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from html import escape
+from http import HTTPStatus
+from urllib.parse import unquote
 
-from share_spark.kafka.share_groups import Cluster, ClusterGroup, ClusterMember, ClusterPartition, advice
+from share_spark.kafka.share_groups import (
+    Cluster,
+    ClusterGroup,
+    ClusterMember,
+    ClusterPartition,
+    ClusterShareGroups,
+    advice,
+)
 from share_spark.model.texts import printable
-from share_spark.web.document import cell, document, group_path, heads, lag_text, place_and_time, text_cell, way_back
-from share_spark.web.pictures import total_lag
+from share_spark.web.document import (
+    cell,
+    document,
+    fault_page,
+    group_path,
+    heads,
+    lag_text,
+    place_and_time,
+    text_cell,
+    way_back,
+)
+from share_spark.web.pictures import READ_FAULTS, fault_line, total_lag
+from share_spark.web.repeated_reads import SharedLook
 
 MOST_PARTITIONS = 1_000
 """The number of share-partitions of a group that are shown: those with the greatest lag."""
@@ -125,3 +148,33 @@ def _state(group: ClusterGroup) -> str:
 
 def _text(text: str) -> str:
     return escape(printable(text))
+
+
+@dataclass(slots=True)
+class ClusterPageSource:
+    """The pages of a cluster, as ``server.PageSource``. ``clock``: milliseconds since the epoch."""
+
+    groups: ClusterShareGroups
+    clock: Callable[[], int]
+    _look: SharedLook[Cluster] = field(init=False)
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._look = SharedLook(self.groups.look, self.clock)
+
+    def page(self, path: str, _query: str = "") -> tuple[HTTPStatus, str]:
+        """Return the status and the HTML."""
+        try:
+            with self._turn:
+                cluster = self._look()
+        except READ_FAULTS as fault:
+            return HTTPStatus.SERVICE_UNAVAILABLE, fault_page("Not readable", fault_line(fault))
+        match [unquote(part) for part in path.split("/")]:
+            case ["", ""]:
+                return HTTPStatus.OK, cluster_page(cluster, self.clock())
+            case ["", "groups", group_id]:
+                for group in cluster.groups:
+                    if group.group_id == group_id:
+                        return HTTPStatus.OK, cluster_group_page(cluster, group, self.clock())
+                return HTTPStatus.NOT_FOUND, fault_page("No such group", f"Group {group_id!r} does not exist.")
+        return HTTPStatus.NOT_FOUND, fault_page("No such page", "There is no such page.")

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from datetime import datetime
 from html import escape
 
-from share_spark.admin.letter_facts import letter_facts, letter_time
+from share_spark.admin.letter_text import letter_facts, letter_time, one_line, payload_text
 from share_spark.admin.letters import Letter, microseconds
 from share_spark.admin.letters_by_error import LettersByError
-from share_spark.admin.payload_text import one_line, payload_text
 from share_spark.model.texts import printable
 from share_spark.web.document import cell, document, group_path, heads, place_and_time, text_cell, way_back
 from share_spark.web.drawings import times, utc

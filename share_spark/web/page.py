@@ -23,9 +23,16 @@ from share_spark.web.document import (
     way_back,
 )
 from share_spark.web.drawings import STATE_CLASSES, STATE_NAMES, histogram_rows, line_svg, span, utc
-from share_spark.web.engine_ends import UNEXPECTED, end_sentence
 from share_spark.web.letters_page import errors_in_report, errors_table
-from share_spark.web.pictures import BrokenGroup, GroupPicture, PartitionPicture, Picture, total_lag
+from share_spark.web.pictures import (
+    UNEXPECTED,
+    BrokenGroup,
+    GroupPicture,
+    PartitionPicture,
+    Picture,
+    end_sentence,
+    total_lag,
+)
 from share_spark.web.record_page import record_form
 
 _STATE_FIELDS = ("available", "acquired", "acknowledged", "archived")

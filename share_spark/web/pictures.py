@@ -1,4 +1,5 @@
-"""The values that pages show: groups, their share-partitions, and what cannot be read. No HTML here."""
+"""The values that pages show: groups, their share-partitions, how their last engine has ended, and what cannot be read.
+No HTML here."""
 
 from __future__ import annotations
 
@@ -15,9 +16,11 @@ from share_spark.admin.letters_by_error import LettersByError
 from share_spark.admin.share_group_admin import GroupsLook
 from share_spark.admin.state_reader import Engine
 from share_spark.admin.state_versions import StateVersion
+from share_spark.maintenance.heartbeat import EndKind, EngineEnd
 from share_spark.model.errors import ShareError
 from share_spark.partition import SharePartition
 from share_spark.partition.runs import offsets_by_kind
+from share_spark.web.drawings import span, utc
 from share_spark.web.offset_line import OffsetLine, offset_line
 
 MOST_PARTITIONS = 1_000
@@ -27,6 +30,16 @@ WIDEST, NARROWEST = 480, 48
 """The columns of a line: if there are few share-partitions, and if there are many."""
 
 _COLUMNS_OF_A_GROUP = 48_000
+
+UNEXPECTED = {EndKind.FAILED: "Failed", EndKind.VANISHED: "Engine gone"}
+"""The words on a page for the ends that somebody has to look at."""
+
+_SENTENCES = {
+    EndKind.STOPPED: "was stopped",
+    EndKind.WORKED_OFF: "had worked off everything",
+    EndKind.FAILED: "failed",
+    EndKind.VANISHED: "fell silent, and has not said that it ended: its last heartbeat was",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,3 +259,22 @@ def _delivery_counts(states: Collection[SharePartition]) -> dict[int, int]:
             if not run.delivery_state.is_final:
                 found[run.delivery_count] = found.get(run.delivery_count, 0) + offsets
     return dict(sorted(found.items()))
+
+
+def engine_word(engine: Engine | None, now_ms: int) -> str:
+    """Return ``running``, or how and when the engine has ended: ``vanished 5 min ago``; ``-`` if there was none."""
+    if engine is None:
+        return "-"
+    end = engine.end
+    return "running" if end is None else f"{end.kind} {_ago(end, now_ms)}"
+
+
+def end_sentence(engine: Engine, end: EngineEnd, now_ms: int) -> str:
+    """Return who ended, how and when, and why it failed."""
+    who = f"The last one ({engine.beat.host}, process {engine.beat.pid})" if engine.beat.host else "The last one"
+    error = f": {end.error}" if end.error else "."
+    return f"{who} {_SENTENCES[end.kind]} {_ago(end, now_ms)}, at {utc(end.at_ms)}{error}"
+
+
+def _ago(end: EngineEnd, now_ms: int) -> str:
+    return f"{span(max(0, now_ms - end.at_ms))} ago"

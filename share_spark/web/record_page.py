@@ -7,8 +7,7 @@ from html import escape
 from typing import NamedTuple
 from urllib.parse import urlencode
 
-from share_spark.audit.history_report import how_far_back, iso_time, nothing_known
-from share_spark.audit.record_events import RecordEvent, RecordHistory
+from share_spark.audit.record_events import RecordEvent, RecordHistory, how_far_back, iso_time, nothing_known
 from share_spark.model.texts import printable
 from share_spark.web.document import cell, document, group_path, heads, place_and_time, way_back
 

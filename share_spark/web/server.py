@@ -20,13 +20,11 @@ from share_spark.admin.state_versions import StateVersion, StateVersions
 from share_spark.model.errors import ConfigError, StateError
 from share_spark.model.hosts import host_in, is_loopback
 from share_spark.web.document import fault_page, policy
-from share_spark.web.group_times import GroupTimes
-from share_spark.web.letter_pictures import LetterTables, chosen
 from share_spark.web.letters_page import letters_page
 from share_spark.web.page import group_page, overview_page
 from share_spark.web.pictures import READ_FAULTS, Picture, fault_line, no_series, take_past_picture, take_picture
 from share_spark.web.record_page import RecordPlace, no_record_page, record_form, record_page
-from share_spark.web.shared_look import SharedLook
+from share_spark.web.repeated_reads import GroupTimes, LetterTables, SharedLook, chosen
 
 _log = logging.getLogger(__name__)
 

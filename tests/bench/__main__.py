@@ -13,6 +13,7 @@ from tests.bench import (
     compaction,
     dead_letters,
     demo,
+    driver_state,
     fixed_cost,
     history,
     latency,
@@ -25,7 +26,7 @@ from tests.bench import (
     window,
 )
 from tests.bench.harness import say
-from tests.support.broker import running_broker
+from tests.support.broker import BEST, running_broker
 
 BENCHMARKS = {
     "throughput": throughput.run,
@@ -39,6 +40,7 @@ BENCHMARKS = {
     "breadth": breadth.run,
     "recovery": recovery.run,
     "compaction": compaction.run,
+    "driver_state": driver_state.run,
     "ledger": ledger.run,
     "metrics": metrics.run,
     "window": window.run,
@@ -54,7 +56,7 @@ def main(names: list[str]) -> int:
         say(f"unknown benchmark {unknown[0]!r}: choose from {', '.join(BENCHMARKS)}")
         return 2
     spark = build_session("share-spark-bench", extra_conf={"spark.driver.memory": "4g"})
-    with running_broker() as broker:
+    with running_broker(compiler=BEST) as broker:
         met = {name: BENCHMARKS[name](spark, broker.bootstrap) for name in names or BENCHMARKS}
     spark.stop()
     say("\n" + ", ".join(f"{name}: {'goals met' if good else 'a goal was missed'}" for name, good in met.items()))

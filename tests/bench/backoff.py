@@ -9,20 +9,20 @@ same without a delay. In one process without Spark.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
 
-from share_spark.engine.ranges import NOT_ACKNOWLEDGED, AcknowledgedRanges
 from share_spark.engine.step import PartitionInput, StepResult, front_of, step
 from share_spark.model.config import BackoffPolicy
 from share_spark.model.ids import SharePartitionKey
-from share_spark.model.requests import AcknowledgeType
+from share_spark.model.requests import AcknowledgeType, AnsweredRange
 from share_spark.partition import PartitionLimits, SharePartition
 from share_spark.partition.backoff import NO_BACKOFF, Backoff
 from share_spark.state.record_rows import record_array
 from tests.bench.harness import Measure, report
+from tests.support.answers import answered
 
 Value = TypeVar("Value")
 
@@ -62,26 +62,26 @@ def _steps(backoff: Backoff) -> Iterator[tuple[str, float]]:
     limits = PartitionLimits(max_record_locks=2**40, backoff=backoff)
 
     def stepped(
-        state: SharePartition | None, now_ms: int, end: int, most: int, answers: AcknowledgedRanges
+        state: SharePartition | None, now_ms: int, end: int, most: int, answers: Sequence[AnsweredRange]
     ) -> StepResult:
         wanted = PartitionInput("topic", 0, end, 0, acknowledged=answers, max_records=most)
         return step(KEY, state, wanted, limits=limits, member_id="member", now_ms=now_ms)
 
-    held = stepped(None, 0, records, records, NOT_ACKNOWLEDGED).state
+    held = stepped(None, 0, records, records, ()).state
     seconds, released = _timed(lambda: stepped(held, 1, records, 0, _answers()))
     yield "release", seconds
     yield "summary", _timed(lambda: front_of("topic", released.state))[0]
     yield "log rows", _timed(lambda: record_array([("topic", released.record)]))[0]
     most = 1_000 if backoff else DELAYED + 1_000  # without a delay the released ones come first
-    yield "other records", _timed(lambda: stepped(released.state, 2, records + 1_000, most, NOT_ACKNOWLEDGED))[0]
-    yield "acquire", _timed(lambda: stepped(released.state, 10**9, records, records, NOT_ACKNOWLEDGED))[0]
+    yield "other records", _timed(lambda: stepped(released.state, 2, records + 1_000, most, ()))[0]
+    yield "acquire", _timed(lambda: stepped(released.state, 10**9, records, records, ()))[0]
 
 
-def _answers() -> AcknowledgedRanges:
+def _answers() -> Sequence[AnsweredRange]:
     first = np.arange(DELAYED) * STRIDE
     released = np.column_stack([first, first, np.full(DELAYED, AcknowledgeType.RELEASE)])
     accepted = np.column_stack([first + 1, first + STRIDE - 1, np.full(DELAYED, AcknowledgeType.ACCEPT)])
-    return AcknowledgedRanges(np.stack([released, accepted], axis=1).reshape(-1, 3))
+    return answered(np.stack([released, accepted], axis=1).reshape(-1, 3))
 
 
 def _timed(once: Callable[[], Value]) -> tuple[float, Value]:

@@ -25,15 +25,17 @@ from pyspark.sql import SparkSession
 from share_spark import EmbeddedTopicLog, ShareGroup
 from share_spark.delta.location import Location
 from share_spark.engine.progress import MicroBatchProgress
-from share_spark.engine.ranges import NOT_ACKNOWLEDGED, AcknowledgedRanges, AcquiredRanges
+from share_spark.engine.ranges import AcquiredRanges
 from share_spark.engine.step import PartitionInput, PartitionOutcome
 from share_spark.model.ids import SharePartitionKey
+from share_spark.model.requests import AnsweredRange
 from share_spark.partition import PartitionLimits
 from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
 from share_spark.topics.topic_producer import Message
 from tests.bench.harness import compare, report, say
 from tests.bench.workloads import UNLIMITED, Scratch, accept_all, create_topic, fill, share_group
+from tests.support.answers import answered
 
 ALL = int(os.environ.get("BENCH_BREADTH", "10000"))
 RANGES = int(os.environ.get("BENCH_RANGES", "2000"))
@@ -182,13 +184,13 @@ class Stored:
         """The same for ten records in each of ACTIVE, where every window is in pieces: every second record of all was
         released."""
         everywhere = range(self.partitions)
-        self._step(everywhere, RANGES, NOT_ACKNOWLEDGED, first=True)
+        self._step(everywhere, RANGES, (), first=True)
         self._step(everywhere, 0, _alternating(RANGES))
         return self._seconds(range(ACTIVE), 10, begin=RANGES)
 
     def _seconds(self, active: Iterable[int], each: int, begin: int = 0) -> float:
         active, seconds, first = list(active), [], begin == 0
-        acquired: dict[int, AcknowledgedRanges] = {}
+        acquired: dict[int, Sequence[AnsweredRange]] = {}
         for number in range(BATCHES // 2):
             began = time.perf_counter()
             outcomes = self._step(active, each, acquired, first=first and number == 0, end=begin + (number + 1) * each)
@@ -200,7 +202,7 @@ class Stored:
         self,
         active: Iterable[int],
         each: int,
-        acknowledged: AcknowledgedRanges | dict[int, AcknowledgedRanges],
+        acknowledged: Sequence[AnsweredRange] | dict[int, Sequence[AnsweredRange]],
         *,
         first: bool = False,
         end: int = RANGES,
@@ -211,7 +213,7 @@ class Stored:
                 log_start_offset=0,
                 end_offset=end,
                 initial_offset=0 if first else None,
-                acknowledged=acknowledged.get(at, NOT_ACKNOWLEDGED) if isinstance(acknowledged, dict) else acknowledged,
+                acknowledged=acknowledged.get(at, ()) if isinstance(acknowledged, dict) else acknowledged,
                 max_records=each,
             )
             for at in active
@@ -227,12 +229,12 @@ class Stored:
         return outcomes
 
 
-def _accepted(acquired: AcquiredRanges) -> AcknowledgedRanges:
+def _accepted(acquired: AcquiredRanges) -> Sequence[AnsweredRange]:
     ranges = acquired.copy()
     ranges[:, 2] = ACCEPT
-    return AcknowledgedRanges(ranges[np.argsort(ranges[:, 0])])
+    return answered(ranges[np.argsort(ranges[:, 0])])
 
 
-def _alternating(size: int) -> AcknowledgedRanges:
+def _alternating(size: int) -> Sequence[AnsweredRange]:
     offsets = np.arange(size, dtype=np.int64)
-    return AcknowledgedRanges(np.column_stack([offsets, offsets, np.where(offsets % 2, RELEASE, ACCEPT)]))
+    return answered(np.column_stack([offsets, offsets, np.where(offsets % 2, RELEASE, ACCEPT)]))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, generate_latest
 
 from share_spark.engine.progress import EngineLook, MicroBatchProgress
-from share_spark.metrics.server import GroupMetrics
+from share_spark.metrics.endpoint import GroupMetrics
 from share_spark.partition import offsets_by_state
 from tests.bench.harness import Measure, report
 from tests.support.engine_world import GROUP, EngineLife, InMemoryGroup

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from share_spark.delta.location import Location
 from share_spark.state.commits import CommitNote
-from share_spark.state.group_log import GroupLog
+from share_spark.state.group_log import FEW_ROWS, GroupLog
 from share_spark.state.record_rows import CLAIM
 from share_spark.state.state_store import DeltaShareStateStore
 from share_spark.state.tables import LOG_COLUMNS, ensure_tables, log_table
@@ -73,7 +73,7 @@ def _fragmented(spark: SparkSession, scratch: Scratch) -> bool:
     location = Location.parse(scratch.fresh("fragmented"))
     fragmented.write_segment(spark, location, partitions=partitions, ranges=ranges, updates=updates)
     # Spark's own settings would have 4,096 rows of a megabyte in memory at a time.
-    for key, value in _FEW_ROWS.items():
+    for key, value in FEW_ROWS.items():
         spark.conf.set(key, value)
     rows = log_table(location).load(spark).where(f"group_id = '{fragmented.GROUP}' AND kind <> '{CLAIM}'")
     runs = {
@@ -96,12 +96,6 @@ def _fragmented(spark: SparkSession, scratch: Scratch) -> bool:
         ),
     ]
     return report("recovery-fragmented", "Recovery of a fragmented segment", measures)
-
-
-_FEW_ROWS = {
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "128",
-    "spark.sql.parquet.columnarReaderBatchSize": "64",
-}
 
 
 def _peak_mb() -> int:

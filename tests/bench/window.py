@@ -12,21 +12,21 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from share_spark.engine.ranges import NOT_ACKNOWLEDGED, AcknowledgedRanges
 from share_spark.engine.step import PartitionInput, StepResult, front_of, step, with_snapshot
 from share_spark.model.ids import SharePartitionKey
-from share_spark.model.requests import AcknowledgeType
+from share_spark.model.requests import AcknowledgeType, AnsweredRange
 from share_spark.partition import PartitionLimits
 from share_spark.state.fold import fold_rows
 from share_spark.state.record_rows import record_array
 from tests.bench.harness import Measure, report
+from tests.support.answers import answered
 
 Value = TypeVar("Value")
 
@@ -76,7 +76,7 @@ class _Window:
         state = self._timed("acquire", lambda: step_once(state, records, max_records=records)).state
         singles = np.arange(self.size) * STRIDE
         kinds = np.where(np.arange(self.size) % 2, AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE)
-        acknowledged = AcknowledgedRanges(np.column_stack([singles, singles, kinds]))
+        acknowledged = answered(np.column_stack([singles, singles, kinds]))
         found = self._timed("acknowledge", lambda: step_once(state, records, acknowledged=acknowledged))
         self._timed("summary", lambda: front_of("topic", found.state))
         pickled = self._timed("pickle", lambda: pickle.dumps(found.state, protocol=5))
@@ -95,7 +95,7 @@ class _Window:
 
 
 def step_once(
-    state: object, records: int, *, acknowledged: AcknowledgedRanges = NOT_ACKNOWLEDGED, max_records: int = 0
+    state: object, records: int, *, acknowledged: Sequence[AnsweredRange] = (), max_records: int = 0
 ) -> StepResult:
     """One micro-batch of the share-partition."""
     wanted = PartitionInput(
@@ -105,9 +105,9 @@ def step_once(
     return step(KEY, state, wanted, limits=limits, member_id="member", now_ms=1_000)
 
 
-def _scattered(size: int) -> AcknowledgedRanges:
+def _scattered(size: int) -> Sequence[AnsweredRange]:
     """One offset in ``STRIDE`` is released, the others are accepted."""
     first = np.arange(size) * STRIDE
     released = np.column_stack([first, first, np.full(size, AcknowledgeType.RELEASE)])
     accepted = np.column_stack([first + 1, first + STRIDE - 1, np.full(size, AcknowledgeType.ACCEPT)])
-    return AcknowledgedRanges(np.stack([released, accepted], axis=1).reshape(-1, 3))
+    return answered(np.stack([released, accepted], axis=1).reshape(-1, 3))

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from share_spark import build_session
-from share_spark.audit.verify import verify
-from share_spark.audit.verify_report import verify_lines
+from share_spark.audit.verify import verify, verify_lines
 from tests.chaos.faults import DRIVER, EXECUTOR, IN_HANDLER, IN_OUTPUT, JVM, POINTS, PUT, SESSION, WORKER, Fault
 from tests.chaos.job import GROUP
 from tests.chaos.kafka import KafkaProducer

@@ -20,7 +20,7 @@ from share_spark.delivery.output_files import OutputFiles
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.maintenance.background import BackgroundMaintenance
-from share_spark.output.dead_letters import DeltaDeadLetters
+from share_spark.output.dead_letter_table import DeltaDeadLetters
 from share_spark.output.sink import DeltaOutput, DeltaSink
 from share_spark.output.spark_dead_letters import SparkDeadLetters
 from share_spark.state.state_store import DeltaShareStateStore

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,24 +16,21 @@ from share_spark.kafka.broker_admin import EARLIEST, LATEST, BrokerAdmin
 from share_spark.kafka.options import KafkaOptions
 from share_spark.model.errors import TopicUnreachableError
 from tests.kafka.test_kafka_topic_log import wait_until
-from tests.support.broker import free_ports, running_broker
+from tests.support.broker import Broker, free_ports
 from tests.support.group_details import run
 from tests.support.heartbeats import VANISHED_MS, write_beat
 from tests.support.state_logs import StateLog, snapshot
+from tests.support.topic_log_cases import fresh_name
 
 TOPICS = ("orders", "bills", "orders-late")
 TIMEOUT_MS = "400"
 
 
-@pytest.fixture(scope="module")
-def stopped_broker() -> Iterator[str]:
+@pytest.fixture
+def stopped_broker(pausing_broker: Broker) -> str:
     """It accepts connections, and answers nothing."""
-    with running_broker() as broker:
-        os.kill(broker.process.pid, signal.SIGSTOP)
-        try:
-            yield broker.bootstrap
-        finally:
-            os.kill(broker.process.pid, signal.SIGCONT)
+    os.kill(pausing_broker.process.pid, signal.SIGSTOP)
+    return pausing_broker.bootstrap
 
 
 @pytest.fixture(params=["closed port", "stopped process"])
@@ -121,20 +117,18 @@ def is_stopped(process: int) -> bool:
 
 
 @pytest.mark.parametrize("is_warm", [True, False])
-def test_offsets_of_a_broker_that_pauses_are_no_offsets(is_warm: bool) -> None:
+def test_offsets_of_a_broker_that_pauses_are_no_offsets(pausing_broker: Broker, is_warm: bool) -> None:
     """librdkafka answers -1001 without an error, or "no leaders found"."""
-    with running_broker() as broker:
-        client = AdminClient({"bootstrap.servers": broker.bootstrap})
-        client.create_topics([NewTopic("orders", 1)])["orders"].result()
-        admin = BrokerAdmin(KafkaOptions.parse({"bootstrap.servers": broker.bootstrap}), int(TIMEOUT_MS))
-        if is_warm:
-            assert admin.offsets("orders", [0], [EARLIEST, LATEST], committed=False) == [{0: 0}, {0: 0}]
-        os.kill(broker.process.pid, signal.SIGSTOP)
-        try:
-            wait_until(lambda: is_stopped(broker.process.pid))
-            for _ in range(3):
-                with pytest.raises(TopicUnreachableError, match="gave no answer"):
-                    admin.offsets("orders", [0], [EARLIEST, LATEST], committed=False)
-        finally:
-            os.kill(broker.process.pid, signal.SIGCONT)
-        assert admin.offsets("orders", [0], [LATEST], committed=False) == [{0: 0}]
+    bootstrap, topic, process = pausing_broker.bootstrap, fresh_name(), pausing_broker.process.pid
+    client = AdminClient({"bootstrap.servers": bootstrap})
+    client.create_topics([NewTopic(topic, 1)])[topic].result()
+    admin = BrokerAdmin(KafkaOptions.parse({"bootstrap.servers": bootstrap}), int(TIMEOUT_MS))
+    if is_warm:
+        assert admin.offsets(topic, [0], [EARLIEST, LATEST], committed=False) == [{0: 0}, {0: 0}]
+    os.kill(process, signal.SIGSTOP)
+    wait_until(lambda: is_stopped(process))
+    for _ in range(3):
+        with pytest.raises(TopicUnreachableError, match="gave no answer"):
+            admin.offsets(topic, [0], [EARLIEST, LATEST], committed=False)
+    os.kill(process, signal.SIGCONT)
+    assert admin.offsets(topic, [0], [LATEST], committed=False) == [{0: 0}]

@@ -9,7 +9,7 @@ import pytest
 
 from share_spark import DeadLetters, KafkaTopics, LetterFilter
 from share_spark.engine.ports import OffsetSpan
-from share_spark.kafka.dead_letters import KafkaDeadLetters
+from share_spark.kafka.dead_letter_topic import KafkaDeadLetters
 from share_spark.kafka.letter_headers import Origin, origin_headers
 from share_spark.kafka.options import KafkaOptions
 from share_spark.model.errors import DeadLetterError, TopicError, TopicUnreachableError

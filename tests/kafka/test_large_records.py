@@ -15,7 +15,7 @@ from share_spark import Ack, Record, ShareGroup
 from share_spark.delivery.large_records import LARGE_BYTES
 from share_spark.engine.progress import MicroBatchProgress
 from share_spark.kafka import topic_log
-from share_spark.spark.arrow_types import ARROW_BYTES, NO_ARROW_LIMIT
+from share_spark.spark.schemas import ARROW_BYTES, NO_ARROW_LIMIT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +15,11 @@ import pytest
 from share_spark import Ack, Record, ShareGroup, read_state
 from share_spark.engine.ports import OffsetSpan
 from share_spark.kafka import record_reader
-from share_spark.kafka.dead_letters import KafkaDeadLetters
+from share_spark.kafka.dead_letter_topic import KafkaDeadLetters
 from share_spark.kafka.topic_log import KafkaTopicLog
 from share_spark.maintenance.heartbeat import Beat
 from tests.kafka.test_kafka_topic_log import KafkaLab
-from tests.support.broker import Broker, running_broker
+from tests.support.broker import Broker
 from tests.support.topic_log_cases import Sent, fresh_name
 
 if TYPE_CHECKING:
@@ -52,16 +52,9 @@ class PausedBroker:
         os.kill(self.process, signal.SIGCONT)
 
 
-@pytest.fixture(scope="module")
-def own_broker() -> Iterator[PausedBroker]:
-    with running_broker() as running:
-        yield PausedBroker(running)
-
-
 @pytest.fixture
-def broker(own_broker: PausedBroker) -> Iterator[PausedBroker]:
-    yield own_broker
-    own_broker.go_on()
+def broker(pausing_broker: Broker) -> PausedBroker:
+    return PausedBroker(pausing_broker)
 
 
 class Job:
@@ -155,7 +148,8 @@ LARGE = 100_000
 
 
 def test_records_that_do_not_come_are_given_back_by_who_stops(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_reader, "_FETCHES", {"queued.min.messages": "1"})  # what is fetched ahead would come
+    one_ahead = {**record_reader._FETCHES, "queued.min.messages": "1"}  # what is fetched ahead would come
+    monkeypatch.setattr(record_reader, "_FETCHES", one_ahead)
     broker = job.broker
     broker.lab.create(job.topic, 1)
     broker.lab.put(job.topic, {0: [Sent(value=os.urandom(LARGE))] * 500})

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from share_spark.engine.busy_partitions import BusyPartitions, may_rest
 from share_spark.engine.planning import PlanInputs, Search, plan, targets_within
 from share_spark.engine.progress import lag_of
-from share_spark.engine.ranges import AcknowledgedRanges
 from share_spark.engine.step import PartitionInput, PartitionSummary
 from share_spark.model.ids import LogEnds, SharePartitionKey
+from tests.support.answers import answered
+from tests.support.examples import examples
 
 KEYS = [SharePartitionKey("billing", "orders-id", partition) for partition in range(4)]
-ACCEPTED = AcknowledgedRanges(np.array([[0, 1, 1]], np.int64))
+ACCEPTED = answered([(0, 1, 1)])
 
 keys = st.sampled_from(KEYS)
 few = st.integers(0, 3)
@@ -110,7 +110,7 @@ def planned(
     return plan(inputs, summaries, max_records=step.most, max_record_locks=5)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.fixed_dictionaries(dict.fromkeys(KEYS, places)),
     st.none() | st.dictionaries(keys, st.integers(0, 6)),

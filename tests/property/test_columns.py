@@ -17,12 +17,11 @@ from share_spark.model.ids import OffsetRange
 from share_spark.model.records import DeliveryState, Doubt, InFlightBatch, ShareRecord, ShareSnapshot
 from share_spark.model.requests import (
     Acknowledge,
-    AcknowledgementBatch,
     Acquire,
+    AnsweredRange,
     ExpireLocks,
     LoseAttempts,
     Loss,
-    LostRange,
     MoveLogStart,
     PartitionRequest,
     PartitionResponse,
@@ -57,6 +56,7 @@ from share_spark.partition.runs import (
 )
 from share_spark.partition.state import deadlines_ms
 from share_spark.state.record_rows import record_array, records_in
+from tests.support.examples import examples
 from tests.support.share_partition import KEY
 from tests.support.window_forms import ALWAYS, NEVER, columns_from
 
@@ -100,7 +100,7 @@ def test_columns_are_a_sequence_equal_to_the_tuple(runs: Runs, others: Runs, beg
 
 
 @pytest.mark.parametrize("forms", [(as_columns, tuple), (tuple, as_columns), (as_columns, as_columns)])
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(base=run_lists(least=1), changes=run_lists(least=1))
 def test_overlay(forms: tuple[Callable[..., Runs], Callable[..., Runs]], base: Runs, changes: Runs) -> None:
     base = tuple(join(base))
@@ -166,11 +166,11 @@ TRACES = st.lists(TRACE, max_size=2, unique_by=lambda trace: trace.member_id).ma
 
 
 @st.composite
-def answers_to_all(draw: st.DrawFn) -> tuple[AcknowledgementBatch, ...]:
+def answers_to_all(draw: st.DrawFn) -> tuple[AnsweredRange, ...]:
     """One type for every offset from somewhere on."""
     first = draw(st.integers(0, 5))
     types = draw(st.lists(st.sampled_from([1, 2, 2, 3, 0]), min_size=1, max_size=30))
-    return tuple(AcknowledgementBatch(first + at, first + at, kind) for at, kind in enumerate(types))
+    return tuple(AnsweredRange(first + at, first + at, kind) for at, kind in enumerate(types))
 
 
 DELAYS = st.just(()) | disjoint(RetryDelay, st.tuples(st.sampled_from([0, 3, 20])))
@@ -183,9 +183,9 @@ REQUESTS: st.SearchStrategy[PartitionRequest] = st.one_of(
         searched=st.sampled_from(list(Doubt)[:5]),
     ),
     st.builds(Acknowledge, member_id=MEMBERS, batches=answers_to_all(), delays=DELAYS),
-    st.builds(Acknowledge, member_id=MEMBERS, batches=ranges(AcknowledgementBatch, PLAIN_TYPES), delays=DELAYS),
-    st.builds(Acknowledge, member_id=MEMBERS, batches=ranges(AcknowledgementBatch, TYPES)),
-    st.builds(LoseAttempts, member_id=MEMBERS, ranges=disjoint(LostRange, LOSSES)),
+    st.builds(Acknowledge, member_id=MEMBERS, batches=ranges(AnsweredRange, PLAIN_TYPES), delays=DELAYS),
+    st.builds(Acknowledge, member_id=MEMBERS, batches=ranges(AnsweredRange, TYPES)),
+    st.builds(LoseAttempts, member_id=MEMBERS, ranges=disjoint(AnsweredRange, LOSSES)),
     st.builds(ReleaseMember, member_id=MEMBERS, charged=st.booleans()),
     st.just(ExpireLocks()),
     st.builds(
@@ -230,7 +230,7 @@ def decided(steps: list[tuple[int, list[PartitionRequest]]], backoff: Backoff) -
     return found
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(STEPS, st.sampled_from(BACKOFFS))
 def test_the_same_requests_lead_to_the_same_records_answers_and_states(
     steps: list[tuple[int, list[PartitionRequest]]], backoff: Backoff
@@ -257,7 +257,7 @@ def ipc_bytes(rows: pa.StructArray) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.tuples(run_lists(), st.booleans()), min_size=1, max_size=5))
 def test_log_rows_are_the_same_bytes_and_are_read_as_the_same_records(windows: list[tuple[Runs, bool]]) -> None:
     tuples = [("t", snapshot_of(runs)) for runs, _ in windows]

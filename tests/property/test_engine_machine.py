@@ -34,6 +34,7 @@ from tests.property.oracle import (
     PartitionOracle,
 )
 from tests.support.engine_world import ACCEPT, GROUP, REJECT, RELEASE, TOPIC, Death, EngineLife, InMemoryGroup, at
+from tests.support.examples import examples
 from tests.twins.memory import Moment, StateCommit
 from tests.twins.memory_delivery import Answer, WorkerLostError
 
@@ -72,12 +73,16 @@ Said = dict[int, dict[int, int]]
 class Life:
     """An engine, what its handler has said and is not committed yet, and the fault that waits for it. ``asked``: the
     delays in ms that it has asked for. ``entered``:
-    (partition, offset) -> the delivery count that its handler was entered with, and whether it was done."""
+    (partition, offset) -> the delivery count that its handler was entered with, and whether it was done. ``answers``:
+    of those, with the delay that was asked for. ``heir_of``: the dead engine whose answers its first commit takes over,
+    and for which records."""
 
     engine: EngineLife
     said: Said = field(default_factory=dict)
     asked: Said = field(default_factory=dict)
     entered: dict[tuple[int, int], tuple[int, bool]] = field(default_factory=dict)
+    answers: dict[tuple[int, int], tuple[int, int | None]] = field(default_factory=dict)
+    heir_of: tuple[Life, set[tuple[int, int]]] | None = None
     fault: str = ""
     stopping: bool = False
 
@@ -119,9 +124,23 @@ class Group:
 
     def born(self, *, available_now: bool = False) -> Life:
         life = Life(self.world.engine(available_now=available_now))
+        found = (
+            (dead, self.unabsorbed(dead)) for dead in reversed(self.lives) if dead.member not in self.lost_machines
+        )
+        life.heir_of = next(((dead, left) for dead, left in found if left), None)
         self.lives.append(life)
         life.engine.store.interrupt = lambda moment, commit: self.interrupt(life, moment, commit)
         return life
+
+    def unabsorbed(self, dead: Life) -> set[tuple[int, int]]:
+        """The records of whose last attempt it has the answer, and no commit has it."""
+        return {
+            (partition, offset)
+            for (partition, offset), (count, is_done) in dead.entered.items()
+            if is_done and partition in self.oracles
+            if (record := self.oracles[partition].records.get(offset)) is not None
+            if (record.member, record.count) == (dead.member, count) and offset >= self.oracles[partition].start
+        }
 
     # ------------------------------------------------------------------------------------------- what the engine does
 
@@ -141,12 +160,15 @@ class Group:
         life.entered[partition, offset] = count, True
         if self.answers[(offset * 5 + count) % len(self.answers)] == 4:
             life.said.setdefault(partition, {})[offset] = RELEASE
+            life.answers[partition, offset] = RELEASE, None
             raise WorkerLostError
         answer = (ACCEPT, ACCEPT, RELEASE, REJECT, ACCEPT)[self.answers[(offset * 7 + count) % len(self.answers)]]
         life.said.setdefault(partition, {})[offset] = answer
+        life.answers[partition, offset] = answer, None
         if answer is not RELEASE or offset % 3:
             return answer
         delay_ms = life.asked.setdefault(partition, {})[offset] = ASKED_MS[offset % 2]
+        life.answers[partition, offset] = answer, delay_ms
         return answer, "later", delay_ms
 
     def interrupt(self, life: Life, moment: Moment, commit: StateCommit) -> None:
@@ -174,6 +196,7 @@ class Group:
         assert sum(won) == 1 or not is_alone
         life.said.clear()
         life.asked.clear()
+        life.heir_of = None
 
     def searched(self) -> int:
         """The deepest doubt of what waits."""
@@ -186,6 +209,7 @@ class Group:
         ends = self.world.topics.log_ends(TOPIC)[partition]
         oracle = self.oracles.setdefault(partition, fresh_oracle(ends.log_start_offset))
         oracle.backoff = lambda _: BACKOFF_MS if self.backoff == "fixed" else 0
+        self.inherit(oracle, partition, life)
         self.settle(oracle, partition, life.member, life.said.pop(partition, {}), life.asked.pop(partition, {}))
         if life.stopping:
             held = [offset for offset, record in oracle.records.items() if record.member == life.member]
@@ -208,6 +232,15 @@ class Group:
     def traces(self, partition: int) -> dict[str, dict[int, tuple[int, int]]]:
         """Of all that have died, as far as their machines are there."""
         return {life.member: life.trace(partition) for life in self.lives if life.member not in self.lost_machines}
+
+    def inherit(self, oracle: PartitionOracle, partition: int, life: Life) -> None:
+        """The answers of a dead engine, in the first commit of the next."""
+        dead, left = life.heir_of or (life, set())
+        answers = {offset: dead.answers[at, offset] for at, offset in sorted(left) if at == partition}
+        asked = {offset: delay_ms for offset, (_, delay_ms) in answers.items() if delay_ms is not None}
+        batches = [(offset, offset, [int(kind)]) for offset, (kind, _) in answers.items()]
+        assert oracle.acknowledge(dead.member, batches, self.world.clock(), asked) is None
+        self.accepted |= {(partition, offset) for offset, (kind, _) in answers.items() if kind == ACCEPT}
 
     def settle(
         self, oracle: PartitionOracle, partition: int, member: str, said: dict[int, int], asked: dict[int, int]
@@ -347,7 +380,7 @@ def play_log(group: Group, name: str, partition: int, number: int) -> None:
             group.world.clock.advance(number)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(STEPS, min_size=5, max_size=60),
     st.lists(st.integers(0, 4), min_size=1, max_size=11),

@@ -12,8 +12,8 @@ from share_spark.model.ids import OffsetRange
 from share_spark.model.records import ShareRecord
 from share_spark.model.requests import (
     Acknowledge,
-    AcknowledgementBatch,
     Acquire,
+    AnsweredRange,
     ExpireLocks,
     MoveLogStart,
     ReleaseMember,
@@ -34,6 +34,7 @@ from share_spark.partition.kafka_modes import (
 )
 from share_spark.partition.kafka_modes.requests import KafkaRequest
 from tests.property.test_partition_drain import durable
+from tests.support.examples import examples
 from tests.support.share_partition import KEY
 
 pytestmark = pytest.mark.usefixtures("window_form")
@@ -91,7 +92,7 @@ REQUESTS: st.SearchStrategy[KafkaRequest] = st.one_of(
     st.builds(
         Acknowledge,
         member_id=MEMBERS,
-        batches=ranges(4).map(lambda found: tuple(AcknowledgementBatch(*one) for one in found)),
+        batches=ranges(4).map(lambda found: tuple(AnsweredRange(*one) for one in found)),
     ),
     st.builds(ReleaseMember, member_id=MEMBERS),
     st.just(ExpireLocks()),
@@ -128,7 +129,7 @@ def read_from_next(partition: KafkaPartition, request: KafkaRequest) -> KafkaReq
 Steps = list[tuple[int, KafkaRequest]]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(begin=BEGINNINGS, steps=STEPS, limits=LIMITS, forgets=st.integers(0, 14))
 def test_invariants_and_recovery_hold_after_every_step(
     begin: KafkaPartition, steps: Steps, limits: KafkaLimits, forgets: int
@@ -150,7 +151,7 @@ def test_invariants_and_recovery_hold_after_every_step(
         highest_start = partition.state.start_offset
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(begin=BEGINNINGS, steps=STEPS, limits=LIMITS)
 def test_requests_decided_together_or_one_by_one_come_to_the_same(
     begin: KafkaPartition, steps: Steps, limits: KafkaLimits

@@ -17,6 +17,7 @@ from share_spark.model.errors import ErrorCode
 from share_spark.model.records import StateBatch
 from share_spark.partition import PartitionLimits, from_kip
 from share_spark.partition.kafka_modes import AcquireMode, KafkaLimits, LogBatch, load_from_kip
+from tests.support.examples import examples
 from tests.support.kafka_partition import ClientPartition
 from tests.support.share_partition import ACCEPT, KEY, Partition
 
@@ -50,7 +51,7 @@ def whole_log(draw: st.DrawFn) -> list[LogBatch]:
 Held = tuple[int, list[StateBatch]]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(taken_over=durable(), most=st.integers(1, 12), locks=st.integers(5, 60))
 def test_handlers_reach_the_end_of_the_log(taken_over: Held, most: int, locks: int) -> None:
     start, batches = taken_over
@@ -59,7 +60,7 @@ def test_handlers_reach_the_end_of_the_log(taken_over: Held, most: int, locks: i
     drain(partition, taken_over, lambda: partition.fetch("a", (partition.next_fetch_offset, LOG_END), most=most))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @example(
     taken_over=(0, [StateBatch(1, 5, 2, 1)]),
     log=[LogBatch(0, 40)],

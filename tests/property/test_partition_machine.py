@@ -28,6 +28,7 @@ from share_spark.partition import (
 from share_spark.partition.backoff import Backoff
 from share_spark.partition.kafka_modes import KafkaLimits
 from tests.property.oracle import ACQUIRED, AVAILABLE, FINAL, PartitionOracle
+from tests.support.examples import examples
 from tests.support.kafka_partition import ClientPartition
 from tests.support.share_partition import KEY, Partition
 from tests.support.window_forms import ALWAYS, NEVER, columns_from
@@ -239,5 +240,5 @@ class LeaderAgainstOracle(RuleBasedStateMachine):
         self.window_form.close()
 
 
-LeaderAgainstOracle.TestCase.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
+LeaderAgainstOracle.TestCase.settings = settings(max_examples=examples(120), stateful_step_count=30, deadline=None)
 TestLeaderAgainstOracle = LeaderAgainstOracle.TestCase

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 
 from share_spark.engine import plain_step
 from share_spark.engine.plain_step import unaudited_step
-from share_spark.engine.ranges import AcknowledgedRanges
 from share_spark.engine.step import PartitionInput, StepResult, step
 from share_spark.model.config import BackoffPolicy
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import DeliveryState, Doubt, InFlightBatch
-from share_spark.model.requests import AcknowledgeType, Loss, RetryDelay
+from share_spark.model.requests import AcknowledgeType, AnsweredRange, Loss, RetryDelay, Trace, TracedRange
 from share_spark.partition import PartitionLimits, SharePartition
 from share_spark.partition.backoff import Backoff
+from tests.support.answers import answered
+from tests.support.examples import examples
 
 KEY = SharePartitionKey("group", "topic-id", 0)
 ACCEPT, RELEASE = int(AcknowledgeType.ACCEPT), int(AcknowledgeType.RELEASE)
@@ -58,7 +59,7 @@ def states(draw: st.DrawFn) -> SharePartition:
 
 
 @st.composite
-def answers(draw: st.DrawFn, state: SharePartition) -> AcknowledgedRanges:
+def answers(draw: st.DrawFn, state: SharePartition) -> Sequence[AnsweredRange]:
     """Most cover what the engine holds, in one range."""
     rows: list[tuple[int, int, int]] = []
     for run in state.in_flight:
@@ -69,7 +70,7 @@ def answers(draw: st.DrawFn, state: SharePartition) -> AcknowledgedRanges:
                 rows.append((first, first, draw(st.sampled_from(ANSWERS))))
                 first += 1
             rows.append((first, last, draw(st.sampled_from(ANSWERS + LOSSES))))
-    return AcknowledgedRanges(np.array(rows, np.int64).reshape(-1, 3))
+    return answered(rows)
 
 
 @st.composite
@@ -87,9 +88,11 @@ def inputs(draw: st.DrawFn, state: SharePartition) -> PartitionInput:
         max_records=draw(st.sampled_from([0, 1, 3, 5, 100])),
         searched=draw(rarely(Doubt.NONE, Doubt.LOST_TWICE)),
         suspects=draw(rarely(False, True)),
-        traces=draw(rarely((), (("me", np.array([(0, 99, 1, int(Loss.FINISHED))], np.int64)),))),
+        traces=draw(rarely((), (Trace("me", (TracedRange(0, 99, 1, Loss.FINISHED),)),))),
         truncated_to=draw(rarely(None, max(end - 1, 0))),
-        delays=[RetryDelay(int(said[0, 0]), int(said[0, 1]), 500)] if len(said) and draw(rarely(False, True)) else (),
+        delays=[RetryDelay(said[0].first_offset, said[0].last_offset, 500)]
+        if len(said) and draw(rarely(False, True))
+        else (),
         ordered=draw(rarely(False, True)),
     )
 
@@ -110,7 +113,7 @@ def said_by(result: StepResult) -> tuple[Any, ...]:
     return result.state, type(result.record), result.record, outcome
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.data())
 def test_both_ways_come_to_the_same(data: st.DataObject) -> None:
     state = data.draw(states())
@@ -129,7 +132,7 @@ def test_the_frequent_case_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) 
     empty = SharePartition(key=KEY, snapshot_epoch=0, start_offset=10)
     begun = unaudited_step(KEY, empty, PartitionInput("t", 0, 30, max_records=5), **terms)
     assert begun.outcome.acquired.tolist() == [[10, 14, 1]]
-    said = AcknowledgedRanges(np.array([(10, 14, ACCEPT)], np.int64))
+    said = answered([(10, 14, ACCEPT)])
     further = unaudited_step(KEY, begun.state, PartitionInput("t", 0, 30, acknowledged=said, max_records=5), **terms)
     assert (further.outcome.accepted, further.outcome.acquired.tolist()) == (5, [[15, 19, 1]])
     done = unaudited_step(KEY, begun.state, PartitionInput("t", 0, 15, acknowledged=said, max_records=5), **terms)

@@ -24,6 +24,7 @@ from share_spark.coordinator.messages import (
 )
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import StateBatch
+from tests.support.examples import examples
 
 GROUP, TOPICS = "g", ("topicA", "topicB")
 KEYS = st.tuples(st.sampled_from(TOPICS), st.integers(0, 1))
@@ -223,4 +224,4 @@ class CoordinatorAgainstOracle(RuleBasedStateMachine):
 
 
 TestCoordinatorAgainstOracle = CoordinatorAgainstOracle.TestCase
-TestCoordinatorAgainstOracle.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestCoordinatorAgainstOracle.settings = settings(max_examples=examples(150), stateful_step_count=30, deadline=None)

@@ -13,8 +13,8 @@ from share_spark.model.ids import OffsetRange
 from share_spark.model.records import UNCHANGED, DeliveryState, Doubt, ShareRecord, ShareSnapshot, ShareUpdate
 from share_spark.model.requests import (
     Acknowledge,
-    AcknowledgementBatch,
     Acquire,
+    AnsweredRange,
     ExpireLocks,
     LoseAttempts,
     Loss,
@@ -24,6 +24,7 @@ from share_spark.model.requests import (
     TruncateLog,
 )
 from share_spark.partition import PartitionLimits, decide, evolve, restore, take_snapshot
+from tests.support.examples import examples
 from tests.support.share_partition import Partition
 
 pytestmark = pytest.mark.usefixtures("window_form")
@@ -53,9 +54,7 @@ REQUESTS: st.SearchStrategy[PartitionRequest] = st.one_of(
         st.booleans(),
     ),
     st.builds(
-        lambda member, where, kind: Acknowledge(
-            member_id=member, batches=(AcknowledgementBatch(where[0], where[1], kind),)
-        ),
+        lambda member, where, kind: Acknowledge(member_id=member, batches=(AnsweredRange(where[0], where[1], kind),)),
         MEMBERS,
         span(),
         st.integers(0, 3),
@@ -102,7 +101,7 @@ def stream(records: list[ShareRecord]) -> list[LogRecord]:
     return [LogRecord(place, record) for place, record in enumerate(records)]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(micro_batches=MICRO_BATCHES, limit=st.integers(2, 3))
 def test_both_tellings_agree_after_every_micro_batch(
     micro_batches: list[tuple[list[PartitionRequest], int, bool]], limit: int
@@ -117,7 +116,7 @@ TRIED: tuple[list[PartitionRequest], int, bool] = ([NEW, ReleaseMember(member_id
 """New records were handed out and given back."""
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(micro_batches=MICRO_BATCHES, limit=st.integers(2, 3), data=st.data())
 def test_a_forgotten_attempt_is_found(
     micro_batches: list[tuple[list[PartitionRequest], int, bool]], limit: int, data: st.DataObject
@@ -143,7 +142,7 @@ def test_a_forgotten_attempt_is_found(
     assert first_fault(stream([*log, forged])) is not None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(micro_batches=MICRO_BATCHES, end=st.integers(0, 50), data=st.data())
 def test_a_truncation_that_takes_back_more_than_the_end_is_found(
     micro_batches: list[tuple[list[PartitionRequest], int, bool]], end: int, data: st.DataObject

@@ -4,19 +4,18 @@ that outlive the engine unless their machine is lost."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
+from share_spark.engine.attempts import AnsweredAttempt, ErrorRun, FinishedCalls, MemberTrace
 from share_spark.engine.key_order import FREE, KeyOrder
-from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, DeliveryLimits, MemberTrace
+from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, DeliveryLimits
 from share_spark.model.errors import HandlerError, TopicUnreachableError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.records import Doubt
-from share_spark.model.requests import Loss, RetryDelay
+from share_spark.model.requests import AcknowledgeType, AnsweredRange, Loss, RetryDelay, TracedRange
 from tests.simulation.facts import ACCEPT, DIED_AMONG_OTHERS, DONE, GAP, REJECT, RELEASE, At, Course, Said, demand
 from tests.simulation.processes import Death
 
@@ -28,10 +27,11 @@ _NOT_ENTERED = Said(Loss.NOT_ENTERED, None)
 
 
 class Entry(NamedTuple):
-    """A line of a ledger: with which count a handler was entered, and how it was left, "" if it was not."""
+    """A line of a ledger: with which count a handler was entered, how it was left, "" if it was not, and the answer."""
 
     count: int
     left: str = ""
+    said: Said | None = None
 
 
 Files = dict[str, dict[At, Entry]]
@@ -61,6 +61,23 @@ class SimulatedDelivery:
         self.of.others = set(self._files)
         self._files[claim.member_id] = {}
         self.of.point("after start of delivery", OSError)
+
+    def finished_calls(self) -> Iterator[FinishedCalls]:
+        self.of.point("read finished calls", OSError)
+        own, has_sink = self.of.store.member_id, self.of.world.scenario.has_sink
+        for member in reversed([member for member in self._files if member != own]):
+            entries = {
+                one: (entry.count, entry.said)
+                for one, entry in sorted(self._files[member].items())
+                if entry.said is not None
+            }
+            rows = {one: said for one, said in entries.items() if has_sink and said[1].kind == ACCEPT}
+            if entries:
+                self.of.takes_over(member, {one: said for one, said in entries.items() if one not in rows}, rows)
+                yield _finished(member, entries, rows.keys())
+
+    def hold_rows(self) -> bool:
+        return self.of.holds_rows()
 
     def traces(self) -> Sequence[MemberTrace]:
         self.of.point("read traces", OSError)
@@ -270,20 +287,21 @@ class Run:
         self._hold_back(task)
         task.in_handler = []
         if world.rng.random() < 0.3:
-            task.unsent = []
+            self._flush(task)
 
     def _answer(self, task: Task, one: At, count: int, kind: str) -> None:
         world = self.of.world
-        self._finish(one, count, DONE)
         if kind == "accept":
             self.said[one] = Said(ACCEPT, None)
             task.unsent.append(one)
+            self._finish(one, count, DONE)
             return
         if kind == "hang":
             world.time_ms += world.rng.randint(1, world.limits.lock_duration_ms)
         text = f"{kind} {count} of {one[1]}"
         delay_ms = world.scenario.asked_ms(one[1] + count) if kind == "release" else None
         self.said[one] = Said(REJECT, text) if kind == "reject" else Said(RELEASE, text, delay_ms)
+        self._finish(one, count, DONE)
 
     def _worker_died(self, task: Task) -> None:
         """Its task is repeated, reads the ledger, and goes on after what was in the handler. What that worker had
@@ -291,8 +309,8 @@ class Run:
         self.of.note("worker lost in", *(f"{at}:{offset}" for (at, offset), _ in task.in_handler))
         is_alone = len(task.in_handler) == 1
         for one, count in task.in_handler:
-            self._finish(one, count, DONE if is_alone else DIED_AMONG_OTHERS)
             self.said[one] = Said(RELEASE if is_alone else Loss.AMONG_OTHERS, "worker lost")
+            self._finish(one, count, DONE if is_alone else DIED_AMONG_OTHERS)
         if self.of.world.scenario.has_sink:
             self.said.update((one, Said(Loss.FINISHED, "worker lost")) for one in task.unsent)
         self._hold_back(task)
@@ -310,7 +328,15 @@ class Run:
 
     def _finish(self, one: At, count: int, left: str) -> None:
         self.of.held[one].course = Course(entered=True, left=left)
-        self._note(one, Entry(count, left))
+        said = self.said.get(one) if left == DONE else None
+        has_rows = said is not None and said.kind == ACCEPT and self.of.world.scenario.has_sink
+        self._note(one, Entry(count, left, None if has_rows else said))
+
+    def _flush(self, task: Task) -> None:
+        """The output rows of what was accepted are in the ledger from now on."""
+        for one in task.unsent:
+            self._note(one, Entry(self.of.held[one].count, DONE, self.said[one]))
+        task.unsent = []
 
     def _note(self, one: At, entry: Entry) -> None:
         """Into the ledger, if that is still there."""
@@ -319,7 +345,24 @@ class Run:
             entries[one] = entry
 
 
-def _traced(entries: Mapping[At, Entry]) -> dict[TopicPartition, np.ndarray[tuple[int, int], np.dtype[np.int64]]]:
+def _finished(member: str, entries: Mapping[At, tuple[int, Said]], with_rows: Collection[At]) -> FinishedCalls:
+    """What the ledgers of a member say of calls that have ended, as the port promises it."""
+    answered: dict[TopicPartition, list[AnsweredAttempt]] = {}
+    put_out: dict[TopicPartition, list[AnsweredAttempt]] = {}
+    errors: dict[TopicPartition, list[ErrorRun]] = {}
+    delays: dict[TopicPartition, list[RetryDelay]] = {}
+    for (at, offset), (count, said) in entries.items():
+        found = put_out if (at, offset) in with_rows else answered
+        found.setdefault(at, []).append(AnsweredAttempt(offset, offset, count, AcknowledgeType(said.kind)))
+        if said.error is not None:
+            errors.setdefault(at, []).append(ErrorRun(offset, offset, said.error))
+        if said.delay_ms is not None:
+            delays.setdefault(at, []).append(RetryDelay(offset, offset, said.delay_ms))
+    both = ({at: tuple(some) for at, some in found.items()} for found in (answered, put_out))
+    return FinishedCalls(member, next(both), next(both), errors, delays)
+
+
+def _traced(entries: Mapping[At, Entry]) -> dict[TopicPartition, tuple[TracedRange, ...]]:
     """What the ledgers of a member say, as the port promises it."""
     in_handler = sum(not entry.left for entry in entries.values())
     is_told = in_handler or any(entry.left == DIED_AMONG_OTHERS for entry in entries.values())
@@ -328,10 +371,10 @@ def _traced(entries: Mapping[At, Entry]) -> dict[TopicPartition, np.ndarray[tupl
         DIED_AMONG_OTHERS: Loss.AMONG_OTHERS,
         "": Loss.IN_HANDLER if in_handler == 1 else Loss.AMONG_OTHERS,
     }
-    rows: dict[TopicPartition, list[tuple[int, int, int, int]]] = {}
+    rows: dict[TopicPartition, list[TracedRange]] = {}
     for (at, offset), entry in sorted(entries.items()):
-        rows.setdefault(at, []).append((offset, offset, entry.count, losses[entry.left]))
-    return {at: np.array(found, np.int64) for at, found in rows.items()}
+        rows.setdefault(at, []).append(TracedRange(offset, offset, entry.count, losses[entry.left]))
+    return {at: tuple(found) for at, found in rows.items()}
 
 
 def _span(at: TopicPartition, said: dict[At, Said], *, is_broken: bool) -> AcknowledgedSpan:
@@ -340,7 +383,7 @@ def _span(at: TopicPartition, said: dict[At, Said], *, is_broken: bool) -> Ackno
     left_out = Loss.NOT_ENTERED if is_broken else GAP
     own = ((one[1], answer) for one, answer in said.items() if one[0] == at)
     rows = sorted((offset, answer) for offset, answer in own if answer.kind != left_out or answer.delay_ms is not None)
-    ranges = np.array([(offset, offset, answer.kind) for offset, answer in rows], np.int64).reshape(-1, 3)
+    ranges = tuple(AnsweredRange(offset, offset, answer.kind) for offset, answer in rows)
     delays = [RetryDelay(offset, offset, answer.delay_ms) for offset, answer in rows if answer.delay_ms is not None]
     errors = [(offset, offset, answer.error) for offset, answer in rows if answer.error]
     return AcknowledgedSpan(at, ranges, errors, delays)

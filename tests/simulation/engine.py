@@ -22,6 +22,7 @@ from share_spark.model.errors import (
     TopicUnreachableError,
 )
 from share_spark.model.ids import LogEnds, SharePartitionKey, TopicPartition
+from share_spark.model.records import DeliveryState
 from share_spark.model.requests import AcknowledgeType, Loss
 from tests.simulation.delivery import SimulatedDelivery
 from tests.simulation.facts import Acquisition, At, Courses, Decided, Said, demand
@@ -58,6 +59,7 @@ class SimulatedEngine:
         self.held: dict[At, Acquisition] = {}
         self.answers: Mapping[At, tuple[Acquisition, Said]] = {}
         self.said: Mapping[At, tuple[Acquisition, Said]] = {}
+        self.left_rows: Mapping[At, tuple[Acquisition, Said]] = {}
         self.decided: Decided | None = None
         self.others: set[str] = set()
         self.learned: tuple[Courses, frozenset[str]] | None = None
@@ -149,6 +151,35 @@ class SimulatedEngine:
         """It reads what ended engines have left, as it is now."""
         self.learned = self.world.ledger.courses(), frozenset(self.world.ledger.lost)
 
+    def takes_over(
+        self, member: str, answers: Mapping[At, tuple[int, Said]], rows: Mapping[At, tuple[int, Said]]
+    ) -> None:
+        """It reads the answers of an ended engine: they count for the attempts that this one still held. Output rows
+        count all together, or none does."""
+        found, with_rows = self._held_by(member, answers), self._held_by(member, rows)
+        if found or (with_rows and len(with_rows) == len(rows)):
+            self.note("takes over", len(found), "answers of", member, "and", len(with_rows), "of", len(rows), "rows")
+        self.said = found
+        self.left_rows = {**found, **with_rows} if with_rows and len(with_rows) == len(rows) else {}
+
+    def holds_rows(self) -> bool:
+        """The next that its sink commits are the rows that it has taken over."""
+        demand(bool(self.left_rows), self.run_id, "holds rows that are not there")
+        return True
+
+    def _held_by(self, member: str, answers: Mapping[At, tuple[int, Said]]) -> dict[At, tuple[Acquisition, Said]]:
+        held = self.world.ledger.acquisitions
+        return {
+            one: (held[one], said)
+            for one, (count, said) in answers.items()
+            if one in held and held[one].member_id == member and held[one].count == count and self._is_running(one)
+        }
+
+    def _is_running(self, one: At) -> bool:
+        window = self.world.ledger.windows.get(one[0])
+        cell = window.cells.get(one[1]) if window is not None else None
+        return cell is not None and cell.state is DeliveryState.ACQUIRED and one[1] >= window.start
+
     def decides(self, now_ms: int, partition_inputs: Mapping[SharePartitionKey, PartitionInput]) -> None:
         """What the next append may have as its reasons: its time, log ends that the log has answered, how far handlers
         have come."""
@@ -225,8 +256,10 @@ class SimulatedEngine:
         if moment == "before journal":
             self.must_own("puts out")
         if moment == "after output":
-            said = {one: answer for one, (_, answer) in self.answers.items()}
-            self.world.ledger.put_out(self.held, said)
+            if self.left_rows:
+                self.answers, self.left_rows = self.left_rows, {}
+            held = {one: found[0] for one, found in self.answers.items()}
+            self.world.ledger.put_out(held, {one: answer for one, (_, answer) in self.answers.items()})
             self.point(moment, None)
             return
         if moment == "before reading back":
@@ -250,6 +283,9 @@ class SimulatedEngine:
 
     def _output_is_lost(self) -> None:
         """An executor has died with the rows of what was accepted, for a reason that is not known."""
+        if self.left_rows:
+            self.answers, self.left_rows = self.said, {}
+            return
         lost = Said(Loss.AFTER_HANDLER, "the executor is gone")
         self.answers = {
             one: (held, lost if said.kind == AcknowledgeType.ACCEPT else said)

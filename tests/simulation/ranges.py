@@ -12,16 +12,19 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from share_spark.engine.attempts import FinishedCalls, MemberTrace
 from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.engine.planning import Pace
-from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, DeliveryLimits, MemberTrace
+from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, DeliveryLimits
+from share_spark.engine.ranges import ascending
 from share_spark.engine.topics import SubscribedTopics
 from share_spark.engine.world import Ports
 from share_spark.model.config import GroupConfig
 from share_spark.model.errors import HandlerError
 from share_spark.model.ids import TopicPartition
-from share_spark.model.requests import AcknowledgeType, Loss
+from share_spark.model.requests import AcknowledgeType, Loss, TracedRange
 from tests.simulation.processes import Death
+from tests.support.answers import answered
 from tests.twins.memory import InMemoryShareStateStore, InMemoryStateLog, InMemoryTopicLog
 from tests.twins.memory_output import InMemoryDeadLetters
 
@@ -29,8 +32,7 @@ TOPIC = "orders"
 LOCK_MS = 30_000
 _NO_LIMIT = 10**8
 
-Ranges = NDArray[np.int64]
-Rows = list[tuple[int, int, int, int]]
+Rows = list[tuple[int, int, int, Loss]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Holding:
             for first, last, count in sorted(span.ranges.tolist()):
                 yield span.partition, first, last, count
 
-    def entered(self, blow: Blow) -> dict[TopicPartition, Ranges]:
+    def entered(self, blow: Blow) -> dict[TopicPartition, tuple[TracedRange, ...]]:
         """What ledgers say after this blow."""
         size = -(-self.records // blow.tasks)
         starts = range(0, self.records, size)
@@ -82,7 +84,7 @@ class Holding:
             self._cut(start, min(start + size, start + blow.after), done, rows)
             if blow.inside and blow.after < size:
                 self._cut(start + blow.after, start + blow.after + 1, inside, rows)
-        return {at: np.array(sorted(found), np.int64) for at, found in rows.items()}
+        return {at: tuple(TracedRange(*row) for row in sorted(found)) for at, found in rows.items()}
 
     def _cut(self, start: int, end: int, loss: Loss, rows: dict[TopicPartition, Rows]) -> None:
         """The records at the positions ``start..end - 1``."""
@@ -112,6 +114,13 @@ class RangeDelivery:
     def start(self, claim: Claim) -> None:
         self.member_id = claim.member_id
         self._note({})
+
+    def finished_calls(self) -> Sequence[FinishedCalls]:
+        """None: all answers have output, which is lost with the engine."""
+        return ()
+
+    def hold_rows(self) -> bool:
+        return False
 
     def traces(self) -> Sequence[MemberTrace]:
         found = self.group.traces.items()
@@ -151,15 +160,14 @@ class RangeDelivery:
         for at, first, last, _ in holding.runs():
             self.group.accepted[at.partition, first : last + 1] += 1
 
-    def _note(self, entered: dict[TopicPartition, Ranges]) -> None:
+    def _note(self, entered: dict[TopicPartition, tuple[TracedRange, ...]]) -> None:
         if self.group.leaves_traces:
             self.group.traces[self.member_id] = entered
 
 
 def _accepted(span: AcquiredSpan) -> AcknowledgedSpan:
-    ranges = span.ranges[np.argsort(span.ranges[:, 0], kind="stable")].copy()
-    ranges[:, 2] = AcknowledgeType.ACCEPT
-    return AcknowledgedSpan(span.partition, ranges, ())
+    rows = [(first, last, AcknowledgeType.ACCEPT) for first, last, _ in ascending(span.ranges).tolist()]
+    return AcknowledgedSpan(span.partition, answered(rows), ())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -182,7 +190,7 @@ class GroupRanges:
     faults: int = 0
     highest_count: int = 0
     searches: list[bool] = field(default_factory=list)
-    traces: dict[str, dict[TopicPartition, Ranges]] = field(default_factory=dict)
+    traces: dict[str, dict[TopicPartition, tuple[TracedRange, ...]]] = field(default_factory=dict)
     state_log: InMemoryStateLog = field(default_factory=InMemoryStateLog)
     letters: InMemoryDeadLetters = field(default_factory=InMemoryDeadLetters)
     topics: InMemoryTopicLog = field(default_factory=InMemoryTopicLog)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from share_spark.engine.step import LOSSES
 from share_spark.model.records import Doubt
 from share_spark.model.requests import Loss
 from share_spark.partition import PartitionLimits
@@ -111,7 +112,7 @@ class Settled:
         return loss_of(self.one, self.decided.courses[member_id])
 
     def _answered(self, was: Cell, said: Said, since_ms: int) -> Cell | Fate:
-        if said.kind < 0:
+        if said.kind in LOSSES:
             lost = self._lost(was, Loss(said.kind), said.error)
             return self._held_back(lost, said.delay_ms, since_ms) if said.delay_ms and isinstance(lost, Cell) else lost
         if said.kind == ACCEPT:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.simulation.ranges import Blow, GroupRanges, Holding, Strike
 
-SHAPES = [(50, 20), (200, 10), (1_000, 2), (100, 2_000), (1_000, 2_000)]
+SHAPES = [(50, 20), (200, 10), (1_000, 2), (100, 2_000), pytest.param(1_000, 2_000, marks=pytest.mark.long)]
 """(share-partitions, records of each)."""
 
 BLOWS: dict[str, Callable[[int], Blow]] = {

@@ -81,6 +81,7 @@ def test_a_late_append_does_not_count_however_much_others_have_committed_since(w
     world.clock.advance(1_000)
     is_fenced(zombie)
     others_commit(world)
+    world.machine_is_lost()
     third = world.engine()
     assert (offsets(third), third.claim.writer_epoch, third.store.last_time_ms) == ([0], 3, decided_at)
     third.run()

@@ -24,7 +24,7 @@ from share_spark.maintenance.idle_groups import evidence_of, snapshot_group
 from share_spark.maintenance.retention import closed_files, drop_segments, log_starts_after, oldest_kept_segment
 from share_spark.model.errors import ConfigError, FencedError, StateError
 from share_spark.model.ids import LogEnds
-from share_spark.output.letter_table import COLUMNS, PROPERTIES
+from share_spark.output.letter_columns import COLUMNS, PROPERTIES
 from share_spark.spark.on_demand import SparkOnDemand
 from share_spark.state.tables import log_table
 from share_spark.topics.topic_producer import Message

@@ -17,7 +17,7 @@ from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record
 from share_spark.model.errors import DeadLetterError
 from share_spark.model.ids import NO_STAMP, BatchStamp, TopicPartition
-from share_spark.output.dead_letters import DeltaDeadLetters
+from share_spark.output.dead_letter_table import DeltaDeadLetters
 from share_spark.output.letter_journals import LetterJournals
 from share_spark.output.spark_dead_letters import NoDeadLetters, SparkDeadLetters
 from share_spark.state.tables import log_table

@@ -13,7 +13,7 @@ from share_spark.admin.redriven_record import DELIVERY_COUNT, REDRIVE_ID
 from share_spark.cli import main
 from share_spark.delta.location import Location
 from share_spark.model.errors import DeadLetterError
-from share_spark.output.letter_table import COLUMNS, PROPERTIES
+from share_spark.output.letter_columns import COLUMNS, PROPERTIES
 from tests.support.letter_tables import make_letters, row
 from tests.support.memory_topics import MemoryTopics
 

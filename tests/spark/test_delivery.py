@@ -45,7 +45,7 @@ def records(spark: SparkSession) -> DataFrame:
 
 
 def runs(result: DeliveryResult, partition: int = 0) -> list[tuple[int, int, int]]:
-    return [(*run,) for run in result.partitions[TopicPartition("orders", partition)].ranges.tolist()]
+    return [(*run,) for run in result.partitions[TopicPartition("orders", partition)].ranges]
 
 
 def bill(record: Record) -> Any:
@@ -230,7 +230,7 @@ def test_output_of_another_attempt_is_not_taken_for_ours(records: DataFrame) -> 
         delivery="x",
         output=handler.output,
     )
-    held = HeldFrame(_called(records, handler, task))
+    held = HeldFrame(_called(records, task))
     with _marked(records.sparkSession, DeliveryRun("x")):
         attempts = decoded(held.runs(), read_once).produced
     assert held.outputs(attempts).count() == sum(attempts.values()) == 20

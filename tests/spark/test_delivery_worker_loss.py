@@ -80,6 +80,12 @@ print("RESULT", json.dumps([said(handled(acquired(1), as_handler(HANDLER)))]))
 spark.stop()
 """
 
+FEW_RUNS = """
+from share_spark.delivery import deliver
+deliver._MOST_RUNS = 3
+"""
+"""Each run of a job whose workers die takes a second, and one is like the other."""
+
 AFTER_A_SHUFFLE = """
 print("RESULT", json.dumps([said(handled(acquired(1).repartition(3, "offset"), as_handler(lose_shuffle)))]))
 spark.stop()
@@ -158,7 +164,8 @@ def test_a_batch_that_kills_its_worker_is_lost_and_all_others_are_accepted(tmp_p
 
 @pytest.mark.slow
 def test_workers_that_die_before_the_handler_is_called_are_a_fault_and_no_attempt(tmp_path: Path) -> None:
-    (result,), _ = run("local[2,2]", DELIVERED.replace("HANDLER", "DiesBeforeItIsCalled()"), tmp_path, called=False)
+    steps = FEW_RUNS + DELIVERED.replace("HANDLER", "DiesBeforeItIsCalled()")
+    (result,), _ = run("local[2,2]", steps, tmp_path, called=False)
     assert "its workers die before it is called" in result["fault"]
     assert (result["accepted"], result["released"], result["lost"]) == (0, 0, 0)
 

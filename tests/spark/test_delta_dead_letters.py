@@ -14,7 +14,7 @@ from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.location import Location
 from share_spark.model.errors import DeadLetterError
 from share_spark.model.ids import BatchStamp
-from share_spark.output.dead_letters import DeltaDeadLetters
+from share_spark.output.dead_letter_table import DeltaDeadLetters
 from tests.support.claims import claim_of
 from tests.support.engine_on_delta import only_on_spark
 from tests.support.letters import letters

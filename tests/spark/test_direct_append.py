@@ -293,7 +293,7 @@ for number in range(100_000):
 def test_a_writer_that_is_killed_leaves_a_table(spark: SparkSession, tmp_path: Path) -> None:
     """At any moment: what it said it had written is there, and at most one row more."""
     directory, rng = make(spark, tmp_path / "table"), random.Random(1)
-    for turn in range(6):
+    for turn in range(4):
         command = [sys.executable, "-c", WRITER, directory, str(turn)]
         writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert writer.stdout is not None

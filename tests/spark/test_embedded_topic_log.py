@@ -28,7 +28,7 @@ from share_spark.spark.delta_log import clean_log_privately
 from share_spark.spark.frames import murmur3
 from share_spark.spark.threads import TASK_COLUMN
 from share_spark.topics import topic_registry
-from share_spark.topics.direct_append import DirectTopicAppends
+from share_spark.topics.topic_appends import DirectTopicAppends
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_registry import TopicEntry
 from share_spark.topics.topic_table import EmbeddedTopicLog
@@ -213,7 +213,14 @@ def test_another_process_sees_the_same(spark: SparkSession, lab: EmbeddedLab, ta
     assert fresh.log_ends(topic) == {0: LogEnds(5, 5), 1: LogEnds(0, 7)}
 
 
-@pytest.mark.parametrize("by_spark", [set(), {b"b"}, {b"a", b"b"}], ids=["directly", "mixed", "by Spark"])
+@pytest.mark.parametrize(
+    "by_spark",
+    [
+        pytest.param(set(), id="directly"),
+        pytest.param({b"b"}, id="mixed"),
+        pytest.param({b"a", b"b"}, id="by Spark", marks=pytest.mark.long),
+    ],
+)
 def test_two_producers_never_assign_the_same_offsets(
     spark: SparkSession, lab: EmbeddedLab, table: str, by_spark: set[bytes]
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from share_spark.delta.location import Location
 from share_spark.model.records import DeliveryState, InFlightBatch
-from share_spark.spark.arrow_types import ARROW_ROWS
+from share_spark.spark.schemas import ARROW_ROWS
 from share_spark.state.group_log import GroupLog
 from share_spark.state.state_store import DeltaShareStateStore
 from tests.support.engine_on_delta import DeltaWorld, only_on_spark
@@ -19,7 +19,7 @@ from tests.support.fragmented import GROUP, STRIDE, TIME_MS, states_of, write_se
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RANGES, UPDATES, PARTITIONS = 5_000, 81, 3
+RANGES, UPDATES, PARTITIONS = 2_000, 81, 3
 
 
 def test_large_updates_end_a_segment(spark: SparkSession, tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_large_updates_end_a_segment(spark: SparkSession, tmp_path: Path) -> Non
 def test_a_long_fragmented_segment_is_restored(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_spark: bool
 ) -> None:
-    """1,215,000 ranges in updates, of which no more than some rows are Python objects at a time."""
+    """486,000 ranges in updates, of which no more than some rows are Python objects at a time."""
     if by_spark:
         only_on_spark(monkeypatch)
     location = Location.parse(str(tmp_path / "state"))

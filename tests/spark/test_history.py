@@ -42,17 +42,24 @@ def by_offset(_topic: str, _partition: int, offset: int, count: int) -> Answer:
 
 def event_texts(world: DeltaWorld, offset: int, partition: int = 0) -> list[str]:
     """``event count [note] batch.epoch`` of one record, each with its member if it is an acquisition."""
-    record = {"group_id": GROUP, "topic": TOPIC, "partition": partition, "offset": offset}
-    frame = record_history(world.spark, str(world.location), **record)
+    record = record_at(offset, partition)
     found = collect_record_history(world.spark, world.location, **record)
     assert read_record_history(StateReader.open(str(world.location)), **record) == found, "without Spark"
-    return [
-        f"{row.event} {row.delivery_count}"
-        + (f" by {row.member_id}" if row.event == "acquired" else "")
-        + (f" [{row.note}]" if row.note else "")
-        + f" in {row.writer_epoch}.{row.batch_id}"
-        for row in frame.collect()
-    ]
+    return [text_of(event, event.written) for event in found.events]
+
+
+def record_at(offset: int, partition: int = 0) -> dict[str, Any]:
+    return {"group_id": GROUP, "topic": TOPIC, "partition": partition, "offset": offset}
+
+
+def text_of(event: Any, written: Any) -> str:
+    """``written``: the row itself, or what it holds."""
+    return (
+        f"{event.event} {event.delivery_count}"
+        + (f" by {event.member_id}" if event.event == "acquired" else "")
+        + (f" [{event.note}]" if event.note else "")
+        + f" in {written.writer_epoch}.{written.batch_id}"
+    )
 
 
 def run(engine: EngineLife, micro_batches: int) -> None:
@@ -75,6 +82,9 @@ def test_each_kind_of_end_is_reported_in_order_over_several_segments(make_world:
         "delivery limit reached 3 in 1.3",
     ]
     assert event_texts(world, 4) == []
+    for offset in (3, 4):
+        frame = record_history(world.spark, str(world.location), **record_at(offset))
+        assert [text_of(row, row) for row in frame.collect()] == event_texts(world, offset)
     segments = log_table(world.location).load(world.spark).select("segment").distinct()
     assert segments.count() > 1
 
@@ -97,6 +107,7 @@ def test_what_a_crash_took_is_lost(make_world: MakeWorld) -> None:
     world = make_world(**{UPDATES: 1})
     world.produce(1)
     world.engine().run()
+    world.machine_is_lost()
     world.clock.advance(30_000)
     second = world.engine()
     run(second, 3)
@@ -104,6 +115,17 @@ def test_what_a_crash_took_is_lost(make_world: MakeWorld) -> None:
         *("acquired 1 by spark-run1 in 1.0", "lost 1 in 2.0"),
         *("acquired 2 by spark-run2 in 2.1", "accepted 2 in 2.2"),
     ]
+
+
+def test_an_answer_that_was_taken_over_is_reported_with_its_error(make_world: MakeWorld) -> None:
+    world = make_world(**{UPDATES: 1})
+    world.handler = lambda *_: (REJECT, "never")
+    world.produce(1)
+    world.engine().run()
+    run(world.engine(), 1)
+    assert event_texts(world, 0) == ["acquired 1 by spark-run1 in 1.0", "rejected 1 in 2.0"]
+    (attempt,) = record_attempts(world.spark, world.location, GROUP).collect()
+    assert (attempt.outcome, attempt.error) == ("rejected", "never")
 
 
 @pytest.mark.parametrize("notes_left", [pytest.param(True, marks=pytest.mark.long), False])
@@ -116,6 +138,7 @@ def test_what_a_zombie_appended_is_not_reported(
     world.produce(1)
     zombie = world.engine()
     zombie.run()
+    world.machine_is_lost()
     successor = world.engine()
     with pytest.raises(FencedError):
         zombie.run()

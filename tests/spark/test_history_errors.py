@@ -12,7 +12,7 @@ from share_spark import cli, record_attempts, record_history
 from share_spark.admin.record_life import read_record_history
 from share_spark.admin.state_reader import StateReader
 from share_spark.audit.history import collect_record_history
-from share_spark.delta import direct_properties
+from share_spark.delta import direct_metadata
 from share_spark.engine.attempts import ENGINE_LOST
 from share_spark.state import log_rows, state_store, tables
 from share_spark.state.tables import LOG_COLUMNS, log_table
@@ -148,15 +148,25 @@ def test_what_is_known_of_a_crash_is_its_error(make_world: MakeWorld) -> None:
     dies(world.engine())
     world.clock.advance(30_000)
     run(world.engine(), 4)
-    assert ends(world, 0)[0] == ("lost", 1, "the handler was done with it, and the answer was lost with the engine")
+    assert ends(world, 0)[0] == ("accepted", 1, None), "the next engine takes its answer over"
     assert ends(world, 1)[0] == ("lost", 1, ENGINE_LOST)
     assert ends(world, 2)[0] == ("not entered", 1, None)
+
+
+def test_an_answer_whose_rows_are_lost_is_told_as_lost(make_world: MakeWorld) -> None:
+    world = make_world(handler=killer_of(1), output=True, loses_rows=True)
+    world.produce(2)
+    dies(world.engine())
+    world.clock.advance(30_000)
+    run(world.engine(), 3)
+    assert ends(world, 0)[0] == ("lost", 1, "the handler was done with it, and the answer was lost with the engine")
 
 
 def test_a_restart_tells_what_the_engine_before_was_told(make_world: MakeWorld) -> None:
     world = make_world(handler=failing)
     world.produce(4)
     run(world.engine(), 2)
+    world.machine_is_lost()
     world.clock.advance(30_000)
     run(world.engine(), 3)
     lost = ("lost", 2, "the engine was lost, and nothing shows which record was with its handler")
@@ -227,7 +237,7 @@ def test_the_column_that_is_added_is_that_of_a_new_table(
         as_before(older)
         add_errors(world, is_there=False)
     if by_spark:
-        monkeypatch.setattr(direct_properties, "_add_directly", lambda *_: False)
+        monkeypatch.setattr(direct_metadata, "_add_directly", lambda *_: False)
     add_errors(world)
     versions = world.versions()
     add_errors(world)

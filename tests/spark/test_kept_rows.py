@@ -13,13 +13,13 @@ import pytest
 
 from share_spark.delivery.deliver import SparkDelivery
 from share_spark.engine.ports import AcquiredSpan, DeadLetter, Delivered, DeliveryLimits, OffsetSpan
-from share_spark.engine.ranges import ANSWER, AcquiredRanges, EarlierRanges
+from share_spark.engine.ranges import AcquiredRanges, EarlierRanges
 from share_spark.engine.spans import covering_spans
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, as_handler
 from share_spark.model.config import DEFAULT_CONFIG
 from share_spark.model.ids import NO_STAMP, BatchStamp, TopicPartition
-from share_spark.output.dead_letters import DeltaDeadLetters
+from share_spark.output.dead_letter_table import DeltaDeadLetters
 from share_spark.output.spark_dead_letters import SparkDeadLetters
 from share_spark.topics.topic_file_rows import TopicFileReader
 from share_spark.topics.topic_producer import Message
@@ -112,7 +112,7 @@ def place(spark: SparkSession, tmp_path: Path) -> KeptPlace:
 
 def released(found: Delivered) -> list[int]:
     assert found.fault is None
-    return [int((span.ranges[:, ANSWER] == Ack.RELEASE).sum()) for span in found.answers]
+    return [sum(one.answer == Ack.RELEASE for one in span.ranges) for span in found.answers]
 
 
 @pytest.mark.parametrize("gives_files", [True, False], ids=["read by workers", "read by Spark"])
@@ -138,7 +138,7 @@ def test_a_worker_that_dies_with_them(place: KeptPlace) -> None:
     found = place.deliver((0, 0, 3), (10, 10, 3), (20, 20, 3))
     assert place.log.spans == []
     assert place.called() == sorted(f"{partition}-{offset}-3" for partition in (0, 1) for offset in (0, 10, 20))
-    said = {int(first): int(code) for span in found.answers for first, _, code in span.ranges.tolist()}
+    said = {first: code for span in found.answers for first, _, code in span.ranges}
     assert {offset for offset, code in said.items() if code == Ack.ACCEPT} == {0, 10}
     assert (said[20], place.files()) == (Ack.RELEASE, []), "what was in the handler is in no file of this delivery"
 

@@ -11,7 +11,7 @@ import pytest
 from share_spark import EmbeddedTopicLog, Record, ShareGroup
 from share_spark.delivery.large_records import LARGE_BYTES, has_limit
 from share_spark.engine.progress import MicroBatchProgress
-from share_spark.spark.arrow_types import ARROW_BYTES, NO_ARROW_LIMIT
+from share_spark.spark.schemas import ARROW_BYTES, NO_ARROW_LIMIT
 from share_spark.topics.topic_producer import Message
 
 if TYPE_CHECKING:

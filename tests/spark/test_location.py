@@ -13,8 +13,8 @@ from share_spark.delta import location
 from share_spark.delta.location import Location
 from share_spark.engine.ports import RECORD_COLUMNS
 from share_spark.model.errors import ConfigError
-from share_spark.output.letter_table import COLUMNS
-from share_spark.spark.ddl import columns_in
+from share_spark.output.letter_columns import COLUMNS
+from share_spark.spark.schemas import columns_in
 from share_spark.state.tables import LOG_COLUMNS, STATE_COLUMNS
 
 if TYPE_CHECKING:

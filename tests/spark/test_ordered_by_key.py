@@ -161,11 +161,11 @@ def test_output_rows_of_records_in_order(spark: SparkSession, tmp_path: Path) ->
     records = acquired_records(spark, orders.log, with_earlier([span]), tasks=2, third="delivery_count")
     result = handled(by_key(records, 2), as_handler(handle, output="id bigint"), topic="orders", ordered=True)
     (found,) = result.partitions.values()
-    assert found.ranges.tolist() == [
-        [0, 0, 2],
-        [1, 1, 1],
-        *([offset, offset, Loss.NOT_ENTERED] for offset in (2, 4, 5, 6, 7)),
-    ]
+    assert found.ranges == (
+        (0, 0, 2),
+        (1, 1, 1),
+        *((offset, offset, Loss.NOT_ENTERED) for offset in (2, 4, 5, 6, 7)),
+    )
     assert found.delays == ((5, 5, 9_000), (7, 7, 9_000))
     assert result.outputs is not None
     assert [row.id for row in result.outputs.collect()] == [1]

@@ -18,7 +18,7 @@ from share_spark.delivery.output_files import OutputFiles
 from share_spark.delta.direct_append import DirectAppends
 from share_spark.delta.table_log import UnknownTableError
 from share_spark.handlers.handler import Record
-from share_spark.spark.arrow_types import arrow_schema
+from share_spark.spark.schemas import arrow_schema
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_table import EmbeddedTopicLog
 from tests.support.partition_texts import TEXTS

@@ -52,7 +52,7 @@ class Output:
 
     def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans) -> None:
         self.freeze()
-        runs = [run for span in answers.values() for run in span.ranges.tolist() if run[2] == ACCEPT]
+        runs = [run for span in answers.values() for run in span.ranges if run[2] == ACCEPT]
         rows = [(offset, "paid") for first, last, _ in runs for offset in range(first, last + 1)]
         frame = self.sink.spark.createDataFrame(rows, "id bigint, what string")
         self.sink.commit(stamp, frame, to_payload(CommittedOutput(stamp, self.sink.writer.member_id, answers)))

@@ -15,8 +15,7 @@ from pyspark.sql import functions as F
 
 from share_spark import cli
 from share_spark.audit import streams
-from share_spark.audit.verify import verify
-from share_spark.audit.verify_report import VerifyReport
+from share_spark.audit.verify import VerifyReport, verify
 from share_spark.coordinator import state_partition_of
 from share_spark.delta.location import Location
 from share_spark.model.errors import ConfigError, FencedError, StateError

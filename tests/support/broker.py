@@ -30,6 +30,9 @@ from share_spark.spark.jars import broker_jar_paths, require_java
 START_TIMEOUT_S = 90
 STOP_TIMEOUT_S = 20
 
+QUICK, BEST = "-XX:TieredStopAtLevel=1", "-XX:TieredStopAtLevel=4"
+"""The compilers of the broker's JVM: half the start is the second one's, which pays after minutes."""
+
 SETTINGS = """
 process.roles=broker,controller
 node.id=1
@@ -99,12 +102,15 @@ class Broker:
 
 
 @contextmanager
-def running_broker(heap: str = "512m", more_settings: str = "", format_options: Sequence[str] = ()) -> Iterator[Broker]:
+def running_broker(
+    heap: str = "512m", more_settings: str = "", format_options: Sequence[str] = (), *, compiler: str = QUICK
+) -> Iterator[Broker]:
     """Starts a broker, waits until it answers, and ends it. ``more_settings`` win over SETTINGS, with the same fields
-    to fill in; ``format_options``: of Kafka's StorageTool. Raises BrokerError, JarsError, JavaError."""
+    to fill in; ``format_options``: of Kafka's StorageTool; ``compiler``: QUICK, or BEST for what is measured. Raises
+    BrokerError, JarsError, JavaError."""
     directory = Path(tempfile.mkdtemp(prefix="share_spark-broker-"))
     try:
-        broker = _start(directory, heap, SETTINGS + more_settings, format_options)
+        broker = _start(directory, [f"-Xmx{heap}", compiler], SETTINGS + more_settings, format_options)
         try:
             _wait_until_ready(broker)
             yield broker
@@ -117,7 +123,7 @@ def running_broker(heap: str = "512m", more_settings: str = "", format_options: 
 # --------------------------------------------------------------------------------------------- starting
 
 
-def _start(directory: Path, heap: str, given: str, format_options: Sequence[str]) -> Broker:
+def _start(directory: Path, options: Sequence[str], given: str, format_options: Sequence[str]) -> Broker:
     """Writes the settings, formats the storage, and starts the process without waiting for it."""
     port, controller_port = free_ports(2)
     settings, data = directory / "server.properties", directory / "data"
@@ -126,7 +132,7 @@ def _start(directory: Path, heap: str, given: str, format_options: Sequence[str]
     _format(directory, settings, format_options)
     with (directory / "broker.log").open("ab") as log:
         process = subprocess.Popen(
-            [*die_with_parent(), *_java(directory, heap), "kafka.Kafka", str(settings)],
+            [*die_with_parent(), *_java(directory, *options), "kafka.Kafka", str(settings)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -137,18 +143,17 @@ def _start(directory: Path, heap: str, given: str, format_options: Sequence[str]
 
 
 def _format(directory: Path, settings: Path, format_options: Sequence[str]) -> None:
-    command = [*_java(directory, "128m"), "kafka.tools.StorageTool", "format"]
+    command = [*_java(directory, "-Xmx128m", QUICK), "kafka.tools.StorageTool", "format"]
     arguments = ["--cluster-id", _cluster_id(), "--config", str(settings), *format_options]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BrokerError(f"the broker's storage could not be formatted: {done.stdout}{done.stderr}")
 
 
-def _java(directory: Path, heap: str) -> list[str]:
+def _java(directory: Path, *options: str) -> list[str]:
     classpath = os.pathsep.join(broker_jar_paths())
     log_settings = f"-Dlog4j2.configurationFile={(directory / 'log4j2.properties').as_uri()}"
-    memory = [f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=4"]
-    return [require_java(), *memory, log_settings, "-cp", classpath]
+    return [require_java(), *options, "-XX:+UseSerialGC", log_settings, "-cp", classpath]
 
 
 def die_with_parent() -> list[str]:

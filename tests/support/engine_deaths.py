@@ -36,6 +36,16 @@ def recovers(world: InMemoryGroup) -> None:
     world.engine(available_now=True).run_until_done()
 
 
+def killer(where: str) -> Callable[[str], None]:
+    """A hook of a sink that takes the engine down at this moment."""
+
+    def hook(moment: str) -> None:
+        if moment == where:
+            raise Death
+
+    return hook
+
+
 def killer_of(offset: int, times: int = 1) -> Callable[..., Answer]:
     """The handler of this record takes the engine down so often."""
 

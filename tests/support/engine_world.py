@@ -25,14 +25,12 @@ from tests.twins.memory import (
     Moment,
     StateCommit,
 )
-from tests.twins.memory_delivery import Answer, InMemoryDelivery, RecordHandler
+from tests.twins.memory_delivery import Answer, InMemoryDelivery, Ledgers, RecordHandler
 from tests.twins.memory_output import InMemoryDeadLetters, InMemoryOutputSink, InMemoryOutputTable
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 GROUP, TOPIC = "billing", "orders"
 LETTERS = "VQD-X"
-Ledgers = dict[str, dict[tuple[TopicPartition, int, int], bool]]
-"""By member: what its last delivery has entered, and whether the handler was done with it."""
 
 
 class Death(BaseException):
@@ -62,15 +60,17 @@ class InMemoryGroup:
         handler: RecordHandler | None = None,
         store: Callable[[InMemoryGroup, str], Any] | None = None,
         output: bool = False,
+        loses_rows: bool = False,
         **settings: object,
     ) -> None:
         """``store``: makes the store of a run, if it is not to be the twin; then ``state_log`` stays empty. ``output``:
-        each accepted record puts out a row."""
+        each accepted record puts out a row. ``loses_rows``: those that are not in the sink end with their engine."""
         given = {name.replace("__", "."): value for name, value in settings.items()}
         self.config = GroupConfig.parse({"share.auto.offset.reset": "earliest", **given})
         self.clock, self.state_log, self.dead_letters = ManualClock(), InMemoryStateLog(), InMemoryDeadLetters()
         self.output = InMemoryOutputTable() if output else None
         self.ledgers: Ledgers = {}
+        self.loses_rows = loses_rows
         self.pauses = NOT_PAUSED
         self.topics = InMemoryTopicLog()
         self.topics.create_topic(TOPIC, partitions)
@@ -146,7 +146,14 @@ class EngineLife:
         ports = Ports(
             topics=topics,
             store=self.store,
-            delivery=InMemoryDelivery(world.topics, world.handle, world.ledgers, is_ordered),
+            delivery=InMemoryDelivery(
+                world.topics,
+                world.handle,
+                world.ledgers,
+                is_ordered,
+                has_output=world.output is not None,
+                loses_rows=world.loses_rows,
+            ),
             dead_letters=world.dead_letters,
             clock=world.clock,
             config=lambda: world.config,

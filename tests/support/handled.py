@@ -20,7 +20,7 @@ def handled(records: DataFrame, handler: Handler, *, place: LedgerPlace | None =
     if handler.kind is HandlerKind.FRAME:
         return deliver.handled_as_frame(records, handler)
     own = LedgerPlace(group="deliver", member_id=uuid.uuid4().hex) if place is None else place
-    result = deliver.handled(records, handler, HandlerTask.of(handler, own, **more))
+    result = deliver.handled(records, HandlerTask.of(handler, own, **more))
     if place is None:
         own.forget([own.member_id])
     return result

@@ -22,10 +22,10 @@ from pyspark.sql.types import (
 from share_spark.delivery.kept_rows import RECORD_SCHEMA
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.direct_append import DirectAppends
-from share_spark.delta.direct_create import create_table
+from share_spark.delta.direct_metadata import create_table
 from share_spark.delta.table_log import TableLog
 from share_spark.delta.table_rows import Change, TableRows
-from share_spark.output.letter_table import COLUMNS, PROPERTIES, WRITTEN_NAMES
+from share_spark.output.letter_columns import COLUMNS, PROPERTIES, WRITTEN_NAMES
 from share_spark.spark.public_files import LocalFiles
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])

@@ -7,8 +7,8 @@ from share_spark.model.ids import OffsetRange, SharePartitionKey
 from share_spark.model.records import DeliveryState, Doubt, ShareRecord
 from share_spark.model.requests import (
     Acknowledge,
-    AcknowledgementBatch,
     Acquire,
+    AnsweredRange,
     ExpireLocks,
     Initialize,
     MoveLogStart,
@@ -78,7 +78,7 @@ class Partition:
     def answer(
         self, member: str, *batches: tuple[int, int, int], delays: tuple[RetryDelay, ...] = ()
     ) -> PartitionResponse:
-        acknowledged = tuple(AcknowledgementBatch(*batch) for batch in batches)
+        acknowledged = tuple(AnsweredRange(*batch) for batch in batches)
         return self.ask(Acknowledge(member_id=member, batches=acknowledged, delays=delays))
 
     def release(self, member: str) -> PartitionResponse:

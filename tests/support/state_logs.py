@@ -14,7 +14,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.direct_append import DirectAppends
-from share_spark.delta.direct_create import create_table
+from share_spark.delta.direct_metadata import create_table
 from share_spark.delta.table_log import TableLog
 from share_spark.engine.attempts import EndedAttempt
 from share_spark.model.ids import SharePartitionKey

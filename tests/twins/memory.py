@@ -24,8 +24,8 @@ from share_spark.engine.ports import Claim, OffsetSpan, TopicDescription
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary, front_of, with_snapshot
 from share_spark.model.errors import FencedError, StateError, TopicError
 from share_spark.model.ids import NO_STAMP, BatchStamp, LogEnds, SharePartitionKey, TopicPartition
-from share_spark.model.records import ShareRecord
-from share_spark.partition import PartitionLimits, SharePartition, evolve
+from share_spark.model.records import InFlightBatch, ShareRecord
+from share_spark.partition import PartitionLimits, SharePartition, evolve, held_by
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -284,6 +284,10 @@ class InMemoryShareStateStore:
         self._live = self.log.state(self.group_id, self._version)
         self._loaded_time_ms = self.log.last_time_ms(self.group_id, self._version)
         return {key: front_of(topic, state) for key, (topic, state) in self._live.items()}
+
+    def held_by(self, member_id: str) -> Mapping[SharePartitionKey, Sequence[InFlightBatch]]:
+        found = {key: held_by(state, member_id) for key, (_, state) in self._live.items()}
+        return {key: runs for key, runs in found.items() if runs}
 
     def advance(
         self,

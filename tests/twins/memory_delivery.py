@@ -6,22 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from share_spark.engine.attempts import ErrorRun
+from share_spark.engine.attempts import AnsweredAttempt, ErrorRun, FinishedCalls, MemberTrace
 from share_spark.engine.key_order import FREE, KeyOrder
-from share_spark.engine.ports import (
-    AcknowledgedSpan,
-    AcquiredSpan,
-    Claim,
-    Delivered,
-    DeliveryLimits,
-    MemberTrace,
-)
-from share_spark.engine.ranges import ANSWER, AcknowledgedRanges, Ranges, ascending
+from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, DeliveryLimits
+from share_spark.engine.ranges import Ranges, ascending
 from share_spark.model.ids import TopicPartition
-from share_spark.model.requests import AcknowledgeType, Loss, RetryDelay
+from share_spark.model.requests import AcknowledgeType, AnsweredRange, Loss, RetryDelay, TracedRange
 from tests.twins.memory import InMemoryTopicLog
 
 _NO_DELAY = -1
@@ -31,6 +21,12 @@ _T = TypeVar("_T")
 Answer = AcknowledgeType | tuple[AcknowledgeType, str] | tuple[AcknowledgeType, str, int]
 RecordHandler = Callable[[str, int, int, int], Answer]
 """(topic, partition, offset, delivery count) -> acknowledgement, optionally with an error text, and a delay in ms."""
+
+Ledgers = dict[str, dict[tuple[TopicPartition, int, int], tuple[AcknowledgeType, str, int] | None]]
+"""By member: what its last delivery has entered (where, offset, delivery count), and the answer (acknowledgement,
+error, delay), None while it is in the handler."""
+
+Ledger = Mapping[tuple[TopicPartition, int, int], tuple[AcknowledgeType, str, int] | None]
 
 _Said = tuple[int, int, str, int]
 """The result of a record: offset, acknowledge type or ``Loss``, error, delay."""
@@ -48,14 +44,17 @@ class LedgerLostError(Exception):
 class InMemoryDelivery:
     """A delivery that calls ``handler`` for each acquired record of the log. Its Exception is a release with its text.
 
-    ``ledgers`` outlives the process: by member, what its last delivery has entered, and whether the handler was done.
-    ``ordered``: in the order of keys.
+    ``ledgers`` outlives the process: by member, what its last delivery has entered, and the answer, None while it is in
+    the handler. ``ordered``: in the order of keys. ``has_output``: accepted records have rows, which
+    outlive it unless ``loses_rows``.
     """
 
     log: InMemoryTopicLog
     handler: RecordHandler
-    ledgers: dict[str, dict[tuple[TopicPartition, int, int], bool]] = field(default_factory=dict)
+    ledgers: Ledgers = field(default_factory=dict)
     ordered: bool = False
+    has_output: bool = False
+    loses_rows: bool = False
     _member_id: str = ""
     _others: set[str] = field(default_factory=set)
 
@@ -77,6 +76,18 @@ class InMemoryDelivery:
         except LedgerLostError:
             answers = [_all_lost(one) for one in acquired]
         return Delivered(answers, entered=len(self.ledgers[self._member_id]))
+
+    def finished_calls(self) -> Sequence[FinishedCalls]:
+        found = [
+            _finished(member, ledger, has_output=self.has_output, loses_rows=self.loses_rows)
+            for member, ledger in self.ledgers.items()
+            if member != self._member_id and ledger
+        ]
+        return found[::-1]
+
+    def hold_rows(self) -> bool:
+        """The sink's twin makes the rows of its answers."""
+        return self.has_output
 
     def traces(self) -> Sequence[MemberTrace]:
         return [
@@ -101,10 +112,10 @@ class InMemoryDelivery:
     def _deliver(self, acquired: AcquiredSpan) -> AcknowledgedSpan:
         at = acquired.partition
         said = self._in_order(acquired) if self.ordered else self._in_turn(acquired)
-        ranges = np.array(_runs((offset, int(kind)) for offset, kind, _, _ in said), dtype=np.int64)
+        ranges = tuple(AnsweredRange(*run) for run in _runs((offset, kind) for offset, kind, _, _ in said))
         errors = [ErrorRun(*run) for run in _runs((offset, error) for offset, _, error, _ in said) if run[2]]
         delays = [RetryDelay(*run) for run in _runs((offset, delay) for offset, *_, delay in said) if run[2] >= 0]
-        return AcknowledgedSpan(at, AcknowledgedRanges(ranges.reshape(-1, 3)), errors, delays)
+        return AcknowledgedSpan(at, ranges, errors, delays)
 
     def _in_turn(self, acquired: AcquiredSpan) -> list[_Said]:
         at = acquired.partition
@@ -135,7 +146,7 @@ class InMemoryDelivery:
 
     def _answer(self, at: TopicPartition, offset: int, count: int) -> tuple[AcknowledgeType, str, int]:
         ledger = self.ledgers.setdefault(self._member_id, {})
-        ledger[at, offset, count] = False
+        ledger[at, offset, count] = None
         try:
             answer = self.handler(at.topic, at.partition, offset, count)
         except WorkerLostError:
@@ -144,10 +155,9 @@ class InMemoryDelivery:
             raise
         except Exception as fault:  # noqa: BLE001 - whatever a handler raises is a release
             answer = AcknowledgeType.RELEASE, f"{type(fault).__name__}: {fault}"
-        ledger[at, offset, count] = True
-        if not isinstance(answer, tuple):
-            return answer, "", _NO_DELAY
-        return answer if len(answer) == 3 else (*answer, _NO_DELAY)
+        said = (*answer, _NO_DELAY)[:3] if isinstance(answer, tuple) else (answer, "", _NO_DELAY)
+        ledger[at, offset, count] = said
+        return said
 
 
 def _each(ranges: Ranges) -> list[tuple[int, int]]:
@@ -155,25 +165,46 @@ def _each(ranges: Ranges) -> list[tuple[int, int]]:
     return [(offset, said) for first, last, said in sorted(ranges.tolist()) for offset in range(first, last + 1)]
 
 
-def _entered(ledger: Mapping[tuple[TopicPartition, int, int], bool]) -> dict[TopicPartition, NDArray[np.int64]]:
+def _finished(member: str, ledger: Ledger, *, has_output: bool, loses_rows: bool) -> FinishedCalls:
+    """Return the answers of a ledger, without accepted records whose rows are lost."""
+    answered: dict[TopicPartition, list[AnsweredAttempt]] = {}
+    put_out: dict[TopicPartition, list[AnsweredAttempt]] = {}
+    errors: dict[TopicPartition, list[ErrorRun]] = {}
+    delays: dict[TopicPartition, list[RetryDelay]] = {}
+    for (at, offset, count), said in sorted(ledger.items(), key=lambda one: one[0]):
+        has_rows = has_output and said is not None and said[0] is AcknowledgeType.ACCEPT
+        if said is None or (has_rows and loses_rows):
+            continue
+        kind, error, delay_ms = said
+        (put_out if has_rows else answered).setdefault(at, []).append(AnsweredAttempt(offset, offset, count, kind))
+        if error:
+            errors.setdefault(at, []).append(ErrorRun(offset, offset, error))
+        if delay_ms != _NO_DELAY:
+            delays.setdefault(at, []).append(RetryDelay(offset, offset, delay_ms))
+    return FinishedCalls(member, _tuples(answered), _tuples(put_out), errors, delays)
+
+
+def _tuples(found: Mapping[TopicPartition, list[AnsweredAttempt]]) -> dict[TopicPartition, tuple[AnsweredAttempt, ...]]:
+    return {at: tuple(some) for at, some in found.items()}
+
+
+def _entered(ledger: Ledger) -> dict[TopicPartition, tuple[TracedRange, ...]]:
     """Return a ledger as a trace: of each entered record, how its attempt ended."""
-    in_handler = list(ledger.values()).count(False)
+    in_handler = list(ledger.values()).count(None)
     losses = {
         True: Loss.FINISHED if in_handler else Loss.AFTER_HANDLER,
         False: Loss.IN_HANDLER if in_handler == 1 else Loss.AMONG_OTHERS,
     }
-    rows: dict[TopicPartition, list[tuple[int, int, int, int]]] = {}
-    for (at, offset, count), is_done in sorted(ledger.items()):
-        rows.setdefault(at, []).append((offset, offset, count, losses[is_done]))
-    return {at: np.array(found, np.int64) for at, found in rows.items()}
+    rows: dict[TopicPartition, list[TracedRange]] = {}
+    for (at, offset, count), said in sorted(ledger.items(), key=lambda one: one[0]):
+        rows.setdefault(at, []).append(TracedRange(offset, offset, count, losses[said is not None]))
+    return {at: tuple(found) for at, found in rows.items()}
 
 
 def _all_lost(acquired: AcquiredSpan) -> AcknowledgedSpan:
-    ranges = AcknowledgedRanges(ascending(acquired.ranges))
-    ranges[:, ANSWER] = Loss.UNKNOWN
-    return AcknowledgedSpan(
-        acquired.partition, ranges, [ErrorRun(int(ranges[0, 0]), int(ranges[-1, 1]), "worker lost")]
-    )
+    ranges = tuple(AnsweredRange(first, last, Loss.UNKNOWN) for first, last, _ in ascending(acquired.ranges).tolist())
+    whole = ErrorRun(ranges[0].first_offset, ranges[-1].last_offset, "worker lost")
+    return AcknowledgedSpan(acquired.partition, ranges, [whole])
 
 
 def _runs(said: Iterable[tuple[int, _T]]) -> list[tuple[int, int, _T]]:

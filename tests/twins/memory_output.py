@@ -91,18 +91,18 @@ class InMemoryOutputSink:
         self.hook("after listing of output")
         return {number: self.table.journal[number] for number in numbers if number in self.table.journal}
 
-    def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans) -> None:
+    def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans, member_id: str | None = None) -> None:
         rows = [
             OutputRow(span.partition, offset, stamp)
             for span in answers.values()
-            for first, last, kind in span.ranges.tolist()
+            for first, last, kind in span.ranges
             if kind == AcknowledgeType.ACCEPT
             for offset in range(first, last + 1)
         ]
         if not rows:
             return
         self.hook("before journal")
-        self.table.journal[stamp.number] = CommittedOutput(stamp, self._member_id, answers)
+        self.table.journal[stamp.number] = CommittedOutput(stamp, member_id or self._member_id, answers)
         self.hook("before output")
         if self.refuse is not None:
             raise self.refuse

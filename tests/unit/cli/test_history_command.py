@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from share_spark import cli
-from share_spark.audit.history_report import history_lines, iso_time
-from share_spark.audit.record_events import RecordHistory
+from share_spark.audit.record_events import RecordHistory, history_lines, iso_time
 
 RECORD = {"--location": "./state", "--group": "billing", "--topic": "orders", "--partition": "0", "--offset": "7"}
 

@@ -14,7 +14,8 @@ import pytest
 
 from share_spark.delivery.calling import CallOutcome, Calls, call_handler
 from share_spark.delivery.ledger import CallLedger
-from share_spark.delivery.runs import RunLog, special_row
+from share_spark.delivery.runs import RunLog
+from share_spark.delivery.task_report import TaskReport
 from share_spark.delivery.traces import codes_of
 from share_spark.handlers.acknowledgement import Ack, Acknowledgement
 from share_spark.handlers.handler import Record, arrow_handler, as_handler
@@ -135,8 +136,8 @@ def test_a_ledger_with_a_text_that_no_file_takes(tmp_path: Path) -> None:
 
 
 def test_a_fault_of_the_task_with_a_lone_surrogate() -> None:
-    (row,) = special_row(-21, lone()).to_pylist()
-    assert row["error"] == r"unknown \ud83d"
+    (row,) = TaskReport(violation=lone()).row().to_pylist()
+    assert TaskReport.parse(row["report"]).violation == r"unknown \ud83d"
 
 
 def test_reasons_are_kept_as_texts() -> None:

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from share_spark.delivery.kept_input import KeptInput, KeptPart, rows_of
 from share_spark.delivery.kept_rows import KeptFile, KeptPlace, KeptRows, KeptWriter, earlier_offsets
 from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan
-from share_spark.engine.ranges import AcknowledgedRanges, AcquiredRanges, EarlierRanges
+from share_spark.engine.ranges import AcquiredRanges, EarlierRanges
 from share_spark.handlers.acknowledgement import Ack, Answers
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import Loss
+from tests.support.answers import answered
 
 AT = TopicPartition("orders", 0)
 RELEASED = int(Ack.RELEASE)
@@ -58,7 +59,7 @@ def add(
     writer = KeptWriter(KeptPlace(str(directory), 1 << 20, rows.answers))
     writer.add(batch(offsets, partition), Answers.same(len(offsets), answer))
     file = writer.close()
-    said = AcknowledgedRanges(np.array([(offset, offset, answer) for offset in offsets], np.int64).reshape(-1, 3))
+    said = answered((offset, offset, answer) for offset in sorted(offsets))
     span = AcknowledgedSpan(TopicPartition("orders", partition), said, ())
     rows.add([file] if file is not None else [], topic, [span], {})
     return file
@@ -173,7 +174,7 @@ def test_a_delivery_that_was_not_kept_whole(tmp_path: Path) -> None:
     writer.add(batch([1]), Answers.same(1, RELEASED))
     file = writer.close()
     assert file is not None
-    rows.add([file], "orders", [AcknowledgedSpan(AT, AcknowledgedRanges(np.array([[1, 2, RELEASED]])), ())], {})
+    rows.add([file], "orders", [AcknowledgedSpan(AT, answered([(1, 2, RELEASED)]), ())], {})
     assert rows.take([AcquiredSpan(AT, ranges([(1, 2, 2)]))], 1, 10_000)[1] is None
     assert not list(tmp_path.iterdir())
 
@@ -251,7 +252,7 @@ def test_in_order_the_newest_files_have_what_was_not_delivered(tmp_path: Path) -
     file = writer.close()
     assert file is not None
     span = AcquiredSpan(AT, AcquiredRanges(np.array([[8, 9, 1]])), EarlierRanges(np.array([[3, 3, 5_000]])))
-    said = AcknowledgedSpan(AT, AcknowledgedRanges(np.array([[8, 8, RELEASED], [9, 9, int(Ack.ACCEPT)]])), ())
+    said = AcknowledgedSpan(AT, answered([(8, 8, RELEASED), (9, 9, Ack.ACCEPT)]), ())
     rows.add([file], "orders", [said], earlier_offsets([span]))
     (before,) = set(tmp_path.iterdir()) - {Path(file.path)}
     rest, found = rows.take(

@@ -17,10 +17,10 @@ import pytest
 
 from share_spark.delivery.ledger import CallLedger, CallStatus, read_entries
 from share_spark.delivery.ledger_place import LedgerPlace
-from share_spark.delivery.runs import FAULT, MEASURED, OUTPUT, PRODUCED
-from share_spark.delivery.traces import member_traces
+from share_spark.delivery.task_report import TaskReport
+from share_spark.delivery.traces import left_calls, member_traces
 from share_spark.delivery.worker import HandlerTask, Terms, packed
-from share_spark.engine.ports import MemberTrace
+from share_spark.engine.attempts import FinishedCalls, MemberTrace
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Handler, Record, arrow_handler, as_handler
 from share_spark.model.ids import TopicPartition
@@ -83,13 +83,17 @@ class Worker:
         return {
             offset: (row["ack"], row["error"])
             for row in rows
-            if row["ack"] > OUTPUT
+            if row["ack"] is not None
             for offset in range(row["first_offset"], row["last_offset"] + 1)
         }
 
     def rows(self) -> list[dict[str, Any]]:
         with pa.OSFile(str(self._sent), "rb") as file:
-            return [row for row in pa.ipc.open_stream(file).read_all().to_pylist() if row["ack"] != MEASURED]
+            return [*pa.ipc.open_stream(file).read_all().to_pylist()]
+
+    def report(self) -> TaskReport:
+        (text,) = (row["report"] for row in self.rows() if row["report"])
+        return TaskReport.parse(text)
 
     @property
     def calls(self) -> Counter[int]:
@@ -164,12 +168,12 @@ def test_rows_that_were_written_outlive_the_worker_and_the_others_come_again(tmp
         answers = worker.answers()
         accepted = [offset for offset, (ack, _) in answers.items() if ack == Ack.ACCEPT]
         again = [offset for offset, (ack, _) in answers.items() if ack == Loss.FINISHED]
-        put_out = [row["output"]["id"] for row in worker.rows() if row["ack"] == OUTPUT]
+        put_out = [row["output"]["id"] for row in worker.rows() if row["output"]]
         assert sorted(put_out) == sorted(accepted)
         assert len(accepted) + len(again) + 1 == RECORDS
         assert len(again) <= most_lost
         assert worker.calls == Counter(range(RECORDS))
-        assert [row["last_offset"] for row in worker.rows() if row["ack"] == PRODUCED] == [len(put_out)]
+        assert worker.report().output_rows == len(put_out)
 
 
 def test_rows_of_a_batch_outlive_the_worker(tmp_path: Path) -> None:
@@ -181,7 +185,7 @@ def test_rows_of_a_batch_outlive_the_worker(tmp_path: Path) -> None:
 
     worker = Worker(tmp_path, batch, output=pa.schema([("id", pa.int64())]))
     assert [worker.run(), worker.run()] == [False, True]
-    assert sorted(row["output"]["id"] for row in worker.rows() if row["ack"] == OUTPUT) == list(range(40))
+    assert sorted(row["output"]["id"] for row in worker.rows() if row["output"]) == list(range(40))
     assert worker.calls == Counter(range(RECORDS))
 
 
@@ -233,6 +237,51 @@ def test_a_trace_of_an_engine_that_died_in_a_handler(tmp_path: Path) -> None:
     worker = Worker(tmp_path, handle)
     worker.run()
     assert traces(worker.place) == {worker.place.member_id: [(0, 6, 1, Loss.FINISHED), (7, 7, 1, Loss.IN_HANDLER)]}
+
+
+def finished(worker: Worker) -> list[FinishedCalls]:
+    place = worker.place
+    successor = LedgerPlace(group=place.group, member_id="successor", shared=place.shared)
+    return [left.calls for left in left_calls(successor)]
+
+
+def test_answers_of_an_engine_that_died_in_a_handler(tmp_path: Path) -> None:
+    """What was in the handler has none; all others count, with their errors and delays."""
+
+    def handle(record: Record) -> Any:
+        if record.offset == 7:
+            die()
+        special = {2: Ack.release("busy", delay=60), 3: Ack.release("busy"), 5: Ack.reject("never")}
+        return special.get(record.offset)
+
+    worker = Worker(tmp_path, handle)
+    worker.run()
+    (calls,) = finished(worker)
+    assert calls.member_id == worker.place.member_id
+    assert calls.answered == {
+        AT: ((0, 1, 1, Ack.ACCEPT), (2, 3, 1, Ack.RELEASE), (4, 4, 1, Ack.ACCEPT), (5, 5, 1, Ack.REJECT), (6, 6, 1, 1))
+    }
+    assert calls.errors == {AT: [(2, 2, "busy"), (3, 3, "busy"), (5, 5, "never")]}
+    assert calls.delays == {AT: [(2, 2, 60_000)]}
+
+
+def test_accepted_records_whose_rows_are_lost_with_the_engine_have_no_answer(tmp_path: Path) -> None:
+    def handle(record: Record) -> Any:
+        if record.offset == 7:
+            die()
+        return None if record.offset == 1 else Ack.RELEASE if record.offset == 4 else (Ack.ACCEPT, [{"id": 1}])
+
+    worker = Worker(tmp_path, handle, output=pa.schema([("id", pa.int64())]))
+    worker.run()
+    (calls,) = finished(worker)
+    assert calls.answered == {AT: ((1, 1, 1, Ack.ACCEPT), (4, 4, 1, Ack.RELEASE))}
+
+
+def test_answers_that_bring_down_each_engine_that_reads_them_are_given_up(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, lambda _: None)
+    worker.run()
+    assert [len(finished(worker)) for _ in range(5)] == [1, 1, 1, 0, 0]
+    assert traces(worker.place), "the trace is still there"
 
 
 def test_a_trace_of_an_engine_that_died_after_the_handler(tmp_path: Path) -> None:
@@ -346,8 +395,9 @@ def test_a_full_disk_is_no_fault_of_a_record(tmp_path: Path, fills_at: int) -> N
         if fills_at < 0:
             fill(disk)
         assert worker.run(batch=1_000, records=3_000)
-        (fault,) = (row["error"] for row in worker.rows() if row["ack"] == FAULT)
+        fault = worker.report().fault
+        assert fault is not None
         assert fault.startswith(f"the ledger {disk}")
         assert fault.endswith("cannot be written: No space left on device")
-        said = [(row["ack"], row["first_offset"], row["last_offset"]) for row in worker.rows() if row["ack"] > FAULT]
+        said = [(row["ack"], row["first_offset"], row["last_offset"]) for row in worker.rows() if row["ack"]]
         assert said == ([] if fills_at < 0 else [(Ack.ACCEPT, 0, 999)])

@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 import zipimport
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +20,11 @@ from share_spark.delivery.frame import settled
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.result import DeliveryResult, decoded, read_once
 from share_spark.delivery.runs import (
-    FAULT,
-    MEASURED,
-    OUTPUT,
     PRESENT,
-    PRODUCED,
     RUN_SCHEMA,
-    VIOLATION,
     RunLog,
-    measured_row,
-    produced_row,
-    special_row,
 )
+from share_spark.delivery.task_report import TaskReport
 from share_spark.delivery.worker import HandlerTask, Terms, is_first_attempt, packed
 from share_spark.delta.table_layout import FilePlace, TableLayout
 from share_spark.handlers.acknowledgement import Ack, Answers
@@ -57,8 +50,8 @@ def orders(*offsets: int) -> pa.RecordBatch:
 
 
 def rows(batch: pa.RecordBatch) -> list[Row]:
-    """Without the delay."""
-    return [tuple(row.values())[:6] for row in batch.to_pylist()]  # type: ignore[misc]
+    """Without the delay, and without the report."""
+    return [tuple(row.values())[:6] for row in batch.to_pylist() if row["report"] is None]  # type: ignore[misc]
 
 
 def logged(*parts: tuple[pa.RecordBatch, Answers]) -> list[Row]:
@@ -97,10 +90,10 @@ def test_another_delay_ends_a_run_and_comes_to_the_driver_with_the_release_it_is
     log = RunLog()
     log.add(orders(0, 1, 2, 3, 4), Answers.listed([2, 2, 2, 2, 1], {}, {0: 500, 1: 500, 2: 0, 4: 9}))
     assert [tuple(row.values())[2:] for row in log.batch().to_pylist()] == [
-        (0, 1, 2, None, 500),
-        (2, 2, 2, None, 0),
-        (3, 3, 2, None, None),
-        (4, 4, 1, None, None),
+        (0, 1, 2, None, 500, None),
+        (2, 2, 2, None, 0, None),
+        (3, 3, 2, None, None, None),
+        (4, 4, 1, None, None, None),
     ]
     (span,) = decoded(table(log.batch()), read_once).partitions.values()
     assert span.delays == ((0, 1, 500), (2, 2, 0))
@@ -137,14 +130,14 @@ def table(*sent: Row | pa.RecordBatch) -> pa.Table:
     batches = [
         one
         if isinstance(one, pa.RecordBatch)
-        else pa.RecordBatch.from_pylist([dict(zip(RUN_SCHEMA.names, (*one, None), strict=False))], RUN_SCHEMA)
+        else pa.RecordBatch.from_pylist([dict(zip(RUN_SCHEMA.names, (*one, None, None), strict=False))], RUN_SCHEMA)
         for one in sent
     ]
     return pa.Table.from_batches(batches, RUN_SCHEMA)
 
 
 def acknowledgements(result: DeliveryResult) -> dict[str, Any]:
-    return {str(key): [(*run,) for run in span.ranges.tolist()] for key, span in result.partitions.items()}
+    return {str(key): [(*run,) for run in span.ranges] for key, span in result.partitions.items()}
 
 
 def test_runs_of_all_tasks_are_sorted_and_joined() -> None:
@@ -159,22 +152,26 @@ def test_nothing_delivered() -> None:
     assert acknowledgements(decoded(RUN_SCHEMA.empty_table(), read_once)) == {}
 
 
-def test_special_rows() -> None:
+def report(**found: Any) -> pa.RecordBatch:
+    return TaskReport(**found).row()
+
+
+def test_reports() -> None:
     row = ("a", 0, 0, 1, 1, None)
-    result = decoded(table(row, produced_row(7, 3), produced_row(8, 0)), read_once)
+    result = decoded(table(row, report(attempt_id=7, output_rows=3), report(attempt_id=8)), read_once)
     assert (result.accepted, result.produced) == (2, {7: 3, 8: 0})
     assert result.fault is None
-    both = table(row, special_row(FAULT, "b"), special_row(VIOLATION, "handler x\n returned nothing"))
+    both = table(row, report(fault="b"), report(violation="handler x\n returned nothing"))
     broken = decoded(both, read_once).fault
     assert isinstance(broken, HandlerError)
     assert str(broken) == "handler x returned nothing"
-    failed = decoded(table(row, special_row(FAULT, "b")), read_once)
+    failed = decoded(table(row, report(fault="b")), read_once)
     assert type(failed.fault) is ShareError
     assert failed.accepted == 2
 
 
 def test_the_busiest_task_sets_the_pace() -> None:
-    result = decoded(table(measured_row(10, 0.5), measured_row(30, 2.0)), read_once)
+    result = decoded(table(report(entered=10, busy_s=0.5), report(entered=30, busy_s=2.0)), read_once)
     assert (result.entered, result.busy_s) == (40, 2.0)
 
 
@@ -253,10 +250,14 @@ def made(handler: Handler, place: LedgerPlace | None = None, **settings: Any) ->
 def sent(
     handler: Handler, *batches: pa.RecordBatch, place: LedgerPlace | None = None, thread: str | None = None
 ) -> list[pa.RecordBatch]:
-    """What a task of this handler sends, but for how long it took."""
+    """What a task of this handler sends."""
     with_task = [one.append_column("__task", pa.array([thread] * one.num_rows, pa.string())) for one in batches]
-    batches = tuple(made(handler, place)(iter(with_task)))
-    return [one for one in batches if not (one.num_rows and one.column("ack")[0].as_py() == MEASURED)]
+    return list(made(handler, place)(iter(with_task)))
+
+
+def reported(batches: Sequence[pa.RecordBatch]) -> TaskReport:
+    """The report of a task: its last row."""
+    return TaskReport.parse(batches[-1].column("report")[-1].as_py())
 
 
 def task(function: Any, *batches: pa.RecordBatch, **settings: Any) -> list[Row]:
@@ -312,7 +313,8 @@ def test_a_repeat_of_a_task_reports_the_delays_of_the_first_run() -> None:
     answers = pa.table({"ack": [2, 2, 1], "delay_ms": [500, None, None]})
     handler = as_handler(arrow_handler(lambda _: answers))
     first, repeat = (pa.Table.from_batches(sent(handler, batch_of(3), place=place)) for _ in range(2))
-    assert first.column("delay_ms").to_pylist() == repeat.column("delay_ms").to_pylist() == [500, None, None]
+    said = [500, None, None, None]  # the last row is the report
+    assert first.column("delay_ms").to_pylist() == repeat.column("delay_ms").to_pylist() == said
 
 
 def price(batch: pa.RecordBatch) -> pa.Table:
@@ -326,9 +328,9 @@ def test_output_rows_of_accepted_records_leave_batch_by_batch_in_one_schema() ->
     batches = list(sent(handler, batch_of(3), batch_of(2)))
     assert len({batch.schema for batch in batches}) == 1
     rows = [(row["ack"], row["output"]) for batch in batches for row in batch.to_pylist()]
-    assert rows[:3] == [(OUTPUT, {"id": 0}), (OUTPUT, {"id": 2}), (OUTPUT, {"id": 0})]
+    assert rows[:3] == [(None, {"id": 0}), (None, {"id": 2}), (None, {"id": 0})]
     assert [output for _, output in rows[3:]] == [None] * len(rows[3:])
-    assert batches[-1].select(["ack", "last_offset"]).to_pylist() == [{"ack": PRODUCED, "last_offset": 3}]
+    assert reported(batches).output_rows == 3
 
 
 def in_files(directory: Path, function: Any) -> DeliveryResult:
@@ -359,14 +361,15 @@ def test_a_lost_attempt_has_no_output() -> None:
     handler = as_handler(arrow_handler(price), output=pa.schema([("id", pa.int64())]))
     place = LedgerPlace(group="test", member_id=uuid.uuid4().hex, one_machine=False)
     batches = sent(handler, batch_of(3), thread=REPEAT, place=place)
-    assert [row["ack"] for batch in batches for row in batch.to_pylist()] == [Loss.UNKNOWN, PRODUCED]
+    assert [row["ack"] for batch in batches for row in batch.to_pylist()] == [Loss.UNKNOWN, None]
 
 
 def test_a_broken_contract_leaves_as_one_row() -> None:
-    (row,) = task(lambda _: [1], batch_of(3))
-    assert row[4] == VIOLATION
-    assert row[5] is not None
-    assert row[5].endswith("returned 1 acknowledgements for 3 records")
+    batches = sent(as_handler(arrow_handler(lambda _: [1])), batch_of(3))
+    assert [row for batch in batches for row in rows(batch)] == []
+    violation = reported(batches).violation
+    assert violation is not None
+    assert violation.endswith("returned 1 acknowledgements for 3 records")
 
 
 def test_a_handler_that_cannot_travel() -> None:
@@ -377,10 +380,9 @@ def test_a_handler_that_cannot_travel() -> None:
 
 def test_a_handler_that_cannot_be_loaded_on_a_worker() -> None:
     task = made(as_handler(price), name="m:f", payload=b"nonsense")
-    row, _ = [row for batch in task(iter(())) for row in rows(batch)]
-    assert row[4] == VIOLATION
-    assert row[5] is not None
-    assert row[5].startswith("handler m:f cannot be loaded on a worker: UnpicklingError")
+    violation = reported(list(task(iter(())))).violation
+    assert violation is not None
+    assert violation.startswith("handler m:f cannot be loaded on a worker: UnpicklingError")
 
 
 def test_zip_importers_are_forgotten(tmp_path: Any) -> None:

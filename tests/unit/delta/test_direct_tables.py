@@ -32,7 +32,7 @@ from share_spark.delivery.output_files import OutputFiles
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.data_file import parquet_of, statistics_of
 from share_spark.delta.direct_append import DirectAppends
-from share_spark.delta.direct_create import create_table
+from share_spark.delta.direct_metadata import create_table
 from share_spark.delta.table_layout import FilePlace, TableLayout
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.delta.table_rows import Change, OvertakenError, TableRows

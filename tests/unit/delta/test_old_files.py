@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.direct_append import DirectAppends
-from share_spark.delta.direct_create import create_table
+from share_spark.delta.direct_metadata import create_table
 from share_spark.delta.native_changes import write_natively
 from share_spark.delta.old_files import has_old_commits, has_old_files
 from share_spark.delta.table_log import TableLog

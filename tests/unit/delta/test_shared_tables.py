@@ -18,7 +18,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from share_spark.delta.commit_files import CommitFile, CommitFiles, commit_text
 from share_spark.delta.direct_append import DirectAppends, MovedError
-from share_spark.delta.direct_create import create_table
+from share_spark.delta.direct_metadata import create_table
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.delta.table_rows import Change, TableRows
 from share_spark.model.errors import ConfigError, StateError

@@ -22,7 +22,7 @@ from share_spark.delivery.output_files import OutputFiles
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.direct_append import DirectAppends
-from share_spark.delta.direct_create import create_table
+from share_spark.delta.direct_metadata import create_table
 from share_spark.delta.table_layout import (
     TableColumns,
     TableLayout,

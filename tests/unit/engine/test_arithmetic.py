@@ -13,6 +13,7 @@ from share_spark.engine.ports import AcknowledgedSpan
 from share_spark.engine.ranges import Ranges
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss
+from tests.support.answers import answered
 
 GAP = AcknowledgeType.GAP
 
@@ -31,33 +32,33 @@ def by_offset(rows: list[tuple[int, int, object]]) -> dict[int, object]:
 def test_what_nobody_reported_is_a_gap() -> None:
     """R19: before, between and after what was reported, and a whole range of it."""
     acquired = ranges((0, 9, 1), (20, 24, 1))
-    assert filled(acquired, ranges((2, 3, 1), (6, 8, 2)), GAP).tolist() == [
-        [0, 1, 0],
-        [2, 3, 1],
-        [4, 5, 0],
-        [6, 8, 2],
-        [9, 9, 0],
-        [20, 24, 0],
-    ]
+    assert filled(acquired, answered([(2, 3, 1), (6, 8, 2)]), GAP) == (
+        (0, 1, 0),
+        (2, 3, 1),
+        (4, 5, 0),
+        (6, 8, 2),
+        (9, 9, 0),
+        (20, 24, 0),
+    )
 
 
 def test_a_reported_run_may_reach_over_acquired_ranges_of_different_counts() -> None:
     acquired = ranges((38, 39, 3), (40, 56, 2))
-    assert filled(acquired, ranges((38, 45, 2), (47, 47, 2)), GAP).tolist() == [
-        [38, 45, 2],
-        [46, 46, 0],
-        [47, 47, 2],
-        [48, 56, 0],
-    ]
+    assert filled(acquired, answered([(38, 45, 2), (47, 47, 2)]), GAP) == (
+        (38, 45, 2),
+        (46, 46, 0),
+        (47, 47, 2),
+        (48, 56, 0),
+    )
 
 
 def test_nothing_reported_is_all_gaps() -> None:
-    assert filled(ranges((5, 6, 1)), ranges(), GAP).tolist() == [[5, 6, 0]]
+    assert filled(ranges((5, 6, 1)), (), GAP) == ((5, 6, 0),)
 
 
 def test_what_a_broken_delivery_does_not_mention_was_not_entered() -> None:
-    found = filled(ranges((0, 4, 1)), ranges((1, 2, 1)), Loss.NOT_ENTERED).tolist()
-    assert found == [[0, 0, Loss.NOT_ENTERED], [1, 2, 1], [3, 4, Loss.NOT_ENTERED]]
+    found = filled(ranges((0, 4, 1)), answered([(1, 2, 1)]), Loss.NOT_ENTERED)
+    assert found == ((0, 0, Loss.NOT_ENTERED), (1, 2, 1), (3, 4, Loss.NOT_ENTERED))
 
 
 @settings(deadline=None)
@@ -66,13 +67,13 @@ def test_gaps_fill_exactly_what_is_missing(wanted: dict[int, tuple[int, int]]) -
     """Per offset: (delivery count, acknowledge type or 0 for not reported), against a plain loop."""
     acquired = runs({offset: count for offset, (count, _) in wanted.items()})
     said = runs({offset: kind for offset, (_, kind) in wanted.items() if kind})
-    found = filled(ranges(*acquired), ranges(*said), GAP).tolist()
-    assert by_offset(found) == {offset: kind for offset, (_, kind) in wanted.items()}
+    found = filled(ranges(*acquired), answered(said), GAP)
+    assert by_offset(list(found)) == {offset: kind for offset, (_, kind) in wanted.items()}
 
 
 @given(st.sets(st.integers(0, 30)), st.lists(st.integers(0, 31)))
 def test_which_offsets_are_inside(covered: set[int], asked: list[int]) -> None:
-    found = ranges(*runs(dict.fromkeys(covered, 1)))
+    found = answered(runs(dict.fromkeys(covered, 1)))
     assert are_inside(found, asked) == [offset in covered for offset in asked]
 
 
@@ -119,7 +120,7 @@ def test_every_offset_keeps_its_own_error(span: list[int], errors: dict[int, int
 def test_lost_output_takes_back_what_was_accepted_and_nothing_else(is_explained: bool, loss: Loss) -> None:
     """A death that one record is known for puts no other in doubt."""
     at = TopicPartition("orders", 0)
-    span = AcknowledgedSpan(at, np.array([(0, 3, 1), (4, 4, 2), (5, 9, 1)], np.int64), [(4, 4, "worker lost")])
+    span = AcknowledgedSpan(at, answered([(0, 3, 1), (4, 4, 2), (5, 9, 1)]), [(4, 4, "worker lost")])
     lost = output_lost(span, "gone", is_explained=is_explained)
-    assert lost.ranges.tolist() == [[0, 3, loss], [4, 4, 2], [5, 9, loss]]
+    assert lost.ranges == ((0, 3, loss), (4, 4, 2), (5, 9, loss))
     assert lost.errors == [(0, 3, "gone"), (4, 4, "worker lost"), (5, 9, "gone")]

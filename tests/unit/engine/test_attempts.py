@@ -8,15 +8,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pytest
 
-from share_spark.engine.attempts import ENGINE_LOST
+from share_spark.engine.attempts import ENGINE_LOST, FinishedCalls, MemberTrace
 from share_spark.engine.outage import Reach
-from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Delivered, MemberTrace
+from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Delivered
 from share_spark.model.errors import HandlerError
 from share_spark.model.requests import Loss
-from tests.support.engine_deaths import LOCK_MS, dies, killer_of, recovers, runs
+from tests.support.answers import answered
+from tests.support.engine_deaths import LOCK_MS, dies, killer, killer_of, recovers, runs
 from tests.support.engine_world import ACCEPT, REJECT, RELEASE, Death, EngineLife, InMemoryGroup, Interruption, at
 from tests.twins.memory import Moment
 from tests.twins.memory_delivery import Answer, LedgerLostError, WorkerLostError
@@ -38,6 +38,12 @@ class BrokenDelivery:
         if self.raises:
             raise fault
         return Delivered(self.answers, fault=fault)
+
+    def finished_calls(self) -> Sequence[FinishedCalls]:
+        return ()
+
+    def hold_rows(self) -> bool:
+        return False
 
     def traces(self) -> Sequence[MemberTrace]:
         return ()
@@ -84,13 +90,14 @@ def test_death_with_the_machine_has_cost_one_attempt() -> None:
     assert world.calls == [(0, offset, 2) for offset in range(5)]
 
 
-def test_death_during_delivery_has_cost_one_attempt_for_all_that_was_entered() -> None:
+def test_death_during_delivery_has_cost_one_attempt_for_what_was_in_the_handler() -> None:
+    """The next engine takes over what the handler had answered."""
     world = InMemoryGroup(handler=killer_of(2))
     world.produce(5)
     dies(world.engine())
     recovers(world)
     assert world.calls[:3] == [(0, 0, 1), (0, 1, 1), (0, 2, 1)]
-    assert world.calls[3:] == [(0, 2, 2), (0, 0, 2), (0, 1, 2), (0, 3, 1), (0, 4, 1)]
+    assert world.calls[3:] == [(0, 2, 2), (0, 3, 1), (0, 4, 1)]
 
 
 def test_death_during_delivery_with_the_machine_has_cost_one_attempt_for_all_that_was_acquired() -> None:
@@ -110,7 +117,7 @@ def test_of_the_dead_before_the_last_one_the_ledgers_are_kept_until_their_locks_
     dies(world.engine(interrupt=Interruption(Moment.BEFORE_APPEND, Death())))
     assert world.ledgers.keys() == {"memory-run1", "memory-run2"}
     recovers(world)
-    assert world.calls[3:] == [(0, 2, 2), (0, 0, 2), (0, 1, 2), (0, 3, 1), (0, 4, 1)]
+    assert world.calls[3:] == [(0, 2, 2), (0, 3, 1), (0, 4, 1)]
     assert world.ledgers.keys() == {"memory-run3"}
 
 
@@ -152,12 +159,24 @@ def test_a_worker_lost_with_its_machine_costs_its_records_one_attempt_and_archiv
     assert {call[1:] for call in world.calls if call[2] == 3} == {(offset, 3) for offset in range(5)}
 
 
-def test_death_after_delivery_loses_its_acknowledgements_and_nothing_else() -> None:
+def test_death_after_delivery_repeats_what_has_lost_its_rows_and_nothing_else() -> None:
+    world = InMemoryGroup(output=True, loses_rows=True)
+    world.produce(5)
+    engine = world.engine()
+    assert engine.sink is not None
+    engine.sink.hook = killer("before journal")
+    dies(engine)
+    recovers(world)
+    assert world.calls == [(0, offset, count) for count in (1, 2) for offset in range(5)]
+    assert world.window() == "5-5"
+
+
+def test_death_after_delivery_repeats_no_call() -> None:
     world = InMemoryGroup()
     world.produce(5)
     world.engine().run()
     recovers(world)
-    assert world.calls == [(0, offset, count) for count in (1, 2) for offset in range(5)]
+    assert world.calls == [(0, offset, 1) for offset in range(5)]
     assert world.window() == "5-5"
 
 
@@ -202,7 +221,7 @@ def test_what_a_failed_delivery_knows_counts_and_the_rest_was_not_entered() -> N
     world = InMemoryGroup()
     world.produce(5)
     engine = world.engine()
-    known = np.array([(0, 0, ACCEPT), (2, 2, RELEASE), (3, 3, REJECT)], np.int64)
+    known = answered([(0, 0, ACCEPT), (2, 2, RELEASE), (3, 3, REJECT)])
     broken(engine, [AcknowledgedSpan(at(), known, [(3, 3, "no such account")])])
     with pytest.raises(HandlerError):
         engine.run()
@@ -216,7 +235,7 @@ def test_with_a_sink_a_failed_delivery_gives_everything_back() -> None:
     world = InMemoryGroup(output=True)
     world.produce(3)
     engine = world.engine()
-    broken(engine, [AcknowledgedSpan(at(), np.array([(0, 1, ACCEPT)], np.int64), ())])
+    broken(engine, [AcknowledgedSpan(at(), answered([(0, 1, ACCEPT)]), ())])
     with pytest.raises(HandlerError):
         engine.run()
     engine.run(stopping=True)
@@ -228,7 +247,7 @@ def test_what_a_slow_delivery_did_not_come_to_is_given_back() -> None:
     world = InMemoryGroup()
     world.produce(3)
     engine = world.engine()
-    slow = np.array([(0, 0, ACCEPT), (1, 2, Loss.NOT_ENTERED)], np.int64)
+    slow = answered([(0, 0, ACCEPT), (1, 2, Loss.NOT_ENTERED)])
     deliver = BrokenDelivery()
     deliver.deliver = lambda *_, **__: Delivered([AcknowledgedSpan(at(), slow, ())], entered=1)  # type: ignore[method-assign]
     ports = engine.engine.ports
@@ -251,7 +270,7 @@ def test_ledgers_of_ended_engines_are_kept_while_their_topic_cannot_be_read(monk
         patch.setattr(Reach, "last_ends", lambda _self: {})
         engine.run(stopping=True)
     recovers(world)
-    assert world.calls[3:] == [(0, 2, 2), (0, 0, 2), (0, 1, 2), (0, 3, 1), (0, 4, 1)]
+    assert world.calls[3:] == [(0, 2, 2), (0, 3, 1), (0, 4, 1)]
 
 
 def test_an_engine_that_was_replaced_does_not_remove_the_ledgers_of_its_successor() -> None:

@@ -146,6 +146,7 @@ def test_what_the_dead_hold_below_the_log_start_ends_with_its_lock() -> None:
     world = InMemoryGroup()
     world.produce(4)
     world.engine().run()
+    world.machine_is_lost()
     world.topics.move_log_start(at(), 2)
     engine = world.engine(available_now=True)
     engine.run()

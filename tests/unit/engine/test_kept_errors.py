@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from share_spark.engine.attempts import MOST_TEXT, ErrorRun, kept_errors
 from share_spark.engine.ports import AcknowledgedSpan
-from share_spark.engine.ranges import NOT_ACKNOWLEDGED
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 
 KEY, OTHER = (SharePartitionKey("g", "tid", partition) for partition in (0, 1))
@@ -13,9 +12,7 @@ KEY, OTHER = (SharePartitionKey("g", "tid", partition) for partition in (0, 1))
 def kept(errors: list[ErrorRun], others: list[ErrorRun] | None = None) -> list[list[ErrorRun]]:
     """Of two share-partitions, or of one and one without errors."""
     said = {KEY: errors, OTHER: others or []}
-    spans = {
-        key: AcknowledgedSpan(TopicPartition("t", key.partition), NOT_ACKNOWLEDGED, runs) for key, runs in said.items()
-    }
+    spans = {key: AcknowledgedSpan(TopicPartition("t", key.partition), (), runs) for key, runs in said.items()}
     found = kept_errors(spans)
     assert set(found) == {key for key, runs in said.items() if runs}
     return [list(runs) for runs in found.values()]

@@ -8,15 +8,17 @@ import pytest
 
 from share_spark.engine.attempts import ENGINE_LOST
 from share_spark.model.errors import FencedError, OutputUnknownError, SinkError
-from tests.support.engine_world import ACCEPT, REJECT, RELEASE, Death, EngineLife, InMemoryGroup, Interruption
+from tests.support.engine_world import ACCEPT, REJECT, RELEASE, Death, EngineLife, InMemoryGroup, Interruption, at
 from tests.twins.memory import Moment
 from tests.twins.memory_delivery import Answer, WorkerLostError
 
 LOCK_MS = 30_000
 
 
-def world_of(records: int, handler: Callable[..., Answer] | None = None, **settings: object) -> InMemoryGroup:
-    world = InMemoryGroup(handler=handler, output=True, **settings)
+def world_of(
+    records: int, handler: Callable[..., Answer] | None = None, *, loses_rows: bool = False, **settings: object
+) -> InMemoryGroup:
+    world = InMemoryGroup(handler=handler, output=True, loses_rows=loses_rows, **settings)
     world.produce(records)
     return world
 
@@ -47,17 +49,65 @@ def finish(world: InMemoryGroup) -> None:
     world.engine(available_now=True).run_until_done(step_ms=LOCK_MS)
 
 
-@pytest.mark.parametrize(
-    ("moment", "second_deliveries"),
-    [("before journal", 4), ("before output", 4), ("after output", 0), ("before forget", 0)],
-)
-def test_wherever_it_dies_each_row_is_there_once(moment: str, second_deliveries: int) -> None:
-    world = world_of(4)
+MOMENTS = ["before journal", "before output", "after output", "before forget"]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("loses_rows", [False, True])
+def test_wherever_it_dies_each_row_is_there_once(moment: str, loses_rows: bool) -> None:
+    """The next engine takes over the rows that were not committed, if the workers still have them."""
+    world = world_of(4, loses_rows=loses_rows)
     dies_at(world.engine(), moment)
     finish(world)
     assert sorted(rows(world)) == [0, 1, 2, 3]
-    assert len(world.calls) == 4 + second_deliveries
+    assert len(world.calls) == (8 if loses_rows and moment in MOMENTS[:2] else 4)
     assert world.window() == "4-4"
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_wherever_a_successor_dies_that_takes_over_rows_each_is_there_once(moment: str) -> None:
+    world = world_of(4)
+    dies_at(world.engine(), "before output")
+    dies_at(world.engine(), moment)
+    finish(world)
+    assert sorted(rows(world)) == [0, 1, 2, 3]
+    assert len(world.calls) == 4
+    assert world.window() == "4-4"
+
+
+def test_rows_whose_locks_have_ended_are_not_committed_before_their_records_are_delivered_again() -> None:
+    world = world_of(4)
+    dies_at(world.engine(), "before output")
+    world.clock.advance(10 * LOCK_MS)
+    successor = world.engine()
+    runs(successor, 3)
+    assert sorted(rows(world)) == [0, 1, 2, 3]
+    assert len(world.calls) == 4
+
+
+def test_rows_below_the_log_start_are_not_taken_over_any_more() -> None:
+    """An engine that stopped at once has moved the start offset past them: an answer for them would not count."""
+    world = world_of(4)
+    dies_at(world.engine(), "before output")
+    world.topics.move_log_start(at(), 2)
+    world.engine().run(stopping=True)
+    finish(world)
+    assert sorted(rows(world)) == [2, 3]
+    assert world.window() == "4-4"
+
+
+def test_a_sink_that_refuses_rows_that_were_taken_over_ends_the_engine_and_loses_none() -> None:
+    world = world_of(4)
+    dies_at(world.engine(), "before output")
+    successor = world.engine()
+    assert successor.sink is not None
+    successor.sink.refuse = SinkError("full")
+    with pytest.raises(SinkError):
+        successor.run()
+    successor.run(stopping=True)
+    finish(world)
+    assert sorted(rows(world)) == [0, 1, 2, 3]
+    assert len(world.calls) == 4
 
 
 def test_what_is_committed_with_output_is_absorbed_before_its_locks_end() -> None:
@@ -203,7 +253,7 @@ def test_kills_that_no_record_caused_archive_nothing(limit: int, is_traced: bool
             append = Moment.AFTER_APPEND if number % 3 else Moment.BEFORE_APPEND
             engine.store.interrupt = Interruption(append, Death(), nth=1 + number // 3 % 2)
             with pytest.raises(Death):
-                runs(engine, 2)
+                runs(engine, 4)
         if not is_traced:
             world.machine_is_lost()
         world.clock.advance(LOCK_MS)
@@ -214,7 +264,7 @@ def test_kills_that_no_record_caused_archive_nothing(limit: int, is_traced: bool
 
 def test_an_engine_that_dies_after_the_handler_keeps_the_counts() -> None:
     """The handler has run, whatever became of its output."""
-    world = world_of(3)
+    world = world_of(3, loses_rows=True)
     dies_at(world.engine(), "before output")
     finish(world)
     assert world.calls[3:] == [(0, offset, 2) for offset in range(3)]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from share_spark.engine.attempts import MemberTrace
 from share_spark.engine.planning import PlanInputs, SuspectPiece, end_for, is_done, plan, share_out, targets_within
-from share_spark.engine.ports import MemberTrace
 from share_spark.engine.step import PartitionInput, PartitionSummary
 from share_spark.model.ids import LogEnds, SharePartitionKey, TopicPartition
 from share_spark.model.records import Doubt
-from share_spark.model.requests import Loss
+from share_spark.model.requests import Loss, Trace, TracedRange
+from tests.support.answers import answered
 
 KEY, OTHER = (SharePartitionKey("g", "t", partition) for partition in (0, 1))
 
@@ -41,7 +41,7 @@ def planned(
 
 
 def acknowledged(*rows: tuple[int, int, int]) -> dict[SharePartitionKey, Any]:
-    return {KEY: np.array(rows, dtype=np.int64)}
+    return {KEY: answered(rows)}
 
 
 @settings(deadline=None)
@@ -190,13 +190,13 @@ def test_an_engine_that_stops_acquires_no_suspects() -> None:
 
 def test_each_share_partition_is_given_the_traces_of_ended_members() -> None:
     """A member that entered nothing there has left an empty trace, which differs from no trace at all."""
-    entered = np.array([(3, 4, 1, Loss.FINISHED)], np.int64)
+    entered = (TracedRange(3, 4, 1, Loss.FINISHED),)
     traces = [MemberTrace("dead", {TopicPartition("orders", 0): entered})]
     partition_inputs = planned(
         {KEY: summary(0, 10, deadline=50), OTHER: summary(0, 10, deadline=50)}, ends=TWO, traces=traces
     )
-    assert [(member, rows.tolist()) for member, rows in partition_inputs[KEY].traces] == [("dead", entered.tolist())]
-    assert [(member, rows.tolist()) for member, rows in partition_inputs[OTHER].traces] == [("dead", [])]
+    assert partition_inputs[KEY].traces == (Trace("dead", entered),)
+    assert partition_inputs[OTHER].traces == (Trace("dead", ()),)
 
 
 @pytest.mark.parametrize(

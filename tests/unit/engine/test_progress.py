@@ -176,6 +176,7 @@ def test_available_now_waits_for_the_locks_of_the_dead() -> None:
     world = InMemoryGroup()
     world.produce(3)
     world.engine().run()
+    world.machine_is_lost()
     engine = world.engine(available_now=True)
     version = world.state_log.version
     for _ in range(5):

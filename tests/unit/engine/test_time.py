@@ -52,6 +52,7 @@ def test_a_successor_with_another_clock_neither_waits_for_hours_nor_goes_back(of
     world = InMemoryGroup(handler=lambda _topic, _partition, _offset, count: RELEASE if count == 1 else ACCEPT)
     world.produce(1)
     world.engine().run()
+    world.machine_is_lost()
     world.clock.advance(off_ms)
     successor = world.engine()
     runs(successor, 3)

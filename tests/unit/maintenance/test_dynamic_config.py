@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from share_spark import cli
-from share_spark.maintenance.dynamic_config_file import DynamicConfigFile, DynamicConfigReader
+from share_spark.maintenance.operator_files import DynamicConfigFile, DynamicConfigReader
 from share_spark.model.config import DEFAULT_CONFIG, SETTINGS, GroupConfig
 from share_spark.model.dynamic_config import ConfigSource, ConfigSynonym, altered, checked, entries, over
 from share_spark.model.errors import ConfigError, StateError

@@ -16,9 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from share_spark.engine.outage import Outage
 from share_spark.metrics.definitions import METRICS, MetricKind
+from share_spark.metrics.endpoint import GroupMetrics, MetricsServer
 from share_spark.metrics.location_definitions import EXPORTER_METRICS, GROUP_METRICS
 from share_spark.metrics.oldest import MOST_MARKS, Front, LogEndMarks, Mark
-from share_spark.metrics.server import GroupMetrics, MetricsServer
 from share_spark.metrics.totals import BOUNDS_S, SecondsHistogram
 from share_spark.model.errors import ConfigError
 from share_spark.model.ids import SharePartitionKey

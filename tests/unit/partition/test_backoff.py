@@ -7,7 +7,7 @@ import pytest
 from share_spark.model.config import BackoffPolicy
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import DeliveryState, Doubt, InFlightBatch
-from share_spark.model.requests import LoseAttempts, Loss, LostRange, ReleaseMember, RetryDelay
+from share_spark.model.requests import AnsweredRange, LoseAttempts, Loss, ReleaseMember, RetryDelay
 from share_spark.partition import PartitionLimits, kip_batches, next_deadline_ms, waiting
 from share_spark.partition.backoff import LEVELS, Backoff, delayed
 from tests.support.share_partition import ACCEPT, GAP, KEY, REJECT, RELEASE, Partition
@@ -76,7 +76,7 @@ def test_what_has_no_answer_is_not_delayed() -> None:
     partition = Partition(limits=PartitionLimits(backoff=FIXED))
     partition.fetch("a", (0, 9))
     partition.ask(
-        LoseAttempts(member_id="a", ranges=(LostRange(0, 1, Loss.NOT_ENTERED), LostRange(2, 3, Loss.FINISHED)))
+        LoseAttempts(member_id="a", ranges=(AnsweredRange(0, 1, Loss.NOT_ENTERED), AnsweredRange(2, 3, Loss.FINISHED)))
     )
     partition.ask(ReleaseMember(member_id="a", charged=False))
     assert partition.fetch("a", (0, 9)) == [(0, 1, 1), (2, 3, 2), (4, 9, 1)]
@@ -85,7 +85,7 @@ def test_what_has_no_answer_is_not_delayed() -> None:
 def test_what_waits_for_another_record_is_delayed_and_not_charged() -> None:
     partition = Partition(limits=PartitionLimits(backoff=FIXED))
     partition.fetch("a", (0, 9))
-    lost = (LostRange(0, 4, Loss.NOT_ENTERED), LostRange(5, 9, Loss.AMONG_OTHERS))
+    lost = (AnsweredRange(0, 4, Loss.NOT_ENTERED), AnsweredRange(5, 9, Loss.AMONG_OTHERS))
     partition.ask(LoseAttempts(member_id="a", ranges=lost, delays=(RetryDelay(2, 3, 70), RetryDelay(8, 9, 70))))
     assert waiting(partition.state) == (3, (0, 0, 5), ((70, 2),))
     partition.now_ms = 70

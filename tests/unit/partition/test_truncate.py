@@ -9,8 +9,8 @@ from share_spark.model.ids import OffsetRange
 from share_spark.model.records import ShareSnapshot, ShareUpdate, StateBatch
 from share_spark.model.requests import (
     Acknowledge,
-    AcknowledgementBatch,
     Acquire,
+    AnsweredRange,
     ExpireLocks,
     TruncateLog,
 )
@@ -96,7 +96,7 @@ def test_one_micro_batch_says_it_all() -> None:
     found = worked()
     found.now_ms = 10**9
     requests = (
-        Acknowledge(member_id="a", batches=(AcknowledgementBatch(10, 11, ACCEPT),)),
+        Acknowledge(member_id="a", batches=(AnsweredRange(10, 11, ACCEPT),)),
         TruncateLog(end_offset=22),
         ExpireLocks(lost=True),
         Acquire(member_id="b", max_records=99, readable=OffsetRange(10, 22)),

@@ -15,10 +15,10 @@ from share_spark import KafkaTopics, ShareError, ShareGroup, cli
 from share_spark.api.query import ShareGroupQuery, Trigger
 from share_spark.cli.arguments import parse_job, parsed
 from share_spark.cli.config_files import read_config
-from share_spark.cli.dead_letters import RedriveOrder
+from share_spark.cli.dead_letter_commands import RedriveOrder
 from share_spark.kafka.broker_admin import BrokerAdmin
 from share_spark.kafka.broker_connection import Address
-from share_spark.kafka.dead_letters import KafkaDeadLetters
+from share_spark.kafka.dead_letter_topic import KafkaDeadLetters
 from share_spark.kafka.options import KafkaOptions
 from share_spark.kafka.share_groups import ClusterShareGroups
 from share_spark.kafka.topic_log import KafkaTopicLog

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delta.journal import Journal
-from share_spark.maintenance.operator_file import OperatorFile
+from share_spark.maintenance.operator_files import OperatorFile
 from share_spark.model.ids import BatchStamp
 from share_spark.spark.files import group_file_name
 from share_spark.spark.public_files import LocalFiles

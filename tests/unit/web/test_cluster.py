@@ -29,8 +29,7 @@ from share_spark.kafka.share_groups import (
     cluster_group,
 )
 from share_spark.model.errors import TopicError, TopicUnreachableError
-from share_spark.web.cluster_page import cluster_group_page, cluster_page, cluster_report
-from share_spark.web.cluster_source import ClusterPageSource
+from share_spark.web.cluster_page import ClusterPageSource, cluster_group_page, cluster_page, cluster_report
 from tests.support.group_details import NOW_MS
 from tests.support.page_elements import Elements
 

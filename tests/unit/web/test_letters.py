@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from share_spark.web.letter_pictures import LetterTables
 from share_spark.web.page import report_page
 from share_spark.web.pictures import Picture, take_picture
+from share_spark.web.repeated_reads import LetterTables
 from tests.support.group_details import NOW_MS, details, run, state
 from tests.support.letter_tables import make_letters, row
 from tests.support.page_elements import Elements
@@ -86,7 +86,7 @@ def report(groups: MadeUpGroups, tables: LetterTables) -> str:
 
 
 def test_a_report_has_some_letters_of_each_error(groups: MadeUpGroups, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("share_spark.web.letter_pictures.IN_REPORT", 2)
+    monkeypatch.setattr("share_spark.web.repeated_reads.IN_REPORT", 2)
     page = report(groups, LetterTables())
     found = Elements(page)
     assert "orders, partition 0, offset 3" in found.text

@@ -7,9 +7,8 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from share_spark.cli.command import NOT_DONE
+from share_spark.cli.command import NOT_DONE, table
 from share_spark.cli.group_options import STARTS, is_said, named
-from share_spark.cli.group_tables import table
 from share_spark.cli.written_values import later_ms, past_moment, topic_partitions, topics_named
 from share_spark.model.errors import ConfigError
 from share_spark.model.moments import milliseconds

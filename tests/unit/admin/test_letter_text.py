@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from share_spark.admin.payload_text import one_line, payload_text
+from share_spark.admin.letter_text import one_line, payload_text
 from share_spark.model.texts import printable
 
 SHOWN: dict[str, tuple[bytes | None, tuple[str, str]]] = {

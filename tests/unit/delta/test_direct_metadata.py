@@ -10,8 +10,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from share_spark.delta.commit_files import CommitFiles, commit_text
-from share_spark.delta.direct_create import create_table
-from share_spark.delta.direct_properties import change_properties
+from share_spark.delta.direct_metadata import change_properties, create_table
 from share_spark.delta.native_changes import write_natively
 from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.spark.public_files import LocalFiles

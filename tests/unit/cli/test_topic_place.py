@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from share_spark.cli.arguments import parsed
-from share_spark.cli.topic_places import TopicPlace, topic_place
+from share_spark.cli.arguments import TopicPlace, parsed, topic_place
 from share_spark.model.errors import ConfigError
 
 KAFKA = '[job]\nbootstrap-server = "b:1"\n[kafka]\n"client.id" = "billing"\n'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from share_spark import cli
-from share_spark.audit.verify_report import PartitionVerdict, VerifyReport, verify_lines
+from share_spark.audit.verify import PartitionVerdict, VerifyReport, verify_lines
 
 
 def verdict(partition: int, fault: str | None = None, group_id: str = "billing") -> PartitionVerdict:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from share_spark.engine.pauses import NOT_PAUSED
-from share_spark.maintenance.pause_file import PauseFile, PauseReader
+from share_spark.maintenance.operator_files import PauseFile, PauseReader
 from share_spark.model.errors import StateError
 from share_spark.spark.public_files import files_without_spark
 

@@ -23,7 +23,7 @@ from share_spark.delta.table_log import UnknownTableError
 from share_spark.engine.ports import Claim
 from share_spark.model.errors import DeadLetterError
 from share_spark.model.ids import BatchStamp
-from share_spark.output.letter_table import COLUMNS, PROPERTIES, WRITTEN_NAMES, check_properties
+from share_spark.output.letter_columns import COLUMNS, PROPERTIES, WRITTEN_NAMES, check_properties
 from share_spark.spark.errors import JVM_ERRORS, first_line
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from share_spark import cli
 from share_spark.admin import redrive_targets
 from share_spark.admin.dead_letters import DeadLetters
 from share_spark.admin.letters import LetterFilter
-from share_spark.cli import dead_letters
+from share_spark.cli import dead_letter_commands
 from share_spark.kafka.options import KafkaOptions
 from share_spark.model.errors import EnvironmentFault
 from tests.support.letter_tables import make_letters, row, set_columns
@@ -133,7 +133,7 @@ def test_a_name_is_looked_up_by_spark(
     def started(_name: str) -> NoReturn:
         raise EnvironmentFault("this is Spark")
 
-    monkeypatch.setattr(dead_letters, "command_session", started)
+    monkeypatch.setattr(dead_letter_commands, "command_session", started)
     assert "this is Spark" in shown(capsys, *arguments, "--table", "main.letters", code=cli.FAILED)
 
 

@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from share_spark.cli.arguments import parsed
+from share_spark.cli.arguments import CHOOSE_ONE, parsed, topic_place
 from share_spark.cli.command import NOT_DONE, command_session
 from share_spark.cli.config_files import ConfigFile, read_config
 from share_spark.cli.dead_letter_arguments import has_filter
 from share_spark.cli.letter_views import grouped_view, letter_json, letter_view, letters_view
-from share_spark.cli.topic_places import CHOOSE_ONE, topic_place
 from share_spark.cli.written_values import offset_range, past_moment, topics_named
 from share_spark.delta.location import Location
 from share_spark.model.errors import ConfigError, DeadLetterError
@@ -99,7 +98,7 @@ def _shown(given: Namespace) -> str:
 
 def _histories(location: str, letters: Sequence[Letter]) -> Mapping[str, Sequence[str]]:
     """Return, by group, each delivery as lines of text."""
-    from share_spark.audit.history_report import history_lines
+    from share_spark.audit.record_events import history_lines
     from share_spark.cli.histories import RecordOfGroup, histories_of
 
     records = [RecordOfGroup(one.group_id, one.topic, one.partition, one.offset) for one in letters]

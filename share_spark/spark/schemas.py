@@ -1,10 +1,19 @@
-"""Columns as DDL text, read without Spark: the part of the grammar that this project's own tables use."""
+"""Spark's schemas in other forms, without a session.
+
+- Arrow's schemas, and back, alike in each release of PySpark: a timestamp is a moment, in UTC. Also Spark's settings
+  for the size of Arrow batches.
+- DDL text: the part of its grammar that this project's own tables use.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from inspect import signature
+from typing import Any
 
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -20,6 +29,25 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+
+ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+NO_ARROW_LIMIT = str(2**31 - 1)
+"""The value with which Spark ignores the bytes of a batch."""
+
+_ZONE: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+"""The time zone argument of Spark 4.2; earlier releases always use this one."""
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return a schema in Arrow's types. Raises what PySpark raises for a type that Arrow does not have."""
+    return to_arrow_schema(schema, **_ZONE)
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Return a schema in Spark's types. Raises what PySpark raises for a type that Spark does not have."""
+    return from_arrow_schema(schema, prefer_timestamp_ntz=False)
+
 
 _SIMPLE: Mapping[str, DataType] = {
     "bigint": LongType(),

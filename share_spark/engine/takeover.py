@@ -1,0 +1,112 @@
+"""The finished calls of an engine that has ended, taken over by the next one: what its handlers have answered counts,
+and what they have put out is committed, although no state row has it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from share_spark.engine.attempts import AnsweredAttempt, ErrorRun, FinishedCalls
+from share_spark.engine.pending import NOTHING_PENDING, PendingAcknowledgements
+from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans
+from share_spark.engine.step import PartitionSummary
+from share_spark.engine.world import Ports
+from share_spark.model.ids import SharePartitionKey, TopicPartition
+from share_spark.model.records import InFlightBatch
+from share_spark.model.requests import AnsweredRange, RetryDelay
+from share_spark.partition.columns import Row, as_columns, in_best_form, intersection, total_offsets
+
+_log = logging.getLogger(__name__)
+
+
+class TakenOver(NamedTuple):
+    """Acknowledgements for the first micro-batch. ``with_rows``: the same, and those that count once the output rows
+    that the delivery holds are in the sink; nothing if there are no such rows."""
+
+    pending: PendingAcknowledgements
+    with_rows: PendingAcknowledgements
+
+
+def taken_over(ports: Ports, summaries: Mapping[SharePartitionKey, PartitionSummary], *, decides: bool) -> TakenOver:
+    """Return what handlers of the engine before have answered, and the state does not have. ``decides``: rows decide
+    whether an answer is valid."""
+    topics = {key: summary.topic for key, summary in summaries.items()}
+    for calls in ports.delivery.finished_calls():
+        found = unabsorbed(calls, ports.store.held_by(calls.member_id), topics)
+        if not found.answers and not found.with_rows:
+            continue
+        _log.info("finished calls of %s are taken over", calls.member_id)
+        pending = PendingAcknowledgements(spans=found.answers, member_id=calls.member_id)
+        has_rows = bool(found.with_rows) and decides and ports.delivery.hold_rows()
+        return TakenOver(pending, replace(pending, spans=found.with_rows) if has_rows else NOTHING_PENDING)
+    return TakenOver(NOTHING_PENDING, NOTHING_PENDING)
+
+
+class Unabsorbed(NamedTuple):
+    """Answers of another member that the state does not have. ``with_rows``: these, and those whose output rows are
+    kept; empty if there are none, or the state has absorbed one of them: the rows count only all together."""
+
+    answers: AcknowledgedSpans
+    with_rows: AcknowledgedSpans
+
+
+def unabsorbed(
+    calls: FinishedCalls,
+    held: Mapping[SharePartitionKey, Sequence[InFlightBatch]],
+    topics: Mapping[SharePartitionKey, str],
+) -> Unabsorbed:
+    """Return the answers to attempts that their member still ``held``: those with the same delivery count. The state
+    has absorbed the others. ``topics``: names by share-partition."""
+    runs = {key: (TopicPartition(topics[key], key.partition), found) for key, found in held.items()}
+    answers = _spans(calls, calls.answered, runs)
+    with_rows = _spans(calls, calls.put_out, runs)
+    wanted = sum(map(total_offsets, calls.put_out.values()))
+    if not wanted or sum(total_offsets(span.ranges) for span in with_rows.values()) != wanted:
+        return Unabsorbed(answers, {})
+    places = calls.answered.keys() | calls.put_out.keys()
+    everything = {at: tuple(sorted([*calls.answered.get(at, ()), *calls.put_out.get(at, ())])) for at in places}
+    return Unabsorbed(answers, _spans(calls, everything, runs))
+
+
+def _spans(
+    calls: FinishedCalls,
+    answered: Mapping[TopicPartition, Sequence[AnsweredAttempt]],
+    held: Mapping[SharePartitionKey, tuple[TopicPartition, Sequence[InFlightBatch]]],
+) -> AcknowledgedSpans:
+    spans = {}
+    for key, (at, runs) in held.items():
+        ranges = _unabsorbed(answered.get(at, ()), runs)
+        if ranges:
+            errors, delays = calls.errors.get(at, ()), calls.delays.get(at, ())
+            spans[key] = AcknowledgedSpan(
+                at, ranges, _inside(ErrorRun, errors, ranges), _inside(RetryDelay, delays, ranges)
+            )
+    return spans
+
+
+def _unabsorbed(answered: Sequence[AnsweredAttempt], runs: Sequence[InFlightBatch]) -> Sequence[AnsweredRange]:
+    """Cut the answers to the runs, where the delivery counts agree.
+
+    answered    [ACCEPT, 1----][RELEASE, 2]
+    runs           [count 1-------------]
+    returned       [ACCEPT----]
+    """
+    if not answered or not runs:
+        return ()
+    both = intersection(_row, as_columns(answered), as_columns(runs))
+    kinds = [(answer,) if count == run_count else None for count, answer, _, run_count, *_ in both.kinds]
+    return in_best_form(both.recoded(AnsweredRange, kinds))
+
+
+def _row(first: int, last: int, *fields: Any) -> tuple[Any, ...]:
+    return first, last, *fields
+
+
+def _inside(row: Callable[..., Row], some: Sequence[Row], ranges: Sequence[AnsweredRange]) -> Sequence[Row]:
+    """Cut ``some``, ascending and disjoint (first, last, value), to ``ranges``."""
+    if not some:
+        return ()
+    both = intersection(_row, as_columns(some), as_columns(ranges))
+    return tuple(both.recoded(row, [kind[:1] for kind in both.kinds]))
