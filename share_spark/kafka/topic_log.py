@@ -189,6 +189,7 @@ class KafkaTopicLog:
             "failOnDataLoss": "false",
             "includeHeaders": "true",
             "kafkaConsumer.pollTimeoutMs": str(self._poll_timeout_ms),
+            "kafka.default.api.timeout.ms": str(self._poll_timeout_ms),  # before the first poll, for the position
             "kafka.group.id": group_id,
             **LARGE_POLLS,
             **self._source_options,

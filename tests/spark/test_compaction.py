@@ -122,6 +122,7 @@ def test_an_idle_engine_counts_as_running_while_its_heartbeat_is_recent(spark: S
 def test_an_engine_that_starts_while_the_evidence_is_looked_at_wins(spark: SparkSession, world: DeltaWorld) -> None:
     world.produce(3)
     world.engine().run()
+    world.machine_is_lost()
     store = world.delta_store(world, "looks")
     commits = store.log.opened()
     found = evidence_of(spark, world.location, GROUP, commits, commits.latest_version())

@@ -333,6 +333,7 @@ def test_the_state_table_says_what_it_said_before(make_world: MakeWorld) -> None
         engine = world.engine()
         run(engine, 2)
         refresh(world, engine)
+        world.machine_is_lost()
         world.clock.advance(30_000)
     table = state_table(world.location)
     times = {row.version: row.timestamp for row in table.delta_table(world.spark).history().collect()}

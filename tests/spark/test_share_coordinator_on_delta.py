@@ -150,6 +150,7 @@ def test_what_a_write_does_not_name_stays_as_the_last_engine_left_it(
     assert world.windows() == ["2-10: 2-3 Q1, 4-4 D1, 5-9 Q1"]
     world.calls.clear()
     world.clock.advance(60_000)
+    world.machine_is_lost()
     world.engine(available_now=True).run_until_done()
     assert Counter(offset for _, offset, _ in world.calls) == Counter([2, 3, 5, 6, 7, 8, 9])
     assert {count for _, _, count in world.calls} == {2}

@@ -50,7 +50,7 @@ class Output:
         payload = self.sink.claim(SinkWriter.of(self.sink.spark, claim), last_counted)
         return None if payload is None else from_payload(GROUP, payload)
 
-    def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans) -> None:
+    def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans, member_id: str | None = None) -> None:
         self.freeze()
         runs = [run for span in answers.values() for run in span.ranges if run[2] == ACCEPT]
         rows = [(offset, "paid") for first, last, _ in runs for offset in range(first, last + 1)]
@@ -73,6 +73,7 @@ class Place:
     def engine(self, freeze: Callable[[], None] = lambda: None, *, available_now: bool = False) -> EngineLife:
         self.runs += 1
         found = EngineLife(self.world, f"run{self.runs}", available_now)
+        found.delivery.has_output = found.delivery.loses_rows = True
         sink = DeltaSink(spark=self.spark, table=self.table)
         ports = replace(found.engine.ports, sink=Output(sink, freeze))
         found.engine = ShareGroupEngine(ports=ports, available_now=available_now)

@@ -91,6 +91,7 @@ def test_a_second_engine_fences_the_first_and_the_rows_of_the_zombie_do_not_coun
     world.produce(3)
     zombie = world.engine()
     zombie.run()
+    world.machine_is_lost()
     successor = world.engine()
     with pytest.raises(FencedError, match="writer epoch 2"):
         zombie.run()
@@ -111,6 +112,7 @@ def test_the_rows_of_a_zombie_do_not_count_for_a_claimer_that_comes_after_them(
     world.produce(3)
     zombie = world.engine()
     zombie.run()
+    world.machine_is_lost()
     world.engine()
     with pytest.raises(FencedError):
         zombie.run()

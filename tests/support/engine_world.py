@@ -143,17 +143,18 @@ class EngineLife:
         self.sink = InMemoryOutputSink(world.output) if world.output is not None else None
         topics = SubscribedTopics(group_id=GROUP, topics=[TOPIC], log=world.topics, clock=world.clock)
         is_ordered = world.config.delivery_order == DeliveryOrder.KEY
+        self.delivery = InMemoryDelivery(
+            world.topics,
+            world.handle,
+            world.ledgers,
+            is_ordered,
+            has_output=world.output is not None,
+            loses_rows=world.loses_rows,
+        )
         ports = Ports(
             topics=topics,
             store=self.store,
-            delivery=InMemoryDelivery(
-                world.topics,
-                world.handle,
-                world.ledgers,
-                is_ordered,
-                has_output=world.output is not None,
-                loses_rows=world.loses_rows,
-            ),
+            delivery=self.delivery,
             dead_letters=world.dead_letters,
             clock=world.clock,
             config=lambda: world.config,

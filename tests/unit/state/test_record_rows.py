@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -18,6 +17,7 @@ from share_spark.state.commits import CommitNote
 from share_spark.state.fold import fold_rows
 from share_spark.state.log_rows import claim_table, record_table
 from share_spark.state.record_rows import RECORD_TYPE, record_array, records_in
+from tests.support.answers import answered
 
 pytestmark = pytest.mark.usefixtures("window_form")
 
@@ -105,7 +105,7 @@ def test_the_audit_column_says_how_attempts_ended() -> None:
     )
     limits = PartitionLimits(max_delivery_count=1)
     got = step(KEY, state, PartitionInput("t", 0, 5, max_records=5), limits=limits, member_id="m", now_ms=0)
-    said = np.array([(0, 0, 1), (1, 1, 3), (2, 2, 2), (3, 4, 1)], np.int64)
+    said = answered([(0, 0, 1), (1, 1, 3), (2, 2, 2), (3, 4, 1)])
     after = step(KEY, got.state, PartitionInput("t", 0, 5, acknowledged=said), limits=limits, member_id="m", now_ms=1)
     ended = ended_attempts(after.answered)
     assert ended == [
@@ -141,7 +141,7 @@ def test_attempts_are_cut_where_their_errors_change() -> None:
     )
     limits = PartitionLimits(max_delivery_count=5)
     got = step(KEY, state, PartitionInput("t", 0, 9, max_records=9), limits=limits, member_id="m", now_ms=0)
-    said = np.array([(0, 3, 2), (4, 4, 1), (5, 6, Loss.FINISHED), (7, 8, Loss.AMONG_OTHERS)], np.int64)
+    said = answered([(0, 3, 2), (4, 4, 1), (5, 6, Loss.FINISHED), (7, 8, Loss.AMONG_OTHERS)])
     wanted = PartitionInput("t", 0, 9, acknowledged=said)
     after = step(KEY, got.state, wanted, limits=limits, member_id="m", now_ms=1)
     errors = [ErrorRun(1, 1, "busy"), ErrorRun(2, 2, "gone"), ErrorRun(5, 5, "output lost")]
