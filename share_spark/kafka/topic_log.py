@@ -58,6 +58,9 @@ _MOST_INSTEAD_OF_SHUFFLE = 400_000
 """The same if Spark would shuffle and sort what it has read."""
 
 _OLDER_SOURCES = "spark.sql.sources.useV1SourceList"
+_REQUEST_TIMEOUT_MS = 30_000
+"""The default of Kafka's consumer."""
+
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
@@ -189,7 +192,9 @@ class KafkaTopicLog:
             "failOnDataLoss": "false",
             "includeHeaders": "true",
             "kafkaConsumer.pollTimeoutMs": str(self._poll_timeout_ms),
-            "kafka.default.api.timeout.ms": str(self._poll_timeout_ms),  # before the first poll, for the position
+            # For the position, before the first poll. Kafka wants the second not to be above the first.
+            "kafka.default.api.timeout.ms": str(self._poll_timeout_ms),
+            "kafka.request.timeout.ms": str(min(self._poll_timeout_ms, _REQUEST_TIMEOUT_MS)),
             "kafka.group.id": group_id,
             **LARGE_POLLS,
             **self._source_options,

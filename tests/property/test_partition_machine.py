@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from share_spark.model.config import BackoffPolicy
 from share_spark.model.errors import ErrorCode
 from share_spark.model.records import Doubt
-from share_spark.model.requests import AcquiredRange, LoseAttempts, Loss, RetryDelay, Trace, TracedRange
+from share_spark.model.requests import AcquiredRange, AnsweredRange, LoseAttempts, Loss, RetryDelay, Trace, TracedRange
 from share_spark.partition import (
     from_kip,
     kip_batches,
@@ -138,7 +138,7 @@ class LeaderAgainstOracle(RuleBasedStateMachine):
     def lose(self, member: str, first: int, size: int, loss: Loss) -> None:
         held = [o for o, r in self.oracle.records.items() if r.member == member and first <= o < first + size]
         self.oracle.lose(dict.fromkeys(held, loss))
-        self.leader.ask(LoseAttempts(member_id=member, ranges=((first, first + size - 1, loss),)))
+        self.leader.ask(LoseAttempts(member_id=member, ranges=(AnsweredRange(first, first + size - 1, loss),)))
 
     @rule(ms=st.integers(0, 12), data=st.data())
     def die_and_advance(self, ms: int, data: st.DataObject) -> None:

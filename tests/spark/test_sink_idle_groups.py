@@ -50,7 +50,7 @@ class Output:
         payload = self.sink.claim(SinkWriter.of(self.sink.spark, claim), last_counted)
         return None if payload is None else from_payload(GROUP, payload)
 
-    def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans, member_id: str | None = None) -> None:
+    def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans, member_id: str | None = None) -> None:  # noqa: ARG002
         self.freeze()
         runs = [run for span in answers.values() for run in span.ranges if run[2] == ACCEPT]
         rows = [(offset, "paid") for first, last, _ in runs for offset in range(first, last + 1)]
