@@ -4,6 +4,7 @@ A handler is a plain function. A decorator, or the annotation of its first param
 without either it takes one record:
 
     def bill(record): ...                   # one Record -> Ack, None (accept); an exception releases
+    async def ask(record): ...              # the same, with many calls at a time
     def score(batch: pa.RecordBatch): ...   # an Arrow batch -> one Ack per row (pa.Table likewise)
     def clean(frame: pd.DataFrame): ...     # a pandas frame -> one Ack per row
     @frame_handler                          # a Spark frame -> a Spark frame with
@@ -78,6 +79,11 @@ class Handler:
     columns: tuple[str, ...] | None = None
     timeout_ms: int | None = None
     output: pa.Schema | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether a call is a coroutine (``async def``), of which many run at a time."""
+        return any(map(inspect.iscoroutinefunction, _called(self.call)))
 
 
 # --------------------------------------------------------------------------------------- decorators
@@ -160,8 +166,8 @@ def as_handler(
     """Return the handler with its kind inferred and its settings checked; arguments win over the decorator.
 
     ``handler``: a function, or ``"module:function"``. ``output``: a DDL string (which needs a running session), a
-    StructType or an Arrow schema. Raises HandlerError: cannot be imported, not callable, async or a generator function,
-    unknown column, a time limit that is not above 0.
+    StructType or an Arrow schema. Raises HandlerError: cannot be imported, not callable, a generator function, an async
+    one of more than a record, unknown column, a time limit that is not above 0.
     """
     if isinstance(handler, Handler):
         made = handler if output is None else replace(handler, output=arrow_output(output, handler.name))
@@ -220,8 +226,12 @@ def _first(given: Any, declared: Any) -> Any:
 
 
 def _check(handler: Handler) -> None:
-    if (kind := _waiting_kind(handler.call)) is not None:
-        raise HandlerError(f"handler {handler.name} is {kind}")
+    if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in _called(handler.call)):
+        raise HandlerError(
+            f"handler {handler.name} is a generator function (it has yield): a handler returns its answer"
+        )
+    if handler.waits and handler.kind is not HandlerKind.RECORD:
+        raise HandlerError(f"handler {handler.name} is async, and takes more than one record: only one is possible")
     unknown = sorted(set(handler.columns or ()) - set(HANDLER_COLUMNS))
     if unknown:
         raise HandlerError(f"handler {handler.name}: there is no column {', '.join(unknown)} to read")
@@ -231,16 +241,11 @@ def _check(handler: Handler) -> None:
         raise HandlerError(f"handler {handler.name}: a frame handler has no output schema and no time limit")
 
 
-def _waiting_kind(function: Any) -> str | None:
-    """Return the kind of a function whose call only makes an object, and runs none of its code; None for all others."""
+def _called(function: Any) -> tuple[Any, Any]:
+    """Return the functions that a call may run: the function itself, and that of a callable object."""
     while isinstance(function, functools.partial):
         function = function.func
-    called = (function, type(function).__call__)  # the second is for callable objects
-    if any(map(inspect.iscoroutinefunction, called)):
-        return "async: handlers that wait are not supported, a plain function may call asyncio.run"
-    if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in called):
-        return "a generator function (it has yield): a handler returns its answer"
-    return None
+    return function, type(function).__call__
 
 
 # --------------------------------------------------------------------------- kinds from annotations

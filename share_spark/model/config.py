@@ -157,6 +157,8 @@ SETTINGS: Mapping[str, _Setting] = {
     "delivery_budget_ms": _Setting("delivery.budget.ms", 10_000, _milliseconds(100, _DAY_MS)),
     "rate_limit": _Setting("delivery.rate.limit", 0.0, _number(0, 1e9)),
     "max_concurrency": _Setting("delivery.max.concurrency", 0, _integer(0, 100_000)),
+    "max_in_flight": _Setting("delivery.max.in.flight", 256, _integer(1, 100_000)),
+    "throttle_max_age_ms": _Setting("delivery.throttle.max.age", 3_600_000, _milliseconds(1_000, 30 * _DAY_MS)),
     "delivery_order": _Setting(
         "delivery.order", "none", _one_of(*DeliveryOrder), fixed="records of a key may be in flight without order"
     ),
@@ -207,6 +209,8 @@ class GroupConfig:
     delivery_budget_ms: int
     rate_limit: float
     max_concurrency: int
+    max_in_flight: int
+    throttle_max_age_ms: int
     delivery_order: str
     breaker_failure_rate: float
     breaker_window_ms: int

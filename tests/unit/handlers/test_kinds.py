@@ -125,22 +125,15 @@ class Waiting:
         yield
 
 
-ASYNC = "is async: handlers that wait are not supported, a plain function may call asyncio.run$"
 GENERATOR = r"is a generator function \(it has yield\): a handler returns its answer$"
+OF_MANY = "is async, and takes more than one record: only one is possible$"
 
 
 @pytest.mark.parametrize(
     ("handler", "message"),
     [
-        (waits, ASYNC),
-        (functools.partial(functools.partial(waits)), ASYNC),
-        (Waiting(), ASYNC),
-        (functools.partial(Waiting()), ASYNC),
-        (Waiting().bill, ASYNC),
-        (record_handler(Waiting().bill), ASYNC),
-        (arrow_handler(columns=["value"])(functools.partial(waits)), ASYNC),
-        (frame_handler(functools.partial(waits)), ASYNC),
-        ("tests.unit.handlers.test_kinds:waits", ASYNC),
+        (arrow_handler(columns=["value"])(functools.partial(waits)), OF_MANY),
+        (frame_handler(functools.partial(waits)), OF_MANY),
         (gives, GENERATOR),
         (Waiting().gives, GENERATOR),
         (gives_and_waits, GENERATOR),
@@ -150,6 +143,23 @@ def test_a_function_whose_call_runs_nothing_is_refused(handler: Any, message: st
     with pytest.raises(HandlerError, match=message) as caught:
         as_handler(handler)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        waits,
+        functools.partial(functools.partial(waits)),
+        Waiting(),
+        functools.partial(Waiting()),
+        Waiting().bill,
+        record_handler(Waiting().bill),
+        "tests.unit.handlers.test_kinds:waits",
+    ],
+)
+def test_a_function_whose_call_is_a_coroutine_waits(handler: Any) -> None:
+    assert as_handler(handler).waits
+    assert not as_handler(plain).waits
 
 
 def test_a_plain_function_around_an_async_one_is_a_handler() -> None:

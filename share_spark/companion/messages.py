@@ -1,0 +1,132 @@
+"""The messages between a driver and its companion process, and their form on the connection.
+
+    driver                                companion
+      Begin             ->                                   once, first
+      HandOver          ->                  Answered         as calls end, many in one message, in any order
+      SetLimits         ->                  Unreachable      records of a hand-over cannot be read
+      GiveBack          ->                  Failed           nothing more can be called; the companion ends
+      Forget            ->                  CallsNow         twice a second
+
+A message is its length in eight bytes and a pickle: both ends are the same program, and nobody else has the connection.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from share_spark.engine.ports import AcquiredSpan
+from share_spark.model.ids import TopicPartition
+
+LENGTH = struct.Struct("<Q")
+
+
+class Limits(NamedTuple):
+    """Limits of the calls of one companion. ``most_calls``: at a time, at least 1. ``timeout_ms``: of a call whose
+    handler has no limit of its own."""
+
+    most_calls: int
+    timeout_ms: int
+
+
+class Begin(NamedTuple):
+    """The first message. ``handler``: as ``delivery.worker.packed`` has it, with this ``name``. ``ledger``: the path of
+    the first ledger; later ones get ``.2``, ``.3``. ``most_rows``: of a batch that is read."""
+
+    handler: bytes
+    name: str
+    columns: tuple[str, ...]
+    ledger: str
+    limits: Limits
+    most_rows: int
+
+
+class HandOver(NamedTuple):
+    """Acquired records to call the handler with. ``number``: ascending. ``acquired``: exactly these offsets have to be
+    answered, GAP where there is no record. ``part``: the RecordPart that reads them, pickled; None: ``records`` has
+    them, as an Arrow stream of RECORD_COLUMNS and ``delivery_count``. ``in_turn``: one after another, while no other
+    call runs."""
+
+    number: int
+    acquired: Sequence[AcquiredSpan]
+    part: bytes | None
+    records: bytes | None = None
+    in_turn: bool = False
+
+
+class SetLimits(NamedTuple):
+    """New limits, for calls that begin from now on."""
+
+    limits: Limits
+
+
+class GiveBack(NamedTuple):
+    """Begin no more calls: records that were not entered are answered at once, as NOT_ENTERED. Calls that run go on."""
+
+
+class Forget(NamedTuple):
+    """These hand-overs are in the state, or of no interest any more: their ledgers may go, and what still runs of them
+    is cancelled and not answered."""
+
+    numbers: tuple[int, ...]
+
+
+FromDriver = Begin | HandOver | SetLimits | GiveBack | Forget
+
+
+class RecordAnswer(NamedTuple):
+    """The answer for the offsets of one topic-partition in hand-over ``number``. ``answer``: an AcknowledgeType or a
+    Loss. ``delay_ms``: None if none was asked for."""
+
+    number: int
+    at: TopicPartition
+    first_offset: int
+    last_offset: int
+    answer: int
+    error: str | None = None
+    delay_ms: int | None = None
+
+
+class Answered(NamedTuple):
+    """Answers, and the output rows of the accepted ones: an Arrow stream, empty if there are none. ``busy_s``: the time
+    that the calls took, added up."""
+
+    answers: tuple[RecordAnswer, ...]
+    rows: bytes = b""
+    busy_s: float = 0.0
+
+
+class Unreachable(NamedTuple):
+    """Records of a hand-over cannot be read; they were answered as NOT_ENTERED before. ``is_topic``: the topic is
+    wrong, not just out of reach."""
+
+    text: str
+    is_topic: bool = False
+
+
+class Failed(NamedTuple):
+    """The handler cannot be loaded, or has broken its contract with each record (``is_handler``), or the fault is ours.
+    What was not entered was answered as NOT_ENTERED before."""
+
+    text: str
+    is_handler: bool
+
+
+class CallsNow(NamedTuple):
+    """What runs at the moment: calls, records that wait for one, and (topic, partition, offset, seconds) of the oldest
+    calls, the oldest first, at most ten."""
+
+    running: int
+    waiting: int
+    oldest: tuple[tuple[str, int, int, float], ...] = ()
+
+
+FromCompanion = Answered | Unreachable | Failed | CallsNow
+
+
+def packed_message(message: FromDriver | FromCompanion) -> bytes:
+    """Return the message as bytes, with its length in front."""
+    content = pickle.dumps(message, protocol=5)
+    return LENGTH.pack(len(content)) + content
