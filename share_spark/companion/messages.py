@@ -17,7 +17,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from share_spark.engine.ports import AcquiredSpan
+from share_spark.engine.delivery_port import AcquiredSpan
 from share_spark.model.ids import TopicPartition
 
 LENGTH = struct.Struct("<Q")

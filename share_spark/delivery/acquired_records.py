@@ -34,7 +34,8 @@ from pyspark.sql import functions as F
 
 from share_spark.delivery.marked_rows import marks_of
 from share_spark.delta.location import sql_literal
-from share_spark.engine.ports import RECORD_COLUMNS, AcquiredSpan, NumberedSpan, TopicLog
+from share_spark.engine.delivery_port import AcquiredSpan
+from share_spark.engine.ports import RECORD_COLUMNS, NumberedSpan, TopicLog
 from share_spark.engine.ranges import (
     WAIT_MS,
     AcquiredRanges,

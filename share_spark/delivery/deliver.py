@@ -18,7 +18,7 @@ sink has read them; without a declared output schema there are none, and nothing
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -43,7 +43,8 @@ from share_spark.delivery.worker import DELIVERY_PROPERTY, DeliveryRun, HandlerT
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.table_layout import FilePlace
 from share_spark.engine.attempts import ErrorRun, FinishedCalls, MemberTrace
-from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, DeliveryLimits, TopicLog
+from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, Delivered, DeliveryLimits
+from share_spark.engine.ports import Claim, TopicLog
 from share_spark.engine.ranges import ascending
 from share_spark.handlers.handler import KEY_COLUMNS, Handler, HandlerKind
 from share_spark.model.errors import (
@@ -54,6 +55,7 @@ from share_spark.model.errors import (
     TopicUnreachableError,
     is_of_storage,
 )
+from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, AnsweredRange, Loss
 from share_spark.partition.columns import in_best_form
 from share_spark.spark.errors import first_line, is_lost_worker, is_unreachable, tells_lost_workers
@@ -121,9 +123,17 @@ class SparkDelivery:
     def forget_traces(self) -> None:
         self._started.forget(self._others)
 
-    def forget_last(self) -> None:
+    def forget_last(self, ends: Mapping[TopicPartition, int]) -> None:  # noqa: ARG002 - all that is known is absorbed
         self._started.clear()
         self._kept.clear()
+
+    def room(self, limits: DeliveryLimits) -> int | None:  # noqa: ARG002
+        """Return None: the pace of the handlers bounds what is acquired."""
+        return None
+
+    def drain(self) -> Delivered:
+        """Return nothing: no call outlasts its delivery."""
+        return Delivered(())
 
     def stop_waiting(self) -> None:
         """Tell workers that read the topics themselves; a wait inside Spark's source goes on."""

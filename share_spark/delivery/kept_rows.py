@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from share_spark.delivery.kept_input import KeptInput, KeptPart, Wanted, batches_in, rows_of
 from share_spark.delivery.marked_rows import waits_ms_of
-from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan
+from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan
 from share_spark.engine.ranges import (
     DELIVERY_COUNT,
     FIRST,

@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from share_spark.delivery.task_inputs import TaskInput
-from share_spark.engine.ports import AcquiredSpan
+from share_spark.engine.delivery_port import AcquiredSpan
 from share_spark.engine.ranges import offsets_in
 from share_spark.model.ids import TopicPartition
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from share_spark.engine.ports import AcquiredSpan
+from share_spark.engine.delivery_port import AcquiredSpan
 from share_spark.engine.ranges import DELIVERY_COUNT, FIRST, LAST, AcquiredRanges, Ranges
 from share_spark.engine.record_reader import RecordPart, RecordReader
 

@@ -14,7 +14,8 @@ from share_spark.delivery.kept_rows import KeptRows
 from share_spark.delivery.keyed_input import TaskInputs, keyed_input
 from share_spark.delivery.reader_input import ReaderInput
 from share_spark.delivery.task_inputs import TaskInput
-from share_spark.engine.ports import AcquiredSpan, TopicLog
+from share_spark.engine.delivery_port import AcquiredSpan
+from share_spark.engine.ports import TopicLog
 from share_spark.engine.record_reader import RecordReader
 from share_spark.model.ids import TopicPartition
 from share_spark.spark.schemas import ARROW_ROWS

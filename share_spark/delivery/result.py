@@ -36,7 +36,7 @@ from share_spark.delivery.traces import WORKER_LOST
 from share_spark.delta.data_file import DataFile
 from share_spark.engine.answers import offsets_by_answer
 from share_spark.engine.attempts import ErrorRun
-from share_spark.engine.ports import AcknowledgedSpan
+from share_spark.engine.delivery_port import AcknowledgedSpan
 from share_spark.handlers.acknowledgement import NO_DELAY, Ack
 from share_spark.model.errors import HandlerError, OutputLostError, ShareError, TopicUnreachableError
 from share_spark.model.ids import TopicPartition

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from share_spark.engine.answers import attempts_in
 from share_spark.engine.breaker import Breaker
+from share_spark.engine.delivery_port import AcknowledgedSpans, Delivered
 from share_spark.engine.planning import Pace
-from share_spark.engine.ports import AcknowledgedSpans, Delivered
 from share_spark.model.config import GroupConfig
 
 _LEAST_MS = 1_000

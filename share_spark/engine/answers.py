@@ -10,7 +10,7 @@ import numpy as np
 
 from share_spark.engine.attempts import ErrorRun
 from share_spark.engine.breaker import Attempts
-from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, Delivered
+from share_spark.engine.delivery_port import AcknowledgedSpan, AcknowledgedSpans, Delivered
 from share_spark.engine.ranges import AcquiredRanges, ascending, look_up, offsets_in_each
 from share_spark.engine.step import LOSSES, PartitionOutcome
 from share_spark.model.errors import ErrorCode, StateError

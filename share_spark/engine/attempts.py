@@ -25,7 +25,7 @@ from share_spark.model.requests import (
 from share_spark.model.texts import error_pattern
 
 if TYPE_CHECKING:
-    from share_spark.engine.ports import AcknowledgedSpans
+    from share_spark.engine.delivery_port import AcknowledgedSpans
 
 
 class ErrorRun(NamedTuple):

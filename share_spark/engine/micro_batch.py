@@ -23,17 +23,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 
 from share_spark.engine.acquisition_limits import AcquisitionLimits
-from share_spark.engine.answers import answers_for, errors_in, has_any, refuse_errors
+from share_spark.engine.answers import errors_in, refuse_errors
 from share_spark.engine.attempts import MemberTrace
 from share_spark.engine.busy_partitions import BusyPartitions
+from share_spark.engine.handler_calls import HandlerCalls, Turn
 from share_spark.engine.outage import Outage, Reach
 from share_spark.engine.output_commits import OutputCommits
 from share_spark.engine.pauses import NOT_PAUSED, Pauses
 from share_spark.engine.pending import NOTHING_PENDING, DeadLetterOrder, PendingAcknowledgements, UnresolvedAppend
 from share_spark.engine.planning import PlanInputs, Search, is_done, plan, targets_of, targets_within, truncated_logs
-from share_spark.engine.ports import AcquiredSpan, Claim, Delivered, DeliveryLimits
+from share_spark.engine.ports import Claim
 from share_spark.engine.progress import EngineLook, MicroBatchProgress, StepTimer, lag_of
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.engine.takeover import taken_over
@@ -42,12 +44,20 @@ from share_spark.engine.world import EngineTime, Ports
 from share_spark.model.config import BackoffPolicy, DeliveryOrder, GroupConfig
 from share_spark.model.errors import FencedError, StateError, TopicUnreachableError
 from share_spark.model.ids import BatchStamp, LogEnds, SharePartitionKey, TopicPartition
-from share_spark.model.requests import Loss
 from share_spark.partition import PartitionLimits
 
 _log = logging.getLogger(__name__)
 
 _COMMIT_ATTEMPTS = 3
+
+
+class Phase(Enum):
+    """The purpose of a micro-batch: to go on; to wait for the calls that are in flight, and acquire nothing; to give
+    back what is left."""
+
+    RUNS = auto()
+    DRAINS = auto()
+    STOPS = auto()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,7 +86,8 @@ class ShareGroupEngine:
     _targets: Mapping[SharePartitionKey, int] | None = None
     _time: EngineTime = field(default_factory=EngineTime)
     _others_hold_until_ms: int | None = None
-    _truncates: bool = False
+    _truncated: Mapping[TopicPartition, int] = field(default_factory=dict)
+    _calls: HandlerCalls = field(init=False)
     _first: bool = True
     _load_s: float = 0.0
     _busy: BusyPartitions = field(default_factory=BusyPartitions)
@@ -85,6 +96,7 @@ class ShareGroupEngine:
         self._letters = DeadLetterOrder(sink=self.ports.dead_letters)
         self._output = OutputCommits(sink=self.ports.sink)
         self._reach = Reach(topics=self.ports.topics, letters=self.ports.dead_letters, clock=self.ports.clock)
+        self._calls = HandlerCalls(delivery=self.ports.delivery, limits=self._limits, search=self._search)
 
     def start(self) -> Claim:
         """Claim the group, rebuild its state, take over what the engine before left unfinished, note the targets of an
@@ -161,7 +173,7 @@ class ShareGroupEngine:
     def done(self) -> bool:
         """True if an available-now run has finished everything below its targets, and committed that. It does not wait
         for what is paused."""
-        if self._targets is None or self._pending or not self.ports.dead_letters.is_settled():
+        if self._targets is None or self._pending or self._calls.in_flight or not self.ports.dead_letters.is_settled():
             return False
         targets = self._targets
         if self._paused:
@@ -180,34 +192,45 @@ class ShareGroupEngine:
         return min(deadlines, default=None)
 
     def run(self, batch_id: int, *, stopping: bool = False) -> MicroBatchProgress:
-        """Run one micro-batch. With ``stopping`` it commits what is known, gives the rest back, and acquires nothing.
+        """Run one micro-batch. With ``stopping`` it commits what is known, gives the rest back, and acquires nothing;
+        before that, if calls are in flight, another one waits for them.
 
         Raises FencedError, TopicError, HandlerError, SinkError, DeadLetterError, StateError; the engine must then be
         thrown away, after a last call with ``stopping`` unless it was fenced.
         """
+        if not stopping:
+            return self._run(batch_id, Phase.RUNS)
+        if self._calls.in_flight:
+            self._run(batch_id, Phase.DRAINS)
+            batch_id += 1
+        return self._run(batch_id, Phase.STOPS)
+
+    def _run(self, batch_id: int, phase: Phase) -> MicroBatchProgress:
         self._output.refuse_if_in_doubt()
         timer = StepTimer()
         if self._unresolved is not None and self._resolve(self._unresolved):
             self._absorbed(())
         assert self._claim is not None, "run before start"
         stamp = BatchStamp(self._claim.writer_epoch, batch_id)
-        if self._left_rows and not stopping:
+        if self._left_rows and phase is not Phase.STOPS:
             return self._commit_left_rows(stamp, timer)
-        inputs = self._read_inputs(stopping)
+        inputs = self._read_inputs(phase)
+        may_acquire = phase is Phase.RUNS and not self._reach.outage
+        most = self._calls.most_records(inputs, self._config) if may_acquire else 0
         partition_inputs = plan(
-            inputs,
-            self._summaries,
-            max_records=0 if self._reach.outage else self._limits.most_records(self._config, inputs.now_ms),
-            max_record_locks=self._config.max_record_locks,
+            inputs, self._summaries, max_records=most, max_record_locks=self._config.max_record_locks
         )
         self._truncate(inputs, partition_inputs)
         timer.mark("plan")
         outcomes = self._decide_and_commit(stamp, partition_inputs, timer) if partition_inputs or self._first else ()
         self._first = False
         self._forget_traces()
-        self._search.comes_next = not any(partition_input.suspects for partition_input in partition_inputs.values())
-        in_turn = not self._search.comes_next and inputs.suspects is not None and inputs.suspects.in_turn
-        self._deliver(stamp, outcomes, timer, in_turn=in_turn)
+        are_suspects = any(partition_input.suspects for partition_input in partition_inputs.values())
+        if most:  # else nobody had a turn
+            self._search.comes_next = not are_suspects
+        in_turn = are_suspects and inputs.suspects is not None and inputs.suspects.in_turn
+        turn = Turn(stamp, inputs.now_ms, self._config, are_suspects, in_turn)
+        self._deliver(turn, outcomes, timer, phase)
         progress = self._progress(batch_id, outcomes, timer, inputs.ends)
         self._limits.acquired(progress.acquired)
         return progress
@@ -234,13 +257,33 @@ class ShareGroupEngine:
         self.ports.delivery.close()
         self._reach.wait_for_letters()
 
-    def _read_inputs(self, stopping: bool) -> PlanInputs:
+    def _deliver(self, turn: Turn, outcomes: Sequence[PartitionOutcome], timer: StepTimer, phase: Phase) -> None:
+        """Deliver, and keep the answers that are there. Raises the fault of the delivery after that: the rest was never
+        entered. If records cannot be reached, that is no fault, and the answers are valid."""
+        assert self._claim is not None, "deliver before start"
+        member_id = self._claim.member_id
+        drains = phase is Phase.DRAINS
+        answered = self._calls.drain(turn, member_id) if drains else self._calls.deliver(turn, outcomes, member_id)
+        if answered is None:
+            return
+        timer.mark("deliver")
+        fault = answered.delivered.fault
+        if fault is not None and not isinstance(fault, TopicUnreachableError):
+            self._pending = NOTHING_PENDING if self._output.decides else answered.pending
+            raise fault
+        self._calls.take_in(turn, answered)
+        self._pending = answered.with_output(self._output, turn.stamp)
+        timer.mark("output")
+        if fault is not None:
+            self._reach.lost(fault, self.ports.clock(), self._config.outage_timeout_ms)
+
+    def _read_inputs(self, phase: Phase) -> PlanInputs:
         now_ms = self._time.read(self.ports.clock())
         topics = self.ports.topics
         limit_ms = self._config.outage_timeout_ms
-        all_ends = self._reach.last_ends() if stopping else self._reach.log_ends(limit_ms)
+        all_ends = self._reach.log_ends(limit_ms) if phase is Phase.RUNS else self._reach.last_ends()
         self._targets = targets_within(self._targets, self._busy.read(all_ends))
-        if not stopping:
+        if phase is Phase.RUNS:
             self._config = self.ports.config()
             self._look_at_pauses(topics.names(), all_ends, now_ms)
         ends = self._busy.ends(self._summaries, self._pending.ranges.keys())
@@ -257,7 +300,7 @@ class ShareGroupEngine:
             errors=self._pending.errors() if config.history_retention_ms else {},
             has_backoff=config.backoff_policy != BackoffPolicy.NONE,
             targets=self._targets,
-            stopping=stopping,
+            stopping=phase is Phase.STOPS,
             acknowledged_by=self._pending.member_id,
             suspects=self._search.next_piece(self._summaries, keys),
             suspects_rest=now_ms < self._search.rests_until_ms,
@@ -298,7 +341,7 @@ class ShareGroupEngine:
         # A truncated log always makes an input, so the other share-partitions, which may be many, are not looked at.
         ends = {key: inputs.ends[key] for key in partition_inputs if key in inputs.ends}
         truncated = truncated_logs(self._summaries, ends)
-        self._truncates = bool(truncated)
+        self._truncated = truncated
         if truncated:
             warn_of_truncations(partition_inputs, self._summaries)
             self.ports.dead_letters.truncate(truncated)
@@ -333,9 +376,9 @@ class ShareGroupEngine:
         self._busy.decided(outcome.key for outcome in outcomes)
         if had_answers:
             self._output.absorbed()
-        if self._truncates:  # before anything is acquired at the removed offsets
-            self.ports.delivery.forget_last()
-            self._truncates = False
+        if self._truncated:  # before anything is acquired at the removed offsets
+            self.ports.delivery.forget_last(self._truncated)
+            self._truncated = {}
 
     def _commit(self, stamp: BatchStamp) -> str:
         """Return why the commit has not happened, "" if it has."""
@@ -360,37 +403,3 @@ class ShareGroupEngine:
         self._busy.loaded()
         self._unresolved = None
         return happened
-
-    def _deliver(
-        self, stamp: BatchStamp, outcomes: Sequence[PartitionOutcome], timer: StepTimer, *, in_turn: bool
-    ) -> None:
-        """Deliver, and keep the answers. Raises the fault of the delivery after that: the rest was never entered. If
-        records cannot be reached, that is no fault, and the answers are valid."""
-        acquired = {
-            TopicPartition(outcome.summary.topic, outcome.key.partition): outcome
-            for outcome in outcomes
-            if len(outcome.acquired)
-        }
-        if not acquired:
-            return
-        spans = [AcquiredSpan(at, outcome.acquired, outcome.earlier) for at, outcome in acquired.items()]
-        delivered = self._delivered(spans, in_turn=in_turn)
-        timer.mark("deliver")
-        answers = answers_for(acquired, delivered)
-        pending = PendingAcknowledgements(spans=answers, at_ms=self._time.now_ms)
-        if delivered.fault is not None and not isinstance(delivered.fault, TopicUnreachableError):
-            self._pending = NOTHING_PENDING if self._output.decides else pending
-            raise delivered.fault
-        self._limits.delivered(delivered, answers, self._time.now_ms, in_turn=in_turn)
-        self._search.after(answers.values(), self._time.now_ms)
-        self._search.one_by_one |= any(has_any(span, (Loss.UNKNOWN,)) for span in answers.values())
-        self._pending = replace(pending, spans=self._output.commit(stamp, answers, is_explained=delivered.is_explained))
-        timer.mark("output")
-        if isinstance(delivered.fault, TopicUnreachableError):
-            self._reach.lost(delivered.fault, self.ports.clock(), self._config.outage_timeout_ms)
-
-    def _delivered(self, spans: Sequence[AcquiredSpan], *, in_turn: bool) -> Delivered:
-        try:
-            return self.ports.delivery.deliver(spans, limits=DeliveryLimits.of(self._config), in_turn=in_turn)
-        except TopicUnreachableError as fault:
-            return Delivered((), fault)

@@ -6,7 +6,8 @@ import logging
 from dataclasses import dataclass
 
 from share_spark.engine.answers import output_lost
-from share_spark.engine.ports import AcknowledgedSpans, OutputSink
+from share_spark.engine.delivery_port import AcknowledgedSpans
+from share_spark.engine.ports import OutputSink
 from share_spark.model.errors import OutputLostError, OutputUnknownError, SinkError, StateError
 from share_spark.model.ids import BatchStamp
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from share_spark.engine.answers import are_held_back, are_inside
 from share_spark.engine.attempts import ENGINE_LOST, ErrorRun, cut_by_error, kept_errors
-from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, DeadLetter, DeadLetterSink
+from share_spark.engine.delivery_port import AcknowledgedSpan, AcknowledgedSpans
+from share_spark.engine.ports import DeadLetter, DeadLetterSink
 from share_spark.engine.step import PartitionOutcome, archived_below
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
 from share_spark.model.requests import AnsweredRange, ArchivedRange, ArchiveReason, RetryDelay

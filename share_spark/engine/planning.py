@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 
 from share_spark.engine.answers import released_by_key
 from share_spark.engine.attempts import ErrorRun, MemberTrace
-from share_spark.engine.ports import AcknowledgedSpan
+from share_spark.engine.delivery_port import AcknowledgedSpan
 from share_spark.engine.step import PartitionInput, PartitionSummary
 from share_spark.model.ids import LogEnds, SharePartitionKey, TopicPartition
-from share_spark.model.records import Doubt
+from share_spark.model.records import DeliveryState, Doubt
 from share_spark.model.requests import AnsweredRange, Loss, RetryDelay, Trace
 from share_spark.partition.runs import samples
 
@@ -232,7 +232,9 @@ def _must_settle(
     if truncated_to(summary, inputs.ends[key]) is not None:
         return True
     # An engine that stops gives back all that it holds, even records whose outcome it does not know.
-    return summary.next_deadline_ms is not None and (inputs.stopping or summary.next_deadline_ms <= inputs.now_ms)
+    if inputs.stopping:
+        return summary.by_state[DeliveryState.ACQUIRED] > 0
+    return summary.next_deadline_ms is not None and summary.next_deadline_ms <= inputs.now_ms
 
 
 def _input_of(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from share_spark.engine.ports import AcquiredSpan
+    from share_spark.engine.delivery_port import AcquiredSpan
 
 
 class RecordPart(Protocol):

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from share_spark.engine.ports import AcquiredSpan, NumberedSpan, OffsetSpan
+from share_spark.engine.delivery_port import AcquiredSpan
+from share_spark.engine.ports import NumberedSpan, OffsetSpan
 from share_spark.engine.ranges import FIRST, LAST, ascending
 
 READ_COST_OFFSETS = 50_000

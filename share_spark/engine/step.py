@@ -1,9 +1,9 @@
 """One share-partition in one micro-batch: a pure function of its state and its partition input.
 
 The simulation runs the same function, without Spark. The order inside a micro-batch is fixed: acknowledgements;
-attempts that ended without one; session ends; log truncation; lock expiry; log start; acquire. A live engine
-acknowledges everything it holds before it expires locks, so its own handlers are never late. An expired lock belongs to
-an engine that has ended, so its records were lost in a crash (``partition.lost``).
+attempts that ended without one; session ends; log truncation; lock expiry; log start; acquire. The locks of the engine
+itself do not end while it lives, however long a handler takes. An expired lock belongs to an engine that has ended, so
+its records were lost in a crash (``partition.lost``).
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class PartitionSummary(NamedTuple):
 
     ``end_offset`` is exclusive (SPEO). ``available`` counts the offsets of the window that wait for redelivery with all
     others, ``suspected`` those of doubt LOST_TWICE, LOST_IN_PIECE and ACCUSED, ``by_state`` all of the window, in the
-    order of ``DeliveryState``. ``next_deadline_ms`` and ``last_deadline_ms``: when the first and the last lock of a
-    member ends. ``delayed``: (until when, how many offsets) of those that are delayed, the first ``MOST_DELAYS`` times
-    in order; later ones are seen once these are past.
+    order of ``DeliveryState``. ``next_deadline_ms`` and ``last_deadline_ms``: when the first and the last lock of
+    another member ends. ``delayed``: (until when, how many offsets) of those that are delayed, the first
+    ``MOST_DELAYS`` times in order; later ones are seen once these are past.
     """
 
     topic: str
@@ -171,7 +171,7 @@ def step(
     record: ShareRecord | None = decision.record
     if state is None and record is not None:
         after, record = with_snapshot(after)
-    outcome = outcome_of(key, partition_input, after, record, decision.responses)
+    outcome = outcome_of(key, partition_input, after, record, decision.responses, member_id)
     if partition_input.ordered:
         outcome = outcome._replace(earlier=earlier_of(after, decision.responses, now_ms))
     return StepResult(after, record, outcome, tuple(zip(requests, decision.responses, strict=True)))
@@ -199,7 +199,7 @@ def settling_requests(
     if partition_input.truncated_to is not None:
         requests.append(TruncateLog(end_offset=partition_input.truncated_to))
     # After the truncation: a lock on a record that the log has lost must not bring it back as Available.
-    requests.append(ExpireLocks(lost=True, traces=partition_input.traces))
+    requests.append(ExpireLocks(lost=True, traces=partition_input.traces, kept_by=member_id))
     requests.append(MoveLogStart(log_start_offset=partition_input.log_start_offset, pass_finished=True))
     return tuple(requests)
 
@@ -271,12 +271,13 @@ def outcome_of(
     state: SharePartition,
     record: ShareRecord | None,
     responses: tuple[PartitionResponse, ...],
+    member_id: str,
 ) -> PartitionOutcome:
     """Sum up the responses of one share-partition."""
     ranges = _acquired_ranges(responses)
     return PartitionOutcome(
         key=key,
-        summary=front_of(partition_input.topic, state),
+        summary=front_of(partition_input.topic, state, member_id),
         changed=record is not None,
         acquired=ranges,
         archived=_archived_below(partition_input.truncated_to, responses),
@@ -340,10 +341,10 @@ def archived_below(end: int | None, archived: Iterable[Archived]) -> Iterator[Ar
             yield run._replace(last_offset=end - 1)
 
 
-def front_of(topic: str, state: SharePartition) -> PartitionSummary:
-    """Return the summary of a share-partition, for the driver."""
+def front_of(topic: str, state: SharePartition, member_id: str | None = None) -> PartitionSummary:
+    """Return the summary of a share-partition, for the driver. ``member_id``: of the engine, if it holds records."""
     available, suspected, delayed = waiting(state)
-    next_deadline_ms, last_deadline_ms = deadlines_ms(state)
+    next_deadline_ms, last_deadline_ms = deadlines_ms(state, kept_by=member_id)
     return PartitionSummary(
         topic=topic,
         start_offset=state.start_offset,

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from share_spark.engine.attempts import AnsweredAttempt, ErrorRun, FinishedCalls
+from share_spark.engine.delivery_port import AcknowledgedSpan, AcknowledgedSpans
 from share_spark.engine.pending import NOTHING_PENDING, PendingAcknowledgements
-from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans
 from share_spark.engine.step import PartitionSummary
 from share_spark.engine.world import Ports
 from share_spark.model.ids import SharePartitionKey, TopicPartition

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from share_spark.engine.delivery_port import Delivery
 from share_spark.engine.pauses import Pauses
-from share_spark.engine.ports import (
-    Clock,
-    CurrentConfig,
-    DeadLetterSink,
-    Delivery,
-    OutputSink,
-    PauseSource,
-    ShareStateStore,
-)
+from share_spark.engine.ports import Clock, CurrentConfig, DeadLetterSink, OutputSink, PauseSource, ShareStateStore
 from share_spark.engine.topics import SubscribedTopics
 
 

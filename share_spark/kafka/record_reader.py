@@ -30,7 +30,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from share_spark.engine.acquired_positions import AcquiredPositions
-from share_spark.engine.ports import AcquiredSpan, OffsetSpan
+from share_spark.engine.delivery_port import AcquiredSpan
+from share_spark.engine.ports import OffsetSpan
 from share_spark.engine.ranges import FIRST, AcquiredRanges, laid
 from share_spark.engine.record_reader import in_schema
 from share_spark.engine.spans import covering_spans

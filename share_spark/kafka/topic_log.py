@@ -23,7 +23,8 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from share_spark.engine.ports import RECORD_COLUMNS, AcquiredSpan, OffsetSpan, TopicDescription
+from share_spark.engine.delivery_port import AcquiredSpan
+from share_spark.engine.ports import RECORD_COLUMNS, OffsetSpan, TopicDescription
 from share_spark.engine.spans import covering_spans, records_in
 from share_spark.kafka.broker_admin import (
     EARLIEST,

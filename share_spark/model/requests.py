@@ -110,10 +110,12 @@ class ExpireLocks:
     """A request to end the locks whose deadline has come (R55).
 
     ``lost``: their owners have ended, so the attempts were lost in a crash (``partition.lost``). ``traces``: what is
-    known of the last attempts of some owners. Of owners without a trace nothing is known.
+    known of the last attempts of some owners. Of owners without a trace nothing is known. ``kept_by``: the locks of
+    this member do not end, as it is there.
     """
 
     lost: bool = False
+    kept_by: str | None = None
     traces: tuple[Trace, ...] = ()
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from share_spark.engine.attempts import ErrorRun
-from share_spark.engine.ports import AcknowledgedSpan, AcknowledgedSpans, CommittedOutput
+from share_spark.engine.delivery_port import AcknowledgedSpan, AcknowledgedSpans
+from share_spark.engine.ports import CommittedOutput
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
 from share_spark.model.requests import AcknowledgeType, AnsweredRange, Loss, RetryDelay
 from share_spark.partition.columns import as_columns, in_best_form

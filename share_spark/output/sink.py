@@ -45,7 +45,8 @@ from share_spark.delta.direct_append import DirectAppends, MovedError
 from share_spark.delta.location import Location
 from share_spark.delta.table_layout import FilePlace
 from share_spark.delta.table_log import UnknownTableError
-from share_spark.engine.ports import AcknowledgedSpans, Claim, CommittedOutput
+from share_spark.engine.delivery_port import AcknowledgedSpans
+from share_spark.engine.ports import Claim, CommittedOutput
 from share_spark.model.errors import FencedError, OutputLostError, OutputUnknownError, SinkError
 from share_spark.model.ids import BatchStamp
 from share_spark.output.payload import from_payload, to_payload

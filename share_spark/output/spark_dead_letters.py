@@ -19,13 +19,7 @@ from pyspark.sql import functions as F
 from share_spark.delivery.acquired_records import acquired_records
 from share_spark.delivery.kept_input import Wanted
 from share_spark.delta.journal import Journal
-from share_spark.engine.ports import (
-    Claim,
-    DeadLetter,
-    DeadLetterTarget,
-    NumberedSpan,
-    TopicLog,
-)
+from share_spark.engine.ports import Claim, DeadLetter, DeadLetterTarget, NumberedSpan, TopicLog
 from share_spark.engine.ranges import FIRST, LAST, NUMBER, NumberedRanges, each_between
 from share_spark.model.errors import DeadLetterError, FencedError, ShareError, TopicUnreachableError
 from share_spark.model.ids import BatchStamp, TopicPartition

@@ -128,10 +128,11 @@ def held_by(state: SharePartition, member_id: str) -> Sequence[InFlightBatch]:
     return chosen(from_offset(state.in_flight, state.start_offset), lambda run: run.member_id == member_id)
 
 
-def deadlines_ms(state: SharePartition) -> tuple[int | None, int | None]:
-    """Return when the first and the last lock of a member ends, milliseconds since the epoch; None if there is none."""
-    runs = samples(state.in_flight)
-    deadlines = [run.lock_deadline_ms for run in runs if run.lock_deadline_ms is not None and run.member_id is not None]
+def deadlines_ms(state: SharePartition, kept_by: str | None = None) -> tuple[int | None, int | None]:
+    """Return when the first and the last lock of a member other than ``kept_by`` ends, milliseconds since the epoch;
+    None if there is none."""
+    others = [run for run in samples(state.in_flight) if run.member_id not in (None, kept_by)]
+    deadlines = [run.lock_deadline_ms for run in others if run.lock_deadline_ms is not None]
     return min(deadlines, default=None), max(deadlines, default=None)
 
 

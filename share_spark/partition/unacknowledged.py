@@ -34,7 +34,8 @@ HowEnded = Callable[[Runs], Ended]
 
 def expire_locks(draft: Draft, request: ExpireLocks, limits: PartitionLimits, now_ms: int) -> PartitionResponse:
     """End the locks whose deadline is now or past: a lock ends *at* its deadline (R55)."""
-    due = chosen(draft.runs, lambda run: run.member_id is not None and not is_locked(run, now_ms))
+    exempt = None, request.kept_by
+    due = chosen(draft.runs, lambda run: run.member_id not in exempt and not is_locked(run, now_ms))
     if request.lost:
         return _end_attempts(draft, due, lambda ended: traced(ended, request.traces), limits)
     return _end_attempts(draft, due, lambda ended: ended_all(ended, Event.LOCK_EXPIRED), limits)

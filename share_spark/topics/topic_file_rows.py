@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from share_spark.engine.acquired_positions import AcquiredPositions
-from share_spark.engine.ports import AcquiredSpan
+from share_spark.engine.delivery_port import AcquiredSpan
 from share_spark.engine.ranges import FIRST, LAST, AcquiredRanges, Offsets, ascending, laid, look_up
 from share_spark.engine.record_reader import in_schema
 from share_spark.model.ids import TopicPartition

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from share_spark.delta.table_log import ActiveFile, TableLog
-from share_spark.engine.ports import AcquiredSpan
+from share_spark.engine.delivery_port import AcquiredSpan
 from share_spark.model.ids import LogEnds, TopicPartition
 from share_spark.spark.public_files import local_path
 from share_spark.topics.topic_file_rows import RecordFile, TopicFileReader, that_hold

@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as F
 
 from share_spark.delta.location import Location
-from share_spark.engine.ports import RECORD_COLUMNS, AcquiredSpan, OffsetSpan, TopicDescription
+from share_spark.engine.delivery_port import AcquiredSpan
+from share_spark.engine.ports import RECORD_COLUMNS, OffsetSpan, TopicDescription
 from share_spark.engine.spans import merged, records_in
 from share_spark.model.ids import LogEnds
 from share_spark.spark.frames import keys_of_tasks

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from share_spark.delta.location import Location
-    from share_spark.engine.ports import AcquiredSpan
+    from share_spark.engine.delivery_port import AcquiredSpan
     from share_spark.topics.topic_file_rows import TopicFileReader
 
 

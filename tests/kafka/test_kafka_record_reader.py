@@ -13,7 +13,8 @@ import pytest
 from share_spark.delivery.acquired_records import acquired_records, task_markers
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.reader_input import ReaderInput
-from share_spark.engine.ports import AcquiredSpan, OffsetSpan
+from share_spark.engine.delivery_port import AcquiredSpan
+from share_spark.engine.ports import OffsetSpan
 from share_spark.engine.ranges import AcquiredRanges
 from share_spark.handlers.handler import as_handler
 from share_spark.kafka.options import KafkaOptions

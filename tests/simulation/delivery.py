@@ -10,8 +10,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from share_spark.engine.attempts import AnsweredAttempt, ErrorRun, FinishedCalls, MemberTrace
+from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, Delivered, DeliveryLimits
 from share_spark.engine.key_order import FREE, KeyOrder
-from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, DeliveryLimits
+from share_spark.engine.ports import Claim
 from share_spark.model.errors import HandlerError, TopicUnreachableError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.records import Doubt
@@ -91,7 +92,13 @@ class SimulatedDelivery:
             self.of.note("forgets the traces of", member)
             del self._files[member]
 
-    def forget_last(self) -> None:
+    def room(self, limits: DeliveryLimits) -> int | None:  # noqa: ARG002
+        return None
+
+    def drain(self) -> Delivered:
+        return Delivered(())
+
+    def forget_last(self, ends: Mapping[TopicPartition, int]) -> None:  # noqa: ARG002
         self.of.point("forget the last delivery", OSError)
         if self.of.store.member_id in self._files:
             self._files[self.of.store.member_id] = {}

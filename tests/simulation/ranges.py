@@ -6,16 +6,17 @@ unless a blow falls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from share_spark.engine.attempts import FinishedCalls, MemberTrace
+from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, Delivered, DeliveryLimits
 from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.engine.planning import Pace
-from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, DeliveryLimits
+from share_spark.engine.ports import Claim
 from share_spark.engine.ranges import ascending
 from share_spark.engine.topics import SubscribedTopics
 from share_spark.engine.world import Ports
@@ -130,11 +131,20 @@ class RangeDelivery:
         for member in self.group.traces.keys() - {self.member_id}:
             del self.group.traces[member]
 
-    def forget_last(self) -> None:
+    def room(self, limits: DeliveryLimits) -> int | None:  # noqa: ARG002
+        return None
+
+    def drain(self) -> Delivered:
+        return Delivered(())
+
+    def forget_last(self, ends: Mapping[TopicPartition, int]) -> None:
         raise NotImplementedError  # no log is truncated here
 
     def close(self) -> None:
         """Nothing is kept."""
+
+    def stop_waiting(self) -> None:
+        """Nobody ever waits."""
 
     def deliver(
         self,

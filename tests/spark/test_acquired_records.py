@@ -9,7 +9,7 @@ import pytest
 
 from share_spark.delivery import acquired_records as picking
 from share_spark.delivery.acquired_records import acquired_records
-from share_spark.engine.ports import AcquiredSpan
+from share_spark.engine.delivery_port import AcquiredSpan
 from share_spark.model.ids import TopicPartition
 from share_spark.topics.topic_producer import Message
 from share_spark.topics.topic_table import EmbeddedTopicLog

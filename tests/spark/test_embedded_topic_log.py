@@ -20,7 +20,8 @@ from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.location import Location, sql_literal
 from share_spark.delta.table_log import UnknownTableError
 from share_spark.delta.table_maintenance import KeptTable
-from share_spark.engine.ports import AcquiredSpan, OffsetSpan
+from share_spark.engine.delivery_port import AcquiredSpan
+from share_spark.engine.ports import OffsetSpan
 from share_spark.engine.ranges import AcquiredRanges
 from share_spark.model.errors import TopicError
 from share_spark.model.ids import LogEnds, TopicPartition

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from share_spark.delivery.deliver import SparkDelivery
-from share_spark.engine.ports import AcquiredSpan, DeadLetter, Delivered, DeliveryLimits, OffsetSpan
+from share_spark.engine.delivery_port import AcquiredSpan, Delivered, DeliveryLimits
+from share_spark.engine.ports import DeadLetter, OffsetSpan
 from share_spark.engine.ranges import AcquiredRanges, EarlierRanges
 from share_spark.engine.spans import covering_spans
 from share_spark.handlers.acknowledgement import Ack
@@ -147,7 +148,7 @@ def test_a_worker_that_dies_with_them(place: KeptPlace) -> None:
 def test_without_their_files_they_come_from_the_log(place: KeptPlace, lost: str) -> None:
     place.deliver((0, 29, 1))
     if lost == "the log was truncated":
-        place.delivery.forget_last()
+        place.delivery.forget_last({})
         assert place.files() == []
     for file in place.files()[: 1 if lost == "a file" else None]:
         file.unlink()

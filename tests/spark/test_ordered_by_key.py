@@ -14,7 +14,7 @@ import pytest
 from share_spark.api.share_group import ShareGroup
 from share_spark.delivery import record_sources
 from share_spark.delivery.acquired_records import acquired_records, by_key, with_earlier
-from share_spark.engine.ports import AcquiredSpan
+from share_spark.engine.delivery_port import AcquiredSpan
 from share_spark.engine.ranges import AcquiredRanges, EarlierRanges
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, arrow_handler, as_handler, frame_handler

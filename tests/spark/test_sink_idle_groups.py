@@ -11,8 +11,9 @@ import pytest
 
 from share_spark.coordinator.messages import InitializeState, ShareGroupStateRequest
 from share_spark.delta.location import Location
+from share_spark.engine.delivery_port import AcknowledgedSpans
 from share_spark.engine.micro_batch import ShareGroupEngine
-from share_spark.engine.ports import AcknowledgedSpans, Claim, CommittedOutput
+from share_spark.engine.ports import Claim, CommittedOutput
 from share_spark.maintenance.compaction import compact
 from share_spark.maintenance.compaction_order import CompactionOrder
 from share_spark.maintenance.idle_groups import evidence_of, snapshot_group

@@ -30,7 +30,7 @@ from share_spark.partition import PartitionLimits, SharePartition, evolve, held_
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from share_spark.engine.ports import AcquiredSpan
+    from share_spark.engine.delivery_port import AcquiredSpan
 
 
 @dataclass(slots=True)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from share_spark.engine.attempts import AnsweredAttempt, ErrorRun, FinishedCalls, MemberTrace
+from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, Delivered, DeliveryLimits
 from share_spark.engine.key_order import FREE, KeyOrder
-from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Claim, Delivered, DeliveryLimits
+from share_spark.engine.ports import Claim
 from share_spark.engine.ranges import Ranges, ascending
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, AnsweredRange, Loss, RetryDelay, TracedRange
@@ -100,8 +101,14 @@ class InMemoryDelivery:
         for member in self._others:
             self.ledgers.pop(member, None)
 
-    def forget_last(self) -> None:
+    def forget_last(self, ends: Mapping[TopicPartition, int]) -> None:  # noqa: ARG002
         self.ledgers[self._member_id] = {}
+
+    def room(self, limits: DeliveryLimits) -> int | None:  # noqa: ARG002
+        return None
+
+    def drain(self) -> Delivered:
+        return Delivered(())
 
     def stop_waiting(self) -> None:
         """Do nothing: no request ever waits."""

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from share_spark.engine.delivery_port import AcknowledgedSpans
 from share_spark.engine.pending import is_committed, letters_below
-from share_spark.engine.ports import AcknowledgedSpans, Claim, CommittedOutput, DeadLetter
+from share_spark.engine.ports import Claim, CommittedOutput, DeadLetter
 from share_spark.model.errors import FencedError, StateError
 from share_spark.model.ids import BatchStamp, TopicPartition
 from share_spark.model.requests import AcknowledgeType

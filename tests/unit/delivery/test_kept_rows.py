@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from share_spark.delivery.kept_input import KeptInput, KeptPart, rows_of
 from share_spark.delivery.kept_rows import KeptFile, KeptPlace, KeptRows, KeptWriter, earlier_offsets
-from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan
+from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan
 from share_spark.engine.ranges import AcquiredRanges, EarlierRanges
 from share_spark.handlers.acknowledgement import Ack, Answers
 from share_spark.model.ids import TopicPartition

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_spark.delivery.keyed_input import KeyShare, TaskInputs, key_shares, keyed_input
-from share_spark.engine.ports import AcquiredSpan
+from share_spark.engine.delivery_port import AcquiredSpan
 from share_spark.engine.ranges import AcquiredRanges
 from share_spark.model.ids import TopicPartition
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from share_spark.delivery.reader_input import ReaderInput
-from share_spark.engine.ports import AcquiredSpan, OffsetSpan
+from share_spark.engine.delivery_port import AcquiredSpan
+from share_spark.engine.ports import OffsetSpan
 from share_spark.engine.ranges import AcquiredRanges
 from share_spark.kafka.record_reader import KafkaPart, ReadRecords
 from share_spark.model.ids import TopicPartition

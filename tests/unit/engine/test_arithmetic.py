@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from share_spark.engine.answers import are_inside, filled, output_lost
 from share_spark.engine.attempts import cut_by_error
-from share_spark.engine.ports import AcknowledgedSpan
+from share_spark.engine.delivery_port import AcknowledgedSpan
 from share_spark.engine.ranges import Ranges
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss

@@ -6,13 +6,13 @@ ledgers, one more for that.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 
 from share_spark.engine.attempts import ENGINE_LOST, FinishedCalls, MemberTrace
+from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, Delivered, DeliveryLimits
 from share_spark.engine.outage import Reach
-from share_spark.engine.ports import AcknowledgedSpan, AcquiredSpan, Delivered
 from share_spark.model.errors import HandlerError
 from share_spark.model.requests import Loss
 from tests.support.answers import answered
@@ -32,6 +32,8 @@ class BrokenDelivery:
     raises: bool = False
 
     def start(self) -> None: ...
+
+    def room(self, _limits: DeliveryLimits) -> None: ...
 
     def deliver(self, _acquired: Sequence[AcquiredSpan], **_: bool) -> Delivered:
         fault = HandlerError("cannot be loaded")
@@ -57,7 +59,7 @@ class BrokenDelivery:
 
 def broken(engine: EngineLife, answers: Sequence[AcknowledgedSpan] = (), *, raises: bool = False) -> None:
     """Its delivery is broken from now on."""
-    engine.engine.ports = replace(engine.engine.ports, delivery=BrokenDelivery(answers, raises))
+    engine.engine._calls.delivery = BrokenDelivery(answers, raises)
 
 
 def test_death_before_the_append_leaves_no_trace() -> None:
@@ -250,10 +252,9 @@ def test_what_a_slow_delivery_did_not_come_to_is_given_back() -> None:
     slow = answered([(0, 0, ACCEPT), (1, 2, Loss.NOT_ENTERED)])
     deliver = BrokenDelivery()
     deliver.deliver = lambda *_, **__: Delivered([AcknowledgedSpan(at(), slow, ())], entered=1)  # type: ignore[method-assign]
-    ports = engine.engine.ports
-    engine.engine.ports = replace(ports, delivery=deliver)
+    engine.engine._calls.delivery = deliver
     engine.run()
-    engine.engine.ports = ports
+    engine.engine._calls.delivery = engine.delivery
     progress = engine.run()
     assert (progress.not_entered, progress.released, progress.redelivered) == (2, 0, 0)
     assert world.calls == [(0, 1, 1), (0, 2, 1)]

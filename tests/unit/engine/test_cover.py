@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_spark.engine.ports import AcquiredSpan, OffsetSpan
+from share_spark.engine.delivery_port import AcquiredSpan
+from share_spark.engine.ports import OffsetSpan
 from share_spark.engine.spans import MAX_READS, READ_COST_OFFSETS, covering_spans
 from share_spark.model.ids import TopicPartition
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from share_spark.engine.attempts import MOST_TEXT, ErrorRun, kept_errors
-from share_spark.engine.ports import AcknowledgedSpan
+from share_spark.engine.delivery_port import AcknowledgedSpan
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 
 KEY, OTHER = (SharePartitionKey("g", "tid", partition) for partition in (0, 1))

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
+from share_spark.engine.delivery_port import AcquiredSpan, Delivered, DeliveryLimits
 from share_spark.engine.outage import Outage
-from share_spark.engine.ports import AcquiredSpan, Delivered, DeliveryLimits
 from share_spark.model.errors import SinkError, TopicUnreachableError
 from tests.support.engine_world import ACCEPT, REJECT, RELEASE, EngineLife, InMemoryGroup
 from tests.twins.memory import InMemoryTopicLog

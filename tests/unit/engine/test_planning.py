@@ -113,7 +113,8 @@ def test_a_new_share_partition_is_told_where_to_begin() -> None:
 
 
 def test_an_engine_that_stops_settles_what_holds_locks() -> None:
-    assert planned({KEY: summary(0, 10, deadline=99)}, stopping=True)[KEY].release_member
+    held = summary(0, 10)._replace(by_state=(0, 10, 0, 0))
+    assert planned({KEY: held}, stopping=True)[KEY].release_member
 
 
 def test_the_budget_goes_to_those_that_want_records() -> None:
@@ -183,8 +184,8 @@ def test_a_suspect_is_alone_if_the_whole_micro_batch_is_one_record(records: dict
 
 
 def test_an_engine_that_stops_acquires_no_suspects() -> None:
-    summaries = {KEY: summary(0, 10, suspected=(0, 0, 5), deadline=99)}
-    partition_input = planned(summaries, suspects=piece(Doubt.ACCUSED, key=5), stopping=True)[KEY]
+    held = summary(0, 10, suspected=(0, 0, 5))._replace(by_state=(5, 5, 0, 0))
+    partition_input = planned({KEY: held}, suspects=piece(Doubt.ACCUSED, key=5), stopping=True)[KEY]
     assert (partition_input.max_records, partition_input.suspects) == (0, False)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from share_spark.engine.ports import AcknowledgedSpan, CommittedOutput
+from share_spark.engine.delivery_port import AcknowledgedSpan
+from share_spark.engine.ports import CommittedOutput
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
 from share_spark.model.requests import Loss
 from share_spark.output.payload import from_payload, to_payload

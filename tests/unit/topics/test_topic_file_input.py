@@ -21,7 +21,7 @@ from share_spark.delivery.kept_rows import RECORD_SCHEMA
 from share_spark.delivery.reader_input import ReaderInput, in_equal_parts
 from share_spark.delta.commit_files import CommitFiles
 from share_spark.delta.table_log import ActiveFile, TableLog
-from share_spark.engine.ports import AcquiredSpan
+from share_spark.engine.delivery_port import AcquiredSpan
 from share_spark.engine.ranges import AcquiredRanges, offsets_in
 from share_spark.model.ids import LogEnds, TopicPartition
 from share_spark.spark.public_files import LocalFiles
