@@ -111,7 +111,7 @@ class ExpireLocks:
 
     ``lost``: their owners have ended, so the attempts were lost in a crash (``partition.lost``). ``traces``: what is
     known of the last attempts of some owners. Of owners without a trace nothing is known. ``kept_by``: the locks of
-    this member do not end, as it is there.
+    this member do not end, as it is there; but for those below the SPSO, which no acknowledgement ends any more.
     """
 
     lost: bool = False

@@ -11,7 +11,7 @@ from share_spark.model.config import BackoffPolicy, GroupConfig
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.records import UNINITIALIZED_START_OFFSET, DeliveryState, Doubt, InFlightBatch
 from share_spark.partition.backoff import NO_BACKOFF, Backoff
-from share_spark.partition.runs import chosen, from_offset, offsets_by_kind, samples
+from share_spark.partition.runs import below_offset, chosen, from_offset, offsets_by_kind, samples
 
 _AVAILABLE = DeliveryState.AVAILABLE
 _ACQUIRED = DeliveryState.ACQUIRED
@@ -129,10 +129,15 @@ def held_by(state: SharePartition, member_id: str) -> Sequence[InFlightBatch]:
 
 
 def deadlines_ms(state: SharePartition, kept_by: str | None = None) -> tuple[int | None, int | None]:
-    """Return when the first and the last lock of a member other than ``kept_by`` ends, milliseconds since the epoch;
-    None if there is none."""
-    others = [run for run in samples(state.in_flight) if run.member_id not in (None, kept_by)]
-    deadlines = [run.lock_deadline_ms for run in others if run.lock_deadline_ms is not None]
+    """Return when the first and the last lock of a member ends, milliseconds since the epoch; None if there is none.
+    ``kept_by`` as in ``ExpireLocks``."""
+    ending = [
+        *samples(below_offset(state.in_flight, state.start_offset)),
+        *(run for run in samples(from_offset(state.in_flight, state.start_offset)) if run.member_id != kept_by),
+    ]
+    deadlines = [
+        run.lock_deadline_ms for run in ending if run.lock_deadline_ms is not None and run.member_id is not None
+    ]
     return min(deadlines, default=None), max(deadlines, default=None)
 
 

@@ -34,11 +34,13 @@ HowEnded = Callable[[Runs], Ended]
 
 def expire_locks(draft: Draft, request: ExpireLocks, limits: PartitionLimits, now_ms: int) -> PartitionResponse:
     """End the locks whose deadline is now or past: a lock ends *at* its deadline (R55)."""
-    exempt = None, request.kept_by
-    due = chosen(draft.runs, lambda run: run.member_id not in exempt and not is_locked(run, now_ms))
-    if request.lost:
-        return _end_attempts(draft, due, lambda ended: traced(ended, request.traces), limits)
-    return _end_attempts(draft, due, lambda ended: ended_all(ended, Event.LOCK_EXPIRED), limits)
+    due = chosen(draft.runs, lambda run: run.member_id is not None and not is_locked(run, now_ms))
+
+    def how_ended(inside: Runs) -> Ended:
+        others = chosen(inside, lambda run: run.member_id != request.kept_by)
+        return traced(others, request.traces) if request.lost else ended_all(others, Event.LOCK_EXPIRED)
+
+    return _end_attempts(draft, due, how_ended, limits)
 
 
 def lose_attempts(draft: Draft, request: LoseAttempts, limits: PartitionLimits, now_ms: int) -> PartitionResponse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 from share_spark.engine.micro_batch import ShareGroupEngine
@@ -16,6 +17,7 @@ from share_spark.model.config import DeliveryOrder, GroupConfig
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.requests import AcknowledgeType
 from share_spark.partition import SharePartition, check_invariants
+from tests.twins.late_delivery import LateDelivery
 from tests.twins.memory import (
     InMemoryShareStateStore,
     InMemoryStateLog,
@@ -61,16 +63,20 @@ class InMemoryGroup:
         store: Callable[[InMemoryGroup, str], Any] | None = None,
         output: bool = False,
         loses_rows: bool = False,
+        late: Random | None = None,
         **settings: object,
     ) -> None:
         """``store``: makes the store of a run, if it is not to be the twin; then ``state_log`` stays empty. ``output``:
-        each accepted record puts out a row. ``loses_rows``: those that are not in the sink end with their engine."""
+        each accepted record puts out a row. ``loses_rows``: those that are not in the sink end with their engine.
+        ``late``: calls outlast micro-batches, and this says when they end."""
         given = {name.replace("__", "."): value for name, value in settings.items()}
         self.config = GroupConfig.parse({"share.auto.offset.reset": "earliest", **given})
         self.clock, self.state_log, self.dead_letters = ManualClock(), InMemoryStateLog(), InMemoryDeadLetters()
         self.output = InMemoryOutputTable() if output else None
         self.ledgers: Ledgers = {}
+        self.stepped: dict[str, tuple[TopicPartition, int, int]] = {}
         self.loses_rows = loses_rows
+        self.late = late
         self.pauses = NOT_PAUSED
         self.topics = InMemoryTopicLog()
         self.topics.create_topic(TOPIC, partitions)
@@ -143,13 +149,9 @@ class EngineLife:
         self.sink = InMemoryOutputSink(world.output) if world.output is not None else None
         topics = SubscribedTopics(group_id=GROUP, topics=[TOPIC], log=world.topics, clock=world.clock)
         is_ordered = world.config.delivery_order == DeliveryOrder.KEY
-        self.delivery = InMemoryDelivery(
-            world.topics,
-            world.handle,
-            world.ledgers,
-            is_ordered,
-            has_output=world.output is not None,
-            loses_rows=world.loses_rows,
+        given = world.topics, world.handle, world.ledgers, is_ordered, world.output is not None, world.loses_rows
+        self.delivery = (
+            InMemoryDelivery(*given) if world.late is None else LateDelivery(*given, world.stepped, rng=world.late)
         )
         ports = Ports(
             topics=topics,

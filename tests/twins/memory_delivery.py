@@ -47,7 +47,8 @@ class InMemoryDelivery:
 
     ``ledgers`` outlives the process: by member, what its last delivery has entered, and the answer, None while it is in
     the handler. ``ordered``: in the order of keys. ``has_output``: accepted records have rows, which
-    outlive it unless ``loses_rows``.
+    outlive it unless ``loses_rows``. ``stepped``: by member, the record whose call was running when its process ended,
+    where that is known; it outlives the process as well.
     """
 
     log: InMemoryTopicLog
@@ -56,6 +57,7 @@ class InMemoryDelivery:
     ordered: bool = False
     has_output: bool = False
     loses_rows: bool = False
+    stepped: dict[str, tuple[TopicPartition, int, int]] = field(default_factory=dict)
     _member_id: str = ""
     _others: set[str] = field(default_factory=set)
 
@@ -80,7 +82,7 @@ class InMemoryDelivery:
 
     def finished_calls(self) -> Sequence[FinishedCalls]:
         found = [
-            _finished(member, ledger, has_output=self.has_output, loses_rows=self.loses_rows)
+            _finished(member, last_attempts(ledger), has_output=self.has_output, loses_rows=self.loses_rows)
             for member, ledger in self.ledgers.items()
             if member != self._member_id and ledger
         ]
@@ -170,6 +172,12 @@ class InMemoryDelivery:
 def _each(ranges: Ranges) -> list[tuple[int, int]]:
     """Return (offset, value of its range) for each offset, ascending."""
     return [(offset, said) for first, last, said in sorted(ranges.tolist()) for offset in range(first, last + 1)]
+
+
+def last_attempts(ledger: Ledger) -> Ledger:
+    """Return the entries of the last attempt at each record."""
+    last = {call[:2]: call for call in sorted(ledger, key=lambda call: call[2])}
+    return {call: ledger[call] for call in sorted(last.values())}
 
 
 def _finished(member: str, ledger: Ledger, *, has_output: bool, loses_rows: bool) -> FinishedCalls:

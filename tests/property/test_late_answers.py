@@ -1,0 +1,189 @@
+"""Lives of a share group whose calls outlast micro-batches: engines die at any moment, with calls in every state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from share_spark.model.errors import FencedError
+from tests.support.engine_world import ACCEPT, REJECT, RELEASE, TOPIC, Death, EngineLife, InMemoryGroup, at
+from tests.support.examples import examples
+from tests.twins.memory import Moment, StateCommit
+from tests.twins.memory_delivery import Answer
+
+pytestmark = pytest.mark.usefixtures("window_form")
+
+LIMIT, LOCK_MS = 4, 30_000
+
+
+class Life:
+    """A group, its random handler, and what that has seen. ``deaths``: how many engines may still die."""
+
+    def __init__(self, seed: int, *, output: bool, deaths: int) -> None:
+        self.rng, self.deaths, self.handled = Random(seed), deaths, 0
+        self.failed: Counter[int] = Counter()
+        self.died_in: Counter[int] = Counter()
+        self.done: dict[int, Answer] = {}
+        self.world = InMemoryGroup(
+            handler=self.handle,
+            output=output,
+            loses_rows=output,
+            late=self.rng,
+            share__delivery__count__limit=LIMIT,
+            delivery__max__in__flight=self.rng.randint(1, 6),
+        )
+
+    def handle(self, _topic: str, _partition: int, offset: int, _count: int) -> Answer:
+        self.handled += 1
+        if self.strikes(0.02):
+            self.died_in[offset] += 1
+            raise Death
+        said = self.rng.choices([ACCEPT, RELEASE, REJECT], [8, 3, 1])[0]
+        self.failed[offset] += said is RELEASE
+        if said is RELEASE and self.rng.random() < 0.5:
+            return RELEASE, "busy", self.rng.choice([0, 1_000, 40_000])
+        if said is REJECT:
+            return REJECT, "no"
+        return said
+
+    def strikes(self, rate: float) -> bool:
+        if self.deaths and self.rng.random() < rate:
+            self.deaths -= 1
+            return True
+        return False
+
+    def interrupt(self, _moment: Moment, commit: StateCommit) -> None:
+        if commit.kind == "records" and self.strikes(0.03):
+            raise Death
+
+    def run_slowly(self, engine: EngineLife) -> None:
+        engine.run()
+        self.world.clock.advance(45_000)
+
+    def play(self, step: Callable[[EngineLife], None]) -> None:
+        """One engine after another, until everything is finished."""
+        for _ in range(200):
+            engine = self.world.engine(available_now=True, interrupt=self.interrupt)
+            try:
+                for _ in range(2_000):
+                    if engine.engine.done:
+                        return
+                    step(engine)
+                raise AssertionError(f"not done: {self.world.window()}")
+            except Death:
+                self.world.clock.advance(self.rng.choice([0, 1_000, LOCK_MS]))
+        raise AssertionError("engines never end")
+
+
+@settings(max_examples=examples(150))
+@given(st.integers(0, 2**32), st.booleans(), st.integers(0, 5))
+def test_everything_is_finished_whatever_dies_when(seed: int, output: bool, deaths: int) -> None:
+    life = Life(seed, output=output, deaths=deaths)
+    world, records = life.world, life.rng.randint(1, 40)
+    world.produce(records)
+
+    def step(engine: EngineLife) -> None:
+        engine.run()
+        world.clock.advance(life.rng.choice([10, 500, 45_000]))
+
+    life.play(step)
+    assert world.window() == f"{records}-{records}"
+    letters = Counter(
+        offset for letter in world.dead_letters.letters for offset in range(letter.first_offset, letter.last_offset + 1)
+    )
+    assert set(letters.values()) <= {1}
+    for offset, times in letters.items():
+        reason = next(one for one in world.dead_letters.letters if one.first_offset <= offset <= one.last_offset).reason
+        # Whatever ended with an engine raises the count, and a failure may then be the last one.
+        assert reason == "rejected" or life.failed[offset] + life.died_in[offset] > 0, (offset, times)
+    if world.output is not None:
+        rows = Counter(row.offset for row in world.output.rows)
+        assert rows == Counter(set(range(records)) - letters.keys())
+
+
+@settings(max_examples=examples(60))
+@given(st.integers(0, 2**32))
+def test_without_deaths_each_call_counts_once(seed: int) -> None:
+    """The counts that the handler sees are 1, 2, 3 ... for each record, and locks end for nobody."""
+    life = Life(seed, output=False, deaths=0)
+    world = life.world
+    world.produce(30)
+
+    def step(engine: EngineLife) -> None:
+        engine.run()
+        world.clock.advance(life.rng.choice([10, 45_000]))
+
+    life.play(step)
+    seen: dict[int, list[int]] = {}
+    for _, offset, count in world.calls:
+        seen.setdefault(offset, []).append(count)
+    assert all(counts == list(range(1, len(counts) + 1)) for counts in seen.values())
+    assert all(life.failed[offset] == len(counts) - 1 or len(counts) == LIMIT for offset, counts in seen.items())
+
+
+@settings(max_examples=examples(60))
+@given(st.integers(0, 2**32), st.booleans())
+def test_an_engine_that_stops_waits_for_its_calls_and_gives_back_the_rest_uncharged(seed: int, output: bool) -> None:
+    life = Life(seed, output=output, deaths=0)
+    world = life.world
+    world.produce(20)
+    for _ in range(life.rng.randint(1, 6)):
+        engine = world.engine()
+        for _ in range(life.rng.randint(1, 4)):
+            engine.run()
+        engine.run(stopping=True)
+        assert not [run for run in world.state().in_flight if run.member_id is not None]
+    counts = dict.fromkeys(range(20), 0)
+    for _, offset, count in world.calls:
+        counts[offset] += 1
+        assert count == counts[offset]
+    life.play(life.run_slowly)
+    assert world.window() == "20-20"
+
+
+@settings(max_examples=examples(150))
+@given(st.integers(0, 2**32), st.integers(0, 3))
+def test_logs_may_lose_what_is_in_flight(seed: int, deaths: int) -> None:
+    """At their start and at their end. What is written at the same offsets later are other records."""
+    life = Life(seed, output=False, deaths=deaths)
+    world, rng = life.world, life.rng
+    world.produce(20)
+    changes = iter(range(4))
+
+    def step(engine: EngineLife) -> None:
+        engine.run()
+        if next(changes, None) is not None:
+            end = world.topics.log_ends(TOPIC)[0]
+            if rng.random() < 0.5:
+                world.topics.move_log_start(at(), rng.randint(end.log_start_offset, end.log_end))
+            else:
+                world.topics.truncate(at(), rng.randint(end.log_start_offset, end.log_end))
+                world.produce(rng.randint(0, 5))
+        world.clock.advance(rng.choice([10, 45_000]))
+
+    life.play(step)
+    life.play(life.run_slowly)  # what was written behind the targets of the first runs
+    assert world.state().start_offset >= world.topics.log_ends(TOPIC)[0].log_end
+
+
+def run_often(engine: EngineLife) -> None:
+    for _ in range(50):
+        engine.run()
+
+
+def test_an_engine_that_was_replaced_commits_none_of_its_late_answers() -> None:
+    life = Life(7, output=True, deaths=0)
+    world = life.world
+    world.produce(10)
+    zombie = world.engine()
+    zombie.run()
+    life.play(life.run_slowly)
+    assert zombie.engine._calls.in_flight
+    with pytest.raises(FencedError):
+        run_often(zombie)
+    assert world.window() == "10-10"

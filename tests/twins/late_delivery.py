@@ -1,0 +1,118 @@
+"""In-memory twin of a delivery whose calls outlast micro-batches. They end, and their answers come, in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from share_spark.engine.attempts import ErrorRun, MemberTrace
+from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, Delivered, DeliveryLimits
+from share_spark.model.ids import TopicPartition
+from share_spark.model.requests import AcknowledgeType, AnsweredRange, Loss, RetryDelay, TracedRange
+from tests.twins.memory_delivery import InMemoryDelivery, last_attempts
+
+_Call = tuple[TopicPartition, int, int]
+"""(where, offset, delivery count)."""
+
+_Answer = tuple[AcknowledgeType | Loss, str, int | None]
+"""(acknowledge type or loss, error, delay)."""
+
+
+@dataclass(slots=True)
+class LateDelivery(InMemoryDelivery):
+    """Each time it is asked, some calls begin, some end, and some answers arrive. ``rng``: which. ``_ended``: their
+    answers are on the way. A handler that raises anything but an Exception is the one that was running when the engine
+    died; the others only waited."""
+
+    rng: Random = field(default_factory=Random)
+    _waiting: list[_Call] = field(default_factory=list)
+    _running: list[_Call] = field(default_factory=list)
+    _ended: list[tuple[_Call, _Answer]] = field(default_factory=list)
+
+    def room(self, limits: DeliveryLimits) -> int | None:
+        return max(0, 2 * limits.most_calls - self._in_flight)
+
+    def deliver(self, acquired: Sequence[AcquiredSpan], *, limits: DeliveryLimits, in_turn: bool = False) -> Delivered:
+        most = 1 if in_turn else limits.most_calls
+        calls = [
+            (one.partition, offset, count)
+            for one in acquired
+            for first, last, count in one.ranges.tolist()
+            for offset in range(first, last + 1)
+        ]
+        for call in calls:
+            if self.log.record(call[0], call[1]) is None:
+                self._ended.append((call, (AcknowledgeType.GAP, "", None)))
+            else:
+                self._waiting.append(call)
+        for _ in range(self.rng.randint(0, 2 * len(calls) + 4)):
+            self._step(most)
+        self.rng.shuffle(self._ended)
+        return self._arrived(self.rng.randint(0, len(self._ended)))
+
+    def drain(self) -> Delivered:
+        self._ended += [(call, (Loss.NOT_ENTERED, "", None)) for call in self._waiting]
+        self._waiting = []
+        while self._running:
+            self._end(0)
+        return self._arrived(len(self._ended))
+
+    def traces(self) -> Sequence[MemberTrace]:
+        return [
+            MemberTrace(member, _entered(last_attempts(ledger), self.stepped.get(member)))
+            for member, ledger in self.ledgers.items()
+            if member != self._member_id
+        ]
+
+    def forget_last(self, ends: Mapping[TopicPartition, int]) -> None:
+        def is_gone(call: _Call) -> bool:
+            return call[1] >= ends.get(call[0], call[1] + 1)
+
+        self._waiting = [call for call in self._waiting if not is_gone(call)]
+        self._running = [call for call in self._running if not is_gone(call)]
+        self._ended = [one for one in self._ended if not is_gone(one[0])]
+        ledger = self.ledgers[self._member_id]
+        self.ledgers[self._member_id] = {call: said for call, said in ledger.items() if not is_gone(call)}
+
+    @property
+    def _in_flight(self) -> int:
+        return len(self._waiting) + len(self._running) + len(self._ended)
+
+    def _step(self, most: int) -> None:
+        """A call begins, or one ends."""
+        if self._waiting and len(self._running) < most and self.rng.random() < 0.6:
+            call = self._waiting.pop(0)
+            self._running.append(call)
+            self.ledgers[self._member_id][call] = None
+        elif self._running:
+            self._end(self.rng.randrange(len(self._running)))
+
+    def _end(self, number: int) -> None:
+        at, offset, count = call = self._running.pop(number)
+        self.stepped[self._member_id] = call
+        kind, error, delay_ms = self._answer(at, offset, count)
+        del self.stepped[self._member_id]
+        self._ended.append((call, (kind, error, delay_ms if delay_ms >= 0 else None)))
+
+    def _arrived(self, number: int) -> Delivered:
+        arrived, self._ended = self._ended[:number], self._ended[number:]
+        places = sorted({call[0] for call, _ in arrived})
+        answers = [_span(at, sorted((call[1], said) for call, said in arrived if call[0] == at)) for at in places]
+        return Delivered(answers, in_flight=self._in_flight)
+
+
+def _span(at: TopicPartition, said: Sequence[tuple[int, _Answer]]) -> AcknowledgedSpan:
+    ranges = tuple(AnsweredRange(offset, offset, kind) for offset, (kind, _, _) in said)
+    errors = [ErrorRun(offset, offset, error) for offset, (_, error, _) in said if error]
+    delays = [RetryDelay(offset, offset, delay) for offset, (_, _, delay) in said if delay is not None]
+    return AcknowledgedSpan(at, ranges, errors, delays)
+
+
+def _entered(ledger: Iterable[_Call], stepped: _Call | None) -> dict[TopicPartition, tuple[TracedRange, ...]]:
+    """Return a ledger as a trace: one record was running, the others waited or were done."""
+    rows: dict[TopicPartition, list[TracedRange]] = {}
+    for at, offset, count in sorted(ledger):
+        loss = Loss.IN_HANDLER if (at, offset, count) == stepped else Loss.FINISHED
+        rows.setdefault(at, []).append(TracedRange(offset, offset, count, loss))
+    return {at: tuple(found) for at, found in rows.items()}
