@@ -44,6 +44,10 @@ _log = logging.getLogger(__name__)
 TICK_S = 1.0
 _IDLE_WAIT_S = 0.1
 _LETTERS_WAIT_S = 0.02
+
+_CALLS_WAIT_S = 0.05
+"""The pause while calls are in flight. Without it each answer would have a commit of its own; the calls go on."""
+
 _PROGRESS_KEPT = 100
 
 
@@ -213,9 +217,17 @@ class ShareGroupQuery:
             self._note_lag(progress.lag)
             if self.engine.done:
                 self._over.set()
-        if progress.idle:
-            self._over.wait(_LETTERS_WAIT_S if self.engine.waits_for_letters else _IDLE_WAIT_S)
+        if wait_s := self._pause_s(progress):
+            self._over.wait(wait_s)
         return not self._over.is_set()
+
+    def _pause_s(self, progress: MicroBatchProgress) -> float:
+        """Return how long to wait before the next micro-batch."""
+        if self.engine.has_calls:
+            return _CALLS_WAIT_S
+        if not progress.idle:
+            return 0.0
+        return _LETTERS_WAIT_S if self.engine.waits_for_letters else _IDLE_WAIT_S
 
     def _note(self, progress: MicroBatchProgress) -> None:
         if progress.idle:
@@ -241,9 +253,10 @@ class ShareGroupQuery:
 
     def _close_engine(self) -> None:
         try:
-            # Before the append, not after it: a successor may be the cause of the fault, by what it removed.
-            self.store.log.refuse_if_fenced()
-            self._note(self.engine.run(self._batch_id + 1, stopping=True))
+            if not self.engine.done:
+                # Before the append, not after it: a successor may be the cause of the fault, by what it removed.
+                self.store.log.refuse_if_fenced()
+                self._note(self.engine.run(self._batch_id + 1, stopping=True))
             self.engine.close()
         except Exception as fault:  # noqa: BLE001 - the first fault is the one to report; locks end by themselves
             if self._fault is not None and isinstance(fault, FencedError):
@@ -257,7 +270,7 @@ class ShareGroupQuery:
             if not self._is_running(self._query):
                 break
         with self._turn:
-            if not self._closed and not self.engine.done:
+            if not self._closed:
                 self._close_engine()
             self._closed = True
         with ThreadPoolExecutor(1, thread_name_prefix="share-spark-close") as beside:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from typing import NamedTuple
 
 from share_spark.engine.acquisition_limits import AcquisitionLimits
@@ -18,6 +19,15 @@ from share_spark.model.config import GroupConfig
 from share_spark.model.errors import TopicUnreachableError
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
 from share_spark.model.requests import Loss
+
+
+class Phase(Enum):
+    """The purpose of a micro-batch: to go on; to wait for the calls that are in flight, and acquire nothing; to give
+    back what is left."""
+
+    RUNS = auto()
+    DRAINS = auto()
+    STOPS = auto()
 
 
 class Turn(NamedTuple):

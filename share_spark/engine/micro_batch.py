@@ -23,13 +23,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
 
 from share_spark.engine.acquisition_limits import AcquisitionLimits
 from share_spark.engine.answers import errors_in, refuse_errors
 from share_spark.engine.attempts import MemberTrace
 from share_spark.engine.busy_partitions import BusyPartitions
-from share_spark.engine.handler_calls import HandlerCalls, Turn
+from share_spark.engine.handler_calls import HandlerCalls, Phase, Turn
 from share_spark.engine.outage import Outage, Reach
 from share_spark.engine.output_commits import OutputCommits
 from share_spark.engine.pauses import NOT_PAUSED, Pauses
@@ -49,15 +48,6 @@ from share_spark.partition import PartitionLimits
 _log = logging.getLogger(__name__)
 
 _COMMIT_ATTEMPTS = 3
-
-
-class Phase(Enum):
-    """The purpose of a micro-batch: to go on; to wait for the calls that are in flight, and acquire nothing; to give
-    back what is left."""
-
-    RUNS = auto()
-    DRAINS = auto()
-    STOPS = auto()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -179,6 +169,11 @@ class ShareGroupEngine:
         if self._paused:
             targets = {key: end for key, end in targets.items() if key not in self._paused}
         return is_done(self._summaries, targets)
+
+    @property
+    def has_calls(self) -> bool:
+        """True if calls of handlers are in flight between micro-batches."""
+        return self._calls.in_flight > 0
 
     @property
     def waits_for_letters(self) -> bool:
