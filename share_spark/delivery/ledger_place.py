@@ -12,6 +12,7 @@ the same machine finds them, and the next engine only in local mode.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -110,6 +111,12 @@ class LedgerPlace:
             return ledger, is_sure
         raise AssertionError("unreachable")
 
+    def path(self, delivery: str, task: int) -> Path:
+        """Return the path of a ledger that another process on this machine opens. Raises StateError."""
+        ledger, _ = self.open(delivery, task, None)
+        ledger.close()
+        return ledger.path
+
     def others(self) -> Iterator[str]:
         """Yield members whose ledgers can be trusted: written since the machine was started. Mapped memory that was not
         yet on disk is lost when the machine itself stops."""
@@ -161,8 +168,11 @@ class LedgerPlace:
 
 
 def task_files(delivery: Path) -> list[Path]:
-    """Return the ledgers of a delivery."""
-    return sorted(found for found in delivery.iterdir() if found.name.isdigit())
+    """Return the ledgers of a delivery: of one task several if its process goes on from delivery to delivery."""
+    return sorted(found for found in delivery.iterdir() if _LEDGER.fullmatch(found.name))
+
+
+_LEDGER = re.compile(r"\d+(\.\d+)?")
 
 
 def _keep_only(own: Path, delivery: str) -> None:

@@ -190,7 +190,9 @@ class Delivered(NamedTuple):
     ``fault``, were never entered. ``fault``: what ends the query, and is no record's failure: a handler that cannot be
     loaded or broke its contract as a whole, a topic that cannot be read. After TopicUnreachableError the engine goes
     on, and the answers are valid. ``entered`` records kept the busiest worker for ``busy_s`` seconds. ``is_explained``:
-    workers have died, and it is known which records were in the handler.
+    workers have died, and it is known which records were in the handler. ``in_flight``: None if everything acquired is
+    answered. A number: ``answers`` have come since the last call, of this and of earlier hand-overs, each acquired
+    offset once, GAP where there is no record; and so many offsets are still without one.
     """
 
     answers: Sequence[AcknowledgedSpan]
@@ -198,21 +200,23 @@ class Delivered(NamedTuple):
     entered: int = 0
     busy_s: float = 0.0
     is_explained: bool = False
+    in_flight: int | None = None
 
 
 class DeliveryLimits(NamedTuple):
     """The limits of one delivery. ``budget_ms``: a worker begins no call later than this after its first records.
     ``timeout_ms``: of a call whose handler has no limit of its own. ``most_tasks``: handlers at a time, 0 for as many
-    as there are cores."""
+    as there are cores. ``most_calls``: of a handler that waits, at a time."""
 
     budget_ms: int
     timeout_ms: int
     most_tasks: int = 0
+    most_calls: int = 1
 
     @classmethod
     def of(cls, config: GroupConfig) -> DeliveryLimits:
         """Return the limits by the settings of a group."""
-        return cls(config.delivery_budget_ms, config.delivery_timeout_ms, config.max_concurrency)
+        return cls(config.delivery_budget_ms, config.delivery_timeout_ms, config.max_concurrency, config.max_in_flight)
 
 
 class Delivery(Protocol):
