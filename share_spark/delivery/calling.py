@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from share_spark.delivery.judging import Contract, judged
 from share_spark.delivery.ledger import CallLedger, CallStatus
 from share_spark.delivery.output_rows import OutputRows, RecordAnswers
-from share_spark.handlers.acknowledgement import Ack, Answers, single_answer
+from share_spark.handlers.acknowledgement import Ack, Answers
 from share_spark.handlers.batch_answers import batch_answers, table_columns
 from share_spark.handlers.error_texts import NO_FAULTS, exception_text
 from share_spark.handlers.handler import HANDLER_COLUMNS, Handler, HandlerKind, Record
-from share_spark.handlers.output_schema import Row, column_table, rows_of_answer
+from share_spark.handlers.output_schema import column_table
 from share_spark.handlers.records import records_of
 from share_spark.handlers.time_limit import OverrunError, TimeLimit
 from share_spark.model.errors import HandlerError
@@ -38,10 +39,6 @@ if TYPE_CHECKING:
 
 FIRST_SLICE = 64
 """The records of the first call of a batch handler whose pace is not known."""
-
-_ALL_MISFIT = 20
-"""The fewest first deliveries that show a handler at fault, if all records that came break the contract. Redelivered
-records do not count: a delivery may have only the bad records of a good handler."""
 
 _IN_HANDLER = int(CallStatus.IN_HANDLER)
 _ACCEPTED = int(CallStatus.ACCEPTED)
@@ -58,13 +55,12 @@ class CallOutcome:
 
 
 @dataclass(slots=True, kw_only=True)
-class Calls:
+class Calls(Contract):
     """The calls of one task: their time limit, their notes, their measured pace.
 
     ``until``: when the budget is used up (``time.monotonic``). ``seconds_per_record``: how long a record has taken this
     handler before, None if that is not known. ``in_turn``: batches of one record. ``order``: by the keys of the present
-    batch, None if there is no order. ``entered``: records; ``first_times``: those of them on their first delivery.
-    ``misfits``: the number of records that broke the contract; ``misfit``: the text for the last of them.
+    batch, None if there is no order.
     """
 
     limit: TimeLimit
@@ -73,11 +69,7 @@ class Calls:
     seconds_per_record: float | None = None
     in_turn: bool = False
     order: BatchOrder | None = None
-    entered: int = 0
-    first_times: int = 0
     busy_s: float = 0.0
-    misfits: int = 0
-    misfit: str = ""
 
     def begin(self, batch: pa.RecordBatch) -> memoryview:
         """Return one byte for the status of each record."""
@@ -98,20 +90,6 @@ class Calls:
         self.entered += entered
         were_called = np.asarray(status)[:entered] != CallStatus.NOT_ENTERED
         self.first_times += int((were_called & (batch.column("delivery_count").to_numpy()[:entered] == 1)).sum())
-
-    def note_misfit(self, text: str, records: int = 1) -> None:
-        self.misfits += records
-        self.misfit = text
-
-    @property
-    def all_misfit(self) -> bool:
-        """Whether many records were handled, and none of them by the contract."""
-        return self.first_times >= _ALL_MISFIT and self.misfits == self.entered
-
-    def check(self, handler: Handler) -> None:
-        """Raise HandlerError if the handler, and not a record, is at fault."""
-        if self.all_misfit:
-            raise HandlerError(f"handler {handler.name} broke its contract on each record: {self.misfit}")
 
 
 def call_handler(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> CallOutcome:
@@ -135,6 +113,11 @@ def overrun_text(limit_ms: int, records: int = 1) -> str:
     """Return the error of a call that took too long."""
     by = "" if records == 1 else f" by a batch of {records} records"
     return f"time limit of {limit_ms} ms exceeded{by}"
+
+
+def stuck_text(limit_ms: int, where: str) -> str:
+    """Return the error of a call that a watchdog ended with its process. ``where``: as ``stuck_at``."""
+    return f"{overrun_text(limit_ms)} and did not react: {where}"
 
 
 # --------------------------------------------------------------------------- handlers of one record
@@ -214,7 +197,7 @@ class _RecordResults:
     def judge(self, position: int, answer: Any) -> None:
         """Note the return value of the handler."""
         try:
-            code, error, delay_ms, rows = _judged(answer, self.rows)
+            code, error, delay_ms, rows, status = judged(answer, None if self.rows is None else self.rows.names)
         except HandlerError as fault:
             self.calls.note_misfit(str(fault))
             self.fail(position, str(fault))
@@ -227,8 +210,7 @@ class _RecordResults:
         if error is not None:
             self.fail(position, error, code)
             return
-        self.codes[position] = code
-        self.status[position] = _WITH_ROWS if code == Ack.ACCEPT and type(answer) is tuple else code + 1
+        self.codes[position], self.status[position] = code, status
 
     def fail(self, position: int, error: str, code: int = int(Ack.RELEASE)) -> None:
         """Note error and delay before the status: a status without them would be read as an answer without them."""
@@ -241,20 +223,6 @@ class _RecordResults:
         outputs = self.rows.finish(entered) if self.rows is not None else None
         self.codes[entered:] = [int(Loss.NOT_ENTERED)] * (len(self.codes) - entered)
         return CallOutcome(answers=Answers.listed(self.codes, self.errors, self.delays), outputs=outputs)
-
-
-def _judged(answer: Any, outputs: OutputRows | None) -> tuple[int, str | None, int | None, list[Row]]:
-    """Return (code, error, delay in ms, output rows) of a record's answer; only accepted records keep their rows.
-    Raises HandlerError for a value that is no answer."""
-    if type(answer) is not tuple:
-        return *single_answer(answer), []
-    if outputs is None:
-        raise HandlerError("returned (acknowledgement, rows) but no output schema is declared")
-    if len(answer) != 2:
-        raise HandlerError(f"returned a tuple of {len(answer)}, not (acknowledgement, rows)")
-    code, error, delay_ms = single_answer(Ack.ACCEPT if answer[0] is None else answer[0])
-    rows = rows_of_answer(answer[1], outputs.names)
-    return code, error, delay_ms, rows if code == Ack.ACCEPT else []
 
 
 # ------------------------------------------------------------------------------ handlers of a batch

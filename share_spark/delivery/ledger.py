@@ -3,11 +3,12 @@
 A worker can end in the middle of a call. Spark then runs the task again, and only from this file do the repeat, and the
 next engine, know which record was in the handler, which ones were finished, and which had not been entered. It is
 written before and after each call and read only after a worker was lost, so writing is a store into mapped memory: the
-kernel keeps it when the process is gone. Up to four files; all but the first exist only if there is something to write:
+kernel keeps it when the process is gone. Up to five files; all but the first exist only if there is something to write:
 
     <task>          blocks, one a batch:  header | offset[n] | partition[n] | count[n] | topic[n] | status[n]
     <task>.notes    lines of JSON: names of topics, errors and delays of records
     <task>.rows     output rows of accepted records, in chunks of Arrow
+    <task>.cell     where many calls wait at a time: the position, from 1, of the record whose call runs now, 0 for none
     <task>.stuck    what the watchdog wrote before it ended a worker that did not react (``time_limit``)
 
 One attempt of a task at a time has the files: it holds a lock that ends with its process. A second one, a repeat or a
@@ -17,40 +18,25 @@ do not inherit, are lost when any handle of their file is closed.)
 
 from __future__ import annotations
 
-import fcntl
 import json
-import mmap
-import os
-import struct
-import time
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from share_spark.delivery.ledger_file import CHUNK, TYPES, LedgerBlock, LedgerColumn, LedgerFile, blocks_in
 from share_spark.handlers.error_texts import error_text
-from share_spark.model.errors import StateError
-
-LedgerColumn = npt.NDArray[Any]
-"""A column of ``LedgerEntries``: integers."""
-
-_HEADER = struct.Struct("<QQQ")  # magic, records, bytes of the block
-_CHUNK = struct.Struct("<QQ")  # bytes of the chunk, records of the task that it is complete for
-_MAGIC = int.from_bytes(b"\xfeshledg\x01")
-_PER_RECORD = 8 + 4 + 4 + 4 + 1
-_LOCK_WAIT_S = 0.05
 
 
 class CallStatus(IntEnum):
     """One byte a record. ``ACCEPTED_WITH_ROWS``: its rows are only in the worker until a chunk of them is written. A
     later attempt notes the last two: the whole batch was in the handler when the worker died; the record was accepted,
-    and its rows were lost with the worker."""
+    and its rows were lost with the worker. ``WAITED`` is never written: where many calls wait and one runs, a record
+    that is in the handler, and not the one in the cell, is read as this."""
 
     NOT_ENTERED = 0
     IN_HANDLER = 1
@@ -60,6 +46,7 @@ class CallStatus(IntEnum):
     ACCEPTED_WITH_ROWS = 5
     DIED_AMONG_OTHERS = 6
     ROWS_LOST = 7
+    WAITED = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +74,9 @@ def read_entries(path: Path) -> LedgerEntries:
     are written, and its error before its status. So rows are read first, and errors last."""
     chunks, rows_written = _chunks(path)
     content = path.read_bytes() if path.exists() else b""
-    columns = [list(_columns(content, at, rows)) for at, rows, _ in _blocks(content)]
+    columns = [list(_columns(content, at, rows)) for at, rows, _ in blocks_in(content)]
     joined = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
-    offset, partition, count, topic, status = joined or [np.zeros(0, kind) for kind in _TYPES]
+    offset, partition, count, topic, status = joined or [np.zeros(0, kind) for kind in TYPES]
     topics, errors, delays = _notes(path)
     return LedgerEntries(
         topics=topics,
@@ -97,7 +84,7 @@ def read_entries(path: Path) -> LedgerEntries:
         partition=partition,
         offset=offset,
         count=count,
-        status=status,
+        status=_with_waiting(path, status),
         errors=errors,
         delays=delays,
         rows_written=rows_written,
@@ -110,40 +97,19 @@ class CallLedger:
     records are of this one; None: batches have a column of that name."""
 
     def __init__(self, path: Path, topic: str | None = None) -> None:
-        self._path, self._topic = path, topic
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        _wait_for_lock(self._lock)
-        # Opened and read under the lock only: until then the attempt before may still write.
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._topic, self._file = topic, LedgerFile(path)
+        # Read under the lock only: until then the attempt before may still write.
         self.entries = read_entries(path)
-        self._end = _aligned(os.fstat(self._file).st_size)
-        self._topic_ids = {name: index for index, name in enumerate(self.entries.topics)}
-        self._first, self._records = 0, len(self.entries)
-        self._notes: int | None = None
-        self._rows: int | None = None
-        self._block: mmap.mmap | None = None
-        self._status: memoryview | None = None
+        self._file.follow(self.entries.topics, len(self.entries))
+        self._block: LedgerBlock | None = None
 
     def begin(self, batch: pa.RecordBatch) -> memoryview:
         """Return a byte for the status of each record of ``batch`` (partition, offset, delivery_count), 0 at first.
         Raises StateError: there is no space for them."""
-        rows = batch.num_rows
-        size = _aligned(_HEADER.size + rows * _PER_RECORD)
-        columns = [*(batch.column(name).to_numpy(zero_copy_only=False) for name in _COLUMNS), self._ids(batch)]
-        with _naming(self._path):
-            # On a full disk the first access to a page without space would kill the worker.
-            os.posix_fallocate(self._file, self._end, size)
-            # The header last: a block whose header is zeros was not finished, and is skipped by ``_blocks``.
-            os.pwrite(self._file, _as_bytes(columns), self._end + _HEADER.size)
-            os.pwrite(self._file, _HEADER.pack(_MAGIC, rows, size), self._end)
-            self._release_block()
-            self._block = mmap.mmap(self._file, size, offset=self._end)
-        self._end += size
-        self._first, self._records = self._records, self._records + rows
-        start = _HEADER.size + rows * (_PER_RECORD - 1)
-        self._status = memoryview(self._block)[start : start + rows]
-        return self._status
+        block = self._file.add(batch, self._topic)
+        self._release_block()
+        self._block = block
+        return block.status
 
     def settle(self, lost_error: str) -> LedgerEntries:
         """Make the entries final, and return them. A record that was in the handler when the worker was lost has failed
@@ -154,111 +120,60 @@ class CallLedger:
         status = self.entries.status.copy()
         in_handler = np.flatnonzero(status == CallStatus.IN_HANDLER)
         if len(in_handler) == 1:
-            self._note({"errors": [(int(in_handler[0]), lost_error)]})
+            self._file.note_errors({int(in_handler[0]): lost_error})
         status[in_handler] = CallStatus.RELEASED if len(in_handler) == 1 else CallStatus.DIED_AMONG_OTHERS
         late = np.arange(len(status)) >= self.entries.rows_written
         status[late & (status == CallStatus.ACCEPTED_WITH_ROWS)] = CallStatus.ROWS_LOST
         # Noted in the file before anything is reported, so that a third attempt reports the same.
-        at = 0
-        for begin, rows, _ in list(_blocks(self._path.read_bytes())):
-            os.pwrite(self._file, status[at : at + rows].tobytes(), begin + rows * (_PER_RECORD - 1))
-            at += rows
-        self.entries = read_entries(self._path)
+        self._file.write_statuses(status)
+        self.entries = read_entries(self._file.path)
         return self.entries
 
     def note_errors(self, errors: dict[int, str]) -> None:
         """Note errors by position in the batch that ``begin`` was called with."""
-        if errors:
-            self._note({"errors": [(self._first + position, error_text(text)) for position, text in errors.items()]})
+        self._file.note_errors({self._first + position: text for position, text in errors.items()})
 
     def note_delays(self, delays: dict[int, int]) -> None:
         """Note delays by position in the batch that ``begin`` was called with."""
-        if delays:
-            self._note({"delays": [(self._first + position, delay_ms) for position, delay_ms in delays.items()]})
+        self._file.note_delays({self._first + position: delay_ms for position, delay_ms in delays.items()})
 
     def write_rows(self, rows: pa.Table, complete: int) -> None:
         """Write output rows of accepted records: afterwards the file has those of the first ``complete`` records of the
         batch."""
-        content = _as_stream(rows) if rows.num_rows else b""
-        if self._rows is None:
-            self._rows = os.open(f"{self._path}.rows", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._append(self._rows, _CHUNK.pack(len(content), self._first + complete) + content)
+        self._file.write_rows(rows, self._first + complete)
 
     def beside(self, purpose: str) -> Path:
         """Return the path of another file of the same task."""
-        return Path(f"{self._path}.{purpose}")
+        return self._file.beside(purpose)
 
     def close(self) -> None:
         """Release the files and the lock."""
         self._release_block()
-        for file in (self._notes, self._rows, self._file, self._lock):
-            if file is not None:
-                os.close(file)
+        self._file.close()
 
-    def _ids(self, batch: pa.RecordBatch) -> LedgerColumn:
-        if self._topic is not None:
-            return np.full(batch.num_rows, self._id_of(self._topic), np.int32)
-        encoded: Any = batch.column("topic").dictionary_encode()
-        ids = np.array([self._id_of(name) for name in encoded.dictionary.to_pylist()], np.int32)
-        found: LedgerColumn = ids[encoded.indices.to_numpy()]
-        return found
-
-    def _id_of(self, topic: str) -> int:
-        if topic not in self._topic_ids:
-            self._topic_ids[topic] = len(self._topic_ids)
-            self._note({"topic": topic})
-        return self._topic_ids[topic]
-
-    def _note(self, what: dict[str, Any]) -> None:
-        if self._notes is None:
-            self._notes = os.open(f"{self._path}.notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._append(self._notes, json.dumps(what).encode() + b"\n")
-
-    def _append(self, file: int, content: bytes) -> None:
-        """Write all of ``content``: an almost full disk takes a part, and then nothing."""
-        with _naming(self._path):
-            while content:
-                content = content[os.write(file, content) :]
+    @property
+    def _first(self) -> int:
+        return self._block.first if self._block is not None else 0
 
     def _release_block(self) -> None:
-        if self._status is not None:
-            self._status.release()
         if self._block is not None:
-            self._block.close()
-        self._status = self._block = None
+            self._block.release()
+            self._block = None
 
 
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Raise StateError for OSError."""
-    try:
-        yield
-    except OSError as fault:
-        raise StateError(f"the ledger {path} cannot be written: {fault.strerror}") from fault
-
-
-_COLUMNS = ("offset", "partition", "delivery_count")
-_TYPES: tuple[np.dtype[Any], ...] = tuple(map(np.dtype, ("<i8", "<i4", "<i4", "<i4", "u1")))
-
-
-def _as_bytes(columns: Sequence[Any]) -> bytes:
-    """Return the bytes to write. Stores into mapped memory are slower: the first to a page costs a hundred records."""
-    return b"".join(np.ascontiguousarray(column, kind).data for column, kind in zip(columns, _TYPES, strict=False))
-
-
-def _blocks(content: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield (position of the columns, records, bytes) of each whole block; one that an attempt did not finish has a
-    header of zeros."""
-    at = 0
-    while at + _HEADER.size <= len(content):
-        magic, rows, size = _HEADER.unpack_from(content, at)
-        if magic == _MAGIC:
-            yield at + _HEADER.size, rows, size
-        at += size if magic == _MAGIC else mmap.ALLOCATIONGRANULARITY
+def _with_waiting(path: Path, status: LedgerColumn) -> LedgerColumn:
+    """Return the statuses with WAITED: the cell names the only call that ran."""
+    cell = Path(f"{path}.cell")
+    if not cell.exists():
+        return status
+    running = int.from_bytes(cell.read_bytes(), sys.byteorder)
+    waits = status == CallStatus.IN_HANDLER
+    waits[running - 1 : running] = False
+    return np.where(waits, np.uint8(CallStatus.WAITED), status)
 
 
 def _columns(content: bytes, at: int, rows: int) -> Iterator[LedgerColumn]:
-    for kind in _TYPES:
+    for kind in TYPES:
         yield np.frombuffer(content, kind, rows, at)
         at += rows * kind.itemsize
 
@@ -279,37 +194,16 @@ def _notes(path: Path) -> tuple[list[str], dict[int, str], dict[int, int]]:
     return topics, errors, delays
 
 
-def _as_stream(rows: pa.Table) -> bytes:
-    stream = pa.BufferOutputStream()
-    with pa.ipc.new_stream(stream, rows.schema) as writer:
-        writer.write_table(rows)
-    return bytes(stream.getvalue())
-
-
 def _chunks(path: Path) -> tuple[list[bytes], int]:
     file = Path(f"{path}.rows")
     content = file.read_bytes() if file.exists() else b""
     chunks, complete, at = [], 0, 0
-    while at + _CHUNK.size <= len(content):
-        size, records = _CHUNK.unpack_from(content, at)
-        at += _CHUNK.size
+    while at + CHUNK.size <= len(content):
+        size, records = CHUNK.unpack_from(content, at)
+        at += CHUNK.size
         if at + size > len(content):  # the last chunk, which the worker did not finish
             break
         if size:
             chunks.append(content[at : at + size])
         complete, at = records, at + size
     return chunks, complete
-
-
-def _aligned(size: int) -> int:
-    """Round up to a page boundary, where mapped memory begins."""
-    return -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
-
-
-def _wait_for_lock(file: int) -> None:
-    while True:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except (BlockingIOError, PermissionError):
-            time.sleep(_LOCK_WAIT_S)

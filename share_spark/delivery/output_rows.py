@@ -6,7 +6,7 @@ slow handler loses only its present record, and a fast handler little work.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -95,21 +95,32 @@ class OutputRows:
             self._answers.calls.ledger.write_rows(table, complete)
 
     def _fitting(self) -> pa.Table:
-        # One conversion for all rows; only if it fails, one for each record.
-        try:
-            return row_table(self._rows, self._schema)
-        except HandlerError:
-            return pa.concat_tables([self._schema.empty_table(), *self._one_by_one()])
+        return fitting_rows(self._rows, self._owners, self._schema, self._answers.release)
 
-    def _one_by_one(self) -> list[pa.Table]:
-        """Convert the rows record by record, as those of one do not fit."""
-        tables = []
-        by_owner: dict[int, list[Row]] = {}
-        for owner, row in zip(self._owners, self._rows, strict=True):
-            by_owner.setdefault(owner, []).append(row)
-        for owner, rows in by_owner.items():
-            try:
-                tables.append(row_table(rows, self._schema))
-            except HandlerError as fault:
-                self._answers.release(owner, str(fault))
-        return tables
+
+def fitting_rows(
+    rows: Sequence[Row], owners: Sequence[int], schema: pa.Schema, release: Callable[[int, str], None]
+) -> pa.Table:
+    """Return the rows as a table; ``release`` is called with each owner that has a row that does not fit, and the
+    error."""
+    # One conversion for all rows; only if it fails, one for each record.
+    try:
+        return row_table(rows, schema)
+    except HandlerError:
+        return pa.concat_tables([schema.empty_table(), *_one_by_one(rows, owners, schema, release)])
+
+
+def _one_by_one(
+    rows: Sequence[Row], owners: Sequence[int], schema: pa.Schema, release: Callable[[int, str], None]
+) -> list[pa.Table]:
+    """Convert the rows record by record, as those of one do not fit."""
+    tables = []
+    by_owner: dict[int, list[Row]] = {}
+    for owner, row in zip(owners, rows, strict=True):
+        by_owner.setdefault(owner, []).append(row)
+    for owner, some in by_owner.items():
+        try:
+            tables.append(row_table(some, schema))
+        except HandlerError as fault:
+            release(owner, str(fault))
+    return tables

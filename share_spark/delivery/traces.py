@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from share_spark.delivery.ledger import CallStatus, LedgerColumn, LedgerEntries, read_entries
+from share_spark.delivery.ledger import CallStatus, LedgerEntries, read_entries
+from share_spark.delivery.ledger_file import LedgerColumn
 from share_spark.delivery.ledger_place import LedgerPlace, task_files
 from share_spark.engine.attempts import AnsweredAttempt, ErrorRun, FinishedCalls, MemberTrace
 from share_spark.handlers.acknowledgement import Ack
@@ -108,6 +109,7 @@ def _entered(tasks: Sequence[LedgerEntries]) -> Mapping[TopicPartition, tuple[Tr
     losses[CallStatus.NOT_ENTERED] = Loss.NOT_ENTERED
     losses[CallStatus.IN_HANDLER] = Loss.IN_HANDLER if in_handler == 1 else Loss.AMONG_OTHERS
     losses[CallStatus.DIED_AMONG_OTHERS] = Loss.AMONG_OTHERS
+    losses[CallStatus.WAITED] = Loss.FINISHED  # an attempt, and no doubt: its code did not run
     found: dict[TopicPartition, list[npt.NDArray[np.int64]]] = {}
     for task in tasks:
         for at, rows in _by_partition(task, task.status != CallStatus.NOT_ENTERED):
@@ -149,6 +151,7 @@ _CODES = {
     CallStatus.ACCEPTED_WITH_ROWS: Ack.ACCEPT,
     CallStatus.DIED_AMONG_OTHERS: Loss.AMONG_OTHERS,
     CallStatus.ROWS_LOST: Loss.FINISHED,
+    CallStatus.WAITED: Loss.FINISHED,
 }
 _CODE_OF_STATUS = np.array([_CODES[status] for status in CallStatus], np.int8)
 

@@ -1,7 +1,7 @@
 """The code of a Python worker: one task's records in, a handful of runs out, and output rows if the handler has any.
 
-Everything here is reached by its import name. Only the handler travels, pickled by us, so that one that cannot be
-unpickled on a worker is reported by name and does not fail the task.
+Everything here is reached by its import name. Only the handler travels, pickled by us (``packed_handler``), so that one
+that cannot be unpickled on a worker does not fail the task.
 
 **One acquisition enters the handler at most once per record.** Spark runs a task again when its first run failed or its
 worker died, and runs copies of slow tasks. Each run follows the ledger of the task (``ledger``): records that earlier
@@ -27,15 +27,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark import TaskContext, cloudpickle
+from pyspark import TaskContext
 
-from share_spark.delivery.calling import CallOutcome, Calls, call_handler, overrun_text, watched_code
+from share_spark.delivery.calling import CallOutcome, Calls, call_handler, stuck_text, watched_code
 from share_spark.delivery.kept_rows import KeptPlace, KeptWriter
 from share_spark.delivery.key_batches import FINISHED, TaskOrder
 from share_spark.delivery.ledger import CallLedger, CallStatus, LedgerEntries
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.marked_rows import parted, unmarked
 from share_spark.delivery.output_files import OutputFiles
+from share_spark.delivery.packed_handler import packed, unpacked
 from share_spark.delivery.runs import RunLog, output_batches, with_output_column
 from share_spark.delivery.task_inputs import TaskInput, with_inputs
 from share_spark.delivery.task_report import TaskReport
@@ -55,7 +56,7 @@ from share_spark.model.errors import (
     TopicUnreachableError,
 )
 from share_spark.model.requests import Loss
-from share_spark.spark.python_worker import begin_task, forget_garbage_so_far
+from share_spark.spark.python_worker import begin_task
 from share_spark.spark.threads import TASK_COLUMN, stage_attempt
 
 DELIVERY_PROPERTY = "share_spark.delivery"
@@ -90,14 +91,6 @@ class Terms(NamedTuple):
     seconds_per_record: float | None = None
     in_turn: bool = False
     timeout_ms: int | None = None
-
-
-def packed(handler: Handler) -> bytes:
-    """Return the handler in the form in which it travels. Raises HandlerError if it cannot."""
-    try:
-        return bytes(cloudpickle.dumps(handler))  # type: ignore[no-untyped-call]
-    except Exception as fault:
-        raise HandlerError(f"handler {handler.name} cannot be sent to the workers: {exception_text(fault)}") from fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +270,7 @@ class _TaskRun:
             calls.check(handler)
 
     def _handler(self) -> Handler:
-        handler = _unpacked(self.task.name, self.task.payload)
+        handler = unpacked(self.task.name, self.task.payload)
         return handler if handler.timeout_ms is not None else replace(handler, timeout_ms=self.task.terms.timeout_ms)
 
     def _outcomes(
@@ -349,7 +342,7 @@ class _TaskRun:
             return WORKER_LOST
         timeout_ms = self._handler().timeout_ms
         self._stuck.unlink()
-        return f"{overrun_text(timeout_ms or 0)} and did not react: {where}"
+        return stuck_text(timeout_ms or 0, where)
 
 
 def is_first_attempt(attempt_number: int, task_thread: str | None) -> bool:
@@ -360,18 +353,6 @@ def is_first_attempt(attempt_number: int, task_thread: str | None) -> bool:
     has another form, the task's rows say so to the driver, which warns.
     """
     return attempt_number == 0 and not stage_attempt(task_thread)
-
-
-@functools.lru_cache(maxsize=4)
-def _unpacked(name: str, payload: bytes) -> Handler:
-    """Return the handler, kept from task to task with what it keeps in globals (a client, a model)."""
-    try:
-        handler: Handler = cloudpickle.loads(payload)
-    except Exception as fault:  # noqa: BLE001 - whatever importing the user's module does
-        raise HandlerError(f"handler {name} cannot be loaded on a worker: {exception_text(fault)}") from None
-    if TaskContext.get() is not None:
-        forget_garbage_so_far()
-    return handler
 
 
 def _running_delivery(delivery: str) -> DeliveryRun | None:

@@ -70,9 +70,7 @@ class TimeLimit:
             return math.inf
         signal.setitimer(signal.ITIMER_REAL, self._limit_s)
         if self._watched is not None:
-            # Later than the signal: code that reacts to it must not lose its worker.
-            grace_s = min(_MOST_GRACE_S, max(1.0, self._limit_s / 10))
-            faulthandler.dump_traceback_later(1.1 * self._limit_s + grace_s, file=self._watched, exit=True)
+            faulthandler.dump_traceback_later(patience_s(self._limit_s), file=self._watched, exit=True)
         return now + self._limit_s / 10
 
     def run(self, call: Callable[[Any], Any], argument: Any) -> Any:
@@ -100,8 +98,15 @@ class TimeLimit:
             raise OverrunError
 
 
+def patience_s(limit_s: float) -> float:
+    """Return the time, from the last look at a call, at which a watchdog ends its process: later than the limit, as
+    code that reacts to that must not lose its process. The next look comes after a tenth of the limit."""
+    return 1.1 * limit_s + min(_MOST_GRACE_S, max(1.0, limit_s / 10))
+
+
 def stuck_at(file: Path) -> str | None:
-    """Return where the watchdog ended code, as the innermost frame that it has written; None if it ended none."""
-    lines = file.read_text(errors="replace").splitlines() if file.exists() else []
-    frames = [line.strip() for line in lines if line.strip().startswith("File ")]
+    """Return where the watchdog ended code, as the innermost frame of the main thread; None if it ended none. Of the
+    threads that it has written, the main thread is the last one."""
+    threads = file.read_text(errors="replace").split("(most recent call first)") if file.exists() else [""]
+    frames = [line.strip() for line in threads[-1].splitlines() if line.strip().startswith("File ")]
     return frames[0] if frames else None

@@ -15,8 +15,9 @@ from pyspark.sql import functions as F
 
 from share_spark.delivery.deliver import _called, _marked
 from share_spark.delivery.ledger_place import LedgerPlace
+from share_spark.delivery.packed_handler import packed
 from share_spark.delivery.result import DeliveryResult, HeldFrame, decoded, read_once
-from share_spark.delivery.worker import DeliveryRun, HandlerTask, Terms, packed
+from share_spark.delivery.worker import DeliveryRun, HandlerTask, Terms
 from share_spark.engine.attempts import ErrorRun
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, arrow_handler, as_handler, frame_handler, pandas_handler

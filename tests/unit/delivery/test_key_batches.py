@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 import pytest
 
 from share_spark.delivery.ledger_place import LedgerPlace
+from share_spark.delivery.packed_handler import packed
 from share_spark.delivery.result import DeliveryResult, decoded, read_once
 from share_spark.delivery.runs import OUTPUT_COLUMN, RUN_SCHEMA
-from share_spark.delivery.worker import HandlerTask, Terms, packed
+from share_spark.delivery.worker import HandlerTask, Terms
 from share_spark.engine.ports import AcknowledgedSpan
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, arrow_handler, as_handler, pandas_handler

@@ -17,9 +17,10 @@ import pytest
 
 from share_spark.delivery.ledger import CallLedger, CallStatus, read_entries
 from share_spark.delivery.ledger_place import LedgerPlace
+from share_spark.delivery.packed_handler import packed
 from share_spark.delivery.task_report import TaskReport
 from share_spark.delivery.traces import left_calls, member_traces
-from share_spark.delivery.worker import HandlerTask, Terms, packed
+from share_spark.delivery.worker import HandlerTask, Terms
 from share_spark.engine.attempts import FinishedCalls, MemberTrace
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Handler, Record, arrow_handler, as_handler

@@ -18,6 +18,7 @@ import pytest
 
 from share_spark.delivery.frame import settled
 from share_spark.delivery.ledger_place import LedgerPlace
+from share_spark.delivery.packed_handler import packed
 from share_spark.delivery.result import DeliveryResult, decoded, read_once
 from share_spark.delivery.runs import (
     PRESENT,
@@ -25,7 +26,7 @@ from share_spark.delivery.runs import (
     RunLog,
 )
 from share_spark.delivery.task_report import TaskReport
-from share_spark.delivery.worker import HandlerTask, Terms, is_first_attempt, packed
+from share_spark.delivery.worker import HandlerTask, Terms, is_first_attempt
 from share_spark.delta.table_layout import FilePlace, TableLayout
 from share_spark.handlers.acknowledgement import Ack, Answers
 from share_spark.handlers.handler import Handler, arrow_handler, as_handler
