@@ -6,8 +6,8 @@
       a record whose call waited                      FINISHED: it is not the cause
       nothing                                         NOT_ENTERED
 
-If no record was being stepped, the process was killed from outside, and nobody is accused; but where only one call may
-run at a time it is that one, as in a worker of Spark's.
+If no record was being stepped, the process was killed from outside, or for its memory, and nobody is accused. A call
+that was the only one is, as in a worker of Spark's.
 """
 
 from __future__ import annotations
@@ -53,22 +53,26 @@ class LostCalls(NamedTuple):
         return cls({key: entry for file in files for key, entry in _entered(read_entries(file))}, stuck)
 
     @property
-    def has_step(self) -> bool:
-        """Whether a record was being stepped."""
-        return any(entry.status is CallStatus.IN_HANDLER for entry in self.entries.values())
+    def killed_many(self) -> bool:
+        """Whether several calls ran, and none of them was being stepped."""
+        return self._ran(CallStatus.IN_HANDLER) == 0 and self._ran(CallStatus.WAITED) > 1
 
-    def answers(self, unanswered: Iterable[Unanswered], lost_error: str, *, accuses: bool) -> Iterator[RecordAnswer]:
-        """Yield an answer for each of these offsets. ``lost_error``: of the record that has ended the process.
-        ``accuses``: that is the one whose call waited."""
+    def answers(self, unanswered: Iterable[Unanswered], lost_error: str) -> Iterator[RecordAnswer]:
+        """Yield an answer for each of these offsets. ``lost_error``: of the record that has ended the process."""
+        ran_alone = self._ran(CallStatus.IN_HANDLER) == 0 and self._ran(CallStatus.WAITED) == 1
+        accused = CallStatus.WAITED if ran_alone else CallStatus.IN_HANDLER
         for number, at, offset, count in unanswered:
             entry = self.entries.get((at, offset, count))
             if entry is None:
                 yield RecordAnswer(number, at, offset, offset, Loss.NOT_ENTERED)
-            elif entry.status is CallStatus.IN_HANDLER or (accuses and entry.status is CallStatus.WAITED):
+            elif entry.status is accused:
                 yield RecordAnswer(number, at, offset, offset, Loss.IN_HANDLER, lost_error)
             else:
                 answer = _ANSWERS[entry.status]
                 yield RecordAnswer(number, at, offset, offset, answer, entry.error, entry.delay_ms)
+
+    def _ran(self, status: CallStatus) -> int:
+        return sum(entry.status is status for entry in self.entries.values())
 
 
 _ANSWERS = {

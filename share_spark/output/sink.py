@@ -268,8 +268,7 @@ class DeltaSink:
 
 
 class RowSource(Protocol):
-    """A delivery whose handler has output. ``output_place``: where it writes files of rows itself; None: it does not.
-    """
+    """A delivery whose handler has output. ``output_place``: where it writes files of rows itself; None: it does not."""
 
     output_place: FilePlace | None
 
