@@ -8,7 +8,7 @@ not wait for calls. So the calls of one micro-batch do not wait for the slowest 
     deliver    Forget 1        all of 1 was answered, and the state has it: its part of the ledger may go
 
 A process that has died is followed by another one at the next hand-over. Its ledgers say what was called
-(``lost_calls``). Each process has ledgers of its own, named by its number in the one directory of this engine.
+(``lost_calls``). All processes of an engine have their ledgers in one directory, each with numbers of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import pyarrow as pa
 from share_spark.companion.answers import entered_in, spans_of
 from share_spark.companion.calls_at_a_time import CallsAtATime
 from share_spark.companion.hand_overs import HandOvers
-from share_spark.companion.lost_calls import LostCalls, lost_error_of, remove_ledgers
+from share_spark.companion.lost_calls import MOST_FILES, LostCalls, lost_error_of, remove_ledgers
 from share_spark.companion.messages import (
     Answered,
     Begin,
@@ -119,7 +119,7 @@ class CompanionDelivery:
     handler: Handler
     output_place: FilePlace | None = None
     _ledgers: MemberLedgers = field(default_factory=MemberLedgers, init=False)
-    _directory: str = field(default_factory=lambda: uuid.uuid4().hex, init=False)
+    _delivery: str = field(default_factory=lambda: uuid.uuid4().hex, init=False)
     _companion: _Companion | None = field(default=None, init=False)
     _started: int = field(default=0, init=False)
     _absorbed: Sequence[Path] = field(default=(), init=False)
@@ -267,7 +267,7 @@ class CompanionDelivery:
 
     def _new_companion(self, limits: Limits) -> _Companion:
         """Start a process. Raises HandlerError (it cannot be sent), StateError."""
-        ledger = self._ledgers.place.path(self._directory, self._started)
+        ledger = self._ledgers.place.directory(self._delivery) / str(self._started * MOST_FILES)
         begin = Begin(
             handler=packed(self.handler),
             name=self.handler.name,

@@ -12,7 +12,6 @@ that was the only one is, as in a worker of Spark's.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +25,9 @@ from share_spark.delivery.traces import WORKER_LOST
 from share_spark.handlers.time_limit import stuck_at
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss
+
+MOST_FILES = 1_000_000
+"""The numbers of ledgers that a process has, from the first one on."""
 
 _Attempt = tuple[TopicPartition, int, int]
 
@@ -48,7 +50,7 @@ class LostCalls(NamedTuple):
     @classmethod
     def read(cls, ledger: Path) -> LostCalls:
         """Read the ledgers of the process whose first one is ``ledger``."""
-        files = _named(ledger, r"(\.\d+)?")
+        files = [file for file in _of_process(ledger) if file.name.isdigit()]
         stuck = next(filter(None, (stuck_at(Path(f"{file}.stuck")) for file in files)), None)
         return cls({key: entry for file in files for key, entry in _entered(read_entries(file))}, stuck)
 
@@ -87,7 +89,7 @@ _ANSWERS = {
 
 def remove_ledgers(ledger: Path) -> None:
     """Remove all files of the process whose first ledger is ``ledger``."""
-    for file in _named(ledger, r"(\..+)?"):
+    for file in _of_process(ledger):
         file.unlink(missing_ok=True)
 
 
@@ -96,10 +98,14 @@ def lost_error_of(stuck: str | None, limit_text: str) -> str:
     return WORKER_LOST if stuck is None else f"{limit_text} and did not react: {stuck}"
 
 
-def _named(ledger: Path, ending: str) -> list[Path]:
-    """Return the files beside ``ledger`` that are named as it is, with an ending."""
-    pattern = re.compile(re.escape(ledger.name) + ending)
-    return [file for file in ledger.parent.iterdir() if pattern.fullmatch(file.name)]
+def _of_process(ledger: Path) -> list[Path]:
+    """Return all files of the process: ``<number>`` and ``<number>.<purpose>``, with its numbers."""
+    first = int(ledger.name)
+    return [
+        file
+        for file in ledger.parent.iterdir()
+        if file.name.partition(".")[0].isdigit() and 0 <= int(file.name.partition(".")[0]) - first < MOST_FILES
+    ]
 
 
 def _entered(ledger: LedgerEntries) -> Iterator[tuple[_Attempt, LedgerEntry]]:

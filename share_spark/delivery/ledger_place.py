@@ -12,7 +12,6 @@ the same machine finds them, and the next engine only in local mode.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -111,11 +110,13 @@ class LedgerPlace:
             return ledger, is_sure
         raise AssertionError("unreachable")
 
-    def path(self, delivery: str, task: int) -> Path:
-        """Return the path of a ledger that another process on this machine opens. Raises StateError."""
-        ledger, _ = self.open(delivery, task, None)
+    def directory(self, delivery: str) -> Path:
+        """Return the directory of the ledgers that a process beside the driver is to write. Raises StateError."""
+        ledger, _ = self.open(delivery, 0, None)  # where locks work
         ledger.close()
-        return ledger.path
+        for file in (ledger.path, ledger.beside("lock")):
+            file.unlink()
+        return ledger.path.parent
 
     def others(self) -> Iterator[str]:
         """Yield members whose ledgers can be trusted: written since the machine was started. Mapped memory that was not
@@ -168,11 +169,8 @@ class LedgerPlace:
 
 
 def task_files(delivery: Path) -> list[Path]:
-    """Return the ledgers of a delivery: of one task several if its process goes on from delivery to delivery."""
-    return sorted(found for found in delivery.iterdir() if _LEDGER.fullmatch(found.name))
-
-
-_LEDGER = re.compile(r"\d+(\.\d+)?")
+    """Return the ledgers of a delivery."""
+    return sorted(found for found in delivery.iterdir() if found.name.isdigit())
 
 
 def _keep_only(own: Path, delivery: str) -> None:

@@ -268,7 +268,7 @@ class DeltaSink:
 
 
 class RowSource(Protocol):
-    """A delivery whose handler has output. ``output_place``: where it writes files of rows itself; None: it does not."""
+    """A delivery whose handler has output. ``output_place``: where rows are written to files, None if they are not."""
 
     output_place: FilePlace | None
 
