@@ -119,7 +119,7 @@ class CompanionDelivery:
     handler: Handler
     output_place: FilePlace | None = None
     _ledgers: MemberLedgers = field(default_factory=MemberLedgers, init=False)
-    _delivery: str = field(default_factory=lambda: uuid.uuid4().hex, init=False)
+    _directory: Path | None = field(default=None, init=False)
     _companion: _Companion | None = field(default=None, init=False)
     _started: int = field(default=0, init=False)
     _absorbed: Sequence[Path] = field(default=(), init=False)
@@ -267,7 +267,9 @@ class CompanionDelivery:
 
     def _new_companion(self, limits: Limits) -> _Companion:
         """Start a process. Raises HandlerError (it cannot be sent), StateError."""
-        ledger = self._ledgers.place.directory(self._delivery) / str(self._started * MOST_FILES)
+        if self._directory is None:
+            self._directory = self._ledgers.place.directory(uuid.uuid4().hex)
+        ledger = self._directory / str(self._started * MOST_FILES)
         begin = Begin(
             handler=packed(self.handler),
             name=self.handler.name,
