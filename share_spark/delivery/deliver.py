@@ -33,12 +33,11 @@ from share_spark.delivery.kept_input import Wanted
 from share_spark.delivery.kept_rows import MOST_BYTES, KeptPlace, KeptRows, earlier_offsets
 from share_spark.delivery.large_records import has_limit, set_limit, with_marks
 from share_spark.delivery.ledger import CallStatus, LedgerEntries
-from share_spark.delivery.ledger_place import LedgerPlace
-from share_spark.delivery.output_rows import rows_in
+from share_spark.delivery.member_ledgers import MemberLedgers, frame_of
 from share_spark.delivery.record_sources import RecordSources
 from share_spark.delivery.result import DeliveryResult, decoded, held, read_once
 from share_spark.delivery.runs import OUTPUT_COLUMN, RUN_SCHEMA, RunLog
-from share_spark.delivery.traces import WORKER_LOST, codes_of, left_calls, member_traces, read_delivery
+from share_spark.delivery.traces import WORKER_LOST, codes_of, read_delivery
 from share_spark.delivery.worker import DELIVERY_PROPERTY, DeliveryRun, HandlerTask, Terms
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.table_layout import FilePlace
@@ -79,52 +78,45 @@ class SparkDelivery:
     handler: Handler
     output_place: FilePlace | None = None
     ordered: bool = False
-    _place: LedgerPlace | None = None
     _result: DeliveryResult = field(default_factory=DeliveryResult)
+    _ledgers: MemberLedgers = field(init=False)
     _kept: KeptRows = field(init=False)
     _sources: RecordSources = field(init=False)
     _seconds_per_record: float | None = None
-    _others: Sequence[str] = ()
-    _left_rows: Sequence[bytes] = ()
 
     def __post_init__(self) -> None:
+        # Spark schedules handlers of frames: the present record is not known.
+        self._ledgers = MemberLedgers(are_written=self.handler.kind is not HandlerKind.FRAME)
         self._kept = KeptRows(ordered=self.ordered)
         self._sources = RecordSources(spark=self.spark, log=self.log, kept=self._kept)
 
     def start(self, claim: Claim) -> None:
         """Begin. Workers keep their ledgers beside the state log."""
-        self._place = place = ledger_place(self.spark, claim)
-        self._others = place.all_others()
-        self._sources.stop_sign = place.stop_sign
-        if self._leaves_traces:
-            place.start()
-        if self.ordered or not self._leaves_traces:
+        self._sources.stop_sign = self._ledgers.start(self.spark, claim).stop_sign
+        if self.ordered or not self._ledgers.are_written:
             # A large record would hold back its key. What a handler of frames sends to Python is not looked at.
             set_limit(self.spark)
 
     def finished_calls(self) -> Iterable[FinishedCalls]:
-        for left in left_calls(self._started) if self._leaves_traces else ():
-            self._left_rows = left.chunks
-            yield left.calls
+        return self._ledgers.finished_calls()
 
     def hold_rows(self) -> bool:
-        rows, self._left_rows = rows_in(self._left_rows, self.handler.output), ()
+        rows = self._ledgers.take_rows(self.handler.output)
         if rows is None:
             return False
         self.free_outputs()
         if rows.num_rows:
-            schema = spark_schema(pa.schema([field.with_nullable(True) for field in rows.schema]))
-            self._result = DeliveryResult(outputs=self.spark.createDataFrame(rows, schema).coalesce(1))
+            self._result = DeliveryResult(outputs=frame_of(self.spark, rows))
         return True
 
     def traces(self) -> Sequence[MemberTrace]:
-        return member_traces(self._started) if self._leaves_traces else ()
+        return self._ledgers.traces()
 
     def forget_traces(self) -> None:
-        self._started.forget(self._others)
+        self._ledgers.forget_others()
 
     def forget_last(self, ends: Mapping[TopicPartition, int]) -> None:  # noqa: ARG002 - all that is known is absorbed
-        self._started.clear()
+        self._ledgers.place.clear()
         self._kept.clear()
 
     def room(self, limits: DeliveryLimits) -> int | None:  # noqa: ARG002
@@ -137,8 +129,7 @@ class SparkDelivery:
 
     def stop_waiting(self) -> None:
         """Tell workers that read the topics themselves; a wait inside Spark's source goes on."""
-        if self._place is not None:
-            self._place.show_stop_sign()
+        self._ledgers.show_stop_sign()
 
     def close(self) -> None:
         self.free_outputs()
@@ -146,16 +137,16 @@ class SparkDelivery:
 
     def deliver(self, acquired: Sequence[AcquiredSpan], *, limits: DeliveryLimits, in_turn: bool = False) -> Delivered:
         """Deliver the records. Raises ShareError."""
-        self._left_rows = ()
+        self._ledgers.drop_rows()
         self.free_outputs()
         tasks, is_bounded = self._tasks(limits.most_tasks, in_turn=in_turn)
         topics = {one.partition.topic for one in acquired}
         topic = topics.pop() if len(topics) == 1 else None
-        if self._leaves_traces:
+        if self._ledgers.are_written:
             records, inputs = self._sources.parted(acquired, tasks, is_bounded=is_bounded)
             task = HandlerTask.of(
                 self.handler,
-                self._started,
+                self._ledgers.place,
                 topic=topic,
                 output_place=self.output_place,
                 keeps=self._keeps(tasks) if self.ordered or in_turn or not is_bounded else None,
@@ -200,29 +191,13 @@ class SparkDelivery:
         return self._kept.records(wanted)
 
     def _keeps(self, tasks: int) -> KeptPlace | None:
-        directory = self._started.kept_directory if self._leaves_traces else None
+        directory = self._ledgers.place.kept_directory if self._ledgers.are_written else None
         return KeptPlace(directory, MOST_BYTES // tasks, self._kept.answers) if directory is not None else None
 
     def free_outputs(self) -> None:
         """Free the output rows of the last delivery."""
         self._result.close()
         self._result = DeliveryResult()
-
-    @property
-    def _started(self) -> LedgerPlace:
-        assert self._place is not None, "asked before start"
-        return self._place
-
-    @property
-    def _leaves_traces(self) -> bool:
-        """Whether workers leave traces. Spark schedules handlers of frames: the present record is not known."""
-        return self.handler.kind is not HandlerKind.FRAME
-
-
-def ledger_place(spark: SparkSession, claim: Claim) -> LedgerPlace:
-    """Return where the workers of this engine keep their ledgers. In local mode they all run where the driver does."""
-    one_machine = str(spark.sparkContext.master).startswith("local")
-    return LedgerPlace.beside(claim.directory, claim.log_id, claim.group_id, claim.member_id, one_machine=one_machine)
 
 
 def _all_lost(acquired: AcquiredSpan) -> AcknowledgedSpan:
@@ -264,7 +239,7 @@ def handled_as_frame(records: DataFrame, handler: Handler) -> DeliveryResult:
         return DeliveryResult(fault=fault)
     except Exception as fault:  # noqa: BLE001 - of the handler's own plan, or of the records; the second action says so
         if is_unreachable(fault):
-            return DeliveryResult(fault=_unread(handler.name, fault))
+            return DeliveryResult(fault=unread_error(handler.name, fault))
         if is_lost_worker(fault):
             return DeliveryResult(lost=True)
         return decoded(released_frame(records, first_line(fault)).toArrow(), settled(handler.name))
@@ -331,7 +306,7 @@ def _checked(result: DeliveryResult, task: HandlerTask, run: DeliveryRun) -> Del
 def _broken_off(task: HandlerTask, fault: Exception) -> DeliveryResult:
     """Return the answers in the ledgers, if the driver sees them. Output rows are gone with the job: their records are
     given back as if they had not been tried or, where the query goes on, as entered."""
-    unread = _unread(task.name, fault)
+    unread = unread_error(task.name, fault)
     goes_on = isinstance(unread, TopicUnreachableError)
     answers = RunLog(task.topic)
     for entries in _ledgers(task) if task.output is None or goes_on else ():
@@ -347,7 +322,7 @@ def _broken_off(task: HandlerTask, fault: Exception) -> DeliveryResult:
     return replace(result, fault=unread)
 
 
-def _unread(handler: str, fault: Exception) -> ShareError:
+def unread_error(handler: str, fault: Exception) -> ShareError:
     """Return the error, TopicUnreachableError if another try may help."""
     reason = first_line(fault)
     if is_of_storage(reason):

@@ -142,6 +142,11 @@ class CallLedger:
         batch."""
         self._file.write_rows(rows, self._first + complete)
 
+    @property
+    def path(self) -> Path:
+        """The path of the first file."""
+        return self._file.path
+
     def beside(self, purpose: str) -> Path:
         """Return the path of another file of the same task."""
         return self._file.beside(purpose)

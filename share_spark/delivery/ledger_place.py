@@ -110,6 +110,14 @@ class LedgerPlace:
             return ledger, is_sure
         raise AssertionError("unreachable")
 
+    def directory(self, delivery: str) -> Path:
+        """Return the directory of the ledgers that a process beside the driver is to write. Raises StateError."""
+        ledger, _ = self.open(delivery, 0, None)  # where locks work
+        ledger.close()
+        for file in (ledger.path, ledger.beside("lock")):
+            file.unlink()
+        return ledger.path.parent
+
     def others(self) -> Iterator[str]:
         """Yield members whose ledgers can be trusted: written since the machine was started. Mapped memory that was not
         yet on disk is lost when the machine itself stops."""

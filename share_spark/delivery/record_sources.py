@@ -86,6 +86,10 @@ class RecordSources:
 
     @property
     def _most_rows(self) -> int:
-        """The most rows of a batch."""
-        rows = int(self.spark.conf.get(ARROW_ROWS, "10000") or 0)
-        return rows if rows > 0 else sys.maxsize
+        return most_rows(self.spark)
+
+
+def most_rows(spark: SparkSession) -> int:
+    """Return the most rows of a batch that Python gets."""
+    rows = int(spark.conf.get(ARROW_ROWS, "10000") or 0)
+    return rows if rows > 0 else sys.maxsize

@@ -32,11 +32,10 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql import DataFrame
 
-from share_spark.delivery.deliver import SparkDelivery
 from share_spark.delivery.frame_files import files_of
 from share_spark.delta.app_transactions import AppTransactions
 from share_spark.delta.commit_files import CommitFiles
@@ -269,12 +268,27 @@ class DeltaSink:
         return found
 
 
+class RowSource(Protocol):
+    """A delivery whose handler has output. ``output_place``: where rows are written to files, None if they are not."""
+
+    output_place: FilePlace | None
+
+    @property
+    def outputs(self) -> DataFrame | Sequence[DataFile] | None:
+        """The output rows of the answers that it returned last; None if there are none. Raises SinkError."""
+        ...
+
+    def free_outputs(self) -> None:
+        """Free these rows."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaOutput:
     """An OutputSink for the output of ``delivery``. See ``engine.ports``."""
 
     sink: DeltaSink
-    delivery: SparkDelivery
+    delivery: RowSource
 
     @property
     def has_output(self) -> bool:

@@ -1,0 +1,81 @@
+"""The ledgers of one engine, and those that others have left: what all deliveries do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from share_spark.delivery.ledger_place import LedgerPlace
+from share_spark.delivery.output_rows import rows_in
+from share_spark.delivery.traces import left_calls, member_traces
+from share_spark.engine.attempts import FinishedCalls, MemberTrace
+from share_spark.engine.ports import Claim
+from share_spark.spark.schemas import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(slots=True, kw_only=True)
+class MemberLedgers:
+    """The ledgers of one engine. ``are_written``: its handler leaves traces, and so did its predecessors'."""
+
+    are_written: bool = True
+    _place: LedgerPlace | None = field(default=None, init=False)
+    _others: Sequence[str] = field(default=(), init=False)
+    _left_rows: Sequence[bytes] = field(default=(), init=False)
+
+    def start(self, spark: SparkSession, claim: Claim) -> LedgerPlace:
+        """Begin, beside the state log; return the place. In local mode all workers run where the driver does."""
+        one_machine = str(spark.sparkContext.master).startswith("local")
+        self._place = place = LedgerPlace.beside(
+            claim.directory, claim.log_id, claim.group_id, claim.member_id, one_machine=one_machine
+        )
+        self._others = place.all_others()
+        if self.are_written:
+            place.start()
+        return place
+
+    @property
+    def place(self) -> LedgerPlace:
+        """The place of the ledgers."""
+        assert self._place is not None, "asked before start"
+        return self._place
+
+    def finished_calls(self) -> Iterable[FinishedCalls]:
+        """Yield the finished calls of other members, those of the last delivery first."""
+        for left in left_calls(self.place) if self.are_written else ():
+            self._left_rows = left.chunks
+            yield left.calls
+
+    def take_rows(self, output: pa.Schema | None) -> pa.Table | None:
+        """Return the output rows of the last finished calls; None if they do not fit ``output``."""
+        rows = rows_in(self._left_rows, output)
+        self.drop_rows()
+        return rows
+
+    def drop_rows(self) -> None:
+        """Drop the rows of the last finished calls."""
+        self._left_rows = ()
+
+    def traces(self) -> Sequence[MemberTrace]:
+        """Return what other members have left about their last deliveries."""
+        return member_traces(self.place) if self.are_written else ()
+
+    def forget_others(self) -> None:
+        """Remove what the members that were there at the start have left."""
+        self.place.forget(self._others)
+
+    def show_stop_sign(self) -> None:
+        """Tell workers that read the topics themselves, from any thread."""
+        if self._place is not None:
+            self._place.show_stop_sign()
+
+
+def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """Return output rows as a frame of one task."""
+    schema = spark_schema(pa.schema([column.with_nullable(True) for column in rows.schema]))
+    return spark.createDataFrame(rows, schema).coalesce(1)
