@@ -29,7 +29,7 @@ from share_spark.companion.messages import LENGTH, Begin, CallsNow, FromCompanio
 
 _PROGRAM = "share_spark.companion.program"
 
-_GRACE_S = 5.0
+_GRACE_S = 2.0
 """The time that a process whose connection has ended has for its own end."""
 
 _COPY_S = 1.0
