@@ -18,7 +18,7 @@ import pytest
 
 from share_spark.companion.delivery import CompanionDelivery
 from share_spark.delta.table_layout import FilePlace, TableLayout
-from share_spark.engine.ports import DeliveryLimits
+from share_spark.engine.delivery_port import DeliveryLimits
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, as_handler
 from share_spark.model.errors import HandlerError, TopicUnreachableError
@@ -219,7 +219,7 @@ def test_answers_of_what_was_forgotten_do_not_come(place: CompanionPlace, go: Pa
     place.deliver((1, 5, 1))
     place.until(lambda delivered: delivered.in_flight == 3)
     place.said.clear()
-    place.delivery.forget_last()
+    place.delivery.forget_last({AT: 0})
     assert place.delivery.room(place.limits) == 40
     place.deliver((3, 4, 1))
     go.touch()
