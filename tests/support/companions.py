@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from share_spark.companion.delivery import CompanionDelivery
-from share_spark.engine.ports import AcquiredSpan, Delivered, DeliveryLimits
+from share_spark.engine.delivery_port import AcquiredSpan, Delivered, DeliveryLimits
 from share_spark.engine.ranges import DELIVERY_COUNT, FIRST, LAST, AcquiredRanges, each_between
 from share_spark.engine.record_reader import in_schema
 from share_spark.handlers.handler import as_handler

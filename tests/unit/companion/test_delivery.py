@@ -18,7 +18,7 @@ import pytest
 
 from share_spark.companion.delivery import CompanionDelivery
 from share_spark.delta.table_layout import FilePlace, TableLayout
-from share_spark.engine.ports import DeliveryLimits
+from share_spark.engine.delivery_port import DeliveryLimits
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, as_handler
 from share_spark.model.errors import HandlerError, TopicUnreachableError
