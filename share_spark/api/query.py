@@ -45,8 +45,8 @@ TICK_S = 1.0
 _IDLE_WAIT_S = 0.1
 _LETTERS_WAIT_S = 0.02
 
-_CALLS_WAIT_S = 0.05
-"""The pause while calls are in flight. Without it each answer would have a commit of its own; the calls go on."""
+_CALLS_WAIT_S = 0.03
+"""The least pause while calls are in flight. Without it each answer would have a commit of its own."""
 
 _PROGRESS_KEPT = 100
 
@@ -217,17 +217,11 @@ class ShareGroupQuery:
             self._note_lag(progress.lag)
             if self.engine.done:
                 self._over.set()
-        if wait_s := self._pause_s(progress):
-            self._over.wait(wait_s)
+        if self.engine.has_calls and not self._over.wait(_CALLS_WAIT_S):
+            self.engine.wait_for_answers(_IDLE_WAIT_S)
+        elif progress.idle:
+            self._over.wait(_LETTERS_WAIT_S if self.engine.waits_for_letters else _IDLE_WAIT_S)
         return not self._over.is_set()
-
-    def _pause_s(self, progress: MicroBatchProgress) -> float:
-        """Return how long to wait before the next micro-batch."""
-        if self.engine.has_calls:
-            return _CALLS_WAIT_S
-        if not progress.idle:
-            return 0.0
-        return _LETTERS_WAIT_S if self.engine.waits_for_letters else _IDLE_WAIT_S
 
     def _note(self, progress: MicroBatchProgress) -> None:
         if progress.idle:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from share_spark.api.checkpoint import Checkpoint
 from share_spark.api.query import ShareGroupQuery
 from share_spark.api.spec import ShareGroupSpec
+from share_spark.companion.delivery import CompanionDelivery
 from share_spark.delivery.deliver import SparkDelivery
 from share_spark.delta.location import Location
 from share_spark.engine.micro_batch import ShareGroupEngine
@@ -147,7 +148,12 @@ def _engine(
     topics = SubscribedTopics(group_id=spec.group_id, topics=spec.topics, log=log, clock=wall_clock_ms)
     handler = spec.required_handler
     is_ordered = spec.config.delivery_order == DeliveryOrder.KEY
-    delivery = SparkDelivery(spark=spec.spark, log=log, handler=handler, ordered=is_ordered)
+    delivery: SparkDelivery | CompanionDelivery
+    if handler.waits:
+        _refuse_order(handler, is_ordered=is_ordered)
+        delivery = CompanionDelivery(spark=spec.spark, log=log, handler=handler)
+    else:
+        delivery = SparkDelivery(spark=spec.spark, log=log, handler=handler, ordered=is_ordered)
     target = _dead_letters(spec)
     letters: DeadLetterSink = NoDeadLetters(spark=spec.spark)
     if target is not None:
@@ -164,6 +170,11 @@ def _engine(
         pauses=_opened_when_asked(lambda: PauseReader(pause_file(*where))),
     )
     return ShareGroupEngine(ports=ports, available_now=spec.trigger.available_now), store
+
+
+def _refuse_order(handler: Handler, *, is_ordered: bool) -> None:
+    if is_ordered:
+        raise ConfigError(f"handler {handler.name} is async: delivery.order=key is possible for other handlers only")
 
 
 def _opened_when_asked(open_reader: Callable[[], Callable[[], Found]]) -> Callable[[], Found]:
@@ -193,7 +204,7 @@ def _store(spec: ShareGroupSpec, location: Location, least_epoch: int) -> DeltaS
     )
 
 
-def _output(spec: ShareGroupSpec, handler: Handler, delivery: SparkDelivery) -> OutputSink:
+def _output(spec: ShareGroupSpec, handler: Handler, delivery: SparkDelivery | CompanionDelivery) -> OutputSink:
     if spec.sink is None or handler.output is None:
         return FormerSinks(spark=spec.spark)
     sink = DeltaSink(spark=spec.spark, table=Location.parse(spec.sink))

@@ -18,7 +18,7 @@ import logging
 import pickle
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,6 +59,7 @@ from share_spark.engine.delivery_port import AcquiredSpan, Delivered, DeliveryLi
 from share_spark.engine.ports import Claim, TopicLog
 from share_spark.handlers.handler import HANDLER_COLUMNS, Handler
 from share_spark.model.errors import HandlerError, ShareError, TopicError, TopicUnreachableError
+from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import Loss
 
 if TYPE_CHECKING:
@@ -191,14 +192,11 @@ class CompanionDelivery:
                 self._take()
         return self._delivered(companion.limits.most_calls if companion is not None else 1)
 
-    def forget_last(self) -> None:
-        """Forget everything in flight: its answers do not come any more."""
+    def forget_last(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Forget what is in flight at and above ``ends``; these calls go on, and their answers are dropped."""
         self._forget_returned()
         if self._companion is not None:
-            self._companion.process.send(Forget(self._companion.hand_overs.forget()))
-        for ledger in self._news.dead:
-            remove_ledgers(ledger)
-        self._news = _News(fault=self._news.fault)
+            self._companion.hand_overs.forget(ends)
 
     def stop_waiting(self) -> None:
         """End ``wait``. A companion that waits for records is told by ``drain``."""

@@ -123,6 +123,9 @@ class SparkDelivery:
         """Return None: the pace of the handlers bounds what is acquired."""
         return None
 
+    def wait(self, seconds: float) -> None:
+        """Do nothing: no call is in flight."""
+
     def drain(self) -> Delivered:
         """Return nothing: no call outlasts its delivery."""
         return Delivered(())

@@ -95,6 +95,10 @@ class Delivery(Protocol):
         """Return how many records may be acquired beside those in flight; None: any number."""
         ...
 
+    def wait(self, seconds: float) -> None:
+        """Wait until an answer is there for a call that is in flight, at most so long; not if there is no call."""
+        ...
+
     def drain(self) -> Delivered:
         """Begin no more calls, wait for those that run, and return the answers."""
         ...

@@ -175,6 +175,10 @@ class ShareGroupEngine:
         """True if calls of handlers are in flight between micro-batches."""
         return self._calls.in_flight > 0
 
+    def wait_for_answers(self, seconds: float) -> None:
+        """Wait until one of these calls has ended, at most so long."""
+        self.ports.delivery.wait(seconds)
+
     @property
     def waits_for_letters(self) -> bool:
         """True if an available-now run may be done as soon as its dead letters are written."""

@@ -134,6 +134,9 @@ class RangeDelivery:
     def room(self, limits: DeliveryLimits) -> int | None:  # noqa: ARG002
         return None
 
+    def wait(self, seconds: float) -> None:
+        """No call is in flight."""
+
     def drain(self) -> Delivered:
         return Delivered(())
 

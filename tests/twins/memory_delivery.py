@@ -109,6 +109,9 @@ class InMemoryDelivery:
     def room(self, limits: DeliveryLimits) -> int | None:  # noqa: ARG002
         return None
 
+    def wait(self, seconds: float) -> None:
+        """No call is in flight."""
+
     def drain(self) -> Delivered:
         return Delivered(())
 

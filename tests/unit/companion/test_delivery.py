@@ -219,7 +219,7 @@ def test_answers_of_what_was_forgotten_do_not_come(place: CompanionPlace, go: Pa
     place.deliver((1, 5, 1))
     place.until(lambda delivered: delivered.in_flight == 3)
     place.said.clear()
-    place.delivery.forget_last()
+    place.delivery.forget_last({AT: 0})
     assert place.delivery.room(place.limits) == 40
     place.deliver((3, 4, 1))
     go.touch()

@@ -42,14 +42,21 @@ def test_offsets_without_an_answer_are_found_with_their_delivery_counts() -> Non
     assert [(one.number, one.offset, one.delivery_count) for one in found.unanswered()] == [(1, 0, 1), (1, 5, 4)]
 
 
-def test_answers_of_what_was_forgotten_are_ignored() -> None:
+def test_answers_behind_the_end_of_a_truncated_log_are_ignored() -> None:
     found = HandOvers()
     found.add(1, acquired((0, 2, 1)))
-    found.add(2, acquired((3, 3, 1)))
+    found.add(2, acquired((3, 3, 1), (8, 9, 1)))
     found.note([answer(1, 0, 0)])
-    assert found.forget() == (1, 2)
-    assert found.in_flight == 0
-    found.add(3, acquired((0, 0, 1)))
-    assert found.note([answer(1, 1, 2), answer(3, 0, 0)]) == [answer(3, 0, 0)]
-    assert found.in_flight == 0
-    assert found.take_answered() == (3,)
+    found.forget({AT: 2})
+    assert (found.in_flight, found.take_answered()) == (1, (2,))
+    found.add(3, acquired((2, 3, 1)))
+    assert found.note([answer(2, 3, 3), answer(1, 1, 2), answer(3, 2, 3)]) == [answer(1, 1, 1), answer(3, 2, 3)]
+    assert (found.in_flight, found.take_answered()) == (0, (1, 3))
+
+
+def test_what_was_forgotten_is_not_looked_for_when_a_process_has_died() -> None:
+    found = HandOvers()
+    found.add(1, acquired((0, 5, 1)))
+    found.forget({AT: 4})
+    found.forget({AT: 5})
+    assert [one.offset for one in found.unanswered()] == [0, 1, 2, 3]
