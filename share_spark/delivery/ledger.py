@@ -23,7 +23,7 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -34,8 +34,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.error_texts import error_text
 from share_spark.model.errors import StateError
+from share_spark.model.requests import Loss
 
 LedgerColumn = npt.NDArray[Any]
 """A column of ``LedgerEntries``: integers."""
@@ -49,8 +51,9 @@ _LOCK_WAIT_S = 0.05
 
 class CallStatus(IntEnum):
     """One byte a record. ``ACCEPTED_WITH_ROWS``: its rows are only in the worker until a chunk of them is written. A
-    later attempt notes the last two: the whole batch was in the handler when the worker died; the record was accepted,
-    and its rows were lost with the worker."""
+    later attempt notes the next two: the whole batch was in the handler when the worker died; the record was accepted,
+    and its rows were lost with the worker. ``THROTTLED``: the record was given back, as if its handler had not been
+    entered."""
 
     NOT_ENTERED = 0
     IN_HANDLER = 1
@@ -60,6 +63,16 @@ class CallStatus(IntEnum):
     ACCEPTED_WITH_ROWS = 5
     DIED_AMONG_OTHERS = 6
     ROWS_LOST = 7
+    THROTTLED = 9
+
+
+STATUS_OF: Mapping[int, CallStatus] = {
+    int(Ack.ACCEPT): CallStatus.ACCEPTED,
+    int(Ack.RELEASE): CallStatus.RELEASED,
+    int(Ack.REJECT): CallStatus.REJECTED,
+    int(Loss.THROTTLED): CallStatus.THROTTLED,
+}
+"""The status of a record by the answer of its handler; of one that was accepted, if it has no rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,7 @@ from share_spark.engine.ports import AcquiredSpan, Claim, Delivered, DeliveryLim
 from share_spark.engine.progress import EngineLook, MicroBatchProgress, StepTimer, lag_of
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.engine.takeover import taken_over
+from share_spark.engine.throttles import Throttles
 from share_spark.engine.topics import warn_of_truncations
 from share_spark.engine.world import EngineTime, Ports
 from share_spark.model.config import BackoffPolicy, DeliveryOrder, GroupConfig
@@ -69,6 +70,7 @@ class ShareGroupEngine:
     _output: OutputCommits = field(init=False)
     _reach: Reach = field(init=False)
     _search: Search = field(default_factory=Search)
+    _throttles: Throttles = field(default_factory=Throttles)
     _config: GroupConfig = field(init=False)
     _limits: AcquisitionLimits = field(default_factory=AcquisitionLimits)
     _pauses: Pauses = NOT_PAUSED
@@ -335,6 +337,7 @@ class ShareGroupEngine:
             self._output.absorbed()
         if self._truncates:  # before anything is acquired at the removed offsets
             self.ports.delivery.forget_last()
+            self._throttles.forget()
             self._truncates = False
 
     def _commit(self, stamp: BatchStamp) -> str:
@@ -376,7 +379,8 @@ class ShareGroupEngine:
         spans = [AcquiredSpan(at, outcome.acquired, outcome.earlier) for at, outcome in acquired.items()]
         delivered = self._delivered(spans, in_turn=in_turn)
         timer.mark("deliver")
-        answers = answers_for(acquired, delivered)
+        now_ms, most_ms = self._time.now_ms, self._config.throttle_max_age_ms
+        answers = self._throttles.bounded(answers_for(acquired, delivered), now_ms, most_ms)
         pending = PendingAcknowledgements(spans=answers, at_ms=self._time.now_ms)
         if delivered.fault is not None and not isinstance(delivered.fault, TopicUnreachableError):
             self._pending = NOTHING_PENDING if self._output.decides else pending
