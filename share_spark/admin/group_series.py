@@ -36,7 +36,7 @@ MOST_MICRO_BATCHES = 5_000
 """The most micro-batches that are kept."""
 
 _BACK_AGAIN = ("released", "lost")
-_NOT_COUNTED = ("not entered", "truncated")
+_NOT_COUNTED = ("not entered", "throttled", "truncated")
 
 
 class MicroBatchTotals(NamedTuple):

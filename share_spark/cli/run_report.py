@@ -72,6 +72,11 @@ def summary_lines(totals: RunTotals, seconds: float) -> list[str]:
         ("acquired", f"{totals.acquired:,}", f"{totals.redelivered:,} of them again" if totals.redelivered else ""),
         ("accepted", f"{totals.accepted:,}", "done"),
         ("released", f"{totals.released:,}", "given back, to be tried again"),
+        *(
+            [("throttled", f"{totals.throttled:,}", "given back uncounted, to be tried again")]
+            if totals.throttled
+            else []
+        ),
         ("rejected", f"{totals.rejected:,}", "can never succeed"),
         ("limit reached", f"{totals.limit_reached:,}", "given up after the last delivery"),
     ]

@@ -30,6 +30,7 @@ from share_spark.delivery.ledger import CallStatus
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.error_texts import error_text, exception_text
 from share_spark.handlers.handler import Handler, Record
+from share_spark.handlers.throttling import throttle_of
 from share_spark.model.errors import HandlerError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss
@@ -265,12 +266,16 @@ class Calls:
             return _ACCEPTED
         call.cell[0] = call.cell_value
         try:
-            return _released(exception_text(fault)) if fault is not None else judged(answer, self._names)
+            return judged(answer, self._names) if fault is None else self._judged_fault(fault)
         except HandlerError as misfit:
             self._contract.note_misfit(str(misfit))
             return _released(str(misfit))
         finally:
             call.cell[0] = 0
+
+    def _judged_fault(self, fault: BaseException) -> Judged:
+        throttle = throttle_of(fault)
+        return _released(exception_text(fault)) if throttle is None else judged(throttle, self._names)
 
     def _ended(self, call: _Call, found: Judged) -> None:
         """Note the answer of a call: error and delay in the ledger, then the status; only then it may be sent."""

@@ -83,6 +83,7 @@ _ANSWERS = {
     CallStatus.REJECTED: AcknowledgeType.REJECT,
     CallStatus.ACCEPTED_WITH_ROWS: Loss.FINISHED,
     CallStatus.WAITED: Loss.FINISHED,
+    CallStatus.THROTTLED: Loss.THROTTLED,
 }
 """No process repeats a task here, so no other status is written."""
 

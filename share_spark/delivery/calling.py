@@ -1,6 +1,7 @@
 """Calls of a handler on one Arrow batch, inside a Python worker: each kind, and the result of its answers and faults.
 
-What a handler *raises* is an answer: the record (of a batch handler: the whole batch) is released and the message kept.
+What a handler *raises* is an answer: the record (of a batch handler: the whole batch) is released and the message kept;
+or it is given back uncounted, if a service has throttled it (``throttling``).
 So is a wrong *return value* for a record: an unknown acknowledgement, output that does not fit the schema, an object
 that raises when it is inspected. A result that breaks the contract of a batch as a whole (a wrong length, no
 acknowledgements at all) is a HandlerError, which ends the query.
@@ -22,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from share_spark.delivery.judging import Contract, judged
-from share_spark.delivery.ledger import CallLedger, CallStatus
+from share_spark.delivery.ledger import STATUS_OF, CallLedger, CallStatus
 from share_spark.delivery.output_rows import OutputRows, RecordAnswers
 from share_spark.handlers.acknowledgement import Ack, Answers
 from share_spark.handlers.batch_answers import batch_answers, table_columns
@@ -30,6 +31,7 @@ from share_spark.handlers.error_texts import NO_FAULTS, exception_text
 from share_spark.handlers.handler import HANDLER_COLUMNS, Handler, HandlerKind, Record
 from share_spark.handlers.output_schema import column_table
 from share_spark.handlers.records import records_of
+from share_spark.handlers.throttling import throttle_of
 from share_spark.handlers.time_limit import OverrunError, TimeLimit
 from share_spark.model.errors import HandlerError
 from share_spark.model.requests import Loss
@@ -42,8 +44,9 @@ FIRST_SLICE = 64
 
 _IN_HANDLER = int(CallStatus.IN_HANDLER)
 _ACCEPTED = int(CallStatus.ACCEPTED)
-"""The status of an acknowledgement is its number plus one."""
 _WITH_ROWS = int(CallStatus.ACCEPTED_WITH_ROWS)
+_STATUS_OF = np.zeros(max(STATUS_OF) + 1, "u1")
+_STATUS_OF[list(STATUS_OF)] = list(STATUS_OF.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +153,7 @@ def _call_per_record(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> C
             raise
         except BaseException as fault:  # noqa: BLE001 - SystemExit, asyncio.CancelledError, panics of Rust
             limit.since = math.inf
-            found.fail(position, exception_text(fault))
+            found.raised(position, fault)
         else:
             if answer is None or answer is Ack.ACCEPT:
                 status[position] = _ACCEPTED
@@ -194,6 +197,14 @@ class _RecordResults:
         again = min(self.calls.until, self.calls.limit.begin(now))
         return again if self.rows is None else min(again, self.rows.write(now, position))
 
+    def raised(self, position: int, fault: BaseException) -> None:
+        """Note what the handler has raised."""
+        throttle = throttle_of(fault)
+        if throttle is None:
+            self.fail(position, exception_text(fault))
+        else:
+            self.judge(position, throttle)
+
     def judge(self, position: int, answer: Any) -> None:
         """Note the return value of the handler."""
         try:
@@ -216,7 +227,7 @@ class _RecordResults:
         """Note error and delay before the status: a status without them would be read as an answer without them."""
         self.codes[position], self.errors[position] = code, error
         self.calls.note_errors({position: error})
-        self.status[position] = code + 1
+        self.status[position] = STATUS_OF[code]
 
     def outcome(self, entered: int) -> CallOutcome:
         """Return the outcome after the first ``entered`` records have been called."""
@@ -274,11 +285,16 @@ def _call_on_slice(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> Cal
     try:
         answer = calls.limit.run(handler.call, argument)
     except OverrunError:
-        return _all_released(handler, batch, overrun_text(handler.timeout_ms or 0, batch.num_rows), status, calls)
+        released = _all_released(batch, overrun_text(handler.timeout_ms or 0, batch.num_rows))
+        return _without_rows(handler, released, status, calls)
     except KeyboardInterrupt:
         raise
     except BaseException as fault:  # noqa: BLE001 - what a handler raises is an answer
-        return _all_released(handler, batch, exception_text(fault), status, calls)
+        throttle = throttle_of(fault)
+        answers = (
+            _all_released(batch, exception_text(fault)) if throttle is None else batch_answers(throttle, batch.num_rows)
+        )
+        return _without_rows(handler, answers, status, calls)
     try:
         answers = batch_answers(answer, batch.num_rows, handler.output.names if handler.output is not None else ())
         answers, outputs = _with_outputs(handler, answer, answers)
@@ -287,14 +303,17 @@ def _call_on_slice(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> Cal
     except BaseException as fault:  # noqa: BLE001 - the user's code runs when its objects are inspected
         error = f"answered what cannot be looked at: {exception_text(fault)}"
         calls.note_misfit(error, batch.num_rows)
-        return _all_released(handler, batch, error, status, calls)
+        return _without_rows(handler, _all_released(batch, error), status, calls)
     _note(answers, outputs, status, calls)
     return CallOutcome(answers=answers, outputs=outputs)
 
 
-def _all_released(handler: Handler, batch: pa.RecordBatch, error: str, status: memoryview, calls: Calls) -> CallOutcome:
+def _all_released(batch: pa.RecordBatch, error: str) -> Answers:
+    return Answers.same(batch.num_rows, Ack.RELEASE, error)
+
+
+def _without_rows(handler: Handler, answers: Answers, status: memoryview, calls: Calls) -> CallOutcome:
     outputs = handler.output.empty_table() if handler.output is not None else None
-    answers = Answers.same(batch.num_rows, Ack.RELEASE, error)
     _note(answers, None, status, calls)
     return CallOutcome(answers=answers, outputs=outputs)
 
@@ -306,10 +325,10 @@ def _note(answers: Answers, outputs: pa.Table | None, status: memoryview, calls:
         calls.note_misfit(answers.texts[-1], answers.misfits)
     calls.note_errors(answers.errors())
     calls.note_delays(answers.delays())
-    noted = answers.codes + 1
-    status[:] = np.where(noted == _ACCEPTED, _WITH_ROWS if outputs is not None else _ACCEPTED, noted).astype("u1").data
+    accepted = _WITH_ROWS if outputs is not None else _ACCEPTED
+    status[:] = np.where(answers.codes == Ack.ACCEPT, accepted, _STATUS_OF[answers.codes]).astype("u1").data
     if outputs is not None and calls.ledger is not None:
-        calls.ledger.write_rows(outputs, len(noted))
+        calls.ledger.write_rows(outputs, len(answers.codes))
 
 
 def _argument(handler: Handler, batch: pa.RecordBatch) -> Any:

@@ -319,7 +319,7 @@ def _broken_off(task: HandlerTask, fault: Exception) -> DeliveryResult:
             is_undone |= (codes == AcknowledgeType.ACCEPT) & (task.output is not None)
             codes = np.where(is_undone, np.int8(Loss.FINISHED), codes)
         answers.add_entries(
-            entries, codes, codes != Loss.NOT_ENTERED if goes_on else np.isin(codes, list(AcknowledgeType))
+            entries, codes, codes != Loss.NOT_ENTERED if goes_on else np.isin(codes, [*AcknowledgeType, Loss.THROTTLED])
         )
     result = decoded(pa.Table.from_batches([answers.batch()], RUN_SCHEMA), read_once)
     return replace(result, fault=unread)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from share_spark.delivery.ledger import CallStatus
+from share_spark.delivery.ledger import STATUS_OF, CallStatus
 from share_spark.handlers.acknowledgement import Ack, single_answer
 from share_spark.handlers.handler import Handler
 from share_spark.handlers.output_schema import Row, rows_of_answer
@@ -33,7 +33,7 @@ def judged(answer: Any, names: Mapping[str, None] | None) -> Judged:
     Raises HandlerError for a value that is no answer."""
     if type(answer) is not tuple:
         code, error, delay_ms = single_answer(answer)
-        return Judged(code, error, delay_ms, [], code + 1)
+        return Judged(code, error, delay_ms, [], STATUS_OF[code])
     if names is None:
         raise HandlerError("returned (acknowledgement, rows) but no output schema is declared")
     if len(answer) != 2:
@@ -42,7 +42,7 @@ def judged(answer: Any, names: Mapping[str, None] | None) -> Judged:
     rows = rows_of_answer(answer[1], names)
     if code == Ack.ACCEPT:
         return Judged(code, error, delay_ms, rows, CallStatus.ACCEPTED_WITH_ROWS)
-    return Judged(code, error, delay_ms, [], code + 1)
+    return Judged(code, error, delay_ms, [], STATUS_OF[code])
 
 
 @dataclass(slots=True, kw_only=True)

@@ -204,7 +204,8 @@ class KeptRows:
 
     @property
     def _again(self) -> tuple[int, ...]:
-        return (int(Ack.RELEASE), int(Loss.NOT_ENTERED)) if self.ordered else (int(Ack.RELEASE),)
+        given_back = int(Ack.RELEASE), int(Loss.THROTTLED)
+        return (*given_back, int(Loss.NOT_ENTERED)) if self.ordered else given_back
 
     def add(
         self, files: Sequence[KeptFile], topic: str | None, answers: Iterable[AcknowledgedSpan], earlier: Earlier

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -29,14 +29,17 @@ import numpy as np
 import pyarrow as pa
 
 from share_spark.delivery.ledger_file import CHUNK, TYPES, LedgerBlock, LedgerColumn, LedgerFile, blocks_in
+from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.error_texts import error_text
+from share_spark.model.requests import Loss
 
 
 class CallStatus(IntEnum):
     """One byte a record. ``ACCEPTED_WITH_ROWS``: its rows are only in the worker until a chunk of them is written. A
-    later attempt notes the last two: the whole batch was in the handler when the worker died; the record was accepted,
+    later attempt notes the next two: the whole batch was in the handler when the worker died; the record was accepted,
     and its rows were lost with the worker. ``WAITED`` is never written: where many calls wait and one runs, a record
-    that is in the handler, and not the one in the cell, is read as this."""
+    that is in the handler, and not the one in the cell, is read as this. ``THROTTLED``: the record was given back, as
+    if its handler had not been entered."""
 
     NOT_ENTERED = 0
     IN_HANDLER = 1
@@ -47,6 +50,16 @@ class CallStatus(IntEnum):
     DIED_AMONG_OTHERS = 6
     ROWS_LOST = 7
     WAITED = 8
+    THROTTLED = 9
+
+
+STATUS_OF: Mapping[int, CallStatus] = {
+    int(Ack.ACCEPT): CallStatus.ACCEPTED,
+    int(Ack.RELEASE): CallStatus.RELEASED,
+    int(Ack.REJECT): CallStatus.REJECTED,
+    int(Loss.THROTTLED): CallStatus.THROTTLED,
+}
+"""The status of a record by the answer of its handler; of one that was accepted, if it has no rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,7 +97,7 @@ class DeliveryResult:
     @property
     def lost_records(self) -> int:
         """Records whose attempt was lost with a worker."""
-        return sum(self._count(loss) for loss in Loss if loss is not Loss.NOT_ENTERED)
+        return sum(self._count(loss) for loss in Loss if loss not in (Loss.NOT_ENTERED, Loss.THROTTLED))
 
     @property
     def explains_deaths(self) -> bool:
@@ -109,6 +109,11 @@ class DeliveryResult:
     def not_entered(self) -> int:
         """Records that were read, and that the handler was not called with."""
         return self._count(Loss.NOT_ENTERED)
+
+    @property
+    def throttled(self) -> int:
+        """Records given back since a service has asked the handler to wait."""
+        return self._count(Loss.THROTTLED)
 
     def _count(self, answer: int) -> int:
         """Return the number of records with this acknowledgement, or Loss."""
@@ -228,7 +233,8 @@ def _errors(runs: AnswerRuns, texts: Sequence[str]) -> tuple[ErrorRun, ...]:
 
 
 def _asks_delay(runs: AnswerRuns) -> npt.NDArray[np.bool_]:
-    is_asked: npt.NDArray[np.bool_] = np.isin(runs.code, [Ack.RELEASE, Loss.NOT_ENTERED]) & (runs.delay != NO_DELAY)
+    may_wait = np.isin(runs.code, [Ack.RELEASE, Loss.NOT_ENTERED, Loss.THROTTLED])
+    is_asked: npt.NDArray[np.bool_] = may_wait & (runs.delay != NO_DELAY)
     return is_asked
 
 

@@ -38,8 +38,12 @@ _FINISHED = {
     CallStatus.ACCEPTED_WITH_ROWS: Ack.ACCEPT,
     CallStatus.RELEASED: Ack.RELEASE,
     CallStatus.REJECTED: Ack.REJECT,
+    CallStatus.THROTTLED: Loss.THROTTLED,
 }
 """The answers that count without their engine."""
+
+_STATUSES = max(CallStatus) + 1
+"""The length of an array by status."""
 
 
 class LeftCalls(NamedTuple):
@@ -88,7 +92,7 @@ def _has_rows(task: LedgerEntries) -> npt.NDArray[np.bool_]:
 def _attempts(
     tasks: Sequence[LedgerEntries], wanted: Callable[[LedgerEntries], npt.NDArray[np.bool_]]
 ) -> dict[TopicPartition, tuple[AnsweredAttempt, ...]]:
-    codes = np.zeros(len(CallStatus), np.int64)
+    codes = np.zeros(_STATUSES, np.int64)
     codes[list(_FINISHED)] = list(_FINISHED.values())
     found: dict[TopicPartition, list[npt.NDArray[np.int64]]] = {}
     for task in tasks:
@@ -96,21 +100,27 @@ def _attempts(
             columns = [task.offset[rows], task.offset[rows], task.count[rows], codes[task.status[rows]]]
             found.setdefault(at, []).append(np.column_stack(columns).astype(np.int64))
     return {
-        at: tuple(AnsweredAttempt(*run[:3], AcknowledgeType(run[3])) for run in _joined(np.concatenate(parts)))
+        at: tuple(AnsweredAttempt(*run[:3], _answer(run[3])) for run in _joined(np.concatenate(parts)))
         for at, parts in found.items()
     }
 
 
+def _answer(code: int) -> AcknowledgeType | Loss:
+    return Loss.THROTTLED if code == Loss.THROTTLED else AcknowledgeType(code)
+
+
 def _entered(tasks: Sequence[LedgerEntries]) -> Mapping[TopicPartition, tuple[TracedRange, ...]]:
     """Return the losses of an engine that ended: the ledgers of all its tasks show which records were in a handler. If
-    none was, the engine was lost outside of a call, and finished records are ``AFTER_HANDLER``."""
+    none was, the engine was lost outside of a call, and finished records are ``AFTER_HANDLER``. Throttled ones are
+    given back, however it ended."""
     in_handler = sum(int((task.status == CallStatus.IN_HANDLER).sum()) for task in tasks)
     is_explained = in_handler or any((task.status == CallStatus.DIED_AMONG_OTHERS).any() for task in tasks)
-    losses = np.full(len(CallStatus), Loss.FINISHED if is_explained else Loss.AFTER_HANDLER, np.int64)
+    losses = np.full(_STATUSES, Loss.FINISHED if is_explained else Loss.AFTER_HANDLER, np.int64)
     losses[CallStatus.NOT_ENTERED] = Loss.NOT_ENTERED
     losses[CallStatus.IN_HANDLER] = Loss.IN_HANDLER if in_handler == 1 else Loss.AMONG_OTHERS
     losses[CallStatus.DIED_AMONG_OTHERS] = Loss.AMONG_OTHERS
     losses[CallStatus.WAITED] = Loss.FINISHED  # an attempt, and no doubt: its code did not run
+    losses[CallStatus.THROTTLED] = Loss.THROTTLED
     found: dict[TopicPartition, list[npt.NDArray[np.int64]]] = {}
     for task in tasks:
         for at, rows in _by_partition(task, task.status != CallStatus.NOT_ENTERED):
@@ -153,8 +163,10 @@ _CODES = {
     CallStatus.DIED_AMONG_OTHERS: Loss.AMONG_OTHERS,
     CallStatus.ROWS_LOST: Loss.FINISHED,
     CallStatus.WAITED: Loss.FINISHED,
+    CallStatus.THROTTLED: Loss.THROTTLED,
 }
-_CODE_OF_STATUS = np.array([_CODES[status] for status in CallStatus], np.int8)
+_CODE_OF_STATUS = np.zeros(_STATUSES, np.int8)
+_CODE_OF_STATUS[list(_CODES)] = list(_CODES.values())
 
 
 def codes_of(entries: LedgerEntries) -> npt.NDArray[np.int8]:

@@ -6,11 +6,12 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field, replace
 
-from share_spark.engine.answers import attempts_in
+from share_spark.engine.answers import attempts_in, offsets_by_answer
 from share_spark.engine.breaker import Breaker
 from share_spark.engine.delivery_port import AcknowledgedSpans, Delivered
 from share_spark.engine.planning import Pace
 from share_spark.model.config import GroupConfig
+from share_spark.model.requests import Loss
 
 _LEAST_MS = 1_000
 """The time whose records may always be saved up, in milliseconds."""
@@ -82,9 +83,11 @@ class AcquisitionLimits:
         self._rate = self._rate.after(records)
 
     def delivered(self, delivered: Delivered, answers: AcknowledgedSpans, now_ms: int, *, in_turn: bool) -> None:
-        """Take in the result of a delivery. Records that run ``in_turn`` do not change the pace."""
+        """Take in the result of a delivery. Records that run ``in_turn`` do not change the pace. Throttled ones are not
+        worked off: the pace is then that of the service, however fast it refuses."""
         if not in_turn:
-            self.pace = self.pace.after(delivered.entered, delivered.busy_s)
+            throttled = sum(offsets_by_answer(span.ranges)[Loss.THROTTLED] for span in answers.values())
+            self.pace = self.pace.after(max(delivered.entered - throttled, 0), delivered.busy_s)
         if self._breaker.failure_rate:
             before, self._breaker = self._breaker, self._breaker.after(attempts_in(answers, now_ms))
             if self._breaker.is_open != before.is_open:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import compress
 
 import numpy as np
@@ -83,7 +83,8 @@ def offsets_by_answer(ranges: Sequence[AnsweredRange]) -> Counter[int]:
 
 
 def attempts_in(answers: AcknowledgedSpans, at_ms: int) -> Attempts:
-    """Count attempts whose handler was entered, and failed ones. Lost output is no failure of the handler."""
+    """Count attempts whose handler was entered, and failed ones. Lost output is no failure of the handler; what was
+    throttled is no attempt."""
     counted: Counter[int] = Counter()
     for span in answers.values():
         counted.update(offsets_by_answer(span.ranges))
@@ -115,13 +116,30 @@ def filled(
 
 
 def are_held_back(ranges: Sequence[AnsweredRange], delays: Sequence[RetryDelay]) -> list[bool]:
-    """Return, for each delay, whether it is of records that were not entered, and not of released ones."""
-    if not delays or not any(found.answer == Loss.NOT_ENTERED for found in samples(ranges)):
+    """Return, for each delay, whether it is of records that were not entered, and not of released or throttled ones."""
+    return _are_of(ranges, delays, (Loss.NOT_ENTERED,))
+
+
+def _are_of(ranges: Sequence[AnsweredRange], delays: Sequence[RetryDelay], answers: Container[int]) -> list[bool]:
+    """Return, for each delay, whether it is of records with one of these answers."""
+    if not delays or not any(found.answer in answers for found in samples(ranges)):
         return [False] * len(delays)
     found = as_columns(ranges)
-    answers = found.by_kind([one.answer in LOSSES for one in found.samples], bool)
-    held_back: list[bool] = answers[found.last.searchsorted([delay.first_offset for delay in delays])].tolist()
-    return held_back
+    is_wanted = found.by_kind([one.answer in answers for one in found.samples], bool)
+    wanted: list[bool] = is_wanted[found.last.searchsorted([delay.first_offset for delay in delays])].tolist()
+    return wanted
+
+
+def longest_throttle_ms(answers: Iterable[AcknowledgedSpan]) -> int:
+    """Return the longest delay of throttled records, 0 if there are none."""
+    return max(
+        (
+            delay.delay_ms
+            for span in answers
+            for delay in compress(span.delays, _are_of(span.ranges, span.delays, (Loss.THROTTLED,)))
+        ),
+        default=0,
+    )
 
 
 def released_by_key(
@@ -142,14 +160,9 @@ def _released(ranges: Sequence[AnsweredRange], delays: Sequence[RetryDelay], *, 
     lost = sum(counted[loss] for loss in LOSSES)
     at_once = total_offsets([delay for delay in delays if not delay.delay_ms])
     if has_backoff:
-        return lost - _held_back(ranges, delays) + at_once
+        return lost - total_offsets(list(compress(delays, _are_of(ranges, delays, LOSSES)))) + at_once
     later = total_offsets(delays) - at_once
     return lost + counted[AcknowledgeType.RELEASE] - later
-
-
-def _held_back(ranges: Sequence[AnsweredRange], delays: Sequence[RetryDelay]) -> int:
-    """Return how many records were not entered, and wait for a record before them."""
-    return total_offsets(list(compress(delays, are_held_back(ranges, delays))))
 
 
 def are_inside(ranges: Sequence[AnsweredRange], offsets: Sequence[int]) -> list[bool]:

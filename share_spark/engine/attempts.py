@@ -13,9 +13,11 @@ from share_spark.model.records import DeliveryState, Doubt, InFlightBatch
 from share_spark.model.requests import (
     Acknowledge,
     AcknowledgeType,
+    AcquiredRange,
     ArchivedRange,
     ExpireLocks,
     LoseAttempts,
+    Loss,
     PartitionRequest,
     PartitionResponse,
     RetryDelay,
@@ -38,8 +40,9 @@ class ErrorRun(NamedTuple):
 
 class EndedAttempt(NamedTuple):
     """The end of an attempt at a run of offsets, for the audit: ``accepted``, ``released``, ``lost`` (in a crash),
-    ``not entered`` (the handler never had it, so the count is taken back), ``truncated`` (the log ends below it now),
-    or why it was archived. ``error``: why it failed, if that is known."""
+    ``not entered`` (the handler never had it, so the count is taken back), ``throttled`` (a service asked the handler
+    to wait: likewise), ``truncated`` (the log ends below it now), or why it was archived. ``error``: why it failed or
+    was throttled, if that is known."""
 
     first_offset: int
     last_offset: int
@@ -57,18 +60,19 @@ class MemberTrace(NamedTuple):
 
 
 class AnsweredAttempt(NamedTuple):
-    """Offsets whose handler was entered with this delivery count, and its answer."""
+    """Offsets whose handler was entered with this delivery count, and its answer: an ``AcknowledgeType``, or
+    ``Loss.THROTTLED``."""
 
     first_offset: int
     last_offset: int
     delivery_count: int
-    answer: AcknowledgeType
+    answer: AcknowledgeType | Loss
 
 
 class FinishedCalls(NamedTuple):
     """The answers that a member's handlers gave in its last delivery; its engine has ended, and may not have committed
     them. ``answered``: ascending and disjoint. ``put_out``: accepted records whose output rows were kept; they count
-    only all together, with these rows. ``errors`` and ``delays``: of released and rejected records, ascending and
+    only all together, with these rows. ``errors`` and ``delays``: of records that were not accepted, ascending and
     disjoint."""
 
     member_id: str
@@ -94,13 +98,24 @@ def ended_attempts(answered: Answered, errors: Sequence[ErrorRun] = ()) -> list[
         for archived in [tuple(response.archived)]
         for found in (
             *(EndedAttempt(*taken, "not entered") for taken in response.not_entered),
+            *(piece for taken in response.throttled for piece in _throttled(taken, _said(request, errors))),
             *(piece for run in _entered(response) for piece in _ended(request, run, archived, errors)),
         )
     ]
 
 
+def _throttled(taken: AcquiredRange, said: Sequence[ErrorRun]) -> Iterator[EndedAttempt]:
+    for first, last, error in cut_by_error(taken.first_offset, taken.last_offset, said):
+        yield EndedAttempt(first, last, taken.delivery_count, "throttled", error)
+
+
+def _said(request: PartitionRequest, errors: Sequence[ErrorRun]) -> Sequence[ErrorRun]:
+    """Return those of ``errors`` that may belong to the request: only answers have some."""
+    return errors if isinstance(request, Acknowledge | LoseAttempts) else ()
+
+
 def _entered(response: PartitionResponse) -> Iterator[InFlightBatch]:
-    taken_back = {taken.first_offset for taken in response.not_entered}
+    taken_back = {taken.first_offset for some in (response.not_entered, response.throttled) for taken in some}
     return (run for run in response.ended if run.first_offset not in taken_back)
 
 
@@ -108,8 +123,7 @@ def _ended(
     request: PartitionRequest, run: InFlightBatch, archived: Sequence[ArchivedRange], errors: Sequence[ErrorRun]
 ) -> Iterator[EndedAttempt]:
     text, unanswered = _outcome_text(request, run, archived), _unanswered_text(request, run)
-    said = errors if isinstance(request, Acknowledge | LoseAttempts) else ()
-    for first, last, error in cut_by_error(run.first_offset, run.last_offset, said):
+    for first, last, error in cut_by_error(run.first_offset, run.last_offset, _said(request, errors)):
         yield EndedAttempt(first, last, run.delivery_count, text, error or unanswered)
 
 

@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 from share_spark.engine.acquisition_limits import AcquisitionLimits
 from share_spark.engine.answers import answers_for, has_any
-from share_spark.engine.delivery_port import AcquiredSpan, Delivered, Delivery, DeliveryLimits
+from share_spark.engine.delivery_port import AcknowledgedSpans, AcquiredSpan, Delivered, Delivery, DeliveryLimits
 from share_spark.engine.output_commits import OutputCommits
 from share_spark.engine.pending import PendingAcknowledgements
 from share_spark.engine.planning import PlanInputs, Search
 from share_spark.engine.step import PartitionOutcome
+from share_spark.engine.throttles import Throttles
 from share_spark.model.config import GroupConfig
 from share_spark.model.errors import TopicUnreachableError
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
@@ -61,6 +62,7 @@ class HandlerCalls:
     delivery: Delivery
     limits: AcquisitionLimits
     search: Search
+    throttles: Throttles = field(default_factory=Throttles)
     in_flight: int = 0
     _has_suspects: bool = False
     _keys: dict[TopicPartition, SharePartitionKey] = field(default_factory=dict)
@@ -89,7 +91,7 @@ class HandlerCalls:
         delivered = self._delivered(spans, turn)
         if delivered.in_flight is not None:
             return self._answered(delivered, turn, member_id)
-        answers = answers_for(acquired, delivered)
+        answers = self._bounded(answers_for(acquired, delivered), turn)
         return Answered(delivered, PendingAcknowledgements(spans=answers, at_ms=turn.now_ms))
 
     def drain(self, turn: Turn, member_id: str) -> Answered:
@@ -114,5 +116,8 @@ class HandlerCalls:
         """Return answers that have come late. Some may be of no interest any more: the log has lost their records
         meanwhile. So they count for what the member still holds."""
         self.in_flight = delivered.in_flight or 0
-        answers = {self._keys[span.partition]: span for span in delivered.answers}
+        answers = self._bounded({self._keys[span.partition]: span for span in delivered.answers}, turn)
         return Answered(delivered, PendingAcknowledgements(spans=answers, at_ms=turn.now_ms, member_id=member_id))
+
+    def _bounded(self, answers: AcknowledgedSpans, turn: Turn) -> AcknowledgedSpans:
+        return self.throttles.bounded(answers, turn.now_ms, turn.config.throttle_max_age_ms)

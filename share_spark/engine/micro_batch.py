@@ -165,10 +165,7 @@ class ShareGroupEngine:
         for what is paused."""
         if self._targets is None or self._pending or self._calls.in_flight or not self.ports.dead_letters.is_settled():
             return False
-        targets = self._targets
-        if self._paused:
-            targets = {key: end for key, end in targets.items() if key not in self._paused}
-        return is_done(self._summaries, targets)
+        return is_done(self._summaries, self._targets, self._paused)
 
     @property
     def has_calls(self) -> bool:
@@ -260,9 +257,8 @@ class ShareGroupEngine:
         """Deliver, and keep the answers that are there. Raises the fault of the delivery after that: the rest was never
         entered. If records cannot be reached, that is no fault, and the answers are valid."""
         assert self._claim is not None, "deliver before start"
-        member_id = self._claim.member_id
-        drains = phase is Phase.DRAINS
-        answered = self._calls.drain(turn, member_id) if drains else self._calls.deliver(turn, outcomes, member_id)
+        calls, member_id, drains = self._calls, self._claim.member_id, phase is Phase.DRAINS
+        answered = calls.drain(turn, member_id) if drains else calls.deliver(turn, outcomes, member_id)
         if answered is None:
             return
         timer.mark("deliver")
@@ -270,7 +266,7 @@ class ShareGroupEngine:
         if fault is not None and not isinstance(fault, TopicUnreachableError):
             self._pending = NOTHING_PENDING if self._output.decides else answered.pending
             raise fault
-        self._calls.take_in(turn, answered)
+        calls.take_in(turn, answered)
         self._pending = answered.with_output(self._output, turn.stamp)
         timer.mark("output")
         if fault is not None:
@@ -377,6 +373,7 @@ class ShareGroupEngine:
             self._output.absorbed()
         if self._truncated:  # before anything is acquired at the removed offsets
             self.ports.delivery.forget_last(self._truncated)
+            self._calls.throttles.forget()
             self._truncated = {}
 
     def _commit(self, stamp: BatchStamp) -> str:

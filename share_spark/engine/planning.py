@@ -21,7 +21,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from share_spark.engine.answers import released_by_key
+from share_spark.engine.answers import longest_throttle_ms, released_by_key
 from share_spark.engine.attempts import ErrorRun, MemberTrace
 from share_spark.engine.delivery_port import AcknowledgedSpan
 from share_spark.engine.step import PartitionInput, PartitionSummary
@@ -195,9 +195,18 @@ def targets_within(
     return {**targets, **lowered} if lowered else targets
 
 
-def is_done(summaries: Mapping[SharePartitionKey, PartitionSummary], targets: Mapping[SharePartitionKey, int]) -> bool:
-    """Return whether every offset below the targets is Acknowledged or Archived: the SPSO has passed them (R15)."""
-    return all(key in summaries and summaries[key].start_offset >= target for key, target in targets.items())
+def is_done(
+    summaries: Mapping[SharePartitionKey, PartitionSummary],
+    targets: Mapping[SharePartitionKey, int],
+    paused: Collection[SharePartitionKey] = (),
+) -> bool:
+    """Return whether every offset below the targets is Acknowledged or Archived: the SPSO has passed them (R15). What
+    is ``paused`` is left out."""
+    return all(
+        key in summaries and summaries[key].start_offset >= target
+        for key, target in targets.items()
+        if key not in paused
+    )
 
 
 def _demand(
@@ -273,8 +282,8 @@ def traces_of(at: TopicPartition, traces: Sequence[MemberTrace]) -> tuple[Trace,
     return tuple(Trace(trace.member_id, trace.entered.get(at, ())) for trace in traces)
 
 
-REST_MS = 1_000
-"""The time for which a search rests when it makes no progress."""
+REST_MS, MOST_REST_MS = 1_000, 60_000
+"""The time for which a search rests when it makes no progress, and at most, when it is throttled."""
 
 IN_TURN = 1_000
 """The most accused records in one micro-batch: they share one task."""
@@ -327,10 +336,12 @@ class Search:
             self._sizes.pop(doubt, None)
         return None
 
-    def after(self, answers: Iterable[AcknowledgedSpan], now_ms: int) -> None:
-        """Take in the answers. If the order of keys held back all records, the next micro-batch would have the same
-        result until records before them have ended: so others have their turn, and a search rests."""
+    def after(self, answers: Collection[AcknowledgedSpan], now_ms: int) -> None:
+        """Take in the answers. If the order of keys held back all records, the next micro-batch would be the same until
+        records before them have ended: so others have their turn, and a search rests, also if a service asks for it."""
         if any(found.answer != Loss.NOT_ENTERED for span in answers for found in samples(span.ranges)):
+            if not self.comes_next:  # suspects have no delays
+                self.rests_until_ms = now_ms + min(longest_throttle_ms(answers), MOST_REST_MS)
             return
         if self.comes_next:
             self.turn += 1

@@ -39,14 +39,16 @@ class StepTimer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordCounts:
-    """Counts of records (offsets). ``not_entered``: acquired, and given back before the handler had them. The last four
-    were archived."""
+    """Counts of records (offsets). ``not_entered``: acquired, and given back before the handler had them.
+    ``throttled``: given back uncounted as well, since a service asked the handler to wait. The last four were archived.
+    """
 
     acquired: int = 0
     redelivered: int = 0
     accepted: int = 0
     released: int = 0
     not_entered: int = 0
+    throttled: int = 0
     rejected: int = 0
     limit_reached: int = 0
     gaps: int = 0
@@ -76,6 +78,7 @@ class RecordCounts:
             accepted=sum(outcome.accepted for outcome in outcomes),
             released=sum(outcome.released for outcome in outcomes),
             not_entered=sum(outcome.not_entered for outcome in outcomes),
+            throttled=sum(outcome.throttled for outcome in outcomes),
             **{name: archived.get(reason, 0) for reason, name in ARCHIVED.items()},
         )
 
@@ -95,8 +98,8 @@ ARCHIVED = {
 class MicroBatchProgress(RecordCounts):
     """Counts are records (offsets), of all topics and, in ``topics``, of each one by its name. ``lag``: offsets not
     finished yet. ``deliveries``: delivery count -> acquired. ``share_partitions``: their number. ``steps``: seconds per
-    step. ``touched``: share-partitions whose state changed. ``errors``: error -> records that failed with it when they
-    were delivered, the most frequent ones; they are released or rejected by the next micro-batch."""
+    step. ``touched``: share-partitions whose state changed. ``errors``: error -> records that failed or were throttled
+    with it when they were delivered, the most frequent ones; the next micro-batch gives them back or rejects them."""
 
     batch_id: int
     now_ms: int

@@ -137,6 +137,7 @@ class PartitionOutcome(NamedTuple):
     accepted: int
     released: int
     not_entered: int
+    throttled: int
     redelivered: int
     error: ErrorCode
     earlier: EarlierRanges = NONE_EARLIER
@@ -284,6 +285,7 @@ def outcome_of(
         accepted=sum(response.accepted for response in responses),
         released=sum(response.released for response in responses),
         not_entered=sum(total_offsets(response.not_entered) for response in responses if response.not_entered),
+        throttled=sum(total_offsets(response.throttled) for response in responses if response.throttled),
         redelivered=offsets_in(ranges[ranges[:, DELIVERY_COUNT] > 1]),
         error=next((response.error for response in responses if response.error), ErrorCode.NONE),
     )

@@ -58,7 +58,8 @@ def unabsorbed(
     topics: Mapping[SharePartitionKey, str],
 ) -> Unabsorbed:
     """Return the answers to attempts that their member still ``held``: those with the same delivery count. The state
-    has absorbed the others. ``topics``: names by share-partition."""
+    has absorbed the others. ``topics``: names by share-partition. An attempt after a throttled one has the same count,
+    and is taken back if its engine has died before the handler was entered again: that is right for both."""
     runs = {key: (TopicPartition(topics[key], key.partition), found) for key, found in held.items()}
     answers = _spans(calls, calls.answered, runs)
     with_rows = _spans(calls, calls.put_out, runs)

@@ -2,7 +2,8 @@
 
 A handler may answer with ``Ack`` members, their numbers, their names, a NumPy array, an Arrow array, a pandas Series, a
 table with a column ``ack`` (``batch_answers``). All of them become ``Answers``: one code per record and, for those that
-were not accepted, the number of an error text, and the delay of a release.
+were not accepted, the number of an error text, and the delay of a release. Beside them, ``Ack.throttled()`` is no
+acknowledgement: a service has asked the handler to wait.
 
 Pure: no Spark, no handler is called here.
 """
@@ -22,6 +23,7 @@ import numpy.typing as npt
 from share_spark.handlers.error_texts import NO_FAULTS, error_text, exception_text, reason_text, shown
 from share_spark.model.config import MOST_DELAY_MS, parse_duration_ms
 from share_spark.model.errors import ConfigError, HandlerError
+from share_spark.model.requests import Loss
 
 Codes = npt.NDArray[np.int8]
 ErrorIds = npt.NDArray[np.int32]
@@ -33,13 +35,17 @@ Reason = str | BaseException | None
 NO_DELAY = -1
 """The value for a record whose handler asked for no delay."""
 
+DEFAULT_THROTTLE_MS = 1_000
+"""The time to wait if a service does not say how long."""
+
 
 class Ack(IntEnum):
     """The result of a handler for a record. The numbers are the protocol's (``AcknowledgeType``).
 
     ``ACCEPT``: done. ``RELEASE``: try again later, up to the delivery limit. ``REJECT``: it can never succeed; it goes
     to the dead letters if there are any. ``Ack.release("why")`` and ``Ack.reject("why")`` keep a reason;
-    ``Ack.release(delay=60)`` and ``Ack.release("why", delay="10m")`` say when to try again.
+    ``Ack.release(delay=60)`` and ``Ack.release("why", delay="10m")`` say when to try again. ``Ack.throttled()`` gives
+    the record back uncounted, as a service has asked to wait.
     """
 
     ACCEPT = 1
@@ -54,6 +60,14 @@ class Ack(IntEnum):
         return Acknowledgement(Ack.RELEASE, why, None if delay is None else _delay_ms(delay))
 
     @staticmethod
+    def throttled(why: Reason = None, *, retry_after: float | str | None = None) -> Throttle:
+        """Return the answer for a record whose service has asked to wait (HTTP 429): the delivery does not count, and
+        the record comes again after this time, in the form of ``delay``; None: one second. One that is throttled for
+        longer than ``delivery.throttle.max.age`` is rejected. ``why`` is kept as for a release. Raises ConfigError: not
+        such a time."""
+        return Throttle(why, DEFAULT_THROTTLE_MS if retry_after is None else _delay_ms(retry_after))
+
+    @staticmethod
     def reject(why: Reason) -> Acknowledgement:
         """Return a rejection whose reason, a text or an exception, is kept as the record's last error."""
         return Acknowledgement(Ack.REJECT, why)
@@ -65,6 +79,13 @@ class Acknowledgement(NamedTuple):
     ack: Ack
     error: Reason = None
     delay_ms: int | None = None
+
+
+class Throttle(NamedTuple):
+    """The request of a service to wait, with the reason and the time: the attempt is none."""
+
+    error: Reason = None
+    delay_ms: int = DEFAULT_THROTTLE_MS
 
 
 def _delay_ms(delay: float | str) -> int:
@@ -85,7 +106,7 @@ class Answers:
     """The acknowledgements of a batch: ``codes`` (1, 2 or 3) and ``error_ids`` have one element per record.
 
     An error id of 0 is no error, n is ``texts[n - 1]``. Accepted records have none. Other codes are a ``Loss``.
-    ``delays_ms``: those of released records, NO_DELAY where none was asked for; None: no record has one.
+    ``delays_ms``: those of released and throttled records, NO_DELAY where none was asked for; None: no record has one.
     ``misfits``: the number of records released because their answer broke the contract; the last text is of one of
     them.
     """
@@ -128,8 +149,11 @@ class Answers:
         return {int(at): int(self.delays_ms[at]) for at in np.flatnonzero(self.delays_ms != NO_DELAY)}
 
     def with_delays(self, delays_ms: DelaysMs) -> Answers:
-        """Return the answers with these delays; only released records keep theirs."""
-        return replace(self, delays_ms=np.where(self.codes == Ack.RELEASE, delays_ms, NO_DELAY))
+        """Return the answers with these delays; only released and throttled records keep theirs. A throttled one always
+        has a delay."""
+        is_throttled = self.codes == Loss.THROTTLED
+        found = np.where((self.codes == Ack.RELEASE) | is_throttled, delays_ms, NO_DELAY)
+        return replace(self, delays_ms=np.where(is_throttled & (found == NO_DELAY), DEFAULT_THROTTLE_MS, found))
 
     def with_misfits(self, misfits: dict[int, str]) -> Answers:
         """Return the answers with these records released instead, each for breaking the contract."""
@@ -177,12 +201,13 @@ class Answers:
 
 # ------------------------------------------------------------------------------ one record's answer
 
-ACK_BY_NAME = {ack.name: int(ack) for ack in Ack}
+ACK_BY_NAME = {ack.name: int(ack) for ack in Ack} | {Loss.THROTTLED.name: int(Loss.THROTTLED)}
 CHOICES = "Ack.ACCEPT, Ack.RELEASE or Ack.REJECT"
 
 
 def single_answer(value: object) -> tuple[int, str | None, int | None]:
-    """Return (code, error, delay in ms) of one record's answer: an Ack, an Acknowledgement, its number or its name.
+    """Return (code, error, delay in ms) of one record's answer: an Ack, an Acknowledgement, its number or its name, or
+    a Throttle, whose code is ``Loss.THROTTLED``.
 
     Raises HandlerError for anything else, also for an object that raises when it is read; a bool is refused, as True
     would pass for an accept.
@@ -199,17 +224,24 @@ def single_answer(value: object) -> tuple[int, str | None, int | None]:
 
 def _looked_at(value: object) -> tuple[int, str | None, int | None]:
     """Return the ``single_answer`` of what is no plain Ack. Raises whatever the user's object raises."""
-    if isinstance(value, Acknowledgement):
-        code, delay_ms = single_answer(value.ack)[0], _asked_delay_ms(value.delay_ms)
-        error = None if code == Ack.ACCEPT else reason_text(value.error)
-        return code, error, delay_ms if code == Ack.RELEASE else None
+    if isinstance(value, Acknowledgement | Throttle):
+        code = int(Loss.THROTTLED) if isinstance(value, Throttle) else single_answer(value.ack)[0]
+        delay_ms = _delay_of(code, _asked_delay_ms(value.delay_ms))
+        return code, None if code == Ack.ACCEPT else reason_text(value.error), delay_ms
     number = _exact_int(value)
     if number is not None and Ack.ACCEPT <= number <= Ack.REJECT:
         return number, None, None
     if isinstance(value, str) and (name := str.upper(value)) in ACK_BY_NAME:
-        return ACK_BY_NAME[name], None, None
+        return ACK_BY_NAME[name], None, _delay_of(ACK_BY_NAME[name], None)
     refuse_coroutine(value)
     raise HandlerError(not_an_answer(value))
+
+
+def _delay_of(code: int, asked_ms: int | None) -> int | None:
+    """Return the delay of an answer for which this one was asked."""
+    if code == Loss.THROTTLED:
+        return DEFAULT_THROTTLE_MS if asked_ms is None else asked_ms
+    return asked_ms if code == Ack.RELEASE else None
 
 
 def _asked_delay_ms(value: object) -> int | None:

@@ -25,6 +25,7 @@ from share_spark.handlers.acknowledgement import (
     Codes,
     DelaysMs,
     ErrorIds,
+    Throttle,
     not_an_answer,
     refuse_coroutine,
     single_answer,
@@ -32,20 +33,21 @@ from share_spark.handlers.acknowledgement import (
 from share_spark.handlers.error_texts import NO_FAULTS, error_text, shown
 from share_spark.model.config import MOST_DELAY_MS
 from share_spark.model.errors import HandlerError
+from share_spark.model.requests import Loss
 
 
 def batch_answers(answer: Any, rows: int, outputs: Collection[str] = ()) -> Answers:
     """Convert a batch handler's answer for ``rows`` records, without output columns.
 
-    A table or frame with a column ``ack`` (optionally ``error``, and ``delay_ms`` of released records), one answer per
-    row as list, tuple or array of any kind, or one Ack for the whole batch. A row without a valid answer (a null, an
-    unknown number or name) is released. Raises HandlerError: nothing, another length, no such column, a column of
-    another type. ``outputs``: the declared output columns; one that is called ``delay_ms`` is no delay.
+    A table or frame with a column ``ack`` (optionally ``error``, and ``delay_ms`` of released or throttled records),
+    one answer per row as list, tuple or array of any kind, or one Ack for the whole batch. A row without a valid answer
+    (a null, an unknown number or name) is released. Raises HandlerError: nothing, another length, no such column, a
+    column of another type. ``outputs``: the declared output columns; one that is called ``delay_ms`` is no delay.
     """
     refuse_coroutine(answer)
     if answer is None:
         raise HandlerError("returned nothing: a batch handler returns one acknowledgement per row")
-    if isinstance(answer, Acknowledgement | Ack):
+    if isinstance(answer, Acknowledgement | Ack | Throttle):
         return Answers.same(rows, *single_answer(answer))
     if (columns := table_columns(answer)) is not None:
         if "ack" not in columns:
@@ -98,6 +100,8 @@ def column_answers(columns: Mapping[str, Any], rows: int) -> Answers:
     if "delay_ms" in typed:
         delays_ms, wrong = _column_delays(typed["delay_ms"], codes)
         answers, misfits = answers.with_delays(delays_ms), wrong | misfits
+    elif (codes == Loss.THROTTLED).any():
+        answers = answers.with_delays(answers.every_delay_ms)
     return answers.with_misfits(misfits)
 
 
@@ -117,15 +121,15 @@ def _not_nan(value: Any) -> Any:
 
 
 def _column_delays(column: Any, codes: Codes) -> tuple[DelaysMs, dict[int, str]]:
-    """Return the delays of a column of whole numbers, null for none, and the errors of released records whose delay is
-    out of range. Raises HandlerError."""
+    """Return the delays of a column of whole numbers, null for none, and the errors of records that need one and
+    whose delay is out of range. Raises HandlerError."""
     if pa.types.is_null(column.type):
         return np.full(len(codes), NO_DELAY, np.int64), {}
     if not pa.types.is_integer(column.type) and not _is_whole(column):
         raise HandlerError(f"returned a column delay_ms of type {column.type}, not whole numbers")
     found = column.fill_null(0).to_numpy(zero_copy_only=False)
     is_delay = (found >= 0) & (found <= MOST_DELAY_MS)
-    wrong = np.flatnonzero((codes == Ack.RELEASE) & ~is_delay)
+    wrong = np.flatnonzero(np.isin(codes, [Ack.RELEASE, Loss.THROTTLED]) & ~is_delay)
     texts = {int(at): f"answered with a delay_ms of {found[at]}, not 0 to 30 days" for at in wrong}
     is_asked = is_delay & column.is_valid().to_numpy(zero_copy_only=False)
     return np.where(is_asked, found, NO_DELAY).astype(np.int64), texts

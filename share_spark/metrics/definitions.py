@@ -71,6 +71,9 @@ REDELIVERED = Metric("share_spark_redelivered_records", _COUNTER, ("topic",), "R
 NOT_ENTERED = Metric(
     "share_spark_not_entered_records", _COUNTER, ("topic",), "Records given back before the handler had them"
 )
+THROTTLED = Metric(
+    "share_spark_throttled_records", _COUNTER, ("topic",), "Records given back since a service asked to wait"
+)
 ARCHIVED = Metric("share_spark_archived_records", _COUNTER, ("topic", "reason"), "Records archived")
 STEP_SECONDS = Metric("share_spark_micro_batch_seconds", _HISTOGRAM, ("step",), "Time of each step of a micro-batch")
 COMMIT_SECONDS = Metric("share_spark_commit_seconds", _HISTOGRAM, (), "Time of a commit to the state log")

@@ -56,6 +56,7 @@ def _counted(totals: GroupTotals) -> Iterator[tuple[Metric, Values]]:
     yield all_metrics.ACQUIRED, [((topic,), counts.acquired) for topic, counts in topics]
     yield all_metrics.REDELIVERED, [((topic,), counts.redelivered) for topic, counts in topics]
     yield all_metrics.NOT_ENTERED, [((topic,), counts.not_entered) for topic, counts in topics]
+    yield all_metrics.THROTTLED, [((topic,), counts.throttled) for topic, counts in topics]
     yield (
         all_metrics.ARCHIVED,
         [

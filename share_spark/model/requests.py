@@ -31,6 +31,7 @@ class Loss(IntEnum):
     * ``FINISHED``: the handler was done with it; the result was lost with a worker that died in another record.
     * ``AFTER_HANDLER``: the handler was done with it, then the engine died, and no record was in a handler.
     * ``NOT_ENTERED``: the handler never had it, so this was no attempt.
+    * ``THROTTLED``: a service that the handler calls has asked it to wait, so this was no attempt either.
     """
 
     UNKNOWN = 101
@@ -39,6 +40,7 @@ class Loss(IntEnum):
     FINISHED = 104
     AFTER_HANDLER = 105
     NOT_ENTERED = 106
+    THROTTLED = 107
 
 
 class AnsweredRange(NamedTuple):
@@ -122,8 +124,8 @@ class ExpireLocks:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoseAttempts:
     """Attempts of the running engine that ended with a ``Loss``. ``ranges``: ascending and disjoint; what the member
-    does not hold of them is left as it is. ``delays``: of offsets that were not entered since an earlier record of
-    their key is not finished, for how long that is sure; ascending and disjoint."""
+    does not hold of them is left as it is. ``delays``: of throttled offsets, and of those that were not entered since
+    an earlier record of their key is not finished, for how long that is sure; ascending and disjoint."""
 
     member_id: str
     ranges: Sequence[AnsweredRange]
@@ -205,9 +207,9 @@ class PartitionResponse:
     """The answer to one request. ``error`` concerns acknowledgements only; ``acquired`` only an ``Acquire``.
 
     ``accepted`` and ``released`` count records (offsets), for progress. ``ended``: the runs as they became when an
-    attempt ended, for the audit; ``not_entered``: those of them whose attempt is taken back, as they were before. Of a
-    ``TruncateLog``, ``ended`` are the Acquired runs that it has forgotten, as they were. Each sequence is a tuple, or
-    ``partition.columns.Columns`` if there are many.
+    attempt ended, for the audit; ``not_entered`` and ``throttled``: those of them whose attempt is taken back, as they
+    were before. Of a ``TruncateLog``, ``ended`` are the Acquired runs that it has forgotten, as they were. Each
+    sequence is a tuple, or ``partition.columns.Columns`` if there are many.
     """
 
     error: ErrorCode = ErrorCode.NONE
@@ -217,3 +219,4 @@ class PartitionResponse:
     released: int = 0
     ended: Sequence[InFlightBatch] = ()
     not_entered: Sequence[AcquiredRange] = ()
+    throttled: Sequence[AcquiredRange] = ()

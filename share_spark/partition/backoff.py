@@ -7,8 +7,8 @@
 
 A delay is a lock that no member holds: the record is Available, and nobody acquires it before ``lock_deadline_ms``. It
 belongs to an answer. An attempt that ended without one (its engine or the worker of its whole batch died), or that was
-given back before its handler was entered, is not delayed. One exception: in order of keys, what is given back since an
-earlier record of its key waits, waits as long as that one.
+given back before its handler was entered, is not delayed. Two exceptions: in order of keys, what is given back since an
+earlier record of its key waits, waits as long as that one; and what was throttled waits as long as was asked for.
 
 There is no randomness here: the jitter is one of a few levels, chosen by a hash of where the records are and how often
 they were delivered. A range that was released together waits together, so ranges are not cut.

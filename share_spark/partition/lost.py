@@ -1,7 +1,8 @@
 """Attempts that end without an acknowledgement: what is charged, and how a record that brings engines down is found.
 
 The delivery count is the number of times a handler was entered with a record. So an attempt that never reached the
-handler is taken back, and one that did is counted, however it ended.
+handler is taken back, and one that did is counted, however it ended. One exception: an attempt that a service has
+throttled is taken back as well.
 
 A record that is known to have been in the handler when its worker or engine died is ACCUSED, and runs by itself from
 then on. If an engine dies then as well, and it was the only one in a handler, it is archived at the delivery limit. Not
@@ -64,6 +65,9 @@ def lose(outcome: RequestEffects, run: InFlightBatch, loss: Loss) -> None:
     match loss:
         case Loss.NOT_ENTERED:
             outcome.take_back(run, _waiting(run.doubt))
+        case Loss.THROTTLED:
+            # The doubt stays: the handler did not come to its work, which may be what ends engines.
+            outcome.throttle(run, _waiting(run.doubt))
         case Loss.FINISHED:
             # The attempt counts, as the handler had it; another record ended the worker.
             outcome.give_back(run, run.delivery_count, Doubt.NONE)

@@ -20,13 +20,14 @@ _ARCHIVED = DeliveryState.ARCHIVED
 class RequestEffects:
     """Changed runs in offset order, and counts of offsets by what became of them."""
 
-    __slots__ = ("_max_delivery_count", "accepted", "archived", "changes", "not_entered", "released")
+    __slots__ = ("_max_delivery_count", "accepted", "archived", "changes", "not_entered", "released", "throttled")
 
     def __init__(self, max_delivery_count: int) -> None:
         self._max_delivery_count = max_delivery_count
         self.changes: list[InFlightBatch] = []
         self.archived: list[ArchivedRange] = []
         self.not_entered: list[AcquiredRange] = []
+        self.throttled: list[AcquiredRange] = []
         self.accepted = 0
         self.released = 0
 
@@ -49,9 +50,16 @@ class RequestEffects:
 
     def take_back(self, run: InFlightBatch, doubt: Doubt) -> None:
         """Make ``run`` Available as if it had not been acquired: the handler never had it."""
-        count = run.delivery_count
-        self.not_entered.append(AcquiredRange(run.first_offset, run.last_offset, count))
-        self.changes.append(InFlightBatch(run.first_offset, run.last_offset, _AVAILABLE, count - 1, None, None, doubt))
+        self.not_entered.append(self._uncounted(run, doubt))
+
+    def throttle(self, run: InFlightBatch, doubt: Doubt) -> None:
+        """Do as ``take_back``: the handler had it, and was asked to wait."""
+        self.throttled.append(self._uncounted(run, doubt))
+
+    def _uncounted(self, run: InFlightBatch, doubt: Doubt) -> AcquiredRange:
+        first, last, count = run.first_offset, run.last_offset, run.delivery_count
+        self.changes.append(InFlightBatch(first, last, _AVAILABLE, count - 1, None, None, doubt))
+        return AcquiredRange(first, last, count)
 
     def acknowledge(self, first: int, last: int, count: int, ack_type: int) -> None:
         """Do as ``end_attempt``, for part of an Acquired run; the hot path of a large request."""
@@ -94,6 +102,7 @@ class RequestEffects:
             released=self.released,
             ended=tuple(self.changes),
             not_entered=tuple(self.not_entered),
+            throttled=tuple(self.throttled),
         )
 
 
@@ -136,6 +145,7 @@ def _response_by_kind(ended: Columns[Any], samples: Sequence[PartitionResponse])
         released=offsets(one.released for one in samples),
         ended=in_best_form(ranges(InFlightBatch, [one.ended for one in samples])),
         not_entered=in_best_form(ranges(AcquiredRange, [one.not_entered for one in samples])),
+        throttled=in_best_form(ranges(AcquiredRange, [one.throttled for one in samples])),
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVED = 0, 1, 2, 4
 FINAL = (ACKNOWLEDGED, ARCHIVED)
 NO_DOUBT, LOST_ONCE, LOST_TWICE, LOST_IN_PIECE, ACCUSED, ALONE = range(6)
-UNKNOWN, IN_HANDLER, AMONG_OTHERS, FINISHED, AFTER_HANDLER, NOT_ENTERED = range(101, 107)
+UNKNOWN, IN_HANDLER, AMONG_OTHERS, FINISHED, AFTER_HANDLER, NOT_ENTERED, THROTTLED = range(101, 108)
 INVALID_REQUEST, INVALID_RECORD_STATE = "INVALID_REQUEST", "INVALID_RECORD_STATE"
 
 
@@ -188,13 +188,14 @@ class PartitionOracle:
         """Whatever the limit says."""
         after = {
             NOT_ENTERED: min(record.doubt, ACCUSED),
+            THROTTLED: min(record.doubt, ACCUSED),
             FINISHED: NO_DOUBT,
             AMONG_OTHERS: ACCUSED,
             IN_HANDLER: ACCUSED,
         }
         doubt = after.get(loss, min(record.doubt + 1, ACCUSED))
         record.end(AVAILABLE, record.count + 1, doubt)
-        record.count -= loss == NOT_ENTERED
+        record.count -= loss in (NOT_ENTERED, THROTTLED)
 
     def expire(
         self, now: int, *, lost: bool = False, traces: dict[str, dict[int, tuple[int, int]]] | None = None

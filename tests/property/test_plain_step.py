@@ -26,7 +26,7 @@ KEY = SharePartitionKey("group", "topic-id", 0)
 ACCEPT, RELEASE = int(AcknowledgeType.ACCEPT), int(AcknowledgeType.RELEASE)
 NOW_MS = 50_000
 ANSWERS = [ACCEPT, ACCEPT, ACCEPT, RELEASE, int(AcknowledgeType.GAP), int(AcknowledgeType.REJECT)]
-LOSSES = [int(Loss.UNKNOWN), int(Loss.NOT_ENTERED)]
+LOSSES = [int(Loss.UNKNOWN), int(Loss.NOT_ENTERED), int(Loss.THROTTLED)]
 
 
 def rarely(usual: Any, *others: Any) -> st.SearchStrategy[Any]:

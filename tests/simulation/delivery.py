@@ -17,7 +17,19 @@ from share_spark.model.errors import HandlerError, TopicUnreachableError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.records import Doubt
 from share_spark.model.requests import AcknowledgeType, AnsweredRange, Loss, RetryDelay, TracedRange
-from tests.simulation.facts import ACCEPT, DIED_AMONG_OTHERS, DONE, GAP, REJECT, RELEASE, At, Course, Said, demand
+from tests.simulation.facts import (
+    ACCEPT,
+    DIED_AMONG_OTHERS,
+    DONE,
+    GAP,
+    REJECT,
+    RELEASE,
+    THROTTLED,
+    At,
+    Course,
+    Said,
+    demand,
+)
 from tests.simulation.processes import Death
 
 if TYPE_CHECKING:
@@ -306,6 +318,10 @@ class Run:
             task.unsent.append(one)
             self._finish(one, count, DONE)
             return
+        if kind == "throttle":
+            self.said[one] = Said(Loss.THROTTLED, f"{kind} {world.throttles[one]}", (0, 500, 20_000)[one[1] % 3])
+            self._finish(one, count, THROTTLED)
+            return
         if kind == "hang":
             world.time_ms += world.rng.randint(1, world.limits.lock_duration_ms)
         text = f"{kind} {count} of {one[1]}"
@@ -338,7 +354,7 @@ class Run:
 
     def _finish(self, one: At, count: int, left: str) -> None:
         self.of.held[one].course = Course(entered=True, left=left)
-        said = self.said.get(one) if left == DONE else None
+        said = self.said.get(one) if left in (DONE, THROTTLED) else None
         has_rows = said is not None and said.kind == ACCEPT and self.of.world.scenario.has_sink
         self._note(one, Entry(count, left, None if has_rows else said))
 
@@ -363,7 +379,8 @@ def _finished(member: str, entries: Mapping[At, tuple[int, Said]], with_rows: Co
     delays: dict[TopicPartition, list[RetryDelay]] = {}
     for (at, offset), (count, said) in entries.items():
         found = put_out if (at, offset) in with_rows else answered
-        found.setdefault(at, []).append(AnsweredAttempt(offset, offset, count, AcknowledgeType(said.kind)))
+        answer = Loss.THROTTLED if said.kind == Loss.THROTTLED else AcknowledgeType(said.kind)
+        found.setdefault(at, []).append(AnsweredAttempt(offset, offset, count, answer))
         if said.error is not None:
             errors.setdefault(at, []).append(ErrorRun(offset, offset, said.error))
         if said.delay_ms is not None:
@@ -379,6 +396,7 @@ def _traced(entries: Mapping[At, Entry]) -> dict[TopicPartition, tuple[TracedRan
     losses = {
         DONE: Loss.FINISHED if is_told else Loss.AFTER_HANDLER,
         DIED_AMONG_OTHERS: Loss.AMONG_OTHERS,
+        THROTTLED: Loss.THROTTLED,
         "": Loss.IN_HANDLER if in_handler == 1 else Loss.AMONG_OTHERS,
     }
     rows: dict[TopicPartition, list[TracedRange]] = {}

@@ -55,7 +55,7 @@ class Said(NamedTuple):
     delay_ms: int | None = None
 
 
-DONE, DIED_AMONG_OTHERS = "done", "died among others"
+DONE, DIED_AMONG_OTHERS, THROTTLED = "done", "died among others", "throttled"
 
 
 class Course(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 
@@ -46,6 +47,7 @@ class SimulatedWorld:
         self.pauses = NOT_PAUSED
         self.behaviours: dict[At, Behaviour] = {}
         self.keys: dict[At, bytes | None] = {}
+        self.throttles: Counter[At] = Counter()
         self.late: tuple[SimulatedEngine, StateCommit, Decided | None] | None = None
         self.engines: list[SimulatedEngine] = []
         self.runs, self.is_calm = 0, False
@@ -125,7 +127,14 @@ class SimulatedWorld:
     def behaviour(self, one: At, count: int) -> str:
         """What the handler does with a record this time."""
         kind, times = self.behaviours[one]
+        if self.throttles[one] < self._most_throttles(one):
+            self.throttles[one] += 1
+            return "throttle"
         return kind if count <= times else "accept"
+
+    def _most_throttles(self, one: At) -> int:
+        """Of a record. Not drawn, so that plays without throttles stay what they are."""
+        return zlib.crc32(f"throttle {one}".encode()) % (self.scenario.most_throttles + 1)
 
     def _somewhere(self) -> TopicPartition:
         topic = self.rng.choice(self.topic_names)

@@ -51,7 +51,8 @@ class Scenario:
     of a compaction that begins, likewise. ``targetless_rate``: how many engines have no dead-letter target.
     ``asks_delays``: handlers say when they want to have a record again. ``pause_weight``: of an operator who pauses or
     resumes something, among what else may happen in a turn. ``setting_weight``: of one who changes a setting, likewise.
-    ``different_keys``: of the records of a partition.
+    ``different_keys``: of the records of a partition. ``most_throttles``: by a service, of each record
+    before anything else.
     """
 
     config: GroupConfig
@@ -78,6 +79,7 @@ class Scenario:
     pause_weight: float = 0.0
     setting_weight: float = 0.0
     different_keys: int = 1
+    most_throttles: int = 0
 
     def asked_ms(self, number: int) -> int | None:
         """The delay that a handler asks for with one of its releases."""
@@ -134,7 +136,8 @@ def _with_flow(found: Scenario, rng: Random) -> Scenario:
     found = replace(found, config=breaker) if rng.random() < 0.1 else found
     found = replace(found, setting_weight=0.5) if rng.random() < 0.2 else found
     by_key = replace(found.config, delivery_order="key")
-    return replace(found, config=by_key, different_keys=rng.choice([1, 2, 6])) if rng.random() < 0.3 else found
+    found = replace(found, config=by_key, different_keys=rng.choice([1, 2, 6])) if rng.random() < 0.3 else found
+    return replace(found, most_throttles=rng.choice([0, 0, 0, 3]))
 
 
 def another_setting(config: GroupConfig, rng: Random) -> GroupConfig:
@@ -172,6 +175,7 @@ def _config(rng: Random) -> GroupConfig:
             "share.delivery.count.limit": rng.randint(2, 5),
             "share.record.lock.duration.ms": rng.choice([1_000, 10_000, 30_000]),
             "delivery.budget.ms": rng.choice([100, 1_000, 10_000]),
+            "delivery.throttle.max.age": "30d",
             "max.records.per.trigger": rng.choice([1, 3, 10, 50, 500]),
             "share.coordinator.snapshot.update.records.per.snapshot": rng.choice([1, 2, 3, 7, 500]),
         }

@@ -20,6 +20,7 @@ from tests.simulation.facts import (
     DIED_AMONG_OTHERS,
     GAP,
     REJECT,
+    THROTTLED,
     At,
     Books,
     Cell,
@@ -38,6 +39,9 @@ _DEEPER = {
     Doubt.ACCUSED: Doubt.ACCUSED,
     Doubt.ALONE: Doubt.ACCUSED,
 }
+
+
+_UNCOUNTED = (Loss.NOT_ENTERED, Loss.THROTTLED)
 
 
 def delays_after(backoff: Backoff, count: int) -> tuple[int, int]:
@@ -62,6 +66,8 @@ def loss_of(one: At, delivery: Mapping[At, Course]) -> Loss:
         return Loss.IN_HANDLER if in_handlers == 1 else Loss.AMONG_OTHERS
     if course.left == DIED_AMONG_OTHERS:
         return Loss.AMONG_OTHERS
+    if course.left == THROTTLED:
+        return Loss.THROTTLED
     is_told = in_handlers or any(other.left == DIED_AMONG_OTHERS for other in delivery.values())
     return Loss.FINISHED if is_told else Loss.AFTER_HANDLER
 
@@ -114,6 +120,7 @@ class Settled:
     def _answered(self, was: Cell, said: Said, since_ms: int) -> Cell | Fate:
         if said.kind in LOSSES:
             lost = self._lost(was, Loss(said.kind), said.error)
+            since_ms = self.decided.now_ms if said.kind == Loss.THROTTLED else since_ms
             return self._held_back(lost, said.delay_ms, since_ms) if said.delay_ms and isinstance(lost, Cell) else lost
         if said.kind == ACCEPT:
             return Fate("accepted", was.count)
@@ -126,7 +133,7 @@ class Settled:
         return Fate("log start") if self._is_below() else self._released(was.count, said)
 
     def _held_back(self, given_back: Cell, wait_ms: int, since_ms: int) -> Cell:
-        """It waits as long as the record before it, unless it is searched."""
+        """It waits as long as the record before it, or as a service asks, unless it is searched."""
         until_ms = since_ms + wait_ms
         if given_back.doubt >= Doubt.LOST_TWICE or until_ms <= self.decided.now_ms:
             return given_back
@@ -145,7 +152,7 @@ class Settled:
     def _lost(self, was: Cell, loss: Loss, error: str | None) -> Cell | Fate:
         """Not acknowledged. The limit archives only what was the only one in a handler, and accused of it before."""
         self._charge(loss)
-        self.books.suspicions[self.one] += loss not in (Loss.NOT_ENTERED, Loss.FINISHED)
+        self.books.suspicions[self.one] += loss not in (*_UNCOUNTED, Loss.FINISHED)
         is_guilty = self._was_alone(was, loss) and was.count >= self.decided.config.max_delivery_count
         if self._is_below():
             return Fate("log start", was.count, error, is_guilty)
@@ -153,15 +160,18 @@ class Settled:
             self.books.alone_in_crash.append(self.one)
             demand(self.books.suspicions[self.one] > 1, self.one, "is archived for the first death")
             return Fate("delivery limit reached", was.count, error)
-        return _available(was.count - (loss is Loss.NOT_ENTERED), self._doubt_after(was, loss))
+        return _available(was.count - (loss in _UNCOUNTED), self._doubt_after(was, loss))
 
     def _charge(self, loss: Loss) -> None:
         """The books: an attempt is charged if its handler was entered, and never otherwise where that is known."""
         entered = self.books.acquisitions[self.one].course.entered
-        if loss is Loss.NOT_ENTERED and entered:
+        if loss is Loss.THROTTLED:
+            # Not entered: its engine died before the delivery began, and has left the ledger of the one before.
+            self.books.entered[self.one] -= entered
+        elif loss is Loss.NOT_ENTERED and entered:
             demand(self.decided.forgives, self.one, "was in a handler, and its attempt is taken back")
             self.books.entered[self.one] -= 1
-        if loss is not Loss.NOT_ENTERED and not entered:
+        elif loss is not Loss.NOT_ENTERED and not entered:
             demand(loss is Loss.UNKNOWN, self.one, "was in no handler, and is charged as", loss)
             self.books.overcharged[self.one] += 1
 
@@ -173,7 +183,7 @@ class Settled:
 
     def _doubt_after(self, was: Cell, loss: Loss) -> Doubt:
         match loss:
-            case Loss.NOT_ENTERED:
+            case Loss.NOT_ENTERED | Loss.THROTTLED:
                 return min(was.doubt, Doubt.ACCUSED)
             case Loss.FINISHED:
                 return Doubt.NONE

@@ -139,10 +139,15 @@ def crashes_archive_all_that_was_in_flight(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_was_not_entered_is_charged(patch: pytest.MonkeyPatch) -> None:
-    def charged(outcome: RequestEffects, run: InFlightBatch, doubt: Doubt) -> None:
-        outcome.give_back(run, run.delivery_count, doubt)
+    patch.setattr(RequestEffects, "take_back", _charged)
 
-    patch.setattr(RequestEffects, "take_back", charged)
+
+def what_was_throttled_is_charged(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RequestEffects, "throttle", _charged)
+
+
+def _charged(outcome: RequestEffects, run: InFlightBatch, doubt: Doubt) -> None:
+    outcome.give_back(run, run.delivery_count, doubt)
 
 
 def what_was_entered_is_not_charged(patch: pytest.MonkeyPatch) -> None:
@@ -382,6 +387,7 @@ the plays have changed, the search goes on from them."""
         (failed_appends_are_taken_as_not_done, ""),
         (crashes_archive_all_that_was_in_flight, "should be Cell(state=<DeliveryState.AVAILABLE"),
         (what_was_not_entered_is_charged, "should be Cell(state=<DeliveryState.AVAILABLE"),
+        (what_was_throttled_is_charged, "should be Cell(state=<DeliveryState.AVAILABLE"),
         (what_was_entered_is_not_charged, "should be Cell(state=<DeliveryState.AVAILABLE"),
         (a_whole_batch_is_archived_at_the_limit, "should be Cell(state=<DeliveryState.AVAILABLE"),
         (the_first_death_archives_at_the_limit, "should be Cell(state=<DeliveryState.AVAILABLE"),

@@ -19,15 +19,18 @@ _NO_DELAY = -1
 
 _T = TypeVar("_T")
 
-Answer = AcknowledgeType | tuple[AcknowledgeType, str] | tuple[AcknowledgeType, str, int]
+Kind = AcknowledgeType | Loss
+"""The answer of a handler: a ``Loss`` is THROTTLED."""
+
+Answer = Kind | tuple[Kind, str] | tuple[Kind, str, int]
 RecordHandler = Callable[[str, int, int, int], Answer]
 """(topic, partition, offset, delivery count) -> acknowledgement, optionally with an error text, and a delay in ms."""
 
-Ledgers = dict[str, dict[tuple[TopicPartition, int, int], tuple[AcknowledgeType, str, int] | None]]
+Ledgers = dict[str, dict[tuple[TopicPartition, int, int], tuple[Kind, str, int] | None]]
 """By member: what its last delivery has entered (where, offset, delivery count), and the answer (acknowledgement,
 error, delay), None while it is in the handler."""
 
-Ledger = Mapping[tuple[TopicPartition, int, int], tuple[AcknowledgeType, str, int] | None]
+Ledger = Mapping[tuple[TopicPartition, int, int], tuple[Kind, str, int] | None]
 
 _Said = tuple[int, int, str, int]
 """The result of a record: offset, acknowledge type or ``Loss``, error, delay."""
@@ -156,7 +159,7 @@ class InMemoryDelivery:
                     order.hold_back(at, record.key, max(answer[2], 0))
         return said
 
-    def _answer(self, at: TopicPartition, offset: int, count: int) -> tuple[AcknowledgeType, str, int]:
+    def _answer(self, at: TopicPartition, offset: int, count: int) -> tuple[Kind, str, int]:
         ledger = self.ledgers.setdefault(self._member_id, {})
         ledger[at, offset, count] = None
         try:
@@ -215,7 +218,8 @@ def _entered(ledger: Ledger) -> dict[TopicPartition, tuple[TracedRange, ...]]:
     }
     rows: dict[TopicPartition, list[TracedRange]] = {}
     for (at, offset, count), said in sorted(ledger.items(), key=lambda one: one[0]):
-        rows.setdefault(at, []).append(TracedRange(offset, offset, count, losses[said is not None]))
+        loss = said[0] if said is not None and isinstance(said[0], Loss) else losses[said is not None]
+        rows.setdefault(at, []).append(TracedRange(offset, offset, count, loss))
     return {at: tuple(found) for at, found in rows.items()}
 
 

@@ -363,3 +363,36 @@ def test_in_turn_no_record_shares_a_call() -> None:
 
     call(handle, batch_of(3), {"in_turn": True})
     assert sizes == [1, 1, 1]
+
+
+class TooManyRequests(Exception):  # noqa: N818
+    retry_after = 3
+
+
+def too_many(record: Record) -> Any:
+    if record.offset == 1:
+        raise TooManyRequests("slow down")
+    return Ack.throttled(retry_after=9) if record.offset == 2 else None
+
+
+def test_a_throttled_record_is_given_back_with_its_delay() -> None:
+    answers = call(too_many, batch_of(4)).answers
+    assert answers.codes.tolist() == [1, Loss.THROTTLED, Loss.THROTTLED, 1]
+    assert answers.delays() == {1: 3_000, 2: 9_000}
+    assert answers.errors() == {1: "TooManyRequests: slow down"}
+
+
+def test_a_batch_that_is_throttled_is_given_back_whole() -> None:
+    def batch(_: pa.RecordBatch) -> Any:
+        raise TooManyRequests("slow down")
+
+    answers = call(arrow_handler(batch), batch_of(2)).answers
+    assert (answers.codes.tolist(), answers.delays()) == ([Loss.THROTTLED] * 2, {0: 3_000, 1: 3_000})
+    assert set(answers.errors().values()) == {"TooManyRequests: slow down"}
+
+
+def test_a_throttled_record_has_no_output() -> None:
+    outcome = call(lambda _: (Ack.throttled(), [{"id": 1}]), batch_of(2), output=pa.schema([("id", pa.int64())]))
+    assert outcome.answers.codes.tolist() == [Loss.THROTTLED] * 2
+    assert outcome.outputs is not None
+    assert outcome.outputs.num_rows == 0

@@ -273,6 +273,14 @@ def test_what_was_held_back_is_kept_in_order_only(tmp_path: Path, ordered: bool)
     assert (found is not None) == ordered
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_what_was_throttled_is_kept(tmp_path: Path, ordered: bool) -> None:
+    rows = KeptRows(ordered=ordered)
+    add(rows, tmp_path, [4], answer=int(Loss.THROTTLED))
+    _, found = rows.take([AcquiredSpan(AT, ranges([(4, 1, 1)]))], 1, 10_000)
+    assert found is not None
+
+
 def test_the_part_of_some_topic_partitions(tmp_path: Path) -> None:
     rows = kept(tmp_path, [3], ordered=True)
     add(rows, tmp_path, [3], partition=1)

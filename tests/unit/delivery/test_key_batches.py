@@ -132,6 +132,14 @@ def test_what_is_held_back_waits_as_long_as_what_it_waits_for(kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_throttled_record_holds_back_its_key_as_a_released_one_does(kind: str) -> None:
+    result = run(noted(Handler({0: Ack.throttled(retry_after=5)}), kind), records("aab"))
+    assert answers(result) == {0: Loss.THROTTLED, 1: NOT_ENTERED, 2: 1}
+    assert waits(result) == {0: 5_000, 1: 5_000}
+    assert (result.entered, result.throttled, result.not_entered, result.lost_records) == (2, 1, 1, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_record_that_is_not_acquired_holds_back_what_comes_after_it_only(kind: str) -> None:
     result = run(noted(Handler(), kind), records("aaabaabb", {1: -1 - 9_000, 3: -1}))
     assert answers(result) == {0: 1, 2: NOT_ENTERED, 4: NOT_ENTERED, 5: NOT_ENTERED, 6: NOT_ENTERED, 7: NOT_ENTERED}

@@ -12,14 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from share_spark.delivery.ledger import CallLedger, CallStatus, read_entries
+from share_spark.delivery.ledger import CallLedger, CallStatus, LedgerEntries, read_entries
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.packed_handler import packed
 from share_spark.delivery.task_report import TaskReport
-from share_spark.delivery.traces import left_calls, member_traces
+from share_spark.delivery.traces import codes_of, left_calls, member_traces
 from share_spark.delivery.worker import HandlerTask, Terms
 from share_spark.engine.attempts import FinishedCalls, MemberTrace
 from share_spark.handlers.acknowledgement import Ack
@@ -402,3 +403,42 @@ def test_a_full_disk_is_no_fault_of_a_record(tmp_path: Path, fills_at: int) -> N
         assert fault.endswith("cannot be written: No space left on device")
         said = [(row["ack"], row["first_offset"], row["last_offset"]) for row in worker.rows() if row["ack"]]
         assert said == ([] if fills_at < 0 else [(Ack.ACCEPT, 0, 999)])
+
+
+def throttled_until_it_dies(record: Record) -> Any:
+    if record.offset == 7:
+        die()
+    return Ack.throttled("429", retry_after=60) if record.offset in (2, 3) else None
+
+
+def test_a_throttled_record_is_not_entered_again_by_the_repeat_of_its_task(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, throttled_until_it_dies)
+    assert [worker.run(), worker.run()] == [False, True]
+    assert worker.calls == Counter(range(RECORDS))
+    others = {2: (Loss.THROTTLED, "429"), 3: (Loss.THROTTLED, "429"), 7: (2, "worker lost")}
+    assert worker.answers() == {offset: others.get(offset, (1, None)) for offset in range(RECORDS)}
+    assert {row["first_offset"]: row["delay_ms"] for row in worker.rows() if row["delay_ms"]} == {2: 60_000}
+
+
+def test_a_throttled_record_of_an_engine_that_died_is_given_back(tmp_path: Path) -> None:
+    """Its answer is taken over; without that, the trace says the same."""
+    worker = Worker(tmp_path, throttled_until_it_dies)
+    worker.run()
+    (calls,) = finished(worker)
+    assert calls.answered == {AT: ((0, 1, 1, Ack.ACCEPT), (2, 3, 1, Loss.THROTTLED), (4, 6, 1, Ack.ACCEPT))}
+    assert (calls.errors, calls.delays) == (
+        {AT: [(2, 2, "429"), (3, 3, "429")]},
+        {AT: [(2, 2, 60_000), (3, 3, 60_000)]},
+    )
+    assert [row for row in traces(worker.place)[worker.place.member_id] if row[3] == Loss.THROTTLED] == [
+        (2, 3, 1, Loss.THROTTLED)
+    ]
+
+
+@pytest.mark.parametrize("status", CallStatus)
+def test_each_status_has_an_answer(status: CallStatus) -> None:
+    """Also those that another attempt of the task has noted."""
+    columns = {name: np.zeros(1, np.int64) for name in ("topic", "partition", "offset", "count")}
+    entries = LedgerEntries(topics=["orders"], status=np.array([status], "u1"), **columns)
+    (code,) = codes_of(entries).tolist()
+    assert code in {*Ack, *Loss}

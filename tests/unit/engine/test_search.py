@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_spark.engine.planning import IN_TURN, Search
+from share_spark.engine.delivery_port import AcknowledgedSpan
+from share_spark.engine.planning import IN_TURN, MOST_REST_MS, Search
 from share_spark.engine.step import PartitionSummary
-from share_spark.model.ids import SharePartitionKey
+from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.records import Doubt
+from share_spark.model.requests import Loss, RetryDelay
+from tests.support.answers import answered
 
 KEYS = [SharePartitionKey("g", "t", partition) for partition in range(5)]
 Fronts = dict[SharePartitionKey, PartitionSummary]
@@ -138,3 +141,22 @@ def test_a_piece_is_a_cube_root_of_what_is_searched(total: int) -> None:
     pieces = -(-total // size)
     assert (pieces - 1) ** 3 < total
     assert size <= math.ceil(total / math.cbrt(total) + 1e-6)
+
+
+def throttled(*delays_ms: int) -> list[AcknowledgedSpan]:
+    rows = [(offset, offset, int(Loss.THROTTLED)) for offset in range(len(delays_ms))]
+    delays = [RetryDelay(offset, offset, delay_ms) for offset, delay_ms in enumerate(delays_ms)]
+    return [AcknowledgedSpan(TopicPartition("orders", 0), answered([*rows, (50, 50, 1)]), (), delays)]
+
+
+@pytest.mark.parametrize(("delays_ms", "rest_ms"), [((), 0), ((500, 7_000), 7_000), ((3_600_000,), MOST_REST_MS)])
+def test_a_search_rests_while_a_service_asks_for_it(delays_ms: tuple[int, ...], rest_ms: int) -> None:
+    search = Search(comes_next=False)
+    search.after(throttled(*delays_ms), 100)
+    assert (search.rests_until_ms, search.turn) == (100 + rest_ms, 0)
+
+
+def test_throttled_records_of_others_do_not_keep_a_search_waiting() -> None:
+    search = Search(comes_next=True, rests_until_ms=50)
+    search.after(throttled(7_000), 100)
+    assert (search.rests_until_ms, search.turn) == (50, 0)

@@ -92,6 +92,19 @@ def test_what_waits_for_another_record_is_delayed_and_not_charged() -> None:
     assert partition.fetch("a", (0, 9)) == [(0, 1, 1), (2, 3, 1), (4, 4, 1)]
 
 
+def test_what_is_throttled_waits_as_long_as_was_asked_for_and_is_not_charged() -> None:
+    partition = Partition(limits=PartitionLimits(max_delivery_count=1, backoff=FIXED))
+    for at_ms in (0, 70, 140):
+        partition.now_ms = at_ms
+        assert partition.fetch("a", (0, 9)) == [(0, 9, 1)]
+        throttled = LoseAttempts(
+            member_id="a", ranges=(AnsweredRange(0, 9, Loss.THROTTLED),), delays=(RetryDelay(0, 9, 70),)
+        )
+        response = partition.ask(throttled)
+        assert (tuple(response.throttled), response.not_entered) == (((0, 9, 1),), ())
+    assert waiting(partition.state).delayed == ((210, 10),)
+
+
 def test_a_delay_is_no_lock_of_a_member() -> None:
     partition = released(FIXED)
     assert next_deadline_ms(partition.state) is None

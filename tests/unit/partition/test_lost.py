@@ -115,6 +115,23 @@ def test_what_was_never_entered_is_no_attempt_however_often() -> None:
     assert leader.window == "0-4: 0-3 V0"
 
 
+def test_what_was_throttled_is_no_attempt_however_often() -> None:
+    leader = partition(limit=2)
+    for _ in range(10):
+        assert leader.fetch("a", (0, 3)) == [(0, 3, 1)]
+        crash(leader, entered("a", (0, 3, 1, Loss.THROTTLED)))
+    assert leader.window == "0-4: 0-3 V0"
+
+
+def test_what_was_throttled_is_as_suspect_as_before() -> None:
+    leader = partition()
+    leader.fetch("a", (0, 1))
+    crash(leader, entered("a", (0, 0, 1, Loss.IN_HANDLER)))
+    leader.fetch_suspects("b", Doubt.ACCUSED, 1, alone=True)
+    leader.ask(LoseAttempts(member_id="b", ranges=((0, 0, Loss.THROTTLED),)))
+    assert doubts(leader) == [(0, 0, 1, "ACCUSED"), (1, 1, 0, "NONE")]
+
+
 @pytest.mark.parametrize("loss", [Loss.FINISHED, Loss.AMONG_OTHERS, Loss.UNKNOWN, Loss.AFTER_HANDLER])
 def test_no_innocent_is_archived_whatever_its_count(loss: Loss) -> None:
     leader = partition(limit=2)

@@ -140,11 +140,11 @@ def test_attempts_are_cut_where_their_errors_change() -> None:
         None, ShareSnapshot(key=KEY, snapshot_epoch=0, state_epoch=0, leader_epoch=0, start_offset=0, batches=())
     )
     limits = PartitionLimits(max_delivery_count=5)
-    got = step(KEY, state, PartitionInput("t", 0, 9, max_records=9), limits=limits, member_id="m", now_ms=0)
-    said = answered([(0, 3, 2), (4, 4, 1), (5, 6, Loss.FINISHED), (7, 8, Loss.AMONG_OTHERS)])
-    wanted = PartitionInput("t", 0, 9, acknowledged=said)
+    got = step(KEY, state, PartitionInput("t", 0, 12, max_records=12), limits=limits, member_id="m", now_ms=0)
+    losses = [(5, 6, Loss.FINISHED), (7, 8, Loss.AMONG_OTHERS), (9, 10, Loss.THROTTLED), (11, 11, Loss.NOT_ENTERED)]
+    wanted = PartitionInput("t", 0, 12, acknowledged=answered([(0, 3, 2), (4, 4, 1), *losses]))
     after = step(KEY, got.state, wanted, limits=limits, member_id="m", now_ms=1)
-    errors = [ErrorRun(1, 1, "busy"), ErrorRun(2, 2, "gone"), ErrorRun(5, 5, "output lost")]
+    errors = [ErrorRun(1, 1, "busy"), ErrorRun(2, 2, "gone"), ErrorRun(5, 5, "output lost"), ErrorRun(9, 9, "429")]
     assert sorted(ended_attempts(after.answered, errors)) == [
         EndedAttempt(0, 0, 1, "released"),
         EndedAttempt(1, 1, 1, "released", "busy"),
@@ -154,4 +154,7 @@ def test_attempts_are_cut_where_their_errors_change() -> None:
         EndedAttempt(5, 5, 1, "lost", "output lost"),
         EndedAttempt(6, 6, 1, "lost", "the handler was done with it, and the answer was lost with a worker"),
         EndedAttempt(7, 8, 1, "lost", "a worker died while its handler had this record"),
+        EndedAttempt(9, 9, 1, "throttled", "429"),
+        EndedAttempt(10, 10, 1, "throttled"),
+        EndedAttempt(11, 11, 1, "not entered"),
     ]
