@@ -1,6 +1,6 @@
-"""Records that are not accepted stay with the workers: a task writes those that its handler released or rejected to a
-file, in order of keys also those that were held back. The delivery that acquires them again, and their dead letters,
-take them from there and need not read through the topic log.
+"""Records that are not accepted stay with the workers: a task writes those that its handler released or rejected, or
+that were throttled, to a file, in order of keys also those that were held back. The delivery that acquires them again,
+and their dead letters, take them from there and need not read through the topic log.
 
     delivery 1   acquired   [0 ........................................ 999,999]     read from the topic log
                  released       [7]      [30]          [81][82]                      each task writes a file of them

@@ -22,6 +22,7 @@ from share_spark.metrics.oldest import MOST_MARKS, Front, LogEndMarks, Mark
 from share_spark.metrics.totals import BOUNDS_S, SecondsHistogram
 from share_spark.model.errors import ConfigError
 from share_spark.model.ids import SharePartitionKey
+from share_spark.model.requests import Loss
 from tests.support.engine_world import ACCEPT, GROUP, REJECT, RELEASE, TOPIC, EngineLife, InMemoryGroup
 
 ROOT = Path(__file__).parents[3]
@@ -245,3 +246,12 @@ def test_an_outage_is_a_number_of_seconds(watched: Watched) -> None:
     reach = engine.engine._reach
     reach.outage = Outage(since_ms=watched.world.clock() - 30_000, what="broker", reason="")
     assert watched.value("share_spark_unreachable_seconds") == 30
+
+
+def test_throttled_records_are_counted_by_themselves() -> None:
+    watched = Watched()
+    watched.world.handler = lambda *_: (Loss.THROTTLED, "429", 60_000)
+    watched.world.produce(5)
+    watched.run(watched.engine(), 2)
+    assert watched.value("share_spark_throttled_records_total", topic=TOPIC) == 5
+    assert watched.value("share_spark_not_entered_records_total", topic=TOPIC) == 0
