@@ -51,7 +51,9 @@ class _Waiting(NamedTuple):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Call:
-    """A call that runs (``Stepping``). ``until``: its time limit. ``is_over``: what it still does is ignored."""
+    """A call that runs (``Stepping``). ``cell_value``: 0 once it has ended, as its place in the ledger may get another
+    record; tasks that it has started may go on. ``until``: its time limit. ``is_over``: what it still does is
+    ignored."""
 
     of: _Waiting
     cell: memoryview
@@ -279,6 +281,7 @@ class Calls:
             block.note(position, error, delay_ms)
         block.status[position] = status
         del self._running[call]
+        call.cell_value = 0
         self._count(one)
         at = TopicPartition(record.topic, record.partition)
         text = None if error is None else error_text(error)
@@ -312,6 +315,7 @@ class Calls:
     def _cancel(self, call: _Call) -> None:
         """Cancel a call, and ignore what it still does."""
         call.is_over = True
+        call.cell_value = 0
         self._running.pop(call, None)
         if call.task is not None:
             call.task.cancel()

@@ -4,7 +4,7 @@
       Begin             ->                                   once, first
       HandOver          ->                  Answered         as calls end, many in one message, in any order
       SetLimits         ->                  Unreachable      records of a hand-over cannot be read
-      GiveBack          ->                  Failed           nothing more can be called; the companion ends
+      GiveBack          ->                  Failed           nothing more can be called; the last one
       Forget            ->                  CallsNow         twice a second
 
 A message is its length in eight bytes and a pickle: both ends are the same program, and nobody else has the connection.
@@ -32,8 +32,9 @@ class Limits(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """The first message. ``handler``: as ``delivery.worker.packed`` has it, with this ``name``. ``ledger``: the path of
-    the first ledger; later ones get ``.2``, ``.3``. ``most_rows``: of a batch that is read."""
+    """The first message. ``handler``: as ``delivery.packed_handler.packed`` has it, with this ``name``. ``ledger``: the
+    path of the first ledger, ``<directory>/0``, which must not exist; later ones are ``1``, ``2``, ... beside it.
+    ``most_rows``: of a batch that is read."""
 
     handler: bytes
     name: str
@@ -63,7 +64,8 @@ class SetLimits(NamedTuple):
 
 
 class GiveBack(NamedTuple):
-    """Begin no more calls: records that were not entered are answered at once, as NOT_ENTERED. Calls that run go on."""
+    """Give back all hand-overs so far: their records that were not entered are answered at once, as NOT_ENTERED. Calls
+    that run go on, and later hand-overs are called as usual."""
 
 
 class Forget(NamedTuple):
@@ -108,7 +110,8 @@ class Unreachable(NamedTuple):
 
 class Failed(NamedTuple):
     """The handler cannot be loaded, or has broken its contract with each record (``is_handler``), or the fault is ours.
-    What was not entered was answered as NOT_ENTERED before."""
+    The last message: what was not entered was answered as NOT_ENTERED before, and calls that ran had some time to
+    end."""
 
     text: str
     is_handler: bool

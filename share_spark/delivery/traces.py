@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ def member_traces(place: LedgerPlace) -> list[MemberTrace]:
     """Return what other members have left about their last deliveries."""
     return [
         MemberTrace(
-            member, _entered([read_entries(file) for at in place.deliveries(member) for file in task_files(at)])
+            member, _entered(last_attempts([one for at in place.deliveries(member) for one in read_delivery(at)]))
         )
         for member in place.others()
     ]
@@ -52,7 +53,7 @@ def left_calls(place: LedgerPlace) -> Iterator[LeftCalls]:
     """Yield the answers in the ledgers of other members, those of the last delivery first."""
     for member, delivery in place.last_deliveries():
         if place.may_take_over(member):
-            tasks = read_delivery(delivery)
+            tasks = last_attempts(read_delivery(delivery))
             yield LeftCalls(_finished(member, tasks), [chunk for task in tasks for chunk in task.chunks])
 
 
@@ -166,3 +167,28 @@ def codes_of(entries: LedgerEntries) -> npt.NDArray[np.int8]:
 def read_delivery(directory: Path) -> list[LedgerEntries]:
     """Return all ledgers of a delivery."""
     return [read_entries(file) for file in task_files(directory)] if directory.is_dir() else []
+
+
+def last_attempts(tasks: Sequence[LedgerEntries]) -> list[LedgerEntries]:
+    """Return the ledgers without earlier attempts at a record: these count as not entered. Hand-overs to a companion
+    may be of the same record, while all of them are in its ledgers."""
+    sizes = [len(task) for task in tasks]
+    if not sum(sizes):
+        return list(tasks)
+    names: dict[str, int] = {}
+    topics = [np.array([names.setdefault(name, len(names)) for name in task.topics], np.int64) for task in tasks]
+    topic = np.concatenate([ids[task.topic] for ids, task in zip(topics, tasks, strict=True)])
+    partition, offset, count = (
+        np.concatenate([getattr(task, name) for task in tasks]) for name in ("partition", "offset", "count")
+    )
+    order = np.lexsort((count, offset, partition, topic))
+    same = (np.diff(topic[order]) == 0) & (np.diff(partition[order]) == 0) & (np.diff(offset[order]) == 0)
+    if not same.any():
+        return list(tasks)
+    is_last = np.ones(len(order), bool)
+    is_last[order[:-1][same]] = False
+    parts = np.split(is_last, np.cumsum(sizes)[:-1])
+    return [
+        replace(task, status=np.where(last, task.status, CallStatus.NOT_ENTERED).astype(task.status.dtype))
+        for task, last in zip(tasks, parts, strict=True)
+    ]

@@ -30,7 +30,7 @@ from share_spark.delivery.ledger import CallStatus
 from share_spark.delivery.ledger_file import is_written
 from share_spark.engine.record_reader import in_schema
 from share_spark.handlers.acknowledgement import Ack
-from share_spark.handlers.handler import Record
+from share_spark.handlers.handler import Record, record_handler
 from share_spark.model.errors import TopicError, TopicUnreachableError
 from share_spark.model.requests import AcknowledgeType, Loss
 from tests.support.companion_process import AT, DEADLINE_S, CompanionProcess, companion, hand_over, record_stream, spans
@@ -184,8 +184,9 @@ def test_no_more_calls_run_than_the_limit_which_may_change(tmp_path: Path) -> No
 
 
 def test_in_turn_a_call_is_alone(tmp_path: Path) -> None:
+    others: set[int] = set()
+
     async def handle(record: Record) -> Any:
-        others = globals().setdefault("others", set())
         others.add(record.offset)
         await asyncio.sleep(0.02)
         seen = sorted(others)
@@ -263,7 +264,7 @@ class PartOfLog:
     def __init__(self, fault: Exception | None, records: int = 10) -> None:
         self.fault, self.records = fault, records
 
-    def batches(self, schema: pa.Schema, most_rows: int, is_stopping: Any) -> Any:
+    def batches(self, schema: pa.Schema, _most_rows: int, is_stopping: Any) -> Any:
         batch = pa.ipc.open_stream(record_stream(range(self.records))).read_next_batch()
         yield in_schema(batch, None, schema)
         while self.fault is None and not is_stopping():
@@ -310,11 +311,13 @@ def test_reading_that_waits_is_stopped(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------- time limits
 
 
-def test_a_call_that_takes_too_long_is_cancelled_and_released(tmp_path: Path) -> None:
+@pytest.mark.parametrize("own_limit", [False, True])
+def test_a_call_that_takes_too_long_is_cancelled_and_released(tmp_path: Path, own_limit: bool) -> None:
     async def handle(record: Record) -> None:
         await asyncio.sleep(3600 if record.offset == 2 else 0)
 
-    with companion(tmp_path, handle, timeout_ms=200) as process:
+    handler = record_handler(timeout_ms=200)(handle) if own_limit else handle
+    with companion(tmp_path, handler, timeout_ms=60_000 if own_limit else 200) as process:
         process.send(hand_over(1, 0, 4))
         assert by_offset(process, 5)[2] == (2, "time limit of 200 ms exceeded")
         assert process.statuses()[2] == CallStatus.RELEASED
@@ -380,7 +383,7 @@ def test_the_call_that_ends_the_process_is_the_one_in_the_ledger(tmp_path: Path,
 
 def test_a_process_that_is_killed_while_all_wait_is_no_records_fault(tmp_path: Path) -> None:
     async def handle(record: Record) -> None:
-        await asyncio.sleep(0.05 * record.offset)
+        await asyncio.sleep(0.05 * record.offset if record.offset < 10 else 3600)
 
     with companion(tmp_path, handle) as process:
         process.send(hand_over(1, 0, 19))
