@@ -73,8 +73,8 @@ _MOST_DEATHS = 10
 """The number of processes that may die in a row before any of them has made a call."""
 
 _AHEAD = 2
-"""So many times the calls at a time are in flight: the others wait ahead, so that a call that ends is followed by
-another one at once."""
+"""The records in flight for each call at a time: the others wait ahead, so that a call that ends is followed by another
+one at once."""
 
 _PATIENCE_S = 30.0
 """The time beyond the limit of a call after which a process does not react any more."""
@@ -197,6 +197,8 @@ class CompanionDelivery:
         self._forget_returned()
         if self._companion is not None:
             self._companion.hand_overs.forget(ends)
+            # Before new records with these offsets come: in the ledger they would look the same.
+            self._companion.process.send(Forget(self._companion.hand_overs.take_answered()))
 
     def stop_waiting(self) -> None:
         """End ``wait``. A companion that waits for records is told by ``drain``."""

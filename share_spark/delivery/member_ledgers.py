@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from share_spark.delivery.ledger_place import LedgerPlace
+from share_spark.delivery.ledger_file import is_written
+from share_spark.delivery.ledger_place import LedgerPlace, task_files
 from share_spark.delivery.output_rows import rows_in
 from share_spark.delivery.traces import left_calls, member_traces
 from share_spark.engine.attempts import FinishedCalls, MemberTrace
@@ -17,6 +21,14 @@ from share_spark.spark.schemas import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+_log = logging.getLogger(__name__)
+
+_LAST_CALLS_S = 25.0
+"""The longest wait for calls of a dead engine: a companion process gives them less after the end of its driver."""
+
+_LOOK_AGAIN_S = 0.2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,9 +59,21 @@ class MemberLedgers:
 
     def finished_calls(self) -> Iterable[FinishedCalls]:
         """Yield the finished calls of other members, those of the last delivery first."""
+        self._wait_for_last_calls()
         for left in left_calls(self.place) if self.are_written else ():
             self._left_rows = left.chunks
             yield left.calls
+
+    def _wait_for_last_calls(self) -> None:
+        """Wait for companion processes of engines that have died: calls that run come to their end, for a while."""
+        until = time.monotonic() + _LAST_CALLS_S
+        written = [file for member in self.place.others() for file in _of_companions(self.place, member)]
+        while written and time.monotonic() < until:
+            written = [file for file in written if is_written(file)]
+            if written:
+                time.sleep(_LOOK_AGAIN_S)
+        if written:
+            _log.warning("calls of an earlier engine still run: what they answer is lost")
 
     def take_rows(self, output: pa.Schema | None) -> pa.Table | None:
         """Return the output rows of the last finished calls; None if they do not fit ``output``."""
@@ -73,6 +97,12 @@ class MemberLedgers:
         """Tell workers that read the topics themselves, from any thread."""
         if self._place is not None:
             self._place.show_stop_sign()
+
+
+def _of_companions(place: LedgerPlace, member: str) -> Iterator[Path]:
+    """Yield the ledgers that calls of many records at a time have left: they have a cell."""
+    for directory in place.deliveries(member):
+        yield from (file for file in task_files(directory) if Path(f"{file}.cell").exists())
 
 
 def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:

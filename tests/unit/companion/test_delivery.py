@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -213,6 +215,27 @@ def test_the_next_engine_finds_what_was_called(place: CompanionPlace) -> None:
     assert [(run.first_offset, run.answer) for run in calls.answered[AT]] == [(100, ACCEPT), (102, ACCEPT)]
     successor.forget_traces()
     assert place.ledgers() == []
+
+
+def driver(directory: str) -> None:
+    """A driver with a call that waits, until it is killed."""
+    place = CompanionPlace(Path(directory), Odd(f"{directory}/go"))
+    place.deliver((1, 2, 1))
+    place.until(lambda _: 2 in place.said and place.delivery.calls_now is not None)
+    print("ready", flush=True)
+    time.sleep(600)
+
+
+def test_the_next_engine_waits_for_the_last_calls_of_a_dead_one(tmp_path: Path, go: Path) -> None:
+    code = f"from {driver.__module__} import driver; driver({str(tmp_path)!r})"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as died:
+        assert died.stdout is not None
+        assert died.stdout.readline() == b"ready\n"
+        died.kill()
+    successor = CompanionPlace(tmp_path, Odd(str(go))).delivery
+    threading.Timer(0.5, go.touch).start()
+    (calls,) = successor.finished_calls()
+    assert [tuple(run) for run in calls.answered[AT]] == [(1, 2, 1, ACCEPT)]
 
 
 def test_answers_of_what_was_forgotten_do_not_come(place: CompanionPlace, go: Path) -> None:
