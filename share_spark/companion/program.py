@@ -45,7 +45,7 @@ from share_spark.model.errors import HandlerError, ShareError, TopicError, Topic
 from share_spark.model.requests import Loss
 
 LAST_CALLS_S = 20.0
-"""How long calls may go on after the driver is gone, or after what ends the companion."""
+"""The time that calls have to end after the driver is gone, or after what ends the companion."""
 
 
 class Connection:
@@ -175,6 +175,8 @@ def _loaded(begin: Begin) -> Handler:
 
 async def _serve(fd: int) -> int:
     """Return the exit code."""
+    # Processes that the handler starts must not have it: the driver would not see our end.
+    os.set_inheritable(fd, False)
     loop: Any = asyncio.get_running_loop()
     loop.set_task_factory(task_of)
     connection = Connection(*await asyncio.open_connection(sock=socket.socket(fileno=fd)))
