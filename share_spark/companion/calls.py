@@ -116,13 +116,15 @@ class Calls:
             self._plan_turn()
 
     def take(self, handed: Handed, read: ReadBatch) -> None:
-        """Add records that were read."""
+        """Add records that were read. If they cannot be noted, the hand-over is given back, before its end would make
+        them gaps."""
         if handed.is_over:
             return
         try:
             block = self._ledger.begin(handed.message.number, read.batch)
         except Exception as fault:  # noqa: BLE001 - whatever it is, nothing can be called any more
             self._fail(fault)
+            self._stop_reading(handed)
             return
         handed.note_read(read.offsets)
         self._waiting += (_Waiting(handed, block, position, record) for position, record in enumerate(read.records))

@@ -118,8 +118,8 @@ class Failed(NamedTuple):
 
 
 class CallsNow(NamedTuple):
-    """What runs at the moment: calls, records that wait for one, and (topic, partition, offset, seconds) of the oldest
-    calls, the oldest first, at most ten."""
+    """The present state: calls that run, records that wait for one, and (topic, partition, offset, seconds) of the
+    oldest calls, the oldest first, at most ten."""
 
     running: int
     waiting: int

@@ -45,7 +45,7 @@ from share_spark.model.errors import HandlerError, ShareError, TopicError, Topic
 from share_spark.model.requests import Loss
 
 LAST_CALLS_S = 20.0
-"""How long calls may go on after the driver is gone, or after what ends the companion."""
+"""The time that calls have to end after the driver is gone, or after what ends the companion."""
 
 
 class Connection:
@@ -131,19 +131,21 @@ class Companion:
         """Read a hand-over in the thread. What is taken comes before the end, as both are sent to the loop in turn."""
         try:
             await self._loop.run_in_executor(self._thread, self._take_all, handed)
-        except TopicError as fault:
-            if not handed.is_over:  # otherwise the silence is our own: reading was stopped
-                self._calls.end_of(handed, Loss.NOT_ENTERED)
-                self._calls.flush()
-                is_topic = not isinstance(fault, TopicUnreachableError)
-                self._connection.send(Unreachable(str(fault), is_topic))
+        except Exception as fault:
+            if handed.is_over:  # nobody waits for it, and it may be our own doing: reading was stopped
+                return
+            if not isinstance(fault, TopicError):
+                raise
+            self._calls.end_of(handed, Loss.NOT_ENTERED)
+            self._calls.flush()
+            self._connection.send(Unreachable(str(fault), not isinstance(fault, TopicUnreachableError)))
         else:
             self._calls.end_of(handed)
 
     def _take_all(self, handed: Handed) -> None:
-        if not handed.is_over:
-            for read in read_batches(handed, self._schema, self._begin.most_rows):
-                self._loop.call_soon_threadsafe(self._calls.take, handed, read)
+        batches = read_batches(handed, self._schema, self._begin.most_rows)
+        while not handed.is_over and (read := next(batches, None)) is not None:
+            self._loop.call_soon_threadsafe(self._calls.take, handed, read)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run it as a task. Its error is what ends the companion."""
@@ -167,7 +169,10 @@ def _loaded(begin: Begin) -> Handler:
     for name in ("pandas", "pyarrow.compute", "pyarrow.ipc"):
         importlib.import_module(name)
     pa.array([1])
-    handler = unpacked(begin.name, begin.handler)
+    try:
+        handler = unpacked(begin.name, begin.handler)
+    except SystemExit as fault:  # of a module of the user's: it would end the loop
+        raise HandlerError(f"handler {begin.name} cannot be loaded: {exception_text(fault)}") from None
     gc.collect()
     gc.freeze()  # thousands of objects of calls are searched again and again: the modules need not be
     return handler
@@ -175,6 +180,8 @@ def _loaded(begin: Begin) -> Handler:
 
 async def _serve(fd: int) -> int:
     """Return the exit code."""
+    # Processes that the handler starts must not have it: the driver would not see our end.
+    os.set_inheritable(fd, False)
     loop: Any = asyncio.get_running_loop()
     loop.set_task_factory(task_of)
     connection = Connection(*await asyncio.open_connection(sock=socket.socket(fileno=fd)))
@@ -192,11 +199,23 @@ async def _serve(fd: int) -> int:
     return 0 if fault is None else 1
 
 
+def _run_through(loop: asyncio.AbstractEventLoop, task: asyncio.Task[int]) -> int:
+    """Run the loop until the task is done. asyncio also leaves the loop if a task that a handler has started raises one
+    of these; for the handler, which awaits that task, it is an exception like any other."""
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except (KeyboardInterrupt, SystemExit):
+            if task.done():
+                raise
+
+
 def main(arguments: list[str], leave: Callable[[int], None] = os._exit) -> None:
     """Run the program. ``leave`` takes the exit code: not by the interpreter's own end, which would wait for threads
     that read, and for calls that ignore that they are cancelled."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    code = asyncio.new_event_loop().run_until_complete(_serve(int(arguments[0])))
+    loop = asyncio.new_event_loop()
+    code = _run_through(loop, loop.create_task(_serve(int(arguments[0]))))
     sys.stdout.flush()
     sys.stderr.flush()
     leave(code)

@@ -24,7 +24,7 @@ LedgerColumn = npt.NDArray[Any]
 """A column of a ledger: integers."""
 
 CHUNK = struct.Struct("<QQ")
-"""Before output rows: bytes of the chunk, records of the task that it is complete for."""
+"""The head of output rows: bytes of the chunk, records of the task that it is complete for."""
 
 TYPES: tuple[np.dtype[Any], ...] = tuple(map(np.dtype, ("<i8", "<i4", "<i4", "<i4", "u1")))
 """The types of the columns of a block; the last one is the status."""

@@ -6,6 +6,7 @@ import asyncio
 import os
 import pickle
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -99,6 +100,22 @@ def test_answers_of_all_kinds(tmp_path: Path) -> None:
         assert entries.delays == {4: 60_000}
 
 
+def test_an_exit_in_a_task_of_a_handler_releases_its_record(tmp_path: Path) -> None:
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async def handle(record: Record) -> None:
+        await asyncio.sleep(0)
+        if record.offset == 1:
+            await asyncio.gather(leave())
+
+    with companion(tmp_path, handle) as process:
+        process.send(hand_over(1, 0, 2))
+        assert by_offset(process, 3) == {0: (1, None), 1: (2, "SystemExit: 3"), 2: (1, None)}
+        process.send(hand_over(2, 3, 4))
+        assert by_offset(process, 5)[4] == (1, None)
+
+
 def test_answers_come_as_calls_end(tmp_path: Path) -> None:
     async def handle(record: Record) -> None:
         await asyncio.sleep(0.6 - 0.2 * record.offset)
@@ -151,10 +168,11 @@ def test_a_handler_that_breaks_its_contract_on_each_record_ends_the_companion(tm
         assert process.wait() == 1
 
 
-def test_a_handler_that_cannot_be_loaded_ends_the_companion(tmp_path: Path) -> None:
+@pytest.mark.parametrize("load", [int, sys.exit])
+def test_a_handler_that_cannot_be_loaded_ends_the_companion(tmp_path: Path, load: Callable[[str], Any]) -> None:
     class Unloadable:
         def __reduce__(self) -> Any:
-            return int, ("no number",)
+            return load, ("no number",)
 
         async def __call__(self, record: Record) -> None: ...
 

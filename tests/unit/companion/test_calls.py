@@ -1,0 +1,119 @@
+"""Calls on a loop of the test's own: what the whole program shows only after a long time, or on a broken disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from share_spark.companion.calls import Calls
+from share_spark.companion.ledger import CompanionLedger
+from share_spark.companion.messages import Answered, Begin, FromCompanion, Limits
+from share_spark.companion.reading import Handed, read_batches, record_schema
+from share_spark.delivery.ledger import CallStatus, read_entries
+from share_spark.handlers.handler import HANDLER_COLUMNS, Record, as_handler
+from share_spark.model.errors import StateError
+from share_spark.model.requests import Loss
+from tests.support.companion_process import DEADLINE_S, hand_over
+from tests.support.small_disk import fill, small_disk
+
+
+class Driver:
+    """Calls, what they have sent, and the errors after which nothing can be called."""
+
+    def __init__(self, directory: Path, limits: Limits) -> None:
+        self.sent: list[FromCompanion] = []
+        self.faults: list[Exception] = []
+        self.path = directory / "0"
+        self.ledger = CompanionLedger(self.path)
+        begin = Begin(b"", "handler", HANDLER_COLUMNS, str(self.path), limits, 1_000)
+        self.calls = Calls(asyncio.get_running_loop(), begin, self.ledger, self.sent.append, self.faults.append)
+
+    def hand_over(self, number: int, first: int, last: int) -> None:
+        handed = Handed(message=hand_over(number, first, last))
+        self.calls.expect(handed)
+        for read in read_batches(handed, record_schema(HANDLER_COLUMNS), 1_000):
+            self.calls.take(handed, read)
+        self.calls.end_of(handed)
+
+    @property
+    def answers(self) -> dict[int, int]:
+        answers = [one for message in self.sent if isinstance(message, Answered) for one in message.answers]
+        return {offset: one.answer for one in answers for offset in range(one.first_offset, one.last_offset + 1)}
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def driver(directory: Path, handler: Callable[..., Any], limits: Limits) -> AsyncIterator[Driver]:
+    made = Driver(directory, limits)
+    made.calls.handle_with(as_handler(handler))
+    try:
+        yield made
+    finally:
+        await made.calls.end(0.0)
+        made.ledger.close()
+
+
+async def forever(record: Record) -> None:
+    await asyncio.sleep(3600 if record.offset else 0)
+
+
+def test_calls_that_do_not_end_in_time_have_waited(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with driver(tmp_path, forever, Limits(3, 60_000)) as made:
+            made.hand_over(1, 0, 4)
+            await made.until(lambda: 0 in made.answers)
+            await made.calls.end(0.05)
+            assert made.answers == {0: 1, 4: Loss.NOT_ENTERED}
+            made.hand_over(2, 5, 6)
+            made.calls.flush()
+            assert made.answers == {0: 1, **dict.fromkeys((4, 5, 6), Loss.NOT_ENTERED)}
+
+    asyncio.run(play())
+    assert read_entries(tmp_path / "0").status.tolist() == [CallStatus.ACCEPTED, *[CallStatus.WAITED] * 3, 0]
+
+
+@pytest.mark.parametrize("fills_first", [True, False])
+def test_a_full_disk_is_no_fault_of_a_record(tmp_path: Path, fills_first: bool) -> None:
+    async def play(disk: Path) -> None:
+        async def handle(record: Record) -> None:
+            fill(disk)
+            raise ValueError("x" * 1_000)
+
+        async with driver(disk, handle, Limits(3, 60_000)) as made:
+            if fills_first:
+                fill(disk)
+            made.hand_over(1, 0, 200)
+            await made.until(lambda: made.faults)
+            assert isinstance(made.faults[0], StateError)
+            assert "No space left on device" in str(made.faults[0])
+            await made.calls.end(0.05)
+            assert not fills_first or set(made.answers.values()) == {Loss.NOT_ENTERED}
+
+    with small_disk(tmp_path / "disk") as disk:
+        asyncio.run(play(disk))
+
+
+def test_the_handler_may_come_after_the_first_records(tmp_path: Path) -> None:
+    async def accept(record: Record) -> None: ...
+
+    async def play() -> dict[int, int]:
+        made = Driver(tmp_path, Limits(3, 60_000))
+        made.hand_over(1, 0, 4)
+        await asyncio.sleep(0.01)
+        assert made.answers == {}
+        made.calls.handle_with(as_handler(accept))
+        await made.until(lambda: len(made.answers) == 5)
+        await made.calls.end(0.0)
+        made.ledger.close()
+        return made.answers
+
+    assert asyncio.run(play()) == dict.fromkeys(range(5), 1)
