@@ -123,8 +123,7 @@ def test_an_engine_that_starts_while_the_evidence_is_looked_at_wins(spark: Spark
     world.produce(3)
     world.engine().run()
     world.machine_is_lost()
-    store = world.delta_store(world, "looks")
-    commits = store.log.opened()
+    commits = world.delta_store(world, "looks").log.opened()
     found = evidence_of(spark, world.location, GROUP, commits, commits.latest_version())
     engine = world.engine()
     assert snapshot_group(spark, world.location, commits, found) is None
