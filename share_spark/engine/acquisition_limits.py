@@ -1,5 +1,5 @@
 """The number of records that an engine may acquire in its next micro-batch. It depends on the pace of the handlers
-(``planning.Pace``), the rate of the group (``RateLimit``), and the failures of the group (``breaker``)."""
+(``Pace``), the rate of the group (``RateLimit``), and the failures of the group (``breaker``)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from share_spark.engine.answers import attempts_in, offsets_by_answer
 from share_spark.engine.breaker import Breaker
 from share_spark.engine.delivery_port import AcknowledgedSpans, Delivered
-from share_spark.engine.planning import Pace
 from share_spark.model.config import GroupConfig
 from share_spark.model.requests import Loss
 
@@ -52,6 +51,38 @@ class RateLimit:
 
 _ROUNDING = 1e-6
 """Room for rounding: ten times a tenth is not quite one."""
+
+
+FIRST_RECORDS = 1_000_000
+"""The most records that are acquired before the first measurement: records that are given back were read in vain."""
+
+_ENOUGH_RECORDS, _ENOUGH_S = 100, 1.0
+"""The least records and time of a measurement that is used: the first call imports, connects, compiles."""
+
+_USED = 0.8
+"""The share of the budget that is planned for: workers do not all get the same number of records."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """The rate of the handlers. ``records_per_s``: of all workers together; None until it has been measured."""
+
+    records_per_s: float | None = None
+
+    def after(self, entered: int, busy_s: float) -> Pace:
+        """Return the pace after a delivery of ``entered`` records that took the busiest worker ``busy_s`` seconds. A
+        slower rate is taken over at once, a faster one by half: to acquire too much costs more than too little."""
+        if not entered or (entered < _ENOUGH_RECORDS and busy_s < _ENOUGH_S):
+            return self
+        found = entered / max(busy_s, 1e-6)
+        before = self.records_per_s
+        return Pace(records_per_s=found if before is None else min(found, (before + found) / 2))
+
+    def most_records(self, max_records: int, budget_ms: int) -> int:
+        """Return the limit for the next micro-batch."""
+        if self.records_per_s is None:
+            return min(max_records, FIRST_RECORDS)
+        return max(1, min(max_records, int(self.records_per_s * budget_ms / 1_000 * _USED)))
 
 
 _log = logging.getLogger(__name__)

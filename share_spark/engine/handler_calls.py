@@ -3,7 +3,7 @@ still in flight. Handlers that wait answer later than the micro-batch that acqui
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import NamedTuple
@@ -105,6 +105,11 @@ class HandlerCalls:
         if delivered.in_flight is None:
             self.search.after(spans.values(), turn.now_ms)
         self.search.one_by_one |= any(has_any(span, (Loss.UNKNOWN,)) for span in spans.values())
+
+    def forget(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Forget records at and above ``ends``: logs were truncated, and others come there."""
+        self.delivery.forget_last(ends)
+        self.throttles.forget()
 
     def _delivered(self, spans: Sequence[AcquiredSpan], turn: Turn) -> Delivered:
         try:

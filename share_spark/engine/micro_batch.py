@@ -372,8 +372,7 @@ class ShareGroupEngine:
         if had_answers:
             self._output.absorbed()
         if self._truncated:  # before anything is acquired at the removed offsets
-            self.ports.delivery.forget_last(self._truncated)
-            self._calls.throttles.forget()
+            self._calls.forget(self._truncated)
             self._truncated = {}
 
     def _commit(self, stamp: BatchStamp) -> str:

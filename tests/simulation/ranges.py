@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from share_spark.engine.acquisition_limits import Pace
 from share_spark.engine.attempts import FinishedCalls, MemberTrace
 from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, Delivered, DeliveryLimits
 from share_spark.engine.micro_batch import ShareGroupEngine
-from share_spark.engine.planning import Pace
 from share_spark.engine.ports import Claim
 from share_spark.engine.ranges import ascending
 from share_spark.engine.topics import SubscribedTopics

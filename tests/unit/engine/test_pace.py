@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from share_spark.engine.planning import FIRST_RECORDS, Pace
+from share_spark.engine.acquisition_limits import FIRST_RECORDS, Pace
 from tests.support.engine_world import ACCEPT, InMemoryGroup
 
 BUDGET_MS = 10_000
