@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
 import pickle
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from share_spark.companion.ledger import MOST_BYTES
 from share_spark.companion.messages import (
     Answered,
     CallsNow,
@@ -271,6 +273,20 @@ def test_reports_name_the_oldest_calls(tmp_path: Path) -> None:
         while report.running:
             report = process.report()
         assert report == CallsNow(0, 0, ())
+
+
+def test_a_full_ledger_is_followed_by_another_and_goes_once_it_is_forgotten(tmp_path: Path) -> None:
+    full = MOST_BYTES // mmap.ALLOCATIONGRANULARITY  # hand-overs of one record each
+    with companion(tmp_path, accept) as process:
+        for number in range(full + 2):
+            process.send(hand_over(number, number, number))
+        process.answers(full + 2)
+        assert [len(entries) for entries in process.entries()] == [full, 2]
+        assert set(process.statuses().values()) == {CallStatus.ACCEPTED}
+        process.send(Forget(tuple(range(full + 1))))
+        until(lambda: not (tmp_path / "0.lock").exists())
+        assert list(process.statuses()) == [full, full + 1]
+        assert process.leave() == 0
 
 
 # ------------------------------------------------------------------------------------------ parts of a log
