@@ -50,9 +50,9 @@ class LiveState:
     batch_id: int = -1
     at_ms: int = 0
 
-    def summaries(self) -> dict[SharePartitionKey, PartitionSummary]:
-        """Return the summaries, by which the engine plans."""
-        return {key: front_of(topic, state) for key, (topic, state) in self.states.items()}
+    def summaries(self, member_id: str) -> dict[SharePartitionKey, PartitionSummary]:
+        """Return the summaries, by which the engine of this member plans."""
+        return {key: front_of(topic, state, member_id) for key, (topic, state) in self.states.items()}
 
     def topics(self) -> set[tuple[str, str]]:
         """Return (topic name, topic id) of every topic."""

@@ -114,7 +114,7 @@ class DeltaShareStateStore:
         before = self._loaded if self._known is None else self._known.tail
         assert before is not None, "load before claim"
         self._loaded = tail = self.log.tail_since(before)
-        return self._read(tail).summaries()
+        return self._read(tail).summaries(self.member_id)
 
     def _read(self, tail: LogTail) -> LiveState:
         """Return the state as of ``tail``; the known one, if the same rows are valid."""

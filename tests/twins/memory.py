@@ -283,7 +283,7 @@ class InMemoryShareStateStore:
     def load(self) -> Mapping[SharePartitionKey, PartitionSummary]:
         self._live = self.log.state(self.group_id, self._version)
         self._loaded_time_ms = self.log.last_time_ms(self.group_id, self._version)
-        return {key: front_of(topic, state) for key, (topic, state) in self._live.items()}
+        return {key: front_of(topic, state, self.member_id) for key, (topic, state) in self._live.items()}
 
     def held_by(self, member_id: str) -> Mapping[SharePartitionKey, Sequence[InFlightBatch]]:
         found = {key: held_by(state, member_id) for key, (_, state) in self._live.items()}
