@@ -78,9 +78,9 @@ def test_a_group_without_engine_gets_a_snapshot_once(spark: SparkSession, world:
     (step, *_) = texts(compact(session, order(world)))
     assert step == "group billing: nothing since its last snapshot"
     assert segments(world) == {0: 4, 1: 2}
-    assert (successor := world.engine()).claim.writer_epoch == 3
-    found, before = ([one[:4] for one in life.engine._summaries.values()] for life in (successor, engine))
-    assert found == before
+    successor = world.engine()
+    assert successor.claim.writer_epoch == 3
+    assert successor.windows == engine.windows
 
 
 def test_a_living_engine_is_left_alone(spark: SparkSession, world: DeltaWorld) -> None:

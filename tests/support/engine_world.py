@@ -174,6 +174,11 @@ class EngineLife:
             self.batch_id += 1
 
     @property
+    def windows(self) -> list[tuple[str, int, int]]:
+        """(topic, SPSO, SPEO) of each share-partition, as the engine knows them."""
+        return [summary[:3] for summary in self.engine.look().summaries.values()]
+
+    @property
     def next_available_ms(self) -> int | None:
         """When the next delayed record may be delivered, if there is one."""
         delayed = [summary.delayed for summary in self.engine.look().summaries.values()]
