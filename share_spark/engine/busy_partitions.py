@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from share_spark.engine.step import PartitionSummary
 from share_spark.model.ids import LogEnds, SharePartitionKey
+from share_spark.model.records import DeliveryState
 
 
 @dataclass(slots=True)
@@ -57,7 +58,8 @@ class BusyPartitions:
 
 def may_rest(summary: PartitionSummary, ends: LogEnds) -> bool:
     """Return whether everything is finished, whatever the time and the mode of the engine."""
-    waits = summary.available or summary.delayed or summary.next_deadline_ms is not None or any(summary.suspected)
+    is_held = summary.next_deadline_ms is not None or summary.by_state[DeliveryState.ACQUIRED]
+    waits = is_held or summary.available or summary.delayed or any(summary.suspected)
     if waits or summary.start_offset < ends.log_start_offset or summary.start_offset < 0:
         return False
     return ends.end_offset <= summary.end_offset <= ends.log_end and summary.lag(ends) == 0
