@@ -23,6 +23,7 @@ from tests.bench import (
     recovery,
     start_and_end,
     throughput,
+    waiting,
     window,
 )
 from tests.bench.harness import say
@@ -46,6 +47,7 @@ BENCHMARKS = {
     "window": window.run,
     "backoff": backoff.run,
     "ordered": ordered.run,
+    "waiting": waiting.run,
 }
 
 
