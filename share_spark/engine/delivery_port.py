@@ -50,7 +50,8 @@ class Delivered(NamedTuple):
     offset once, and GAP where there is no record. ``fault``: what ends the query, and is no record's failure: a handler
     that cannot be loaded or broke its contract as a whole, a topic that cannot be read. After TopicUnreachableError the
     engine goes on, and the answers are valid. ``entered`` records kept the busiest worker for ``busy_s`` seconds.
-    ``is_explained``: workers have died, and it is known which records were in the handler.
+    ``is_explained``: workers have died, and it is known which records were in the handler. ``throttled``: calls of the
+    present round (``DeliveryLimits``) that a service has throttled, where calls outlast the delivery.
     """
 
     answers: Sequence[AcknowledgedSpan]
@@ -59,17 +60,19 @@ class Delivered(NamedTuple):
     busy_s: float = 0.0
     is_explained: bool = False
     in_flight: int | None = None
+    throttled: int = 0
 
 
 class DeliveryLimits(NamedTuple):
     """The limits of one delivery. ``budget_ms``: a worker begins no call later than this after its first records.
     ``timeout_ms``: of a call whose handler has no limit of its own. ``most_tasks``: handlers at a time, 0 for as many
-    as there are cores; ``most_calls``: the same for handlers that wait."""
+    as there are cores; ``most_calls``: the same for handlers that wait, in the round ``round_number`` (``concurrency``)."""
 
     budget_ms: int
     timeout_ms: int
     most_tasks: int = 0
     most_calls: int = 1
+    round_number: int = 0
 
     @classmethod
     def of(cls, config: GroupConfig) -> DeliveryLimits:

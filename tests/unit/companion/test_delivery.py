@@ -20,7 +20,7 @@ import pytest
 
 from share_spark.companion.delivery import CompanionDelivery
 from share_spark.delta.table_layout import FilePlace, TableLayout
-from share_spark.engine.delivery_port import DeliveryLimits
+from share_spark.engine.delivery_port import Delivered, DeliveryLimits
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, as_handler
 from share_spark.model.errors import HandlerError, TopicUnreachableError
@@ -370,9 +370,29 @@ def test_a_closed_delivery_leaves_no_process(place: CompanionPlace) -> None:
 
 
 def test_nothing_is_started_before_there_is_a_record(place: CompanionPlace) -> None:
-    assert place.deliver() == ([], None, 0, 0.0, False, 0)
+    assert place.deliver() == Delivered([], in_flight=0)
     assert place.delivery.drain().in_flight == 0
     place.delivery.wait(600)
     assert place.delivery._companion is None
     assert place.delivery.room(DeliveryLimits(1, 1, most_calls=3)) == 6
     assert as_handler(Odd("nowhere")).waits
+
+
+async def throttle_once(record: Record) -> Any:
+    """Throttle all records of the first delivery."""
+    return Ack.throttled("429", retry_after=0) if record.delivery_count == 1 else None
+
+
+def test_throttled_calls_are_counted_in_the_round_in_which_they_began(tmp_path: Path) -> None:
+    place = CompanionPlace(tmp_path, throttle_once)
+    place.limits = DeliveryLimits(60_000, 60_000, most_calls=2, round_number=4)
+    counted = place.deliver((0, 9, 1)).throttled
+    while len(place.said) < 6:
+        counted += place.until(lambda delivered: bool(delivered.answers)).throttled
+    assert counted == len(place.said)
+    place.limits = place.limits._replace(round_number=5)
+    place.deliver((20, 21, 2))
+    place.until(lambda _: {20, 21} <= place.said.keys())
+    assert {place.said[offset].answer for offset in range(10)} == {Loss.THROTTLED}
+    assert {place.said[offset].answer for offset in (20, 21)} == {ACCEPT}
+    place.delivery.close()
