@@ -32,7 +32,6 @@ from share_spark.companion.lost_calls import MOST_FILES, LostCalls, lost_error_o
 from share_spark.companion.messages import (
     Answered,
     Begin,
-    CallsNow,
     Failed,
     Forget,
     FromCompanion,
@@ -56,7 +55,7 @@ from share_spark.delivery.record_sources import most_rows
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.table_layout import FilePlace
 from share_spark.engine.attempts import FinishedCalls, MemberTrace
-from share_spark.engine.delivery_port import AcquiredSpan, Delivered, DeliveryLimits
+from share_spark.engine.delivery_port import AcquiredSpan, CallsLook, Delivered, DeliveryLimits, RunningCall
 from share_spark.engine.ports import Claim, TopicLog
 from share_spark.handlers.handler import HANDLER_COLUMNS, Handler
 from share_spark.model.errors import HandlerError, ShareError, TopicError, TopicUnreachableError
@@ -205,9 +204,16 @@ class CompanionDelivery:
         self.free_outputs()
 
     @property
-    def calls_now(self) -> CallsNow | None:
-        """The last that the process said of its running calls; None if there is none."""
-        return self._companion.process.calls_now if self._companion is not None else None
+    def calls(self) -> CallsLook:
+        """The calls as the process has told them last, which it does twice a second."""
+        companion = self._companion
+        now = companion.process.calls_now if companion is not None else None
+        if companion is None or now is None:
+            return CallsLook(0, 0, 0 if companion is None else companion.limits.most_calls)
+        oldest = None
+        for topic, partition, offset, age_s in now.oldest[:1]:
+            oldest = RunningCall(TopicPartition(topic, partition), offset, age_s)
+        return CallsLook(now.running, now.waiting, companion.limits.most_calls, oldest)
 
     @property
     def outputs(self) -> DataFrame | Sequence[DataFile] | None:

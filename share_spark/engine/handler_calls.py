@@ -11,7 +11,14 @@ from typing import NamedTuple
 from share_spark.engine.acquisition_limits import AcquisitionLimits
 from share_spark.engine.answers import answers_for, has_any, offsets_by_answer
 from share_spark.engine.concurrency import CallAnswers, Concurrency
-from share_spark.engine.delivery_port import AcknowledgedSpans, AcquiredSpan, Delivered, Delivery, DeliveryLimits
+from share_spark.engine.delivery_port import (
+    AcknowledgedSpans,
+    AcquiredSpan,
+    CallsLook,
+    Delivered,
+    Delivery,
+    DeliveryLimits,
+)
 from share_spark.engine.output_commits import OutputCommits
 from share_spark.engine.pending import PendingAcknowledgements
 from share_spark.engine.planning import PlanInputs, Search
@@ -110,6 +117,11 @@ class HandlerCalls:
         else:
             self.search.after(spans.values(), turn.now_ms)
         self.search.one_by_one |= any(has_any(span, (Loss.UNKNOWN,)) for span in spans.values())
+
+    def look(self) -> CallsLook | None:
+        """Return a look at the calls, None if none outlasts its micro-batch. From any thread."""
+        calls = self.delivery.calls
+        return None if calls is None else calls._replace(throttled=self.throttles.records)
 
     def forget(self, ends: Mapping[TopicPartition, int]) -> None:
         """Forget records at and above ``ends``: logs were truncated, and others come there."""

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from random import Random
 
 from share_spark.engine.attempts import ErrorRun, MemberTrace
-from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, Delivered, DeliveryLimits
+from share_spark.engine.delivery_port import (
+    AcknowledgedSpan,
+    AcquiredSpan,
+    CallsLook,
+    Delivered,
+    DeliveryLimits,
+    RunningCall,
+)
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, AnsweredRange, Loss, RetryDelay, TracedRange
 from tests.twins.memory_delivery import InMemoryDelivery, last_attempts
@@ -22,7 +29,9 @@ _Answer = tuple[AcknowledgeType | Loss, str, int | None]
 @dataclass(slots=True)
 class LateDelivery(InMemoryDelivery):
     """Each time it is asked, some calls begin, some end, and some answers arrive. ``rng``: which. ``_ended``: their
-    answers are on the way. ``most_calls``: those that were allowed, one number for each time. A handler that raises anything but an Exception is the one that was running when the engine
+    answers are on the way. ``most_calls``: those that were allowed, one number for each time.
+
+    A handler that raises anything but an Exception is the one that was running when the engine
     died; the others only waited."""
 
     rng: Random = field(default_factory=Random)
@@ -35,6 +44,11 @@ class LateDelivery(InMemoryDelivery):
 
     def room(self, limits: DeliveryLimits) -> int | None:
         return max(0, 2 * limits.most_calls - self._in_flight)
+
+    @property
+    def calls(self) -> CallsLook | None:
+        oldest = RunningCall(*self._running[0][:2], 0.0) if self._running else None
+        return CallsLook(len(self._running), len(self._waiting), self.most_calls[-1] if self.most_calls else 0, oldest)
 
     def deliver(self, acquired: Sequence[AcquiredSpan], *, limits: DeliveryLimits, in_turn: bool = False) -> Delivered:
         most = 1 if in_turn else limits.most_calls
