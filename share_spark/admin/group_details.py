@@ -57,7 +57,7 @@ class PartitionOffsets:
 class GroupMember:
     """The engine of a group. ``since_ms``: when it began; ``silent_ms``: the time since its last heartbeat;
     ``acquired``: the number of offsets that it holds, by (topic, partition). ``unreachable_since_ms``: since when its
-    topics do not answer; None if they do."""
+    topics do not answer; None if they do. ``calls``: those of a handler that waits, as a text; empty for others."""
 
     group_id: str
     member_id: str
@@ -68,6 +68,7 @@ class GroupMember:
     silent_ms: int
     acquired: Mapping[tuple[str, int], int]
     unreachable_since_ms: int | None = None
+    calls: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +159,7 @@ def _member(group: GroupState, engine: Engine) -> GroupMember:
         silent_ms=engine.silent_ms,
         acquired=acquired,
         unreachable_since_ms=beat.unreachable_since_ms,
+        calls=beat.calls,
     )
 
 

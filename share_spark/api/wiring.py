@@ -93,6 +93,7 @@ def _started(spec: ShareGroupSpec, metrics: MetricsServer | None) -> ShareGroupQ
         settings=config.not_default(),
         letters=_directory(spec, spec.letter_table),
         is_breaker_open=lambda: bool(engine.look().breaker),
+        calls_text=lambda: str(engine.look().calls or ""),
     )
     query = ShareGroupQuery(
         spark=spec.spark,

@@ -195,12 +195,16 @@ def _state(look: GroupsLook, group: str, _given: Namespace) -> Shown:
         row["LAST-END"] = f"{end.kind}, {utc(end.at_ms)}"
     if end is not None and end.error:
         row["LAST-ERROR"] = end.error
+    calls = members[0].calls if members else ""
+    if calls:
+        row["CALLS"] = calls
     if settings.pauses:
         row["PAUSED"] = str(settings.pauses)
     if settings.dynamic_configs:
         row["DYNAMIC-CONFIGS"] = configs_text(settings.dynamic_configs)
     record |= {
         "last_end": None if end is None else end._asdict(),
+        "calls": calls or None,
         "paused": [one._asdict() for one in settings.pauses.entries],
         "dynamic_configs": settings.dynamic_configs,
     }

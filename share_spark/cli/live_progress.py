@@ -55,6 +55,8 @@ def lines_of(totals: RunTotals, rate: float, look: EngineLook, now_ms: int) -> l
     )
     head, figures = table(COLUMNS, [row]).splitlines()
     found = [TextLine(head, _BOLD), TextLine(figures), *_error_lines(totals.errors)]
+    if look.calls:
+        found.append(TextLine(str(look.calls)))
     if look.pauses:
         found.append(TextLine(f"paused: {look.pauses}", _YELLOW))
     if look.breaker:

@@ -62,6 +62,7 @@ class _Call:
     began: float
     until: float
     limit_ms: int
+    round_number: int
     is_over: bool = False
     task: asyncio.Task[None] | None = None
 
@@ -79,7 +80,7 @@ class Calls:
         fail: Callable[[Exception], None],
     ) -> None:
         self._loop, self._ledger, self._send, self._fail = loop, ledger, send, fail
-        self._limits = begin.limits
+        self._limits, self._held = begin.limits, 0
         self._handler: Handler | None = None
         self._names: dict[str, None] | None = None
         self._waiting: deque[_Waiting] = deque()
@@ -103,7 +104,7 @@ class Calls:
 
     def set_limits(self, limits: Limits) -> None:
         """Use these limits for calls that begin from now on."""
-        self._limits = limits
+        self._limits, self._held = limits, 0
         self._plan_turn()
 
     # ------------------------------------------------------------------------------------------ hand-overs
@@ -220,10 +221,13 @@ class Calls:
             self._tell_later()
 
     def _may_begin(self, one: _Waiting) -> bool:
-        """Return whether the next record may begin. In turn means alone, so it waits for all, and all for it."""
+        """Return whether the next record may begin. In turn means alone, so it waits for all, and all for it. The place
+        of a throttled call is ``_held`` until there are new limits: it would be throttled again and again meanwhile."""
+        if len(self._running) + self._held >= self._limits.most_calls:
+            return False
         if not self._running:
             return True
-        if one.handed.message.in_turn or len(self._running) >= self._limits.most_calls:
+        if one.handed.message.in_turn:
             return False
         return not next(iter(self._running)).of.handed.message.in_turn
 
@@ -236,6 +240,7 @@ class Calls:
             began=now,
             until=now + limit_ms / 1_000,
             limit_ms=limit_ms,
+            round_number=self._limits.round_number,
         )
         self._running[call] = None
         self._idle.clear()
@@ -294,6 +299,9 @@ class Calls:
         text = None if error is None else error_text(error)
         answer = RecordAnswer(handed.message.number, at, record.offset, record.offset, code, text, delay_ms)
         self._outbox.add(answer, time.monotonic() - call.began)
+        if code == Loss.THROTTLED:
+            self._held += 1
+            self._outbox.note_throttled(call.round_number)
         if rows:
             self._outbox.add_rows(rows, lambda misfit: self._release(one, misfit))
         self._plan_turn()

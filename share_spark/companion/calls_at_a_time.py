@@ -21,11 +21,12 @@ class CallsAtATime:
 
     def of(self, most_calls: int, now_s: float) -> int:
         """Return how many calls may run, if ``most_calls`` are set."""
-        if self.bound is not None and now_s >= self._since_s + _CALM_S:
-            self.bound, self._since_s = 2 * self.bound, now_s
-        if self.bound is not None and self.bound >= most_calls:
-            self.bound = None
-        return most_calls if self.bound is None else self.bound
+        bound = self.bound
+        if bound is None or bound >= most_calls:  # it is kept: more calls may be allowed again soon
+            return most_calls
+        if now_s >= self._since_s + _CALM_S:
+            self.bound, self._since_s = 2 * bound, now_s
+        return min(most_calls, self.bound or most_calls)
 
     def killed(self, calls: int, now_s: float) -> None:
         """Halve the number: a process that was allowed so many ``calls`` was killed from outside."""

@@ -25,14 +25,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from share_spark.companion.answers import entered_in, spans_of
+from share_spark.companion.answers import entered_in
 from share_spark.companion.calls_at_a_time import CallsAtATime
 from share_spark.companion.hand_overs import HandOvers
 from share_spark.companion.lost_calls import MOST_FILES, LostCalls, lost_error_of, remove_ledgers
 from share_spark.companion.messages import (
     Answered,
     Begin,
-    CallsNow,
     Failed,
     Forget,
     FromCompanion,
@@ -43,6 +42,7 @@ from share_spark.companion.messages import (
     SetLimits,
     Unreachable,
 )
+from share_spark.companion.news import News
 from share_spark.companion.process import CompanionProcess
 from share_spark.delivery.acquired_records import acquired_records
 from share_spark.delivery.calling import overrun_text
@@ -55,7 +55,7 @@ from share_spark.delivery.record_sources import most_rows
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.table_layout import FilePlace
 from share_spark.engine.attempts import FinishedCalls, MemberTrace
-from share_spark.engine.delivery_port import AcquiredSpan, Delivered, DeliveryLimits
+from share_spark.engine.delivery_port import AcquiredSpan, CallsLook, Delivered, DeliveryLimits, RunningCall
 from share_spark.engine.ports import Claim, TopicLog
 from share_spark.handlers.handler import HANDLER_COLUMNS, Handler
 from share_spark.model.errors import HandlerError, ShareError, TopicError, TopicUnreachableError
@@ -76,13 +76,17 @@ _AHEAD = 2
 """The records in flight for each call at a time: the others wait ahead, so that a call that ends is followed by another
 one at once."""
 
+_NO_LIMITS = Limits(1, 0)
+"""The limits of no process."""
+
 _PATIENCE_S = 30.0
 """The time beyond the limit of a call after which a process does not react any more."""
 
 
 @dataclass(slots=True)
 class _Companion:
-    """A process with what it has. ``ledger``: its first one. ``entered``: records that were called, as it said."""
+    """A process with what it has. ``ledger``: its first one. ``entered``: records that were called, as it said.
+    ``holds_places``: those of throttled calls, until it gets limits (``SetLimits``)."""
 
     process: CompanionProcess
     ledger: Path
@@ -90,22 +94,7 @@ class _Companion:
     hand_overs: HandOvers = field(default_factory=HandOvers)
     entered: int = 0
     has_failed: bool = False
-
-
-@dataclass(slots=True)
-class _News:
-    """The news since the last ``deliver`` or ``drain``. ``dead``: the first ledgers of processes that have died."""
-
-    answers: list[RecordAnswer] = field(default_factory=list)
-    rows: list[pa.Table] = field(default_factory=list)
-    fault: ShareError | None = None
-    busy_s: float = 0.0
-    dead: list[Path] = field(default_factory=list)
-
-    def note_fault(self, fault: ShareError) -> None:
-        """Note a fault; one that ends the query is kept before an outage."""
-        if self.fault is None or isinstance(self.fault, TopicUnreachableError):
-            self.fault = fault
+    holds_places: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,7 +117,7 @@ class CompanionDelivery:
     _deaths: int = field(default=0, init=False)
     _number: int = field(default=0, init=False)
     _calls: CallsAtATime = field(default_factory=CallsAtATime, init=False)
-    _news: _News = field(default_factory=_News, init=False)
+    _news: News = field(default_factory=News, init=False)
     _returned: tuple[int, ...] = field(default=(), init=False)
     _rows: Sequence[pa.Table] = field(default=(), init=False)
     _outputs: DataFrame | Sequence[DataFile] | None = field(default=None, init=False)
@@ -160,14 +149,15 @@ class CompanionDelivery:
         the error is the fault. Raises HandlerError, StateError."""
         self._forget_returned()
         self._take()
-        terms = Limits(self._calls_of(limits), limits.timeout_ms)
-        if self._companion is not None and self._companion.limits != terms:
-            self._companion.limits = terms
-            self._companion.process.send(SetLimits(terms))
+        terms = Limits(self._calls_of(limits), limits.timeout_ms, limits.round_number)
+        companion = self._companion
+        if companion is not None and (companion.holds_places or companion.limits != terms):
+            companion.limits, companion.holds_places = terms, False
+            companion.process.send(SetLimits(terms))
         if acquired:
             self._hand_over(acquired, terms, in_turn=in_turn)
             self._take()
-        return self._delivered(terms.most_calls)
+        return self._delivered(terms)
 
     def room(self, limits: DeliveryLimits) -> int | None:
         """Return how many records may be acquired now: what waits ahead is to be as many as the calls at a time."""
@@ -190,7 +180,7 @@ class CompanionDelivery:
                 if time.monotonic() >= until:
                     companion.process.end()
                 self._take()
-        return self._delivered(companion.limits.most_calls if companion is not None else 1)
+        return self._delivered(companion.limits if companion is not None else _NO_LIMITS)
 
     def forget_last(self, ends: Mapping[TopicPartition, int]) -> None:
         """Forget what is in flight at and above ``ends``; these calls go on, and their answers are dropped."""
@@ -214,9 +204,16 @@ class CompanionDelivery:
         self.free_outputs()
 
     @property
-    def calls_now(self) -> CallsNow | None:
-        """The last that the process said of its running calls; None if there is none."""
-        return self._companion.process.calls_now if self._companion is not None else None
+    def calls(self) -> CallsLook:
+        """The calls as the process has told them last, which it does twice a second."""
+        companion = self._companion
+        now = companion.process.calls_now if companion is not None else None
+        if companion is None or now is None:
+            return CallsLook(0, 0, 0 if companion is None else companion.limits.most_calls)
+        oldest = None
+        for topic, partition, offset, age_s in now.oldest[:1]:
+            oldest = RunningCall(TopicPartition(topic, partition), offset, age_s)
+        return CallsLook(now.running, now.waiting, companion.limits.most_calls, oldest)
 
     @property
     def outputs(self) -> DataFrame | Sequence[DataFile] | None:
@@ -308,11 +305,13 @@ class CompanionDelivery:
 
     def _note(self, companion: _Companion, message: FromCompanion) -> None:
         match message:
-            case Answered(answers, rows, busy_s):
+            case Answered(answers, rows, busy_s, throttled):
                 found = companion.hand_overs.note(answers)
                 companion.entered += entered_in(found)
                 self._news.answers += found
                 self._news.busy_s += busy_s
+                self._news.throttled.update(throttled)
+                companion.holds_places |= bool(throttled)
                 if rows and found:
                     self._news.rows.append(pa.ipc.open_stream(io.BytesIO(rows)).read_all())
             case Unreachable(text, is_topic):
@@ -339,20 +338,13 @@ class CompanionDelivery:
             text = f"the companion process of handler {self.handler.name} ends again and again: {how}"
             self._news.note_fault(HandlerError(text))
 
-    def _delivered(self, calls: int) -> Delivered:
-        """Return the news. ``calls``: at a time; that many share the time that they took."""
-        news, self._news = self._news, _News()
+    def _delivered(self, limits: Limits) -> Delivered:
+        """Return the news."""
+        news, self._news = self._news, News()
         if self._companion is not None:
             self._returned += self._companion.hand_overs.take_answered()
         self._rows, self._absorbed = news.rows, news.dead
-        return Delivered(
-            spans_of(news.answers),
-            news.fault,
-            entered_in(news.answers),
-            news.busy_s / calls,
-            is_explained=bool(news.dead),
-            in_flight=self._in_flight,
-        )
+        return news.delivered(limits, self._in_flight)
 
     @property
     def _in_flight(self) -> int:

@@ -25,10 +25,11 @@ LENGTH = struct.Struct("<Q")
 
 class Limits(NamedTuple):
     """Limits of the calls of one companion. ``most_calls``: at a time, at least 1. ``timeout_ms``: of a call whose
-    handler has no limit of its own."""
+    handler has no limit of its own. ``round_number``: of calls that begin from now on (``engine.concurrency``)."""
 
     most_calls: int
     timeout_ms: int
+    round_number: int = 0
 
 
 class Begin(NamedTuple):
@@ -58,7 +59,7 @@ class HandOver(NamedTuple):
 
 
 class SetLimits(NamedTuple):
-    """New limits, for calls that begin from now on."""
+    """New limits, for calls that begin from now on. After each throttled call one fewer may run until they come."""
 
     limits: Limits
 
@@ -93,11 +94,12 @@ class RecordAnswer(NamedTuple):
 
 class Answered(NamedTuple):
     """Answers, and the output rows of the accepted ones: an Arrow stream, empty if there are none. ``busy_s``: the time
-    that the calls took, added up."""
+    that the calls took, added up. ``throttled``: of each throttled call, the round in which it began."""
 
     answers: tuple[RecordAnswer, ...]
     rows: bytes = b""
     busy_s: float = 0.0
+    throttled: tuple[int, ...] = ()
 
 
 class Unreachable(NamedTuple):

@@ -22,11 +22,16 @@ class Outbox:
         self._owners: list[int] = []
         self._releases: dict[int, Callable[[str], None]] = {}
         self._busy_s = 0.0
+        self._throttled: list[int] = []
 
     def add(self, answer: RecordAnswer, busy_s: float = 0.0) -> None:
         """Add an answer, and the time of its call."""
         self._answers.append(answer)
         self._busy_s += busy_s
+
+    def note_throttled(self, round_number: int) -> None:
+        """Note that the last answer is of a throttled call, which began in this round."""
+        self._throttled.append(round_number)
 
     def add_rows(self, rows: list[Row], release: Callable[[str], None]) -> None:
         """Add the rows of the last answer; ``release`` is called with an error if they do not fit the schema, before
@@ -41,8 +46,9 @@ class Outbox:
         if not self._answers:
             return None
         rows = self._row_bytes()
-        message = Answered(tuple(self._answers), rows, self._busy_s)
+        message = Answered(tuple(self._answers), rows, self._busy_s, tuple(self._throttled))
         self._answers, self._rows, self._owners, self._releases, self._busy_s = [], [], [], {}, 0.0
+        self._throttled = []
         return message
 
     def _row_bytes(self) -> bytes:

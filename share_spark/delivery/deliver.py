@@ -42,7 +42,7 @@ from share_spark.delivery.worker import DELIVERY_PROPERTY, DeliveryRun, HandlerT
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.table_layout import FilePlace
 from share_spark.engine.attempts import ErrorRun, FinishedCalls, MemberTrace
-from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, Delivered, DeliveryLimits
+from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, CallsLook, Delivered, DeliveryLimits
 from share_spark.engine.ports import Claim, TopicLog
 from share_spark.engine.ranges import ascending
 from share_spark.handlers.handler import KEY_COLUMNS, Handler, HandlerKind
@@ -121,6 +121,10 @@ class SparkDelivery:
 
     def room(self, limits: DeliveryLimits) -> int | None:  # noqa: ARG002
         """Return None: the pace of the handlers bounds what is acquired."""
+        return None
+
+    @property
+    def calls(self) -> CallsLook | None:
         return None
 
     def wait(self, seconds: float) -> None:

@@ -50,7 +50,8 @@ class Delivered(NamedTuple):
     offset once, and GAP where there is no record. ``fault``: what ends the query, and is no record's failure: a handler
     that cannot be loaded or broke its contract as a whole, a topic that cannot be read. After TopicUnreachableError the
     engine goes on, and the answers are valid. ``entered`` records kept the busiest worker for ``busy_s`` seconds.
-    ``is_explained``: workers have died, and it is known which records were in the handler.
+    ``is_explained``: workers have died, and it is known which records were in the handler. ``throttled``: calls of the
+    present round (``DeliveryLimits``) that a service has throttled, where calls outlast the delivery.
     """
 
     answers: Sequence[AcknowledgedSpan]
@@ -59,17 +60,46 @@ class Delivered(NamedTuple):
     busy_s: float = 0.0
     is_explained: bool = False
     in_flight: int | None = None
+    throttled: int = 0
+
+
+class RunningCall(NamedTuple):
+    """A call that runs, for so long."""
+
+    at: TopicPartition
+    offset: int
+    age_s: float
+
+
+class CallsLook(NamedTuple):
+    """A look at calls that outlast deliveries. ``running``; ``waiting``: records that were handed over and wait for
+    their call; ``limit``: the calls that may run. ``throttled``: records that a service has throttled, and that were
+    not answered otherwise since."""
+
+    running: int
+    waiting: int
+    limit: int
+    oldest: RunningCall | None = None
+    throttled: int = 0
+
+    def __str__(self) -> str:
+        """Return ``8 calls running (at most 10), 12 waiting, 3 throttled, oldest orders-0@812 for 4 s``."""
+        text = f"{self.running:,} calls running (at most {self.limit:,}), {self.waiting:,} waiting"
+        text += f", {self.throttled:,} throttled" * (self.throttled > 0)
+        at, offset, age_s = self.oldest or (None, 0, 0.0)
+        return text if at is None else f"{text}, oldest {at}@{offset} for {age_s:,.0f} s"
 
 
 class DeliveryLimits(NamedTuple):
     """The limits of one delivery. ``budget_ms``: a worker begins no call later than this after its first records.
     ``timeout_ms``: of a call whose handler has no limit of its own. ``most_tasks``: handlers at a time, 0 for as many
-    as there are cores; ``most_calls``: the same for handlers that wait."""
+    as there are cores; ``most_calls``: the same for handlers that wait, in this round (``concurrency``)."""
 
     budget_ms: int
     timeout_ms: int
     most_tasks: int = 0
     most_calls: int = 1
+    round_number: int = 0
 
     @classmethod
     def of(cls, config: GroupConfig) -> DeliveryLimits:
@@ -93,6 +123,11 @@ class Delivery(Protocol):
 
     def room(self, limits: DeliveryLimits) -> int | None:
         """Return how many records may be acquired beside those in flight; None: any number."""
+        ...
+
+    @property
+    def calls(self) -> CallsLook | None:
+        """The present calls, None if none outlasts its delivery. From any thread."""
         ...
 
     def wait(self, seconds: float) -> None:

@@ -9,8 +9,16 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from share_spark.engine.acquisition_limits import AcquisitionLimits
-from share_spark.engine.answers import answers_for, has_any
-from share_spark.engine.delivery_port import AcknowledgedSpans, AcquiredSpan, Delivered, Delivery, DeliveryLimits
+from share_spark.engine.answers import answers_for, has_any, offsets_by_answer
+from share_spark.engine.concurrency import CallAnswers, Concurrency
+from share_spark.engine.delivery_port import (
+    AcknowledgedSpans,
+    AcquiredSpan,
+    CallsLook,
+    Delivered,
+    Delivery,
+    DeliveryLimits,
+)
 from share_spark.engine.output_commits import OutputCommits
 from share_spark.engine.pending import PendingAcknowledgements
 from share_spark.engine.planning import PlanInputs, Search
@@ -56,13 +64,14 @@ class Answered(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class HandlerCalls:
-    """The calls of one engine. ``in_flight``: how many offsets have no answer yet. ``_has_suspects``: they are
-    suspects. ``_keys``: where records were delivered."""
+    """The calls of one engine. ``concurrency``: at a time, of handlers that wait. ``in_flight``: how many offsets have
+    no answer yet. ``_has_suspects``: they are suspects. ``_keys``: where records were delivered."""
 
     delivery: Delivery
     limits: AcquisitionLimits
     search: Search
     throttles: Throttles = field(default_factory=Throttles)
+    concurrency: Concurrency = field(default_factory=Concurrency)
     in_flight: int = 0
     _has_suspects: bool = False
     _keys: dict[TopicPartition, SharePartitionKey] = field(default_factory=dict)
@@ -73,7 +82,8 @@ class HandlerCalls:
         if self.in_flight and (self._has_suspects or inputs.suspects is not None):
             return 0
         most = self.limits.most_records(config, inputs.now_ms)
-        room = self.delivery.room(DeliveryLimits.of(config))
+        self.concurrency = self.concurrency.under(config.max_in_flight)
+        room = self.delivery.room(self._limits(config, self.concurrency.most_soon))
         return most if room is None else min(most, room)
 
     def deliver(self, turn: Turn, outcomes: Sequence[PartitionOutcome], member_id: str) -> Answered | None:
@@ -102,9 +112,16 @@ class HandlerCalls:
         """Let the answers have their effect on the next micro-batches."""
         delivered, spans = answered.delivered, answered.pending.spans
         self.limits.delivered(delivered, spans, turn.now_ms, in_turn=turn.in_turn)
-        if delivered.in_flight is None:
+        if delivered.in_flight is not None:
+            self.concurrency = self.concurrency.after(self._call_answers(delivered), turn.now_ms)
+        else:
             self.search.after(spans.values(), turn.now_ms)
         self.search.one_by_one |= any(has_any(span, (Loss.UNKNOWN,)) for span in spans.values())
+
+    def look(self) -> CallsLook | None:
+        """Return a look at the calls, None if none outlasts its micro-batch. From any thread."""
+        calls = self.delivery.calls
+        return None if calls is None else calls._replace(throttled=self.throttles.records)
 
     def forget(self, ends: Mapping[TopicPartition, int]) -> None:
         """Forget records at and above ``ends``: logs were truncated, and others come there."""
@@ -113,9 +130,18 @@ class HandlerCalls:
 
     def _delivered(self, spans: Sequence[AcquiredSpan], turn: Turn) -> Delivered:
         try:
-            return self.delivery.deliver(spans, limits=DeliveryLimits.of(turn.config), in_turn=turn.in_turn)
+            limits = self._limits(turn.config, self.concurrency.most_calls)
+            return self.delivery.deliver(spans, limits=limits, in_turn=turn.in_turn)
         except TopicUnreachableError as fault:
             return Delivered((), fault)
+
+    def _limits(self, config: GroupConfig, most_calls: int) -> DeliveryLimits:
+        return DeliveryLimits.of(config)._replace(most_calls=most_calls, round_number=self.concurrency.round_number)
+
+    def _call_answers(self, delivered: Delivered) -> CallAnswers:
+        throttled = sum(offsets_by_answer(span.ranges)[Loss.THROTTLED] for span in delivered.answers)
+        is_used = (delivered.in_flight or 0) >= self.concurrency.most_calls
+        return CallAnswers(delivered.throttled, max(0, delivered.entered - throttled), is_used)
 
     def _answered(self, delivered: Delivered, turn: Turn, member_id: str) -> Answered:
         """Return answers that have come late. Some may be of no interest any more: the log has lost their records

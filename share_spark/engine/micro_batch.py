@@ -142,6 +142,7 @@ class ShareGroupEngine:
             pauses=self._pauses,
             breaker=self._limits.breaker,
             outage=self._reach.outage,
+            calls=self._calls.look(),
         )
 
     @property
@@ -184,8 +185,7 @@ class ShareGroupEngine:
     @property
     def next_deadline_ms(self) -> int | None:
         """The time at which the next lock of an engine that has ended expires, if there is one."""
-        deadlines = [summary.next_deadline_ms for summary in self._summaries.values() if summary.next_deadline_ms]
-        return min(deadlines, default=None)
+        return min((one.next_deadline_ms for one in self._summaries.values() if one.next_deadline_ms), default=None)
 
     def run(self, batch_id: int, *, stopping: bool = False) -> MicroBatchProgress:
         """Run one micro-batch. With ``stopping`` it commits what is known, gives the rest back, and acquires nothing;

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
+from share_spark.engine.delivery_port import CallsLook
 from share_spark.engine.outage import Outage
 from share_spark.engine.pauses import Pauses
 from share_spark.engine.step import PartitionOutcome, PartitionSummary
@@ -192,7 +193,8 @@ def _deliveries(outcomes: Sequence[PartitionOutcome]) -> dict[int, int]:
 class EngineLook:
     """A look at an engine. ``writer_epoch``: 0 before the claim. ``load_s``: seconds to load the state. ``read_at_ms``:
     when the clock was read last, at the start and by each micro-batch, idle ones too; 0 before that. ``breaker``: why
-    the circuit breaker is open; empty while it is closed. ``outage``: the present one."""
+    the circuit breaker is open; empty while it is closed. ``outage``: the present one. ``calls``: those that
+    outlast micro-batches, None if none does."""
 
     writer_epoch: int
     load_s: float
@@ -202,3 +204,4 @@ class EngineLook:
     pauses: Pauses
     breaker: str
     outage: Outage | None = None
+    calls: CallsLook | None = None

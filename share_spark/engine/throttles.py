@@ -19,7 +19,17 @@ from share_spark.engine.attempts import ErrorRun, cut_by_error
 from share_spark.engine.delivery_port import AcknowledgedSpan, AcknowledgedSpans
 from share_spark.model.ids import SharePartitionKey
 from share_spark.model.requests import AcknowledgeType, AnsweredRange, Loss
-from share_spark.partition.columns import Columns, Row, as_columns, in_best_form, intersection, joined, merged, outside
+from share_spark.partition.columns import (
+    Columns,
+    Row,
+    as_columns,
+    in_best_form,
+    intersection,
+    joined,
+    merged,
+    outside,
+    total_offsets,
+)
 
 MOST_RANGES = 100_000
 """The most ranges that an engine remembers. Beyond that a throttle is forgotten, and the next one counts as the first
@@ -52,6 +62,11 @@ class Throttles:
         if not self.ranges and not any(has_any(span, (Loss.THROTTLED,)) for span in answers.values()):
             return answers
         return {key: self._bounded(key, span, now_ms, most_ms) for key, span in answers.items()}
+
+    @property
+    def records(self) -> int:
+        """The number of records that are throttled now. From any thread."""
+        return sum(map(total_offsets, [*self.ranges.values()]))
 
     def forget(self) -> None:
         """Forget all records: there may be others at their offsets."""

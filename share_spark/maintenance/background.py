@@ -49,7 +49,8 @@ class BackgroundMaintenance:
     """The maintenance of one engine. It refreshes ``share_partition_state`` at most every ``refresh_ms``, prunes
     segments closed for ``retention_ms`` and compacts every ``compaction_interval_ms`` (0: never). Its heartbeat has the
     topics' place (``kafka``: broker addresses, or ``table``), the dead ``letters`` table, the ``settings`` at the
-    start, whether the circuit breaker is open (asked each time), and at last the engine's end."""
+    start, whether the circuit breaker is open and the present calls (both asked each time), and at last the engine's
+    end."""
 
     spark: SparkSession
     location: Location
@@ -62,6 +63,7 @@ class BackgroundMaintenance:
     settings: Mapping[str, str] = field(default_factory=dict)
     letters: str | None = None
     is_breaker_open: Callable[[], bool] = lambda: False
+    calls_text: Callable[[], str] = str
     _claim: Claim | None = None
     _changed: set[int] | None = None
     _segment: int = -1
@@ -126,7 +128,11 @@ class BackgroundMaintenance:
     def _said(self, beat: Beat) -> str:
         before_ms = self._beat.breaker_open_ms if self._beat is not None else 0
         since_ms = (before_ms or wall_clock_ms()) if self.is_breaker_open() else 0
-        self._beat = beat._replace(breaker_open_ms=since_ms, unreachable_since_ms=self._unreachable_since_ms)
+        self._beat = beat._replace(
+            breaker_open_ms=since_ms,
+            unreachable_since_ms=self._unreachable_since_ms,
+            calls=self.calls_text(),
+        )
         return self._beat.to_text()
 
     def _run(self) -> None:

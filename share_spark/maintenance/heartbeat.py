@@ -104,8 +104,9 @@ class Beat(NamedTuple):
     """The heartbeat of an engine. ``since_ms``: when it began. ``kafka`` or ``table``: where its topics are;
     ``letters``: its dead-letter table. ``settings``: those of its job that are not the default, by key; None if it has
     none there. ``breaker_open_ms``: since when its circuit breaker is seen open, 0 while it is closed.
-    ``unreachable_since_ms``: since when its topics do not answer, None if they do. ``ended``: it has stopped by itself;
-    ``end``, ``ended_ms`` and ``error`` are then those of its ``EngineEnd``."""
+    ``unreachable_since_ms``: since when its topics do not answer, None if they do. ``calls``: its calls that outlast
+    micro-batches, as a text, empty if it has none. ``ended``: it has stopped by itself; ``end``, ``ended_ms`` and
+    ``error`` are then those of its ``EngineEnd``."""
 
     member_id: str
     writer_epoch: int = 0
@@ -122,6 +123,7 @@ class Beat(NamedTuple):
     ended_ms: int = 0
     error: str = ""
     unreachable_since_ms: int | None = None
+    calls: str = ""
 
     @classmethod
     def of_this_process(cls, claim: Claim, **said: Any) -> Beat:
@@ -137,7 +139,7 @@ class Beat(NamedTuple):
         """Return the last heartbeat of the engine."""
         error = " ".join(end.error.split())[:MOST_ERROR_CHARACTERS]
         said = self._replace(ended=True, end=end.kind, ended_ms=end.at_ms, error=error)
-        return said._replace(breaker_open_ms=0, unreachable_since_ms=None)
+        return said._replace(breaker_open_ms=0, unreachable_since_ms=None, calls="")
 
     def found_end(self, written_ms: int, silent_ms: int) -> EngineEnd | None:
         """Return how the engine has ended, None while it runs. ``written_ms``: when this was written."""

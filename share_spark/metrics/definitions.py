@@ -84,6 +84,11 @@ MICRO_BATCH_AT = Metric(
 UNREACHABLE = Metric(
     "share_spark_unreachable_seconds", _GAUGE, (), "For how long brokers have not answered; 0 while they do"
 )
+CALLS_RUNNING = Metric("share_spark_calls_running", _GAUGE, (), "Calls of an async handler that run")
+CALLS_WAITING = Metric("share_spark_calls_waiting", _GAUGE, (), "Records in its process that wait for their call")
+CALLS_LIMIT = Metric("share_spark_calls_limit", _GAUGE, (), "Calls that may run now: fewer after throttles")
+CALLS_THROTTLED = Metric("share_spark_calls_throttled", _GAUGE, (), "Records that a service has told to wait")
+CALLS_OLDEST = Metric("share_spark_calls_oldest_seconds", _GAUGE, (), "For how long the oldest of these calls runs")
 
 METRICS = tuple(value for value in tuple(globals().values()) if isinstance(value, Metric))
 """All metrics of an engine."""

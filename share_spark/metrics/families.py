@@ -87,6 +87,26 @@ def families_of_look(group_id: str, look: EngineLook, marks: LogEndMarks, now_ms
         (all_metrics.UNREACHABLE, [((), look.outage.lasts_ms(now_ms) / 1_000 if look.outage else 0)]),
     ):
         yield _family(metric, group_id, values)
+    for metric, values in _calls(look):
+        yield _family(metric, group_id, values)
+
+
+def _calls(look: EngineLook) -> Iterator[tuple[Metric, Values]]:
+    """Yield the metrics of calls that outlast micro-batches: without values where none does."""
+    metrics = (
+        all_metrics.CALLS_RUNNING,
+        all_metrics.CALLS_WAITING,
+        all_metrics.CALLS_LIMIT,
+        all_metrics.CALLS_THROTTLED,
+        all_metrics.CALLS_OLDEST,
+    )
+    if look.calls is None:
+        yield from ((metric, ()) for metric in metrics)
+        return
+    running, waiting, limit, oldest, throttled = look.calls
+    age_s = 0.0 if oldest is None else oldest.age_s
+    for metric, value in zip(metrics, (running, waiting, limit, throttled, age_s), strict=True):
+        yield metric, [((), value)]
 
 
 def _lags(look: EngineLook) -> Values:

@@ -154,6 +154,7 @@ def _section(group: GroupPicture | BrokenGroup, now_ms: int, number: int, errors
             title,
             _facts(group, now_ms),
             _outage(group, now_ms),
+            _calls(group),
             _ends_fault(group),
             _set_by_operators(group.operator_settings),
         ]
@@ -188,6 +189,11 @@ def _outage(group: GroupPicture, now_ms: int) -> str:
         return ""
     lasts = span(max(0, now_ms - min(since_ms)))
     return f'<p class="fault" role="alert">Broker unreachable for {lasts}: the engine waits, and acquires nothing.</p>'
+
+
+def _calls(group: GroupPicture) -> str:
+    texts = [escape(one.calls) for one in group.members if one.calls]
+    return f"<p>{texts[0]}.</p>" if texts else ""
 
 
 def _ends_fault(group: GroupPicture) -> str:

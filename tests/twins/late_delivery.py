@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from random import Random
 
 from share_spark.engine.attempts import ErrorRun, MemberTrace
-from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, Delivered, DeliveryLimits
+from share_spark.engine.delivery_port import (
+    AcknowledgedSpan,
+    AcquiredSpan,
+    CallsLook,
+    Delivered,
+    DeliveryLimits,
+    RunningCall,
+)
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, AnsweredRange, Loss, RetryDelay, TracedRange
 from tests.twins.memory_delivery import InMemoryDelivery, last_attempts
@@ -22,10 +29,15 @@ _Answer = tuple[AcknowledgeType | Loss, str, int | None]
 @dataclass(slots=True)
 class LateDelivery(InMemoryDelivery):
     """Each time it is asked, some calls begin, some end, and some answers arrive. ``rng``: which. ``_ended``: their
-    answers are on the way. A handler that raises anything but an Exception is the one that was running when the engine
+    answers are on the way. ``most_calls``: those that were allowed, one number for each time.
+
+    A handler that raises anything but an Exception is the one that was running when the engine
     died; the others only waited."""
 
     rng: Random = field(default_factory=Random)
+    most_calls: list[int] = field(default_factory=list)
+    _round_number: int = 0
+    _rounds: dict[_Call, int] = field(default_factory=dict)
     _waiting: list[_Call] = field(default_factory=list)
     _running: list[_Call] = field(default_factory=list)
     _ended: list[tuple[_Call, _Answer]] = field(default_factory=list)
@@ -33,8 +45,15 @@ class LateDelivery(InMemoryDelivery):
     def room(self, limits: DeliveryLimits) -> int | None:
         return max(0, 2 * limits.most_calls - self._in_flight)
 
+    @property
+    def calls(self) -> CallsLook | None:
+        oldest = RunningCall(*self._running[0][:2], 0.0) if self._running else None
+        return CallsLook(len(self._running), len(self._waiting), self.most_calls[-1] if self.most_calls else 0, oldest)
+
     def deliver(self, acquired: Sequence[AcquiredSpan], *, limits: DeliveryLimits, in_turn: bool = False) -> Delivered:
         most = 1 if in_turn else limits.most_calls
+        self.most_calls.append(limits.most_calls)
+        self._round_number = limits.round_number
         calls = [
             (one.partition, offset, count)
             for one in acquired
@@ -84,6 +103,7 @@ class LateDelivery(InMemoryDelivery):
         if self._waiting and len(self._running) < most and self.rng.random() < 0.6:
             call = self._waiting.pop(0)
             self._running.append(call)
+            self._rounds[call] = self._round_number
             self.ledgers[self._member_id][call] = None
         elif self._running:
             self._end(self.rng.randrange(len(self._running)))
@@ -99,7 +119,13 @@ class LateDelivery(InMemoryDelivery):
         arrived, self._ended = self._ended[:number], self._ended[number:]
         places = sorted({call[0] for call, _ in arrived})
         answers = [_span(at, sorted((call[1], said) for call, said in arrived if call[0] == at)) for at in places]
-        return Delivered(answers, in_flight=self._in_flight)
+        throttled = [call for call, said in arrived if said[0] == Loss.THROTTLED]
+        return Delivered(
+            answers,
+            entered=sum(said[0] not in (AcknowledgeType.GAP, Loss.NOT_ENTERED) for _, said in arrived),
+            in_flight=self._in_flight,
+            throttled=sum(self._rounds[call] == self._round_number for call in throttled),
+        )
 
 
 def _span(at: TopicPartition, said: Sequence[tuple[int, _Answer]]) -> AcknowledgedSpan:

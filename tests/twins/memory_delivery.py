@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from share_spark.engine.attempts import AnsweredAttempt, ErrorRun, FinishedCalls, MemberTrace
-from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, Delivered, DeliveryLimits
+from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, CallsLook, Delivered, DeliveryLimits
 from share_spark.engine.key_order import FREE, KeyOrder
 from share_spark.engine.ports import Claim
 from share_spark.engine.ranges import Ranges, ascending
@@ -110,6 +110,10 @@ class InMemoryDelivery:
         self.ledgers[self._member_id] = {}
 
     def room(self, limits: DeliveryLimits) -> int | None:  # noqa: ARG002
+        return None
+
+    @property
+    def calls(self) -> CallsLook | None:
         return None
 
     def wait(self, seconds: float) -> None:

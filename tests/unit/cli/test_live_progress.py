@@ -15,9 +15,10 @@ import pytest
 
 from share_spark.cli.live_progress import LiveProgress, drawn, lines_of
 from share_spark.cli.run_report import RunTotals
+from share_spark.engine.delivery_port import CallsLook, RunningCall
 from share_spark.engine.outage import Outage
 from share_spark.engine.pauses import NOT_PAUSED
-from tests.support.engine_world import ACCEPT, RELEASE, TOPIC, EngineLife, InMemoryGroup
+from tests.support.engine_world import ACCEPT, RELEASE, TOPIC, EngineLife, InMemoryGroup, at
 
 CLEAR = "\r\x1b[J"
 
@@ -194,6 +195,15 @@ def test_an_outage_is_shown_and_no_time_to_go() -> None:
     lines = [line.text for line in lines_of(RunTotals(), 2.0, replace(look, outage=out), world.clock())]
     assert lines[1].split()[:3] == ["-", "2", "-"]
     assert lines[-1] == "broker unreachable for 30 s: Kafka at b:9092 gave no answer"
+
+
+def test_calls_that_wait_are_shown_with_the_oldest() -> None:
+    look = InMemoryGroup().engine().engine.look()
+    calls = CallsLook(8, 1_200, 10, RunningCall(at(), 812, 4.2), throttled=3)
+    lines = [line.text for line in lines_of(RunTotals(), 0.0, replace(look, calls=calls), 0)]
+    assert lines[-1] == "8 calls running (at most 10), 1,200 waiting, 3 throttled, oldest orders-0@812 for 4 s"
+    idle = lines_of(RunTotals(), 0.0, replace(look, calls=CallsLook(0, 0, 10)), 0)
+    assert idle[-1].text == "0 calls running (at most 10), 0 waiting"
 
 
 def test_there_is_no_time_to_go_while_all_that_waits_is_paused() -> None:

@@ -15,6 +15,7 @@ from share_spark.companion.ledger import CompanionLedger
 from share_spark.companion.messages import Answered, Begin, FromCompanion, Limits
 from share_spark.companion.reading import Handed, read_batches, record_schema
 from share_spark.delivery.ledger import CallStatus, read_entries
+from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import HANDLER_COLUMNS, Record, as_handler
 from share_spark.model.errors import StateError
 from share_spark.model.requests import Loss
@@ -44,6 +45,11 @@ class Driver:
     def answers(self) -> dict[int, int]:
         answers = [one for message in self.sent if isinstance(message, Answered) for one in message.answers]
         return {offset: one.answer for one in answers for offset in range(one.first_offset, one.last_offset + 1)}
+
+    @property
+    def throttled(self) -> list[int]:
+        """The rounds in which throttled calls began."""
+        return [one for message in self.sent if isinstance(message, Answered) for one in message.throttled]
 
     async def until(self, condition: Callable[[], Any]) -> None:
         async with asyncio.timeout(DEADLINE_S):
@@ -117,3 +123,44 @@ def test_the_handler_may_come_after_the_first_records(tmp_path: Path) -> None:
         return made.answers
 
     assert asyncio.run(play()) == dict.fromkeys(range(5), 1)
+
+
+def test_the_place_of_a_throttled_call_is_held_until_new_limits_come(tmp_path: Path) -> None:
+    entered: list[int] = []
+
+    async def handle(record: Record) -> Any:
+        entered.append(record.offset)
+        await asyncio.sleep(0)
+        return Ack.throttled("429") if record.offset < 3 else None
+
+    async def play() -> None:
+        async with driver(tmp_path, handle, Limits(3, 60_000, round_number=7)) as made:
+            made.hand_over(1, 0, 9)
+            await made.until(lambda: len(made.answers) == 3)
+            await asyncio.sleep(0.05)
+            assert entered == [0, 1, 2]
+            made.calls.set_limits(Limits(2, 60_000, round_number=8))
+            await made.until(lambda: len(made.answers) == 10)
+            assert made.throttled == [7, 7, 7]
+
+    asyncio.run(play())
+
+
+def test_a_throttled_call_says_the_round_in_which_it_began(tmp_path: Path) -> None:
+    async def play() -> None:
+        gate = asyncio.Event()
+
+        async def handle(record: Record) -> Any:
+            if record.offset == 0:
+                await gate.wait()
+            return Ack.throttled()
+
+        async with driver(tmp_path, handle, Limits(2, 60_000, round_number=1)) as made:
+            made.hand_over(1, 0, 2)
+            await made.until(lambda: made.throttled == [1])
+            made.calls.set_limits(Limits(2, 60_000, round_number=2))
+            await made.until(lambda: made.throttled == [1, 2])
+            gate.set()
+            await made.until(lambda: made.throttled == [1, 2, 1])
+
+    asyncio.run(play())

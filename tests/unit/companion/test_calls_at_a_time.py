@@ -23,4 +23,14 @@ def test_each_minute_without_a_death_doubles_it_up_to_the_setting() -> None:
     calls.killed(10, 0.0)
     calls.killed(5, 1.0)
     assert [calls.of(10, now_s) for now_s in (60.0, 61.0, 62.0, 121.0, 181.0)] == [2, 4, 4, 8, 10]
-    assert calls.bound is None
+
+
+def test_a_bound_outlasts_a_time_in_which_fewer_calls_are_allowed() -> None:
+    calls = CallsAtATime()
+    calls.killed(100, 0.0)
+    assert [calls.of(most, now_s) for now_s, most in ((1.0, 16), (2.0, 100), (3_600.0, 16), (3_601.0, 80))] == [
+        16,
+        50,
+        16,
+        80,
+    ]

@@ -20,7 +20,7 @@ import pytest
 
 from share_spark.companion.delivery import CompanionDelivery
 from share_spark.delta.table_layout import FilePlace, TableLayout
-from share_spark.engine.delivery_port import DeliveryLimits
+from share_spark.engine.delivery_port import Delivered, DeliveryLimits
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, as_handler
 from share_spark.model.errors import HandlerError, TopicUnreachableError
@@ -110,10 +110,11 @@ def test_calls_are_as_many_at_a_time_as_the_limits_say(place: CompanionPlace) ->
     assert place.delivery.room(place.limits) == 4
     place.deliver((1, 1, 1), (3, 3, 1), (5, 5, 1), (4, 4, 1))
     assert place.delivery.room(place.limits) == 0
-    place.until(lambda _: place.delivery.calls_now is not None and place.delivery.calls_now.running > 0)
-    now = place.delivery.calls_now
-    assert now is not None
-    assert (now.running, now.waiting) == (2, 2)
+    place.until(lambda _: place.delivery.calls.running > 0)
+    now = place.delivery.calls
+    assert (now.running, now.waiting, now.limit) == (2, 2, 2)
+    assert now.oldest is not None
+    assert (now.oldest.at, now.oldest.offset) == (AT, 1)
     assert not place.said
     place.limits = place.limits._replace(most_calls=4)
     place.until(lambda _: 4 in place.said)
@@ -122,7 +123,7 @@ def test_calls_are_as_many_at_a_time_as_the_limits_say(place: CompanionPlace) ->
 def test_a_drain_gives_back_what_did_not_begin_and_waits_for_the_rest(place: CompanionPlace, go: Path) -> None:
     place.limits = place.limits._replace(most_calls=2)
     place.deliver((1, 9, 1))
-    place.until(lambda _: place.delivery.calls_now is not None and place.delivery.calls_now.running == 2)
+    place.until(lambda _: place.delivery.calls.running == 2)
     threading.Timer(0.2, go.touch).start()
     assert place.note(place.delivery.drain()).in_flight == 0
     assert place.times == dict.fromkeys(range(1, 10), 1)
@@ -164,7 +165,7 @@ def test_a_process_killed_from_outside_accuses_nobody_and_fewer_calls_run(place:
 
 def test_a_call_that_was_the_only_one_is_accused(place: CompanionPlace) -> None:
     place.deliver((101, 101, 1))
-    place.until(lambda _: place.delivery.calls_now is not None)
+    place.until(lambda _: place.delivery.calls.running > 0)
     os.kill(place.pid, signal.SIGKILL)
     place.finish()
     assert place.said == {101: Said(Loss.IN_HANDLER, "worker lost")}
@@ -174,7 +175,7 @@ def test_a_call_that_was_the_only_one_is_accused(place: CompanionPlace) -> None:
 def test_records_that_no_call_was_made_for_are_given_back_when_the_process_dies(place: CompanionPlace) -> None:
     place.limits = place.limits._replace(most_calls=2)
     place.deliver((101, 101, 1), (103, 103, 1), (105, 106, 1))
-    place.until(lambda _: place.delivery.calls_now is not None)
+    place.until(lambda _: place.delivery.calls.running > 0)
     os.kill(place.pid, signal.SIGKILL)
     place.finish()
     found = [place.said[offset].answer for offset in (101, 103, 105, 106)]
@@ -193,7 +194,7 @@ def test_a_call_that_does_not_react_to_its_limit_ends_its_process(place: Compani
 
 def test_ledgers_stay_until_the_state_has_the_answers(place: CompanionPlace) -> None:
     place.deliver((1, 1, 1))
-    place.until(lambda _: place.delivery.calls_now is not None)
+    place.until(lambda _: place.delivery.calls.running > 0)
     assert place.ledgers() == ["0"]
     os.kill(place.pid, signal.SIGKILL)
     place.until(lambda delivered: delivered.in_flight == 0)
@@ -221,7 +222,7 @@ def driver(directory: str) -> None:
     """A driver with a call that waits, until it is killed."""
     place = CompanionPlace(Path(directory), Odd(f"{directory}/go"))
     place.deliver((1, 2, 1))
-    place.until(lambda _: 2 in place.said and place.delivery.calls_now is not None)
+    place.until(lambda _: 2 in place.said and place.delivery.calls.running > 0)
     print("ready", flush=True)
     time.sleep(600)
 
@@ -352,7 +353,7 @@ def test_prints_of_a_handler_are_on_standard_error(tmp_path: Path, capsys: pytes
 def test_waiting_ends_when_the_engine_stops(place: CompanionPlace) -> None:
     place.delivery.stop_waiting()
     place.deliver((1, 1, 1))
-    place.until(lambda _: place.delivery.calls_now is not None)
+    place.until(lambda _: place.delivery.calls.running > 0)
     began = time.monotonic()
     threading.Timer(0.1, place.delivery.stop_waiting).start()
     place.delivery.wait(600)
@@ -362,7 +363,7 @@ def test_waiting_ends_when_the_engine_stops(place: CompanionPlace) -> None:
 
 def test_a_closed_delivery_leaves_no_process(place: CompanionPlace) -> None:
     place.deliver((1, 1, 1))
-    place.until(lambda _: place.delivery.calls_now is not None)
+    place.until(lambda _: place.delivery.calls.running > 0)
     pid = place.pid
     place.delivery.close()
     with pytest.raises(ProcessLookupError):
@@ -370,9 +371,29 @@ def test_a_closed_delivery_leaves_no_process(place: CompanionPlace) -> None:
 
 
 def test_nothing_is_started_before_there_is_a_record(place: CompanionPlace) -> None:
-    assert place.deliver() == ([], None, 0, 0.0, False, 0)
+    assert place.deliver() == Delivered([], in_flight=0)
     assert place.delivery.drain().in_flight == 0
     place.delivery.wait(600)
     assert place.delivery._companion is None
     assert place.delivery.room(DeliveryLimits(1, 1, most_calls=3)) == 6
     assert as_handler(Odd("nowhere")).waits
+
+
+async def throttle_once(record: Record) -> Any:
+    """Throttle all records of the first delivery."""
+    return Ack.throttled("429", retry_after=0) if record.delivery_count == 1 else None
+
+
+def test_throttled_calls_are_counted_in_the_round_in_which_they_began(tmp_path: Path) -> None:
+    place = CompanionPlace(tmp_path, throttle_once)
+    place.limits = DeliveryLimits(60_000, 60_000, most_calls=2, round_number=4)
+    counted = place.deliver((0, 9, 1)).throttled
+    while len(place.said) < 6:
+        counted += place.until(lambda delivered: bool(delivered.answers)).throttled
+    assert counted == len(place.said)
+    place.limits = place.limits._replace(round_number=5)
+    place.deliver((20, 21, 2))
+    place.until(lambda _: {20, 21} <= place.said.keys())
+    assert {place.said[offset].answer for offset in range(10)} == {Loss.THROTTLED}
+    assert {place.said[offset].answer for offset in (20, 21)} == {ACCEPT}
+    place.delivery.close()

@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
+from random import Random
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -33,10 +34,11 @@ NAMED = re.compile(r"\b(?:kafka_server|share_spark)_[a-z_]+\b")
 class Watched:
     """A group whose engine is watched; record 0 is rejected, record 1 always released, the others are accepted."""
 
-    def __init__(self, partitions: int = 1) -> None:
+    def __init__(self, partitions: int = 1, late: Random | None = None) -> None:
         answers = {0: REJECT, 1: RELEASE}
         self.world = InMemoryGroup(
             partitions=partitions,
+            late=late,
             handler=lambda _topic, _partition, offset, _count: answers.get(offset, ACCEPT),
             share__delivery__count__limit="2",
         )
@@ -255,3 +257,22 @@ def test_throttled_records_are_counted_by_themselves() -> None:
     watched.run(watched.engine(), 2)
     assert watched.value("share_spark_throttled_records_total", topic=TOPIC) == 5
     assert watched.value("share_spark_not_entered_records_total", topic=TOPIC) == 0
+
+
+def test_calls_that_outlast_micro_batches_are_shown_as_they_are_now() -> None:
+    watched = Watched(late=Random(3))
+    watched.world.handler = lambda *_: (Loss.THROTTLED, "429", 60_000)
+    watched.world.produce(40)
+    engine = watched.engine()
+    watched.run(engine, 3)
+    look = engine.engine.look().calls
+    assert look is not None
+    shown = [watched.value(f"share_spark_calls_{name}") for name in ("running", "waiting", "limit", "throttled")]
+    assert shown == [look.running, look.waiting, look.limit, look.throttled]
+    assert look.throttled > 0
+    assert watched.value("share_spark_calls_oldest_seconds") == 0
+
+
+def test_a_handler_that_does_not_wait_has_no_such_calls(watched: Watched) -> None:
+    watched.run(watched.engine())
+    assert watched.value("share_spark_calls_running") is None

@@ -117,6 +117,14 @@ def test_an_outage_is_told_with_how_long_it_lasts() -> None:
     assert "Broker unreachable for 30 s: the engine waits, and acquires nothing." in page
 
 
+def test_the_calls_of_a_handler_that_waits_are_told() -> None:
+    found = details({"orders": [state(0, 5, [run("Q", 5, 9)])]})
+    (member,) = found.members
+    busy = replace(member, calls="8 calls running (at most 10), 12 waiting, oldest <x>-0@5 for 4 s")
+    page = group_page(picture(group_picture(replace(found, members=[busy]))))
+    assert "<p>8 calls running (at most 10), 12 waiting, oldest &lt;x&gt;-0@5 for 4 s.</p>" in page
+
+
 def test_no_group_at_all() -> None:
     assert "There are no share groups here yet" in Elements(overview_page(picture())).text
 
