@@ -286,7 +286,7 @@ class Calls:
 
     def _ended(self, call: _Call, found: Judged) -> None:
         """Note the answer of a call: error and delay in the ledger, then the status; only then it may be sent."""
-        code, error, delay_ms, rows, status = found
+        code, error, delay_ms, rows, status, cost = found
         one = call.of
         handed, block, position, record = one
         if error is not None or delay_ms is not None:
@@ -298,7 +298,7 @@ class Calls:
         at = TopicPartition(record.topic, record.partition)
         text = None if error is None else error_text(error)
         answer = RecordAnswer(handed.message.number, at, record.offset, record.offset, code, text, delay_ms)
-        self._outbox.add(answer, time.monotonic() - call.began)
+        self._outbox.add(answer, time.monotonic() - call.began, cost)
         if code == Loss.THROTTLED:
             self._held += 1
             self._outbox.note_throttled(call.round_number)

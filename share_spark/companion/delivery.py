@@ -305,11 +305,12 @@ class CompanionDelivery:
 
     def _note(self, companion: _Companion, message: FromCompanion) -> None:
         match message:
-            case Answered(answers, rows, busy_s, throttled):
+            case Answered(answers, rows, busy_s, throttled, cost):
                 found = companion.hand_overs.note(answers)
                 companion.entered += entered_in(found)
                 self._news.answers += found
                 self._news.busy_s += busy_s
+                self._news.cost += cost
                 self._news.throttled.update(throttled)
                 companion.holds_places |= bool(throttled)
                 if rows and found:

@@ -94,12 +94,14 @@ class RecordAnswer(NamedTuple):
 
 class Answered(NamedTuple):
     """Answers, and the output rows of the accepted ones: an Arrow stream, empty if there are none. ``busy_s``: the time
-    that the calls took, added up. ``throttled``: of each throttled call, the round in which it began."""
+    that the calls took, added up. ``throttled``: of each throttled call, the round in which it began. ``cost``: of
+    accepted records, added up."""
 
     answers: tuple[RecordAnswer, ...]
     rows: bytes = b""
     busy_s: float = 0.0
     throttled: tuple[int, ...] = ()
+    cost: float = 0.0
 
 
 class Unreachable(NamedTuple):

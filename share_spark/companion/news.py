@@ -23,6 +23,7 @@ class News:
     rows: list[pa.Table] = field(default_factory=list)
     fault: ShareError | None = None
     busy_s: float = 0.0
+    cost: float = 0.0
     throttled: Counter[int] = field(default_factory=Counter)
     dead: list[Path] = field(default_factory=list)
 
@@ -41,4 +42,5 @@ class News:
             is_explained=bool(self.dead),
             in_flight=in_flight,
             throttled=self.throttled[limits.round_number],
+            cost=self.cost,
         )

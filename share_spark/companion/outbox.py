@@ -23,11 +23,13 @@ class Outbox:
         self._releases: dict[int, Callable[[str], None]] = {}
         self._busy_s = 0.0
         self._throttled: list[int] = []
+        self._cost = 0.0
 
-    def add(self, answer: RecordAnswer, busy_s: float = 0.0) -> None:
-        """Add an answer, and the time of its call."""
+    def add(self, answer: RecordAnswer, busy_s: float = 0.0, cost: float = 0.0) -> None:
+        """Add an answer, the time of its call, and what it has cost."""
         self._answers.append(answer)
         self._busy_s += busy_s
+        self._cost += cost
 
     def note_throttled(self, round_number: int) -> None:
         """Note that the last answer is of a throttled call, which began in this round."""
@@ -46,9 +48,9 @@ class Outbox:
         if not self._answers:
             return None
         rows = self._row_bytes()
-        message = Answered(tuple(self._answers), rows, self._busy_s, tuple(self._throttled))
+        message = Answered(tuple(self._answers), rows, self._busy_s, tuple(self._throttled), self._cost)
         self._answers, self._rows, self._owners, self._releases, self._busy_s = [], [], [], {}, 0.0
-        self._throttled = []
+        self._throttled, self._cost = [], 0.0
         return message
 
     def _row_bytes(self) -> bytes:

@@ -63,7 +63,7 @@ class Calls(Contract):
 
     ``until``: when the budget is used up (``time.monotonic``). ``seconds_per_record``: how long a record has taken this
     handler before, None if that is not known. ``in_turn``: batches of one record. ``order``: by the keys of the present
-    batch, None if there is no order.
+    batch, None if there is no order. ``cost``: of accepted records, as their answers said.
     """
 
     limit: TimeLimit
@@ -73,6 +73,7 @@ class Calls(Contract):
     in_turn: bool = False
     order: BatchOrder | None = None
     busy_s: float = 0.0
+    cost: float = 0.0
 
     def begin(self, batch: pa.RecordBatch) -> memoryview:
         """Return one byte for the status of each record."""
@@ -208,11 +209,13 @@ class _RecordResults:
     def judge(self, position: int, answer: Any) -> None:
         """Note the return value of the handler."""
         try:
-            code, error, delay_ms, rows, status = judged(answer, None if self.rows is None else self.rows.names)
+            found = judged(answer, None if self.rows is None else self.rows.names)
         except HandlerError as fault:
             self.calls.note_misfit(str(fault))
             self.fail(position, str(fault))
             return
+        code, error, delay_ms, rows, status, cost = found
+        self.calls.cost += cost
         if rows and self.rows is not None:
             self.rows.add(position, rows)
         if delay_ms is not None:
@@ -323,6 +326,7 @@ def _note(answers: Answers, outputs: pa.Table | None, status: memoryview, calls:
     counts them as lost. So the status comes before the rows, and the rows say up to which record they are complete."""
     if answers.misfits:
         calls.note_misfit(answers.texts[-1], answers.misfits)
+    calls.cost += answers.cost
     calls.note_errors(answers.errors())
     calls.note_delays(answers.delays())
     accepted = _WITH_ROWS if outputs is not None else _ACCEPTED

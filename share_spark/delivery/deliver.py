@@ -178,7 +178,12 @@ class SparkDelivery:
             _log.warning("the handler's job died with its workers, and what it did is not known")
             return Delivered([_all_lost(one) for one in acquired])
         return Delivered(
-            [*result.partitions.values()], result.fault, result.entered, result.busy_s, result.explains_deaths
+            [*result.partitions.values()],
+            result.fault,
+            result.entered,
+            result.busy_s,
+            result.explains_deaths,
+            cost=result.cost,
         )
 
     def _tasks(self, most_tasks: int, *, in_turn: bool) -> tuple[int, bool]:

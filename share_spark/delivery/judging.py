@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from share_spark.delivery.ledger import STATUS_OF, CallStatus
-from share_spark.handlers.acknowledgement import Ack, single_answer
+from share_spark.handlers.acknowledgement import Ack, cost_of, single_answer
 from share_spark.handlers.handler import Handler
 from share_spark.handlers.output_schema import Row, rows_of_answer
 from share_spark.model.errors import HandlerError
@@ -19,13 +19,15 @@ records do not count: a delivery may have only the bad records of a good handler
 
 
 class Judged(NamedTuple):
-    """The answer of a record. ``rows``: its output rows, none unless it is accepted. ``status``: the one to note."""
+    """The answer of a record. ``rows``: its output rows, none unless it is accepted. ``status``: the one to note.
+    ``cost``: as an accepted record's answer said."""
 
     code: int
     error: str | None
     delay_ms: int | None
     rows: list[Row]
     status: int
+    cost: float = 0.0
 
 
 def judged(answer: Any, names: Mapping[str, None] | None) -> Judged:
@@ -33,7 +35,7 @@ def judged(answer: Any, names: Mapping[str, None] | None) -> Judged:
     Raises HandlerError for a value that is no answer."""
     if type(answer) is not tuple:
         code, error, delay_ms = single_answer(answer)
-        return Judged(code, error, delay_ms, [], STATUS_OF[code])
+        return Judged(code, error, delay_ms, [], STATUS_OF[code], cost_of(answer, code))
     if names is None:
         raise HandlerError("returned (acknowledgement, rows) but no output schema is declared")
     if len(answer) != 2:
@@ -41,7 +43,7 @@ def judged(answer: Any, names: Mapping[str, None] | None) -> Judged:
     code, error, delay_ms = single_answer(Ack.ACCEPT if answer[0] is None else answer[0])
     rows = rows_of_answer(answer[1], names)
     if code == Ack.ACCEPT:
-        return Judged(code, error, delay_ms, rows, CallStatus.ACCEPTED_WITH_ROWS)
+        return Judged(code, error, delay_ms, rows, CallStatus.ACCEPTED_WITH_ROWS, cost_of(answer[0], code))
     return Judged(code, error, delay_ms, [], STATUS_OF[code])
 
 

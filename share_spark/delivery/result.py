@@ -55,9 +55,9 @@ class DeliveryResult:
 
     ``fault``: the error of the delivery as a whole; records that are in no run of ``partitions`` were then not entered.
     ``lost``: the job died with its workers, and nothing is known of records in no run. ``entered`` records kept the
-    busiest worker for ``busy_s`` seconds. ``outputs``: the output rows of accepted records, lazy, in the declared
-    schema; None if there are none. They are kept on the executors until ``close``; once some have died with an
-    executor, reading raises OutputLostError inside Spark. ``files``: instead, where workers wrote the rows themselves.
+    busiest worker for ``busy_s`` seconds, and have cost ``cost``. ``outputs``: the output rows of accepted records,
+    lazy, in the declared schema; None if there are none. They are kept on the executors until ``close``; once some have
+    died with an executor, reading raises OutputLostError inside Spark. ``files``: those that workers wrote.
     ``kept``: files of released records. ``has_large``: some were too large for a batch, and not entered.
     """
 
@@ -66,6 +66,7 @@ class DeliveryResult:
     lost: bool = False
     entered: int = 0
     busy_s: float = 0.0
+    cost: float = 0.0
     produced: Mapping[int, int] = field(default_factory=dict)
     outputs: DataFrame | None = None
     free: Callable[[], None] | None = None
@@ -136,6 +137,7 @@ def decoded(table: pa.Table, settle: Settle) -> DeliveryResult:
         fault=_fault(reports),
         entered=sum(report.entered for report in reports),
         busy_s=max((report.busy_s for report in reports), default=0.0),
+        cost=sum(report.cost for report in reports),
         produced={report.attempt_id: report.output_rows for report in reports},
         files=[DataFile.from_json(file) for report in reports for file in report.files],
         kept=[KeptFile(report.kept, report.kept_rows) for report in reports if report.kept],

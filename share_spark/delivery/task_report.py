@@ -16,18 +16,19 @@ class TaskReport:
     """The report of a task.
 
     ``attempt_id``: Spark's id of the attempt, which sent ``output_rows``. Its handler was called with ``entered``
-    records, in ``busy_s`` seconds. ``violation``: how the handler broke its contract; ``fault``: what went wrong and
-    is not the handler's fault; ``unreachable``: why the records without answers could not be reached;
-    ``unknown_thread``: Spark's name of the task's thread, if that does not show the attempt of the stage. ``files``:
-    those of output rows that the task has written (``DataFile.to_json``). ``kept``: the file with its released and
-    rejected records, "" if there is none, and ``kept_rows``. ``has_large``: some records were too large for a batch
-    (``large_records``).
+    records, in ``busy_s`` seconds; they have cost ``cost``. ``violation``: how the handler broke its contract;
+    ``fault``: what went wrong and is not the handler's fault; ``unreachable``: why the records without answers could
+    not be reached; ``unknown_thread``: Spark's name of the task's thread, if that does not show the attempt of the
+    stage. ``files``: those of output rows that the task has written (``DataFile.to_json``). ``kept``: the file with
+    its released and rejected records, "" if there is none, and ``kept_rows``. ``has_large``: some records were too
+    large for a batch (``large_records``).
     """
 
     attempt_id: int = 0
     output_rows: int = 0
     entered: int = 0
     busy_s: float = 0.0
+    cost: float = 0.0
     violation: str | None = None
     fault: str | None = None
     unreachable: str | None = None

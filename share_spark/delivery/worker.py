@@ -215,8 +215,8 @@ class _TaskRun:
         calls = self.calls
         if calls is None or not calls.all_misfit:  # if the handler is at fault, no record has an answer
             yield task.row(log.batch())
-        entered, busy_s = (calls.entered, calls.busy_s) if calls is not None else (0, 0.0)
-        self._reports(entered=int(known.sum()) + entered, busy_s=busy_s)
+        entered, busy_s, cost = (calls.entered, calls.busy_s, calls.cost) if calls is not None else (0, 0.0, 0.0)
+        self._reports(entered=int(known.sum()) + entered, busy_s=busy_s, cost=cost)
         if self.keeps is not None and (kept := self.keeps.close()) is not None:
             self._reports(kept=kept[0], kept_rows=kept[1])
         yield task.row(replace(self.report, attempt_id=_of_task(TaskContext.taskAttemptId)).row())

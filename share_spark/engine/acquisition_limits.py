@@ -1,57 +1,18 @@
 """The number of records that an engine may acquire in its next micro-batch. It depends on the pace of the handlers
-(``Pace``), the rate of the group (``RateLimit``), and the failures of the group (``breaker``)."""
+(``Pace``), the rate and the costs of the group (``rate_limit``, ``cost_limit``), and its failures (``breaker``)."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from share_spark.engine.answers import attempts_in, offsets_by_answer
 from share_spark.engine.breaker import Breaker
+from share_spark.engine.cost_limit import CostLimit
 from share_spark.engine.delivery_port import AcknowledgedSpans, Delivered
+from share_spark.engine.rate_limit import RateLimit
 from share_spark.model.config import GroupConfig
 from share_spark.model.requests import Loss
-
-_LEAST_MS = 1_000
-"""The time whose records may always be saved up, in milliseconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RateLimit:
-    """A limit on acquired records per second, 0 for no limit. ``tokens``: as of ``at_ms``; below 0 after a piece that
-    is never cut (``planning.Search``). An engine begins with none, so that successive engines share one rate."""
-
-    records_per_s: float = 0.0
-    tokens: float = 0.0
-    at_ms: int | None = None
-
-    def at(self, now_ms: int, budget_ms: int) -> RateLimit:
-        """Return the limit at ``now_ms``, with the tokens of the time since the last micro-batch."""
-        passed_ms = 0 if self.at_ms is None else now_ms - self.at_ms
-        most_ms = max(_LEAST_MS, min(passed_ms, budget_ms))
-        most = max(1.0, self.records_per_s * most_ms / 1_000)
-        return replace(self, tokens=min(most, self.tokens + self.records_per_s * passed_ms / 1_000), at_ms=now_ms)
-
-    def limited_to(self, records_per_s: float) -> RateLimit:
-        """Return the limit with this rate from now on. What was acquired without a limit is not counted; of the tokens
-        saved at a higher rate, those of one second are kept."""
-        if records_per_s == self.records_per_s:
-            return self
-        kept = min(self.tokens, max(1.0, records_per_s)) if self.records_per_s else 0.0
-        return replace(self, records_per_s=records_per_s, tokens=kept)
-
-    def after(self, records: int) -> RateLimit:
-        """Return the limit after so many records have been acquired."""
-        return replace(self, tokens=self.tokens - records)
-
-    def most_records(self, wanted: int) -> int:
-        """Return how many of ``wanted`` may be acquired now."""
-        return wanted if not self.records_per_s else max(0, min(wanted, int(self.tokens + _ROUNDING)))
-
-
-_ROUNDING = 1e-6
-"""Room for rounding: ten times a tenth is not quite one."""
-
 
 FIRST_RECORDS = 1_000_000
 """The most records that are acquired before the first measurement: records that are given back were read in vain."""
@@ -94,15 +55,17 @@ class AcquisitionLimits:
 
     pace: Pace = field(default_factory=Pace)
     _rate: RateLimit = field(default_factory=RateLimit)
+    _costs: CostLimit = field(default_factory=CostLimit)
     _breaker: Breaker = field(default_factory=Breaker)
 
     def most_records(self, config: GroupConfig, now_ms: int) -> int:
         """Return the limit for the micro-batch at this time, by the settings that are valid in it."""
         budget_ms = config.delivery_budget_ms
         self._rate = self._rate.at(now_ms, budget_ms).limited_to(config.rate_limit)
+        self._costs = self._costs.at(now_ms, budget_ms, config.cost_limit)
         self._breaker = self._breaker.under(config)
         in_time = self.pace.most_records(config.max_records_per_trigger, budget_ms)
-        return self._breaker.most_records(now_ms, self._rate.most_records(in_time))
+        return self._breaker.most_records(now_ms, self._costs.most_records(self._rate.most_records(in_time)))
 
     @property
     def breaker(self) -> str:
@@ -116,9 +79,11 @@ class AcquisitionLimits:
     def delivered(self, delivered: Delivered, answers: AcknowledgedSpans, now_ms: int, *, in_turn: bool) -> None:
         """Take in the result of a delivery. Records that run ``in_turn`` do not change the pace. Throttled ones are not
         worked off: the pace is then that of the service, however fast it refuses."""
+        throttled = sum(offsets_by_answer(span.ranges)[Loss.THROTTLED] for span in answers.values())
+        worked_off = max(delivered.entered - throttled, 0)
+        self._costs = self._costs.after(delivered.cost, worked_off, delivered.in_flight or 0)
         if not in_turn:
-            throttled = sum(offsets_by_answer(span.ranges)[Loss.THROTTLED] for span in answers.values())
-            self.pace = self.pace.after(max(delivered.entered - throttled, 0), delivered.busy_s)
+            self.pace = self.pace.after(worked_off, delivered.busy_s)
         if self._breaker.failure_rate:
             before, self._breaker = self._breaker, self._breaker.after(attempts_in(answers, now_ms))
             if self._breaker.is_open != before.is_open:

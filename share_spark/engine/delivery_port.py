@@ -51,7 +51,8 @@ class Delivered(NamedTuple):
     that cannot be loaded or broke its contract as a whole, a topic that cannot be read. After TopicUnreachableError the
     engine goes on, and the answers are valid. ``entered`` records kept the busiest worker for ``busy_s`` seconds.
     ``is_explained``: workers have died, and it is known which records were in the handler. ``throttled``: calls of the
-    present round (``DeliveryLimits``) that a service has throttled, where calls outlast the delivery.
+    present round (``DeliveryLimits``) that a service has throttled, where calls outlast the delivery. ``cost``: what
+    accepted records have cost, as the handler said, in units of its own.
     """
 
     answers: Sequence[AcknowledgedSpan]
@@ -61,6 +62,7 @@ class Delivered(NamedTuple):
     is_explained: bool = False
     in_flight: int | None = None
     throttled: int = 0
+    cost: float = 0.0
 
 
 class RunningCall(NamedTuple):

@@ -10,6 +10,7 @@ Pure: no Spark, no handler is called here.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,12 +46,18 @@ class Ack(IntEnum):
     ``ACCEPT``: done. ``RELEASE``: try again later, up to the delivery limit. ``REJECT``: it can never succeed; it goes
     to the dead letters if there are any. ``Ack.release("why")`` and ``Ack.reject("why")`` keep a reason;
     ``Ack.release(delay=60)`` and ``Ack.release("why", delay="10m")`` say when to try again. ``Ack.throttled()`` gives
-    the record back uncounted, as a service has asked to wait.
+    the record back uncounted, as a service has asked to wait. ``Ack.accept(cost=812)`` says what a record has cost.
     """
 
     ACCEPT = 1
     RELEASE = 2
     REJECT = 3
+
+    @staticmethod
+    def accept(*, cost: float) -> Acknowledgement:
+        """Return an acceptance that says what the record has cost, in any unit, as tokens of a model: a number of 0 or
+        more. ``delivery.cost.limit`` bounds the units of the group in a second."""
+        return Acknowledgement(Ack.ACCEPT, cost=cost)
 
     @staticmethod
     def release(why: Reason = None, *, delay: float | str | None = None) -> Acknowledgement:
@@ -74,11 +81,13 @@ class Ack(IntEnum):
 
 
 class Acknowledgement(NamedTuple):
-    """An acknowledgement with the reason for it. ``delay_ms``: that of a release, None if the handler asks for none."""
+    """An acknowledgement with the reason for it. ``delay_ms``: that of a release, None if the handler asks for none.
+    ``cost``: that of an accepted record."""
 
     ack: Ack
     error: Reason = None
     delay_ms: int | None = None
+    cost: float = 0.0
 
 
 class Throttle(NamedTuple):
@@ -108,7 +117,7 @@ class Answers:
     An error id of 0 is no error, n is ``texts[n - 1]``. Accepted records have none. Other codes are a ``Loss``.
     ``delays_ms``: those of released and throttled records, NO_DELAY where none was asked for; None: no record has one.
     ``misfits``: the number of records released because their answer broke the contract; the last text is of one of
-    them.
+    them. ``cost``: of all accepted records together.
     """
 
     codes: Codes
@@ -116,6 +125,7 @@ class Answers:
     texts: tuple[str, ...] = ()
     misfits: int = 0
     delays_ms: DelaysMs | None = None
+    cost: float = 0.0
 
     @classmethod
     def concatenated(cls, parts: Sequence[Answers]) -> Answers:
@@ -131,6 +141,7 @@ class Answers:
             texts=texts,
             misfits=sum(part.misfits for part in parts),
             delays_ms=np.concatenate([part.every_delay_ms for part in parts]),
+            cost=sum(part.cost for part in parts),
         )
 
     def errors(self) -> dict[int, str]:
@@ -170,6 +181,7 @@ class Answers:
             texts=(*self.texts, *known),
             misfits=self.misfits + len(misfits),
             delays_ms=None if self.delays_ms is None else delays_ms,
+            cost=self.cost,
         )
 
     @classmethod
@@ -220,6 +232,28 @@ def single_answer(value: object) -> tuple[int, str | None, int | None]:
         raise
     except BaseException as fault:  # noqa: BLE001 - the user's code runs when its objects are looked at
         raise HandlerError(f"answered what cannot be looked at: {exception_text(fault)}") from None
+
+
+def cost_of(value: object, code: int) -> float:
+    """Return what an answer with this code says that its record has cost, 0 if it says nothing. Raises HandlerError:
+    that is no cost."""
+    if code != Ack.ACCEPT or not isinstance(value, Acknowledgement):
+        return 0.0
+    found = _exact_number(value.cost)
+    if found is None or not 0 <= found < math.inf:
+        raise HandlerError(f"accepted with a cost of {shown(value.cost)}, not a number of 0 or more")
+    return found
+
+
+def _exact_number(value: object) -> float | None:
+    """Return a number, ignoring methods that a subclass overrides; None for anything else, and for a bool."""
+    if isinstance(value, float | np.floating):
+        return float.__float__(value) if isinstance(value, float) else float(value)
+    whole = _exact_int(value)
+    try:
+        return None if whole is None else float(whole)
+    except OverflowError:
+        return None
 
 
 def _looked_at(value: object) -> tuple[int, str | None, int | None]:

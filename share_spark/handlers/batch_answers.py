@@ -8,6 +8,7 @@ worker whose handler does not use it does not load it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from share_spark.handlers.acknowledgement import (
     DelaysMs,
     ErrorIds,
     Throttle,
+    cost_of,
     not_an_answer,
     refuse_coroutine,
     single_answer,
@@ -48,7 +50,8 @@ def batch_answers(answer: Any, rows: int, outputs: Collection[str] = ()) -> Answ
     if answer is None:
         raise HandlerError("returned nothing: a batch handler returns one acknowledgement per row")
     if isinstance(answer, Acknowledgement | Ack | Throttle):
-        return Answers.same(rows, *single_answer(answer))
+        code, error, delay_ms = single_answer(answer)
+        return replace(Answers.same(rows, code, error, delay_ms), cost=cost_of(answer, code))
     if (columns := table_columns(answer)) is not None:
         if "ack" not in columns:
             raise HandlerError(f"returned a table without a column ack (it has {', '.join(columns)})")
@@ -144,10 +147,12 @@ def _list_answers(answers: Sequence[object], rows: int) -> Answers:
     listed: list[int] = []
     errors: dict[int, str] = {}
     delays: dict[int, int] = {}
+    cost = 0.0
     misfits = {}
     for position, answer in enumerate(answers):
         try:
             code, error, delay_ms = single_answer(answer)
+            cost += cost_of(answer, code)
         except HandlerError as fault:
             code, error, delay_ms = Ack.RELEASE, None, None
             misfits[position] = str(fault)
@@ -156,7 +161,7 @@ def _list_answers(answers: Sequence[object], rows: int) -> Answers:
             errors[position] = error
         if delay_ms is not None:
             delays[position] = delay_ms
-    return Answers.listed(listed, errors, delays).with_misfits(misfits)
+    return replace(Answers.listed(listed, errors, delays), cost=cost).with_misfits(misfits)
 
 
 def _as_numbers(answers: Sequence[object]) -> npt.NDArray[np.int64] | None:

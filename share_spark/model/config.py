@@ -156,6 +156,7 @@ SETTINGS: Mapping[str, _Setting] = {
     "delivery_timeout_ms": _Setting("delivery.timeout.ms", 300_000, _milliseconds(100, _DAY_MS)),
     "delivery_budget_ms": _Setting("delivery.budget.ms", 10_000, _milliseconds(100, _DAY_MS)),
     "rate_limit": _Setting("delivery.rate.limit", 0.0, _number(0, 1e9)),
+    "cost_limit": _Setting("delivery.cost.limit", 0.0, _number(0, 1e9)),
     "max_concurrency": _Setting("delivery.max.concurrency", 0, _integer(0, 100_000)),
     "max_in_flight": _Setting("delivery.max.in.flight", 256, _integer(1, 100_000)),
     "throttle_max_age_ms": _Setting("delivery.throttle.max.age", 3_600_000, _milliseconds(1_000, 30 * _DAY_MS)),
@@ -208,6 +209,7 @@ class GroupConfig:
     delivery_timeout_ms: int
     delivery_budget_ms: int
     rate_limit: float
+    cost_limit: float
     max_concurrency: int
     max_in_flight: int
     throttle_max_age_ms: int

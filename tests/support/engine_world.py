@@ -53,7 +53,8 @@ class Interruption:
 
 
 class InMemoryGroup:
-    """What outlives an engine. ``calls`` are the handler's: (partition, offset, delivery count)."""
+    """What outlives an engine. ``calls`` are the handler's: (partition, offset, delivery count). ``costs``: what the
+    record at an offset costs if it is accepted."""
 
     def __init__(
         self,
@@ -78,6 +79,7 @@ class InMemoryGroup:
         self.loses_rows = loses_rows
         self.late = late
         self.pauses = NOT_PAUSED
+        self.costs: Callable[[int], float] = lambda _: 0.0
         self.topics = InMemoryTopicLog()
         self.topics.create_topic(TOPIC, partitions)
         self.handler: RecordHandler = handler or (lambda *_: ACCEPT)
@@ -153,6 +155,7 @@ class EngineLife:
         self.delivery = (
             InMemoryDelivery(*given) if world.late is None else LateDelivery(*given, world.stepped, rng=world.late)
         )
+        self.delivery.costs = world.costs
         ports = Ports(
             topics=topics,
             store=self.store,

@@ -124,6 +124,7 @@ class LateDelivery(InMemoryDelivery):
             answers,
             entered=sum(said[0] not in (AcknowledgeType.GAP, Loss.NOT_ENTERED) for _, said in arrived),
             in_flight=self._in_flight,
+            cost=self.cost_of(answers),
             throttled=sum(self._rounds[call] == self._round_number for call in throttled),
         )
 

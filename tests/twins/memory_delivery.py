@@ -51,7 +51,8 @@ class InMemoryDelivery:
     ``ledgers`` outlives the process: by member, what its last delivery has entered, and the answer, None while it is in
     the handler. ``ordered``: in the order of keys. ``has_output``: accepted records have rows, which
     outlive it unless ``loses_rows``. ``stepped``: by member, the record whose call was running when its process ended,
-    where that is known; it outlives the process as well.
+    where that is known; it outlives the process as well. ``costs``: what the record at an offset costs if it is
+    accepted.
     """
 
     log: InMemoryTopicLog
@@ -61,6 +62,7 @@ class InMemoryDelivery:
     has_output: bool = False
     loses_rows: bool = False
     stepped: dict[str, tuple[TopicPartition, int, int]] = field(default_factory=dict)
+    costs: Callable[[int], float] = lambda _: 0.0
     _member_id: str = ""
     _others: set[str] = field(default_factory=set)
 
@@ -81,7 +83,17 @@ class InMemoryDelivery:
             answers = [self._deliver(one) for one in acquired]
         except LedgerLostError:
             answers = [_all_lost(one) for one in acquired]
-        return Delivered(answers, entered=len(self.ledgers[self._member_id]))
+        return Delivered(answers, entered=len(self.ledgers[self._member_id]), cost=self.cost_of(answers))
+
+    def cost_of(self, answers: Iterable[AcknowledgedSpan]) -> float:
+        """Return what the accepted records have cost."""
+        return sum(
+            self.costs(offset)
+            for span in answers
+            for first, last, answer in span.ranges
+            for offset in range(first, last + 1)
+            if answer == AcknowledgeType.ACCEPT
+        )
 
     def finished_calls(self) -> Sequence[FinishedCalls]:
         found = [

@@ -63,9 +63,18 @@ def test_the_state_of_a_group_says_how_its_engine_ended(
 
 def test_an_engine_that_runs_has_no_end(log: StateLog, capsys: pytest.CaptureFixture[str]) -> None:
     write_beat(log.location)
-    assert "LAST-END" not in state_of(log, capsys)
+    assert not {"LAST-END", "CALLS"} & {*state_of(log, capsys).split()}
     assert json.loads(state_of(log, capsys, "--json"))[0]["last_end"] is None
     assert "The last one" not in page_of(log, "/groups/billing")
+
+
+def test_the_calls_of_an_engine_are_in_its_groups_state(log: StateLog, capsys: pytest.CaptureFixture[str]) -> None:
+    write_beat(log.location, calls="8 calls running (at most 10), 12 waiting")
+    head, row = state_of(log, capsys).splitlines()
+    assert head.split()[5:] == ["CALLS"]
+    assert row.endswith("8 calls running (at most 10), 12 waiting")
+    assert "8 calls running (at most 10)" in json.loads(state_of(log, capsys, "--json"))[0]["calls"]
+    assert "8 calls running (at most 10), 12 waiting." in page_of(log, "/groups/billing")
 
 
 @pytest.mark.parametrize(

@@ -397,3 +397,16 @@ def test_throttled_calls_are_counted_in_the_round_in_which_they_began(tmp_path: 
     assert {place.said[offset].answer for offset in range(10)} == {Loss.THROTTLED}
     assert {place.said[offset].answer for offset in (20, 21)} == {ACCEPT}
     place.delivery.close()
+
+
+async def costly(record: Record) -> Any:
+    return Ack.accept(cost=record.offset) if record.offset else Ack.release("later")
+
+
+def test_costs_are_part_of_what_is_delivered(tmp_path: Path) -> None:
+    place = CompanionPlace(tmp_path, costly)
+    cost = place.deliver((0, 4, 1)).cost
+    while len(place.said) < 5:
+        cost += place.until(lambda delivered: bool(delivered.answers)).cost
+    assert cost == 10.0
+    place.delivery.close()

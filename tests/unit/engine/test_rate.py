@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_spark.engine.acquisition_limits import RateLimit
+from share_spark.engine.rate_limit import RateLimit
 from tests.support.engine_world import ACCEPT, RELEASE, Death, InMemoryGroup
 
 BUDGET_MS = 10_000
 
 
 def limit_of(records_per_s: float) -> RateLimit:
-    return RateLimit(records_per_s=records_per_s).at(0, BUDGET_MS)
+    return RateLimit(per_s=records_per_s).at(0, BUDGET_MS)
 
 
 def test_without_a_limit_all_may_be_acquired() -> None:

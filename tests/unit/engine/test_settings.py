@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from share_spark.engine.acquisition_limits import AcquisitionLimits, RateLimit
+from share_spark.engine.acquisition_limits import AcquisitionLimits
 from share_spark.engine.breaker import Attempts, Breaker
+from share_spark.engine.rate_limit import RateLimit
 from share_spark.model.config import DEFAULT_CONFIG
 from share_spark.model.records import DeliveryState
 from tests.support.engine_world import ACCEPT, RELEASE, Death, InMemoryGroup, Interruption
@@ -193,7 +194,7 @@ def test_a_rate_that_is_set_owes_nothing_for_the_time_without_one() -> None:
 
 
 def test_of_what_was_saved_at_a_higher_rate_a_second_is_left() -> None:
-    saved = RateLimit(records_per_s=1_000.0).at(0, 10_000).at(1_000, 10_000)
+    saved = RateLimit(per_s=1_000.0).at(0, 10_000).at(1_000, 10_000)
     assert saved.most_records(10**6) == 1_000
     assert saved.limited_to(5.0).most_records(10**6) == 5
     assert saved.limited_to(2_000.0).most_records(10**6) == 1_000

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from share_spark.handlers.acknowledgement import Ack, Acknowledgement, Answers, single_answer
+from share_spark.handlers.acknowledgement import Ack, Acknowledgement, Answers, cost_of, single_answer
 from share_spark.handlers.batch_answers import batch_answers
 from share_spark.handlers.error_texts import ERROR_TEXT_LIMIT
 from share_spark.model.errors import ConfigError, HandlerError
@@ -95,6 +95,29 @@ def test_a_row_with_a_delay_that_is_none_is_released_without() -> None:
 def test_delays_of_parts_that_have_some_and_none() -> None:
     parts = [Answers.same(2, Ack.RELEASE), Answers.same(1, Ack.RELEASE, None, 5)]
     assert Answers.concatenated(parts).delays() == {2: 5}
+
+
+@pytest.mark.parametrize(
+    ("cost", "found"), [(812, 812.0), (0.5, 0.5), (0, 0.0), (np.float32(2), 2.0), (np.int8(3), 3.0)]
+)
+def test_an_acceptance_may_say_its_cost(cost: Any, found: float) -> None:
+    answer = Ack.accept(cost=cost)
+    assert single_answer(answer) == (1, None, None)
+    assert cost_of(answer, ACCEPT) == found
+    assert cost_of(answer._replace(ack=RELEASE), RELEASE) == 0.0
+
+
+@pytest.mark.parametrize("cost", [-1, float("nan"), float("inf"), "812", None, True, 10**400, [1]], ids=str)
+def test_what_is_no_cost(cost: Any) -> None:
+    with pytest.raises(HandlerError, match=r"^accepted with a cost of .*, not a number of 0 or more$"):
+        cost_of(Ack.accept(cost=cost), ACCEPT)
+
+
+def test_costs_of_a_batch_are_those_of_its_acceptances() -> None:
+    answers = batch_answers([Ack.accept(cost=5), ACCEPT, Ack.release("x"), Ack.accept(cost=-1), Ack.accept(cost=7)], 5)
+    assert (answers.cost, answers.codes.tolist(), answers.misfits) == (12.0, [1, 1, 2, 2, 1], 1)
+    assert batch_answers(Ack.accept(cost=100), 4).cost == 100.0, "of the batch as a whole"
+    assert Answers.concatenated([answers, answers]).cost == 24.0
 
 
 @pytest.mark.parametrize("value", [True, 0, 4, "maybe", 1.0, object(), None])
