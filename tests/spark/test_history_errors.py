@@ -277,7 +277,7 @@ def as_before(patch: pytest.MonkeyPatch) -> None:
     columns = ", ".join(column for column in LOG_COLUMNS.split(", ") if not column.startswith("errors "))
     patch.setattr(tables, "LOG_COLUMNS", columns)
     table = log_rows.record_table
-    patch.setattr(state_store, "record_table", lambda *of: table(*of).select(log_rows.WITHOUT_ERRORS.names))
+    patch.setattr(state_store, "record_table", lambda *of: table(*of).select(log_rows.USUAL_SCHEMA.names))
 
 
 def add_errors(world: DeltaWorld, *, is_there: bool = True) -> None:
