@@ -23,7 +23,7 @@ from share_spark.model.ids import NO_STAMP, BatchStamp, SharePartitionKey
 from share_spark.model.records import DeliveryState, ShareRecord
 from share_spark.partition import SharePartition, evolve, offsets_by_state
 from share_spark.state.direct_rows import tables_of
-from share_spark.state.log_rows import WITHOUT_ERRORS
+from share_spark.state.log_rows import USUAL_SCHEMA
 from share_spark.state.record_rows import CLAIM, UPDATE, records_in
 
 MOST_FILES, MOST_BYTES = 600, 16 << 20
@@ -94,7 +94,7 @@ class GroupSeries:
 
     def _rows_in(self, reader: StateReader, segment: int, paths: Sequence[str]) -> pa.Table:
         """Return the record rows, in the order of the micro-batches; note the times of all rows, claims too."""
-        rows = with_microseconds(pa.concat_tables(tables_of(reader.log, paths, WITHOUT_ERRORS)))
+        rows = with_microseconds(pa.concat_tables(tables_of(reader.log, paths, USUAL_SCHEMA)))
         if rows.num_rows > MOST_ROWS:
             raise UnknownTableError("it has many rows")
         self._stamps |= stamps_in(segment, rows)

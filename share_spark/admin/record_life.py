@@ -38,7 +38,7 @@ from share_spark.state.record_rows import CLAIM, SNAPSHOT
 MOST_FILES, MOST_BYTES = 1_500, 64 << 20
 """The most files and bytes of a group's log that are read: a few seconds."""
 
-_UNUSED = ("doubts", "leader_epoch", "query_id", "at_ms")
+_UNUSED = ("doubts", "excused", "leader_epoch", "query_id", "at_ms")
 _COLUMNS = pa.schema([column for column in LOG_SCHEMA if column.name not in _UNUSED])
 
 

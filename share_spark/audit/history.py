@@ -34,7 +34,7 @@ from share_spark.model.ids import BatchStamp
 from share_spark.state.commits import CommitListing
 from share_spark.state.record_rows import CLAIM, SNAPSHOT
 from share_spark.state.stale_appends import late_appends_at
-from share_spark.state.tables import ERRORS, check_location, log_table
+from share_spark.state.tables import check_location, load_log, log_table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -101,7 +101,9 @@ def collect_record_history(
         raise ConfigError(f"offset {offset} is below 0")
     check_location(spark, location)
     version = _version(spark, location)
-    log = _log(spark, location, version).where((F.col("group_id") == group_id) & (F.col("kind") != CLAIM))
+    log = load_log(spark, log_table(location), version).where(
+        (F.col("group_id") == group_id) & (F.col("kind") != CLAIM)
+    )
     extent = _extent(log, location, group_id, topic, partition)
     late = set(late_appends_at(spark, location, version, group_id).get(group_id, ()))
     own = log.where((F.col("topic") == topic) & (F.col("partition") == partition))
@@ -112,12 +114,6 @@ def collect_record_history(
 def _version(spark: SparkSession, location: Location) -> int:
     """Return the latest version of the log, so that all reads belong together."""
     return CommitListing.of(spark, log_table(location).directory(spark)).latest_version()
-
-
-def _log(spark: SparkSession, location: Location, version: int) -> DataFrame:
-    """Return the log table with all its columns: one that no engine of this release has opened may lack some."""
-    log = log_table(location).load(spark, version)
-    return log if "errors" in log.columns else log.withColumn("errors", F.lit(None).cast(ERRORS))
 
 
 def _extent(log: DataFrame, location: Location, group_id: str, topic: str, partition: int) -> LogExtent:
@@ -201,7 +197,7 @@ def record_attempts(
     place = Location.parse(location) if isinstance(location, str) else location
     check_location(spark, place)
     version = _version(spark, place)
-    log = _log(spark, place, version)
+    log = load_log(spark, log_table(place), version)
     for name, wanted in (("group_id", group_id), ("topic", topic)):
         log = log if wanted is None else log.where(F.col(name) == wanted)
     for group, stamps in late_appends_at(spark, place, version, group_id).items():

@@ -76,6 +76,8 @@ def _malformed(record: ShareRecord) -> str | None:
     for batch in record.batches:
         if batch.first_offset < 0 or batch.last_offset < batch.first_offset or batch.delivery_count < 0:
             return f"batch {_text(batch)} with count {batch.delivery_count} cannot be"
+        if not 0 <= batch.excused <= batch.delivery_count:
+            return f"batch {_text(batch)} with count {batch.delivery_count} has {batch.excused} excused deliveries"
     for left, right in pairwise(record.batches):
         if right.first_offset <= left.last_offset:
             return f"batches {_text(left)} and {_text(right)} overlap"

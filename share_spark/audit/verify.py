@@ -27,7 +27,7 @@ from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.spark.on_demand import AnySpark, given_session, session_of
 from share_spark.state.commits import CommitListing
 from share_spark.state.segments import tail_of
-from share_spark.state.tables import check_location, log_table
+from share_spark.state.tables import check_location, load_log, log_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -163,7 +163,7 @@ class _LogOfGroups:
         try:
             return streams_in_files(self._log(), group_id, last, bucket)
         except UnknownTableError as reason:
-            rows = log_table(self.location).load(self._session(reason), self.version)
+            rows = load_log(self._session(reason), log_table(self.location), self.version)
             return streams_by_spark(rows.where(F.col("group_id") == group_id), group_id, last, bucket)
 
     def _log(self) -> TableLog:

@@ -1,7 +1,9 @@
 """Conversion of a share-partition from our live form into the KIP's, and of writes in the KIP's form back. Pure.
 
-What a write does not change stays as we know it, with the attempt counts that the KIP's form does not have (R8). A
-hole in the KIP's form is Available with count 0 (R22), and is written as such a run.
+What a write does not change stays as we know it, with the attempts that the KIP's form does not have (R8), and those
+that are excused. Where it changes state or count, nothing is excused any more: the KIP's form has one count, by which
+the writer judges the limit, so what it has written is what counts. A hole in the KIP's form is Available with count 0
+(R22), and is written as such a run.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class StateBatch(NamedTuple):
 
 
 class InFlightBatch(NamedTuple):
-    """A run of offsets with one state, count, member and deadline.
+    """A run of offsets with one state, counts, member and deadline.
 
     A tuple and not a dataclass: a micro-batch in which one record in twenty is released makes a hundred thousand of
     these, and a frozen dataclass costs six times as much to build.
@@ -75,6 +75,8 @@ class InFlightBatch(NamedTuple):
     ``lock_deadline_ms`` (milliseconds since the epoch): before it nobody acquires these offsets. While Acquired it is
     the lock of ``member_id``, which is set only then; while Available it is the delay of a retry, a lock that no member
     holds, or None. A lock ends *at* the deadline. ``doubt``: what crashes have left; an acknowledgement clears it.
+    ``excused``: how many of the ``delivery_count`` deliveries do not count towards the delivery limit, since they ended
+    with an engine or a worker and the record is not known to be the cause. Final records have none.
     """
 
     first_offset: int
@@ -84,6 +86,12 @@ class InFlightBatch(NamedTuple):
     member_id: str | None = None
     lock_deadline_ms: int | None = None
     doubt: Doubt = Doubt.NONE
+    excused: int = 0
+
+    @property
+    def counted(self) -> int:
+        """The deliveries that count towards the limit; the present one, if there is one, among them."""
+        return self.delivery_count - self.excused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,7 +83,7 @@ def _end_by_run(draft: Draft, request: Acknowledge, outcome: RequestEffects) -> 
         while runs[at].last_offset < first:
             at += 1
         for index in range(at, len(runs)):
-            low, run_last, _, count, held_by, _, _ = runs[index]
+            low, run_last, _, count, held_by, _, _, excused = runs[index]
             if low > last:
                 break
             low = first if low < first else low  # max() and min() take three times as long
@@ -91,12 +91,12 @@ def _end_by_run(draft: Draft, request: Acknowledge, outcome: RequestEffects) -> 
             if held_by != member_id or low <= ended_to:
                 return _INVALID_RECORD_STATE
             ended_to = run_last if run_last < last else last
-            note(low, ended_to, count, ack_type)
+            note(low, ended_to, count, excused, ack_type)
     return _NONE
 
 
 def _end(outcome: RequestEffects, run: InFlightBatch, ack_type: int) -> None:
-    outcome.acknowledge(run.first_offset, run.last_offset, run.delivery_count, ack_type)
+    outcome.acknowledge(run.first_offset, run.last_offset, run.delivery_count, run.excused, ack_type)
 
 
 def _ended_in_columns(draft: Draft, request: Acknowledge) -> Ended | None:

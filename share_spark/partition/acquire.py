@@ -54,9 +54,9 @@ def _ranges(acquired: Runs) -> Sequence[AcquiredRange]:
 def _acquired_by_run(draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int) -> Runs:
     remaining, member_id, deadline_ms = request.max_records, request.member_id, now_ms + limits.lock_duration_ms
     changes: list[InFlightBatch] = []
-    for first, last, count, doubt in _free_ranges(draft, request, limits, now_ms):
+    for first, last, count, doubt, excused in _free_ranges(draft, request, limits, now_ms):
         taken_to = min(last, first + remaining - 1)
-        changes.append(InFlightBatch(first, taken_to, _ACQUIRED, count + 1, member_id, deadline_ms, doubt))
+        changes.append(InFlightBatch(first, taken_to, _ACQUIRED, count + 1, member_id, deadline_ms, doubt, excused))
         remaining -= taken_to - first + 1
         if remaining == 0:
             break
@@ -70,7 +70,7 @@ def _acquired_in_columns(
     member_id, deadline_ms = request.member_id, now_ms + limits.lock_duration_ms
     read = between(runs, *request.readable)
     free = (_free_fields(run, request.searched, now_ms) for run in read.samples)
-    taken = [None if one is None else (_ACQUIRED, one[0] + 1, member_id, deadline_ms, one[1]) for one in free]
+    taken = [None if one is None else (_ACQUIRED, one[0] + 1, member_id, deadline_ms, *one[1:]) for one in free]
     acquired = read.recoded(InFlightBatch, taken)
     if new := _new_offsets(draft, request, limits):
         acquired = concatenated(acquired, as_columns([InFlightBatch(*new, _ACQUIRED, 1, member_id, deadline_ms)]))
@@ -79,26 +79,24 @@ def _acquired_in_columns(
 
 def _acquired_suspects(draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int) -> Runs:
     """Take some of the suspects: one of them brings engines down, and ``engine.planning`` looks for it."""
-    deadline_ms = now_ms + limits.lock_duration_ms
+    owner = request.member_id, now_ms + limits.lock_duration_ms
     doubt = Doubt.ALONE if request.alone else request.searched
     return [
-        InFlightBatch(
-            run.first_offset, run.last_offset, _ACQUIRED, run.delivery_count + 1, request.member_id, deadline_ms, doubt
-        )
+        InFlightBatch(run.first_offset, run.last_offset, _ACQUIRED, run.delivery_count + 1, *owner, doubt, run.excused)
         for run in suspects(draft.runs, request.searched, request.max_records)
     ]
 
 
 def _free_ranges(
     draft: Draft, request: Acquire, limits: PartitionLimits, now_ms: int
-) -> Iterator[tuple[int, int, int, Doubt]]:
-    """Yield (first, last, delivery count so far, doubt) of what may be acquired, ascending."""
+) -> Iterator[tuple[int, int, int, Doubt, int]]:
+    """Yield (first, last, delivery count so far, doubt, excused) of what may be acquired, ascending."""
     for run in pieces(draft.runs, *request.readable):
         free = _free_fields(run, request.searched, now_ms)
         if free is not None:
             yield run.first_offset, run.last_offset, *free
     if new := _new_offsets(draft, request, limits):
-        yield *new, 0, _NONE
+        yield *new, 0, _NONE, 0
 
 
 def _new_offsets(draft: Draft, request: Acquire, limits: PartitionLimits) -> OffsetRange:
@@ -108,8 +106,8 @@ def _new_offsets(draft: Draft, request: Acquire, limits: PartitionLimits) -> Off
     return OffsetRange(max(first, draft.end), min(last, start + limits.max_record_locks - 1))
 
 
-def _free_fields(run: InFlightBatch, searched: Doubt, now_ms: int) -> tuple[int, Doubt] | None:
-    """Return (delivery count so far, doubt) of a run that may be acquired, else None.
+def _free_fields(run: InFlightBatch, searched: Doubt, now_ms: int) -> tuple[int, Doubt, int] | None:
+    """Return (delivery count so far, doubt, excused) of a run that may be acquired, else None.
 
     One that is delayed may not, and neither may the suspects that are being searched. Once the search has come to
     smaller pieces, the other suspects are no longer in it, and come with all other records.
@@ -117,5 +115,5 @@ def _free_fields(run: InFlightBatch, searched: Doubt, now_ms: int) -> tuple[int,
     if run.delivery_state is not _AVAILABLE or is_locked(run, now_ms):
         return None
     if run.doubt is _NONE or run.doubt < max(searched, Doubt.LOST_TWICE):
-        return run.delivery_count, min(run.doubt, Doubt.LOST_ONCE)
+        return run.delivery_count, min(run.doubt, Doubt.LOST_ONCE), run.excused
     return None

@@ -1,4 +1,7 @@
-"""The KIP's durable form of a share-partition, in which Acquired is never written (R8, R22, R29, R60-R67)."""
+"""The KIP's durable form of a share-partition, in which Acquired is never written (R8, R22, R29, R60-R67).
+
+It has one count, that of all deliveries. How many of them are excused is not in it: what is loaded from it has none.
+"""
 
 from __future__ import annotations
 

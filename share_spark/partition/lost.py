@@ -4,16 +4,14 @@ The delivery count is the number of times a handler was entered with a record. S
 handler is taken back, and one that did is counted, however it ended. One exception: an attempt that a service has
 throttled is taken back as well.
 
-A record that is known to have been in the handler when its worker or engine died is ACCUSED, and runs by itself from
-then on. If an engine dies then as well, and it was the only one in a handler, it is archived at the delivery limit. Not
-before it was accused: its earlier attempts may have been used up by other records, which brought down engines that had
-finished with this one.
+The delivery limit is about failures alone. An attempt that ended because of an engine, a worker or another record is
+excused: it stays in the delivery count, and does not count towards the limit (``InFlightBatch.excused``). What counts
+is a failure that the handler answers with, and a death that only this record can have caused.
 
-One count says both how often a handler was entered and how many attempts are used up. So an attempt that FINISHED, and
-was lost with its engine or worker, is used up as well. It archives nothing itself: at the limit the record gets
-another. But a record that has FINISHED ``n`` attempts so has ``limit - n`` left to fail. It is archived by the first
-failure that its handler answers with, or by the second death that it is known for, once the count is at the limit,
-however few of its own attempts have failed. To distinguish the two would take a second count in the state log.
+A record that is known to have been in the handler when its worker or engine died is ACCUSED, and runs by itself from
+then on. This first death is excused, as others may have been in a handler at the same time, or the machine was the
+cause. If an engine dies again, and it was the only one in a handler, that counts as a failure. So a record that does
+nothing but end engines is archived by the death after as many as the limit.
 
 Where nothing is known (the machine is gone, and with it the trace that its workers kept) all that was in flight comes
 back together, once. Only if the next engine dies with it too does a search begin, over the suspects of all
@@ -30,7 +28,8 @@ The search for one record (X) among N = 27, in ∛N = 3 pieces at each step:
     ACCUSED                               [.][X]          3 suspects, one at a time
 
 Pieces of which the handler was done are settled and leave the search. So the one among N is found after five deaths and
-3·∛N micro-batches at most. A crash archives a record only if it was alone in it, and only at the delivery limit.
+3·∛N micro-batches at most; the fifth is the first that counts. A crash archives a record only if it was alone in it,
+and only at the delivery limit.
 """
 
 from __future__ import annotations
@@ -69,15 +68,15 @@ def lose(outcome: RequestEffects, run: InFlightBatch, loss: Loss) -> None:
             # The doubt stays: the handler did not come to its work, which may be what ends engines.
             outcome.throttle(run, _waiting(run.doubt))
         case Loss.FINISHED:
-            # The attempt counts, as the handler had it; another record ended the worker.
-            outcome.give_back(run, run.delivery_count, Doubt.NONE)
+            # The handler had it, and another record ended the worker.
+            outcome.excuse(run, Doubt.NONE)
         case Loss.AMONG_OTHERS:
-            outcome.give_back(run, run.delivery_count, Doubt.ACCUSED)
+            outcome.excuse(run, Doubt.ACCUSED)
         case Loss.IN_HANDLER if run.doubt >= Doubt.ACCUSED:
             # It ran by itself, so no other record can be the cause: the delivery limit applies.
             outcome.end_attempt(run, Event.LOCK_EXPIRED, Doubt.ACCUSED)
         case Loss.IN_HANDLER:
-            outcome.give_back(run, run.delivery_count, Doubt.ACCUSED)
+            outcome.excuse(run, Doubt.ACCUSED)
         case Loss.UNKNOWN | Loss.AFTER_HANDLER:
             _lose_unknown(outcome, run, loss)
 
@@ -86,14 +85,16 @@ def _lose_unknown(outcome: RequestEffects, run: InFlightBatch, loss: Loss) -> No
     """End an attempt of which nothing is known, or that had left the handler.
 
     A record that was alone is the only one that can have caused the loss. If it had left the handler, it is taken for
-    the cause only from twice the limit on: a record can bring its engine down after the handler as well, for example by
-    the size of its output.
+    the cause only from twice the limit on, and then of all that was excused as well, so that it is archived: a record
+    can bring its engine down after the handler as well, for example by the size of its output.
     """
-    is_excused = loss is Loss.AFTER_HANDLER and not outcome.is_overdue(run)
-    if run.doubt is Doubt.ALONE and not is_excused:
+    is_alone = run.doubt is Doubt.ALONE
+    if is_alone and loss is Loss.UNKNOWN:
         outcome.end_attempt(run, Event.LOCK_EXPIRED, Doubt.ACCUSED)
+    elif is_alone and outcome.is_overdue(run):
+        outcome.end_attempt(run._replace(excused=0), Event.LOCK_EXPIRED, Doubt.ACCUSED)
     else:
-        outcome.give_back(run, run.delivery_count, NEXT_DOUBT[run.doubt])
+        outcome.excuse(run, NEXT_DOUBT[run.doubt])
 
 
 def _waiting(doubt: Doubt) -> Doubt:

@@ -36,47 +36,48 @@ class RequestEffects:
 
         ``doubt``: the one it has if that is Available.
         """
-        target = next_state(run.delivery_state, event, run.delivery_count, self._max_delivery_count)
+        target = next_state(run.delivery_state, event, run.counted, self._max_delivery_count)
         assert target is not None, (run, event)
-        self._note(run.first_offset, run.last_offset, target, run.delivery_count, event, doubt)
+        self._note(run.first_offset, run.last_offset, target, run.delivery_count, event, doubt, run.excused)
 
     def is_overdue(self, run: InFlightBatch) -> bool:
         """Return whether ``run`` has had twice the attempts that the limit allows."""
         return run.delivery_count >= 2 * self._max_delivery_count
 
-    def give_back(self, run: InFlightBatch, count: int, doubt: Doubt) -> None:
-        """Make ``run`` Available whatever the delivery limit says."""
-        self._note(run.first_offset, run.last_offset, _AVAILABLE, count, Event.RELEASE, doubt)
+    def excuse(self, run: InFlightBatch, doubt: Doubt) -> None:
+        """Make ``run`` Available: it was delivered, and this does not count towards the delivery limit."""
+        first, last, count, excused = run.first_offset, run.last_offset, run.delivery_count, run.excused + 1
+        self._note(first, last, _AVAILABLE, count, Event.RELEASE, doubt, excused)
 
     def take_back(self, run: InFlightBatch, doubt: Doubt) -> None:
         """Make ``run`` Available as if it had not been acquired: the handler never had it."""
-        self.not_entered.append(self._uncounted(run, doubt))
+        self.not_entered.append(self._taken_back(run, doubt))
 
     def throttle(self, run: InFlightBatch, doubt: Doubt) -> None:
         """Do as ``take_back``: the handler had it, and was asked to wait."""
-        self.throttled.append(self._uncounted(run, doubt))
+        self.throttled.append(self._taken_back(run, doubt))
 
-    def _uncounted(self, run: InFlightBatch, doubt: Doubt) -> AcquiredRange:
+    def _taken_back(self, run: InFlightBatch, doubt: Doubt) -> AcquiredRange:
         first, last, count = run.first_offset, run.last_offset, run.delivery_count
-        self.changes.append(InFlightBatch(first, last, _AVAILABLE, count - 1, None, None, doubt))
+        self.changes.append(InFlightBatch(first, last, _AVAILABLE, count - 1, None, None, doubt, run.excused))
         return AcquiredRange(first, last, count)
 
-    def acknowledge(self, first: int, last: int, count: int, ack_type: int) -> None:
+    def acknowledge(self, first: int, last: int, count: int, excused: int, ack_type: int) -> None:
         """Do as ``end_attempt``, for part of an Acquired run; the hot path of a large request."""
         target = ACKNOWLEDGED_TO[ack_type]
         if target is _ACKNOWLEDGED:
             self.changes.append(InFlightBatch(first, last, target, count))
             self.accepted += last - first + 1
             return
-        if target is _AVAILABLE and count >= self._max_delivery_count:
+        if target is _AVAILABLE and count - excused >= self._max_delivery_count:
             target = _ARCHIVED
-        self._note(first, last, target, count, EVENTS[ack_type])
+        self._note(first, last, target, count, EVENTS[ack_type], Doubt.NONE, excused)
 
     def _note(
-        self, first: int, last: int, target: DeliveryState, count: int, event: Event, doubt: Doubt = Doubt.NONE
+        self, first: int, last: int, target: DeliveryState, count: int, event: Event, doubt: Doubt, excused: int
     ) -> None:
         if target is _AVAILABLE:
-            self.changes.append(InFlightBatch(first, last, target, count, None, None, doubt))
+            self.changes.append(InFlightBatch(first, last, target, count, None, None, doubt, excused))
             self.released += last - first + 1
             return
         self.changes.append(InFlightBatch(first, last, target, count))

@@ -5,7 +5,7 @@
     changes         [D1------]              [A2-----]  D: Acknowledged
     overlay    [A1-][D1------][A1----][V1--][A2-----]
 
-Runs are canonical: two that touch differ in state, count, member, deadline or suspicion. ``overlay`` keeps them so,
+Runs are canonical: two that touch differ in state, counts, member, deadline or suspicion. ``overlay`` keeps them so,
 hence a state that was changed in three steps equals the state changed by the sum of the steps.
 
 Each function takes both forms of runs, tuples and ``Columns``, and gives columns where it was given columns.
@@ -92,7 +92,7 @@ def _replace(base: Runs, changes: Runs) -> list[InFlightBatch]:
 
 
 def join(runs: Runs) -> Runs:
-    """Join touching runs of equal state, count, member, deadline and suspicion."""
+    """Join touching runs of equal state, counts, member, deadline and suspicion."""
     return columns.joined(runs) if is_columns(runs) else _joined(runs)
 
 
@@ -110,6 +110,7 @@ def _joined(runs: Runs) -> list[InFlightBatch]:
             and held.lock_deadline_ms == run.lock_deadline_ms
             and held.member_id == run.member_id
             and held.doubt == run.doubt
+            and held.excused == run.excused
         ):
             held = InFlightBatch(held.first_offset, *run[1:])
         else:

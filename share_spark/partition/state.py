@@ -167,6 +167,7 @@ def _check_run(state: SharePartition, run: InFlightBatch) -> None:
     assert not is_delayed or may_wait, ("delayed, and not just so", run)
     below = run.first_offset < state.start_offset
     assert not below or run.delivery_state is _ACQUIRED, ("below the SPSO", run)
-    assert run.delivery_count >= 0, run
+    assert run.delivery_count >= run.excused + owned >= owned, ("more deliveries are excused than were made", run)
+    assert not (run.excused and run.delivery_state.is_final), ("excused, and finished", run)
     assert not (run.doubt and run.delivery_state.is_final), ("a suspect that is finished", run)
     assert run.doubt is not Doubt.ALONE or run.delivery_state is _ACQUIRED, ("alone, but not acquired", run)

@@ -62,15 +62,14 @@ ARCHIVE_REASONS: dict[Event, ArchiveReason] = {
 """The reason why an event archives. Any other event archives only at the delivery limit."""
 
 
-def next_state(
-    state: DeliveryState, event: Event, delivery_count: int, max_delivery_count: int
-) -> DeliveryState | None:
+def next_state(state: DeliveryState, event: Event, counted: int, max_delivery_count: int) -> DeliveryState | None:
     """Return the state after ``event``, None if the event is illegal in ``state``.
 
-    What would return to Available although its attempts are used up is Archived instead (R6).
+    What would return to Available although its attempts are used up is Archived instead (R6). ``counted``: how many
+    deliveries count towards that.
     """
     target = TRANSITIONS.get((state, event))
-    if target is _AVAILABLE and delivery_count >= max_delivery_count:
+    if target is _AVAILABLE and counted >= max_delivery_count:
         return _ARCHIVED
     return target
 

@@ -23,22 +23,28 @@ _STAMPS: list[Any] = [
 LOG_SCHEMA = pa.schema([*RECORD_TYPE, *(pa.field(name, kind) for name, kind in _STAMPS)])
 """``tables.LOG_COLUMNS`` without the partition columns of the table."""
 
-WITHOUT_ERRORS = pa.schema([column for column in LOG_SCHEMA if column.name != "errors"])
-"""LOG_SCHEMA of files without errors: a column costs time in each append. To readers it is null there."""
+_RARE = ("excused", "errors")
+
+USUAL_SCHEMA = pa.schema([column for column in LOG_SCHEMA if column.name not in _RARE])
+"""LOG_SCHEMA without the columns that only files with such ranges have: a column costs time in each append. To readers
+they are null in the others."""
 
 
 def claim_table(note: CommitNote) -> pa.Table:
-    """Return the row of a claim (WITHOUT_ERRORS). It has no micro-batch."""
+    """Return the row of a claim (USUAL_SCHEMA). It has no micro-batch."""
     row = {"kind": CLAIM, "writer_epoch": note.writer_epoch, "run_id": note.run_id, "at_ms": note.at_ms}
-    return pa.Table.from_pylist([row | {"written_at": datetime.now(UTC)}], schema=WITHOUT_ERRORS)
+    return pa.Table.from_pylist([row | {"written_at": datetime.now(UTC)}], schema=USUAL_SCHEMA)
 
 
 def record_table(records: pa.StructArray, note: CommitNote, query_id: str | None) -> pa.Table:
-    """Return ``records`` (RECORD_TYPE) with their stamps (LOG_SCHEMA, or WITHOUT_ERRORS if there are none)."""
+    """Return ``records`` (RECORD_TYPE) with their stamps (LOG_SCHEMA without rare columns that are empty)."""
     stamps = [note.writer_epoch, note.run_id, query_id, note.batch_id, note.at_ms, datetime.now(UTC)]
     columns = [
         pa.repeat(pa.scalar(value, kind), len(records)) for value, (_, kind) in zip(stamps, _STAMPS, strict=True)
     ]
     rows = pa.Table.from_arrays([*records.flatten(), *columns], schema=LOG_SCHEMA)
-    errors: Any = records.field("errors")
-    return rows if len(errors.values) else rows.select(WITHOUT_ERRORS.names)
+    return rows.drop([name for name in _RARE if not len(_values(records.field(name)))])
+
+
+def _values(lists: Any) -> Any:
+    return lists.values

@@ -41,6 +41,7 @@ _ACQUIRED = pa.struct(
 )
 _DOUBTS = pa.struct([("first_offset", pa.int64()), ("last_offset", pa.int64()), ("doubt", pa.int8())])
 _DELAYS = pa.struct([("first_offset", pa.int64()), ("last_offset", pa.int64()), ("lock_deadline_ms", pa.int64())])
+_EXCUSED = pa.struct([("first_offset", pa.int64()), ("last_offset", pa.int64()), ("excused", pa.int16())])
 _ENDED = pa.struct(
     [
         ("first_offset", pa.int64()),
@@ -71,6 +72,7 @@ RECORD_TYPE = pa.struct(
         ("acquired", pa.list_(_ACQUIRED)),
         ("doubts", pa.list_(_DOUBTS)),
         ("delays", pa.list_(_DELAYS)),
+        ("excused", pa.list_(_EXCUSED)),
         ("ended", pa.list_(_ENDED)),
         ("errors", pa.list_(_ERRORS)),
     ]
@@ -95,7 +97,7 @@ def record_array(
         pa.array([record.start_offset for _, record in records], pa.int64()),
         *(
             _lists([parts[at] for parts in split], item, InFlightBatch._fields)
-            for at, item in enumerate((_STATE_BATCH, _ACQUIRED, _DOUBTS, _DELAYS))
+            for at, item in enumerate((_STATE_BATCH, _ACQUIRED, _DOUBTS, _DELAYS, _EXCUSED))
         ),
         *_audit_columns(ended or (), len(records)),
     ]
@@ -155,16 +157,19 @@ def _scalars(column: Any) -> list[Any]:
 
 
 def _split(batches: Sequence[InFlightBatch]) -> tuple[Sequence[InFlightBatch], ...]:
-    """Return the ranges that are not Acquired, those that are, those in doubt, and those that are delayed."""
+    """Return the ranges that are not Acquired, those that are, those in doubt, those that are delayed, and those with
+    excused deliveries."""
     if is_columns(batches):
         held = batches.mask(lambda batch: batch.delivery_state is DeliveryState.ACQUIRED)
-        marked = (batches.where(batches.mask(is_marked)) for is_marked in (attrgetter("doubt"), _is_delayed))
+        marks = (attrgetter("doubt"), _is_delayed, attrgetter("excused"))
+        marked = (batches.where(batches.mask(is_marked)) for is_marked in marks)
         return batches.where(~held), batches.where(held), *marked
     return (
         [batch for batch in batches if batch.delivery_state is not DeliveryState.ACQUIRED],
         [batch for batch in batches if batch.delivery_state is DeliveryState.ACQUIRED],
         [batch for batch in batches if batch.doubt],
         [batch for batch in batches if _is_delayed(batch)],
+        [batch for batch in batches if batch.excused],
     )
 
 
@@ -221,7 +226,7 @@ def _texts(part: Any, at: int, kind: pa.DataType) -> Any:
 
 
 _RANGES = ("state_batches", "acquired")
-_MARKS = ("doubts", "delays")
+_MARKS = ("doubts", "delays", "excused")
 """Columns of marks on some of these ranges, each on a whole range."""
 
 STATE_COLUMNS = (*_SCALARS, *_RANGES, *_MARKS)
@@ -248,21 +253,21 @@ def _batches_in(rows: pa.Table) -> Iterator[Sequence[InFlightBatch]]:
 def _tuples_in(rows: pa.Table) -> Iterator[tuple[InFlightBatch, ...]]:
     settled = _in_flight(rows.column("state_batches"), _settled_batches)
     held = _in_flight(rows.column("acquired"), _held_batches)
-    doubted, delayed = (_marks(rows.column(name)) for name in _MARKS)
-    for ranges, owned, doubts, delays in zip(settled, held, doubted, delayed, strict=True):
-        yield _marked(sorted(ranges + owned), doubts, delays)
+    for ranges, owned, *marks in zip(settled, held, *(_marks(rows.column(name)) for name in _MARKS), strict=True):
+        yield _marked(sorted(ranges + owned), *marks)
 
 
 def _columns_in(row: pa.Table) -> Columns[InFlightBatch]:
     """Return the ranges of one row."""
-    settled, held, doubted, delayed = (_fields(row.column(name)) for name in (*_RANGES, *_MARKS))
+    settled, held, doubted, delayed, excused = (_fields(row.column(name)) for name in (*_RANGES, *_MARKS))
     batches = merged(
         _encoded(settled, lambda state, count: (_STATE_OF[state], count, None, None)),
         _encoded(held, lambda count, member_id, deadline_ms: (DeliveryState.ACQUIRED, count, member_id, deadline_ms)),
     )
-    batches = batches.recoded(InFlightBatch, [(*kind, Doubt.NONE) for kind in batches.kinds])
-    batches = _changed(batches, doubted, lambda kind, doubt: (*kind[:4], Doubt(doubt)))
-    return _changed(batches, delayed, lambda kind, until_ms: (*kind[:3], until_ms, kind[4]))
+    batches = batches.recoded(InFlightBatch, [(*kind, Doubt.NONE, 0) for kind in batches.kinds])
+    batches = _changed(batches, doubted, lambda kind, doubt: (*kind[:4], Doubt(doubt), 0))
+    batches = _changed(batches, delayed, lambda kind, until_ms: (*kind[:3], until_ms, *kind[4:]))
+    return _changed(batches, excused, lambda kind, deliveries: (*kind[:5], deliveries))
 
 
 def _changed(
@@ -306,9 +311,9 @@ def _encoded(fields: Sequence[Any], kind_of: Callable[..., tuple[Any, ...]]) -> 
 
 
 def _marked(
-    batches: list[InFlightBatch], doubts: Mapping[int, int], delays: Mapping[int, int]
+    batches: list[InFlightBatch], doubts: Mapping[int, int], delays: Mapping[int, int], excused: Mapping[int, int]
 ) -> tuple[InFlightBatch, ...]:
-    """Return ``batches`` with ``doubts`` and ``delays`` by first offset."""
+    """Return ``batches`` with these marks, by first offset."""
     if doubts:
         batches = [batch._replace(doubt=Doubt(doubts.get(batch.first_offset, Doubt.NONE))) for batch in batches]
     if delays:
@@ -316,6 +321,8 @@ def _marked(
             batch._replace(lock_deadline_ms=delays[batch.first_offset]) if batch.first_offset in delays else batch
             for batch in batches
         ]
+    if excused:
+        batches = [batch._replace(excused=excused.get(batch.first_offset, 0)) for batch in batches]
     return tuple(batches)
 
 
@@ -364,15 +371,16 @@ def _python_values(column: Any) -> list[Any]:
 # InFlightBatch._make without a call of a Python function for each range.
 _batch = partial(tuple.__new__, InFlightBatch)
 _STATE_OF = {int(state): state for state in DeliveryState}
+_UNDOUBTED = repeat(Doubt.NONE), repeat(0)
 
 
 def _settled_batches(first: list[int], last: list[int], state: list[int], count: list[int]) -> Iterator[InFlightBatch]:
     states = map(_STATE_OF.__getitem__, state)
-    return map(_batch, zip(first, last, states, count, repeat(None), repeat(None), repeat(Doubt.NONE), strict=False))
+    return map(_batch, zip(first, last, states, count, repeat(None), repeat(None), *_UNDOUBTED, strict=False))
 
 
 def _held_batches(
     first: list[int], last: list[int], count: list[int], member_id: list[str], deadline_ms: list[int]
 ) -> Iterator[InFlightBatch]:
     held = repeat(DeliveryState.ACQUIRED)
-    return map(_batch, zip(first, last, held, count, member_id, deadline_ms, repeat(Doubt.NONE), strict=False))
+    return map(_batch, zip(first, last, held, count, member_id, deadline_ms, *_UNDOUBTED, strict=False))

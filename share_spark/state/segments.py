@@ -29,7 +29,7 @@ from share_spark.spark.on_demand import AnySpark, given_session, session_of
 from share_spark.state.commits import CommitListing, CommitNote, NotedCommit, SegmentStamps, tail_found
 from share_spark.state.direct_rows import segment_stamps
 from share_spark.state.record_rows import SNAPSHOT
-from share_spark.state.tables import log_table
+from share_spark.state.tables import load_log, log_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -110,7 +110,7 @@ def tail_of(spark: AnySpark, location: Location, group_id: str, commits: CommitL
 
 
 def _rows_of_group(session: SparkSession, table: Location, group_id: str, version: int) -> DataFrame:
-    return table.load(session, version).where(F.col("group_id") == group_id)
+    return load_log(session, table, version).where(F.col("group_id") == group_id)
 
 
 def _stamps_in(frame: DataFrame) -> list[SegmentStamps]:

@@ -12,12 +12,19 @@ Settings are table properties, so that a session passed in by the user is never 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
 
 from share_spark.delta.direct_metadata import add_missing_columns
 from share_spark.delta.location import Location
 from share_spark.delta.table_log import TableLog
 from share_spark.model.errors import StateError
 from share_spark.spark.on_demand import AnySpark, session_of
+from share_spark.spark.schemas import columns_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 FORMAT_VERSION = 2
 
@@ -28,19 +35,21 @@ ACQUIRED = (
 )
 DELAYS = "array<struct<first_offset:bigint,last_offset:bigint,lock_deadline_ms:bigint>>"
 DOUBTS = "array<struct<first_offset:bigint,last_offset:bigint,doubt:tinyint>>"
+EXCUSED = "array<struct<first_offset:bigint,last_offset:bigint,excused:smallint>>"
 ENDED = "array<struct<first_offset:bigint,last_offset:bigint,delivery_count:smallint,outcome:string>>"
 ERRORS = "array<struct<first_offset:bigint,last_offset:bigint,delivery_count:smallint,error:string>>"
 
 RECORD_COLUMNS = (
     "kind string, topic string, topic_id string, partition int, snapshot_epoch int, state_epoch int, "
     f"leader_epoch int, start_offset bigint, state_batches {STATE_BATCHES}, acquired {ACQUIRED}, doubts {DOUBTS}, "
-    f"delays {DELAYS}, ended {ENDED}, errors {ERRORS}"
+    f"delays {DELAYS}, excused {EXCUSED}, ended {ENDED}, errors {ERRORS}"
 )
 """The columns of a record. ``state_batches`` is the KIP's form (R74) without Acquired. ``acquired`` and ``doubts`` are
 ours: the ranges with their member and lock deadline, which keep counts exact, and those of either column that a crash
-has put in doubt. So are ``delays``, the Available ranges that are not acquired before a time. ``ended`` and ``errors``
-are for the audit alone, and empty or null unless history is kept: how attempts ended, and the reasons of those in
-``ended`` (by their first offset) that have one. ``start_offset`` -1 in an update: not moved."""
+has put in doubt. So are ``delays``, the Available ranges that are not acquired before a time, and ``excused``, how many
+deliveries of a range do not count towards the limit; null if there are none. ``ended`` and ``errors`` are for the audit
+alone, and empty or null unless history is kept: how attempts ended, and the reasons of those in ``ended`` (by their
+first offset) that have one. ``start_offset`` -1 in an update: not moved."""
 
 STAMP_COLUMNS = (
     "writer_epoch bigint, run_id string, query_id string, batch_id bigint, at_ms bigint, written_at timestamp"
@@ -93,6 +102,14 @@ def log_table(location: Location) -> Location:
 def state_table(location: Location) -> Location:
     """Return the status table below a state location."""
     return location.table(STATE_TABLE)
+
+
+def load_log(session: SparkSession, table: Location, version: int) -> DataFrame:
+    """Return the log ``table`` as of ``version`` with LOG_COLUMNS: one that no engine of this release has opened may
+    lack some."""
+    log = table.load(session, version)
+    missing = [field for field in columns_in(LOG_COLUMNS) if field.name not in log.columns]
+    return log.withColumns({field.name: F.lit(None).cast(field.dataType) for field in missing}) if missing else log
 
 
 def ensure_tables(spark: AnySpark, location: Location) -> None:

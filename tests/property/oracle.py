@@ -18,21 +18,28 @@ INVALID_REQUEST, INVALID_RECORD_STATE = "INVALID_REQUEST", "INVALID_RECORD_STATE
 
 @dataclass
 class OracleRecord:
-    """State of one offset in the window. ``deadline``: nobody acquires it before; of a member, or of a delay."""
+    """State of one offset in the window. ``deadline``: nobody acquires it before; of a member, or of a delay.
+    ``excused``: how many of its deliveries do not count towards the limit."""
 
     state: int
     count: int
     member: str | None = None
     deadline: int | None = None
     doubt: int = NO_DOUBT
+    excused: int = 0
 
     def end(self, state: int, limit: int, doubt: int = 0) -> None:
         """R4, R6: leave Acquired; back to Available only while attempts are left."""
         assert self.state == ACQUIRED
-        spent = state == AVAILABLE and self.count >= limit
+        spent = state == AVAILABLE and self.count - self.excused >= limit
         self.state = ARCHIVED if spent else state
         self.doubt = doubt if self.state == AVAILABLE else NO_DOUBT
+        self.excused = self.excused if self.state == AVAILABLE else 0
         self.member = self.deadline = None
+
+    def facts(self) -> tuple[int, int, str | None, int | None, int, int]:
+        """All but the offset, in the order of the package."""
+        return self.state, self.count, self.member, self.deadline, self.doubt, self.excused
 
 
 @dataclass
@@ -172,7 +179,9 @@ class PartitionOracle:
             if offset < self.start:
                 record.end(ARCHIVED, self.max_count)
             elif self.is_to_blame(record, loss):
-                record.end(AVAILABLE, self.max_count, ACCUSED)
+                # At last, one that was alone in so many micro-batches is to blame for all of them.
+                overdue = loss == AFTER_HANDLER
+                record.end(ARCHIVED if overdue else AVAILABLE, self.max_count, ACCUSED)
             else:
                 self.give_back(record, loss)
         if losses:
@@ -195,7 +204,10 @@ class PartitionOracle:
         }
         doubt = after.get(loss, min(record.doubt + 1, ACCUSED))
         record.end(AVAILABLE, record.count + 1, doubt)
-        record.count -= loss in (NOT_ENTERED, THROTTLED)
+        if loss in (NOT_ENTERED, THROTTLED):
+            record.count -= 1
+        else:
+            record.excused += 1
 
     def expire(
         self, now: int, *, lost: bool = False, traces: dict[str, dict[int, tuple[int, int]]] | None = None
@@ -224,7 +236,7 @@ class PartitionOracle:
             return
         for at, record in list(self.records.items()):
             if at < offset and record.state == AVAILABLE:
-                record.state, record.deadline = ARCHIVED, None
+                record.state, record.deadline, record.excused = ARCHIVED, None, 0
         self.start = offset
         self.end = max(self.end, offset)
         self.forget()

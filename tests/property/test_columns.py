@@ -80,7 +80,8 @@ def run_lists(draw: st.DrawFn, least: int = 0) -> tuple[InFlightBatch, ...]:
             owner = None, draw(st.integers(1, 2))
         is_plain = state.is_final or (owner[0] is None and owner[1] is not None)
         doubt = Doubt.NONE if is_plain else draw(st.sampled_from([Doubt.NONE, Doubt.NONE, *list(Doubt)[:5]]))
-        found.append(InFlightBatch(first, at - 1, state, draw(st.integers(1, 2)), *owner, doubt))
+        excused = 0 if state.is_final else draw(st.integers(0, 1))
+        found.append(InFlightBatch(first, at - 1, state, draw(st.integers(1, 2)), *owner, doubt, excused))
     return tuple(found)
 
 

@@ -303,11 +303,11 @@ def fresh_oracle(start: int) -> PartitionOracle:
     return PartitionOracle(max_count=LIMIT, max_locks=LOCKS, lock_ms=LOCK_MS, start=start, end=start)
 
 
-Facts = tuple[int, int, dict[int, tuple[int, int, str | None, int | None, int]]]
+Facts = tuple[int, int, dict[int, tuple[int, int, str | None, int | None, int, int]]]
 
 
 def facts(state: SharePartition) -> Facts:
-    """SPSO, SPEO, and (state, count, member, deadline, doubt) of each offset."""
+    """SPSO, SPEO, and (state, count, member, deadline, doubt, excused) of each offset."""
     records = {
         offset: tuple(run[2:]) for run in state.in_flight for offset in range(run.first_offset, run.last_offset + 1)
     }
@@ -315,7 +315,7 @@ def facts(state: SharePartition) -> Facts:
 
 
 def oracle_facts(oracle: PartitionOracle) -> Facts:
-    records = {o: (r.state, r.count, r.member, r.deadline, r.doubt) for o, r in sorted(oracle.records.items())}
+    records = {o: r.facts() for o, r in sorted(oracle.records.items())}
     return oracle.start, oracle.end, records
 
 

@@ -186,7 +186,7 @@ class LeaderAgainstOracle(RuleBasedStateMachine):
         ours: dict[int, tuple[Any, ...]] = {
             offset: tuple(run[2:]) for run in state.in_flight for offset in range(run.first_offset, run.last_offset + 1)
         }
-        theirs = {o: (r.state, r.count, r.member, r.deadline, r.doubt) for o, r in self.oracle.records.items()}
+        theirs = {o: r.facts() for o, r in self.oracle.records.items()}
         assert ours == theirs
         assert (state.start_offset, state.end_offset) == (self.oracle.start, self.oracle.end)
         assert self.leader.next_fetch_offset == self.oracle.next_fetch_offset()

@@ -46,7 +46,9 @@ def states(draw: st.DrawFn) -> SharePartition:
         member = held_by or ("other" if state is DeliveryState.ACQUIRED else None)
         deadline_ms = draw(rarely(NOW_MS + 1, NOW_MS, NOW_MS - 1)) if member else None
         doubt = draw(rarely(Doubt.NONE, Doubt.LOST_ONCE))
-        runs.append(InFlightBatch(at, at + size - 1, state, draw(st.integers(1, 5)), member, deadline_ms, doubt))
+        count = draw(st.integers(1, 5))
+        excused = draw(rarely(0, count - 1))
+        runs.append(InFlightBatch(at, at + size - 1, state, count, member, deadline_ms, doubt, excused))
         at += size + draw(st.integers(1, 2))
     return SharePartition(
         key=KEY,

@@ -42,6 +42,8 @@ def _check_fate(world: SimulatedWorld, one: At, fate: Fate) -> None:
     elif fate.kind == "delivery limit reached":
         attempts = world.ledger.entered[one] + world.ledger.overcharged[one]
         demand(fate.count == attempts >= world.lowest_limit, one, "ended as", fate, "after", attempts)
+        failed, may_be_overdue = world.ledger.failed[one], attempts >= 2 * world.lowest_limit
+        demand(failed >= world.lowest_limit or may_be_overdue, one, "ended as", fate, "after", failed, "failures")
     elif fate.kind == "gap":
         demand(world.record(one) is None, one, "is there, but ended as a gap")
     elif fate.kind == "log start":

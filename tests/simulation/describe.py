@@ -29,9 +29,11 @@ _LETTERS = {
 
 
 def brief(record: object) -> str:
-    """``SPSO: runs`` with V available, Q acquired, D acknowledged, X archived and the delivery count."""
+    """``SPSO: runs`` with V available, Q acquired, D acknowledged, X archived and the delivery count, less what
+    does not count towards the limit."""
     runs = [
         f"{run.first_offset}-{run.last_offset} {_LETTERS[run.delivery_state]}{run.delivery_count}"
+        + (f"-{run.excused}" if run.excused else "")
         + (f"?{run.doubt}" if run.doubt else "")
         for run in record.batches  # type: ignore[attr-defined]
     ]

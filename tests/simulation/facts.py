@@ -44,6 +44,7 @@ class Cell(NamedTuple):
     member_id: str | None
     deadline_ms: int | None
     doubt: Doubt
+    excused: int = 0
 
 
 class Said(NamedTuple):
@@ -131,7 +132,8 @@ class Books:
     ``times``: by version, when the last micro-batch that counts was decided. ``acquisitions``: the last attempt at
     each. ``deliveries``: the last attempts of each member. ``entered``: how often
     a handler was entered with a record. ``overcharged``: how often a lost machine has cost it an attempt that was not
-    made. ``fates``: of every record that is finished. ``in_sink``: answers that a commit of the sink has decided, with
+    made. ``failed``: how often its handler has released it, or it alone can have ended an engine.
+    ``fates``: of every record that is finished. ``in_sink``: answers that a commit of the sink has decided, with
     the version that acquired. ``suspicions``: how many deaths a record may have caused, for all that is known.
     ``alone_in_crash``: records that were archived for one. ``unlettered``: finished by a commit of an engine without a
     dead-letter target.
@@ -148,6 +150,7 @@ class Books:
     deliveries: dict[str, dict[At, Acquisition]] = field(default_factory=dict)
     entered: Counter[At] = field(default_factory=Counter)
     overcharged: Counter[At] = field(default_factory=Counter)
+    failed: Counter[At] = field(default_factory=Counter)
     fates: dict[At, Fate] = field(default_factory=dict)
     in_sink: dict[At, tuple[int, Said]] = field(default_factory=dict)
     suspicions: Counter[At] = field(default_factory=Counter)
@@ -169,7 +172,7 @@ class Books:
         for marked in (self.unseen, self.unlettered):
             marked.difference_update([one for one in marked if _is_cut(one, at, end)])
         books: list[dict[At, Any]] = [self.acquisitions, self.fates, self.in_sink]
-        for book in [*books, self.entered, self.overcharged, self.suspicions]:
+        for book in [*books, self.entered, self.overcharged, self.failed, self.suspicions]:
             for one in [one for one in book if _is_cut(one, at, end)]:
                 del book[one]
 

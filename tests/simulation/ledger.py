@@ -198,6 +198,8 @@ class Ledger(Books):
         count = (settled.count if settled else 0) + 1
         expected = (ACQUIRED, count, decided.member_id, decided.now_ms + decided.config.lock_duration_ms)
         demand(cell[:4] == expected, one, "acquired as", cell, "not", expected, "from", was)
+        excused = settled.excused if settled else 0
+        demand(cell.excused == excused, one, "acquired with", cell.excused, "excused deliveries, not", excused)
         ends = decided.ends[one[0]]
         end = ends.end_offset if settled is None else decided.looked[one[0]].log_end
         demand(ends.log_start_offset <= one[1] < end, one, "acquired outside of the log", ends, "up to", end)

@@ -128,9 +128,10 @@ class Settled:
             return Fate("rejected", was.count, said.error)
         if said.kind == GAP:
             return Fate("gap")
-        if was.count >= self.decided.config.max_delivery_count:
+        self.books.failed[self.one] += 1
+        if self._is_used_up(was):
             return Fate("delivery limit reached", was.count, said.error, self._is_below())
-        return Fate("log start") if self._is_below() else self._released(was.count, said)
+        return Fate("log start") if self._is_below() else self._released(was, said)
 
     def _held_back(self, given_back: Cell, wait_ms: int, since_ms: int) -> Cell:
         """It waits as long as the record before it, or as a service asks, unless it is searched."""
@@ -139,28 +140,35 @@ class Settled:
             return given_back
         return given_back._replace(deadline_ms=until_ms)
 
-    def _released(self, count: int, said: Said) -> Cell:
+    def _released(self, was: Cell, said: Said) -> Cell:
         """What the handler asks for, exactly, else within what the group's settings say."""
         least_ms = most_ms = said.delay_ms or 0
         if said.delay_ms is None:
-            least_ms, most_ms = delays_after(PartitionLimits.of(self.decided.config).backoff, count)
+            least_ms, most_ms = delays_after(PartitionLimits.of(self.decided.config).backoff, was.count)
         now_ms, until_ms = self.decided.now_ms, self.until_ms
         if until_ms is None or not least_ms <= until_ms - now_ms <= most_ms:
             until_ms = now_ms + least_ms if least_ms else None
-        return Cell(AVAILABLE, count, None, until_ms, Doubt.NONE)
+        return Cell(AVAILABLE, was.count, None, until_ms, Doubt.NONE, was.excused)
 
     def _lost(self, was: Cell, loss: Loss, error: str | None) -> Cell | Fate:
         """Not acknowledged. The limit archives only what was the only one in a handler, and accused of it before."""
         self._charge(loss)
         self.books.suspicions[self.one] += loss not in (*_UNCOUNTED, Loss.FINISHED)
-        is_guilty = self._was_alone(was, loss) and was.count >= self.decided.config.max_delivery_count
+        is_charged = self._was_alone(was, loss)
+        self.books.failed[self.one] += is_charged
+        is_guilty = is_charged and (loss is Loss.AFTER_HANDLER or self._is_used_up(was))
         if self._is_below():
             return Fate("log start", was.count, error, is_guilty)
         if is_guilty:
             self.books.alone_in_crash.append(self.one)
             demand(self.books.suspicions[self.one] > 1, self.one, "is archived for the first death")
             return Fate("delivery limit reached", was.count, error)
-        return _available(was.count - (loss in _UNCOUNTED), self._doubt_after(was, loss))
+        if loss in _UNCOUNTED:
+            return _available(was.count - 1, self._doubt_after(was, loss), was.excused)
+        return _available(was.count, self._doubt_after(was, loss), was.excused + (not is_charged))
+
+    def _is_used_up(self, was: Cell) -> bool:
+        return was.count - was.excused >= self.decided.config.max_delivery_count
 
     def _charge(self, loss: Loss) -> None:
         """The books: an attempt is charged if its handler was entered, and never otherwise where that is known."""
@@ -196,5 +204,5 @@ class Settled:
         return self.one[1] < max(self.start, self.decided.log_start(self.one[0]))
 
 
-def _available(count: int, doubt: Doubt) -> Cell:
-    return Cell(AVAILABLE, count, None, None, doubt)
+def _available(count: int, doubt: Doubt, excused: int) -> Cell:
+    return Cell(AVAILABLE, count, None, None, doubt, excused)

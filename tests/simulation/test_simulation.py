@@ -147,7 +147,25 @@ def what_was_throttled_is_charged(patch: pytest.MonkeyPatch) -> None:
 
 
 def _charged(outcome: RequestEffects, run: InFlightBatch, doubt: Doubt) -> None:
-    outcome.give_back(run, run.delivery_count, doubt)
+    outcome.excuse(run, doubt)
+
+
+def excused_deliveries_count_towards_the_limit(patch: pytest.MonkeyPatch) -> None:
+    excuse = RequestEffects.excuse
+
+    def counted(outcome: RequestEffects, run: InFlightBatch, doubt: Doubt) -> None:
+        excuse(outcome, run._replace(excused=-1), doubt)
+
+    patch.setattr(RequestEffects, "excuse", counted)
+
+
+def what_is_excused_is_forgotten_with_the_next_acquisition(patch: pytest.MonkeyPatch) -> None:
+    free_fields = acquire._free_fields
+
+    def forgetful(run: InFlightBatch, *given: Any) -> tuple[int, Doubt, int] | None:
+        return free_fields(run._replace(excused=0), *given)
+
+    patch.setattr(acquire, "_free_fields", forgetful)
 
 
 def what_was_entered_is_not_charged(patch: pytest.MonkeyPatch) -> None:
@@ -207,13 +225,13 @@ def suspects_run_with_everybody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(acquire, "_free_ranges", _all_available)
 
 
-def _all_available(draft: Draft, request: Acquire, *_: object) -> Iterator[tuple[int, int, int, Doubt]]:
+def _all_available(draft: Draft, request: Acquire, *_: object) -> Iterator[tuple[int, int, int, Doubt, int]]:
     for run in draft.runs:
         if run.delivery_state is DeliveryState.AVAILABLE and run.first_offset >= draft.start:
-            yield run.first_offset, run.last_offset, run.delivery_count, Doubt.NONE
+            yield run.first_offset, run.last_offset, run.delivery_count, Doubt.NONE, run.excused
     last = request.readable.last
     if draft.end <= last:
-        yield draft.end, last, 0, Doubt.NONE
+        yield draft.end, last, 0, Doubt.NONE, 0
 
 
 def time_goes_back(patch: pytest.MonkeyPatch) -> None:
@@ -362,10 +380,10 @@ FIRST_SEEDS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     a_whole_batch_is_archived_at_the_limit: 17,
     the_first_death_archives_at_the_limit: 114,
     dead_letters_are_not_made_good: 17,
-    without_a_target_nothing_is_kept: 250,
+    without_a_target_nothing_is_kept: 791,
     the_sink_is_not_claimed: 533,
     what_may_be_in_the_sink_is_given_back: 68,
-    the_journal_is_listed_before_the_sink_is_claimed: 918,
+    the_journal_is_listed_before_the_sink_is_claimed: 1856,
     dead_letters_are_made_of_what_is_gone: 74,
     a_compaction_looks_at_the_journals_before_its_claims_only: 36,
     what_a_search_leaves_out_holds_back_nothing: 65,
@@ -388,6 +406,8 @@ the plays have changed, the search goes on from them."""
         (crashes_archive_all_that_was_in_flight, "should be Cell(state=<DeliveryState.AVAILABLE"),
         (what_was_not_entered_is_charged, "should be Cell(state=<DeliveryState.AVAILABLE"),
         (what_was_throttled_is_charged, "should be Cell(state=<DeliveryState.AVAILABLE"),
+        (excused_deliveries_count_towards_the_limit, "should be Cell(state=<DeliveryState.AVAILABLE"),
+        (what_is_excused_is_forgotten_with_the_next_acquisition, "acquired with 0 excused deliveries"),
         (what_was_entered_is_not_charged, "should be Cell(state=<DeliveryState.AVAILABLE"),
         (a_whole_batch_is_archived_at_the_limit, "should be Cell(state=<DeliveryState.AVAILABLE"),
         (the_first_death_archives_at_the_limit, "should be Cell(state=<DeliveryState.AVAILABLE"),

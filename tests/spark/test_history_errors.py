@@ -14,11 +14,12 @@ from share_spark.admin.state_reader import StateReader
 from share_spark.audit.history import collect_record_history
 from share_spark.delta import direct_metadata
 from share_spark.engine.attempts import ENGINE_LOST
-from share_spark.state import log_rows, state_store, tables
+from share_spark.state import tables
 from share_spark.state.tables import LOG_COLUMNS, log_table
 from tests.support.engine_deaths import dies, killer_of
 from tests.support.engine_on_delta import DeltaWorld, only_on_spark
 from tests.support.engine_world import ACCEPT, GROUP, REJECT, RELEASE, TOPIC, Death, EngineLife
+from tests.support.older_release import older_release
 from tests.twins.memory_delivery import Answer, WorkerLostError
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ def test_a_table_of_an_older_release_gets_the_column_and_goes_on(
     """Rows of before are read with those of after, as well as before an engine of this release was there."""
     world = make_world(handler=failing)
     with monkeypatch.context() as older:
-        as_before(older)
+        older_release(older)
         world.produce(1)
         run(world.engine(), 2)
     assert ends(world, 0) == ends_by_spark(world, 0) == [("released", 1, None)]
@@ -234,7 +235,7 @@ def test_the_column_that_is_added_is_that_of_a_new_table(
 ) -> None:
     world = make_world()
     with monkeypatch.context() as older:
-        as_before(older)
+        older_release(older)
         add_errors(world, is_there=False)
     if by_spark:
         monkeypatch.setattr(direct_metadata, "_add_directly", lambda *_: False)
@@ -257,27 +258,19 @@ def test_an_engine_of_an_older_release_goes_on_beside_it(
         only_on_spark(monkeypatch)
     world = make_world(handler=failing)
     with monkeypatch.context() as older:
-        as_before(older)
+        older_release(older)
         world.produce(1)
         old = world.engine()
         run(old, 1)
     add_errors(world)
     with monkeypatch.context() as older:
-        as_before(older)
+        older_release(older)
         run(old, 1)
         world.produce(3)
         world.clock.advance(30_000)
         run(world.engine(), 3)
     assert [event for event, _, _ in ends(world, 1)] == ["rejected"]
     assert log_table(world.location).load(world.spark).where("errors IS NOT NULL").isEmpty()
-
-
-def as_before(patch: pytest.MonkeyPatch) -> None:
-    """The state log as it was before it had the column ``errors``."""
-    columns = ", ".join(column for column in LOG_COLUMNS.split(", ") if not column.startswith("errors "))
-    patch.setattr(tables, "LOG_COLUMNS", columns)
-    table = log_rows.record_table
-    patch.setattr(state_store, "record_table", lambda *of: table(*of).select(log_rows.WITHOUT_ERRORS.names))
 
 
 def add_errors(world: DeltaWorld, *, is_there: bool = True) -> None:

@@ -117,7 +117,8 @@ class _Acknowledgement:
                     self._renew(run)
                 else:
                     self._ended_to = run.last_offset
-                    self._outcome.acknowledge(run.first_offset, run.last_offset, run.delivery_count, ack_type)
+                    first_offset, last_offset, count = run.first_offset, run.last_offset, run.delivery_count
+                    self._outcome.acknowledge(first_offset, last_offset, count, run.excused, ack_type)
         return _NONE
 
     def _renew(self, run: InFlightBatch) -> None:

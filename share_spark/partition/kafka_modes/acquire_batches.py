@@ -68,7 +68,7 @@ def _archive_missing(draft: KafkaDraft, outcome: RequestEffects, first: int, end
     """Archive the Available records of ``first..end - 1``, as if a client had reported them as gaps (R21)."""
     for run in pieces(draft.runs, first, end - 1) if first < end else ():
         if run.delivery_state is _AVAILABLE:
-            outcome.acknowledge(run.first_offset, run.last_offset, run.delivery_count, AcknowledgeType.GAP)
+            outcome.acknowledge(run.first_offset, run.last_offset, run.delivery_count, run.excused, AcknowledgeType.GAP)
     draft.apply(outcome.changes)
 
 
@@ -108,7 +108,7 @@ def _cut_aborted(
         if first > last:
             continue
         for run in pieces(draft.runs, first, last):
-            outcome.acknowledge(run.first_offset, run.last_offset, run.delivery_count, AcknowledgeType.GAP)
+            outcome.acknowledge(run.first_offset, run.last_offset, run.delivery_count, run.excused, AcknowledgeType.GAP)
         if at < first:
             yield AcquiredRange(at, first - 1, found.delivery_count)
         at = last + 1
@@ -217,13 +217,14 @@ class _Acquisition:
             size = run.last_offset - run.first_offset + 1
             granted = size if allowance is None else allowance.grant(size, run.delivery_count)
             if granted:
-                self._take(run.first_offset, run.first_offset + granted - 1, run.delivery_count + 1)
+                self._take(run.first_offset, run.first_offset + granted - 1, run.delivery_count + 1, run.excused)
                 self.remaining -= granted
             if granted < size or (allowance is not None and allowance.spent):
                 return
 
-    def _take(self, first: int, last: int, count: int) -> None:
-        self._changes.append(InFlightBatch(first, last, _ACQUIRED, count, self._request.member_id, self._deadline_ms))
+    def _take(self, first: int, last: int, count: int, excused: int = 0) -> None:
+        owner = self._request.member_id, self._deadline_ms
+        self._changes.append(InFlightBatch(first, last, _ACQUIRED, count, *owner, excused=excused))
         self._acquired.append(AcquiredRange(first, last, count))
 
     def _acquire_new(self, first: int, last: int) -> None:

@@ -9,7 +9,15 @@ import pytest
 from share_spark.audit.stream_check import LogRecord, first_fault, kip_record
 from share_spark.coordinator import normal_form
 from share_spark.coordinator.messages import StateSnapshot, StateUpdate
-from share_spark.model.records import DeliveryState, InFlightBatch, ShareRecord, ShareSnapshot, ShareUpdate, StateBatch
+from share_spark.model.records import (
+    DeliveryState,
+    Doubt,
+    InFlightBatch,
+    ShareRecord,
+    ShareSnapshot,
+    ShareUpdate,
+    StateBatch,
+)
 from share_spark.partition import take_snapshot
 from tests.support.share_partition import ACCEPT, KEY, RELEASE, Partition
 
@@ -63,6 +71,10 @@ def test_a_share_partition_at_work_holds_together() -> None:
         ([snapshot(), update(-1, (100, 109, Q, 1), (109, 112, V, 1))], "11: batches 100-109 and 109-112 overlap"),
         ([snapshot(), update(-1, (109, 100, V, 1))], "11: batch 109-100 with count 1 cannot be"),
         ([snapshot(), update(-1, (100, 109, V, -1))], "11: batch 100-109 with count -1 cannot be"),
+        (
+            [snapshot(), update(-1, (100, 109, V, 2, None, None, Doubt.NONE, 3))],
+            "11: batch 100-109 with count 2 has 3 excused deliveries",
+        ),
     ],
 )
 def test_a_record_out_of_place_is_named_with_its_micro_batch(records: list[ShareRecord], expected: str) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from share_spark.model.records import Doubt
-from share_spark.model.requests import LoseAttempts, Loss, ReleaseMember, Trace, TracedRange
+from share_spark.model.requests import AnsweredRange, LoseAttempts, Loss, ReleaseMember, Trace, TracedRange
 from share_spark.partition import PartitionLimits
-from tests.support.share_partition import RELEASE, Partition
+from tests.support.share_partition import ACCEPT, REJECT, RELEASE, Partition
 
 pytestmark = pytest.mark.usefixtures("window_form")
 
@@ -69,8 +69,10 @@ def test_the_last_step_is_one_record_alone_and_only_that_is_archived() -> None:
     leader.fetch_suspects("d", Doubt.LOST_IN_PIECE, 2)
     crash(leader)
     assert doubts(leader) == [(0, 1, 4, "ACCUSED"), (2, 3, 2, "LOST_TWICE")]
-    leader.fetch_suspects("e", Doubt.ACCUSED, 1, alone=True)
-    crash(leader)
+    for count in (5, 6):
+        assert leader.fetch_suspects("e", Doubt.ACCUSED, 1, alone=True) == [(0, 0, count)]
+        assert doubts(leader)[0] == (0, 0, count, "ALONE")
+        crash(leader)
     assert doubts(leader) == [(1, 1, 4, "ACCUSED"), (2, 3, 2, "LOST_TWICE")]
 
 
@@ -146,9 +148,10 @@ def test_the_only_one_in_a_handler_is_archived_at_the_limit() -> None:
     leader = partition(limit=2)
     leader.fetch("a", (0, 3))
     crash(leader, entered("a", (1, 1, 1, Loss.IN_HANDLER)))
-    assert leader.fetch_suspects("b", Doubt.ACCUSED, 100) == [(1, 1, 2)]
-    leader.advance(LOCK_MS, lost=True, traces=(entered("b", (1, 1, 2, Loss.IN_HANDLER)),))
-    assert leader.window == "0-4: 0 V0, 1 X2, 2-3 V0"
+    for count in (2, 3):
+        assert leader.fetch_suspects("b", Doubt.ACCUSED, 100) == [(1, 1, count)]
+        crash(leader, entered("b", (1, 1, count, Loss.IN_HANDLER)))
+    assert leader.window == "0-4: 0 V0, 1 X3, 2-3 V0"
 
 
 def test_one_that_is_not_accused_is_not_archived_for_one_death_whatever_its_count() -> None:
@@ -170,25 +173,57 @@ def finished(leader: Partition, times: int) -> None:
     assert leader.window == f"0-1: 0 V{times}"
 
 
-def test_attempts_that_finished_are_used_up_so_two_own_deaths_can_archive() -> None:
-    """There is one count: with a limit of 5, three of these leave two to fail."""
-    leader = partition(limit=5)
-    finished(leader, 3)
-    leader.fetch("a", (0, 0))
-    crash(leader, entered("a", (0, 0, 4, Loss.IN_HANDLER)))
-    assert leader.window == "0-1: 0 V4"
-    assert leader.fetch_suspects("b", Doubt.ACCUSED, 1) == [(0, 0, 5)]
-    outcome = leader.advance(LOCK_MS, lost=True, traces=(entered("b", (0, 0, 5, Loss.IN_HANDLER)),))
-    assert [tuple(found)[:3] for found in outcome.archived] == [(0, 0, 5)]
-
-
-@pytest.mark.parametrize(("times", "left"), [(3, "0-1: 0 V4"), (4, "1-1"), (7, "1-1")])
-def test_attempts_that_finished_are_used_up_so_one_failure_can_archive(times: int, left: str) -> None:
-    leader = partition(limit=5)
+@pytest.mark.parametrize("times", [1, 3, 30])
+def test_attempts_that_finished_leave_a_record_as_many_deaths_of_its_own(times: int) -> None:
+    """The first of them only accuses it."""
+    leader = partition(limit=3)
     finished(leader, times)
     leader.fetch("a", (0, 0))
-    leader.ack("a", (0, 0, RELEASE))
-    assert leader.window == left
+    crash(leader, entered("a", (0, 0, times + 1, Loss.IN_HANDLER)))
+    for count in range(times + 2, times + 5):
+        assert leader.window == f"0-1: 0 V{count - 1}"
+        assert leader.fetch_suspects("b", Doubt.ACCUSED, 1) == [(0, 0, count)]
+        outcome = leader.advance(LOCK_MS, lost=True, traces=(entered("b", (0, 0, count, Loss.IN_HANDLER)),))
+    assert [tuple(found)[:3] for found in outcome.archived] == [(0, 0, times + 4)]
+
+
+@pytest.mark.parametrize("loss", [Loss.FINISHED, Loss.AMONG_OTHERS, Loss.IN_HANDLER, Loss.UNKNOWN, Loss.AFTER_HANDLER])
+def test_a_record_that_was_in_flight_as_engines_died_may_fail_as_often_as_any_other(loss: Loss) -> None:
+    """A death and a failure are one failure; the delivery count goes on."""
+    leader = partition(limit=2)
+    for window in ("0-1: 0 V2", "1-1"):
+        leader.fetch("a", (0, 0))
+        leader.ask(LoseAttempts(member_id="a", ranges=(AnsweredRange(0, 0, loss),)))
+        (run,) = leader.state.in_flight
+        leader.fetch_suspects("a", run.doubt, 1)
+        leader.ack("a", (0, 0, RELEASE))
+        assert leader.window == window
+
+
+def test_what_is_taken_back_leaves_both_counts_as_they_were() -> None:
+    leader = partition()
+    finished(leader, 2)
+    for loss in (Loss.NOT_ENTERED, Loss.THROTTLED):
+        leader.fetch("a", (0, 0))
+        leader.ask(LoseAttempts(member_id="a", ranges=(AnsweredRange(0, 0, loss),)))
+        (run,) = leader.state.in_flight
+        assert (run.delivery_count, run.excused) == (2, 2)
+
+
+def test_what_is_finished_has_nothing_excused() -> None:
+    """So it joins with its neighbours."""
+    leader = partition()
+    finished(leader, 1)
+    leader.fetch("a", (0, 2))
+    leader.ack("a", (2, 2, RELEASE))
+    leader.fetch("a", (0, 2))
+    leader.ack("a", (0, 0, REJECT))
+    assert leader.state.start_offset == 1
+    leader.fetch("b", (3, 3))
+    leader.ask(LoseAttempts(member_id="a", ranges=(AnsweredRange(2, 2, Loss.FINISHED),)))
+    leader.fetch("a", (2, 2))
+    leader.ack("a", (2, 2, ACCEPT))
+    assert [run.excused for run in leader.state.in_flight] == [0, 0, 0]
 
 
 def test_one_whose_engine_died_after_the_handler_is_acquitted_up_to_twice_the_limit() -> None:

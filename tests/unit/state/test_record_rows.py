@@ -14,6 +14,7 @@ from share_spark.model.records import DeliveryState, Doubt, InFlightBatch, Share
 from share_spark.model.requests import Loss
 from share_spark.partition import PartitionLimits, evolve
 from share_spark.state.commits import CommitNote
+from share_spark.state.direct_rows import FOLDED_SCHEMA, in_columns
 from share_spark.state.fold import fold_rows
 from share_spark.state.log_rows import claim_table, record_table
 from share_spark.state.record_rows import RECORD_TYPE, record_array, records_in
@@ -38,7 +39,8 @@ def batches(draw: st.DrawFn) -> tuple[InFlightBatch, ...]:
         if state is DeliveryState.AVAILABLE:
             deadline_ms = draw(st.none() | st.integers(0, 2**62))
         doubt = Doubt.NONE if state.is_final else draw(st.sampled_from(Doubt))
-        found.append(InFlightBatch(first, last, state, draw(COUNTS), member_id, deadline_ms, doubt))
+        excused = 0 if state.is_final else draw(st.just(0) | COUNTS)
+        found.append(InFlightBatch(first, last, state, draw(COUNTS), member_id, deadline_ms, doubt, excused))
         at = last + 1
     return tuple(found)
 
@@ -133,6 +135,15 @@ def test_why_attempts_failed_is_a_column_of_its_own_and_cuts_what_ended_alike() 
     assert "errors" in record_table(rows, note, None).column_names
     assert "errors" not in record_table(record_array([("t", record)], [attempts[:1]]), note, None).column_names
     assert "errors" not in claim_table(note).column_names
+
+
+@pytest.mark.parametrize("excused", [0, 3])
+def test_only_a_file_with_excused_deliveries_has_their_column(excused: int) -> None:
+    record = update(9, InFlightBatch(9, 9, DeliveryState.AVAILABLE, 4, excused=excused))
+    rows = record_table(record_array([("t", record)]), CommitNote("g", "records", 1, "run", 0, 0, 0), None)
+    assert ("excused" in rows.column_names) == bool(excused)
+    ((_, read),) = records_in(in_columns(rows, FOLDED_SCHEMA), "g")
+    assert read == record
 
 
 def test_attempts_are_cut_where_their_errors_change() -> None:
