@@ -23,7 +23,7 @@ from share_spark.model.ids import NO_STAMP, BatchStamp, SharePartitionKey
 from share_spark.model.records import DeliveryState, ShareRecord
 from share_spark.partition import SharePartition, evolve, offsets_by_state
 from share_spark.state.direct_rows import tables_of
-from share_spark.state.log_rows import USUAL_SCHEMA
+from share_spark.state.log_rows import LOG_SCHEMA
 from share_spark.state.record_rows import CLAIM, UPDATE, records_in
 
 MOST_FILES, MOST_BYTES = 600, 16 << 20
@@ -34,6 +34,8 @@ MOST_ROWS = 100_000
 
 MOST_MICRO_BATCHES = 5_000
 """The most micro-batches that are kept."""
+
+_COLUMNS = pa.schema([column for column in LOG_SCHEMA if column.name != "errors"])
 
 _BACK_AGAIN = ("released", "lost")
 _NOT_COUNTED = ("not entered", "throttled", "truncated")
@@ -94,7 +96,7 @@ class GroupSeries:
 
     def _rows_in(self, reader: StateReader, segment: int, paths: Sequence[str]) -> pa.Table:
         """Return the record rows, in the order of the micro-batches; note the times of all rows, claims too."""
-        rows = with_microseconds(pa.concat_tables(tables_of(reader.log, paths, USUAL_SCHEMA)))
+        rows = with_microseconds(pa.concat_tables(tables_of(reader.log, paths, _COLUMNS)))
         if rows.num_rows > MOST_ROWS:
             raise UnknownTableError("it has many rows")
         self._stamps |= stamps_in(segment, rows)

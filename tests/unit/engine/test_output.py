@@ -227,7 +227,7 @@ def test_a_handler_that_kills_the_whole_engine_is_counted_and_given_up() -> None
         return ACCEPT
 
     world = world_of(100, handler)
-    for _ in range(5):
+    for _ in range(6):
         engine = world.engine(available_now=True)
         try:
             engine.run_until_done(step_ms=LOCK_MS, most=500)
@@ -236,7 +236,7 @@ def test_a_handler_that_kills_the_whole_engine_is_counted_and_given_up() -> None
     engine = world.engine(available_now=True)
     engine.run_until_done(step_ms=LOCK_MS, most=500)
     assert sorted(rows(world)) == [offset for offset in range(100) if offset != 42]
-    assert [letter[1:] for letter in world.dead_letters.letters] == [(42, 42, 5, "delivery limit reached", ENGINE_LOST)]
+    assert [letter[1:] for letter in world.dead_letters.letters] == [(42, 42, 6, "delivery limit reached", ENGINE_LOST)]
 
 
 @pytest.mark.parametrize("is_traced", [True, False])
