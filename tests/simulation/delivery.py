@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from share_spark.engine.attempts import AnsweredAttempt, ErrorRun, FinishedCalls, MemberTrace
-from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, Delivered, DeliveryLimits
+from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, CallsLook, Delivered, DeliveryLimits
 from share_spark.engine.key_order import FREE, KeyOrder
 from share_spark.engine.ports import Claim
 from share_spark.model.errors import HandlerError, TopicUnreachableError
@@ -105,6 +105,10 @@ class SimulatedDelivery:
             del self._files[member]
 
     def room(self, limits: DeliveryLimits) -> int | None:  # noqa: ARG002
+        return None
+
+    @property
+    def calls(self) -> CallsLook | None:
         return None
 
     def wait(self, seconds: float) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from share_spark.engine.acquisition_limits import Pace
 from share_spark.engine.attempts import FinishedCalls, MemberTrace
-from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, Delivered, DeliveryLimits
+from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, CallsLook, Delivered, DeliveryLimits
 from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.engine.ports import Claim
 from share_spark.engine.ranges import ascending
@@ -132,6 +132,10 @@ class RangeDelivery:
             del self.group.traces[member]
 
     def room(self, limits: DeliveryLimits) -> int | None:  # noqa: ARG002
+        return None
+
+    @property
+    def calls(self) -> CallsLook | None:
         return None
 
     def wait(self, seconds: float) -> None:
