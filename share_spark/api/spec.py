@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from share_spark.api.query import Trigger
 from share_spark.delta.location import Location
-from share_spark.handlers.handler import HandlerKind
+from share_spark.handlers.kinds import HandlerKind
 from share_spark.model.config import DEFAULT_CONFIG, DeliveryOrder, GroupConfig
 from share_spark.model.errors import ConfigError, EnvironmentFault
 from share_spark.model.ids import check_group_id

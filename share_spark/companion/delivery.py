@@ -58,6 +58,7 @@ from share_spark.engine.attempts import FinishedCalls, MemberTrace
 from share_spark.engine.delivery_port import AcquiredSpan, CallsLook, Delivered, DeliveryLimits, RunningCall
 from share_spark.engine.ports import Claim, TopicLog
 from share_spark.handlers.handler import HANDLER_COLUMNS, Handler
+from share_spark.handlers.handler_objects import has_close
 from share_spark.model.errors import HandlerError, ShareError, TopicError, TopicUnreachableError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import Loss
@@ -277,7 +278,7 @@ class CompanionDelivery:
             most_rows=most_rows(self.spark),
         )
         self._started += 1
-        return _Companion(CompanionProcess(begin), ledger, limits)
+        return _Companion(CompanionProcess(begin, has_close=has_close(self.handler)), ledger, limits)
 
     def _forget_returned(self) -> None:
         """Forget what the state has by now: all that was returned."""

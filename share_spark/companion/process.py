@@ -32,6 +32,9 @@ _PROGRAM = "share_spark.companion.program"
 _GRACE_S = 2.0
 """The time that a process whose connection has ended has for its own end."""
 
+_CLOSE_S = 10.0
+"""The time that it has beyond that, if its handler is to be closed."""
+
 _COPY_S = 1.0
 """The time for the rest of what was printed. A child of the handler's may keep the pipe open for ever."""
 
@@ -39,9 +42,11 @@ _MOST_LINE = 8 << 10
 
 
 class CompanionProcess:
-    """A companion process. Messages are sent and taken by one thread; ``wake`` may be called from any."""
+    """A companion process. Messages are sent and taken by one thread; ``wake`` may be called from any. ``has_close``:
+    its handler is to be closed."""
 
-    def __init__(self, begin: Begin) -> None:
+    def __init__(self, begin: Begin, *, has_close: bool = False) -> None:
+        self._grace_s = _GRACE_S + _CLOSE_S * has_close
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = _spawned(theirs.fileno())
@@ -97,7 +102,7 @@ class CompanionProcess:
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         try:
-            code = self._process.wait(_GRACE_S)
+            code = self._process.wait(self._grace_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             code = self._process.wait()

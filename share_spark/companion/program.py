@@ -41,11 +41,15 @@ from share_spark.companion.stepping import task_of
 from share_spark.delivery.packed_handler import unpacked
 from share_spark.handlers.error_texts import exception_text
 from share_spark.handlers.handler import Handler
+from share_spark.handlers.handler_objects import close_on_loop, opened_on_loop
 from share_spark.model.errors import HandlerError, ShareError, TopicError, TopicUnreachableError
 from share_spark.model.requests import Loss
 
 LAST_CALLS_S = 20.0
 """The time that calls have to end after the driver is gone, or after what ends the companion."""
+
+CLOSE_S = 10.0
+"""The time that the handler has for its ``close``."""
 
 
 class Connection:
@@ -88,6 +92,7 @@ class Companion:
         self._thread = ThreadPoolExecutor(1)
         self._fault: asyncio.Future[Exception] = self._loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._handler: Handler | None = None
         self._ledger = CompanionLedger(Path(begin.ledger))
         self._calls = Calls(self._loop, begin, self._ledger, connection.send, self._fail)
 
@@ -98,12 +103,15 @@ class Companion:
         ends: list[asyncio.Future[Any]] = [listening, self._fault]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         await self._calls.end(LAST_CALLS_S)
+        if self._handler is not None:
+            await asyncio.wait([self._loop.create_task(close_on_loop(self._handler))], timeout=CLOSE_S)
         self._ledger.close()
         return self._fault.result() if self._fault.done() else None
 
     async def _load(self) -> None:
-        handler = await self._loop.run_in_executor(self._thread, _loaded, self._begin)
-        self._calls.handle_with(handler)
+        loaded = await self._loop.run_in_executor(self._thread, _loaded, self._begin)
+        self._handler = await opened_on_loop(loaded)
+        self._calls.handle_with(self._handler)
 
     async def _listen(self) -> None:
         try:

@@ -28,7 +28,8 @@ from share_spark.delivery.output_rows import OutputRows, RecordAnswers
 from share_spark.handlers.acknowledgement import Ack, Answers
 from share_spark.handlers.batch_answers import batch_answers, table_columns
 from share_spark.handlers.error_texts import NO_FAULTS, exception_text
-from share_spark.handlers.handler import HANDLER_COLUMNS, Handler, HandlerKind, Record
+from share_spark.handlers.handler import HANDLER_COLUMNS, Handler, Record
+from share_spark.handlers.kinds import HandlerKind
 from share_spark.handlers.output_schema import column_table
 from share_spark.handlers.records import records_of
 from share_spark.handlers.throttling import throttle_of

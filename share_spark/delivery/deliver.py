@@ -45,7 +45,8 @@ from share_spark.engine.attempts import ErrorRun, FinishedCalls, MemberTrace
 from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, CallsLook, Delivered, DeliveryLimits
 from share_spark.engine.ports import Claim, TopicLog
 from share_spark.engine.ranges import ascending
-from share_spark.handlers.handler import KEY_COLUMNS, Handler, HandlerKind
+from share_spark.handlers.handler import KEY_COLUMNS, Handler
+from share_spark.handlers.kinds import HandlerKind
 from share_spark.model.errors import (
     EnvironmentFault,
     HandlerError,

@@ -3,14 +3,11 @@ name."""
 
 from __future__ import annotations
 
-import functools
-
-from pyspark import TaskContext, cloudpickle
+from pyspark import cloudpickle
 
 from share_spark.handlers.error_texts import exception_text
 from share_spark.handlers.handler import Handler
 from share_spark.model.errors import HandlerError
-from share_spark.spark.python_worker import forget_garbage_so_far
 
 
 def packed(handler: Handler) -> bytes:
@@ -21,14 +18,10 @@ def packed(handler: Handler) -> bytes:
         raise HandlerError(f"handler {handler.name} cannot be sent to the workers: {exception_text(fault)}") from fault
 
 
-@functools.lru_cache(maxsize=4)
 def unpacked(name: str, payload: bytes) -> Handler:
-    """Return the handler of this name, kept from task to task with what it keeps in globals (a client, a model). Raises
-    HandlerError: it cannot be loaded."""
+    """Return the handler of this name, not opened. Raises HandlerError: it cannot be loaded."""
     try:
         handler: Handler = cloudpickle.loads(payload)
     except Exception as fault:  # noqa: BLE001 - whatever importing the user's module does
         raise HandlerError(f"handler {name} cannot be loaded on a worker: {exception_text(fault)}") from None
-    if TaskContext.get() is not None:
-        forget_garbage_so_far()
     return handler

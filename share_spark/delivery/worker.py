@@ -35,6 +35,7 @@ from share_spark.delivery.key_batches import FINISHED, TaskOrder
 from share_spark.delivery.ledger import CallLedger, CallStatus, LedgerEntries
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.marked_rows import parted, unmarked
+from share_spark.delivery.opened_handlers import opened_handler
 from share_spark.delivery.output_files import OutputFiles
 from share_spark.delivery.packed_handler import packed, unpacked
 from share_spark.delivery.runs import RunLog, output_batches, with_output_column
@@ -45,7 +46,8 @@ from share_spark.delivery.unknown_records import unknown_records
 from share_spark.delta.table_layout import FilePlace
 from share_spark.handlers.acknowledgement import Answers
 from share_spark.handlers.error_texts import exception_text
-from share_spark.handlers.handler import HANDLER_COLUMNS, Handler, HandlerKind
+from share_spark.handlers.handler import HANDLER_COLUMNS, Handler
+from share_spark.handlers.kinds import HandlerKind
 from share_spark.handlers.time_limit import TimeLimit, stuck_at
 from share_spark.model.errors import (
     HandlerError,
@@ -270,8 +272,11 @@ class _TaskRun:
             calls.check(handler)
 
     def _handler(self) -> Handler:
-        handler = unpacked(self.task.name, self.task.payload)
-        return handler if handler.timeout_ms is not None else replace(handler, timeout_ms=self.task.terms.timeout_ms)
+        handler = opened_handler(self.task.name, self.task.payload)
+        return replace(handler, timeout_ms=self._timeout_ms(handler))
+
+    def _timeout_ms(self, handler: Handler) -> int | None:
+        return self.task.terms.timeout_ms if handler.timeout_ms is None else handler.timeout_ms
 
     def _outcomes(
         self, handler: Handler, batch: pa.RecordBatch, calls: Calls, loss: Loss | None, order: TaskOrder | None
@@ -340,7 +345,7 @@ class _TaskRun:
         where = stuck_at(self._stuck)
         if where is None:
             return WORKER_LOST
-        timeout_ms = self._handler().timeout_ms
+        timeout_ms = self._timeout_ms(unpacked(self.task.name, self.task.payload))
         self._stuck.unlink()
         return stuck_text(timeout_ms or 0, where)
 

@@ -10,6 +10,8 @@ without either it takes one record:
     @frame_handler                          # a Spark frame -> a Spark frame with
     def join(records): ...                  #   topic, partition, offset, ack (and error)
 
+An object that can be called is a handler as well, and so is its class (``handler_objects``).
+
 This module is about kinds, names and settings. It calls no handler and starts no Spark.
 """
 
@@ -22,11 +24,12 @@ import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar, overload
 
 import pyarrow as pa
 
+from share_spark.handlers.handler_objects import check_object
+from share_spark.handlers.kinds import HandlerKind, annotated_kind, called, is_async
 from share_spark.handlers.output_schema import OutputSchema, arrow_output
 from share_spark.model.errors import HandlerError
 
@@ -55,19 +58,9 @@ class Record(NamedTuple):
     delivery_count: int = 1
 
 
-class HandlerKind(StrEnum):
-    """The argument of a handler: one record, an Arrow record batch, an Arrow table, a pandas frame, a Spark frame."""
-
-    RECORD = "record"
-    ARROW = "arrow"
-    TABLE = "table"
-    PANDAS = "pandas"
-    FRAME = "frame"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """A handler with its declarations.
+    """A handler with its declarations. ``call``: the function or object, or the class of which an object is made.
 
     ``columns``: those of HANDLER_COLUMNS it needs, None for all; others are not read or converted. ``timeout_ms``: the
     time limit of a call, None for none. ``output``: the schema of its output rows, None for none.
@@ -83,7 +76,7 @@ class Handler:
     @property
     def waits(self) -> bool:
         """Whether a call is a coroutine (``async def``), of which many run at a time."""
-        return any(map(inspect.iscoroutinefunction, _called(self.call)))
+        return is_async(self.call)
 
 
 # --------------------------------------------------------------------------------------- decorators
@@ -165,9 +158,10 @@ def as_handler(
 ) -> Handler:
     """Return the handler with its kind inferred and its settings checked; arguments win over the decorator.
 
-    ``handler``: a function, or ``"module:function"``. ``output``: a DDL string (which needs a running session), a
-    StructType or an Arrow schema. Raises HandlerError: cannot be imported, not callable, a generator function, an async
-    one of more than a record, unknown column, a time limit that is not above 0.
+    ``handler``: a function, an object or its class, or ``"module:name"`` of one. ``output``: a DDL string (which needs
+    a running session), a StructType or an Arrow schema. Raises HandlerError: cannot be imported, not callable, a
+    generator function, an async one of more than a record, unknown column, a time limit that is not above 0, a class
+    that needs arguments.
     """
     if isinstance(handler, Handler):
         made = handler if output is None else replace(handler, output=arrow_output(output, handler.name))
@@ -177,7 +171,9 @@ def as_handler(
     name = handler_name(handler)
     if not callable(function):
         raise HandlerError(f"handler {name} is not a function: it is of type {type(function).__name__}")
-    declared = getattr(function, _DECLARED, None)
+    if not called(function):
+        raise HandlerError(f"handler {name} is a class whose objects are no functions: it has no __call__")
+    declared = _declared(function)
     made = Handler(
         name=name,
         kind=_kind(function, declared, name),
@@ -221,12 +217,18 @@ def handler_name(handler: object) -> str:
     return f"{getattr(named, '__module__', None) or '?'}:{getattr(named, '__qualname__', '?')}"
 
 
+def _declared(function: Any) -> _Declared | None:
+    """Return what a decorator has noted: on the function, object or class, or on its ``__call__``."""
+    noted = (getattr(one, _DECLARED, None) for one in (function, *called(function)))
+    return next((one for one in noted if one is not None), None)
+
+
 def _first(given: Any, declared: Any) -> Any:
     return given if given is not None else declared
 
 
 def _check(handler: Handler) -> None:
-    if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in _called(handler.call)):
+    if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in called(handler.call)):
         raise HandlerError(
             f"handler {handler.name} is a generator function (it has yield): a handler returns its answer"
         )
@@ -239,64 +241,13 @@ def _check(handler: Handler) -> None:
         raise HandlerError(f"handler {handler.name}: timeout_ms is {handler.timeout_ms}, not above 0")
     if handler.kind is HandlerKind.FRAME and (handler.output or handler.timeout_ms):
         raise HandlerError(f"handler {handler.name}: a frame handler has no output schema and no time limit")
-
-
-def _called(function: Any) -> tuple[Any, Any]:
-    """Return the functions that a call may run: the function itself, and that of a callable object."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    return function, type(function).__call__
-
-
-# --------------------------------------------------------------------------- kinds from annotations
-
-_KINDS = {
-    ("pyarrow", "RecordBatch"): HandlerKind.ARROW,
-    ("pyarrow", "Table"): HandlerKind.TABLE,
-    ("pandas", "DataFrame"): HandlerKind.PANDAS,
-    ("pyspark", "DataFrame"): HandlerKind.FRAME,
-}
-_WRITTEN = {
-    **{f"{prefix}RecordBatch": HandlerKind.ARROW for prefix in ("", "pa.", "pyarrow.")},
-    **{f"{prefix}Table": HandlerKind.TABLE for prefix in ("", "pa.", "pyarrow.")},
-    **{f"{prefix}DataFrame": HandlerKind.PANDAS for prefix in ("pd.", "pandas.")},
-    **{f"{prefix}DataFrame": HandlerKind.FRAME for prefix in ("sql.", "pyspark.sql.")},
-}
+    check_object(handler)
 
 
 def _kind(function: Any, declared: _Declared | None, name: str) -> HandlerKind:
     """Return the declared kind, else the kind of the annotation, else RECORD."""
-    annotated = _annotated_kind(_first_annotation(function), name)
+    annotated = annotated_kind(function, name)
     if declared is None:
         return annotated or HandlerKind.RECORD
     table = declared.kind is HandlerKind.ARROW and annotated is HandlerKind.TABLE
     return HandlerKind.TABLE if table else declared.kind
-
-
-def _first_annotation(function: Any) -> Any:
-    """Return the annotation of the first parameter, resolved if possible, else as written; None if there is none."""
-    try:
-        parameter = next(iter(inspect.signature(function).parameters.values()), None)
-    except (TypeError, ValueError):
-        return None
-    if parameter is None or parameter.annotation is inspect.Parameter.empty:
-        return None
-    if not isinstance(parameter.annotation, str):
-        return parameter.annotation
-    try:
-        return inspect.signature(function, eval_str=True).parameters[parameter.name].annotation
-    except Exception:  # noqa: BLE001 - names under TYPE_CHECKING; the text says enough
-        return parameter.annotation
-
-
-def _annotated_kind(annotation: Any, name: str) -> HandlerKind | None:
-    if isinstance(annotation, str):
-        if annotation == "DataFrame":
-            raise HandlerError(
-                f"handler {name}: DataFrame may be of pandas or of Spark: use pandas_handler or frame_handler"
-            )
-        return _WRITTEN.get(annotation)
-    for kind in getattr(annotation, "__mro__", ()):
-        if found := _KINDS.get((kind.__module__.partition(".")[0], kind.__name__)):
-            return found
-    return None

@@ -15,10 +15,13 @@ from pathlib import Path
 
 from pyspark import TaskContext
 
+from share_spark.spark.worker_end import begin_calls
+
 
 def begin_task() -> None:
     """Prepare the worker; each function of ours that runs in one calls this first."""
     drop_zip_importers()
+    begin_calls()
     if TaskContext.get() is not None:
         acknowledge_at_once()
 

@@ -9,7 +9,8 @@ from share_spark.delivery import deliver
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.result import DeliveryResult
 from share_spark.delivery.worker import HandlerTask
-from share_spark.handlers.handler import Handler, HandlerKind
+from share_spark.handlers.handler import Handler
+from share_spark.handlers.kinds import HandlerKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

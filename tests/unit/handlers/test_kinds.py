@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from share_spark.handlers.handler import (
-    HandlerKind,
     Record,
     arrow_handler,
     as_handler,
@@ -23,6 +22,7 @@ from share_spark.handlers.handler import (
     pandas_handler,
     record_handler,
 )
+from share_spark.handlers.kinds import HandlerKind
 from share_spark.model.errors import HandlerError
 
 if TYPE_CHECKING:

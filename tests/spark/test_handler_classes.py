@@ -1,0 +1,119 @@
+"""Handlers that are classes, take lists, or run in threads, behind a running group."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from share_spark.handlers.handler import Record
+from share_spark.model.errors import HandlerError
+from tests.spark.test_share_group import GroupPlace
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RECORDS = 40
+DEADLINE_S = 20.0
+DONE = [(RECORDS // 2, RECORDS // 2, 0, 0)] * 2
+
+
+class Notes:
+    """One that notes in which process it is opened, called and closed."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def note(self, what: str) -> None:
+        with self.file.open("a") as file:
+            file.write(f"{what} {os.getpid()}\n")
+
+    def open(self) -> None:
+        self.note("open")
+
+    def close(self) -> None:
+        self.note("close")
+
+
+class OfRecord(Notes):
+    def __call__(self, record: Record) -> None:  # noqa: ARG002
+        self.note("call")
+
+
+class OfBatch(Notes):
+    def __call__(self, batch: pa.RecordBatch) -> list[int]:
+        for _ in range(batch.num_rows):
+            self.note("call")
+        return [1] * batch.num_rows
+
+
+class Async(Notes):
+    async def __call__(self, record: Record) -> None:  # noqa: ARG002
+        self.note("call")
+
+
+def noted(file: Path) -> Counter[tuple[str, str]]:
+    """(what, process) -> how often."""
+    lines = map(str.split, file.read_text().splitlines() if file.exists() else ())
+    return Counter((what, process) for what, process in lines)
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("kind", [OfRecord, OfBatch, Async])
+@pytest.mark.parametrize("is_class", [True, False])
+def test_an_object_is_opened_once_in_each_process_and_closed_at_its_end(
+    spark: SparkSession, tmp_path: Path, kind: type[Notes], is_class: bool
+) -> None:
+    file = tmp_path / "noted"
+
+    class Asks(kind):  # type: ignore[valid-type, misc]
+        def __init__(self) -> None:
+            super().__init__(file)
+
+    place = GroupPlace(spark, tmp_path)
+    for first in range(0, RECORDS, RECORDS // 2):
+        place.put(range(first, first + RECORDS // 2))
+        place.work_off(Asks if is_class else Asks())
+    found = noted(file)
+    assert sum(times for (what, _), times in found.items() if what == "call") == RECORDS
+    processes = {process for what, process in found if what == "open"}
+    assert processes == {process for what, process in found if what == "call"}
+    if kind is Async:
+        assert len(processes) == 2
+    for process in processes:
+        assert found["open", process] == 1, "it was opened for a second micro-batch"
+        if kind is not Async:
+            assert found["close", process] == 0
+            os.kill(int(process), signal.SIGHUP)  # as the daemon of the workers does at the end of a session
+    until(lambda: all(noted(file)["close", process] == 1 for process in processes))
+    assert place.ends() == DONE
+
+
+@pytest.mark.parametrize("kind", [OfRecord, Async])
+def test_an_open_that_fails_ends_the_query_and_charges_nothing(
+    spark: SparkSession, tmp_path: Path, kind: type[Notes]
+) -> None:
+    class Fails(kind):  # type: ignore[valid-type, misc]
+        def open(self) -> None:
+            raise ConnectionError("no model")
+
+    place = GroupPlace(spark, tmp_path)
+    place.put(range(RECORDS))
+    with pytest.raises(HandlerError, match=r"Fails: open\(\) failed: ConnectionError: no model$"):
+        place.work_off(Fails(tmp_path / "noted"))
+    place.work_off(kind(tmp_path / "noted"))
+    assert {one.redelivered for one in place.progress} == {0}
+    assert place.ends() == DONE
