@@ -16,6 +16,7 @@ from tests.bench import (
     driver_state,
     fixed_cost,
     history,
+    kills,
     latency,
     ledger,
     metrics,
@@ -48,6 +49,7 @@ BENCHMARKS = {
     "backoff": backoff.run,
     "ordered": ordered.run,
     "waiting": waiting.run,
+    "kills": kills.run,
 }
 
 
