@@ -19,12 +19,15 @@ FIRST_CALLS = 16
 _RAMP = 2
 """The calls that a success makes room for during the ramp: the number triples in the time of a call."""
 
-_SHARE_PER_S, _LEAST_PER_S = 0.02, 0.25
+_SHARE_PER_S, _LEAST_PER_S = 0.02, 0.2
 """The increase in a second: a share of the calls, and at least so many. A service of ten calls at a time is then asked
 for one too many every few seconds."""
 
 _LONGEST_S = 1.0
 """The most time between two micro-batches that counts as one without throttles."""
+
+_LEAST_SOON = 32
+"""The calls for which records are acquired at least: a micro-batch may take longer than a call."""
 
 _LEAST_LEFT, _MOST_LEFT = 0.5, 0.9
 """The share of the calls that is left by a decrease."""
@@ -58,8 +61,9 @@ class Concurrency:
 
     @property
     def most_soon(self) -> int:
-        """The calls for which records are acquired: in the ramp more may run before the next are there."""
-        return self.most if self.ramps else self.most_calls
+        """The calls for which records are acquired: in the ramp more may run before the next are there, and few calls
+        need many records if they are short."""
+        return self.most if self.ramps else max(self.most_calls, min(self.most, _LEAST_SOON))
 
     def under(self, most: int) -> Concurrency:
         """Return the value under this setting."""

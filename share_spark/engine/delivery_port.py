@@ -86,7 +86,8 @@ class CallsLook(NamedTuple):
 
     def __str__(self) -> str:
         """Return ``8 calls running (at most 10), 12 waiting, 3 throttled, oldest orders-0@812 for 4 s``."""
-        text = f"{self.running:,} calls running (at most {self.limit:,}), {self.waiting:,} waiting"
+        bound = f" (at most {self.limit:,})" if self.limit else ""  # of a process that was not started yet
+        text = f"{self.running:,} calls running{bound}, {self.waiting:,} waiting"
         text += f", {self.throttled:,} throttled" * (self.throttled > 0)
         at, offset, age_s = self.oldest or (None, 0, 0.0)
         return text if at is None else f"{text}, oldest {at}@{offset} for {age_s:,.0f} s"

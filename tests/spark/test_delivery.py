@@ -75,6 +75,13 @@ def test_arrow_handler(records: DataFrame, columns: list[str] | None) -> None:
     assert runs(handled(records, as_handler(accept_all, columns=columns))) == [(0, 48, 1), (50, 98, 1)]
 
 
+def test_costs_of_all_tasks_are_added_up(records: DataFrame) -> None:
+    def price(record: Record) -> Any:
+        return Ack.accept(cost=record.offset) if record.partition == 0 and record.offset < 5 else None
+
+    assert handled(records, as_handler(price)).cost == 10.0
+
+
 def test_pandas_handler(records: DataFrame) -> None:
     @pandas_handler
     def odd_later(frame: pd.DataFrame) -> Any:
