@@ -15,7 +15,7 @@ from share_spark.model.errors import ShareError
 
 
 class ThreadsStuckError(ShareError):
-    """Too many threads are stuck: another process has to go on."""
+    """The end of a process of which most threads are stuck: another one has to go on."""
 
 
 class CallThreads:

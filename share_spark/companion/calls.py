@@ -227,7 +227,7 @@ class Calls:
             self._tell_later()
 
     def _linger(self, wait_s: float) -> None:
-        """Have another turn when the first record has waited for others long enough."""
+        """Plan another turn for when the first record has waited for others long enough."""
         if not self._lingers:
             self._lingers = True
             self._loop.call_later(wait_s, self._lingered, context=self._context)
