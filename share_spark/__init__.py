@@ -3,7 +3,7 @@
 What to import, by task:
 
     run a share group     ShareGroup, ShareGroupQuery, MicroBatchProgress, build_session
-    write a handler       Record, Ack, record_handler, arrow_handler, pandas_handler, frame_handler
+    write a handler       Record, Ack, record_handler, list_handler, arrow_handler, pandas_handler, frame_handler
     topics without Kafka  EmbeddedTopicLog, Message
     read the state        read_state, record_history, record_attempts
     look at groups        ShareGroupAdmin, GroupListing, PartitionOffsets, GroupMember, ConfigEntry, RecordHistory,
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         Record,
         arrow_handler,
         frame_handler,
+        list_handler,
         pandas_handler,
         record_handler,
     )
@@ -102,7 +103,14 @@ _MODULES = {
     "audit.verify": ("VerifyReport", "verify"),
     "engine.progress": ("MicroBatchProgress",),
     "handlers.acknowledgement": ("Ack",),
-    "handlers.handler": ("Record", "arrow_handler", "frame_handler", "pandas_handler", "record_handler"),
+    "handlers.handler": (
+        "Record",
+        "arrow_handler",
+        "frame_handler",
+        "list_handler",
+        "pandas_handler",
+        "record_handler",
+    ),
     "maintenance.compaction": ("CompactionReport", "compact"),
     "maintenance.compaction_order": ("CompactionOrder",),
     "model.dynamic_config": ("ConfigEntry",),
@@ -159,6 +167,7 @@ __all__ = [
     "build_session",
     "compact",
     "frame_handler",
+    "list_handler",
     "pandas_handler",
     "read_state",
     "record_attempts",

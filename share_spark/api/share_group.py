@@ -75,14 +75,23 @@ class ShareGroup:
         return self._with(topics=topics)
 
     def process(
-        self, handler: Callable[..., Any] | str | Handler, *, output: str | StructType | pa.Schema | None = None
+        self,
+        handler: Callable[..., Any] | str | Handler,
+        *,
+        output: str | StructType | pa.Schema | None = None,
+        batch: int | None = None,
+        linger: float | None = None,
+        threads: int | None = None,
     ) -> ShareGroup:
         """Set the handler of records: see ``share_spark.handlers.handler``. ``output`` declares the schema of
         output rows: DDL (``"id bigint, delay double"``), a StructType or an Arrow schema.
 
+        ``batch``, ``linger``: an ``async`` handler gets a list of so many records, or of fewer once the first has
+        waited for ``linger`` seconds. ``threads``: so many calls of a handler that blocks run at a time.
+
         Raises HandlerError if it cannot be imported or is no handler.
         """
-        return self._with(handler=as_handler(handler, output=output))
+        return self._with(handler=as_handler(handler, output=output, batch=batch, linger=linger, threads=threads))
 
     def ordered_by_key(self) -> ShareGroup:
         """Deliver the records of a key one at a time, in the order of their offsets. A record that is not finished

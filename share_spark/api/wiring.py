@@ -175,7 +175,8 @@ def _engine(
 
 def _refuse_order(handler: Handler, *, is_ordered: bool) -> None:
     if is_ordered:
-        raise ConfigError(f"handler {handler.name} is async: delivery.order=key is possible for other handlers only")
+        how = "is async" if handler.threads is None else "has threads"
+        raise ConfigError(f"handler {handler.name} {how}: delivery.order=key is possible for other handlers only")
 
 
 def _opened_when_asked(open_reader: Callable[[], Callable[[], Found]]) -> Callable[[], Found]:

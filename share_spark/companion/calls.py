@@ -1,8 +1,8 @@
 """The calls of a handler that waits: many at a time on one event loop, each noted in the ledger.
 
-Records wait in the order in which their hand-overs came. What a call returns or raises is judged as for any handler of
-one record (``delivery.judging``); the answer goes to the ledger at once, and to the driver with all others that end in
-the same turn of the loop.
+Records wait in the order in which their hand-overs came (``waiting``). A call has one of them, or a list. What it
+returns or raises is judged for each record (``judgement``); the answers go to the ledger at once, and to the driver
+with all others that end in the same turn of the loop.
 """
 
 from __future__ import annotations
@@ -10,27 +10,26 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from share_spark.companion.ledger import CallBlock, CompanionLedger
+from share_spark.companion.call_threads import CallThreads
+from share_spark.companion.judgement import Judgement, released
+from share_spark.companion.ledger import CompanionLedger
 from share_spark.companion.messages import Begin, CallsNow, FromCompanion, Limits, RecordAnswer
 from share_spark.companion.outbox import Outbox
 from share_spark.companion.overruns import Overruns, stuck_file
-from share_spark.companion.reading import Handed, OffsetRun, ReadBatch, offset_runs
+from share_spark.companion.reading import Handed, OffsetRun, ReadBatch
 from share_spark.companion.stepping import CURRENT_CALL, Stepped
+from share_spark.companion.waiting import Waiting, WaitingRecords
 from share_spark.delivery.calling import overrun_text
-from share_spark.delivery.judging import Contract, Judged, judged
+from share_spark.delivery.judging import Judged
 from share_spark.delivery.ledger import CallStatus
-from share_spark.handlers.acknowledgement import Ack
-from share_spark.handlers.error_texts import error_text, exception_text
-from share_spark.handlers.handler import Handler, Record
-from share_spark.handlers.throttling import throttle_of
+from share_spark.handlers.error_texts import error_text
+from share_spark.handlers.handler import Handler
+from share_spark.handlers.kinds import HandlerKind
 from share_spark.model.errors import HandlerError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss
@@ -38,33 +37,34 @@ from share_spark.model.requests import AcknowledgeType, Loss
 _TELL_EVERY_S = 0.5
 _MOST_TOLD = 10
 _IN_HANDLER = int(CallStatus.IN_HANDLER)
-_ACCEPTED = Judged(int(Ack.ACCEPT), None, None, [], int(CallStatus.ACCEPTED))
-
-
-class _Waiting(NamedTuple):
-    """A record that was read and not entered. ``position``: in its batch."""
-
-    handed: Handed
-    block: CallBlock
-    position: int
-    record: Record
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Call:
     """A call that runs (``Stepping``). ``cell_value``: 0 once it has ended, as its place in the ledger may get another
-    record; tasks that it has started may go on. ``until``: its time limit. ``is_over``: what it still does is
-    ignored."""
+    record; tasks that it has started may go on. ``until``: its time limit. ``forgotten``: the numbers of
+    hand-overs whose records are of no interest any more. ``is_over``: what it still does is ignored."""
 
-    of: _Waiting
+    records: Sequence[Waiting]
     cell: memoryview
     cell_value: int
     began: float
     until: float
     limit_ms: int
     round_number: int
+    forgotten: Collection[int] = ()
     is_over: bool = False
     task: asyncio.Task[None] | None = None
+
+    @property
+    def first(self) -> Waiting:
+        """The first of its records."""
+        return self.records[0]
+
+    @property
+    def present(self) -> Iterator[Waiting]:
+        """The records that are of interest."""
+        return (one for one in self.records if one.handed.message.number not in self.forgotten)
 
 
 class Calls:
@@ -82,24 +82,26 @@ class Calls:
         self._loop, self._ledger, self._send, self._fail = loop, ledger, send, fail
         self._limits, self._held = begin.limits, 0
         self._handler: Handler | None = None
-        self._names: dict[str, None] | None = None
-        self._waiting: deque[_Waiting] = deque()
+        self._threads: CallThreads | None = None
+        self._waiting = WaitingRecords()
         self._handed: dict[int, Handed] = {}
         self._running: dict[_Call, None] = {}  # in the order in which they began
         self._ignored: set[asyncio.Task[None]] = set()  # cancelled, and not at an end
-        self._contract = Contract()
         self._outbox = Outbox(None)
         self._overruns = Overruns(loop, stuck_file(begin.ledger), self._look)
         self._context = copy_context()  # without a call: what a call schedules would belong to it
-        self._turn_is_due = self._check_is_due = self._tells = self._is_closed = False
+        self._turn_is_due = self._lingers = self._check_is_due = self._tells = self._is_closed = False
         self._idle = asyncio.Event()
         self._idle.set()
 
     def handle_with(self, handler: Handler) -> None:
         """Begin the calls, with this handler."""
         self._handler = handler
-        self._names = None if handler.output is None else dict.fromkeys(handler.output.names)
+        self._judgement = Judgement(handler)
         self._outbox = Outbox(handler.output)
+        self._waiting.most, self._waiting.linger_s = handler.batch or 1, handler.linger_s or 0.0
+        if handler.threads is not None:
+            self._threads = CallThreads(self._loop, handler.threads, self._plan_turn)
         self._plan_turn()
 
     def set_limits(self, limits: Limits) -> None:
@@ -128,7 +130,7 @@ class Calls:
             self._stop_reading(handed)
             return
         handed.note_read(read.offsets)
-        self._waiting += (_Waiting(handed, block, position, record) for position, record in enumerate(read.records))
+        self._waiting.add(handed, block, read.records, time.monotonic())
         self._plan_turn()
 
     def end_of(self, handed: Handed, answer: int = AcknowledgeType.GAP) -> None:
@@ -142,9 +144,8 @@ class Calls:
 
     def give_back(self) -> None:
         """Answer all records that were not entered as such, read or not; those that run go on."""
-        for handed, runs in _runs_of(self._waiting):
+        for handed, runs in self._waiting.clear():
             self._answer_runs(handed, runs, Loss.NOT_ENTERED)
-        self._waiting.clear()
         for handed in self._handed.values():
             self._stop_reading(handed)
         self._plan_turn()
@@ -166,15 +167,18 @@ class Calls:
         for handed in dropped.values():
             handed.is_over = True
             handed.stopping.set()
-        self._waiting = deque(one for one in self._waiting if one.handed.message.number not in dropped)
-        for call in [call for call in self._running if call.of.handed.message.number in dropped]:
-            self._cancel(call)
+        self._waiting.drop(dropped)
+        for call in [*self._running]:
+            call.forgotten = {*call.forgotten, *dropped}
+            if not any(call.present):
+                self._cancel(call)
         for number in dropped:
             self._ledger.forget(number)
         self._plan_turn()
 
-    async def end(self, within_s: float) -> None:
-        """Begin no more calls, give back what was not entered, and wait until no call runs, but not for longer."""
+    async def end(self, within_s: float | None) -> None:
+        """Begin no more calls, give back what was not entered, and wait until no call runs, but not for longer; None:
+        until each of them is over its limit."""
         self._is_closed = True
         self.give_back()
         try:
@@ -210,8 +214,11 @@ class Calls:
         handler = self._handler
         if self._check_is_due and handler is not None:
             self._check(handler)
-        while self._waiting and handler is not None and self._may_begin(self._waiting[0]):
-            self._begin(self._waiting.popleft(), handler)
+        while self._waiting and handler is not None and self._may_begin(self._waiting.first):
+            if (wait_s := self._waiting.ready_in(time.monotonic())) > 0.0:
+                self._linger(wait_s)
+                break
+            self._begin(self._waiting.take(), handler)
         if self._running:
             self._overruns.watch(self._limit_ms(handler) / 1_000)
         else:
@@ -220,23 +227,36 @@ class Calls:
             self._tells = True
             self._tell_later()
 
-    def _may_begin(self, one: _Waiting) -> bool:
+    def _linger(self, wait_s: float) -> None:
+        """Plan another turn for when the first record has waited for others long enough."""
+        if not self._lingers:
+            self._lingers = True
+            self._loop.call_later(wait_s, self._lingered, context=self._context)
+
+    def _lingered(self) -> None:
+        self._lingers = False
+        self._plan_turn()
+
+    def _may_begin(self, one: Waiting) -> bool:
         """Return whether the next record may begin. In turn means alone, so it waits for all, and all for it. The place
         of a throttled call is ``_held`` until there are new limits: it would be throttled again and again meanwhile."""
+        if self._threads is not None and not self._threads.has_free(len(self._running)):
+            return False
         if len(self._running) + self._held >= self._limits.most_calls:
             return False
         if not self._running:
             return True
         if one.handed.message.in_turn:
             return False
-        return not next(iter(self._running)).of.handed.message.in_turn
+        return not next(iter(self._running)).first.handed.message.in_turn
 
-    def _begin(self, one: _Waiting, handler: Handler) -> None:
+    def _begin(self, records: Sequence[Waiting], handler: Handler) -> None:
         now, limit_ms = time.monotonic(), self._limit_ms(handler)
+        first = records[0]
         call = _Call(
-            of=one,
-            cell=one.block.cell,
-            cell_value=one.block.cell_value(one.position),
+            records=records,
+            cell=first.block.cell,
+            cell_value=first.block.cell_value(first.position, len(records)),
             began=now,
             until=now + limit_ms / 1_000,
             limit_ms=limit_ms,
@@ -251,64 +271,83 @@ class Calls:
         return self._limits.timeout_ms if own is None else own
 
     async def _run(self, call: _Call, handler: Handler) -> None:
-        one = call.of
         CURRENT_CALL.set(call)
-        one.block.status[one.position] = _IN_HANDLER
-        fault: BaseException | None = None
-        answer: Any = None
-        try:
-            answer = await Stepped(handler.call(one.record), call)
-        except BaseException as raised:  # noqa: BLE001 - what a handler raises is an answer
-            fault = raised
+        for one in call.present:
+            one.block.status[one.position] = _IN_HANDLER
+        answer, fault = await self._result(call, handler)
         if call.is_over:
             return
         try:
             self._ended(call, self._judged(call, answer, fault))
-        except Exception as trouble:  # noqa: BLE001 - the ledger cannot be written, or the fault is ours
+        except Exception as trouble:  # noqa: BLE001 - no answer, the ledger cannot be written, or the fault is ours
+            if isinstance(trouble, HandlerError):
+                self._undo(call)
             self._fail(trouble)
 
-    def _judged(self, call: _Call, answer: Any, fault: BaseException | None) -> Judged:
+    async def _result(self, call: _Call, handler: Handler) -> tuple[Any, BaseException | None]:
+        """Make the call; return what it has returned, and what it has raised."""
+        argument: Any = call.first.record
+        if handler.kind is HandlerKind.LIST:
+            argument = [one.record for one in call.records]
+        try:
+            if self._threads is not None:
+                return await self._threads.run(call, handler.call, argument)
+            return await Stepped(handler.call(argument), call), None
+        except BaseException as raised:  # noqa: BLE001 - what a handler raises is an answer
+            return None, raised
+
+    def _judged(self, call: _Call, answer: Any, fault: BaseException | None) -> Sequence[Judged]:
         """Judge the end of a call. The user's objects are looked at, so it is a part of the call."""
-        if fault is None and (answer is None or answer is Ack.ACCEPT):
-            return _ACCEPTED
         call.cell[0] = call.cell_value
         try:
-            return judged(answer, self._names) if fault is None else self._judged_fault(fault)
-        except HandlerError as misfit:
-            self._contract.note_misfit(str(misfit))
-            return _released(str(misfit))
+            if fault is None:
+                return self._judgement.of_answer(answer, len(call.records))
+            return self._judgement.of_fault(fault, len(call.records))
         finally:
             call.cell[0] = 0
 
-    def _judged_fault(self, fault: BaseException) -> Judged:
-        throttle = throttle_of(fault)
-        return _released(exception_text(fault)) if throttle is None else judged(throttle, self._names)
+    def _ended(self, call: _Call, found: Sequence[Judged]) -> None:
+        """Note the answers of a call."""
+        busy_s = time.monotonic() - call.began
+        for one, answer in zip(call.records, found, strict=True):
+            if one.handed.message.number not in call.forgotten:
+                self._answer(one, answer, call.round_number, busy_s)
+                busy_s = 0.0
+        self._held += any(one.code == Loss.THROTTLED for one in found)
+        del self._running[call]
+        call.cell_value = 0
+        self._plan_turn()
 
-    def _ended(self, call: _Call, found: Judged) -> None:
-        """Note the answer of a call: error and delay in the ledger, then the status; only then it may be sent."""
+    def _answer(self, one: Waiting, found: Judged, round_number: int, busy_s: float) -> None:
+        """Note the answer of a record: error and delay in the ledger, then the status; only then it may be sent."""
         code, error, delay_ms, rows, status, cost = found
-        one = call.of
-        handed, block, position, record = one
+        handed, block, position, record, _ = one
         if error is not None or delay_ms is not None:
             block.note(position, error, delay_ms)
         block.status[position] = status
-        del self._running[call]
-        call.cell_value = 0
         self._count(one)
         at = TopicPartition(record.topic, record.partition)
         text = None if error is None else error_text(error)
         answer = RecordAnswer(handed.message.number, at, record.offset, record.offset, code, text, delay_ms)
-        self._outbox.add(answer, time.monotonic() - call.began, cost)
+        self._outbox.add(answer, busy_s, cost)
         if code == Loss.THROTTLED:
-            self._held += 1
-            self._outbox.note_throttled(call.round_number)
+            self._outbox.note_throttled(round_number)
         if rows:
             self._outbox.add_rows(rows, lambda misfit: self._release(one, misfit))
+
+    def _undo(self, call: _Call) -> None:
+        """Give back the records of a call that has not answered them, as its handler is at fault."""
+        for one in call.present:
+            one.block.status[one.position] = CallStatus.NOT_ENTERED
+            at = TopicPartition(one.record.topic, one.record.partition)
+            self._answer_runs(one.handed, [OffsetRun(at, one.record.offset, one.record.offset)], Loss.NOT_ENTERED)
+        del self._running[call]
+        call.cell_value = 0
         self._plan_turn()
 
-    def _count(self, one: _Waiting) -> None:
-        """Count a call that has ended; after the last one of a hand-over the handler is judged."""
-        handed, contract = one.handed, self._contract
+    def _count(self, one: Waiting) -> None:
+        """Count a record whose call has ended; after the last one of a hand-over the handler is judged."""
+        handed, contract = one.handed, self._judgement.contract
         contract.entered += 1
         contract.first_times += one.record.delivery_count == 1
         handed.left -= 1
@@ -317,13 +356,13 @@ class Calls:
     def _check(self, handler: Handler) -> None:
         self._check_is_due = False
         try:
-            self._contract.check(handler)
+            self._judgement.contract.check(handler)
         except HandlerError as fault:
             self._fail(fault)
 
-    def _release(self, one: _Waiting, misfit: str) -> None:
+    def _release(self, one: Waiting, misfit: str) -> None:
         """Release a record after all: its output does not fit."""
-        self._contract.note_misfit(misfit)
+        self._judgement.contract.note_misfit(misfit)
         one.block.note(one.position, misfit, None)
         one.block.status[one.position] = CallStatus.RELEASED
 
@@ -340,8 +379,11 @@ class Calls:
     def _look(self, now: float) -> bool:
         """Cancel the calls that take too long; return whether there are still calls, or what is left of them."""
         for call in [call for call in self._running if call.until <= now]:
-            self._ended(call, _released(overrun_text(call.limit_ms)))
+            text = overrun_text(call.limit_ms, len(call.records))
+            self._ended(call, [released(text)] * len(call.records))
             self._cancel(call)
+            if self._threads is not None and (fault := self._threads.stuck(call)) is not None:
+                self._fail(fault)
         return bool(self._running or self._ignored)
 
     # ----------------------------------------------------------------------------------------------- report
@@ -352,22 +394,10 @@ class Calls:
     def _tell(self) -> None:
         """Tell what runs; the last time, that nothing does."""
         now = time.monotonic()
-        oldest = tuple((*call.of.record[:3], now - call.began) for call in itertools.islice(self._running, _MOST_TOLD))
+        oldest = tuple(
+            (*call.first.record[:3], now - call.began) for call in itertools.islice(self._running, _MOST_TOLD)
+        )
         self._send(CallsNow(len(self._running), len(self._waiting), oldest))
         self._tells = bool(self._running)
         if self._tells:
             self._tell_later()
-
-
-def _released(error: str) -> Judged:
-    return Judged(int(Ack.RELEASE), error, None, [], int(CallStatus.RELEASED))
-
-
-def _runs_of(waiting: Iterable[_Waiting]) -> Iterator[tuple[Handed, Iterator[OffsetRun]]]:
-    """Yield the offsets of records that wait, by hand-over and topic-partition."""
-    found: dict[tuple[Handed, TopicPartition], list[int]] = {}
-    for one in waiting:
-        at = TopicPartition(one.record.topic, one.record.partition)
-        found.setdefault((one.handed, at), []).append(one.record.offset)
-    for (handed, at), offsets in found.items():
-        yield handed, offset_runs(at, np.sort(np.array(offsets, np.int64)))

@@ -162,7 +162,7 @@ class CompanionDelivery:
 
     def room(self, limits: DeliveryLimits) -> int | None:
         """Return how many records may be acquired now: what waits ahead is to be as many as the calls at a time."""
-        return max(0, _AHEAD * self._calls_of(limits) - self._in_flight)
+        return max(0, _AHEAD * self.handler.records_in(self._calls_of(limits)) - self._in_flight)
 
     def wait(self, seconds: float) -> None:
         """Wait for answers that were not returned, at most so long; not if nothing is in flight."""
@@ -276,6 +276,7 @@ class CompanionDelivery:
             ledger=str(ledger),
             limits=limits,
             most_rows=most_rows(self.spark),
+            in_threads=self.handler.threads is not None,
         )
         self._started += 1
         return _Companion(CompanionProcess(begin, has_close=has_close(self.handler)), ledger, limits)
@@ -353,7 +354,7 @@ class CompanionDelivery:
         return self._companion.hand_overs.in_flight if self._companion is not None else 0
 
     def _calls_of(self, limits: DeliveryLimits) -> int:
-        return self._calls.of(limits.most_calls, time.monotonic())
+        return self._calls.of(self.handler.calls_at_a_time(limits.most_calls), time.monotonic())
 
     def _longest_call_s(self, limits: Limits) -> float:
         return self._timeout_ms(limits) / 1_000

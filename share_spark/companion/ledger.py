@@ -1,9 +1,10 @@
 """The ledger of a companion: the files of ``delivery.ledger``, for calls that run at the same time.
 
 A hand-over has a block for each batch that was read, and all of them stay mapped until it is forgotten: its calls end
-in any order. Beside each file is its **cell**, eight bytes: the position, counted from 1, of the record whose code runs
-at this moment, and 0 while none does. One thread runs all calls, so when the process dies, the cell names the one; all
-others in the handler were only waiting, and are read as ``CallStatus.WAITED``.
+in any order. Beside each file is its **cell**, eight bytes: position and number of the records whose call's code runs
+at this moment (``cell_of``), and 0 while none does. One thread runs all calls, so when the process dies, the cell names
+the one; all others in the handler were only waiting, and are read as ``CallStatus.WAITED``. Where each call has a
+thread of its own, nobody can say which one has ended the process: the cell has all records, always.
 
     <directory>/0        0.notes   0.cell   0.lock       full, and has hand-overs that are not forgotten
     <directory>/1                  1.cell   1.lock       where the next block goes
@@ -20,6 +21,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from share_spark.delivery.ledger import EVERY_RECORD, cell_of
 from share_spark.delivery.ledger_file import LedgerBlock, LedgerFile
 from share_spark.model.errors import StateError
 
@@ -30,17 +32,21 @@ _CELL_BYTES = 8
 
 
 class CallBlock(NamedTuple):
-    """The records of a batch in the ledger. ``status``: one byte a record. ``cell``: one number, for the position in
-    the file that ``cell_value`` gives."""
+    """The records of a batch in the ledger. ``status``: one byte a record. ``cell``: one number, for the records that
+    ``cell_value`` gives."""
 
     file: LedgerFile
     block: LedgerBlock
     status: memoryview
     cell: memoryview
 
-    def cell_value(self, position: int) -> int:
-        """Return what the cell holds while the record at ``position`` of the batch runs."""
-        return self.block.first + position + 1
+    def place(self, position: int) -> int:
+        """Return the position in the file of the record at ``position`` of the batch."""
+        return self.block.first + position
+
+    def cell_value(self, position: int, records: int = 1) -> int:
+        """Return what the cell holds while a call of ``records`` runs, the first of them at ``position``."""
+        return cell_of(self.place(position), records)
 
     def note(self, position: int, error: str | None, delay_ms: int | None) -> None:
         """Note error and delay, before the status: without them it would be another answer. Raises StateError."""
@@ -51,11 +57,12 @@ class CallBlock(NamedTuple):
 
 
 class CompanionLedger:
-    """The ledgers of one companion, the first of them at ``first``, which is ``<directory>/<number>``. Raises
-    StateError: there is one already."""
+    """The ledgers of one companion, the first of them at ``first``, which is ``<directory>/<number>``. ``in_threads``:
+    each call has a thread of its own. Raises StateError: there is one already."""
 
-    def __init__(self, first: Path, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, first: Path, most_bytes: int = MOST_BYTES, *, in_threads: bool = False) -> None:
         self._directory, self._number, self._most_bytes = first.parent, int(first.name), most_bytes
+        self._in_threads = in_threads
         self._files: list[_CellFile] = []
         self._blocks: dict[int, list[tuple[_CellFile, LedgerBlock]]] = {}
         self._present = self._next_file()
@@ -92,7 +99,7 @@ class CompanionLedger:
         if path.exists():
             raise StateError(f"the ledger {path} is there already")
         self._number += 1
-        self._files.append(_CellFile(path))
+        self._files.append(_CellFile(path, in_threads=self._in_threads))
         return self._files[-1]
 
     def _drop(self, at: _CellFile) -> None:
@@ -107,13 +114,16 @@ class CompanionLedger:
 
 class _CellFile:
     """A ledger with its cell. ``numbers``: the hand-overs that it has. The cell's memory stays as long as a call has
-    it: also one that was cancelled, and goes on."""
+    it: also one that was cancelled, and goes on. Calls in threads get another one, which nobody reads."""
 
     __slots__ = ("cell", "file", "numbers")
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, in_threads: bool) -> None:
         self.file = LedgerFile(path)
         self.cell = _new_cell(self.file.beside("cell"))
+        if in_threads:
+            self.cell[0] = cell_of(0, EVERY_RECORD)
+            self.cell = memoryview(bytearray(_CELL_BYTES)).cast("Q")
         self.numbers: set[int] = set()
 
 

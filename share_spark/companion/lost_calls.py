@@ -3,6 +3,7 @@
     in the ledger                                   answer
       a handler's answer                              that answer; without its output rows: FINISHED
       the record whose coroutine was being stepped    IN_HANDLER: it is the one that has ended the process
+      several, of a call with a list, or in threads   AMONG_OTHERS: it is one of them
       a record whose call waited                      FINISHED: it is not the cause
       nothing                                         NOT_ENTERED
 
@@ -60,15 +61,16 @@ class LostCalls(NamedTuple):
         return self._ran(CallStatus.IN_HANDLER) == 0 and self._ran(CallStatus.WAITED) > 1
 
     def answers(self, unanswered: Iterable[Unanswered], lost_error: str) -> Iterator[RecordAnswer]:
-        """Yield an answer for each of these offsets. ``lost_error``: of the record that has ended the process."""
-        ran_alone = self._ran(CallStatus.IN_HANDLER) == 0 and self._ran(CallStatus.WAITED) == 1
-        accused = CallStatus.WAITED if ran_alone else CallStatus.IN_HANDLER
+        """Yield an answer for each of these offsets. ``lost_error``: of the records that may have ended the process."""
+        ran, waited = self._ran(CallStatus.IN_HANDLER), self._ran(CallStatus.WAITED)
+        accused = CallStatus.WAITED if ran == 0 and waited == 1 else CallStatus.IN_HANDLER
+        loss = Loss.AMONG_OTHERS if ran > 1 else Loss.IN_HANDLER
         for number, at, offset, count in unanswered:
             entry = self.entries.get((at, offset, count))
             if entry is None:
                 yield RecordAnswer(number, at, offset, offset, Loss.NOT_ENTERED)
             elif entry.status is accused:
-                yield RecordAnswer(number, at, offset, offset, Loss.IN_HANDLER, lost_error)
+                yield RecordAnswer(number, at, offset, offset, loss, lost_error)
             else:
                 answer = _ANSWERS[entry.status]
                 yield RecordAnswer(number, at, offset, offset, answer, entry.error, entry.delay_ms)

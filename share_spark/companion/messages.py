@@ -35,7 +35,7 @@ class Limits(NamedTuple):
 class Begin(NamedTuple):
     """The first message. ``handler``: as ``delivery.packed_handler.packed`` has it, with this ``name``. ``ledger``: the
     path of the first ledger, ``<directory>/0``, which must not exist; later ones are ``1``, ``2``, ... beside it.
-    ``most_rows``: of a batch that is read."""
+    ``most_rows``: of a batch that is read. ``in_threads``: the handler's calls have threads of their own."""
 
     handler: bytes
     name: str
@@ -43,6 +43,7 @@ class Begin(NamedTuple):
     ledger: str
     limits: Limits
     most_rows: int
+    in_threads: bool = False
 
 
 class HandOver(NamedTuple):

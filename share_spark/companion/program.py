@@ -1,7 +1,8 @@
 """The companion process: ``python -m share_spark.companion.program <fd>``, one end of a connection to the driver.
 
 It ends when the driver is gone: then nothing new begins, calls that run may come to their end, and their answers are in
-the ledger for the next engine. It also ends after ``Failed``. Ctrl-C is none of its business: the driver ends first.
+the ledger for the next engine. It also ends after ``Failed``, and once most of its threads are stuck. Ctrl-C is none of
+its business: the driver ends first.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
+import logging
 import os
 import pickle
 import signal
@@ -21,6 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from share_spark.companion.call_threads import ThreadsStuckError
 from share_spark.companion.calls import Calls
 from share_spark.companion.ledger import CompanionLedger
 from share_spark.companion.messages import (
@@ -44,6 +47,8 @@ from share_spark.handlers.handler import Handler
 from share_spark.handlers.handler_objects import close_on_loop, opened_on_loop
 from share_spark.model.errors import HandlerError, ShareError, TopicError, TopicUnreachableError
 from share_spark.model.requests import Loss
+
+_log = logging.getLogger(__name__)
 
 LAST_CALLS_S = 20.0
 """The time that calls have to end after the driver is gone, or after what ends the companion."""
@@ -93,7 +98,7 @@ class Companion:
         self._fault: asyncio.Future[Exception] = self._loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._handler: Handler | None = None
-        self._ledger = CompanionLedger(Path(begin.ledger))
+        self._ledger = CompanionLedger(Path(begin.ledger), in_threads=begin.in_threads)
         self._calls = Calls(self._loop, begin, self._ledger, connection.send, self._fail)
 
     async def run(self) -> Exception | None:
@@ -102,7 +107,8 @@ class Companion:
         listening = self._loop.create_task(self._listen())
         ends: list[asyncio.Future[Any]] = [listening, self._fault]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        await self._calls.end(LAST_CALLS_S)
+        fault = self._fault.result() if self._fault.done() else None
+        await self._calls.end(None if isinstance(fault, ThreadsStuckError) else LAST_CALLS_S)
         if self._handler is not None:
             await asyncio.wait([self._loop.create_task(close_on_loop(self._handler))], timeout=CLOSE_S)
         self._ledger.close()
@@ -200,7 +206,9 @@ async def _serve(fd: int) -> int:
         fault = await Companion(begin, connection).run()
     except ShareError as found:
         fault = found
-    if fault is not None:
+    if isinstance(fault, ThreadsStuckError):  # no reason to end the query: another process follows
+        _log.warning("%s", fault)
+    elif fault is not None:
         text = str(fault) if isinstance(fault, ShareError) else exception_text(fault)
         connection.send(Failed(text, isinstance(fault, HandlerError)))
     await connection.close()

@@ -8,7 +8,7 @@ kernel keeps it when the process is gone. Up to five files; all but the first ex
     <task>          blocks, one a batch:  header | offset[n] | partition[n] | count[n] | topic[n] | status[n]
     <task>.notes    lines of JSON: names of topics, errors and delays of records
     <task>.rows     output rows of accepted records, in chunks of Arrow
-    <task>.cell     where many calls wait at a time: the position, from 1, of the record whose call runs now, 0 for none
+    <task>.cell     where many calls wait at a time: the records whose call runs now (``cell_of``), 0 for none
     <task>.stuck    what the watchdog wrote before it ended a worker that did not react (``time_limit``)
 
 One attempt of a task at a time has the files: it holds a lock that ends with its process. A second one, a repeat or a
@@ -38,7 +38,7 @@ class CallStatus(IntEnum):
     """One byte a record. ``ACCEPTED_WITH_ROWS``: its rows are only in the worker until a chunk of them is written. A
     later attempt notes the next two: the whole batch was in the handler when the worker died; the record was accepted,
     and its rows were lost with the worker. ``WAITED`` is never written: where many calls wait and one runs, a record
-    that is in the handler, and not the one in the cell, is read as this. ``THROTTLED``: the record was given back, as
+    that is in the handler, and not in the cell, is read as this. ``THROTTLED``: the record was given back, as
     if its handler had not been entered."""
 
     NOT_ENTERED = 0
@@ -80,6 +80,16 @@ class LedgerEntries:
 
     def __len__(self) -> int:
         return len(self.offset)
+
+
+EVERY_RECORD = 1 << 32
+"""The number of records for a cell that cannot say which calls run: all that were entered may."""
+
+
+def cell_of(position: int, records: int = 1) -> int:
+    """Return the content of a cell for ``records`` from this position on: below, the position of the first, counted
+    from 1; in the upper half, how many follow it."""
+    return (records - 1) << 32 | position + 1
 
 
 def read_entries(path: Path) -> LedgerEntries:
@@ -180,13 +190,14 @@ class CallLedger:
 
 
 def _with_waiting(path: Path, status: LedgerColumn) -> LedgerColumn:
-    """Return the statuses with WAITED: the cell names the only call that ran."""
+    """Return the statuses with WAITED: the cell names the records of the only call that ran."""
     cell = Path(f"{path}.cell")
     if not cell.exists():
         return status
     running = int.from_bytes(cell.read_bytes(), sys.byteorder)
+    more, first = divmod(running, 1 << 32)
     waits = status == CallStatus.IN_HANDLER
-    waits[running - 1 : running] = False
+    waits[max(first - 1, 0) : first + more] = False
     return np.where(waits, np.uint8(CallStatus.WAITED), status)
 
 

@@ -5,6 +5,7 @@ without either it takes one record:
 
     def bill(record): ...                   # one Record -> Ack, None (accept); an exception releases
     async def ask(record): ...              # the same, with many calls at a time
+    async def embed(records: list[Record])  # a list of them -> one Ack each, with many calls at a time
     def score(batch: pa.RecordBatch): ...   # an Arrow batch -> one Ack per row (pa.Table likewise)
     def clean(frame: pd.DataFrame): ...     # a pandas frame -> one Ack per row
     @frame_handler                          # a Spark frame -> a Spark frame with
@@ -28,6 +29,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 
 import pyarrow as pa
 
+from share_spark.handlers.calls_at_once import check_calls
 from share_spark.handlers.handler_objects import check_object
 from share_spark.handlers.kinds import HandlerKind, annotated_kind, called, is_async
 from share_spark.handlers.output_schema import OutputSchema, arrow_output
@@ -36,6 +38,12 @@ from share_spark.model.errors import HandlerError
 HANDLER_COLUMNS = (*("topic", "partition", "offset", "timestamp", "key", "value", "headers", "delivery_count"),)
 """The columns that a batch handler sees, in this order. ``timestamp`` in the session's time zone, ``headers`` a list
 of (key, value) structs, ``delivery_count`` 1 for the first delivery."""
+
+DEFAULT_BATCH = 32
+"""The most records of a call with a list of them, if it is not set."""
+
+DEFAULT_LINGER_S = 0.02
+"""The longest time that the first record of a list waits for others, if it is not set."""
 
 KEY_COLUMNS = ("topic", "partition", "offset")
 """The columns that identify a record. They are always read, whatever a handler asks for."""
@@ -63,7 +71,9 @@ class Handler:
     """A handler with its declarations. ``call``: the function or object, or the class of which an object is made.
 
     ``columns``: those of HANDLER_COLUMNS it needs, None for all; others are not read or converted. ``timeout_ms``: the
-    time limit of a call, None for none. ``output``: the schema of its output rows, None for none.
+    time limit of a call, None for none. ``output``: the schema of its output rows, None for none. ``batch``: most
+    records of a call, and ``linger_s``: how long the first of them waits for others, None if a call has one.
+    ``threads`` that make the calls, None if no threads do.
     """
 
     name: str
@@ -72,11 +82,22 @@ class Handler:
     columns: tuple[str, ...] | None = None
     timeout_ms: int | None = None
     output: pa.Schema | None = None
+    batch: int | None = None
+    linger_s: float | None = None
+    threads: int | None = None
 
     @property
     def waits(self) -> bool:
-        """Whether a call is a coroutine (``async def``), of which many run at a time."""
-        return is_async(self.call)
+        """Whether many calls run at a time: a call is a coroutine (``async def``), or it has a thread of its own."""
+        return self.threads is not None or is_async(self.call)
+
+    def calls_at_a_time(self, most: int) -> int:
+        """Return how many calls may run at a time, where ``most`` are allowed."""
+        return most if self.threads is None else min(most, self.threads)
+
+    def records_in(self, calls: int) -> int:
+        """Return how many records so many calls have."""
+        return calls * (self.batch or 1)
 
 
 # --------------------------------------------------------------------------------------- decorators
@@ -86,19 +107,46 @@ _Decorator = Callable[[_F], _F]
 _DECLARED = "__share_spark_handler__"
 
 
+class _Settings(NamedTuple):
+    """The settings of a handler, as users write them; None where there is none."""
+
+    columns: Sequence[str] | None = None
+    timeout_ms: int | None = None
+    batch: int | None = None
+    linger: float | None = None
+    threads: int | None = None
+
+
 class _Declared(NamedTuple):
-    kind: HandlerKind
-    columns: tuple[str, ...] | None
-    timeout_ms: int | None
+    kind: HandlerKind | None = None
+    settings: _Settings = _Settings()
 
 
 @overload
 def record_handler(function: _F) -> _F: ...
 @overload
-def record_handler(*, columns: Sequence[str] | None = None, timeout_ms: int | None = None) -> _Decorator[_F]: ...
+def record_handler(
+    *, columns: Sequence[str] | None = None, timeout_ms: int | None = None, threads: int | None = None
+) -> _Decorator[_F]: ...
 def record_handler(function: Any = None, **declared: Any) -> Any:
-    """Mark a function of one Record. With or without options: ``columns``, ``timeout_ms``."""
+    """Mark a function of one Record. With or without options: ``columns``, ``timeout_ms``, ``threads``."""
     return _decorated(HandlerKind.RECORD, function, declared)
+
+
+@overload
+def list_handler(function: _F) -> _F: ...
+@overload
+def list_handler(
+    *,
+    batch: int | None = None,
+    linger: float | None = None,
+    columns: Sequence[str] | None = None,
+    timeout_ms: int | None = None,
+) -> _Decorator[_F]: ...
+def list_handler(function: Any = None, **declared: Any) -> Any:
+    """Mark an ``async`` function of a list of Record, at most ``batch`` of them; the first one waits for others for
+    ``linger`` seconds at most."""
+    return _decorated(HandlerKind.LIST, function, declared)
 
 
 @overload
@@ -132,8 +180,7 @@ def frame_handler(function: _F) -> _F:
 def _decorated(kind: HandlerKind, function: Any, declared: dict[str, Any]) -> Any:
     if function is None:
         return functools.partial(_decorated, kind, declared=declared)
-    columns, limit = declared.get("columns"), declared.get("timeout_ms")
-    return _mark(function, _Declared(kind, tuple(columns) if columns is not None else None, limit))
+    return _mark(function, _Declared(kind, _Settings(**declared)))
 
 
 def _mark(function: Any, declared: _Declared) -> Any:
@@ -155,33 +202,33 @@ def as_handler(
     output: OutputSchema | None = None,
     columns: Sequence[str] | None = None,
     timeout_ms: int | None = None,
+    batch: int | None = None,
+    linger: float | None = None,
+    threads: int | None = None,
 ) -> Handler:
     """Return the handler with its kind inferred and its settings checked; arguments win over the decorator.
 
     ``handler``: a function, an object or its class, or ``"module:name"`` of one. ``output``: a DDL string (which needs
-    a running session), a StructType or an Arrow schema. Raises HandlerError: cannot be imported, not callable, a
-    generator function, an async one of more than a record, unknown column, a time limit that is not above 0, a class
-    that needs arguments.
+    a running session), a StructType or an Arrow schema. The others are those of Handler. Raises HandlerError: cannot be
+    imported, not callable, a generator function, a class that needs arguments, unknown column, a setting out of its
+    range or of another kind of handler.
     """
     if isinstance(handler, Handler):
         made = handler if output is None else replace(handler, output=arrow_output(output, handler.name))
-        _check(made)
-        return made
-    function = load_handler(handler) if isinstance(handler, str) else handler
-    name = handler_name(handler)
-    if not callable(function):
-        raise HandlerError(f"handler {name} is not a function: it is of type {type(function).__name__}")
-    if not called(function):
-        raise HandlerError(f"handler {name} is a class whose objects are no functions: it has no __call__")
-    declared = _declared(function)
-    made = Handler(
-        name=name,
-        kind=_kind(function, declared, name),
-        call=function,
-        columns=_first(tuple(columns) if columns is not None else None, declared and declared.columns),
-        timeout_ms=_first(timeout_ms, declared and declared.timeout_ms),
-        output=arrow_output(output, name) if output is not None else None,
-    )
+        settings = _Settings(columns, timeout_ms, batch, linger, threads)
+    else:
+        function = load_handler(handler) if isinstance(handler, str) else handler
+        name = handler_name(handler)
+        _check_callable(function, name)
+        declared = _declared(function)
+        settings = _Settings(*map(_first, (columns, timeout_ms, batch, linger, threads), declared.settings))
+        made = Handler(
+            name=name,
+            kind=_kind(function, declared.kind, settings, name),
+            call=function,
+            output=arrow_output(output, name) if output is not None else None,
+        )
+    made = _with(made, settings)
     _check(made)
     return made
 
@@ -217,14 +264,38 @@ def handler_name(handler: object) -> str:
     return f"{getattr(named, '__module__', None) or '?'}:{getattr(named, '__qualname__', '?')}"
 
 
-def _declared(function: Any) -> _Declared | None:
+def _declared(function: Any) -> _Declared:
     """Return what a decorator has noted: on the function, object or class, or on its ``__call__``."""
     noted = (getattr(one, _DECLARED, None) for one in (function, *called(function)))
-    return next((one for one in noted if one is not None), None)
+    return next((one for one in noted if one is not None), _Declared())
+
+
+def _with(handler: Handler, settings: _Settings) -> Handler:
+    """Return the handler with the settings that there are; those of a list have defaults."""
+    columns, timeout_ms, batch, linger_s, threads = settings
+    if handler.kind is HandlerKind.LIST:
+        batch = _first(batch, _first(handler.batch, DEFAULT_BATCH))
+        linger_s = _first(linger_s, _first(handler.linger_s, DEFAULT_LINGER_S))
+    values = {
+        "columns": None if columns is None else tuple(columns),
+        "timeout_ms": timeout_ms,
+        "batch": batch,
+        "linger_s": linger_s,
+        "threads": threads,
+    }
+    given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
+    return replace(handler, **given) if given else handler
 
 
 def _first(given: Any, declared: Any) -> Any:
     return given if given is not None else declared
+
+
+def _check_callable(function: Any, name: str) -> None:
+    if not callable(function):
+        raise HandlerError(f"handler {name} is not a function: it is of type {type(function).__name__}")
+    if not called(function):
+        raise HandlerError(f"handler {name} is a class whose objects are no functions: it has no __call__")
 
 
 def _check(handler: Handler) -> None:
@@ -232,8 +303,7 @@ def _check(handler: Handler) -> None:
         raise HandlerError(
             f"handler {handler.name} is a generator function (it has yield): a handler returns its answer"
         )
-    if handler.waits and handler.kind is not HandlerKind.RECORD:
-        raise HandlerError(f"handler {handler.name} is async, and takes more than one record: only one is possible")
+    check_calls(handler)
     unknown = sorted(set(handler.columns or ()) - set(HANDLER_COLUMNS))
     if unknown:
         raise HandlerError(f"handler {handler.name}: there is no column {', '.join(unknown)} to read")
@@ -244,10 +314,11 @@ def _check(handler: Handler) -> None:
     check_object(handler)
 
 
-def _kind(function: Any, declared: _Declared | None, name: str) -> HandlerKind:
-    """Return the declared kind, else the kind of the annotation, else RECORD."""
+def _kind(function: Any, declared: HandlerKind | None, settings: _Settings, name: str) -> HandlerKind:
+    """Return the declared kind, else the kind of the annotation; else LIST for a handler of batches, RECORD for any
+    other."""
     annotated = annotated_kind(function, name)
     if declared is None:
-        return annotated or HandlerKind.RECORD
-    table = declared.kind is HandlerKind.ARROW and annotated is HandlerKind.TABLE
-    return HandlerKind.TABLE if table else declared.kind
+        return annotated or (HandlerKind.RECORD if settings.batch is None else HandlerKind.LIST)
+    table = declared is HandlerKind.ARROW and annotated is HandlerKind.TABLE
+    return HandlerKind.TABLE if table else declared

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import typing
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
@@ -13,9 +14,11 @@ from share_spark.model.errors import HandlerError
 
 
 class HandlerKind(StrEnum):
-    """The argument of a handler: one record, an Arrow record batch, an Arrow table, a pandas frame, a Spark frame."""
+    """The argument of a handler: one record, a list of records, an Arrow record batch, an Arrow table, a pandas frame,
+    a Spark frame."""
 
     RECORD = "record"
+    LIST = "list"
     ARROW = "arrow"
     TABLE = "table"
     PANDAS = "pandas"
@@ -60,12 +63,15 @@ def method_of(made: type) -> Callable[..., Any] | None:
 # ------------------------------------------------------------------------------ kinds from annotations
 
 _KINDS = {
+    ("share_spark", "Record"): HandlerKind.RECORD,
     ("pyarrow", "RecordBatch"): HandlerKind.ARROW,
     ("pyarrow", "Table"): HandlerKind.TABLE,
     ("pandas", "DataFrame"): HandlerKind.PANDAS,
     ("pyspark", "DataFrame"): HandlerKind.FRAME,
 }
 _WRITTEN = {
+    "Record": HandlerKind.RECORD,
+    "list[Record]": HandlerKind.LIST,
     **{f"{prefix}RecordBatch": HandlerKind.ARROW for prefix in ("", "pa.", "pyarrow.")},
     **{f"{prefix}Table": HandlerKind.TABLE for prefix in ("", "pa.", "pyarrow.")},
     **{f"{prefix}DataFrame": HandlerKind.PANDAS for prefix in ("pd.", "pandas.")},
@@ -84,6 +90,13 @@ def annotated_kind(function: Any, name: str) -> HandlerKind | None:
                 f"handler {name}: DataFrame may be of pandas or of Spark: use pandas_handler or frame_handler"
             )
         return _WRITTEN.get(annotation)
+    if typing.get_origin(annotation) is list:
+        records = [_kind_of(one) for one in typing.get_args(annotation)]
+        return HandlerKind.LIST if records == [HandlerKind.RECORD] else None
+    return _kind_of(annotation)
+
+
+def _kind_of(annotation: Any) -> HandlerKind | None:
     for kind in getattr(annotation, "__mro__", ()):
         if found := _KINDS.get((kind.__module__.partition(".")[0], kind.__name__)):
             return found

@@ -73,7 +73,6 @@ def _followed(main: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
 
 def _hang_up(_number: int, _frame: object) -> None:
     _run()
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGHUP)
 
 
@@ -84,3 +83,5 @@ def _run() -> None:
     signal.alarm(_MOST_S)
     while _at_end:
         _at_end.pop()()
+    signal.alarm(0)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)

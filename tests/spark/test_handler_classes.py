@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from share_spark.handlers.handler import Record
+from share_spark.handlers.acknowledgement import Ack
+from share_spark.handlers.handler import Record, list_handler, record_handler
 from share_spark.model.errors import HandlerError
 from tests.spark.test_share_group import GroupPlace
 
@@ -116,4 +120,75 @@ def test_an_open_that_fails_ends_the_query_and_charges_nothing(
         place.work_off(Fails(tmp_path / "noted"))
     place.work_off(kind(tmp_path / "noted"))
     assert {one.redelivered for one in place.progress} == {0}
+    assert place.ends() == DONE
+
+
+# ------------------------------------------------------------------------------- lists, and threads
+
+
+def sized(directory: Path) -> Any:
+    """A handler of lists that notes their sizes."""
+
+    async def embed(records: list[Record]) -> list[Any]:
+        await asyncio.sleep(0.05)
+        (directory / f"call-{uuid.uuid4()}").write_text(str(len(records)))
+        return [
+            Ack.release("odd") if int(one.value or b"") % 2 and one.delivery_count == 1 else None for one in records
+        ]
+
+    return embed
+
+
+def test_a_list_has_records_of_several_partitions(spark: SparkSession, tmp_path: Path) -> None:
+    place = GroupPlace(spark, tmp_path)
+    place.put(range(RECORDS))
+    group = place.group(sized(tmp_path)).process(sized(tmp_path), batch=RECORDS, linger=2.0)
+    assert group.trigger(availableNow=True).start().awaitTermination(120)
+    sizes = [int(file.read_text()) for file in tmp_path.glob("call-*")]
+    assert sum(sizes) == RECORDS + RECORDS // 2
+    assert max(sizes) > RECORDS // 2
+    assert sum(one.released for one in place.progress) == RECORDS // 2
+    assert place.ends() == DONE
+
+
+def test_calls_in_threads_wait_together(spark: SparkSession, tmp_path: Path) -> None:
+    class Waits:
+        def open(self) -> None:
+            self.together = threading.Barrier(RECORDS // 2)
+
+        def __call__(self, record: Record) -> None:  # noqa: ARG002
+            self.together.wait(DEADLINE_S)
+
+    place = GroupPlace(spark, tmp_path)
+    place.put(range(RECORDS))
+    group = place.group(Waits).process(Waits, threads=RECORDS // 2)
+    assert group.trigger(availableNow=True).start().awaitTermination(120)
+    assert {one.released for one in place.progress} == {0}
+    assert place.ends() == DONE
+
+
+@list_handler(batch=8, linger=0.05)
+async def ends_process_in_list(records: list[Record]) -> Ack:
+    await asyncio.sleep(0.01)
+    if any(record.value == b"7" for record in records):
+        os._exit(3)
+    return Ack.ACCEPT
+
+
+@record_handler(threads=8)
+def ends_process_in_thread(record: Record) -> None:
+    time.sleep(0.05)
+    if record.value == b"7":
+        os._exit(3)
+
+
+@pytest.mark.parametrize("handler", [ends_process_in_list, ends_process_in_thread])
+def test_a_record_that_ends_the_process_is_found_among_the_others(
+    spark: SparkSession, tmp_path: Path, handler: Any
+) -> None:
+    place = GroupPlace(spark, tmp_path)
+    place.put(range(RECORDS))
+    place.work_off(handler)
+    assert {(value, error) for value, _, _, error in place.dead()} == {("7", "worker lost")}
+    assert sum(one.accepted for one in place.progress) == RECORDS - 1
     assert place.ends() == DONE

@@ -85,7 +85,8 @@ class CompanionProcess:
             self.process = subprocess.Popen(command, cwd=ROOT, pass_fds=[its.fileno()])
         handler = as_handler(function, **settings)
         ledger = str(directory / "0")
-        self.send(Begin(packed(handler), handler.name, handler.columns or HANDLER_COLUMNS, ledger, limits, 1_000))
+        columns, in_threads = handler.columns or HANDLER_COLUMNS, handler.threads is not None
+        self.send(Begin(packed(handler), handler.name, columns, ledger, limits, 1_000, in_threads))
 
     def send(self, message: FromDriver) -> None:
         self.connection.sendall(packed_message(message))

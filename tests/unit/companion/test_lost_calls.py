@@ -9,15 +9,15 @@ import pyarrow as pa
 
 from share_spark.companion.hand_overs import Unanswered
 from share_spark.companion.lost_calls import MOST_FILES, LostCalls, lost_error_of, remove_ledgers
-from share_spark.delivery.ledger import CallLedger, CallStatus
+from share_spark.delivery.ledger import EVERY_RECORD, CallLedger, CallStatus, cell_of
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss
 
 AT = TopicPartition("orders", 0)
 
 
-def written(path: Path, statuses: dict[int, CallStatus], runs: int | None = None) -> None:
-    """A ledger with these offsets. ``runs``: whose code ran."""
+def written(path: Path, statuses: dict[int, CallStatus], runs: int | None = None, records: int = 1) -> None:
+    """A ledger with these offsets. ``runs``: whose code ran; ``records``: of that call."""
     ledger = CallLedger(path)
     offsets = list(statuses)
     batch = pa.RecordBatch.from_pydict(
@@ -32,7 +32,7 @@ def written(path: Path, statuses: dict[int, CallStatus], runs: int | None = None
     ledger.note_errors({position: f"error of {at}" for position, at in enumerate(offsets) if statuses[at] == 3})
     ledger.note_delays({position: 10 * at for position, at in enumerate(offsets) if statuses[at] == 3})
     cells[:] = bytes(statuses.values())
-    cell = offsets.index(runs) + 1 if runs is not None else 0
+    cell = cell_of(offsets.index(runs), records) if runs is not None else 0
     ledger.beside("cell").write_bytes(cell.to_bytes(8, sys.byteorder))
     cells.release()
     ledger.close()
@@ -87,6 +87,24 @@ def test_where_none_ran_nobody_is_accused_but_the_only_one(tmp_path: Path) -> No
     written(tmp_path / str(alone), {1: IN_HANDLER, 2: CallStatus.ACCEPTED})
     assert not LostCalls.read(tmp_path / str(alone)).killed_many
     assert answers(tmp_path / str(alone), 1) == {1: (Loss.IN_HANDLER, "worker lost")}
+
+
+def test_a_list_that_ran_is_accused_as_one_of_many(tmp_path: Path) -> None:
+    written(tmp_path / "0", dict.fromkeys(range(6), IN_HANDLER), runs=2, records=3)
+    assert not LostCalls.read(tmp_path / "0").killed_many
+    among = (Loss.AMONG_OTHERS, "worker lost")
+    finished = (Loss.FINISHED, None)
+    assert answers(tmp_path / "0", *range(6)) == dict.fromkeys(range(6), finished) | dict.fromkeys((2, 3, 4), among)
+
+
+def test_of_calls_in_threads_all_are_accused_and_a_single_one_alone(tmp_path: Path) -> None:
+    statuses = {0: IN_HANDLER, 1: CallStatus.ACCEPTED, 2: IN_HANDLER, 3: CallStatus.NOT_ENTERED}
+    written(tmp_path / "0", statuses, runs=0, records=EVERY_RECORD)
+    among = (Loss.AMONG_OTHERS, "worker lost")
+    rest = {1: (AcknowledgeType.ACCEPT, None), 3: (Loss.NOT_ENTERED, None)}
+    assert answers(tmp_path / "0", *range(4)) == {0: among, 2: among, **rest}
+    written(tmp_path / str(MOST_FILES), statuses | {0: CallStatus.REJECTED}, runs=0, records=EVERY_RECORD)
+    assert answers(tmp_path / str(MOST_FILES), 2) == {2: (Loss.IN_HANDLER, "worker lost")}
 
 
 def test_an_entry_of_another_delivery_is_no_answer(tmp_path: Path) -> None:

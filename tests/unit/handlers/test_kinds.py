@@ -18,6 +18,7 @@ from share_spark.handlers.handler import (
     arrow_handler,
     as_handler,
     frame_handler,
+    list_handler,
     load_handler,
     pandas_handler,
     record_handler,
@@ -126,7 +127,7 @@ class Waiting:
 
 
 GENERATOR = r"is a generator function \(it has yield\): a handler returns its answer$"
-OF_MANY = "is async, and takes more than one record: only one is possible$"
+OF_MANY = r"is async: it may take one record or a list of them \(list\[Record\]\)$"
 
 
 @pytest.mark.parametrize(
@@ -201,3 +202,77 @@ def test_loading_by_name() -> None:
     assert load_handler("json:dumps")({}) == "{}"
     handler = as_handler("tests.unit.handlers.test_kinds:decorated")
     assert (handler.name, handler.kind) == ("tests.unit.handlers.test_kinds:decorated", HandlerKind.ARROW)
+
+
+# ------------------------------------------------------------------------------- many calls at a time
+
+
+async def of_list(records: list[Record]): ...
+async def of_unseen_list(records: list[arrow.Table]): ...
+def of_list_at_once(records: list[Record]): ...
+
+
+class OfList:
+    async def __call__(self, records: list[Record]): ...
+
+
+@list_handler(batch=8, linger=0.5, columns=["value"])
+async def of_some(records): ...
+
+
+@record_handler(threads=8)
+def blocks(record): ...
+
+
+def calls(handler: Any, **settings: Any) -> tuple[HandlerKind, int | None, float | None, int | None]:
+    made = as_handler(handler, **settings)
+    assert made.waits
+    return made.kind, made.batch, made.linger_s, made.threads
+
+
+def test_a_list_is_found_by_its_annotation_its_decorator_or_its_size() -> None:
+    for handler in (of_list, OfList, OfList(), list_handler(functools.partial(waits))):
+        assert calls(handler) == (HandlerKind.LIST, 32, 0.02, None)
+    assert calls(of_list, batch=4) == calls(waits, batch=4) == (HandlerKind.LIST, 4, 0.02, None)
+    assert calls(of_some) == (HandlerKind.LIST, 8, 0.5, None)
+    assert calls(of_some, linger=0) == (HandlerKind.LIST, 8, 0, None)
+    assert as_handler(of_unseen_list).kind is HandlerKind.RECORD
+
+
+def test_threads_make_a_plain_function_wait() -> None:
+    assert calls(plain, threads=3) == (HandlerKind.RECORD, None, None, 3)
+    assert calls(blocks) == (HandlerKind.RECORD, None, None, 8)
+    assert as_handler(as_handler(blocks), threads=2).threads == 2
+    assert as_handler(blocks).calls_at_a_time(100) == 8
+    assert as_handler(blocks).calls_at_a_time(3) == 3
+
+
+@pytest.mark.parametrize(
+    ("handler", "settings", "message"),
+    [
+        (of_list_at_once, {}, "takes a list of records and is not async: take a pa.RecordBatch instead$"),
+        (plain, {"batch": 8}, "takes a list of records and is not async: take a pa.RecordBatch instead$"),
+        (of_record, {"batch": 8}, r"batch and linger are for handlers of a list of records \(list\[Record\]\)$"),
+        (of_batch, {"batch": 8}, "batch and linger are for"),
+        (waits, {"linger": 0.1}, "batch and linger are for"),
+        (waits, {"threads": 8}, "is async: threads are for handlers that block$"),
+        (of_list, {"threads": 8}, "is async: threads are for handlers that block$"),
+        (of_batch, {"threads": 8}, "threads are for handlers of one record$"),
+        (frame_handler(lambda records: records), {"threads": 8}, "threads are for handlers of one record$"),
+        (plain, {"threads": 0}, "threads is 0, not a number from 1 to 1000$"),
+        (plain, {"threads": True}, "threads is True, not a number"),
+        (of_list, {"batch": 0}, "batch is 0, not a number from 1 to 10000$"),
+        (of_list, {"batch": 2.5}, "batch is 2.5, not a number"),
+        (of_list, {"linger": -1}, "linger is -1, not seconds from 0 to 60$"),
+        (of_list, {"linger": float("nan")}, "linger is nan, not seconds"),
+        (of_list, {"linger": "1s"}, "linger is '1s', not seconds"),
+    ],
+)
+def test_settings_of_another_kind_or_out_of_range(handler: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(HandlerError, match=message):
+        as_handler(handler, **settings)
+
+
+def test_settings_of_a_handler_that_is_made_are_checked() -> None:
+    with pytest.raises(HandlerError, match=r"threads are for handlers that block$"):
+        as_handler(as_handler(waits), threads=3)

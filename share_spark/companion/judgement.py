@@ -1,0 +1,61 @@
+"""The judgement on a call: an answer for each of its records, from what it has returned or raised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from share_spark.delivery.judging import Contract, Judged, judged
+from share_spark.delivery.ledger import CallStatus
+from share_spark.handlers.acknowledgement import Ack, Acknowledgement, Throttle, refuse_coroutine
+from share_spark.handlers.error_texts import exception_text, shown
+from share_spark.handlers.handler import Handler
+from share_spark.handlers.kinds import HandlerKind
+from share_spark.handlers.throttling import throttle_of
+from share_spark.model.errors import HandlerError
+
+_ACCEPTED = Judged(int(Ack.ACCEPT), None, None, [], int(CallStatus.ACCEPTED))
+
+
+class Judgement:
+    """The judgement on the calls of one handler. ``contract``: how it keeps its contract."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.contract = Contract()
+        self._name, self._is_list = handler.name, handler.kind is HandlerKind.LIST
+        self._names = None if handler.output is None else dict.fromkeys(handler.output.names)
+
+    def of_answer(self, answer: Any, records: int) -> Sequence[Judged]:
+        """Judge what was returned. Raises HandlerError: it is no answer for so many records."""
+        if not self._is_list:
+            return [self._one(answer)]
+        if isinstance(answer, list):
+            answers = list.copy(answer)
+            if len(answers) != records:
+                raise HandlerError(f"handler {self._name} returned {len(answers)} answers for {records} records")
+            return [self._one(one) for one in answers]
+        if isinstance(answer, Ack | Acknowledgement | Throttle):
+            return [self._one(answer)] * records
+        refuse_coroutine(answer)
+        text = f"handler {self._name} returned {shown(answer)}, not a list with an answer for each record, or one Ack"
+        raise HandlerError(text)
+
+    def of_fault(self, fault: BaseException, records: int) -> Sequence[Judged]:
+        """Judge what was raised: it is the answer for all."""
+        throttle = throttle_of(fault)
+        return [released(exception_text(fault)) if throttle is None else self._one(throttle)] * records
+
+    def _one(self, answer: Any) -> Judged:
+        """Judge the answer for a record. One that is none releases it."""
+        if answer is None or answer is Ack.ACCEPT:
+            return _ACCEPTED
+        try:
+            return judged(answer, self._names)
+        except HandlerError as misfit:
+            self.contract.note_misfit(str(misfit))
+            return released(str(misfit))
+
+
+def released(error: str) -> Judged:
+    """Return a release with this error."""
+    return Judged(int(Ack.RELEASE), error, None, [], int(CallStatus.RELEASED))

@@ -1,0 +1,90 @@
+"""The handlers of docs/guides.md are called, with stand-ins for their services."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from share_spark import Ack, Record, ShareGroup
+from share_spark.handlers.handler import as_handler
+from share_spark.handlers.handler_objects import close, close_on_loop, opened, opened_on_loop
+
+GUIDES = Path(__file__).parents[3] / "docs" / "guides.md"
+BLOCKS = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+class Bills(BaseHTTPRequestHandler):
+    """A service that refuses bills of 0."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        refused = self.rfile.read(int(self.headers["content-length"])) == b"0"
+        self.send_response(503 if refused else 200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+class Embeddings:
+    """A service that is asked for vectors of texts."""
+
+    def __init__(self) -> None:
+        self.embeddings, self.is_closed = self, False
+
+    async def create(self, *, model: str, input: list[str]) -> Any:  # noqa: A002, ARG002
+        return SimpleNamespace(data=[SimpleNamespace(embedding=[float(len(text))]) for text in input])
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with ThreadingHTTPServer(("localhost", 0), Bills) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+@pytest.fixture
+def names(port: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """All that the guides define."""
+    monkeypatch.setitem(sys.modules, "openai", SimpleNamespace(AsyncOpenAI=Embeddings))  # type: ignore[arg-type]
+    schema = pa.schema([("text", pa.string()), ("vector", pa.list_(pa.float64()))])
+    names = {"Ack": Ack, "Record": Record, "ShareGroup": ShareGroup, "spark": None, "bill": print, "schema": schema}
+    for block in BLOCKS.findall(GUIDES.read_text()):
+        exec(block.replace("8080", str(port)), names)  # noqa: S102
+    return names
+
+
+def test_the_handler_with_a_client(names: dict[str, Any]) -> None:
+    made = opened(as_handler(names["Bill"]))
+    answers = [made.call(Record("orders", 0, at, value=b"%d" % at)) for at in (1, 0, 2)]
+    close(made)
+    assert answers == [Ack.ACCEPT, Ack.release("status 503"), Ack.ACCEPT]
+    assert names["billing"]._spec.handler.threads == 64
+
+
+def test_the_handler_of_lists(names: dict[str, Any]) -> None:
+    async def play() -> Any:
+        made = await opened_on_loop(as_handler(names["Embed"]))
+        answers = await made.call([Record("orders", 0, 1, value=b"a"), Record("orders", 0, 2, value=b"bcd")])
+        await close_on_loop(made)
+        return answers, made.call.client.is_closed  # type: ignore[attr-defined]
+
+    rows = [(Ack.ACCEPT, {"text": "a", "vector": [1.0]}), (Ack.ACCEPT, {"text": "bcd", "vector": [3.0]})]
+    assert asyncio.run(play()) == (rows, True)
+    handler = names["embedding"]._spec.handler
+    assert (handler.batch, handler.linger_s, handler.waits) == (64, 0.05, True)
