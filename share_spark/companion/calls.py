@@ -386,17 +386,13 @@ class Calls:
                 self._fail(fault)
         return bool(self._running or self._ignored)
 
-    # ----------------------------------------------------------------------------------------------- report
-
     def _tell_later(self) -> None:
         self._loop.call_later(_TELL_EVERY_S, self._tell, context=self._context)
 
     def _tell(self) -> None:
         """Tell what runs; the last time, that nothing does."""
-        now = time.monotonic()
-        oldest = tuple(
-            (*call.first.record[:3], now - call.began) for call in itertools.islice(self._running, _MOST_TOLD)
-        )
+        now, first = time.monotonic(), itertools.islice(self._running, _MOST_TOLD)
+        oldest = tuple((*call.first.record[:3], now - call.began) for call in first)
         self._send(CallsNow(len(self._running), len(self._waiting), oldest))
         self._tells = bool(self._running)
         if self._tells:

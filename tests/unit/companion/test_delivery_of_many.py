@@ -63,7 +63,7 @@ def test_threads_bound_the_calls(made: Made) -> None:
 def test_a_list_in_which_the_process_dies_is_accused_and_comes_again(made: Made) -> None:
     place = made(of_list, batch=4, linger=60)
     place.deliver((0, 3, 1))
-    place.until(lambda _: place.delivery.calls_now is not None and place.delivery.calls_now.running == 1)
+    place.until(lambda _: (calls := place.delivery.calls) is not None and calls.running == 1)
     place.deliver((4, 7, 1))
     place.finish()
     assert place.said == dict.fromkeys(range(4), Said(Loss.FINISHED)) | dict.fromkeys(
