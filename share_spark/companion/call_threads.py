@@ -18,6 +18,14 @@ class ThreadsStuckError(ShareError):
     """The end of a process of which most threads are stuck: another one has to go on."""
 
 
+class RaisedInThread(Exception):  # noqa: N818
+    """The ``fault`` that a call has raised in its thread: neither a future nor a coroutine takes each of them."""
+
+    def __init__(self, fault: BaseException) -> None:
+        super().__init__(fault)
+        self.fault = fault
+
+
 class CallThreads:
     """The threads, so ``many``. To be used in the thread of ``loop`` only."""
 
@@ -31,10 +39,8 @@ class CallThreads:
         """Return whether there is a thread for one more call than those that run."""
         return running + len(self._stuck) < self._many
 
-    async def run(
-        self, call: object, function: Callable[[Any], Any], argument: Any
-    ) -> tuple[Any, BaseException | None]:
-        """Run ``function`` in a thread; return what it has returned, and what it has raised. ``call``: names it."""
+    async def run(self, call: object, function: Callable[[Any], Any], argument: Any) -> Any:
+        """Run ``function`` in a thread; return what it has returned. ``call``: names it. Raises RaisedInThread."""
         self._busy[call] = 0
         # Whoever waits may be cancelled, the call not.
         return await asyncio.shield(self._loop.run_in_executor(self._pool, self._run, call, function, argument))
@@ -49,13 +55,12 @@ class CallThreads:
         many = f"{len(self._stuck)} of {self._many} threads"
         return ThreadsStuckError(f"{many} are over the time limit of their calls and do not come back: {where}")
 
-    def _run(self, call: object, function: Callable[[Any], Any], argument: Any) -> tuple[Any, BaseException | None]:
-        """Run it, in its thread. What is raised is returned: a future takes no StopIteration."""
+    def _run(self, call: object, function: Callable[[Any], Any], argument: Any) -> Any:
         self._busy[call] = threading.get_ident()
         try:
-            return function(argument), None
+            return function(argument)
         except BaseException as fault:  # noqa: BLE001 - what a handler raises is an answer
-            return None, fault
+            raise RaisedInThread(fault) from None
         finally:
             self._loop.call_soon_threadsafe(self._end, call)
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
-from share_spark.companion.call_threads import CallThreads
-from share_spark.companion.judgement import Judgement, released
+from share_spark.companion.call_threads import CallThreads, RaisedInThread
+from share_spark.companion.judgement import ACCEPTED, Judgement, released
 from share_spark.companion.ledger import CompanionLedger
 from share_spark.companion.messages import Begin, CallsNow, FromCompanion, Limits, RecordAnswer
 from share_spark.companion.outbox import Outbox
@@ -57,14 +57,11 @@ class _Call:
     task: asyncio.Task[None] | None = None
 
     @property
-    def first(self) -> Waiting:
-        """The first of its records."""
-        return self.records[0]
-
-    @property
-    def present(self) -> Iterator[Waiting]:
+    def present(self) -> Sequence[Waiting]:
         """The records that are of interest."""
-        return (one for one in self.records if one.handed.message.number not in self.forgotten)
+        if not self.forgotten:
+            return self.records
+        return [one for one in self.records if one.handed.message.number not in self.forgotten]
 
 
 class Calls:
@@ -215,7 +212,7 @@ class Calls:
         if self._check_is_due and handler is not None:
             self._check(handler)
         while self._waiting and handler is not None and self._may_begin(self._waiting.first):
-            if (wait_s := self._waiting.ready_in(time.monotonic())) > 0.0:
+            if self._waiting.most > 1 and (wait_s := self._waiting.ready_in(time.monotonic())) > 0.0:
                 self._linger(wait_s)
                 break
             self._begin(self._waiting.take(), handler)
@@ -246,9 +243,8 @@ class Calls:
             return False
         if not self._running:
             return True
-        if one.handed.message.in_turn:
-            return False
-        return not next(iter(self._running)).first.handed.message.in_turn
+        running = next(iter(self._running)).records[0]
+        return not (one.handed.message.in_turn or running.handed.message.in_turn)
 
     def _begin(self, records: Sequence[Waiting], handler: Handler) -> None:
         now, limit_ms = time.monotonic(), self._limit_ms(handler)
@@ -274,7 +270,12 @@ class Calls:
         CURRENT_CALL.set(call)
         for one in call.present:
             one.block.status[one.position] = _IN_HANDLER
-        answer, fault = await self._result(call, handler)
+        fault: BaseException | None = None
+        answer: Any = None
+        try:
+            answer = await self._called(call, handler)
+        except BaseException as raised:  # noqa: BLE001 - what a handler raises is an answer
+            fault = raised
         if call.is_over:
             return
         try:
@@ -284,24 +285,24 @@ class Calls:
                 self._undo(call)
             self._fail(trouble)
 
-    async def _result(self, call: _Call, handler: Handler) -> tuple[Any, BaseException | None]:
-        """Make the call; return what it has returned, and what it has raised."""
-        argument: Any = call.first.record
+    def _called(self, call: _Call, handler: Handler) -> Awaitable[Any]:
+        """Begin the call, and return what gives its answer."""
+        if self._threads is not None:
+            return self._threads.run(call, handler.call, call.records[0].record)
         if handler.kind is HandlerKind.LIST:
-            argument = [one.record for one in call.records]
-        try:
-            if self._threads is not None:
-                return await self._threads.run(call, handler.call, argument)
-            return await Stepped(handler.call(argument), call), None
-        except BaseException as raised:  # noqa: BLE001 - what a handler raises is an answer
-            return None, raised
+            return Stepped(handler.call([one.record for one in call.records]), call)
+        return Stepped(handler.call(call.records[0].record), call)
 
     def _judged(self, call: _Call, answer: Any, fault: BaseException | None) -> Sequence[Judged]:
         """Judge the end of a call. The user's objects are looked at, so it is a part of the call."""
+        if fault is None and self._judgement.is_plain_accept(answer):
+            return ACCEPTED
         call.cell[0] = call.cell_value
         try:
             if fault is None:
                 return self._judgement.of_answer(answer, len(call.records))
+            if isinstance(fault, RaisedInThread):
+                fault = fault.fault
             return self._judgement.of_fault(fault, len(call.records))
         finally:
             call.cell[0] = 0
@@ -310,7 +311,7 @@ class Calls:
         """Note the answers of a call."""
         busy_s = time.monotonic() - call.began
         for one, answer in zip(call.records, found, strict=True):
-            if one.handed.message.number not in call.forgotten:
+            if not call.forgotten or one.handed.message.number not in call.forgotten:
                 self._answer(one, answer, call.round_number, busy_s)
                 busy_s = 0.0
         self._held += any(one.code == Loss.THROTTLED for one in found)
@@ -392,7 +393,7 @@ class Calls:
     def _tell(self) -> None:
         """Tell what runs; the last time, that nothing does."""
         now, first = time.monotonic(), itertools.islice(self._running, _MOST_TOLD)
-        oldest = tuple((*call.first.record[:3], now - call.began) for call in first)
+        oldest = tuple((*call.records[0].record[:3], now - call.began) for call in first)
         self._send(CallsNow(len(self._running), len(self._waiting), oldest))
         self._tells = bool(self._running)
         if self._tells:

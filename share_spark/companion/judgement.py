@@ -14,7 +14,8 @@ from share_spark.handlers.kinds import HandlerKind
 from share_spark.handlers.throttling import throttle_of
 from share_spark.model.errors import HandlerError
 
-_ACCEPTED = Judged(int(Ack.ACCEPT), None, None, [], int(CallStatus.ACCEPTED))
+ACCEPTED = (Judged(int(Ack.ACCEPT), None, None, [], int(CallStatus.ACCEPTED)),)
+"""The judgement on a call with one record that was accepted."""
 
 
 class Judgement:
@@ -24,6 +25,10 @@ class Judgement:
         self.contract = Contract()
         self._name, self._is_list = handler.name, handler.kind is HandlerKind.LIST
         self._names = None if handler.output is None else dict.fromkeys(handler.output.names)
+
+    def is_plain_accept(self, answer: Any) -> bool:
+        """Return whether this is the usual answer for one record: it needs no look at an object of the user's."""
+        return (answer is None or answer is Ack.ACCEPT) and not self._is_list
 
     def of_answer(self, answer: Any, records: int) -> Sequence[Judged]:
         """Judge what was returned. Raises HandlerError: it is no answer for so many records."""
@@ -48,7 +53,7 @@ class Judgement:
     def _one(self, answer: Any) -> Judged:
         """Judge the answer for a record. One that is none releases it."""
         if answer is None or answer is Ack.ACCEPT:
-            return _ACCEPTED
+            return ACCEPTED[0]
         try:
             return judged(answer, self._names)
         except HandlerError as misfit:

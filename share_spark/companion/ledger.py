@@ -46,7 +46,7 @@ class CallBlock(NamedTuple):
 
     def cell_value(self, position: int, records: int = 1) -> int:
         """Return what the cell holds while a call of ``records`` runs, the first of them at ``position``."""
-        return cell_of(self.place(position), records)
+        return cell_of(self.block.first + position, records)
 
     def note(self, position: int, error: str | None, delay_ms: int | None) -> None:
         """Note error and delay, before the status: without them it would be another answer. Raises StateError."""

@@ -50,7 +50,7 @@ class WaitingRecords:
 
     def ready_in(self, now: float) -> float:
         """Return the time until the next call may begin, 0 if it may."""
-        if self.most == 1 or self.first.handed.message.in_turn:
+        if self.first.handed.message.in_turn:
             return 0.0
         found = sum(1 for _ in self._next())
         is_whole = found == self.most or found < len(self._records)
@@ -58,6 +58,8 @@ class WaitingRecords:
 
     def take(self) -> tuple[Waiting, ...]:
         """Take the records of the next call."""
+        if self.most == 1:
+            return (self._records.popleft(),)
         found = tuple(self._next())
         for _ in found:
             self._records.popleft()
