@@ -166,10 +166,11 @@ def _dead(seen: Evidence, counts: Mapping[Offset, Sequence[int]]) -> Iterator[st
 
 
 def _is_right(letter: Letter, value: str, last: int, seen: Evidence) -> bool:
-    """The handler was entered as often as the letter says: ``limit`` times. Whoever kills an engine when its handler
-    was done with a record, and before its answer was committed, makes an attempt count that has not failed: each such
-    kill may add one."""
+    """The handler was entered as often as the letter says: ``limit`` times, and once more if the first death has only
+    accused it. Whoever kills an engine while it has a record makes a delivery that does not count towards the limit:
+    each such kill may add one."""
     _, _, count, reason, error = letter
     wanted_reason, beginnings = ARCHIVED[value]
-    in_limit = value == REJECT or seen.limit <= count <= seen.limit + seen.kills
+    least = seen.limit + (value == KILL_DRIVER)
+    in_limit = value == REJECT or least <= count <= least + seen.kills
     return count == last and in_limit and reason == wanted_reason and (error or "").startswith(beginnings)

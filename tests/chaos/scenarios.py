@@ -81,7 +81,7 @@ def _charged(world: ChaosRun, before: Mapping[tuple[int, int], int]) -> Iterator
 SCENARIOS: Mapping[str, Scenario] = {
     "a record kills its worker": functools.partial(poison, value=KILL_WORKER),
     "a record kills its executor": functools.partial(poison, value=KILL_EXECUTOR, master=CLUSTER),
-    "a record kills its driver": functools.partial(poison, value=KILL_DRIVER, crashes=LIMIT),
+    "a record kills its driver": functools.partial(poison, value=KILL_DRIVER, crashes=LIMIT + 1),
     "a call sleeps for ever": functools.partial(poison, value=SLEEP, timeout_ms=TIMEOUT_MS),
     "a call stays in C for ever": functools.partial(poison, value=STAY_IN_C, timeout_ms=TIMEOUT_MS),
     "a price does not fit": functools.partial(poison, value=NO_PRICE, count=1_000),
