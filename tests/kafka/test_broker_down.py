@@ -116,12 +116,19 @@ def is_stopped(process: int) -> bool:
     return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
 
 
+def has_leader(client: AdminClient, topic: str) -> bool:
+    """Can the topic be read? A broker says so a moment after it has made the topic."""
+    partitions = client.list_topics(topic).topics[topic].partitions
+    return bool(partitions) and partitions[0].leader >= 0
+
+
 @pytest.mark.parametrize("is_warm", [True, False])
 def test_offsets_of_a_broker_that_pauses_are_no_offsets(pausing_broker: Broker, is_warm: bool) -> None:
     """librdkafka answers -1001 without an error, or "no leaders found"."""
     bootstrap, topic, process = pausing_broker.bootstrap, fresh_name(), pausing_broker.process.pid
     client = AdminClient({"bootstrap.servers": bootstrap})
     client.create_topics([NewTopic(topic, 1)])[topic].result()
+    wait_until(lambda: has_leader(client, topic))
     admin = BrokerAdmin(KafkaOptions.parse({"bootstrap.servers": bootstrap}), int(TIMEOUT_MS))
     if is_warm:
         assert admin.offsets(topic, [0], [EARLIEST, LATEST], committed=False) == [{0: 0}, {0: 0}]
