@@ -94,9 +94,9 @@ class Life:
         return {(o, run.delivery_count) for run in runs for o in range(run.first_offset, run.last_offset + 1)}
 
     def failures(self, offset: int) -> tuple[int, int]:
-        """How often a record has failed, at least and at most: what is not said may be in the journal of a sink."""
-        said, all_ = (sum(o == offset for o, _ in some) for some in (self.failed - self.unsaid, self.failed))
-        most = all_ if self.world.output is not None else said
+        """How often a record has failed, at least and at most: what its engine has not said may be in a ledger, or in
+        the journal of a sink, and counts then."""
+        said, most = (sum(o == offset for o, _ in some) for some in (self.failed - self.unsaid, self.failed))
         return said + self.charged[offset], most + self.charged[offset]
 
 

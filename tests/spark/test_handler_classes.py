@@ -151,17 +151,21 @@ def test_a_list_has_records_of_several_partitions(spark: SparkSession, tmp_path:
     assert place.ends() == DONE
 
 
+TOGETHER = 10
+"""Not more than an engine begins with, and a part of RECORDS."""
+
+
 def test_calls_in_threads_wait_together(spark: SparkSession, tmp_path: Path) -> None:
     class Waits:
         def open(self) -> None:
-            self.together = threading.Barrier(RECORDS // 2)
+            self.together = threading.Barrier(TOGETHER)
 
         def __call__(self, record: Record) -> None:  # noqa: ARG002
             self.together.wait(DEADLINE_S)
 
     place = GroupPlace(spark, tmp_path)
     place.put(range(RECORDS))
-    group = place.group(Waits).process(Waits, threads=RECORDS // 2)
+    group = place.group(Waits).process(Waits, threads=TOGETHER)
     assert group.trigger(availableNow=True).start().awaitTermination(120)
     assert {one.released for one in place.progress} == {0}
     assert place.ends() == DONE
