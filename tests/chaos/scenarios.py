@@ -8,7 +8,6 @@ again.
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -22,7 +21,6 @@ from tests.chaos.script import (
     KILL_EXECUTOR,
     KILL_WORKER,
     NO_PRICE,
-    REJECT,
     SLEEP,
     STAY_IN_C,
     mixed,
@@ -66,16 +64,27 @@ def broken(world: ChaosRun, *, kind: str, processes: int = PROCESSES, starts: in
 
 
 def _charged(world: ChaosRun, before: Mapping[tuple[int, int], int]) -> Iterator[str]:
-    """Has a broken handler moved a count, or finished a record? Those that the first engine rejected are archived by
-    the next one, which takes its answers over."""
+    """Has a broken handler moved a count, or finished a record? What the first engine has answered is finished by the
+    next one, which takes its answers over."""
     for at, found in by_record(world.calls(CALLS)).items():
         if set(found) != {before.get(at, 0) + 1}:
             yield f"{at} was handled {before.get(at, 0)} times, and given to the broken handler with counts {found}"
-    rejected = Counter(partition for partition, offset in before if world.values[partition, offset] == REJECT)
     for share in world.shares():
-        archived = share.archived - rejected[share.partition]
-        if share.start_offset or share.acknowledged or archived or share.acquired:
+        if share.acquired or any(_moved(share, before)):
             yield f"the broken handler has left partition {share.partition} as {share}"
+
+
+def _moved(share: Any, before: Mapping[tuple[int, int], int]) -> Iterator[bool]:
+    """Yield, for each offset, whether it is not as the calls ``before`` have left it: unfinished, with their count, or
+    finished if there was one."""
+    finished = [range(share.start_offset)]
+    for run in share.in_flight:
+        offsets = range(run.first_offset, run.last_offset + 1)
+        if run.state != "Available":
+            finished.append(offsets)
+            continue
+        yield from (before.get((share.partition, offset), 0) != run.delivery_count for offset in offsets)
+    yield from ((share.partition, offset) not in before for offsets in finished for offset in offsets)
 
 
 SCENARIOS: Mapping[str, Scenario] = {
