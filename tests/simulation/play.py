@@ -23,7 +23,7 @@ from tests.simulation.scenario import Behaviour, Scenario, another_setting, draw
 from tests.twins.memory import InMemoryStateLog, InMemoryTopicLog, MemoryRecord, StateCommit
 from tests.twins.memory_output import InMemoryDeadLetterTable, InMemoryOutputTable
 
-_MOST_TURNS = 10_000
+_MOST_TURNS = 40_000
 """Of the quiet end. A record that kills its engine costs a few for each time that it is narrowed down."""
 
 _MOSTLY = 0.7
