@@ -109,11 +109,12 @@ def _kill_a_worker(job: JobProcess) -> int:
 
 
 def _below(process: int) -> list[int]:
-    children = Path(f"/proc/{process}/task/{process}/children")
+    """Return all processes that it has started, by any of its threads."""
     try:
-        direct = [int(one) for one in children.read_text().split()]
+        threads = [(task / "children").read_text() for task in Path(f"/proc/{process}/task").iterdir()]
     except OSError:
         return []
+    direct = [int(one) for children in threads for one in children.split()]
     return [*direct, *(deep for one in direct for deep in _below(one))]
 
 
