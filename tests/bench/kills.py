@@ -1,4 +1,4 @@
-"""Calls that crashes cost: engines are killed again and again, and some of their workers; calls per record and failure.
+"""Calls that crashes cost: engines are killed again and again; calls per record.
 
 The handler notes each call when it begins. 1 is a service that is asked once for each record.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import sys
 import time
 from collections import Counter
@@ -49,36 +48,33 @@ def run(spark: SparkSession, _bootstrap: str) -> bool:
     scratch = Scratch()
     measures = []
     for handler, records in (("sync", 2_000 * KILLS), ("waits", 400 * KILLS)):
-        calls, found, workers = _calls(spark, Path(scratch.fresh(handler)), handler, records)
+        calls, found = _calls(spark, Path(scratch.fresh(handler)), handler, records)
         name = {"sync": "of 2 ms", "waits": "async, of 1 s, 500 at a time"}[handler]
-        title = f"calls, handler {name}, {KILLS} engines and {workers} workers killed, against records"
+        title = f"calls, handler {name}, {KILLS} engines killed, against records"
         measures.append(compare(title, calls, records, "<= 1.01"))
         say(f"  {handler}: {calls:,} calls of {records:,} records, {found:,} finished")
     scratch.close()
     return report("kills", "What crashes cost", measures)
 
 
-def _calls(spark: SparkSession, place: Path, handler: str, records: int) -> tuple[int, int, int]:
-    """Return (calls, records called at all, workers killed)."""
+def _calls(spark: SparkSession, place: Path, handler: str, records: int) -> tuple[int, int]:
+    """Return (calls, records called at all)."""
     log = EmbeddedTopicLog(spark, str(place / "topics"))
     log.create_topic("orders", 4)
     log.append("orders", [Message(b"%d" % number, partition=number % 4) for number in range(records)])
     (place / "noting.py").write_text(NOTING)
-    rng, workers = random.Random(SEED), 0
+    rng = random.Random(SEED)
     for kill in range(KILLS):
         job = _start(place, handler)
         _wait_for_a_call(place, job)
         time.sleep(rng.uniform(0.5, 3))
-        if handler == "sync" and kill % 2:
-            workers += _kill_a_worker(job)
-            time.sleep(1)
         job.kill()
         say(f"  {handler}: kill {kill + 1}/{KILLS}, {len(_lines(place)):,} calls")
     last = _start(place, handler, "--available-now")
     code = last.launcher.wait(WAIT_S)
     assert code == 0, last.output
     counted = Counter(_lines(place))
-    return counted.total(), len(counted), workers
+    return counted.total(), len(counted)
 
 
 def _start(place: Path, handler: str, *more: str) -> JobProcess:
@@ -98,28 +94,3 @@ def _wait_for_a_call(place: Path, job: JobProcess) -> None:
     before, until = len(_lines(place)), time.monotonic() + 120
     while len(_lines(place)) == before and time.monotonic() < until and job.launcher.poll() is None:
         time.sleep(0.05)
-
-
-def _kill_a_worker(job: JobProcess) -> int:
-    """Kill one of the processes of Spark's worker daemon."""
-    found = [process for process in _below(job.launcher.pid) if b"daemon" in _command(process)]
-    for process in found[1:2]:
-        os.kill(process, signal.SIGKILL)
-    return len(found[1:2])
-
-
-def _below(process: int) -> list[int]:
-    """Return all processes that it has started, by any of its threads."""
-    try:
-        threads = [(task / "children").read_text() for task in Path(f"/proc/{process}/task").iterdir()]
-    except OSError:
-        return []
-    direct = [int(one) for children in threads for one in children.split()]
-    return [*direct, *(deep for one in direct for deep in _below(one))]
-
-
-def _command(process: int) -> bytes:
-    try:
-        return Path(f"/proc/{process}/cmdline").read_bytes()
-    except OSError:
-        return b""
