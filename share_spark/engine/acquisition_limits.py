@@ -6,13 +6,12 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from share_spark.engine.answers import attempts_in, offsets_by_answer
+from share_spark.engine.answers import attempts_in, throttled_in
 from share_spark.engine.breaker import Breaker
 from share_spark.engine.cost_limit import CostLimit
 from share_spark.engine.delivery_port import AcknowledgedSpans, Delivered
 from share_spark.engine.rate_limit import RateLimit
 from share_spark.model.config import GroupConfig
-from share_spark.model.requests import Loss
 
 FIRST_RECORDS = 1_000_000
 """The most records that are acquired before the first measurement: records that are given back were read in vain."""
@@ -79,8 +78,7 @@ class AcquisitionLimits:
     def delivered(self, delivered: Delivered, answers: AcknowledgedSpans, now_ms: int, *, in_turn: bool) -> None:
         """Take in the result of a delivery. Records that run ``in_turn`` do not change the pace. Throttled ones are not
         worked off: the pace is then that of the service, however fast it refuses."""
-        throttled = sum(offsets_by_answer(span.ranges)[Loss.THROTTLED] for span in answers.values())
-        worked_off = max(delivered.entered - throttled, 0)
+        worked_off = max(delivered.entered - throttled_in(answers.values()), 0)
         self._costs = self._costs.after(delivered.cost, worked_off, delivered.in_flight or 0)
         if not in_turn:
             self.pace = self.pace.after(worked_off, delivered.busy_s)

@@ -82,6 +82,11 @@ def offsets_by_answer(ranges: Sequence[AnsweredRange]) -> Counter[int]:
     return counted
 
 
+def throttled_in(answers: Iterable[AcknowledgedSpan]) -> int:
+    """Return how many records were throttled. Usually none are, and then nothing is counted."""
+    return sum(offsets_by_answer(span.ranges)[Loss.THROTTLED] for span in answers if has_any(span, (Loss.THROTTLED,)))
+
+
 def attempts_in(answers: AcknowledgedSpans, at_ms: int) -> Attempts:
     """Count attempts whose handler was entered, and failed ones. Lost output is no failure of the handler; what was
     throttled is no attempt."""

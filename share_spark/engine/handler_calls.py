@@ -9,7 +9,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from share_spark.engine.acquisition_limits import AcquisitionLimits
-from share_spark.engine.answers import answers_for, has_any, offsets_by_answer
+from share_spark.engine.answers import answers_for, has_any, throttled_in
 from share_spark.engine.concurrency import CallAnswers, Concurrency
 from share_spark.engine.delivery_port import (
     AcknowledgedSpans,
@@ -65,7 +65,8 @@ class Answered(NamedTuple):
 @dataclass(slots=True, kw_only=True)
 class HandlerCalls:
     """The calls of one engine. ``concurrency``: at a time, of handlers that wait. ``in_flight``: how many offsets have
-    no answer yet. ``_has_suspects``: they are suspects. ``_keys``: where records were delivered."""
+    no answer yet. ``_has_suspects``: they are suspects. ``_keys``: where records whose answers come late were
+    delivered."""
 
     delivery: Delivery
     limits: AcquisitionLimits
@@ -95,11 +96,11 @@ class HandlerCalls:
         }
         if not acquired and not self.in_flight:
             return None
-        self._keys.update({at: outcome.key for at, outcome in acquired.items()})
         self._has_suspects = turn.are_suspects or (self._has_suspects and self.in_flight > 0)
         spans = [AcquiredSpan(at, outcome.acquired, outcome.earlier) for at, outcome in acquired.items()]
         delivered = self._delivered(spans, turn)
         if delivered.in_flight is not None:
+            self._keys.update({at: outcome.key for at, outcome in acquired.items()})
             return self._answered(delivered, turn, member_id)
         answers = self._bounded(answers_for(acquired, delivered), turn)
         return Answered(delivered, PendingAcknowledgements(spans=answers, at_ms=turn.now_ms))
@@ -139,7 +140,7 @@ class HandlerCalls:
         return DeliveryLimits.of(config)._replace(most_calls=most_calls, round_number=self.concurrency.round_number)
 
     def _call_answers(self, delivered: Delivered) -> CallAnswers:
-        throttled = sum(offsets_by_answer(span.ranges)[Loss.THROTTLED] for span in delivered.answers)
+        throttled = throttled_in(delivered.answers)
         is_used = (delivered.in_flight or 0) >= self.concurrency.most_calls
         return CallAnswers(delivered.throttled, max(0, delivered.entered - throttled), is_used)
 

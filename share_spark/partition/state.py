@@ -131,13 +131,12 @@ def held_by(state: SharePartition, member_id: str) -> Sequence[InFlightBatch]:
 def deadlines_ms(state: SharePartition, kept_by: str | None = None) -> tuple[int | None, int | None]:
     """Return when the first and the last lock of a member ends, milliseconds since the epoch; None if there is none.
     ``kept_by`` as in ``ExpireLocks``."""
-    ending = [
-        *samples(below_offset(state.in_flight, state.start_offset)),
-        *(run for run in samples(from_offset(state.in_flight, state.start_offset)) if run.member_id != kept_by),
-    ]
-    deadlines = [
-        run.lock_deadline_ms for run in ending if run.lock_deadline_ms is not None and run.member_id is not None
-    ]
+    locked = [run for run in samples(state.in_flight) if run.lock_deadline_ms is not None and run.member_id is not None]
+    ending = [run for run in locked if run.member_id != kept_by]
+    if len(ending) < len(locked):
+        below = samples(below_offset(state.in_flight, state.start_offset))
+        ending += [run for run in below if run.member_id == kept_by]
+    deadlines = [run.lock_deadline_ms for run in ending if run.lock_deadline_ms is not None]
     return min(deadlines, default=None), max(deadlines, default=None)
 
 
