@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
@@ -42,8 +42,8 @@ _IN_HANDLER = int(CallStatus.IN_HANDLER)
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Call:
     """A call that runs (``Stepping``). ``cell_value``: 0 once it has ended, as its place in the ledger may get another
-    record; tasks that it has started may go on. ``until``: its time limit. ``forgotten``: the numbers of
-    hand-overs whose records are of no interest any more. ``is_over``: what it still does is ignored."""
+    record; tasks that it has started may go on. ``until``: its time limit. ``is_over``: what it still does is
+    ignored."""
 
     records: Sequence[Waiting]
     cell: memoryview
@@ -52,16 +52,13 @@ class _Call:
     until: float
     limit_ms: int
     round_number: int
-    forgotten: Collection[int] = ()
     is_over: bool = False
     task: asyncio.Task[None] | None = None
 
     @property
     def present(self) -> Sequence[Waiting]:
         """The records that are of interest."""
-        if not self.forgotten:
-            return self.records
-        return [one for one in self.records if one.handed.message.number not in self.forgotten]
+        return [one for one in self.records if not one.handed.is_forgotten]
 
 
 class Calls:
@@ -162,12 +159,11 @@ class Calls:
         self.flush()
         dropped = {number: self._handed.pop(number) for number in numbers if number in self._handed}
         for handed in dropped.values():
-            handed.is_over = True
+            handed.is_over = handed.is_forgotten = True
             handed.stopping.set()
-        self._waiting.drop(dropped)
-        for call in [*self._running]:
-            call.forgotten = {*call.forgotten, *dropped}
-            if not any(call.present):
+        if any(handed.left for handed in dropped.values()):  # usually all of its calls have ended
+            self._waiting.drop_forgotten()
+            for call in [call for call in self._running if not call.present]:
                 self._cancel(call)
         for number in dropped:
             self._ledger.forget(number)
@@ -311,7 +307,7 @@ class Calls:
         """Note the answers of a call."""
         busy_s = time.monotonic() - call.began
         for one, answer in zip(call.records, found, strict=True):
-            if not call.forgotten or one.handed.message.number not in call.forgotten:
+            if not one.handed.is_forgotten:
                 self._answer(one, answer, call.round_number, busy_s)
                 busy_s = 0.0
         self._held += any(one.code == Loss.THROTTLED for one in found)

@@ -42,13 +42,15 @@ class ReadBatch(NamedTuple):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Handed:
-    """A hand-over on its way. ``left``: records that wait or run. ``is_over``: what is still read of it is ignored."""
+    """A hand-over on its way. ``left``: records that were read and have no answer of a call. ``is_over``: what is still
+    read of it is ignored; ``is_forgotten``: and its calls get no answer."""
 
     message: HandOver
     stopping: threading.Event = field(default_factory=threading.Event)
     left: int = 0
     is_read: bool = False
     is_over: bool = False
+    is_forgotten: bool = False
     seen: dict[TopicPartition, list[Offsets]] = field(default_factory=dict)
 
     def note_read(self, offsets: dict[TopicPartition, Offsets]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -75,9 +75,9 @@ class WaitingRecords:
         for (handed, at), offsets in found.items():
             yield handed, offset_runs(at, np.sort(np.array(offsets, np.int64)))
 
-    def drop(self, numbers: Collection[int]) -> None:
-        """Take those of these hand-overs."""
-        self._records = deque(one for one in self._records if one.handed.message.number not in numbers)
+    def drop_forgotten(self) -> None:
+        """Take those of hand-overs that were forgotten."""
+        self._records = deque(one for one in self._records if not one.handed.is_forgotten)
 
     def _next(self) -> Iterator[Waiting]:
         """Yield the records of the next call. In turn means alone."""
