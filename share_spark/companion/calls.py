@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from share_spark.companion.call_threads import CallThreads, RaisedInThread
@@ -82,7 +83,7 @@ class Calls:
         self._running: dict[_Call, None] = {}  # in the order in which they began
         self._ignored: set[asyncio.Task[None]] = set()  # cancelled, and not at an end
         self._outbox = Outbox(None)
-        self._overruns = Overruns(loop, stuck_file(begin.ledger), self._look)
+        self._overruns = Overruns(loop, stuck_file(Path(begin.ledger)), self._look)
         self._context = copy_context()  # without a call: what a call schedules would belong to it
         self._turn_is_due = self._lingers = self._check_is_due = self._tells = self._is_closed = False
         self._idle = asyncio.Event()
@@ -212,8 +213,8 @@ class Calls:
                 self._linger(wait_s)
                 break
             self._begin(self._waiting.take(), handler)
-        if self._running:
-            self._overruns.watch(self._limit_ms(handler) / 1_000)
+        if self._running and handler is not None:
+            self._overruns.watch(handler.limit_ms(self._limits.timeout_ms) / 1_000)
         else:
             self._idle.set()
         if self._running and not self._tells:
@@ -243,7 +244,7 @@ class Calls:
         return not (one.handed.message.in_turn or running.handed.message.in_turn)
 
     def _begin(self, records: Sequence[Waiting], handler: Handler) -> None:
-        now, limit_ms = time.monotonic(), self._limit_ms(handler)
+        now, limit_ms = time.monotonic(), handler.limit_ms(self._limits.timeout_ms)
         first = records[0]
         call = _Call(
             records=records,
@@ -257,10 +258,6 @@ class Calls:
         self._running[call] = None
         self._idle.clear()
         call.task = self._loop.create_task(self._run(call, handler))
-
-    def _limit_ms(self, handler: Handler | None) -> int:
-        own = handler.timeout_ms if handler is not None else None
-        return self._limits.timeout_ms if own is None else own
 
     async def _run(self, call: _Call, handler: Handler) -> None:
         CURRENT_CALL.set(call)

@@ -13,7 +13,6 @@ A process that has died is followed by another one at the next hand-over. Its le
 
 from __future__ import annotations
 
-import io
 import logging
 import pickle
 import time
@@ -45,6 +44,7 @@ from share_spark.companion.messages import (
 from share_spark.companion.news import News
 from share_spark.companion.process import CompanionProcess
 from share_spark.delivery.acquired_records import acquired_records
+from share_spark.delivery.arrow_stream import stream_of, table_in
 from share_spark.delivery.calling import overrun_text
 from share_spark.delivery.deliver import unread_error
 from share_spark.delivery.member_ledgers import MemberLedgers, frame_of
@@ -174,7 +174,7 @@ class CompanionDelivery:
         companion = self._companion
         if companion is not None:
             companion.process.send(GiveBack())
-            until = time.monotonic() + self._longest_call_s(companion.limits) + _PATIENCE_S
+            until = time.monotonic() + self._limit_ms(companion) / 1_000 + _PATIENCE_S
             self._take()
             while self._companion is companion and companion.hand_overs.in_flight:
                 companion.process.wait(until - time.monotonic())
@@ -262,7 +262,7 @@ class CompanionDelivery:
             raise
         except Exception as fault:
             raise unread_error(self.handler.name, fault) from fault
-        return None, _as_stream(found)
+        return None, stream_of(found)
 
     def _new_companion(self, limits: Limits) -> _Companion:
         """Start a process. Raises HandlerError (it cannot be sent), StateError."""
@@ -316,7 +316,7 @@ class CompanionDelivery:
                 self._news.throttled.update(throttled)
                 companion.holds_places |= bool(throttled)
                 if rows and found:
-                    self._news.rows.append(pa.ipc.open_stream(io.BytesIO(rows)).read_all())
+                    self._news.rows.append(table_in(rows))
             case Unreachable(text, is_topic):
                 self._news.note_fault(TopicError(text) if is_topic else TopicUnreachableError(text))
             case Failed(text, is_handler):
@@ -327,7 +327,7 @@ class CompanionDelivery:
         """Answer what a process that has ended has not answered, from its ledgers."""
         how = companion.process.end()
         calls = LostCalls.read(companion.ledger)
-        lost_error = lost_error_of(calls.stuck, overrun_text(self._timeout_ms(companion.limits)))
+        lost_error = lost_error_of(calls.stuck, overrun_text(self._limit_ms(companion)))
         unanswered = companion.hand_overs.unanswered()
         self._news.answers += companion.hand_overs.note(list(calls.answers(unanswered, lost_error)))
         self._news.dead.append(companion.ledger)
@@ -356,11 +356,8 @@ class CompanionDelivery:
     def _calls_of(self, limits: DeliveryLimits) -> int:
         return self._calls.of(self.handler.calls_at_a_time(limits.most_calls), time.monotonic())
 
-    def _longest_call_s(self, limits: Limits) -> float:
-        return self._timeout_ms(limits) / 1_000
-
-    def _timeout_ms(self, limits: Limits) -> int:
-        return limits.timeout_ms if self.handler.timeout_ms is None else self.handler.timeout_ms
+    def _limit_ms(self, companion: _Companion) -> int:
+        return self.handler.limit_ms(companion.limits.timeout_ms)
 
 
 def _given_back(number: int, spans: Iterable[AcquiredSpan]) -> list[RecordAnswer]:
@@ -378,10 +375,3 @@ def _files(rows: pa.Table, place: FilePlace) -> list[DataFile]:
         return files.close()
     finally:
         files.discard()
-
-
-def _as_stream(records: pa.Table) -> bytes:
-    stream = pa.BufferOutputStream()
-    with pa.ipc.new_stream(stream, records.schema) as writer:
-        writer.write_table(records)
-    return bytes(stream.getvalue())

@@ -21,6 +21,8 @@ import numpy as np
 
 from share_spark.companion.hand_overs import Unanswered
 from share_spark.companion.messages import RecordAnswer
+from share_spark.companion.overruns import stuck_file
+from share_spark.delivery.calling import stuck_text
 from share_spark.delivery.ledger import CallStatus, LedgerEntries, read_entries
 from share_spark.delivery.traces import WORKER_LOST
 from share_spark.handlers.time_limit import stuck_at
@@ -52,8 +54,8 @@ class LostCalls(NamedTuple):
     def read(cls, ledger: Path) -> LostCalls:
         """Read the ledgers of the process whose first one is ``ledger``."""
         files = [file for file in _of_process(ledger) if file.name.isdigit()]
-        stuck = next(filter(None, (stuck_at(Path(f"{file}.stuck")) for file in files)), None)
-        return cls({key: entry for file in files for key, entry in _entered(read_entries(file))}, stuck)
+        entries = {key: entry for file in files for key, entry in _entered(read_entries(file))}
+        return cls(entries, stuck_at(stuck_file(ledger)))
 
     @property
     def killed_many(self) -> bool:
@@ -98,7 +100,7 @@ def remove_ledgers(ledger: Path) -> None:
 
 def lost_error_of(stuck: str | None, limit_text: str) -> str:
     """Return the error of the record that has ended the process. ``limit_text``: says that it took too long."""
-    return WORKER_LOST if stuck is None else f"{limit_text} and did not react: {stuck}"
+    return WORKER_LOST if stuck is None else stuck_text(limit_text, stuck)
 
 
 def _of_process(ledger: Path) -> list[Path]:

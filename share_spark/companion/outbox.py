@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from share_spark.companion.messages import Answered, RecordAnswer
+from share_spark.delivery.arrow_stream import stream_of
 from share_spark.delivery.output_rows import fitting_rows
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.output_schema import Row
@@ -57,12 +58,7 @@ class Outbox:
         if self._output is None or not self._rows:
             return b""
         table = fitting_rows(self._rows, self._owners, self._output, self._release)
-        if not table.num_rows:
-            return b""
-        stream = pa.BufferOutputStream()
-        with pa.ipc.new_stream(stream, table.schema) as writer:
-            writer.write_table(table)
-        return bytes(stream.getvalue())
+        return stream_of(table) if table.num_rows else b""
 
     def _release(self, owner: int, error: str) -> None:
         self._answers[owner] = self._answers[owner]._replace(answer=int(Ack.RELEASE), error=error)

@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from share_spark.delivery.calling import stuck_text
-from share_spark.handlers.time_limit import patience_s, stuck_at
+from share_spark.handlers.time_limit import patience_s
 
 _SHORTEST_S, _LONGEST_S = 0.02, 0.5
 """Limits of the time between two looks."""
@@ -57,13 +56,6 @@ class Overruns:
             self._timer = None
 
 
-def stuck_file(ledger: str) -> Path:
+def stuck_file(ledger: Path) -> Path:
     """Return the file of the watchdog of a companion whose first ledger is ``ledger``."""
     return Path(f"{ledger}.stuck")
-
-
-def stuck_error(ledger: str, timeout_ms: int) -> str | None:
-    """Return the error of the record that ran when the watchdog ended a companion; None if it ended none.
-    ``timeout_ms``: the limit of a call."""
-    where = stuck_at(stuck_file(ledger))
-    return None if where is None else stuck_text(timeout_ms, where)

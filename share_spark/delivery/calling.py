@@ -120,9 +120,10 @@ def overrun_text(limit_ms: int, records: int = 1) -> str:
     return f"time limit of {limit_ms} ms exceeded{by}"
 
 
-def stuck_text(limit_ms: int, where: str) -> str:
-    """Return the error of a call that a watchdog ended with its process. ``where``: as ``stuck_at``."""
-    return f"{overrun_text(limit_ms)} and did not react: {where}"
+def stuck_text(limit_text: str, where: str) -> str:
+    """Return the error of a call that a watchdog ended with its process. ``limit_text``: says that it took too long;
+    ``where``: as ``stuck_at``."""
+    return f"{limit_text} and did not react: {where}"
 
 
 # --------------------------------------------------------------------------- handlers of one record

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from share_spark.delivery.arrow_stream import stream_of
 from share_spark.handlers.error_texts import error_text
 from share_spark.model.errors import StateError
 
@@ -110,7 +111,7 @@ class LedgerFile:
 
     def write_rows(self, rows: pa.Table, complete: int) -> None:
         """Write output rows of accepted records: afterwards the file has those of its first ``complete`` records."""
-        content = _as_stream(rows) if rows.num_rows else b""
+        content = stream_of(rows) if rows.num_rows else b""
         self._append("rows", CHUNK.pack(len(content), complete) + content)
 
     def beside(self, purpose: str) -> Path:
@@ -197,13 +198,6 @@ def _naming(path: Path) -> Iterator[None]:
 def _as_bytes(columns: Sequence[Any]) -> bytes:
     """Return the bytes to write. Stores into mapped memory are slower: the first to a page costs a hundred records."""
     return b"".join(np.ascontiguousarray(column, kind).data for column, kind in zip(columns, TYPES, strict=False))
-
-
-def _as_stream(rows: pa.Table) -> bytes:
-    stream = pa.BufferOutputStream()
-    with pa.ipc.new_stream(stream, rows.schema) as writer:
-        writer.write_table(rows)
-    return bytes(stream.getvalue())
 
 
 def _aligned(size: int) -> int:

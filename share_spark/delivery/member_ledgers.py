@@ -59,8 +59,10 @@ class MemberLedgers:
 
     def finished_calls(self) -> Iterable[FinishedCalls]:
         """Yield the finished calls of other members, those of the last delivery first."""
+        if not self.are_written:
+            return
         self._wait_for_last_calls()
-        for left in left_calls(self.place) if self.are_written else ():
+        for left in left_calls(self.place):
             self._left_rows = left.chunks
             yield left.calls
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
+from share_spark.delivery.arrow_stream import table_in
 from share_spark.delivery.ledger import CallStatus
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.output_schema import Row, row_table
@@ -31,7 +32,7 @@ def rows_in(chunks: Sequence[bytes], output: pa.Schema | None) -> pa.Table | Non
     ``output``, that of the present handler."""
     if output is None or sum(map(len, chunks)) > MOST_LEFT_BYTES:
         return None
-    tables = [pa.ipc.open_stream(chunk).read_all() for chunk in chunks]
+    tables = [*map(table_in, chunks)]
     if any(table.schema != output for table in tables):
         return None
     return pa.concat_tables([output.empty_table(), *tables])
@@ -74,28 +75,22 @@ class OutputRows:
         next write."""
         if now >= self._due:
             if self._due:
-                self._write(complete)
+                self.write_all(complete)
             self._due = now + _WRITE_EVERY_S
         return self._due
 
-    def write_all(self, complete: int) -> None:
-        """Write the collected rows now. Records whose rows do not fit are then released."""
-        self._write(complete)
-
     def finish(self, complete: int) -> pa.Table:
         """Write the collected rows, and return all rows that fit."""
-        self._write(complete)
+        self.write_all(complete)
         return pa.concat_tables(self._tables)
 
-    def _write(self, complete: int) -> None:
-        table = self._fitting()
+    def write_all(self, complete: int) -> None:
+        """Write the collected rows now. Records whose rows do not fit are then released."""
+        table = fitting_rows(self._rows, self._owners, self._schema, self._answers.release)
         self._rows, self._owners = [], []
         self._tables.append(table)
         if self._answers.calls.ledger is not None:
             self._answers.calls.ledger.write_rows(table, complete)
-
-    def _fitting(self) -> pa.Table:
-        return fitting_rows(self._rows, self._owners, self._schema, self._answers.release)
 
 
 def fitting_rows(

@@ -16,7 +16,6 @@ job. So a task runs only inside the delivery that it was made for, which is in a
 from __future__ import annotations
 
 import functools
-import io
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +28,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark import TaskContext
 
-from share_spark.delivery.calling import CallOutcome, Calls, call_handler, stuck_text, watched_code
+from share_spark.delivery.arrow_stream import table_in
+from share_spark.delivery.calling import CallOutcome, Calls, call_handler, overrun_text, stuck_text, watched_code
 from share_spark.delivery.kept_rows import KeptPlace, KeptWriter
 from share_spark.delivery.key_batches import FINISHED, TaskOrder
 from share_spark.delivery.ledger import CallLedger, CallStatus, LedgerEntries
@@ -273,10 +273,7 @@ class _TaskRun:
 
     def _handler(self) -> Handler:
         handler = opened_handler(self.task.name, self.task.payload)
-        return replace(handler, timeout_ms=self._timeout_ms(handler))
-
-    def _timeout_ms(self, handler: Handler) -> int | None:
-        return self.task.terms.timeout_ms if handler.timeout_ms is None else handler.timeout_ms
+        return replace(handler, timeout_ms=handler.limit_ms(self.task.terms.timeout_ms))
 
     def _outcomes(
         self, handler: Handler, batch: pa.RecordBatch, calls: Calls, loss: Loss | None, order: TaskOrder | None
@@ -327,7 +324,7 @@ class _TaskRun:
     def _saved_rows(self, entries: LedgerEntries) -> Iterator[pa.RecordBatch]:
         """Yield output rows that earlier runs have written."""
         for chunk in entries.chunks:
-            yield from self._sent(pa.ipc.open_stream(io.BytesIO(chunk)).read_all())
+            yield from self._sent(table_in(chunk))
 
     def _sent(self, outputs: pa.Table) -> Iterator[pa.RecordBatch]:
         if self.files is not None:
@@ -345,9 +342,9 @@ class _TaskRun:
         where = stuck_at(self._stuck)
         if where is None:
             return WORKER_LOST
-        timeout_ms = self._timeout_ms(unpacked(self.task.name, self.task.payload))
+        timeout_ms = unpacked(self.task.name, self.task.payload).limit_ms(self.task.terms.timeout_ms)
         self._stuck.unlink()
-        return stuck_text(timeout_ms or 0, where)
+        return stuck_text(overrun_text(timeout_ms or 0), where)
 
 
 def is_first_attempt(attempt_number: int, task_thread: str | None) -> bool:

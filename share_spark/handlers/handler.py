@@ -66,6 +66,9 @@ class Record(NamedTuple):
     delivery_count: int = 1
 
 
+_Limit = TypeVar("_Limit", bound=int | None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
     """A handler with its declarations. ``call``: the function or object, or the class of which an object is made.
@@ -85,6 +88,10 @@ class Handler:
     batch: int | None = None
     linger_s: float | None = None
     threads: int | None = None
+
+    def limit_ms(self, default_ms: _Limit) -> int | _Limit:
+        """Return the time limit of a call. ``default_ms``: that of the group, for handlers without one."""
+        return default_ms if self.timeout_ms is None else self.timeout_ms
 
     @property
     def waits(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from share_spark.delivery.arrow_stream import stream_of, table_in
 from share_spark.engine.attempts import ErrorRun
 from share_spark.engine.delivery_port import AcknowledgedSpan, AcknowledgedSpans
 from share_spark.engine.ports import CommittedOutput
@@ -44,15 +45,12 @@ def to_payload(output: CommittedOutput) -> bytes:
     """Return ``output`` as an Arrow stream; its stamp and member are in the schema's metadata."""
     note = json.dumps([*output.stamp, output.member_id]).encode()
     table = pa.Table.from_batches(list(_batches(output.answers)), _ANSWERS).replace_schema_metadata({"output": note})
-    stream = pa.BufferOutputStream()
-    with pa.ipc.new_stream(stream, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(stream.getvalue())
+    return stream_of(table)
 
 
 def from_payload(group_id: str, payload: bytes) -> CommittedOutput:
     """Undo ``to_payload``."""
-    table = pa.ipc.open_stream(payload).read_all()
+    table = table_in(payload)
     epoch, batch_id, member_id = json.loads((table.schema.metadata or {})[b"output"])
     columns = [table.column(name).to_pylist() for name in _ANSWERS.names]
     ranges: dict[tuple[str, str, int], list[AnsweredRange]] = {}

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from share_spark.companion.ledger import MOST_BYTES
+from share_spark.companion.lost_calls import LostCalls, lost_error_of
 from share_spark.companion.messages import (
     Answered,
     CallsNow,
@@ -28,7 +29,7 @@ from share_spark.companion.messages import (
     SetLimits,
     Unreachable,
 )
-from share_spark.companion.overruns import stuck_error
+from share_spark.delivery.calling import overrun_text
 from share_spark.delivery.ledger import CallStatus
 from share_spark.delivery.ledger_file import is_written
 from share_spark.engine.record_reader import in_schema
@@ -388,7 +389,7 @@ def test_a_call_that_blocks_the_loop_is_ended_with_the_process(tmp_path: Path) -
     with companion(tmp_path, handle, timeout_ms=500) as process:
         process.send(hand_over(1, 0, 9))
         assert process.wait() == 1
-        error = stuck_error(str(tmp_path / "0"), 500) or ""
+        error = lost_error_of(LostCalls.read(tmp_path / "0").stuck, overrun_text(500))
         assert error.startswith("time limit of 500 ms exceeded and did not react: File ")
         assert error.endswith("in handle")
         assert [offset for offset, status in process.statuses().items() if status == CallStatus.IN_HANDLER] == [7]
