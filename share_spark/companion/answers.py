@@ -13,12 +13,10 @@ from share_spark.companion.messages import RecordAnswer
 from share_spark.engine.attempts import ErrorRun
 from share_spark.engine.delivery_port import AcknowledgedSpan
 from share_spark.model.ids import TopicPartition
-from share_spark.model.requests import AcknowledgeType, AnsweredRange, Loss, RetryDelay
+from share_spark.model.requests import ANSWERS, AcknowledgeType, AnsweredRange, Loss, RetryDelay
 from share_spark.partition.columns import in_best_form
 
 _Value = TypeVar("_Value")
-
-_ANSWERS: dict[int, AcknowledgeType | Loss] = {int(answer): answer for answer in (*AcknowledgeType, *Loss)}
 
 _UNTRIED = {int(AcknowledgeType.GAP), int(Loss.NOT_ENTERED)}
 """The answers for offsets that no call was made for."""
@@ -46,7 +44,7 @@ _first = attrgetter("first_offset")
 
 
 def _span(at: TopicPartition, rows: list[RecordAnswer]) -> AcknowledgedSpan:
-    ranges = _joined((row.first_offset, row.last_offset, _ANSWERS[row.answer]) for row in rows)
+    ranges = _joined((row.first_offset, row.last_offset, ANSWERS[row.answer]) for row in rows)
     errors = _joined((row.first_offset, row.last_offset, row.error) for row in rows if row.error is not None)
     delays = _joined((row.first_offset, row.last_offset, row.delay_ms) for row in rows if row.delay_ms is not None)
     return AcknowledgedSpan(

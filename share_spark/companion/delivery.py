@@ -47,14 +47,13 @@ from share_spark.delivery.acquired_records import acquired_records
 from share_spark.delivery.arrow_stream import stream_of, table_in
 from share_spark.delivery.calling import overrun_text
 from share_spark.delivery.deliver import unread_error
-from share_spark.delivery.member_ledgers import MemberLedgers, frame_of
+from share_spark.delivery.member_ledgers import LedgerDelivery, frame_of
 from share_spark.delivery.output_files import OutputFiles
 from share_spark.delivery.packed_handler import packed
 from share_spark.delivery.reader_input import in_equal_parts
 from share_spark.delivery.record_sources import most_rows
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.table_layout import FilePlace
-from share_spark.engine.attempts import FinishedCalls, MemberTrace
 from share_spark.engine.delivery_port import AcquiredSpan, CallsLook, Delivered, DeliveryLimits, RunningCall
 from share_spark.engine.ports import Claim, TopicLog
 from share_spark.handlers.handler import HANDLER_COLUMNS, Handler
@@ -99,7 +98,7 @@ class _Companion:
 
 
 @dataclass(slots=True, kw_only=True)
-class CompanionDelivery:
+class CompanionDelivery(LedgerDelivery):
     """Delivery port of a handler that waits.
 
     Output rows of the answers that were returned last are kept until the next ones. ``output_place``: where the driver
@@ -110,7 +109,6 @@ class CompanionDelivery:
     log: TopicLog
     handler: Handler
     output_place: FilePlace | None = None
-    _ledgers: MemberLedgers = field(default_factory=MemberLedgers, init=False)
     _directory: Path | None = field(default=None, init=False)
     _companion: _Companion | None = field(default=None, init=False)
     _started: int = field(default=0, init=False)
@@ -127,9 +125,6 @@ class CompanionDelivery:
         """Begin. The process is started when there is something for it."""
         self._ledgers.start(self.spark, claim)
 
-    def finished_calls(self) -> Iterable[FinishedCalls]:
-        return self._ledgers.finished_calls()
-
     def hold_rows(self) -> bool:
         """Hold the rows that workers have left: an engine of the same handler, before it was one that waits."""
         rows = self._ledgers.take_rows(self.handler.output)
@@ -138,12 +133,6 @@ class CompanionDelivery:
         self.free_outputs()
         self._rows = [rows] if rows.num_rows else ()
         return True
-
-    def traces(self) -> Sequence[MemberTrace]:
-        return self._ledgers.traces()
-
-    def forget_traces(self) -> None:
-        self._ledgers.forget_others()
 
     def deliver(self, acquired: Sequence[AcquiredSpan], *, limits: DeliveryLimits, in_turn: bool = False) -> Delivered:
         """Hand the records over, and return the answers that have come. Records that cannot be read are given back, and

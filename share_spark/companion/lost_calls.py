@@ -24,10 +24,10 @@ from share_spark.companion.messages import RecordAnswer
 from share_spark.companion.overruns import stuck_file
 from share_spark.delivery.calling import stuck_text
 from share_spark.delivery.ledger import CallStatus, LedgerEntries, read_entries
-from share_spark.delivery.traces import WORKER_LOST
+from share_spark.delivery.traces import ANSWER_OF, WORKER_LOST
 from share_spark.handlers.time_limit import stuck_at
 from share_spark.model.ids import TopicPartition
-from share_spark.model.requests import AcknowledgeType, Loss
+from share_spark.model.requests import Loss
 
 MOST_FILES = 1_000_000
 """The numbers of ledgers that a process has, from the first one on."""
@@ -81,14 +81,7 @@ class LostCalls(NamedTuple):
         return sum(entry.status is status for entry in self.entries.values())
 
 
-_ANSWERS = {
-    CallStatus.ACCEPTED: AcknowledgeType.ACCEPT,
-    CallStatus.RELEASED: AcknowledgeType.RELEASE,
-    CallStatus.REJECTED: AcknowledgeType.REJECT,
-    CallStatus.ACCEPTED_WITH_ROWS: Loss.FINISHED,
-    CallStatus.WAITED: Loss.FINISHED,
-    CallStatus.THROTTLED: Loss.THROTTLED,
-}
+_ANSWERS = {**ANSWER_OF, CallStatus.ACCEPTED_WITH_ROWS: Loss.FINISHED, CallStatus.WAITED: Loss.FINISHED}
 """No process repeats a task here, so no other status is written."""
 
 

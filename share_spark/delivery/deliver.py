@@ -18,7 +18,7 @@ sink has read them; without a declared output schema there are none, and nothing
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,7 +33,7 @@ from share_spark.delivery.kept_input import Wanted
 from share_spark.delivery.kept_rows import MOST_BYTES, KeptPlace, KeptRows, earlier_offsets
 from share_spark.delivery.large_records import has_limit, set_limit, with_marks
 from share_spark.delivery.ledger import CallStatus, LedgerEntries
-from share_spark.delivery.member_ledgers import MemberLedgers, frame_of
+from share_spark.delivery.member_ledgers import LedgerDelivery, MemberLedgers, frame_of
 from share_spark.delivery.record_sources import RecordSources
 from share_spark.delivery.result import DeliveryResult, decoded, held, read_once
 from share_spark.delivery.runs import OUTPUT_COLUMN, RUN_SCHEMA, RunLog
@@ -41,8 +41,14 @@ from share_spark.delivery.traces import WORKER_LOST, codes_of, read_delivery
 from share_spark.delivery.worker import DELIVERY_PROPERTY, DeliveryRun, HandlerTask, Terms
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.table_layout import FilePlace
-from share_spark.engine.attempts import ErrorRun, FinishedCalls, MemberTrace
-from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, CallsLook, Delivered, DeliveryLimits
+from share_spark.engine.attempts import ErrorRun
+from share_spark.engine.delivery_port import (
+    AcknowledgedSpan,
+    AcquiredSpan,
+    Delivered,
+    DeliveryAtOnce,
+    DeliveryLimits,
+)
 from share_spark.engine.ports import Claim, TopicLog
 from share_spark.engine.ranges import ascending
 from share_spark.handlers.handler import KEY_COLUMNS, Handler
@@ -66,7 +72,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class SparkDelivery:
+class SparkDelivery(DeliveryAtOnce, LedgerDelivery):
     """Delivery port: one Spark job per micro-batch, with as many tasks as there are cores, or fewer if the limits say
     so. ``ordered``: by key.
 
@@ -80,7 +86,6 @@ class SparkDelivery:
     output_place: FilePlace | None = None
     ordered: bool = False
     _result: DeliveryResult = field(default_factory=DeliveryResult)
-    _ledgers: MemberLedgers = field(init=False)
     _kept: KeptRows = field(init=False)
     _sources: RecordSources = field(init=False)
     _seconds_per_record: float | None = None
@@ -98,9 +103,6 @@ class SparkDelivery:
             # A large record would hold back its key. What a handler of frames sends to Python is not looked at.
             set_limit(self.spark)
 
-    def finished_calls(self) -> Iterable[FinishedCalls]:
-        return self._ledgers.finished_calls()
-
     def hold_rows(self) -> bool:
         rows = self._ledgers.take_rows(self.handler.output)
         if rows is None:
@@ -110,30 +112,9 @@ class SparkDelivery:
             self._result = DeliveryResult(outputs=frame_of(self.spark, rows))
         return True
 
-    def traces(self) -> Sequence[MemberTrace]:
-        return self._ledgers.traces()
-
-    def forget_traces(self) -> None:
-        self._ledgers.forget_others()
-
     def forget_last(self, ends: Mapping[TopicPartition, int]) -> None:  # noqa: ARG002 - all that is known is absorbed
         self._ledgers.place.clear()
         self._kept.clear()
-
-    def room(self, limits: DeliveryLimits) -> int | None:  # noqa: ARG002
-        """Return None: the pace of the handlers bounds what is acquired."""
-        return None
-
-    @property
-    def calls(self) -> CallsLook | None:
-        return None
-
-    def wait(self, seconds: float) -> None:
-        """Do nothing: no call is in flight."""
-
-    def drain(self) -> Delivered:
-        """Return nothing: no call outlasts its delivery."""
-        return Delivered(())
 
     def stop_waiting(self) -> None:
         """Tell workers that read the topics themselves; a wait inside Spark's source goes on."""

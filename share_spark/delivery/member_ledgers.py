@@ -101,6 +101,25 @@ class MemberLedgers:
             self._place.show_stop_sign()
 
 
+@dataclass(slots=True, kw_only=True)
+class LedgerDelivery:
+    """The part of a Delivery that is about what members have left in ledgers."""
+
+    _ledgers: MemberLedgers = field(default_factory=MemberLedgers, init=False)
+
+    def finished_calls(self) -> Iterable[FinishedCalls]:
+        """See ``Delivery``."""
+        return self._ledgers.finished_calls()
+
+    def traces(self) -> Sequence[MemberTrace]:
+        """See ``Delivery``."""
+        return self._ledgers.traces()
+
+    def forget_traces(self) -> None:
+        """See ``Delivery``."""
+        self._ledgers.forget_others()
+
+
 def _of_companions(place: LedgerPlace, member: str) -> Iterator[Path]:
     """Yield the ledgers that calls of many records at a time have left: they have a cell."""
     for directory in place.deliveries(member):

@@ -40,7 +40,7 @@ from share_spark.engine.delivery_port import AcknowledgedSpan
 from share_spark.handlers.acknowledgement import NO_DELAY, Ack
 from share_spark.model.errors import HandlerError, OutputLostError, ShareError, TopicUnreachableError
 from share_spark.model.ids import TopicPartition
-from share_spark.model.requests import AcknowledgeType, AnsweredRange, Loss, RetryDelay
+from share_spark.model.requests import ANSWERS, AnsweredRange, Loss, RetryDelay
 from share_spark.partition.columns import coded
 from share_spark.spark.capabilities import HELD_OUTPUT, use
 from share_spark.spark.frames import checkpoint_without_check, unpersist
@@ -225,7 +225,7 @@ def _spans(names: Sequence[str], texts: Sequence[str], runs: AnswerRuns) -> dict
     return spans
 
 
-_MEANINGS = {int(answer): (answer,) for answer in (*AcknowledgeType, *Loss)}
+_MEANINGS = {number: (answer,) for number, answer in ANSWERS.items()}
 
 
 def _errors(runs: AnswerRuns, texts: Sequence[str]) -> tuple[ErrorRun, ...]:

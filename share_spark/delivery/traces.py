@@ -11,13 +11,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from share_spark.delivery.ledger import CallStatus, LedgerEntries, read_entries
+from share_spark.delivery.ledger import STATUS_OF, CallStatus, LedgerEntries, read_entries
 from share_spark.delivery.ledger_file import LedgerColumn
 from share_spark.delivery.ledger_place import LedgerPlace, task_files
 from share_spark.engine.attempts import AnsweredAttempt, ErrorRun, FinishedCalls, MemberTrace
-from share_spark.handlers.acknowledgement import Ack
 from share_spark.model.ids import TopicPartition
-from share_spark.model.requests import AcknowledgeType, Loss, RetryDelay, TracedRange
+from share_spark.model.requests import ANSWERS, AcknowledgeType, Loss, RetryDelay, TracedRange
 
 WORKER_LOST = "worker lost"
 """The error of a record that was in the handler when its worker was lost."""
@@ -33,14 +32,11 @@ def member_traces(place: LedgerPlace) -> list[MemberTrace]:
     ]
 
 
-_FINISHED = {
-    CallStatus.ACCEPTED: Ack.ACCEPT,
-    CallStatus.ACCEPTED_WITH_ROWS: Ack.ACCEPT,
-    CallStatus.RELEASED: Ack.RELEASE,
-    CallStatus.REJECTED: Ack.REJECT,
-    CallStatus.THROTTLED: Loss.THROTTLED,
+ANSWER_OF: Mapping[CallStatus, AcknowledgeType | Loss] = {
+    **{status: ANSWERS[answer] for answer, status in STATUS_OF.items()},
+    CallStatus.ACCEPTED_WITH_ROWS: AcknowledgeType.ACCEPT,
 }
-"""The answers that count without their engine."""
+"""The answers of handlers, which count without their engine."""
 
 _STATUSES = max(CallStatus) + 1
 """The length of an array by status."""
@@ -65,7 +61,7 @@ def _finished(member: str, tasks: Sequence[LedgerEntries]) -> FinishedCalls:
     errors: dict[TopicPartition, list[ErrorRun]] = {}
     delays: dict[TopicPartition, list[RetryDelay]] = {}
     for task in tasks:
-        for at, rows in _by_partition(task, np.isin(task.status, list(_FINISHED))):
+        for at, rows in _by_partition(task, np.isin(task.status, list(ANSWER_OF))):
             for row, offset in zip(rows.tolist(), task.offset[rows].tolist(), strict=True):
                 if row in task.errors:
                     errors.setdefault(at, []).append(ErrorRun(offset, offset, task.errors[row]))
@@ -73,7 +69,7 @@ def _finished(member: str, tasks: Sequence[LedgerEntries]) -> FinishedCalls:
                     delays.setdefault(at, []).append(RetryDelay(offset, offset, task.delays[row]))
     return FinishedCalls(
         member_id=member,
-        answered=_attempts(tasks, lambda task: np.isin(task.status, [*_FINISHED.keys() - {_WITH_ROWS}])),
+        answered=_attempts(tasks, lambda task: np.isin(task.status, [*ANSWER_OF.keys() - {_WITH_ROWS}])),
         put_out=_attempts(tasks, _has_rows),
         errors={at: sorted(runs) for at, runs in errors.items()},
         delays={at: sorted(runs) for at, runs in delays.items()},
@@ -93,20 +89,16 @@ def _attempts(
     tasks: Sequence[LedgerEntries], wanted: Callable[[LedgerEntries], npt.NDArray[np.bool_]]
 ) -> dict[TopicPartition, tuple[AnsweredAttempt, ...]]:
     codes = np.zeros(_STATUSES, np.int64)
-    codes[list(_FINISHED)] = list(_FINISHED.values())
+    codes[list(ANSWER_OF)] = list(ANSWER_OF.values())
     found: dict[TopicPartition, list[npt.NDArray[np.int64]]] = {}
     for task in tasks:
         for at, rows in _by_partition(task, wanted(task)):
             columns = [task.offset[rows], task.offset[rows], task.count[rows], codes[task.status[rows]]]
             found.setdefault(at, []).append(np.column_stack(columns).astype(np.int64))
     return {
-        at: tuple(AnsweredAttempt(*run[:3], _answer(run[3])) for run in _joined(np.concatenate(parts)))
+        at: tuple(AnsweredAttempt(*run[:3], ANSWERS[run[3]]) for run in _joined(np.concatenate(parts)))
         for at, parts in found.items()
     }
-
-
-def _answer(code: int) -> AcknowledgeType | Loss:
-    return Loss.THROTTLED if code == Loss.THROTTLED else AcknowledgeType(code)
 
 
 def _entered(tasks: Sequence[LedgerEntries]) -> Mapping[TopicPartition, tuple[TracedRange, ...]]:
@@ -154,16 +146,12 @@ def _joined(rows: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int, int]]:
 
 
 _CODES = {
+    **ANSWER_OF,
     CallStatus.NOT_ENTERED: Loss.NOT_ENTERED,
     CallStatus.IN_HANDLER: Loss.NOT_ENTERED,
-    CallStatus.ACCEPTED: Ack.ACCEPT,
-    CallStatus.RELEASED: Ack.RELEASE,
-    CallStatus.REJECTED: Ack.REJECT,
-    CallStatus.ACCEPTED_WITH_ROWS: Ack.ACCEPT,
     CallStatus.DIED_AMONG_OTHERS: Loss.AMONG_OTHERS,
     CallStatus.ROWS_LOST: Loss.FINISHED,
     CallStatus.WAITED: Loss.FINISHED,
-    CallStatus.THROTTLED: Loss.THROTTLED,
 }
 _CODE_OF_STATUS = np.zeros(_STATUSES, np.int8)
 _CODE_OF_STATUS[list(_CODES)] = list(_CODES.values())

@@ -171,3 +171,25 @@ class Delivery(Protocol):
     def close(self) -> None:
         """Free what was kept for the next delivery: the engine has ended."""
         ...
+
+
+class DeliveryAtOnce:
+    """The part of a Delivery that is the same for all whose calls never outlast it."""
+
+    __slots__ = ()
+
+    def room(self, limits: DeliveryLimits) -> int | None:  # noqa: ARG002
+        """Return None: the pace of the handlers bounds what is acquired."""
+        return None
+
+    @property
+    def calls(self) -> CallsLook | None:
+        """No calls: none is there between deliveries."""
+        return None
+
+    def wait(self, seconds: float) -> None:
+        """Do nothing: no call is in flight."""
+
+    def drain(self) -> Delivered:
+        """Return nothing: no call is in flight."""
+        return Delivered(())

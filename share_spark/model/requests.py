@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
@@ -41,6 +41,10 @@ class Loss(IntEnum):
     AFTER_HANDLER = 105
     NOT_ENTERED = 106
     THROTTLED = 107
+
+
+ANSWERS: Mapping[int, AcknowledgeType | Loss] = {int(answer): answer for answer in (*AcknowledgeType, *Loss)}
+"""The answers by their numbers."""
 
 
 class AnsweredRange(NamedTuple):

@@ -14,7 +14,7 @@ from share_spark.engine.attempts import ErrorRun
 from share_spark.engine.delivery_port import AcknowledgedSpan, AcknowledgedSpans
 from share_spark.engine.ports import CommittedOutput
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
-from share_spark.model.requests import AcknowledgeType, AnsweredRange, Loss, RetryDelay
+from share_spark.model.requests import ANSWERS, AcknowledgeType, AnsweredRange, Loss, RetryDelay
 from share_spark.partition.columns import as_columns, in_best_form
 
 _ANSWER_FIELDS: list[pa.Field[pa.DataType]] = [
@@ -33,8 +33,7 @@ range, or the delay of one."""
 
 
 _ANSWER_OF: dict[int, AcknowledgeType | Loss] = {
-    **{int(answer): answer for answer in AcknowledgeType},
-    **{int(loss): loss for loss in Loss},
+    **ANSWERS,
     # As the first releases wrote them: -1 for the first one.
     **{-number: loss for number, loss in enumerate(Loss, 1)},
 }

@@ -10,7 +10,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from share_spark.engine.attempts import AnsweredAttempt, ErrorRun, FinishedCalls, MemberTrace
-from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, CallsLook, Delivered, DeliveryLimits
+from share_spark.engine.delivery_port import (
+    AcknowledgedSpan,
+    AcquiredSpan,
+    Delivered,
+    DeliveryAtOnce,
+    DeliveryLimits,
+)
 from share_spark.engine.key_order import FREE, KeyOrder
 from share_spark.engine.ports import Claim
 from share_spark.model.errors import HandlerError, TopicUnreachableError
@@ -60,7 +66,7 @@ class MachineDeath(Exception):  # noqa: N818 - what happens to the machine
 
 
 @dataclass(slots=True)
-class SimulatedDelivery:
+class SimulatedDelivery(DeliveryAtOnce):
     """Some workers share out what was acquired."""
 
     of: SimulatedEngine
@@ -103,19 +109,6 @@ class SimulatedDelivery:
         for member in self.of.others & self._files.keys():
             self.of.note("forgets the traces of", member)
             del self._files[member]
-
-    def room(self, limits: DeliveryLimits) -> int | None:  # noqa: ARG002
-        return None
-
-    @property
-    def calls(self) -> CallsLook | None:
-        return None
-
-    def wait(self, seconds: float) -> None:
-        """No call is in flight."""
-
-    def drain(self) -> Delivered:
-        return Delivered(())
 
     def forget_last(self, ends: Mapping[TopicPartition, int]) -> None:  # noqa: ARG002
         self.of.point("forget the last delivery", OSError)

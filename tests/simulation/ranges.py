@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 
 from share_spark.engine.acquisition_limits import Pace
 from share_spark.engine.attempts import FinishedCalls, MemberTrace
-from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, CallsLook, Delivered, DeliveryLimits
+from share_spark.engine.delivery_port import (
+    AcknowledgedSpan,
+    AcquiredSpan,
+    Delivered,
+    DeliveryAtOnce,
+    DeliveryLimits,
+)
 from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.engine.ports import Claim
 from share_spark.engine.ranges import ascending
@@ -106,7 +112,7 @@ def undisturbed(_holding: Holding) -> Blow | None:
 
 
 @dataclass(slots=True)
-class RangeDelivery:
+class RangeDelivery(DeliveryAtOnce):
     """Of one engine; what outlives it is the group's."""
 
     group: GroupRanges
@@ -130,19 +136,6 @@ class RangeDelivery:
     def forget_traces(self) -> None:
         for member in self.group.traces.keys() - {self.member_id}:
             del self.group.traces[member]
-
-    def room(self, limits: DeliveryLimits) -> int | None:  # noqa: ARG002
-        return None
-
-    @property
-    def calls(self) -> CallsLook | None:
-        return None
-
-    def wait(self, seconds: float) -> None:
-        """No call is in flight."""
-
-    def drain(self) -> Delivered:
-        return Delivered(())
 
     def forget_last(self, ends: Mapping[TopicPartition, int]) -> None:
         raise NotImplementedError  # no log is truncated here

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from share_spark.model.requests import AcknowledgeType, AnsweredRange, Loss
+from share_spark.model.requests import ANSWERS, AnsweredRange
 from share_spark.partition.columns import coded
 
-_MEANINGS = {int(answer): (answer,) for answer in (*AcknowledgeType, *Loss)}
+_MEANINGS = {number: (answer,) for number, answer in ANSWERS.items()}
 
 
 def answered(rows: Iterable[Sequence[int]] | NDArray[np.int64]) -> Sequence[AnsweredRange]:

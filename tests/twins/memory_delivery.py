@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from share_spark.engine.attempts import AnsweredAttempt, ErrorRun, FinishedCalls, MemberTrace
-from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, CallsLook, Delivered, DeliveryLimits
+from share_spark.engine.delivery_port import (
+    AcknowledgedSpan,
+    AcquiredSpan,
+    Delivered,
+    DeliveryAtOnce,
+    DeliveryLimits,
+)
 from share_spark.engine.key_order import FREE, KeyOrder
 from share_spark.engine.ports import Claim
 from share_spark.engine.ranges import Ranges, ascending
@@ -45,7 +51,7 @@ class LedgerLostError(Exception):
 
 
 @dataclass(slots=True)
-class InMemoryDelivery:
+class InMemoryDelivery(DeliveryAtOnce):
     """A delivery that calls ``handler`` for each acquired record of the log. Its Exception is a release with its text.
 
     ``ledgers`` outlives the process: by member, what its last delivery has entered, and the answer, None while it is in
@@ -120,19 +126,6 @@ class InMemoryDelivery:
 
     def forget_last(self, ends: Mapping[TopicPartition, int]) -> None:  # noqa: ARG002
         self.ledgers[self._member_id] = {}
-
-    def room(self, limits: DeliveryLimits) -> int | None:  # noqa: ARG002
-        return None
-
-    @property
-    def calls(self) -> CallsLook | None:
-        return None
-
-    def wait(self, seconds: float) -> None:
-        """No call is in flight."""
-
-    def drain(self) -> Delivered:
-        return Delivered(())
 
     def stop_waiting(self) -> None:
         """Do nothing: no request ever waits."""

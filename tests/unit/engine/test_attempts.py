@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from share_spark.engine.attempts import ENGINE_LOST, FinishedCalls, MemberTrace
-from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, Delivered, DeliveryLimits
+from share_spark.engine.delivery_port import AcknowledgedSpan, AcquiredSpan, Delivered, DeliveryAtOnce
 from share_spark.engine.outage import Reach
 from share_spark.model.errors import HandlerError
 from share_spark.model.requests import Loss
@@ -25,15 +25,13 @@ pytestmark = pytest.mark.usefixtures("window_form")
 
 
 @dataclass
-class BrokenDelivery:
+class BrokenDelivery(DeliveryAtOnce):
     """It fails as a whole: it returns what it knows and the fault or, if ``raises``, only raises it."""
 
     answers: Sequence[AcknowledgedSpan] = ()
     raises: bool = False
 
     def start(self) -> None: ...
-
-    def room(self, _limits: DeliveryLimits) -> None: ...
 
     def deliver(self, _acquired: Sequence[AcquiredSpan], **_: bool) -> Delivered:
         fault = HandlerError("cannot be loaded")
