@@ -156,17 +156,7 @@ class SparkDelivery(DeliveryAtOnce, LedgerDelivery):
         self._kept.add(result.kept, topic, result.partitions.values(), earlier)
         if result.entered and not in_turn:
             self._seconds_per_record = result.busy_s * tasks / result.entered
-        if result.lost:
-            _log.warning("the handler's job died with its workers, and what it did is not known")
-            return Delivered([_all_lost(one) for one in acquired])
-        return Delivered(
-            [*result.partitions.values()],
-            result.fault,
-            result.entered,
-            result.busy_s,
-            result.explains_deaths,
-            cost=result.cost,
-        )
+        return _delivered(result, acquired)
 
     def _tasks(self, most_tasks: int, *, in_turn: bool) -> tuple[int, bool]:
         """Return (number of tasks, whether there must not be more)."""
@@ -192,6 +182,15 @@ class SparkDelivery(DeliveryAtOnce, LedgerDelivery):
         """Free the output rows of the last delivery."""
         self._result.close()
         self._result = DeliveryResult()
+
+
+def _delivered(result: DeliveryResult, acquired: Sequence[AcquiredSpan]) -> Delivered:
+    """Return the result as the engine takes it."""
+    if result.lost:
+        _log.warning("the handler's job died with its workers, and what it did is not known")
+        return Delivered([_all_lost(one) for one in acquired])
+    answers, explains_deaths = [*result.partitions.values()], result.explains_deaths
+    return Delivered(answers, result.fault, result.entered, result.busy_s, explains_deaths, cost=result.cost)
 
 
 def _all_lost(acquired: AcquiredSpan) -> AcknowledgedSpan:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from share_spark import EmbeddedTopicLog
 from share_spark.topics.topic_producer import Message
+from tests.support.python_blocks import python_blocks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,10 +17,7 @@ GUIDES = (Path(__file__).parents[2] / "docs" / "guides.md").read_text()
 
 def block_after(title: str) -> str:
     """The first program below a title."""
-    below = GUIDES[GUIDES.index(f"## {title}\n") :]
-    found = re.search(r"^```python\n(.*?)^```", below, re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return found[1]
+    return python_blocks(GUIDES[GUIDES.index(f"## {title}\n") :])[0]
 
 
 def test_a_handler_that_waits(spark: SparkSession, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import share_spark
 from share_spark import Ack, EmbeddedTopicLog, Message, Record, ShareGroupAdmin, cli
+from tests.support.python_blocks import python_blocks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,15 +96,11 @@ def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     place = Lake(spark, tmp_path_factory.mktemp("lake"), [])
     EmbeddedTopicLog(spark, f"{place.directory}/topics").create_topic("orders", 1)
     place.put()
-    (quick_start,) = python_blocks()
+    (quick_start,) = python_blocks(README)
     run_python(place, quick_start)
     place.wrote.extend(place.rows(name) for name in ("bills", "letters"))
     ShareGroupAdmin(f"{place.directory}/queues").alter_configs("billing", {"delivery.rate.limit": 50})
     return place
-
-
-def python_blocks() -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
 def commands() -> list[str]:
@@ -166,6 +163,6 @@ def test_functions_that_it_names_are_public() -> None:
 
 def called() -> Iterator[str]:
     yield from re.findall(r"`share_spark\.(\w+)\(", README)
-    for block in python_blocks():
+    for block in python_blocks(README):
         for names in re.findall(r"^from share_spark import (.*)$", block, re.MULTILINE):
             yield from (name.strip() for name in names.split(","))

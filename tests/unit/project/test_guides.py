@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,9 +17,9 @@ import pytest
 from share_spark import Ack, Record, ShareGroup
 from share_spark.handlers.handler import as_handler
 from share_spark.handlers.handler_objects import close, close_on_loop, opened, opened_on_loop
+from tests.support.python_blocks import python_blocks
 
 GUIDES = Path(__file__).parents[3] / "docs" / "guides.md"
-BLOCKS = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 class Bills(BaseHTTPRequestHandler):
@@ -64,7 +63,7 @@ def names(port: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setitem(sys.modules, "openai", SimpleNamespace(AsyncOpenAI=Embeddings))  # type: ignore[arg-type]
     schema = pa.schema([("text", pa.string()), ("vector", pa.list_(pa.float64()))])
     names = {"Ack": Ack, "Record": Record, "ShareGroup": ShareGroup, "spark": None, "bill": print, "schema": schema}
-    for block in BLOCKS.findall(GUIDES.read_text()):
+    for block in python_blocks(GUIDES.read_text()):
         if "awaitTermination" in block:  # tests/spark/test_guides.py runs it
             continue
         exec(block.replace("8080", str(port)), names)  # noqa: S102
