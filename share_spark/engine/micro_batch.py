@@ -14,6 +14,7 @@ If the process dies ...
 - inside the commit of the output: it is there or it is not, and the acknowledgements with it. A live engine that does
   not know which does nothing more: what it gives back might be decided already.
 An append whose outcome is unknown is looked up by its stamp; the live state is rebuilt from the log before going on.
+If it has not happened it may still land, so it is repeated as it was (readers count it once), or the engine ends.
 Settings may change between a decision and its repetition: the log has states, counts and deadlines, and no state is
 folded by settings. So a micro-batch decides by one reading of them, and its append stays valid.
 """
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from share_spark.engine.acquisition_limits import AcquisitionLimits
 from share_spark.engine.answers import errors_in, refuse_errors
@@ -37,7 +38,7 @@ from share_spark.engine.planning import PlanInputs, Search, is_done, plan, targe
 from share_spark.engine.ports import Claim
 from share_spark.engine.progress import EngineLook, MicroBatchProgress, StepTimer, lag_of
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
-from share_spark.engine.takeover import taken_over
+from share_spark.engine.takeover import EarlierLocks, taken_over
 from share_spark.engine.topics import warn_of_truncations
 from share_spark.engine.world import EngineTime, Ports
 from share_spark.model.config import BackoffPolicy, DeliveryOrder, GroupConfig
@@ -55,7 +56,6 @@ class ShareGroupEngine:
     """The engine of one share group: call ``start`` once, then ``run`` per micro-batch, never two at a time.
 
     Mutable by nature: it remembers the summaries of its share-partitions and the acknowledgements not committed yet.
-    ``_others_hold_until_ms``: the end of the last lock that was there at the start, None once all have ended.
     """
 
     ports: Ports
@@ -75,7 +75,7 @@ class ShareGroupEngine:
     _paused: frozenset[SharePartitionKey] = frozenset()
     _targets: Mapping[SharePartitionKey, int] | None = None
     _time: EngineTime = field(default_factory=EngineTime)
-    _others_hold_until_ms: int | None = None
+    _earlier_locks: EarlierLocks = field(init=False)
     _truncated: Mapping[TopicPartition, int] = field(default_factory=dict)
     _calls: HandlerCalls = field(init=False)
     _first: bool = True
@@ -103,8 +103,7 @@ class ShareGroupEngine:
         timer.mark("load")
         self._load_s = timer.steps["load"]
         self._time.start(self.ports.clock(), self.ports.store.last_time_ms)
-        deadlines = [summary.last_deadline_ms for summary in self._summaries.values() if summary.last_deadline_ms]
-        self._others_hold_until_ms = max(deadlines, default=0)
+        self._earlier_locks = EarlierLocks.of(self._summaries.values(), self.ports.delivery)
         ends = self.ports.topics.log_ends()
         self._take_over(claim, truncated_logs(self._summaries, ends))
         if self.available_now:
@@ -204,8 +203,8 @@ class ShareGroupEngine:
     def _run(self, batch_id: int, phase: Phase) -> MicroBatchProgress:
         self._output.refuse_if_in_doubt()
         timer = StepTimer()
-        if self._unresolved is not None and self._resolve(self._unresolved):
-            self._absorbed(())
+        if self._unresolved is not None:
+            self._settle(self._unresolved)
         assert self._claim is not None, "run before start"
         stamp = BatchStamp(self._claim.writer_epoch, batch_id)
         if self._left_rows and phase is not Phase.STOPS:
@@ -220,7 +219,7 @@ class ShareGroupEngine:
         timer.mark("plan")
         outcomes = self._decide_and_commit(stamp, partition_inputs, timer) if partition_inputs or self._first else ()
         self._first = False
-        self._forget_traces()
+        self._earlier_locks.forget(self._time.now_ms, self.next_deadline_ms)
         are_suspects = any(partition_input.suspects for partition_input in partition_inputs.values())
         if most:  # else nobody had a turn
             self._search.comes_next = not are_suspects
@@ -316,20 +315,11 @@ class ShareGroupEngine:
     def _traces(self, ends: Iterable[SharePartitionKey]) -> Sequence[MemberTrace]:
         """Return traces when locks end that may not be ours. Where earlier engines left none, the next leaves none."""
         deadlines = [self._summaries[key].next_deadline_ms for key in ends if key in self._summaries]
-        is_due = any(deadline is not None and deadline <= self._time.now_ms for deadline in deadlines)
-        if self._others_hold_until_ms is None or not is_due:
+        traces = self._earlier_locks.traces(self._time.now_ms, deadlines)
+        if traces is None:
             return ()
-        traces = self.ports.delivery.traces()
         self._search.one_by_one |= not traces
         return traces
-
-    def _forget_traces(self) -> None:
-        """Forget traces once all locks from before this engine have ended, also those of topics out of reach."""
-        until_ms, next_ms = self._others_hold_until_ms, self.next_deadline_ms
-        if until_ms is None or self._time.now_ms < until_ms or (next_ms is not None and next_ms <= until_ms):
-            return
-        self._others_hold_until_ms = None
-        self.ports.delivery.forget_traces()
 
     def _truncate(self, inputs: PlanInputs, partition_inputs: Mapping[SharePartitionKey, PartitionInput]) -> None:
         """Tell the dead letters of truncations before the commit: once the state has one, no engine finds it again."""
@@ -379,6 +369,7 @@ class ShareGroupEngine:
         """Return why the commit has not happened, "" if it has."""
         try:
             self.ports.store.commit()
+            self._unresolved = None
             return ""
         except FencedError:
             raise
@@ -389,12 +380,17 @@ class ShareGroupEngine:
             return "" if self._resolve(self._unresolved) else refusal
 
     def _resolve(self, append: UnresolvedAppend) -> bool:
-        """Return whether the append happened. Until that is known, nothing may be decided on the state before it."""
-        happened = append.happened
-        if happened is None:
-            happened = self.ports.store.was_committed(append.stamp.batch_id)
-            self._unresolved = replace(append, happened=happened)
+        """Return whether the append happened. Until that is known, nothing may be decided on the state before it. What
+        has not happened may still land: until it is repeated, nothing else may be appended."""
+        happened = append.has_happened(self.ports.store)
         self._summaries = dict(self.ports.store.load())
         self._busy.loaded()
-        self._unresolved = None
+        if happened:
+            self._unresolved = None
         return happened
+
+    def _settle(self, append: UnresolvedAppend) -> None:
+        """Absorb an append that happened. Raises StateError if it has not, or not yet: no lock can be given back."""
+        if not self._resolve(append):
+            raise StateError(f"the append of micro-batch {append.stamp.batch_id} may still land; nothing is given back")
+        self._absorbed(())

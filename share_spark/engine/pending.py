@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from share_spark.engine.answers import are_held_back, are_inside
 from share_spark.engine.attempts import ENGINE_LOST, ErrorRun, cut_by_error, kept_errors
 from share_spark.engine.delivery_port import AcknowledgedSpan, AcknowledgedSpans
-from share_spark.engine.ports import DeadLetter, DeadLetterSink
+from share_spark.engine.ports import DeadLetter, DeadLetterSink, ShareStateStore
 from share_spark.engine.step import PartitionOutcome, archived_below
 from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
 from share_spark.model.requests import AnsweredRange, ArchivedRange, ArchiveReason, RetryDelay
@@ -106,12 +106,18 @@ def is_committed(announced: BatchStamp, last_counted: BatchStamp, *, withdrawn: 
     return announced.writer_epoch == last_counted.writer_epoch and announced.batch_id <= last_counted.batch_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class UnresolvedAppend:
-    """An append that failed, and may have happened. ``happened``: the answer of the log, None if it was not asked."""
+    """An append that failed, and may have happened."""
 
     stamp: BatchStamp
-    happened: bool | None = None
+    _happened: bool | None = None
+
+    def has_happened(self, store: ShareStateStore) -> bool:
+        """Ask the log, which answers once: it goes on from what it has looked at. Raises StateError, FencedError."""
+        if self._happened is None:
+            self._happened = store.was_committed(self.stamp.batch_id)
+        return self._happened
 
 
 @dataclass(slots=True, kw_only=True)

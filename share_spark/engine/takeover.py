@@ -4,12 +4,12 @@ and what they have put out is committed, although no state row has it."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from share_spark.engine.attempts import AnsweredAttempt, ErrorRun, FinishedCalls
-from share_spark.engine.delivery_port import AcknowledgedSpan, AcknowledgedSpans
+from share_spark.engine.attempts import AnsweredAttempt, ErrorRun, FinishedCalls, MemberTrace
+from share_spark.engine.delivery_port import AcknowledgedSpan, AcknowledgedSpans, Delivery
 from share_spark.engine.pending import NOTHING_PENDING, PendingAcknowledgements
 from share_spark.engine.step import PartitionSummary
 from share_spark.engine.world import Ports
@@ -19,6 +19,35 @@ from share_spark.model.requests import AnsweredRange, RetryDelay
 from share_spark.partition.columns import Row, as_columns, in_best_form, intersection, total_offsets
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class EarlierLocks:
+    """The locks that were there at the start, of engines before. ``_until_ms``: the end of the last one, None once all
+    have ended."""
+
+    delivery: Delivery
+    _until_ms: int | None
+
+    @classmethod
+    def of(cls, summaries: Iterable[PartitionSummary], delivery: Delivery) -> EarlierLocks:
+        """Return those of the state that an engine starts with."""
+        deadlines = [summary.last_deadline_ms for summary in summaries if summary.last_deadline_ms]
+        return cls(delivery=delivery, _until_ms=max(deadlines, default=0))
+
+    def traces(self, now_ms: int, deadlines: Iterable[int | None]) -> Sequence[MemberTrace] | None:
+        """Return the traces of their members if a lock has ended that may be one of these, else None."""
+        if self._until_ms is None or all(deadline is None or deadline > now_ms for deadline in deadlines):
+            return None
+        return self.delivery.traces()
+
+    def forget(self, now_ms: int, next_deadline_ms: int | None) -> None:
+        """Forget the traces once all these locks have ended, also those of topics out of reach."""
+        until_ms = self._until_ms
+        if until_ms is None or now_ms < until_ms or (next_deadline_ms is not None and next_deadline_ms <= until_ms):
+            return
+        self._until_ms = None
+        self.delivery.forget_traces()
 
 
 class TakenOver(NamedTuple):

@@ -136,7 +136,7 @@ class Ledger(Books):
         before_ms, now_ms = self.times[-1], decided.now_ms
         demand(commit.at_ms == now_ms >= before_ms, "time goes back from", before_ms, "to", now_ms)
         self.times[-1] = now_ms
-        searched = max((window.deepest_doubt for window in self.windows.values()), default=Doubt.NONE)
+        searched = self._searched(decided)
         taken: list[Taken] = []
         finished = set(self.fates)
         for topic, record in commit.records:
@@ -158,6 +158,15 @@ class Ledger(Books):
             demand(cell.count == attempts + 1, one, "has count", cell.count, "after", attempts, "attempts")
         if taken:
             self.deliveries[decided.member_id] = {one: self.acquisitions[one] for one, _, _ in taken}
+
+    def _searched(self, decided: Decided) -> Doubt:
+        """The deepest doubt; what is paused waits with its suspects, and keeps no others waiting."""
+        running = (
+            window.deepest_doubt
+            for at, window in self.windows.items()
+            if not decided.pauses.holds(at.topic, at.partition, decided.now_ms)
+        )
+        return max(running, default=Doubt.NONE)
 
     def _cut(self, at: TopicPartition, before: Window, is_whole: bool, decided: Decided) -> Window:
         """``before`` without what the engine has seen to be gone. Only a snapshot can say that (R61)."""

@@ -97,25 +97,23 @@ class SimulatedWorld:
         return not self.is_calm and self.rng.random() < self.scenario.refusal_rate
 
     def land(self) -> None:
-        """What was slow to land may do so while it has not been asked for, or its engine has ended."""
-        if self.late is not None and (self.late[0].process.over or not self.late[0].has_asked):
-            (of, commit, decided), self.late = self.late, None
-            self.state_log.commits.append(commit)
-            of.note("append lands late:", commit.kind, commit.batch_id)
-            self.appended(of, commit, decided)
+        """What was slow to land may do so while it has not been asked for, or its engine gives back or has ended."""
+        if self.late is not None:
+            of = self.late[0]
+            if of.process.over or of.closing or not of.has_asked:
+                self._land_now()
 
-    def land_before(self, other: StateCommit) -> None:
-        """Another append is about to take the place of what was slow to land: now or never. An engine that was answered
-        that it did not happen repeats it, and does nothing else: only then may it still happen."""
-        if self.late is None:
-            return
-        _, commit, _ = self.late
-        repeats = (other.run_id, other.batch_id) == (commit.run_id, commit.batch_id)
-        if self.rng.random() < 0.5 and (repeats or other.run_id != commit.run_id):
-            (of, _, decided), self.late = self.late, None
-            self.state_log.commits.append(commit)
-            of.note("append lands late:", commit.kind, commit.batch_id)
-            self.appended(of, commit, decided)
+    def _land_now(self) -> None:
+        assert self.late is not None
+        (of, commit, decided), self.late = self.late, None
+        self.state_log.commits.append(commit)
+        of.note("append lands late:", commit.kind, commit.batch_id)
+        self.appended(of, commit, decided)
+
+    def land_before(self) -> None:
+        """Another append is about to take the place of what was slow to land: now or never."""
+        if self.late is not None and self.rng.random() < 0.5:
+            self._land_now()
         self.late = None
 
     # ------------------------------------------------------------------------------------------------------- topics

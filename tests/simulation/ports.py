@@ -123,7 +123,7 @@ class Store(InMemoryShareStateStore):
             of.point(f"after append of {commit.kind}", OSError)
             return
         of.point(f"before append of {commit.kind}", OSError)
-        of.world.land_before(commit)
+        of.world.land_before()
         if of.world.delays():
             of.note("append is slow to land:", commit.kind, commit.batch_id)
             of.world.late = of, commit, of.decided

@@ -12,7 +12,7 @@ import pytest
 
 from share_spark.engine.attempts import AnsweredAttempt
 from share_spark.engine.micro_batch import ShareGroupEngine
-from share_spark.engine.pending import NOTHING_PENDING, PendingAcknowledgements
+from share_spark.engine.pending import NOTHING_PENDING, PendingAcknowledgements, UnresolvedAppend
 from share_spark.engine.planning import Search
 from share_spark.engine.ports import Claim, CommittedOutput
 from share_spark.engine.takeover import TakenOver
@@ -79,6 +79,17 @@ def test_a_suspect_that_waits_for_one_of_a_lesser_doubt_gets_on() -> None:
     assert not failure, failure
 
 
+def test_an_append_that_may_still_land_is_followed_by_no_other() -> None:
+    """The log has answered that it did not happen; the engine stops before it has repeated it, and then it lands."""
+    failure = run_seed(406_082)
+    assert not failure, failure
+
+
+def test_a_suspect_that_is_paused_keeps_no_other_waiting() -> None:
+    failure = run_seed(407_758)
+    assert not failure, failure
+
+
 def test_a_seed_plays_the_same_twice() -> None:
     one, other = SimulatedWorld(7), SimulatedWorld(7)
     one.play()
@@ -127,8 +138,12 @@ def delays_are_forgotten_with_the_engine(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PendingAcknowledgements, "delays_at", lambda *_: {})
 
 
-def failed_appends_are_taken_as_not_done(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(InMemoryShareStateStore, "was_committed", lambda *_: False)
+def what_may_still_land_is_followed_by_others(patch: pytest.MonkeyPatch) -> None:
+    def settle(engine: ShareGroupEngine, append: UnresolvedAppend) -> None:
+        if engine._resolve(append):
+            engine._absorbed(())
+
+    patch.setattr(ShareGroupEngine, "_settle", settle)
 
 
 def crashes_archive_all_that_was_in_flight(patch: pytest.MonkeyPatch) -> None:
@@ -376,7 +391,7 @@ def finished_calls_lose_their_errors(patch: pytest.MonkeyPatch) -> None:
 
 FIRST_SEEDS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     settings_stay_what_they_were_at_the_start: 62,
-    failed_appends_are_taken_as_not_done: 139,
+    what_may_still_land_is_followed_by_others: 406_082,
     a_whole_batch_is_archived_at_the_limit: 17,
     the_first_death_archives_at_the_limit: 114,
     dead_letters_are_not_made_good: 17,
@@ -402,7 +417,7 @@ the plays have changed, the search goes on from them."""
         (settings_stay_what_they_were_at_the_start, "acquired as"),
         (delays_are_not_kept, "acquired out of"),
         (delays_are_forgotten_with_the_engine, "should be Cell(state=<DeliveryState.AVAILABLE"),
-        (failed_appends_are_taken_as_not_done, ""),
+        (what_may_still_land_is_followed_by_others, "snapshot epoch goes back"),
         (crashes_archive_all_that_was_in_flight, "should be Cell(state=<DeliveryState.AVAILABLE"),
         (what_was_not_entered_is_charged, "should be Cell(state=<DeliveryState.AVAILABLE"),
         (what_was_throttled_is_charged, "should be Cell(state=<DeliveryState.AVAILABLE"),
