@@ -152,7 +152,7 @@ def _engine(
     delivery: SparkDelivery | CompanionDelivery
     if handler.waits:
         _refuse_order(handler, is_ordered=is_ordered)
-        delivery = CompanionDelivery(spark=spec.spark, log=log, handler=handler)
+        delivery = CompanionDelivery(spark=spec.spark, log=log, handler=handler, ordered=is_ordered)
     else:
         delivery = SparkDelivery(spark=spec.spark, log=log, handler=handler, ordered=is_ordered)
     target = _dead_letters(spec)
@@ -174,9 +174,10 @@ def _engine(
 
 
 def _refuse_order(handler: Handler, *, is_ordered: bool) -> None:
-    if is_ordered:
-        how = "is async" if handler.threads is None else "has threads"
-        raise ConfigError(f"handler {handler.name} {how}: delivery.order=key is possible for other handlers only")
+    if is_ordered and handler.batch is not None:
+        raise ConfigError(
+            f"handler {handler.name} is async and takes lists of records: delivery.order=key needs one of a record"
+        )
 
 
 def _opened_when_asked(open_reader: Callable[[], Callable[[], Found]]) -> Callable[[], Found]:

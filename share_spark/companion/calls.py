@@ -12,54 +12,33 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from share_spark.companion.call import Call
 from share_spark.companion.call_threads import CallThreads, RaisedInThread
 from share_spark.companion.judgement import ACCEPTED, Judgement, released
+from share_spark.companion.key_queues import KeyQueues
 from share_spark.companion.ledger import CompanionLedger
 from share_spark.companion.messages import Begin, CallsNow, FromCompanion, Limits, RecordAnswer
 from share_spark.companion.outbox import Outbox
 from share_spark.companion.overruns import Overruns, stuck_file
 from share_spark.companion.reading import Handed, OffsetRun, ReadBatch
 from share_spark.companion.stepping import CURRENT_CALL, Stepped
-from share_spark.companion.waiting import Waiting, WaitingRecords
+from share_spark.companion.waiting import HeldBack, Waiting, WaitingRecords
 from share_spark.delivery.calling import overrun_text
 from share_spark.delivery.judging import Judged
 from share_spark.delivery.ledger import CallStatus
+from share_spark.engine.key_order import FINISHED
 from share_spark.handlers.error_texts import error_text
 from share_spark.handlers.handler import Handler
 from share_spark.handlers.kinds import HandlerKind
 from share_spark.model.errors import HandlerError
-from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss
 
 _TELL_EVERY_S = 0.5
 _MOST_TOLD = 10
 _IN_HANDLER = int(CallStatus.IN_HANDLER)
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Call:
-    """A call that runs (``Stepping``). ``cell_value``: 0 once it has ended, as its place in the ledger may get another
-    record; tasks that it has started may go on. ``until``: its time limit. ``is_over``: what it still does is
-    ignored."""
-
-    records: Sequence[Waiting]
-    cell: memoryview
-    cell_value: int
-    began: float
-    until: float
-    limit_ms: int
-    round_number: int
-    is_over: bool = False
-    task: asyncio.Task[None] | None = None
-
-    @property
-    def present(self) -> Sequence[Waiting]:
-        """The records that are of interest."""
-        return [one for one in self.records if not one.handed.is_forgotten]
 
 
 class Calls:
@@ -78,11 +57,11 @@ class Calls:
         self._limits, self._held = begin.limits, 0
         self._handler: Handler | None = None
         self._threads: CallThreads | None = None
-        self._waiting = WaitingRecords()
+        self._waiting = KeyQueues() if begin.ordered else WaitingRecords()
         self._handed: dict[int, Handed] = {}
-        self._running: dict[_Call, None] = {}  # in the order in which they began
+        self._running: dict[Call, None] = {}  # in the order in which they began
         self._ignored: set[asyncio.Task[None]] = set()  # cancelled, and not at an end
-        self._outbox = Outbox(None)
+        self._outbox, self._sent = Outbox(None), 0
         self._overruns = Overruns(loop, stuck_file(Path(begin.ledger)), self._look)
         self._context = copy_context()  # without a call: what a call schedules would belong to it
         self._turn_is_due = self._lingers = self._check_is_due = self._tells = self._is_closed = False
@@ -91,6 +70,7 @@ class Calls:
 
     def handle_with(self, handler: Handler) -> None:
         """Begin the calls, with this handler."""
+        self.flush()
         self._handler = handler
         self._judgement = Judgement(handler)
         self._outbox = Outbox(handler.output)
@@ -125,7 +105,7 @@ class Calls:
             self._stop_reading(handed)
             return
         handed.note_read(read.offsets)
-        self._waiting.add(handed, block, read.records, time.monotonic())
+        self._hold_back(self._waiting.add(handed, block, read, time.monotonic(), self._sent))
         self._plan_turn()
 
     def end_of(self, handed: Handed, answer: int = AcknowledgeType.GAP) -> None:
@@ -133,12 +113,15 @@ class Calls:
         if handed.is_over:
             return
         self._answer_runs(handed, handed.unread(), answer)
+        if answer == Loss.NOT_ENTERED:
+            self._waiting.bar(self._sent)
         handed.is_read = True
         handed.message = handed.message._replace(part=None, records=None)
         self._plan_turn()
 
     def give_back(self) -> None:
         """Answer all records that were not entered as such, read or not; those that run go on."""
+        self._waiting.bar(self._sent)
         for handed, runs in self._waiting.clear():
             self._answer_runs(handed, runs, Loss.NOT_ENTERED)
         for handed in self._handed.values():
@@ -154,6 +137,8 @@ class Calls:
             return
         if message is not None:
             self._send(message)
+            self._sent += 1
+        self._hold_back(self._waiting.follow(self._sent))
 
     def forget(self, numbers: Iterable[int]) -> None:
         """Drop hand-overs with all their calls, which get no answer."""
@@ -208,7 +193,7 @@ class Calls:
         handler = self._handler
         if self._check_is_due and handler is not None:
             self._check(handler)
-        while self._waiting and handler is not None and self._may_begin(self._waiting.first):
+        while handler is not None and (first := self._waiting.first) is not None and self._may_begin(first):
             if self._waiting.most > 1 and (wait_s := self._waiting.ready_in(time.monotonic())) > 0.0:
                 self._linger(wait_s)
                 break
@@ -246,7 +231,7 @@ class Calls:
     def _begin(self, records: Sequence[Waiting], handler: Handler) -> None:
         now, limit_ms = time.monotonic(), handler.limit_ms(self._limits.timeout_ms)
         first = records[0]
-        call = _Call(
+        call = Call(
             records=records,
             cell=first.block.cell,
             cell_value=first.block.cell_value(first.position, len(records)),
@@ -259,7 +244,7 @@ class Calls:
         self._idle.clear()
         call.task = self._loop.create_task(self._run(call, handler))
 
-    async def _run(self, call: _Call, handler: Handler) -> None:
+    async def _run(self, call: Call, handler: Handler) -> None:
         CURRENT_CALL.set(call)
         for one in call.present:
             one.block.status[one.position] = _IN_HANDLER
@@ -278,7 +263,7 @@ class Calls:
                 self._undo(call)
             self._fail(trouble)
 
-    def _called(self, call: _Call, handler: Handler) -> Awaitable[Any]:
+    def _called(self, call: Call, handler: Handler) -> Awaitable[Any]:
         """Begin the call, and return what gives its answer."""
         if self._threads is not None:
             return self._threads.run(call, handler.call, call.records[0].record)
@@ -286,7 +271,7 @@ class Calls:
             return Stepped(handler.call([one.record for one in call.records]), call)
         return Stepped(handler.call(call.records[0].record), call)
 
-    def _judged(self, call: _Call, answer: Any, fault: BaseException | None) -> Sequence[Judged]:
+    def _judged(self, call: Call, answer: Any, fault: BaseException | None) -> Sequence[Judged]:
         """Judge the end of a call. The user's objects are looked at, so it is a part of the call."""
         if fault is None and self._judgement.is_plain_accept(answer):
             return ACCEPTED
@@ -300,7 +285,7 @@ class Calls:
         finally:
             call.cell[0] = 0
 
-    def _ended(self, call: _Call, found: Sequence[Judged]) -> None:
+    def _ended(self, call: Call, found: Sequence[Judged]) -> None:
         """Note the answers of a call."""
         busy_s = time.monotonic() - call.began
         for one, answer in zip(call.records, found, strict=True):
@@ -316,28 +301,40 @@ class Calls:
         """Note the answer of a record: error and delay in the ledger, then the status; only then it may be sent."""
         code, error, delay_ms, rows, status, cost = found
         handed, block, position, record, _ = one
+        self._waiting.ended(one, is_finished=code in FINISHED, delay_ms=delay_ms)
         if error is not None or delay_ms is not None:
             block.note(position, error, delay_ms)
         block.status[position] = status
         self._count(one)
-        at = TopicPartition(record.topic, record.partition)
         text = None if error is None else error_text(error)
-        answer = RecordAnswer(handed.message.number, at, record.offset, record.offset, code, text, delay_ms)
+        answer = RecordAnswer(handed.message.number, one.at, record.offset, record.offset, code, text, delay_ms)
         self._outbox.add(answer, busy_s, cost)
         if code == Loss.THROTTLED:
             self._outbox.note_throttled(round_number)
         if rows:
             self._outbox.add_rows(rows, lambda misfit: self._release(one, misfit))
 
-    def _undo(self, call: _Call) -> None:
+    def _undo(self, call: Call) -> None:
         """Give back the records of a call that has not answered them, as its handler is at fault."""
         for one in call.present:
             one.block.status[one.position] = CallStatus.NOT_ENTERED
-            at = TopicPartition(one.record.topic, one.record.partition)
-            self._answer_runs(one.handed, [OffsetRun(at, one.record.offset, one.record.offset)], Loss.NOT_ENTERED)
+            self._give_back(one)
         del self._running[call]
         call.cell_value = 0
         self._plan_turn()
+
+    def _hold_back(self, held: Sequence[HeldBack]) -> None:
+        """Give back records whose keys are held back."""
+        for one, wait_ms in held:
+            one.handed.left -= 1
+            self._give_back(one, wait_ms or None)
+        if held:
+            self._plan_turn()
+
+    def _give_back(self, one: Waiting, delay_ms: int | None = None) -> None:
+        offset = one.record.offset
+        number = one.handed.message.number
+        self._outbox.add(RecordAnswer(number, one.at, offset, offset, Loss.NOT_ENTERED, delay_ms=delay_ms))
 
     def _count(self, one: Waiting) -> None:
         """Count a record whose call has ended; after the last one of a hand-over the handler is judged."""
@@ -357,10 +354,11 @@ class Calls:
     def _release(self, one: Waiting, misfit: str) -> None:
         """Release a record after all: its output does not fit."""
         self._judgement.contract.note_misfit(misfit)
+        self._waiting.ended(one, is_finished=False, delay_ms=None)
         one.block.note(one.position, misfit, None)
         one.block.status[one.position] = CallStatus.RELEASED
 
-    def _cancel(self, call: _Call) -> None:
+    def _cancel(self, call: Call) -> None:
         """Cancel a call, and ignore what it still does."""
         call.is_over = True
         call.cell_value = 0

@@ -43,7 +43,7 @@ from share_spark.companion.messages import (
 )
 from share_spark.companion.news import News
 from share_spark.companion.process import CompanionProcess
-from share_spark.delivery.acquired_records import acquired_records
+from share_spark.delivery.acquired_records import acquired_records, with_earlier
 from share_spark.delivery.arrow_stream import stream_of, table_in
 from share_spark.delivery.calling import overrun_text
 from share_spark.delivery.deliver import unread_error
@@ -76,6 +76,9 @@ _AHEAD = 2
 """The records in flight for each call at a time: the others wait ahead, so that a call that ends is followed by another
 one at once."""
 
+_AHEAD_BY_KEY = 8
+"""The same in order of keys: of the records that wait ahead, most may have keys that are called now."""
+
 _NO_LIMITS = Limits(1, 0)
 """The limits of no process."""
 
@@ -86,7 +89,8 @@ _PATIENCE_S = 30.0
 @dataclass(slots=True)
 class _Companion:
     """A process with what it has. ``ledger``: its first one. ``entered``: records that were called, as it said.
-    ``holds_places``: those of throttled calls, until it gets limits (``SetLimits``)."""
+    ``holds_places``: those of throttled calls, until it gets limits (``SetLimits``). ``taken``: its messages with
+    answers; ``known``: those of which the answers were returned."""
 
     process: CompanionProcess
     ledger: Path
@@ -95,6 +99,8 @@ class _Companion:
     entered: int = 0
     has_failed: bool = False
     holds_places: bool = False
+    taken: int = 0
+    known: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,12 +108,13 @@ class CompanionDelivery(LedgerDelivery):
     """Delivery port of a handler that waits.
 
     Output rows of the answers that were returned last are kept until the next ones. ``output_place``: where the driver
-    writes them to files; None: they are a frame.
+    writes them to files; None: they are a frame. ``ordered``: in order of keys.
     """
 
     spark: SparkSession
     log: TopicLog
     handler: Handler
+    ordered: bool = False
     output_place: FilePlace | None = None
     _directory: Path | None = field(default=None, init=False)
     _companion: _Companion | None = field(default=None, init=False)
@@ -151,7 +158,8 @@ class CompanionDelivery(LedgerDelivery):
 
     def room(self, limits: DeliveryLimits) -> int | None:
         """Return how many records may be acquired now: what waits ahead is to be as many as the calls at a time."""
-        return max(0, _AHEAD * self.handler.records_in(self._calls_of(limits)) - self._in_flight)
+        ahead = _AHEAD_BY_KEY if self.ordered else _AHEAD
+        return max(0, ahead * self.handler.records_in(self._calls_of(limits)) - self._in_flight)
 
     def wait(self, seconds: float) -> None:
         """Wait for answers that were not returned, at most so long; not if nothing is in flight."""
@@ -227,8 +235,12 @@ class CompanionDelivery(LedgerDelivery):
     def _hand_over(self, acquired: Sequence[AcquiredSpan], limits: Limits, *, in_turn: bool) -> None:
         self._number += 1
         (spans,) = in_equal_parts(acquired, 1)
+        # What a dead process had of these keys is answered, and was not known when these records were acquired.
+        if self.ordered and self._news.dead:
+            self._news.answers += _given_back(self._number, spans)
+            return
         try:
-            part, records = self._prepared(spans)
+            part, records = self._prepared(in_equal_parts(with_earlier(acquired), 1)[0] if self.ordered else spans)
         except TopicError as fault:
             self._news.note_fault(fault)
             self._news.answers += _given_back(self._number, spans)
@@ -237,7 +249,7 @@ class CompanionDelivery(LedgerDelivery):
         if companion is None:
             companion = self._companion = self._new_companion(limits)
         companion.hand_overs.add(self._number, spans)
-        companion.process.send(HandOver(self._number, spans, part, records, in_turn))
+        companion.process.send(HandOver(self._number, spans, part, records, in_turn, companion.known))
 
     def _prepared(self, spans: Sequence[AcquiredSpan]) -> tuple[bytes | None, bytes | None]:
         """Return (the part that reads the records, the records where Spark has to read them). Raises TopicError."""
@@ -251,7 +263,7 @@ class CompanionDelivery(LedgerDelivery):
             raise
         except Exception as fault:
             raise unread_error(self.handler.name, fault) from fault
-        return None, stream_of(found)
+        return None, stream_of(found.sort_by("offset") if self.ordered else found)
 
     def _new_companion(self, limits: Limits) -> _Companion:
         """Start a process. Raises HandlerError (it cannot be sent), StateError."""
@@ -266,6 +278,7 @@ class CompanionDelivery(LedgerDelivery):
             limits=limits,
             most_rows=most_rows(self.spark),
             in_threads=self.handler.threads is not None,
+            ordered=self.ordered,
         )
         self._started += 1
         return _Companion(CompanionProcess(begin, has_close=has_close(self.handler)), ledger, limits)
@@ -299,6 +312,7 @@ class CompanionDelivery(LedgerDelivery):
             case Answered(answers, rows, busy_s, throttled, cost):
                 found = companion.hand_overs.note(answers)
                 companion.entered += entered_in(found)
+                companion.taken += 1
                 self._news.answers += found
                 self._news.busy_s += busy_s
                 self._news.cost += cost
@@ -335,6 +349,7 @@ class CompanionDelivery(LedgerDelivery):
         news, self._news = self._news, News()
         if self._companion is not None:
             self._returned += self._companion.hand_overs.take_answered()
+            self._companion.known = self._companion.taken
         self._rows, self._absorbed = news.rows, news.dead
         return news.delivered(limits, self._in_flight)
 

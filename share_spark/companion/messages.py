@@ -35,7 +35,8 @@ class Limits(NamedTuple):
 class Begin(NamedTuple):
     """The first message. ``handler``: as ``delivery.packed_handler.packed`` has it, with this ``name``. ``ledger``: the
     path of the first ledger, ``<directory>/0``, which must not exist; later ones are ``1``, ``2``, ... beside it.
-    ``most_rows``: of a batch that is read. ``in_threads``: the handler's calls have threads of their own."""
+    ``most_rows``: of a batch that is read. ``in_threads``: the handler's calls have threads of their own. ``ordered``:
+    in order of their keys."""
 
     handler: bytes
     name: str
@@ -44,19 +45,22 @@ class Begin(NamedTuple):
     limits: Limits
     most_rows: int
     in_threads: bool = False
+    ordered: bool = False
 
 
 class HandOver(NamedTuple):
     """Acquired records to call the handler with. ``number``: ascending. ``acquired``: exactly these offsets have to be
     answered, GAP where there is no record. ``part``: the RecordPart that reads them, pickled; None: ``records`` has
     them, as an Arrow stream of RECORD_COLUMNS and ``delivery_count``. ``in_turn``: one after another, while no other
-    call runs."""
+    call runs. ``answers_known``: the messages with answers that were known when these records were acquired. In order
+    of keys, records with a mark (``delivery.marked_rows``) are among them, which hold back others."""
 
     number: int
     acquired: Sequence[AcquiredSpan]
     part: bytes | None
     records: bytes | None = None
     in_turn: bool = False
+    answers_known: int = 0
 
 
 class SetLimits(NamedTuple):

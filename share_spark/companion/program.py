@@ -92,7 +92,7 @@ class Companion:
     def __init__(self, begin: Begin, connection: Connection) -> None:
         self._begin, self._connection = begin, connection
         self._loop = asyncio.get_running_loop()
-        self._schema = record_schema(begin.columns)
+        self._schema = record_schema(begin.columns, ordered=begin.ordered)
         # One thread: it loads the handler, then it reads one hand-over after another, in their order.
         self._thread = ThreadPoolExecutor(1)
         self._fault: asyncio.Future[Exception] = self._loop.create_future()

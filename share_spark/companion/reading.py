@@ -13,6 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from share_spark.companion.messages import HandOver
+from share_spark.delivery.marked_rows import parted, waits_ms_of
+from share_spark.engine.key_order import KeyOrder
 from share_spark.engine.ports import RECORD_COLUMNS
 from share_spark.engine.ranges import FIRST, LAST, each_between
 from share_spark.engine.record_reader import RecordPart, in_schema
@@ -33,11 +35,13 @@ class OffsetRun(NamedTuple):
 
 
 class ReadBatch(NamedTuple):
-    """A batch as it was read, in Arrow and as records, and its offsets."""
+    """A batch as it was read, in Arrow and as records, and its offsets. ``waits_ms``: of each record, how long its key
+    waits (``engine.key_order``); empty if none does."""
 
     batch: pa.RecordBatch
     records: Sequence[Record]
     offsets: dict[TopicPartition, Offsets]
+    waits_ms: Sequence[int] = ()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -73,18 +77,35 @@ def offset_runs(at: TopicPartition, offsets: Offsets) -> Iterator[OffsetRun]:
         yield OffsetRun(at, int(some[0]), int(some[-1]))
 
 
-def record_schema(columns: Sequence[str]) -> pa.Schema:
-    """Return the schema of the records for a handler that asks for ``columns``."""
+def record_schema(columns: Sequence[str], *, ordered: bool = False) -> pa.Schema:
+    """Return the schema of the records for a handler that asks for ``columns``. ``ordered``: by their keys."""
     known = arrow_schema(columns_in(f"{RECORD_COLUMNS}, delivery_count int"))
-    wanted = {*KEY_COLUMNS, *columns, "delivery_count"}
+    wanted = {*KEY_COLUMNS, *columns, "delivery_count"} | ({"key"} if ordered else set())
     return pa.schema([column for column in known if column.name in wanted])
 
 
 def read_batches(handed: Handed, schema: pa.Schema, most_rows: int) -> Iterator[ReadBatch]:
     """Yield the batches of a hand-over that have records. Raises as ``RecordPart.batches``."""
+    order = KeyOrder()
     for batch in _batches(handed, schema, most_rows):
-        if batch.num_rows:
-            yield ReadBatch(batch, list(records_of(batch)), _offsets(batch))
+        own, marks = parted(batch)
+        waits_ms = _waits_ms(batch, order) if marks.num_rows or order else ()
+        if own.num_rows:
+            yield ReadBatch(own, list(records_of(own)), _offsets(own), waits_ms)
+
+
+def _waits_ms(batch: pa.RecordBatch, order: KeyOrder) -> list[int]:
+    """Return how long the keys of the rows without a mark wait, for the rows with a mark before them."""
+    found = []
+    counts = batch.column("delivery_count").to_numpy(zero_copy_only=False)
+    columns = (batch.column(name).to_pylist() for name in ("topic", "partition", "key"))
+    for topic, partition, key, mark_ms in zip(*columns, waits_ms_of(counts).tolist(), strict=True):
+        at = TopicPartition(topic, partition)
+        if mark_ms < 0:
+            found.append(order.wait_ms(at, key))
+        else:
+            order.hold_back(at, key, mark_ms)
+    return found
 
 
 def _batches(handed: Handed, schema: pa.Schema, most_rows: int) -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from share_spark.companion.ledger import CallBlock
-from share_spark.companion.reading import Handed, OffsetRun, offset_runs
+from share_spark.companion.reading import Handed, OffsetRun, ReadBatch, offset_runs
 from share_spark.handlers.handler import Record
 from share_spark.model.ids import TopicPartition
 
@@ -28,9 +28,23 @@ class Waiting(NamedTuple):
     record: Record
     since: float
 
+    @property
+    def at(self) -> TopicPartition:
+        """The topic-partition of the record."""
+        return TopicPartition(self.record.topic, self.record.partition)
+
+
+class HeldBack(NamedTuple):
+    """A record that is given back without a call, as an earlier one of its key is not finished. ``wait_ms``: how long
+    that one waits at least; 0 if it is not known."""
+
+    waiting: Waiting
+    wait_ms: int
+
 
 class WaitingRecords:
-    """The records that wait. ``most``: of a call; ``linger_s``: how long the first of a call waits for others."""
+    """The records that wait. ``most``: of a call; ``linger_s``: how long the first of a call waits for others. The
+    methods that are told of answers, and how many messages with answers were ``sent``, are for ``KeyQueues``."""
 
     def __init__(self) -> None:
         self.most, self.linger_s = 1, 0.0
@@ -40,21 +54,32 @@ class WaitingRecords:
         return len(self._records)
 
     @property
-    def first(self) -> Waiting:
-        """The next one."""
-        return self._records[0]
+    def first(self) -> Waiting | None:
+        """The next one that may be called."""
+        return self._records[0] if self._records else None
 
-    def add(self, handed: Handed, block: CallBlock, records: Sequence[Record], now: float) -> None:
-        """Add the records of a batch."""
-        self._records += (Waiting(handed, block, at, record, now) for at, record in enumerate(records))
+    def add(self, handed: Handed, block: CallBlock, read: ReadBatch, now: float, sent: int) -> Sequence[HeldBack]:  # noqa: ARG002
+        """Add the records of a batch. Return nothing: none is held back."""
+        self._records += (Waiting(handed, block, at, record, now) for at, record in enumerate(read.records))
+        return ()
+
+    def ended(self, one: Waiting, *, is_finished: bool, delay_ms: int | None) -> None:
+        """Do nothing: the end of a call is of no interest for others."""
+
+    def follow(self, sent: int) -> Sequence[HeldBack]:  # noqa: ARG002
+        """Return nothing: no record waits for the end of a call."""
+        return ()
+
+    def bar(self, sent: int) -> None:
+        """Do nothing: no key is held back."""
 
     def ready_in(self, now: float) -> float:
         """Return the time until the next call may begin, 0 if it may."""
-        if self.first.handed.message.in_turn:
+        if self._records[0].handed.message.in_turn:
             return 0.0
         found = sum(1 for _ in self._next())
         is_whole = found == self.most or found < len(self._records)
-        return 0.0 if is_whole else max(0.0, self.first.since + self.linger_s - now)
+        return 0.0 if is_whole else max(0.0, self._records[0].since + self.linger_s - now)
 
     def take(self) -> tuple[Waiting, ...]:
         """Take the records of the next call."""
@@ -70,8 +95,7 @@ class WaitingRecords:
         waiting, self._records = self._records, deque()
         found: dict[tuple[Handed, TopicPartition], list[int]] = {}
         for one in waiting:
-            at = TopicPartition(one.record.topic, one.record.partition)
-            found.setdefault((one.handed, at), []).append(one.record.offset)
+            found.setdefault((one.handed, one.at), []).append(one.record.offset)
         for (handed, at), offsets in found.items():
             yield handed, offset_runs(at, np.sort(np.array(offsets, np.int64)))
 
@@ -81,7 +105,7 @@ class WaitingRecords:
 
     def _next(self) -> Iterator[Waiting]:
         """Yield the records of the next call. In turn means alone."""
-        first = self.first
+        first = self._records[0]
         yield first
         if first.handed.message.in_turn:
             return

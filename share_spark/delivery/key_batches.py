@@ -27,7 +27,7 @@ import pyarrow as pa
 from share_spark.delivery.calling import CallOutcome, Calls
 from share_spark.delivery.marked_rows import unmarked, waits_ms_of
 from share_spark.delivery.output_rows import OutputRows
-from share_spark.engine.key_order import FREE, KeyOrder
+from share_spark.engine.key_order import FINISHED, FREE, KeyOrder
 from share_spark.handlers.acknowledgement import NO_DELAY, Ack, Answers
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import Loss
@@ -35,9 +35,6 @@ from share_spark.model.requests import Loss
 Numbers = npt.NDArray[np.int64]
 
 _NO_KEY = -1
-FINISHED = (int(Ack.ACCEPT), int(Ack.REJECT))
-"""Answers that hold back nothing."""
-
 T = TypeVar("T")
 
 

@@ -31,7 +31,7 @@ from pyspark import TaskContext
 from share_spark.delivery.arrow_stream import table_in
 from share_spark.delivery.calling import CallOutcome, Calls, call_handler, overrun_text, stuck_text, watched_code
 from share_spark.delivery.kept_rows import KeptPlace, KeptWriter
-from share_spark.delivery.key_batches import FINISHED, TaskOrder
+from share_spark.delivery.key_batches import TaskOrder
 from share_spark.delivery.ledger import CallLedger, CallStatus, LedgerEntries
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.marked_rows import parted, unmarked
@@ -44,6 +44,7 @@ from share_spark.delivery.task_report import TaskReport
 from share_spark.delivery.traces import WORKER_LOST, codes_of
 from share_spark.delivery.unknown_records import unknown_records
 from share_spark.delta.table_layout import FilePlace
+from share_spark.engine.key_order import FINISHED
 from share_spark.handlers.acknowledgement import Answers
 from share_spark.handlers.error_texts import exception_text
 from share_spark.handlers.handler import HANDLER_COLUMNS, Handler

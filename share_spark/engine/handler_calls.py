@@ -115,7 +115,7 @@ class HandlerCalls:
         self.limits.delivered(delivered, spans, turn.now_ms, in_turn=turn.in_turn)
         if delivered.in_flight is not None:
             self.concurrency = self.concurrency.after(self._call_answers(delivered), turn.now_ms)
-        else:
+        if not delivered.in_flight:
             self.search.after(spans.values(), turn.now_ms)
         self.search.one_by_one |= any(has_any(span, (Loss.UNKNOWN,)) for span in spans.values())
 

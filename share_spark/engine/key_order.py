@@ -21,9 +21,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from share_spark.model.ids import TopicPartition
+from share_spark.model.requests import AcknowledgeType
 
 FREE = -1
 """The wait of a key that waits for nothing."""
+
+FINISHED = (int(AcknowledgeType.ACCEPT), int(AcknowledgeType.REJECT))
+"""Answers that hold back nothing."""
 
 
 @dataclass(slots=True)

@@ -174,7 +174,7 @@ def step(
         after, record = with_snapshot(after)
     outcome = outcome_of(key, partition_input, after, record, decision.responses, member_id)
     if partition_input.ordered:
-        outcome = outcome._replace(earlier=earlier_of(after, decision.responses, now_ms))
+        outcome = outcome._replace(earlier=earlier_of(after, decision.responses, member_id, now_ms))
     return StepResult(after, record, outcome, tuple(zip(requests, decision.responses, strict=True)))
 
 
@@ -291,10 +291,12 @@ def outcome_of(
     )
 
 
-def earlier_of(state: SharePartition, responses: Sequence[PartitionResponse], now_ms: int) -> EarlierRanges:
+def earlier_of(
+    state: SharePartition, responses: Sequence[PartitionResponse], member_id: str, now_ms: int
+) -> EarlierRanges:
     """Return what is not finished before the records that were acquired now, and how long it waits at least."""
     acquired = next((response.acquired for response in responses if response.acquired), ())
-    found = unfinished_before(state, acquired) if acquired else ()
+    found = unfinished_before(state, acquired, member_id) if acquired else ()
     if not found:
         return NONE_EARLIER
     runs = as_columns(found)

@@ -13,21 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from share_spark.model.records import DeliveryState, InFlightBatch
 from share_spark.model.requests import AcquiredRange
-from share_spark.partition.columns import as_columns, outside, total_offsets
 from share_spark.partition.runs import Runs, below_offset, chosen, from_offset
 from share_spark.partition.state import SharePartition
 
 
-def unfinished_before(state: SharePartition, acquired: Sequence[AcquiredRange]) -> Runs:
-    """Return what of the window is not finished, lies below the last of ``acquired``, and is none of them.
+def unfinished_before(state: SharePartition, acquired: Sequence[AcquiredRange], member_id: str) -> Runs:
+    """Return what of the window is not finished, lies below the last of ``acquired``, and is not held by the member.
 
-    It is delayed, locked by another member, or left out of a search. ``acquired``: ascending, at least one; ``state``
-    is the one after it.
+    It is delayed, locked by another member, or left out of a search. What the member holds it has, in order.
+    ``acquired``: by the member, ascending, at least one; ``state`` is the one after it.
     """
-    open_runs = chosen(state.in_flight, lambda run: not run.delivery_state.is_final)
+
+    def is_open(run: InFlightBatch) -> bool:
+        is_held = run.delivery_state is DeliveryState.ACQUIRED and run.member_id == member_id
+        return not run.delivery_state.is_final and not is_held
+
+    open_runs = chosen(state.in_flight, is_open)
     # Below the SPSO there may be locks of others, but no records in the log.
-    runs = from_offset(below_offset(open_runs, acquired[-1].last_offset + 1), state.start_offset)
-    if total_offsets(runs) == total_offsets(acquired):  # the frequent case
-        return ()
-    return outside(as_columns(runs), as_columns(acquired))
+    return from_offset(below_offset(open_runs, acquired[-1].last_offset + 1), state.start_offset)

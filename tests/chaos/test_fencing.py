@@ -93,5 +93,5 @@ def test_of_two_that_start_at_once_one_goes_on(world: ChaosRun) -> None:
     for engine in engines:
         engine.resume()
     assert sorted(engine.end() for engine in engines) == [0, 1]
-    assert sum(is_fenced(engine) for engine in engines) == 1
+    assert sum(is_fenced(engine) for engine in engines) == 1, [engine.text for engine in engines]
     assert world.faults() == []

@@ -15,6 +15,7 @@ from share_spark.model.records import Doubt
 from share_spark.partition.runs import run_at
 from tests.support.engine_world import ACCEPT, REJECT, RELEASE, TOPIC, Death, EngineLife, InMemoryGroup, at
 from tests.support.examples import examples
+from tests.twins.late_delivery import LateDelivery
 from tests.twins.memory import Moment, StateCommit
 from tests.twins.memory_delivery import Answer
 
@@ -28,7 +29,7 @@ class Life:
     (offset, delivery count) of calls that failed; ``unsaid``: those whose engine died before a commit had that.
     ``charged``: how often an engine died in a record that was accused of it before."""
 
-    def __init__(self, seed: int, *, output: bool, deaths: int) -> None:
+    def __init__(self, seed: int, *, output: bool, deaths: int, **settings: object) -> None:
         self.rng, self.deaths, self.handled = Random(seed), deaths, 0
         self.failed: set[tuple[int, int]] = set()
         self.unsaid: set[tuple[int, int]] = set()
@@ -41,6 +42,7 @@ class Life:
             late=self.rng,
             share__delivery__count__limit=LIMIT,
             delivery__max__in__flight=self.rng.randint(1, 6),
+            **settings,
         )
 
     def handle(self, _topic: str, _partition: int, offset: int, count: int) -> Answer:
@@ -189,6 +191,43 @@ def test_logs_may_lose_what_is_in_flight(seed: int, deaths: int) -> None:
     life.play(step)
     life.play(life.run_slowly)  # what was written behind the targets of the first runs
     assert world.state().start_offset >= world.topics.log_ends(TOPIC)[0].log_end
+
+
+@settings(max_examples=examples(200))
+@given(st.integers(0, 2**32), st.integers(0, 4), st.integers(1, 5))
+def test_keys_keep_their_order(seed: int, deaths: int, keys: int) -> None:
+    """A handler is entered with a record once all before it that have its key are finished."""
+    life = Life(seed, output=False, deaths=deaths, delivery__order="key")
+    world, rng = life.world, life.rng
+    letters = "".join(rng.choice("abcde"[:keys] + ".") for _ in range(rng.randint(2, 40)))
+    world.produce_keys(letters)
+    finished: set[int] = set()
+    too_early: list[int] = []
+
+    def is_finished(offset: int) -> bool:
+        state = world.state()
+        run = run_at(state.in_flight, offset)
+        return offset in finished or offset < state.start_offset or (run is not None and run.delivery_state.is_final)
+
+    def handle(topic: str, partition: int, offset: int, count: int) -> Answer:
+        before = [at for at in range(offset) if letters[at] == letters[offset] != "."]
+        if not all(map(is_finished, before)):  # what is raised here would be a release
+            too_early.append(offset)
+        said = life.handle(topic, partition, offset, count)
+        if (said[0] if isinstance(said, tuple) else said) in (ACCEPT, REJECT):
+            finished.add(offset)
+        return said
+
+    def step(engine: EngineLife) -> None:
+        engine.run()
+        assert isinstance(engine.delivery, LateDelivery)
+        running = [letters[call[1]] for call in engine.delivery._running if letters[call[1]] != "."]
+        assert (too_early, len(running)) == ([], len(set(running)))
+        world.clock.advance(rng.choice([10, 500, 45_000]))
+
+    world.handler = handle
+    life.play(step)
+    assert world.window() == f"{len(letters)}-{len(letters)}"
 
 
 def run_often(engine: EngineLife) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from share_spark import Ack, ConfigError, EmbeddedTopicLog, Record, ShareGroup, read_state
+from share_spark import Ack, EmbeddedTopicLog, Record, ShareGroup, read_state
 from share_spark.topics.topic_producer import Message
 from tests.support.job_process import JobProcess
 
@@ -215,12 +215,3 @@ def start(directory: Path, *more: str) -> JobProcess:
     where = ["--topic-table", str(directory / "topics"), "--state", str(directory / "state")]
     what = ["--group", GROUP, "--topic", "orders", "--starting", "earliest", "--handler", "asking:ask"]
     return JobProcess.start([sys.executable, "-m", "share_spark.cli", "run", *where, *what, *more], directory)
-
-
-async def never(_record: Record) -> None: ...
-
-
-def test_the_order_of_keys_is_refused(place: Place) -> None:
-    place.send(1)
-    with pytest.raises(ConfigError, match=r"never is async: delivery\.order=key is possible for other handlers only$"):
-        place.group(never, delivery__order="key").start()

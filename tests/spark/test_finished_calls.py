@@ -110,7 +110,8 @@ def wait_for_calls(directory: Path, wanted: int, job: JobProcess) -> None:
 
 
 def assert_calls(found: Counter[int], most_repeated: int) -> None:
-    """All records were called; twice only what its handler has released, and what the kills have cost."""
+    """All records were called; twice only what its handler has released, and what the kills have cost. A call that is
+    killed on its way to a release is not among those that have ended."""
     assert found.keys() == set(range(RECORDS))
     wanted = RECORDS + len(range(50, RECORDS, 100))
-    assert wanted <= found.total() <= wanted + most_repeated
+    assert wanted - most_repeated <= found.total() <= wanted + most_repeated

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import defaultdict
 from pathlib import Path
@@ -146,6 +147,53 @@ def test_a_worker_that_dies_with_a_record(spark: SparkSession, tmp_path: Path) -
     assert orders.group(handler).trigger(availableNow=True).start().awaitTermination(120)
     assert orders.notes.read_text().count("die") == 2, "in both partitions"
     orders.judge()
+
+
+def waiting(notes: Path, deadly: int | None = None) -> Any:
+    """The same handler, whose calls wait a little."""
+    handle = noting(notes, deadly)
+
+    async def wait(record: Record) -> Any:
+        await asyncio.sleep(0.01 * (record.offset % 4))
+        answer = handle(record)
+        await asyncio.sleep(0.001)
+        return answer
+
+    return wait
+
+
+@pytest.mark.parametrize("threads", [None, 8])
+def test_calls_that_wait_and_a_restart_with_delayed_records(
+    spark: SparkSession, tmp_path: Path, threads: int | None
+) -> None:
+    orders = Orders(spark, tmp_path)
+    orders.put(60)
+    handler = waiting(orders.notes) if threads is None else as_handler(noting(orders.notes), threads=threads)
+    first = orders.group(handler).start()
+    while not orders.notes.exists() or orders.notes.read_text().count("release") < 3:
+        assert not first.awaitTermination(0.1)
+    first.stop()
+    orders.put(20)
+    assert orders.group(handler).trigger(availableNow=True).start().awaitTermination(120)
+    orders.judge()
+
+
+def test_a_companion_that_dies_with_a_record(spark: SparkSession, tmp_path: Path) -> None:
+    orders = Orders(spark, tmp_path)
+    orders.put(120)
+    handler = waiting(orders.notes, deadly=20)
+    assert orders.group(handler).trigger(availableNow=True).start().awaitTermination(120)
+    assert orders.notes.read_text().count("die") == 2, "in both partitions"
+    orders.judge()
+
+
+def test_lists_of_records_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    async def lists(records: list[Record]) -> None: ...
+
+    with pytest.raises(
+        ConfigError, match=r"lists is async and takes lists of records: delivery\.order=key needs one of"
+    ):
+        Orders(spark, tmp_path).group(lists).start()
 
 
 def test_output_rows_of_records_in_order(spark: SparkSession, tmp_path: Path) -> None:

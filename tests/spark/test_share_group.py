@@ -181,11 +181,11 @@ class Unknown:
 def test_a_contract_broken_as_a_whole_ends_the_run_and_charges_no_record_however_often(
     place: GroupPlace, handler: Any
 ) -> None:
-    place.put(range(200, 204))
+    place.put(range(200, 280))
     for _ in range(3):
         with pytest.raises(HandlerError):
             place.work_off(handler, **{"share.delivery.count.limit": 2})
-    assert sum(available for _, _, available, _ in place.ends()) == 4
+    assert sum(available for _, _, available, _ in place.ends()) == 80
     before = place.calls()
     place.work_off(moody(place.directory / "calls"))
     assert {count for (_, count), times in (place.calls() - before).items() if times} == {1}

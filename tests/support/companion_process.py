@@ -44,8 +44,10 @@ def spans(first: int, last: int, count: int = 1) -> list[AcquiredSpan]:
     return [AcquiredSpan(AT, np.array([[first, last, count]]))]
 
 
-def record_stream(offsets: Sequence[int], count: int = 1) -> bytes:
-    """Records of orders-0, of which the value is the offset."""
+def record_stream(
+    offsets: Sequence[int], counts: Sequence[int] | None = None, keys: Sequence[bytes | None] | None = None
+) -> bytes:
+    """Records of orders-0, of which the value is the offset; delivered for the first time, without a key."""
     headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     batch = pa.RecordBatch.from_pydict(
         {
@@ -53,10 +55,10 @@ def record_stream(offsets: Sequence[int], count: int = 1) -> bytes:
             "partition": pa.array([AT.partition] * len(offsets), pa.int32()),
             "offset": pa.array(offsets, pa.int64()),
             "timestamp": pa.nulls(len(offsets), pa.timestamp("us", "UTC")),
-            "key": pa.nulls(len(offsets), pa.binary()),
+            "key": pa.array(keys or [None] * len(offsets), pa.binary()),
             "value": pa.array([b"%d" % offset for offset in offsets], pa.binary()),
             "headers": pa.nulls(len(offsets), headers),
-            "delivery_count": pa.array([count] * len(offsets), pa.int32()),
+            "delivery_count": pa.array(counts or [1] * len(offsets), pa.int32()),
         }
     )
     stream = pa.BufferOutputStream()

@@ -15,9 +15,10 @@ from share_spark.engine.delivery_port import (
     DeliveryLimits,
     RunningCall,
 )
+from share_spark.engine.key_order import FINISHED, FREE, KeyOrder
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, AnsweredRange, Loss, RetryDelay, TracedRange
-from tests.twins.memory_delivery import InMemoryDelivery, last_attempts
+from tests.twins.memory_delivery import InMemoryDelivery, each, last_attempts
 
 _Call = tuple[TopicPartition, int, int]
 """(where, offset, delivery count)."""
@@ -30,6 +31,9 @@ _Answer = tuple[AcknowledgeType | Loss, str, int | None]
 class LateDelivery(InMemoryDelivery):
     """Each time it is asked, some calls begin, some end, and some answers arrive. ``rng``: which. ``_ended``: their
     answers are on the way. ``most_calls``: those that were allowed, one number for each time.
+
+    In order of keys, a key is held back while the answer for a record of it is on the way that has not finished it:
+    what was acquired meanwhile took for granted that it comes before.
 
     A handler that raises anything but an Exception is the one that was running when the engine
     died; the others only waited."""
@@ -54,15 +58,13 @@ class LateDelivery(InMemoryDelivery):
         most = 1 if in_turn else limits.most_calls
         self.most_calls.append(limits.most_calls)
         self._round_number = limits.round_number
-        calls = [
-            (one.partition, offset, count)
-            for one in acquired
-            for first, last, count in one.ranges.tolist()
-            for offset in range(first, last + 1)
-        ]
+        calls = [(one.partition, offset, count) for one in acquired for offset, count in each(one.ranges)]
+        waits = self._held_back(acquired) if self.ordered else {}
         for call in calls:
             if self.log.record(call[0], call[1]) is None:
                 self._ended.append((call, (AcknowledgeType.GAP, "", None)))
+            elif call in waits:
+                self._ended.append((call, (Loss.NOT_ENTERED, "", waits[call] or None)))
             else:
                 self._waiting.append(call)
         for _ in range(self.rng.randint(0, 2 * len(calls) + 4)):
@@ -100,8 +102,9 @@ class LateDelivery(InMemoryDelivery):
 
     def _step(self, most: int) -> None:
         """A call begins, or one ends."""
-        if self._waiting and len(self._running) < most and self.rng.random() < 0.6:
-            call = self._waiting.pop(0)
+        call = self._next() if len(self._running) < most and self.rng.random() < 0.6 else None
+        if call is not None:
+            self._waiting.remove(call)
             self._running.append(call)
             self._rounds[call] = self._round_number
             self.ledgers[self._member_id][call] = None
@@ -114,6 +117,45 @@ class LateDelivery(InMemoryDelivery):
         kind, error, delay_ms = self._answer(at, offset, count)
         del self.stepped[self._member_id]
         self._ended.append((call, (kind, error, delay_ms if delay_ms >= 0 else None)))
+        if self.ordered and kind not in FINISHED:
+            place, wait = self._place(call), (Loss.NOT_ENTERED, "", delay_ms if delay_ms > 0 else None)
+            behind = [one for one in self._waiting if place is not None and self._place(one) == place]
+            self._ended += [(one, wait) for one in behind]
+            self._waiting = [one for one in self._waiting if one not in behind]
+
+    def _next(self) -> _Call | None:
+        """Return the first that may begin: in order of keys, one of each key."""
+        taken = {self._place(call) for call in self._running}
+        for call in self._waiting:
+            place = self._place(call) if self.ordered else None
+            if place is None or place not in taken:
+                return call
+            taken.add(place)
+        return None
+
+    def _held_back(self, acquired: Sequence[AcquiredSpan]) -> dict[_Call, int]:
+        """Return how long the calls of those wait that are held back."""
+        order, found = KeyOrder(), {}
+        for call, (kind, _, delay_ms) in self._ended:
+            if kind not in FINISHED:
+                order.hold_back(call[0], self._key(call), delay_ms or 0)
+        for one in acquired:
+            earlier = dict(each(one.earlier))
+            for offset, number in sorted([*each(one.ranges), *earlier.items()]):
+                call = (one.partition, offset, number)
+                if offset in earlier:
+                    order.hold_back(one.partition, self._key(call), number)
+                elif (wait_ms := order.wait_ms(one.partition, self._key(call))) != FREE:
+                    found[call] = wait_ms
+        return found
+
+    def _place(self, call: _Call) -> tuple[TopicPartition, bytes] | None:
+        key = self._key(call)
+        return None if key is None else (call[0], key)
+
+    def _key(self, call: _Call) -> bytes | None:
+        record = self.log.record(call[0], call[1])
+        return None if record is None else record.key
 
     def _arrived(self, number: int) -> Delivered:
         arrived, self._ended = self._ended[:number], self._ended[number:]

@@ -145,15 +145,15 @@ class InMemoryDelivery(DeliveryAtOnce):
         at = acquired.partition
         return [
             (offset, *self._answer(at, offset, count))
-            for offset, count in _each(acquired.ranges)
+            for offset, count in each(acquired.ranges)
             if self.log.record(at, offset) is not None
         ]
 
     def _in_order(self, acquired: AcquiredSpan) -> list[_Said]:
         at, order = acquired.partition, KeyOrder()
         said: list[_Said] = []
-        earlier = dict(_each(acquired.earlier))
-        for offset, count in sorted([*_each(acquired.ranges), *earlier.items()]):
+        earlier = dict(each(acquired.earlier))
+        for offset, count in sorted([*each(acquired.ranges), *earlier.items()]):
             record = self.log.record(at, offset)
             if record is None:
                 continue
@@ -184,7 +184,7 @@ class InMemoryDelivery(DeliveryAtOnce):
         return said
 
 
-def _each(ranges: Ranges) -> list[tuple[int, int]]:
+def each(ranges: Ranges) -> list[tuple[int, int]]:
     """Return (offset, value of its range) for each offset, ascending."""
     return [(offset, said) for first, last, said in sorted(ranges.tolist()) for offset in range(first, last + 1)]
 

@@ -14,8 +14,8 @@ from tests.support.share_partition import ACCEPT, KEY, REJECT, RELEASE, Partitio
 pytestmark = pytest.mark.usefixtures("window_form")
 
 
-def before(state: SharePartition, *acquired: tuple[int, int]) -> list[tuple[int, int]]:
-    found = unfinished_before(state, [AcquiredRange(first, last, 1) for first, last in acquired])
+def before(state: SharePartition, *acquired: tuple[int, int], member: str = "b") -> list[tuple[int, int]]:
+    found = unfinished_before(state, [AcquiredRange(first, last, 1) for first, last in acquired], member)
     return [(run.first_offset, run.last_offset) for run in found]
 
 
@@ -43,10 +43,19 @@ def test_what_is_below_the_start_offset_is_not_in_the_log() -> None:
     assert before(partition.state, (10, 14)) == [(5, 9)]
 
 
+def test_what_the_member_holds_already_is_with_it() -> None:
+    partition = Partition()
+    partition.fetch("a", (0, 1))
+    partition.fetch("b", (2, 5))
+    partition.ack("b", (3, 3, RELEASE), delays=(RetryDelay(3, 3, 50),))
+    partition.fetch("b", (6, 9))
+    assert before(partition.state, (6, 9)) == [(0, 1), (3, 3)]
+
+
 def test_what_a_state_from_kafka_does_not_say() -> None:
     batches = [StateBatch(5, 6, DeliveryState.AVAILABLE, 1), StateBatch(9, 9, DeliveryState.AVAILABLE, 1)]
     state = from_kip(key=KEY, state_epoch=0, leader_epoch=0, start_offset=5, batches=batches)
-    assert before(state, (9, 9)) == [(5, 6), (7, 8)]
+    assert before(state, (8, 8)) == [(5, 6), (7, 8)]
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -69,5 +78,5 @@ def test_offset_by_offset(seed: int) -> None:
         for offset in range(run.first_offset, run.last_offset + 1)
         if not run.delivery_state.is_final and offset not in own and offset < max(own)
     ]
-    found = before(partition.state, *(row[:2] for row in taken))
+    found = before(partition.state, *(row[:2] for row in taken), member="d")
     assert [offset for first, last in found for offset in range(first, last + 1)] == expected

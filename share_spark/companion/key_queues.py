@@ -1,0 +1,131 @@
+"""The records that wait where they are delivered in order of their keys: of each key one is called at a time.
+
+    waiting     a@10   b@11   a@12   b@13   a@14
+    ready       a@10   b@11
+    behind             a: a@12, a@14     b: b@13
+
+    a@10 is accepted    ->  a@12 is ready
+    b@11 is released    ->  b@13 is held back: it comes again with b@11
+
+The driver acquires more records before it knows all answers. It takes for granted that a record which it has handed
+over comes before its successors. So a key stays held back until the driver acquires with the knowledge of that answer:
+
+    companion    b@11 released, b@13 held back     Answered 7
+    driver                                                      HandOver (answers 6)    has b@15: held back as well
+    driver                                         takes 7      HandOver (answers 7)    has b@11, b@13, b@15
+
+``engine.key_order`` has the rule for records that were not handed over, and hold back others.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from share_spark.companion.ledger import CallBlock
+from share_spark.companion.reading import Handed, OffsetRun, ReadBatch
+from share_spark.companion.waiting import HeldBack, Waiting, WaitingRecords
+from share_spark.engine.key_order import FREE
+from share_spark.model.ids import TopicPartition
+
+_Place = tuple[TopicPartition, bytes]
+
+
+@dataclass(slots=True)
+class _Key:
+    """A key with a record that is ready or is called (``head``), and those ``behind`` it. ``wait_ms``: how long these
+    wait once that call has ended."""
+
+    head: Waiting
+    behind: deque[Waiting] = field(default_factory=deque)
+    wait_ms: int = FREE
+
+
+class KeyQueues(WaitingRecords):
+    """The records that wait, in order of their keys. ``_held``: keys that are held back until the driver knows the
+    answers up to this message; ``_barred``: the same for all keys. ``_ended``: keys whose call has ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._keys: dict[_Place, _Key] = {}
+        self._held: dict[_Place, int] = {}
+        self._barred = 0
+        self._ended: list[_Place] = []
+
+    def __len__(self) -> int:
+        return len(self._records) + sum(len(key.behind) for key in self._keys.values())
+
+    def add(self, handed: Handed, block: CallBlock, read: ReadBatch, now: float, sent: int) -> list[HeldBack]:
+        """Add the records of a batch, and return those that are held back."""
+        known = handed.message.answers_known
+        self._held = {place: number for place, number in self._held.items() if number > known}
+        waits_ms = read.waits_ms or [FREE] * len(read.records)
+        held = []
+        for position, record in enumerate(read.records):
+            one, wait_ms = Waiting(handed, block, position, record, now), waits_ms[position]
+            place = _place(one)
+            if place is None:
+                self._records.append(one)
+            elif wait_ms != FREE or place in self._held or known < self._barred:
+                self._held[place] = sent + 1
+                held.append(HeldBack(one, max(wait_ms, 0)))
+            elif place in self._keys:
+                self._keys[place].behind.append(one)
+            else:
+                self._keys[place] = _Key(one)
+                self._records.append(one)
+        return held
+
+    def ended(self, one: Waiting, *, is_finished: bool, delay_ms: int | None) -> None:
+        """Note how the call of a record has ended; if that is said twice, the last time is valid."""
+        place = _place(one)
+        if place is not None:
+            self._keys[place].wait_ms = FREE if is_finished else max(delay_ms or 0, 0)
+            self._ended.append(place)
+
+    def follow(self, sent: int) -> list[HeldBack]:
+        """Let the successors of what has ended be called. Return those that are held back instead."""
+        held = []
+        ended, self._ended = self._ended, []
+        for place in dict.fromkeys(ended):
+            wait_ms = self._keys[place].wait_ms
+            if wait_ms == FREE:
+                self._follow(place)
+                continue
+            behind = self._keys.pop(place).behind
+            self._held[place] = sent + bool(behind)
+            held += [HeldBack(one, wait_ms) for one in behind]
+        return held
+
+    def bar(self, sent: int) -> None:
+        """Hold back all keys of what was acquired without knowing the next answers."""
+        self._barred = sent + 1
+
+    def clear(self) -> Iterator[tuple[Handed, Iterator[OffsetRun]]]:
+        """Take all; yield their offsets by hand-over and topic-partition."""
+        for place in filter(None, [_place(one) for one in self._records]):
+            self._records += self._keys.pop(place).behind
+        for key in self._keys.values():
+            self._records += key.behind
+            key.behind.clear()
+        yield from super().clear()
+
+    def drop_forgotten(self) -> None:
+        """Take those of hand-overs that were forgotten. The calls of these have no successors any more."""
+        super().drop_forgotten()
+        for place, key in [*self._keys.items()]:
+            key.behind = deque(one for one in key.behind if not one.handed.is_forgotten)
+            if key.head.handed.is_forgotten:
+                self._follow(place)
+
+    def _follow(self, place: _Place) -> None:
+        key = self._keys.pop(place)
+        if key.behind:
+            self._keys[place] = _Key(key.behind.popleft(), key.behind)
+            self._records.append(self._keys[place].head)
+
+
+def _place(one: Waiting) -> _Place | None:
+    """Return where the record has its order; None: without a key it has none."""
+    return None if one.record.key is None else (one.at, one.record.key)
