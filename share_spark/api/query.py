@@ -29,12 +29,13 @@ from share_spark.maintenance.background import BackgroundMaintenance
 from share_spark.maintenance.heartbeat import EndKind, EngineEnd, wall_clock_ms
 from share_spark.model.errors import EnvironmentFault, FencedError, ShareError
 from share_spark.model.html_table import html_table
-from share_spark.spark.errors import first_line
+from share_spark.spark.errors import JVM_ERRORS, first_line, is_checkpoint_shared
 from share_spark.state.state_store import DeltaShareStateStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from share_spark.handlers.handler import Handler
     from share_spark.metrics.endpoint import MetricsServer
@@ -82,6 +83,7 @@ class ShareGroupQuery:
     listeners: tuple[Callable[[MicroBatchProgress], None], ...] = ()
     metrics: MetricsServer | None = None
     without_secrets: Callable[[str], str] = str
+    _writer: DataStreamWriter | None = None
     _query: StreamingQuery | None = None
     _batch_id: int = -1
     _closed: bool = False
@@ -119,7 +121,9 @@ class ShareGroupQuery:
         writer = ticks.writeStream.foreachBatch(self._tick)
         writer = writer.option("checkpointLocation", self.checkpoint.directory)
         writer = writer.trigger(processingTime=self.trigger.processing_time or "0 seconds")
-        self._query = (writer.queryName(self.name) if self.name else writer).start()
+        self._writer = writer.queryName(self.name) if self.name else writer
+        self.store.log.refuse_if_fenced()
+        self._query = self._start_loop()
         threading.Thread(target=self._watch, name="share-spark-watch", daemon=True).start()
 
     @property
@@ -261,7 +265,7 @@ class ShareGroupQuery:
         """End the query between micro-batches: when the work is done, on ``stop``, after a fault of Spark itself."""
         assert self._query is not None
         while not self._over.wait(1.0):
-            if not self._is_running(self._query):
+            if not self._is_running(self._query) and not self._goes_on(self._query):
                 break
         with self._turn:
             if not self._closed:
@@ -290,6 +294,34 @@ class ShareGroupQuery:
         except Exception as fault:  # noqa: BLE001 - whatever PySpark makes of a JVM that is gone
             self._fault = self._fault or EnvironmentFault(f"Spark's JVM does not answer any more: {fault}")
             return False
+
+    def _start_loop(self) -> StreamingQuery:
+        """Start Spark's query. If an engine that starts at the same moment has made the checkpoint, it is there now."""
+        assert self._writer is not None
+        try:
+            return self._writer.start()
+        except JVM_ERRORS as fault:
+            if not is_checkpoint_shared(fault):
+                raise
+            return self._writer.start()
+
+    def _goes_on(self, query: StreamingQuery) -> bool:
+        """Start Spark's query again if it has ended because another engine of the group wrote to its checkpoint. Of
+        the two the one that has claimed the group last goes on."""
+        try:
+            ended = query.exception()
+            if ended is None or not is_checkpoint_shared(ended):
+                return False
+            self.store.log.refuse_if_fenced()
+            self._query = self._start_loop()
+        except FencedError as fault:
+            self._fault, self._closed = fault, True
+            return False
+        except JVM_ERRORS:
+            _log.debug("starting the query again", exc_info=True)
+            return False
+        _log.info("another engine wrote to the checkpoint of group %s; going on", self.store.log.group_id)
+        return True
 
     def _end_query(self, query: StreamingQuery) -> None:
         """Stop Spark's query, which only starts micro-batches. If it fails after the engine was told to end, nothing is

@@ -31,6 +31,15 @@ UNREACHABLE = (
 """Spark's texts when a job has failed because brokers gave no answer: to its source, its sink, or a worker."""
 
 
+_CHECKPOINT_SHARED = ("Multiple streaming queries are concurrently using", "CONCURRENT_STREAM_LOG_UPDATE")
+"""Spark's texts when another query has written to the checkpoint of this one."""
+
+
+def is_checkpoint_shared(error: BaseException) -> bool:
+    """Return whether a query has ended because another one wrote to its checkpoint."""
+    return any(sign in str(error) for sign in _CHECKPOINT_SHARED)
+
+
 def is_lost_worker(error: BaseException) -> bool:
     """Return whether the error means that a job has failed because a worker or an executor died."""
     return tells_lost_workers() and any(sign in str(error) for sign in LOST_WORKER)
