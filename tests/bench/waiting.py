@@ -29,6 +29,7 @@ SECONDS = float(os.environ.get("BENCH_SECONDS", "15"))
 MEDIAN_S, SIGMA = 0.2, 1.0
 MEAN_S = MEDIAN_S * math.exp(SIGMA**2 / 2)
 WARM_UP_S, BATCH = 5.0, 500
+KEYS = 10_000
 FAST, SLOW_S, RATE = 1_500, 20.0, 50
 
 
@@ -51,6 +52,8 @@ def run(spark: SparkSession, _bootstrap: str) -> bool:
     say(f"  bare asyncio: {bare:,.0f} calls/s")
     ours = _of_a_group(spark, Path(scratch.fresh("group")))
     say(f"  share group: {ours:,.0f} calls/s")
+    in_order = _of_a_group(spark, Path(scratch.fresh("ordered")), ordered=True)
+    say(f"  share group, in order of {KEYS:,} keys: {in_order:,.0f} calls/s")
     gathered = _gathered(spark)
     say(f"  mapInArrow with asyncio.gather: {gathered:,.0f} calls/s")
     none_slow = _latencies(spark, Path(scratch.fresh("fast")), slow=False)
@@ -58,6 +61,7 @@ def run(spark: SparkSession, _bootstrap: str) -> bool:
     measures = [
         compare("calls/s, against calls at a time ÷ mean latency", ours, CALLS / MEAN_S, ">= 0.85"),
         compare("calls/s, against asyncio alone", ours, bare),
+        compare(f"calls/s in order of {KEYS:,} keys, against without order", in_order, ours),
         compare("calls/s, against mapInArrow with asyncio.gather", ours, gathered, ">= 5"),
         *(
             compare(f"send to end, {name}, 1 % take {SLOW_S:.0f} s, against none, s", some, none, "<= 1.2")
@@ -84,17 +88,18 @@ async def _bare() -> float:
     return done / SECONDS
 
 
-def _of_a_group(spark: SparkSession, place: Path) -> float:
-    """Records that are accepted in the state, per second, after a warm-up."""
+def _of_a_group(spark: SparkSession, place: Path, *, ordered: bool = False) -> float:
+    """Records that are accepted in the state, per second, after a warm-up. ``ordered``: in order of their keys."""
     log = EmbeddedTopicLog(spark, str(place / "topics"))
     log.create_topic("asked", 4)
     records = int(1.2 * CALLS / MEAN_S * (WARM_UP_S + SECONDS))
-    log.append("asked", [Message(b"", partition=number % 4) for number in range(records)])
+    log.append("asked", [Message(b"", key=b"%d" % (number % KEYS), partition=number % 4) for number in range(records)])
     accepted = _Accepted()
     group = ShareGroup("asking", spark=spark, state=str(place / "state")).table(str(place / "topics"))
     group = group.subscribe("asked").process(ask).listen(lambda one: accepted.add(one.accepted))
     group = group.option("delivery.max.in.flight", CALLS).option("share.auto.offset.reset", "earliest")
-    query = group.option("share.partition.max.record.locks", 10_000).start()
+    group = group.option("share.partition.max.record.locks", 10_000)
+    query = (group.ordered_by_key() if ordered else group).start()
     try:
         accepted.wait_for(CALLS)
         time.sleep(WARM_UP_S)

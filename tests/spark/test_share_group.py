@@ -362,3 +362,23 @@ def test_the_heartbeat_says_since_when_the_breaker_is_open(place: GroupPlace, mo
 
 def wrong_length(batch: pa.RecordBatch) -> list[int]:
     return [1] * (batch.num_rows + 1)
+
+
+def test_a_query_goes_on_if_another_one_has_written_to_its_checkpoint(place: GroupPlace) -> None:
+    """As an engine of the group does that started at the same moment, and was replaced by this one."""
+    query = place.group(moody(place.directory / "calls")).start()
+    offsets = place.directory / "state" / "_checkpoints" / "billing" / "offsets"
+    try:
+        first, deadline = query.runId, time.monotonic() + 60
+        while query.runId == first:
+            assert time.monotonic() < deadline
+            newest = max((int(file.name) for file in offsets.glob("[0-9]*")), default=None)
+            if newest is not None:
+                shutil.copyfile(offsets / str(newest), offsets / str(newest + 1))
+            assert not query.awaitTermination(0.2)
+        place.put(range(300, 304))
+        query.processAllAvailable()
+        assert {("300", 1), ("303", 1)} <= place.calls().keys()
+    finally:
+        query.stop()
+    assert place.engine_end()[0] is EndKind.STOPPED
