@@ -315,7 +315,7 @@ class ShareGroupQuery:
             self.store.log.refuse_if_fenced()
             self._query = self._start_loop()
         except FencedError as fault:
-            self._fault, self._closed = fault, True
+            self._fail(fault)
             return False
         except JVM_ERRORS:
             _log.debug("starting the query again", exc_info=True)

@@ -151,7 +151,6 @@ def _engine(
     is_ordered = spec.config.delivery_order == DeliveryOrder.KEY
     delivery: SparkDelivery | CompanionDelivery
     if handler.waits:
-        _refuse_order(handler, is_ordered=is_ordered)
         delivery = CompanionDelivery(spark=spec.spark, log=log, handler=handler, ordered=is_ordered)
     else:
         delivery = SparkDelivery(spark=spec.spark, log=log, handler=handler, ordered=is_ordered)
@@ -171,13 +170,6 @@ def _engine(
         pauses=_opened_when_asked(lambda: PauseReader(pause_file(*where))),
     )
     return ShareGroupEngine(ports=ports, available_now=spec.trigger.available_now), store
-
-
-def _refuse_order(handler: Handler, *, is_ordered: bool) -> None:
-    if is_ordered and handler.batch is not None:
-        raise ConfigError(
-            f"handler {handler.name} is async and takes lists of records: delivery.order=key needs one of a record"
-        )
 
 
 def _opened_when_asked(open_reader: Callable[[], Callable[[], Found]]) -> Callable[[], Found]:

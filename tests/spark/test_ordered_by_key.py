@@ -54,6 +54,26 @@ class Orders:
         group = group.table(str(self.directory / "topics")).subscribe("orders").process(handler)
         return group.option("share.auto.offset.reset", "earliest").option("max.records.per.trigger", 40)
 
+    def survive_a_restart(self, handler: Any) -> None:
+        """With delayed records."""
+        self.put(60)
+        first = self.group(handler).start()
+        while not self.notes.exists() or self.notes.read_text().count("release") < 3:
+            assert not first.awaitTermination(0.1)
+        first.stop()
+        self.put(20)
+        self.work_off(handler)
+
+    def survive_deaths(self, handler: Any) -> None:
+        """Of the processes of a handler for which offset 20 is deadly."""
+        self.put(120)
+        self.work_off(handler)
+        assert self.notes.read_text().count("die") == 2, "in both partitions"
+
+    def work_off(self, handler: Any) -> None:
+        assert self.group(handler).trigger(availableNow=True).start().awaitTermination(120)
+        self.judge()
+
     @property
     def notes(self) -> Path:
         return self.directory / "notes"
@@ -112,14 +132,7 @@ def _by_both(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.usefixtures("_by_both")
 def test_record_by_record_and_across_a_restart_with_delayed_records(spark: SparkSession, tmp_path: Path) -> None:
     orders = Orders(spark, tmp_path)
-    orders.put(60)
-    first = orders.group(noting(orders.notes)).start()
-    while not orders.notes.exists() or orders.notes.read_text().count("release") < 3:
-        assert not first.awaitTermination(0.1)
-    first.stop()
-    orders.put(20)
-    assert orders.group(noting(orders.notes)).trigger(availableNow=True).start().awaitTermination(120)
-    orders.judge()
+    orders.survive_a_restart(noting(orders.notes))
 
 
 @pytest.mark.usefixtures("_by_both")
@@ -134,19 +147,14 @@ def test_batches_have_no_key_twice(spark: SparkSession, tmp_path: Path) -> None:
         assert len(set(keys)) == len(keys)
         return [handle(Record("orders", **row)) for row in rows]
 
-    assert orders.group(arrow_handler(batch)).trigger(availableNow=True).start().awaitTermination(120)
-    orders.judge()
+    orders.work_off(arrow_handler(batch))
 
 
 @pytest.mark.usefixtures("_by_both")
 def test_a_worker_that_dies_with_a_record(spark: SparkSession, tmp_path: Path) -> None:
     """What was held back before, and stayed with the workers, keeps its order."""
     orders = Orders(spark, tmp_path)
-    orders.put(120)
-    handler = noting(orders.notes, deadly=20)
-    assert orders.group(handler).trigger(availableNow=True).start().awaitTermination(120)
-    assert orders.notes.read_text().count("die") == 2, "in both partitions"
-    orders.judge()
+    orders.survive_deaths(noting(orders.notes, deadly=20))
 
 
 def waiting(notes: Path, deadly: int | None = None) -> Any:
@@ -167,24 +175,13 @@ def test_calls_that_wait_and_a_restart_with_delayed_records(
     spark: SparkSession, tmp_path: Path, threads: int | None
 ) -> None:
     orders = Orders(spark, tmp_path)
-    orders.put(60)
     handler = waiting(orders.notes) if threads is None else as_handler(noting(orders.notes), threads=threads)
-    first = orders.group(handler).start()
-    while not orders.notes.exists() or orders.notes.read_text().count("release") < 3:
-        assert not first.awaitTermination(0.1)
-    first.stop()
-    orders.put(20)
-    assert orders.group(handler).trigger(availableNow=True).start().awaitTermination(120)
-    orders.judge()
+    orders.survive_a_restart(handler)
 
 
 def test_a_companion_that_dies_with_a_record(spark: SparkSession, tmp_path: Path) -> None:
     orders = Orders(spark, tmp_path)
-    orders.put(120)
-    handler = waiting(orders.notes, deadly=20)
-    assert orders.group(handler).trigger(availableNow=True).start().awaitTermination(120)
-    assert orders.notes.read_text().count("die") == 2, "in both partitions"
-    orders.judge()
+    orders.survive_deaths(waiting(orders.notes, deadly=20))
 
 
 def test_lists_of_records_are_refused(spark: SparkSession, tmp_path: Path) -> None:
