@@ -11,6 +11,7 @@ import os
 import resource
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from share_spark.delta.location import Location
 from share_spark.state.commits import CommitNote
@@ -125,8 +126,10 @@ def _columns(record: str) -> list[str]:
 
 
 def _as_log(rows: DataFrame, empty: DataFrame) -> DataFrame:
-    """``rows`` in the types of the log, in one file."""
-    return rows.select([rows[field.name].cast(field.dataType) for field in empty.schema.fields]).coalesce(1)
+    """``rows`` in the types of the log, in one file. Columns that only some rows of the log have are null."""
+    found = {name: rows[name] for name in rows.columns}
+    columns = [found.get(one.name, F.lit(None)).cast(one.dataType).alias(one.name) for one in empty.schema.fields]
+    return rows.select(columns).coalesce(1)
 
 
 def _recover(spark: SparkSession, location: Location, group_id: str = GROUP, partitions: int = PARTITIONS) -> None:
