@@ -112,12 +112,11 @@ def snapshot(group: ShareGroup) -> tuple[GroupRecord, ...]:
 
 
 def latest(records: Iterable[GroupRecord]) -> tuple[GroupRecord, ...]:
-    """Leave out the records that later ones of the same key replace, where all are committed together."""
-    found: dict[RecordKey, GroupRecord] = {}
-    for record in records:
-        found.pop(record.key, None)  # so that the order is that of the latest ones
-        found[record.key] = record
-    return tuple(found.values())
+    """Leave out the records that later ones of the same key replace, where all are committed together.
+
+    Their order does not matter: a group that ends has a tombstone for each key before.
+    """
+    return tuple({record.key: record for record in records}.values())
 
 
 def known_record(group: ShareGroup, key: RecordKey) -> GroupRecord | None:
