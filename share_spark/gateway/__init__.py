@@ -1,4 +1,11 @@
-"""The front door for Kafka's own clients: an asyncio server that speaks the share-group part of Kafka's protocol.
+"""The front door: Kafka's share consumers, unmodified, as members of a group whose state is in Delta.
 
-What a request means is up to its handler (``server.Handler``); here are only the bytes and the connections.
+    client ── frames ──> server (one event loop)  ->  service: what a request means  ->  answer
+                                                        │ asks, as values     ▲ after the commit
+                                                        ▼                     │
+                          client_queue     micro-batch: plan, decide, append, answer      (group_host: a plain loop)
+
+``service`` has the coordinator's and the sessions' answers from ``coordinator``, which is pure. What changes the state
+of share-partitions goes through the engine's micro-batch, as everything else does (``engine.client_asks``). Records are
+read beside it (``read_ahead``), and an answer leaves only after the commit that it depends on.
 """

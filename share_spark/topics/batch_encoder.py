@@ -12,12 +12,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from crc32c import crc32c
 
+from share_spark.engine.batch_reader import RecordBatch
 from share_spark.topics.varints import signed_varint
 
 MOST_RECORDS = 100
@@ -43,21 +44,13 @@ _LARGEST_HEAD = 21
 _UNITS_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 
 
-class EncodedBatch(NamedTuple):
-    """A record batch. ``last_offset``: of its last record."""
-
-    base_offset: int
-    last_offset: int
-    content: bytes
-
-
 _Row = tuple[int, int, bytes]
 """A record: its offset, its timestamp in milliseconds, and its key, value and headers as they are encoded."""
 
 
 def encode_batches(
     records: pa.RecordBatch, *, most_records: int = MOST_RECORDS, most_bytes: int = MOST_BYTES
-) -> Iterator[EncodedBatch]:
+) -> Iterator[RecordBatch]:
     """Encode records of one partition, with ascending offsets, in batches of at most ``most_records``.
 
     ``records``: the columns of ``engine.ports.RECORD_COLUMNS``; those of the partition are not read. A batch takes at
@@ -83,7 +76,7 @@ def _cut(rows: Iterable[_Row], most_records: int, most_bytes: int) -> Iterator[l
         yield batch
 
 
-def _encoded(batch: Sequence[_Row]) -> EncodedBatch:
+def _encoded(batch: Sequence[_Row]) -> RecordBatch:
     base_offset, base_ms, _ = batch[0]
     records: list[bytes] = []
     for offset, timestamp_ms, content in batch:
@@ -95,7 +88,7 @@ def _encoded(batch: Sequence[_Row]) -> EncodedBatch:
         *(_NONE, _NONE, _NONE, len(batch)),
     ) + b"".join(records)
     head = _HEAD.pack(base_offset, _COUNTED_HEAD + len(body), _NONE, _MAGIC, crc32c(body))
-    return EncodedBatch(base_offset, last_offset, head + body)
+    return RecordBatch(base_offset, last_offset, head + body)
 
 
 # -------------------------------------------------------------------------------------------------- rows

@@ -37,7 +37,7 @@ from share_spark.coordinator.group.requests import (
     TopicMetadata,
     Topics,
 )
-from share_spark.coordinator.group.state import GroupState, ShareGroup, evolve, latest, replay, snapshot
+from share_spark.coordinator.group.state import GroupState, ShareGroup, evolve, latest, new_group, replay, snapshot
 from share_spark.coordinator.group.types import GroupType, refusal_of_offsets, refusal_to_join
 from share_spark.coordinator.group.views import described, listed, matches
 
@@ -66,6 +66,7 @@ __all__ = [
     "latest",
     "listed",
     "matches",
+    "new_group",
     "not_empty",
     "refusal_of_offsets",
     "refusal_to_join",
