@@ -266,3 +266,17 @@ def test_a_death_puts_in_doubt_what_the_handler_had_and_not_what_clients_hold(mo
 def test_offsets_of_a_read_are_as_it_says() -> None:
     read = ReadAhead(3, (LogBatch(5, 9), LogBatch(20, 24)))
     assert [offset for offset in range(30) if read.holds(offset)] == list(range(3, 25))
+
+
+def test_the_end_of_a_clients_lock_is_no_reason_to_look_for_traces(
+    world: ClientWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where engines leave none, the records that they had are looked for one by one."""
+    world.produce(5)
+    world.fetch(A)
+    world.engine().run()
+    successor = world.engine()
+    monkeypatch.setattr(type(successor.delivery), "traces", lambda _: pytest.fail("no engine has held these records"))
+    world.clock.advance(LOCK_MS)
+    successor.run()
+    assert world.window() == "0-5: 0-4 V1"
