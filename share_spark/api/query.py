@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from share_spark.handlers.handler import Handler
+    from share_spark.gateway.listening_group import ListeningGroup
     from share_spark.metrics.endpoint import MetricsServer
 
 _log = logging.getLogger(__name__)
@@ -48,6 +48,9 @@ _LETTERS_WAIT_S = 0.02
 
 _CALLS_WAIT_S = 0.03
 """The least pause while calls are in flight. Without it each answer would have a commit of its own."""
+
+LISTENING_TICK_S = 30.0
+"""The same as TICK_S where clients are waiting: between two ticks nobody is answered."""
 
 _PROGRESS_KEPT = 100
 
@@ -82,6 +85,7 @@ class ShareGroupQuery:
     checkpoint: Checkpoint
     listeners: tuple[Callable[[MicroBatchProgress], None], ...] = ()
     metrics: MetricsServer | None = None
+    door: ListeningGroup | None = None
     without_secrets: Callable[[str], str] = str
     _writer: DataStreamWriter | None = None
     _query: StreamingQuery | None = None
@@ -112,10 +116,10 @@ class ShareGroupQuery:
         ]
         return html_table(title, names, rows)
 
-    def start(self, handler: Handler) -> None:
+    def start(self, handler_name: str) -> None:
         """Claim the group, load its state, start Spark's loop. Raises what ``ShareGroupEngine.start`` raises."""
         claim = self.engine.start()
-        self.checkpoint.sign(claim.group_id, handler.name, claim.writer_epoch, has_state=self.engine.has_state)
+        self.checkpoint.sign(claim.group_id, handler_name, claim.writer_epoch, has_state=self.engine.has_state)
         self.maintenance.start(claim)
         ticks = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
         writer = ticks.writeStream.foreachBatch(self._tick)
@@ -123,6 +127,8 @@ class ShareGroupQuery:
         writer = writer.trigger(processingTime=self.trigger.processing_time or "0 seconds")
         self._writer = writer.queryName(self.name) if self.name else writer
         self.store.log.refuse_if_fenced()
+        if self.door is not None:
+            self.door.clients.open()
         self._query = self._start_loop()
         threading.Thread(target=self._watch, name="share-spark-watch", daemon=True).start()
 
@@ -135,6 +141,11 @@ class ShareGroupQuery:
     def runId(self) -> str:  # noqa: N802
         """Spark's id of this start of the query."""
         return str(self._query.runId) if self._query else ""
+
+    @property
+    def listensOn(self) -> str | None:  # noqa: N802
+        """The address on which clients of Kafka's protocol are served, None if they are not."""
+        return None if self.door is None else str(self.door.gateway.address)
 
     @property
     def status(self) -> dict[str, Any]:
@@ -197,7 +208,8 @@ class ShareGroupQuery:
         """Run micro-batches for one tick of Spark's foreachBatch; the frame of ticks is never read. The engine's own
         numbers are not below ``batch_id``."""
         self._batch_id = max(self._batch_id, batch_id - 1)
-        until_s = time.monotonic() + (0 if self.trigger.processing_time else TICK_S)
+        tick_s = TICK_S if self.door is None else LISTENING_TICK_S
+        until_s = time.monotonic() + (0 if self.trigger.processing_time else tick_s)
         while self._micro_batch() and time.monotonic() < until_s:
             pass
 
@@ -223,6 +235,8 @@ class ShareGroupQuery:
                 self._over.set()
         if self.engine.has_calls and not self._over.wait(_CALLS_WAIT_S):
             self.engine.wait_for_answers(_IDLE_WAIT_S)
+        elif progress.idle and self.door is not None:
+            self.door.clients.wait(_IDLE_WAIT_S)
         elif progress.idle:
             self._over.wait(_LETTERS_WAIT_S if self.engine.waits_for_letters else _IDLE_WAIT_S)
         return not self._over.is_set()
@@ -277,6 +291,8 @@ class ShareGroupQuery:
         self.maintenance.close(self._end())
         if self.metrics is not None:
             self.metrics.close()
+        if self.door is not None:
+            self.door.close(self._fault)
         with self._news:
             self._ended.set()
             self._news.notify_all()

@@ -138,6 +138,15 @@ class ShareGroup:
         """Call ``listener`` with the progress of every micro-batch, on the query's thread."""
         return self._with(listeners=(*self._spec.listeners, listener))
 
+    def listen_on(self, address: str, *, advertised: str | None = None) -> ShareGroup:
+        """Let clients of Kafka's protocol join the group at ``host:port``: its share consumers, unmodified. ``process``
+        may be left out: then all records are for them. ``advertised``: the address that clients are told to connect to,
+        if it is another one. Needs ``table``. Raises ConfigError."""
+        from share_spark.gateway.gateway import parse_address
+
+        told = None if advertised is None else parse_address(advertised)
+        return self._with(listen_on=parse_address(address), advertised=told)
+
     def start(self) -> ShareGroupQuery:
         """Check everything, claim the group, start the streaming query.
 

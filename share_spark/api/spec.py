@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from share_spark.engine.progress import MicroBatchProgress
     from share_spark.handlers.handler import Handler
+    from share_spark.kafka.broker_connection import Address
     from share_spark.kafka.options import KafkaOptions
 
 
@@ -40,6 +41,8 @@ class ShareGroupSpec:
     name: str | None = None
     trigger: Trigger = field(default_factory=Trigger)
     listeners: tuple[Callable[[MicroBatchProgress], None], ...] = ()
+    listen_on: Address | None = None
+    advertised: Address | None = None
 
     def __repr__(self) -> str:
         return ", ".join([repr(self.group_id), *(f"{name}={value}" for name, value in self._said())])
@@ -58,6 +61,7 @@ class ShareGroupSpec:
             "checkpointLocation": self.checkpoint and repr(self.checkpoint),
             "queryName": self.name and repr(self.name),
             "trigger": None if self.trigger == Trigger() else self.trigger,
+            "listen_on": self.listen_on and repr(str(self.listen_on)),
         }
         yield from ((name, value) for name, value in values.items() if value)
 
@@ -71,12 +75,23 @@ class ShareGroupSpec:
         check_group_id(self.group_id)
         if not self.topics or not all(self.topics):
             raise ConfigError("no topic: call subscribe(topic)")
+        if self.listen_on is not None:
+            self._check_listening()
+        if self.handler is None and self.listen_on is not None:
+            return
         handler = self.required_handler
         if self.sink is not None and handler.output is None:
             raise ConfigError(f"to_delta: handler {handler.name} declares no output: call process(handler, output=...)")
-
         if self.config.delivery_order == DeliveryOrder.KEY:
             _refuse_without_order(handler)
+
+    def _check_listening(self) -> None:
+        if self.table is None:
+            raise ConfigError("listen_on: clients are served from topics in a Delta table only: call table(location)")
+        if self.trigger.available_now:
+            raise ConfigError("listen_on: clients may come at any time, and availableNow ends: choose one")
+        if self.handler is None and self.sink is not None:
+            raise ConfigError("to_delta: there is no handler whose rows could be written: call process(handler)")
 
     @property
     def letter_table(self) -> Location | None:
@@ -84,6 +99,11 @@ class ShareGroupSpec:
         if self.dead_letter is None or (self.kafka is not None and "/" not in self.dead_letter):
             return None
         return Location.parse(self.dead_letter)
+
+    @property
+    def handler_name(self) -> str:
+        """The name of the handler, for people."""
+        return "none: for clients only" if self.handler is None else self.handler.name
 
     @property
     def required_handler(self) -> Handler:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,12 +13,13 @@ from share_spark.api.query import ShareGroupQuery
 from share_spark.api.spec import ShareGroupSpec
 from share_spark.companion.delivery import CompanionDelivery
 from share_spark.delivery.deliver import SparkDelivery
+from share_spark.delivery.no_handler import NoHandler
 from share_spark.delta.location import Location
+from share_spark.engine.client_asks import Clients
 from share_spark.engine.micro_batch import ShareGroupEngine
 from share_spark.engine.ports import DeadLetterSink, DeadLetterTarget, OutputSink, TopicLog
 from share_spark.engine.topics import SubscribedTopics
 from share_spark.engine.world import Ports
-from share_spark.handlers.handler import Handler
 from share_spark.kafka.dead_letter_topic import KafkaDeadLetters
 from share_spark.kafka.topic_log import KafkaTopicLog
 from share_spark.maintenance.background import BackgroundMaintenance
@@ -37,6 +39,7 @@ from share_spark.topics.topic_table import EmbeddedTopicLog
 
 if TYPE_CHECKING:
     from share_spark.engine.progress import MicroBatchProgress
+    from share_spark.gateway.listening_group import ListeningGroup
     from share_spark.metrics.endpoint import MetricsServer
 
 Found = TypeVar("Found")
@@ -46,13 +49,14 @@ def start_query(spec: ShareGroupSpec) -> ShareGroupQuery:
     """Start a query; see ``ShareGroup.start``."""
     spec.check()
     warn_of_all()
-    metrics = _metrics(spec)
-    try:
-        return _started(spec, metrics)
-    except BaseException:
-        if metrics is not None:
-            metrics.close()
-        raise
+    with ExitStack() as if_it_fails:
+        if (metrics := _metrics(spec)) is not None:
+            if_it_fails.callback(metrics.close)
+        if (door := _door(spec)) is not None:
+            if_it_fails.callback(door.close, None)
+        query = _started(spec, metrics, door)
+        if_it_fails.pop_all()
+    return query
 
 
 def _metrics(spec: ShareGroupSpec) -> MetricsServer | None:
@@ -65,6 +69,23 @@ def _metrics(spec: ShareGroupSpec) -> MetricsServer | None:
     return MetricsServer.open(metrics, spec.config.metrics_host, spec.config.metrics_port)
 
 
+def _door(spec: ShareGroupSpec) -> ListeningGroup | None:
+    """Listen for clients, for the same reason. Raises EnvironmentFault."""
+    if spec.listen_on is None:
+        return None
+    assert spec.table is not None, "check refuses it"
+    from share_spark.gateway.listening_group import ListeningGroup  # with kio, 0.2 s
+
+    return ListeningGroup.open(
+        spec.group_id,
+        spec.topics,
+        EmbeddedTopicLog(spec.spark, spec.table),
+        spec.listen_on,
+        advertised=spec.advertised,
+        lock_duration_ms=spec.config.lock_duration_ms,
+    )
+
+
 def _watchers(
     spec: ShareGroupSpec, engine: ShareGroupEngine, metrics: MetricsServer | None
 ) -> Iterator[Callable[[MicroBatchProgress], None]]:
@@ -74,13 +95,14 @@ def _watchers(
         yield spans.note
 
 
-def _started(spec: ShareGroupSpec, metrics: MetricsServer | None) -> ShareGroupQuery:
+def _started(spec: ShareGroupSpec, metrics: MetricsServer | None, door: ListeningGroup | None) -> ShareGroupQuery:
     config = spec.config
     location = Location.parse(spec.state)
     checkpoint = Checkpoint.at(spec.spark, spec.checkpoint, location, spec.group_id)
     checkpoint.check(spec.group_id)
     log = _topic_log(spec)
-    engine, store = _engine(spec, location, log, checkpoint.writer_epoch)
+    clients = None if door is None else door.clients
+    engine, store = _engine(spec, location, log, checkpoint.writer_epoch, clients)
     maintenance = BackgroundMaintenance(
         spark=spec.spark,
         location=location,
@@ -105,9 +127,10 @@ def _started(spec: ShareGroupSpec, metrics: MetricsServer | None) -> ShareGroupQ
         checkpoint=checkpoint,
         listeners=(*_watchers(spec, engine, metrics), *spec.listeners),
         metrics=metrics,
+        door=door,
         without_secrets=str if spec.kafka is None else spec.kafka.without_secrets,
     )
-    query.start(spec.required_handler)
+    query.start(spec.handler_name)
     return query
 
 
@@ -142,18 +165,12 @@ def _dead_letters(spec: ShareGroupSpec) -> DeadLetterTarget | None:
 
 
 def _engine(
-    spec: ShareGroupSpec, location: Location, log: TopicLog, least_epoch: int
+    spec: ShareGroupSpec, location: Location, log: TopicLog, least_epoch: int, clients: Clients | None
 ) -> tuple[ShareGroupEngine, DeltaShareStateStore]:
     store = _store(spec, location, least_epoch)
     where = spec.spark, location, spec.group_id
     topics = SubscribedTopics(group_id=spec.group_id, topics=spec.topics, log=log, clock=wall_clock_ms)
-    handler = spec.required_handler
-    is_ordered = spec.config.delivery_order == DeliveryOrder.KEY
-    delivery: SparkDelivery | CompanionDelivery
-    if handler.waits:
-        delivery = CompanionDelivery(spark=spec.spark, log=log, handler=handler, ordered=is_ordered)
-    else:
-        delivery = SparkDelivery(spark=spec.spark, log=log, handler=handler, ordered=is_ordered)
+    delivery = _delivery(spec, log)
     target = _dead_letters(spec)
     letters: DeadLetterSink = NoDeadLetters(spark=spec.spark)
     if target is not None:
@@ -164,12 +181,22 @@ def _engine(
         store=store,
         delivery=delivery,
         dead_letters=letters,
-        sink=_output(spec, handler, delivery),
+        sink=_output(spec, delivery),
         clock=wall_clock_ms,
         config=_opened_when_asked(lambda: DynamicConfigReader(dynamic_config_file(*where), spec.config)),
         pauses=_opened_when_asked(lambda: PauseReader(pause_file(*where))),
+        clients=clients,
     )
     return ShareGroupEngine(ports=ports, available_now=spec.trigger.available_now), store
+
+
+def _delivery(spec: ShareGroupSpec, log: TopicLog) -> SparkDelivery | CompanionDelivery | NoHandler:
+    handler, is_ordered = spec.handler, spec.config.delivery_order == DeliveryOrder.KEY
+    if handler is None:
+        return NoHandler(spark=spec.spark)
+    if handler.waits:
+        return CompanionDelivery(spark=spec.spark, log=log, handler=handler, ordered=is_ordered)
+    return SparkDelivery(spark=spec.spark, log=log, handler=handler, ordered=is_ordered)
 
 
 def _opened_when_asked(open_reader: Callable[[], Callable[[], Found]]) -> Callable[[], Found]:
@@ -199,8 +226,9 @@ def _store(spec: ShareGroupSpec, location: Location, least_epoch: int) -> DeltaS
     )
 
 
-def _output(spec: ShareGroupSpec, handler: Handler, delivery: SparkDelivery | CompanionDelivery) -> OutputSink:
-    if spec.sink is None or handler.output is None:
+def _output(spec: ShareGroupSpec, delivery: SparkDelivery | CompanionDelivery | NoHandler) -> OutputSink:
+    handler = spec.handler
+    if spec.sink is None or handler is None or handler.output is None or isinstance(delivery, NoHandler):
         return FormerSinks(spark=spec.spark)
     sink = DeltaSink(spark=spec.spark, table=Location.parse(spec.sink))
     sink.prepare(spark_schema(handler.output))

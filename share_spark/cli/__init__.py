@@ -25,6 +25,7 @@ _COMMANDS: Mapping[str, str] = {
     "dead-letters": "dead_letter_commands.run_dead_letters",
     "doctor": "stored.run_doctor",
     "exporter": "exporter.serve_metrics",
+    "gateway": "gateway.serve_clients",
     "groups": "groups.run_groups",
     "history": "stored.run_history",
     "prepare": "stored.run_prepare",

@@ -31,11 +31,11 @@ def parse_job(arguments: Sequence[str]) -> Job:
     given = parsed(arguments)
     file = read_config(given.config) if given.config else ConfigFile()
     said = {name: value for name, value in vars(given).items() if name not in _NOT_JOB and value not in (None, False)}
-    settings: dict[str, str] = _pairs("--option", given.option)
+    settings: dict[str, str] = pairs_of("--option", given.option)
     if given.starting is not None:
         settings[START] = given.starting
     chosen = {**file.job, **said, "starting": settings.get(START, file.starting)}
-    kafka = {**file.kafka, **_pairs("--kafka-option", given.kafka_option)}
+    kafka = {**file.kafka, **pairs_of("--kafka-option", given.kafka_option)}
     here = str(Path.cwd())
     if here not in sys.path:  # as for `python -m` and Spark's local workers
         sys.path.insert(0, here)
@@ -48,7 +48,7 @@ _KEY = re.compile(r"[\w.-]+")
 _NOT_JOB = ("command", "config", "option", "kafka_option", "starting", "debug")
 
 
-def _pairs(option: str, given: Iterable[str]) -> dict[str, str]:
+def pairs_of(option: str, given: Iterable[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in given]
     if any(not (_KEY.fullmatch(key.strip()) and equals) for key, equals, _ in pairs):
         raise ConfigError(f"{option} takes key=value")
@@ -88,7 +88,7 @@ def topic_place(given: argparse.Namespace) -> TopicPlace:
 def _kafka_options(given: argparse.Namespace) -> dict[str, str]:
     """Return the options of ``--bootstrap-server`` and ``--kafka-option``. Raises ConfigError."""
     servers = {"bootstrap.servers": given.bootstrap_server} if given.bootstrap_server else {}
-    return {**_pairs("--kafka-option", given.kafka_option), **servers}
+    return {**pairs_of("--kafka-option", given.kafka_option), **servers}
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
@@ -124,10 +124,11 @@ def command_parser() -> argparse.ArgumentParser:
     """Return the parser of `share-spark` with all its commands."""
     parser = _Parser(prog="share-spark", description="Kafka share groups on Spark and Delta.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"share-spark {version('share_spark')}")
-    names = "run, groups, configs, top, dead-letters, report, ui, exporter, compact, history, verify, doctor or prepare"
-    commands = parser.add_subparsers(dest="command", required=True, metavar=names, parser_class=_Parser)
+    names = "run, gateway, groups, configs, top, dead-letters, report, ui, exporter, compact, history, verify, doctor"
+    commands = parser.add_subparsers(dest="command", required=True, metavar=f"{names} or prepare", parser_class=_Parser)
     for name, help_text, add_options in (
         ("run", "run a share group", _add_run),
+        ("gateway", "serve topics in a Delta table to Kafka's share consumers, without Spark", _add_gateway),
         ("groups", "list, describe, change, pause and delete share groups", _add_groups),
         ("configs", "settings of a group that can change while it runs", _add_configs),
         ("top", "the progress of groups, live in the terminal", _add_top),
@@ -166,6 +167,16 @@ def _add_run(command: argparse.ArgumentParser) -> None:
     add("--kafka-option", action="append", default=[], metavar="KEY=VALUE", help="a Kafka client setting; repeatable")
     add("--checkpoint", metavar="PATH", help="Spark's checkpoint; default: below the state directory")
     add("--query-name", metavar="NAME", help="name of the streaming query in Spark's UI")
+
+
+def _add_gateway(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--state", required=True, metavar="PATH", help="directory of the state tables")
+    add("--topic-table", required=True, metavar="PATH", help="the Delta table of the topics")
+    add("--listen", default="127.0.0.1:9092", metavar="HOST:PORT", help="where clients connect to (127.0.0.1:9092)")
+    add("--advertise", metavar="HOST:PORT", help="the address that clients are told, if it is another one")
+    add("--starting", metavar="WHERE", help="new groups start at earliest, latest (default) or by_duration:PT1H")
+    add("--option", action="append", default=[], metavar="KEY=VALUE", help="a setting of all groups; repeatable")
 
 
 def _add_groups(command: argparse.ArgumentParser) -> None:

@@ -7,6 +7,9 @@ in recovery; ``answer`` and ``evolved`` are the same for a ``CoordinatorShard``,
 The state is the KIP's: no member, no lock, a running attempt never counts (R8). So a write is never refused for the
 state that it gives an offset: the stronger of two wins (R81), and only Initialize with a new state epoch resets (R84).
 
+Members and their assignments are in ``group``, share sessions in ``sessions``: each is a value of its own, with a
+docstring that says how it works.
+
 Not imported here: pyspark, os, time, random, threading, socket, logging, and the package ``partition``.
 """
 

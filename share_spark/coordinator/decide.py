@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from share_spark.coordinator.combine import combine_batches, settled_start
 from share_spark.coordinator.evolve import evolve
+from share_spark.coordinator.fault import Fault
 from share_spark.coordinator.messages import (
     NOT_GIVEN,
     DeleteState,
@@ -45,13 +46,6 @@ ZERO_UUID = "AAAAAAAAAAAAAAAAAAAAAA"
 """A null topic id as the wire protocol has it."""
 
 _DURABLE_STATES = frozenset({DeliveryState.AVAILABLE, DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED})
-
-
-class Fault(NamedTuple):
-    """The reason why an entry is refused: a value, not an exception."""
-
-    code: ErrorCode
-    message: str
 
 
 class CoordinatorDecision(NamedTuple):

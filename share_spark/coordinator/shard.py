@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from share_spark.coordinator.decide import UPDATES_PER_SNAPSHOT, CoordinatorDecision, Fault, decide, malformed, refusal
+from share_spark.coordinator.decide import UPDATES_PER_SNAPSHOT, CoordinatorDecision, decide, malformed, refusal
 from share_spark.coordinator.evolve import evolve, replay
+from share_spark.coordinator.fault import Fault
 from share_spark.coordinator.messages import ShareGroupStateRequest, ShareState, StateRecord, StateRequest, StateResult
 from share_spark.model.errors import ErrorCode
 from share_spark.model.ids import SharePartitionKey

@@ -40,9 +40,10 @@ class MemberLedgers:
     _others: Sequence[str] = field(default=(), init=False)
     _left_rows: Sequence[bytes] = field(default=(), init=False)
 
-    def start(self, spark: SparkSession, claim: Claim) -> LedgerPlace:
-        """Begin, beside the state log; return the place. In local mode all workers run where the driver does."""
-        one_machine = str(spark.sparkContext.master).startswith("local")
+    def start(self, spark: SparkSession | None, claim: Claim) -> LedgerPlace:
+        """Begin, beside the state log; return the place. In local mode all workers run where the driver does, and
+        without Spark there are none."""
+        one_machine = spark is None or str(spark.sparkContext.master).startswith("local")
         self._place = place = LedgerPlace.beside(
             claim.directory, claim.log_id, claim.group_id, claim.member_id, one_machine=one_machine
         )

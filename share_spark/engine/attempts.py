@@ -18,13 +18,13 @@ from share_spark.model.requests import (
     ExpireLocks,
     LoseAttempts,
     Loss,
-    PartitionRequest,
     PartitionResponse,
     RetryDelay,
     TracedRange,
     TruncateLog,
 )
 from share_spark.model.texts import error_pattern
+from share_spark.partition.kafka_modes import KafkaRequest
 
 if TYPE_CHECKING:
     from share_spark.engine.delivery_port import AcknowledgedSpans
@@ -86,7 +86,7 @@ ENGINE_LOST = "the engine died while its handler had this record"
 """The error of a record whose last attempt, alone, ended with the engine."""
 
 
-Answered = tuple[tuple[PartitionRequest, PartitionResponse], ...]
+Answered = tuple[tuple[KafkaRequest, PartitionResponse], ...]
 """The requests of a step to the share-partition, and the answers."""
 
 
@@ -109,7 +109,7 @@ def _throttled(taken: AcquiredRange, said: Sequence[ErrorRun]) -> Iterator[Ended
         yield EndedAttempt(first, last, taken.delivery_count, "throttled", error)
 
 
-def _said(request: PartitionRequest, errors: Sequence[ErrorRun]) -> Sequence[ErrorRun]:
+def _said(request: KafkaRequest, errors: Sequence[ErrorRun]) -> Sequence[ErrorRun]:
     """Return those of ``errors`` that may belong to the request: only answers have some."""
     return errors if isinstance(request, Acknowledge | LoseAttempts) else ()
 
@@ -120,22 +120,26 @@ def _entered(response: PartitionResponse) -> Iterator[InFlightBatch]:
 
 
 def _ended(
-    request: PartitionRequest, run: InFlightBatch, archived: Sequence[ArchivedRange], errors: Sequence[ErrorRun]
+    request: KafkaRequest, run: InFlightBatch, archived: Sequence[ArchivedRange], errors: Sequence[ErrorRun]
 ) -> Iterator[EndedAttempt]:
     text, unanswered = _outcome_text(request, run, archived), _unanswered_text(request, run)
     for first, last, error in cut_by_error(run.first_offset, run.last_offset, _said(request, errors)):
         yield EndedAttempt(first, last, run.delivery_count, text, error or unanswered)
 
 
-def _unanswered_text(request: PartitionRequest, run: InFlightBatch) -> str | None:
+def _unanswered_text(request: KafkaRequest, run: InFlightBatch) -> str | None:
     """Return why an attempt ended without an answer, if the state shows it; None if a handler answered."""
     was_in_handler = run.doubt >= Doubt.ACCUSED or run.delivery_state is DeliveryState.ARCHIVED
     if isinstance(request, LoseAttempts):
         return _WORKER_LOST if was_in_handler else _LOST_WITH_WORKER
+    if isinstance(request, ExpireLocks) and not request.lost:
+        return _LOCK_EXPIRED
     if isinstance(request, ExpireLocks):
         return ENGINE_LOST if was_in_handler else _LOST_WITH_ENGINE[run.doubt]
     return None
 
+
+_LOCK_EXPIRED = "the lock ran out before the client acknowledged"
 
 _WORKER_LOST = "a worker died while its handler had this record"
 
@@ -151,7 +155,7 @@ _LOST_WITH_ENGINE: Mapping[Doubt, str] = {
 }
 
 
-def _outcome_text(request: PartitionRequest, run: InFlightBatch, archived: Sequence[ArchivedRange]) -> str:
+def _outcome_text(request: KafkaRequest, run: InFlightBatch, archived: Sequence[ArchivedRange]) -> str:
     if isinstance(request, TruncateLog):
         return "truncated"
     if run.delivery_state is DeliveryState.ACKNOWLEDGED:

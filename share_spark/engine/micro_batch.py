@@ -29,6 +29,7 @@ from share_spark.engine.acquisition_limits import AcquisitionLimits
 from share_spark.engine.answers import errors_in, refuse_errors
 from share_spark.engine.attempts import MemberTrace
 from share_spark.engine.busy_partitions import BusyPartitions
+from share_spark.engine.client_asks import ClientAsks
 from share_spark.engine.handler_calls import HandlerCalls, Phase, Turn
 from share_spark.engine.outage import Outage, Reach
 from share_spark.engine.output_commits import OutputCommits
@@ -39,11 +40,11 @@ from share_spark.engine.ports import Claim
 from share_spark.engine.progress import EngineLook, MicroBatchProgress, StepTimer, lag_of
 from share_spark.engine.step import PartitionInput, PartitionOutcome, PartitionSummary
 from share_spark.engine.takeover import EarlierLocks, taken_over
-from share_spark.engine.topics import warn_of_truncations
+from share_spark.engine.topics import LogEndsByKey, warn_of_truncations
 from share_spark.engine.world import EngineTime, Ports
 from share_spark.model.config import BackoffPolicy, DeliveryOrder, GroupConfig
 from share_spark.model.errors import FencedError, StateError, TopicUnreachableError
-from share_spark.model.ids import BatchStamp, LogEnds, SharePartitionKey, TopicPartition
+from share_spark.model.ids import BatchStamp, SharePartitionKey, TopicPartition
 from share_spark.partition import PartitionLimits
 
 _log = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ class ShareGroupEngine:
     _earlier_locks: EarlierLocks = field(init=False)
     _truncated: Mapping[TopicPartition, int] = field(default_factory=dict)
     _calls: HandlerCalls = field(init=False)
+    _asks: ClientAsks = field(init=False)
     _first: bool = True
     _load_s: float = 0.0
     _busy: BusyPartitions = field(default_factory=BusyPartitions)
@@ -86,6 +88,7 @@ class ShareGroupEngine:
         self._letters = DeadLetterOrder(sink=self.ports.dead_letters)
         self._output = OutputCommits(sink=self.ports.sink)
         self._reach = Reach(topics=self.ports.topics, letters=self.ports.dead_letters, clock=self.ports.clock)
+        self._asks = ClientAsks(self.ports.clients)
         self._calls = HandlerCalls(delivery=self.ports.delivery, limits=self._limits, search=self._search)
 
     def start(self) -> Claim:
@@ -100,8 +103,7 @@ class ShareGroupEngine:
         self._config = self.ports.config()
         timer = StepTimer()
         self._summaries = dict(self.ports.store.load())
-        timer.mark("load")
-        self._load_s = timer.steps["load"]
+        self._load_s = timer.mark("load")
         self._time.start(self.ports.clock(), self.ports.store.last_time_ms)
         self._earlier_locks = EarlierLocks.of(self._summaries.values(), self.ports.delivery)
         ends = self.ports.topics.log_ends()
@@ -153,6 +155,7 @@ class ShareGroupEngine:
         """Stop waiting for what does not answer: the engine stops. From any thread."""
         self.ports.topics.log.stop_waiting()
         self.ports.delivery.stop_waiting()
+        self._asks.stop_waiting()
 
     @property
     def has_state(self) -> bool:
@@ -218,6 +221,7 @@ class ShareGroupEngine:
         self._truncate(inputs, partition_inputs)
         timer.mark("plan")
         outcomes = self._decide_and_commit(stamp, partition_inputs, timer) if partition_inputs or self._first else ()
+        self._asks.answer(outcomes)
         self._first = False
         self._earlier_locks.forget(self._time.now_ms, self.next_deadline_ms)
         are_suspects = any(partition_input.suspects for partition_input in partition_inputs.values())
@@ -231,11 +235,7 @@ class ShareGroupEngine:
         return progress
 
     def _progress(
-        self,
-        batch_id: int,
-        outcomes: Sequence[PartitionOutcome],
-        timer: StepTimer,
-        ends: Mapping[SharePartitionKey, LogEnds],
+        self, batch_id: int, outcomes: Sequence[PartitionOutcome], timer: StepTimer, ends: LogEndsByKey
     ) -> MicroBatchProgress:
         return MicroBatchProgress.of(
             batch_id,
@@ -276,11 +276,14 @@ class ShareGroupEngine:
         topics = self.ports.topics
         limit_ms = self._config.outage_timeout_ms
         all_ends = self._reach.log_ends(limit_ms) if phase is Phase.RUNS else self._reach.last_ends()
-        self._targets = targets_within(self._targets, self._busy.read(all_ends))
+        changed_ends = self._busy.read(all_ends)
+        self._asks.note_logs(changed_ends)
+        self._targets = targets_within(self._targets, changed_ends)
         if phase is Phase.RUNS:
             self._config = self.ports.config()
             self._look_at_pauses(topics.names(), all_ends, now_ms)
-        ends = self._busy.ends(self._summaries, self._pending.ranges.keys())
+        asked = self._asks.take(all_ends, self._paused) if phase is Phase.RUNS else {}
+        ends = self._busy.ends(self._summaries, self._pending.ranges.keys() | asked.keys())
         ends, initial_offsets = self._reach.beginnings(self._summaries, ends, self._config.offset_reset, limit_ms)
         traces = self._traces({**ends, **self._pending.ranges})  # before the search: they show how it has to be done
         config, keys = self._config, ends.keys() - self._paused if self._paused else ends.keys()
@@ -303,6 +306,7 @@ class ShareGroupEngine:
             traces=traces,
             ordered=config.delivery_order == DeliveryOrder.KEY,
             turn=self._search.turn,
+            asked=asked,
         )
 
     def _look_at_pauses(self, names: Mapping[str, str], ends: Iterable[SharePartitionKey], now_ms: int) -> None:

@@ -55,21 +55,22 @@ class PendingAcknowledgements:
         partition = TopicPartition(outcome.summary.topic, outcome.key.partition)
         return [
             DeadLetter(partition, first, last, run.delivery_count, run.reason.value, error)
-            for run, pieces in zip(runs, self._cut_by_error(outcome.key, runs), strict=True)
+            for run, pieces in zip(runs, self._cut_by_error(outcome, runs), strict=True)
             for first, last, error in pieces
         ]
 
     def _cut_by_error(
-        self, key: SharePartitionKey, runs: Sequence[ArchivedRange]
+        self, outcome: PartitionOutcome, runs: Sequence[ArchivedRange]
     ) -> list[list[tuple[int, int, str | None]]]:
-        """Cut each run into pieces of one error."""
-        span = self.spans.get(key)
+        """Cut each run into pieces of one error. A client of Kafka's protocol gives none."""
+        span = self.spans.get(outcome.key)
         ranges, errors = (span.ranges, span.errors) if span is not None else ((), ())
+        by_clients = outcome.ended_by_clients
         are_answered = are_inside(ranges, [run.first_offset for run in runs])
         return [
             cut_by_error(run.first_offset, run.last_offset, errors)
             if is_answered
-            else [(run.first_offset, run.last_offset, ENGINE_LOST)]
+            else [(run.first_offset, run.last_offset, None if run.first_offset in by_clients else ENGINE_LOST)]
             for run, is_answered in zip(runs, are_answered, strict=True)
         ]
 

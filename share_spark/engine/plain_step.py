@@ -53,6 +53,7 @@ def _is_plain(asked: PartitionInput) -> bool:
         or asked.initial_offset is not None
         or asked.acknowledged_by is not None
         or len(asked.acknowledged) > 1
+        or asked.asked
     )
 
 

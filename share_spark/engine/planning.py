@@ -28,6 +28,7 @@ from share_spark.engine.step import PartitionInput, PartitionSummary
 from share_spark.model.ids import LogEnds, SharePartitionKey, TopicPartition
 from share_spark.model.records import DeliveryState, Doubt
 from share_spark.model.requests import AnsweredRange, Loss, RetryDelay, Trace
+from share_spark.partition.kafka_modes import KafkaRequest
 from share_spark.partition.runs import samples
 
 
@@ -42,7 +43,8 @@ class PlanInputs:
     available-now run, None when the run is endless. ``acknowledged_by`` as in ``PartitionInput``. ``suspects``: the
     next piece of the suspects, None if there are none; ``suspects_next``: it is their turn; ``suspects_rest``: it is
     not, whatever else there is. ``traces``: what dead members have left, by topic-partition. ``ordered``: records are
-    delivered in order of their keys; ``turn``: how many deliveries have entered nothing.
+    delivered in order of their keys; ``turn``: how many deliveries have entered nothing. ``asked``: what clients of
+    Kafka's protocol ask, of share-partitions in ``ends``.
     """
 
     now_ms: int
@@ -63,6 +65,7 @@ class PlanInputs:
     traces: Sequence[MemberTrace] = ()
     ordered: bool = False
     turn: int = 0
+    asked: Mapping[SharePartitionKey, Sequence[KafkaRequest]] = field(default_factory=dict)
 
 
 def plan(
@@ -236,14 +239,15 @@ def _must_settle(
     summary = summaries.get(key)
     if summary is None or summary.start_offset < 0:
         return True
-    if key in inputs.acknowledged or inputs.ends[key].log_start_offset > summary.start_offset:
+    has_requests = key in inputs.acknowledged or key in inputs.asked
+    if has_requests or inputs.ends[key].log_start_offset > summary.start_offset:
         return True
     if truncated_to(summary, inputs.ends[key]) is not None:
         return True
     # An engine that stops gives back all that it holds, even records whose outcome it does not know.
     if inputs.stopping:
         return summary.by_state[DeliveryState.ACQUIRED] > 0
-    return summary.next_deadline_ms is not None and summary.next_deadline_ms <= inputs.now_ms
+    return summary.has_expired(inputs.now_ms)
 
 
 def _input_of(
@@ -274,6 +278,7 @@ def _input_of(
         delays=inputs.delays.get(key, ()),
         ordered=inputs.ordered,
         errors=inputs.errors.get(key, ()),
+        asked=inputs.asked.get(key, ()),
     )
 
 

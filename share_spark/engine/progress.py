@@ -31,11 +31,12 @@ class StepTimer:
     steps: dict[str, float] = field(default_factory=dict)
     _since: float = field(default_factory=time.perf_counter)
 
-    def mark(self, name: str) -> None:
-        """Add the time since the last mark to the step ``name``."""
+    def mark(self, name: str) -> float:
+        """Add the time since the last mark to the step ``name``, and return the sum."""
         now = time.perf_counter()
         self.steps[name] = self.steps.get(name, 0.0) + now - self._since
         self._since = now
+        return self.steps[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,10 @@
 """One share-partition in one micro-batch: a pure function of its state and its partition input.
 
 The simulation runs the same function, without Spark. The order inside a micro-batch is fixed: acknowledgements;
-attempts that ended without one; session ends; log truncation; lock expiry; log start; acquire. The locks of the engine
-itself do not end while it lives, however long a handler takes. An expired lock belongs to an engine that has ended, so
-its records were lost in a crash (``partition.lost``).
+attempts that ended without one; session ends; log truncation; lock expiry; log start; what clients ask, in the order in
+which they asked; acquire. The locks of the engine itself do not end while it lives, however long a handler takes. An
+expired lock of an engine belongs to one that has ended, so its records were lost in a crash (``partition.lost``); that
+of a client is an attempt that has failed, as in Kafka.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 
 from share_spark.engine.attempts import Answered, ErrorRun
+from share_spark.engine.client_requests import Responses, client_requests, decided
 from share_spark.engine.ranges import (
     DELIVERY_COUNT,
     NONE_EARLIER,
@@ -45,7 +47,6 @@ from share_spark.partition import (
     PartitionLimits,
     SharePartition,
     deadlines_ms,
-    decide,
     evolve,
     held_by,
     offsets_by_state,
@@ -54,6 +55,7 @@ from share_spark.partition import (
     waiting,
 )
 from share_spark.partition.columns import as_columns, in_best_form, intersection, is_columns, total_offsets
+from share_spark.partition.kafka_modes import KafkaRequest
 from share_spark.partition.runs import chosen
 
 MOST_DELAYS = 16
@@ -66,8 +68,9 @@ class PartitionSummary(NamedTuple):
     ``end_offset`` is exclusive (SPEO). ``available`` counts the offsets of the window that wait for redelivery with all
     others, ``suspected`` those of doubt LOST_TWICE, LOST_IN_PIECE and ACCUSED, ``by_state`` all of the window, in the
     order of ``DeliveryState``. ``next_deadline_ms`` and ``last_deadline_ms``: when the first and the last lock of
-    another member ends. ``delayed``: (until when, how many offsets) of those that are delayed, the first
-    ``MOST_DELAYS`` times in order; later ones are seen once these are past.
+    another engine ends; ``next_client_deadline_ms``: the first one of a client. ``delayed``: (until when, how many
+    offsets) of those that are delayed, the first ``MOST_DELAYS`` times in order; later ones are seen once these are
+    past.
     """
 
     topic: str
@@ -79,6 +82,12 @@ class PartitionSummary(NamedTuple):
     suspected: tuple[int, int, int] = (0, 0, 0)
     by_state: tuple[int, ...] = (0, 0, 0, 0)
     delayed: tuple[tuple[int, int], ...] = ()
+    next_client_deadline_ms: int | None = None
+
+    def has_expired(self, now_ms: int) -> bool:
+        """Return whether a lock has ended."""
+        deadlines = self.next_deadline_ms, self.next_client_deadline_ms
+        return any(deadline_ms is not None and deadline_ms <= now_ms for deadline_ms in deadlines)
 
     def lag(self, ends: LogEnds) -> int:
         """Return the number of offsets that are not finished."""
@@ -101,7 +110,8 @@ class PartitionInput(NamedTuple):
     has none. ``searched``, ``suspects``, ``alone`` as in ``Acquire``. ``traces``: of members that have ended and whose
     locks may end now. ``truncated_to`` (exclusive): the log end, if it is below the SPEO. ``ordered``: records are
     delivered in order of their keys, and the delivery has to know what is not finished before
-    them. ``errors``: of ``acknowledged``, for the audit; no decision looks at them.
+    them. ``errors``: of ``acknowledged``, for the audit; no decision looks at them. ``asked``: what clients of Kafka's
+    protocol ask, in order.
     """
 
     topic: str
@@ -120,13 +130,16 @@ class PartitionInput(NamedTuple):
     delays: Sequence[RetryDelay] = ()
     ordered: bool = False
     errors: Sequence[ErrorRun] = ()
+    asked: Sequence[KafkaRequest] = ()
 
 
 class PartitionOutcome(NamedTuple):
     """The result of a micro-batch for one share-partition. Record counts are offsets.
 
     ``archived``: with all reasons, those that make dead letters and others; the engine filters. ``earlier``: what is
-    not finished before the acquired records, if they are delivered in order of keys.
+    not finished before the acquired records, if they are delivered in order of keys. ``acquired`` and ``error``: of the
+    engine itself. ``responses``: one for each request of a client; ``ended_by_clients``: the first offsets of archived
+    ranges whose last attempt was a client's.
     """
 
     key: SharePartitionKey
@@ -141,6 +154,8 @@ class PartitionOutcome(NamedTuple):
     redelivered: int
     error: ErrorCode
     earlier: EarlierRanges = NONE_EARLIER
+    responses: Sequence[PartitionResponse] = ()
+    ended_by_clients: frozenset[int] = frozenset()
 
 
 class StepResult(NamedTuple):
@@ -164,17 +179,18 @@ def step(
     """Apply one partition input. ``state`` None: the share-partition is new, and its first record is a snapshot (R75).
     So is that of a log that was truncated."""
     before = state or SharePartition(key=key)
-    requests = settling_requests(before, partition_input, member_id) + acquire_request(
-        before, partition_input, member_id
-    )
-    decision = decide(before, requests, limits, now_ms)
+    settling = settling_requests(before, partition_input, member_id)
+    of_clients = client_requests(before, partition_input.asked, member_id)
+    requests = (*settling, *of_clients, *acquire_request(before, partition_input, member_id))
+    decision = decided(before, requests, limits, now_ms, has_clients=bool(partition_input.asked))
     after = evolve(before, decision.record) if decision.record else before
     record: ShareRecord | None = decision.record
     if state is None and record is not None:
         after, record = with_snapshot(after)
-    outcome = outcome_of(key, partition_input, after, record, decision.responses, member_id)
+    responses = Responses.of(decision.responses, len(settling), len(of_clients))
+    outcome = outcome_of(key, partition_input, after, record, responses, member_id)
     if partition_input.ordered:
-        outcome = outcome._replace(earlier=earlier_of(after, decision.responses, member_id, now_ms))
+        outcome = outcome._replace(earlier=earlier_of(after, responses.own, member_id, now_ms))
     return StepResult(after, record, outcome, tuple(zip(requests, decision.responses, strict=True)))
 
 
@@ -271,23 +287,27 @@ def outcome_of(
     partition_input: PartitionInput,
     state: SharePartition,
     record: ShareRecord | None,
-    responses: tuple[PartitionResponse, ...],
+    responses: Responses,
     member_id: str,
 ) -> PartitionOutcome:
     """Sum up the responses of one share-partition."""
-    ranges = _acquired_ranges(responses)
+    ranges, to_clients = _acquired_ranges(responses.own), responses.to_clients
+    both = (*responses.own, *to_clients)
+    asked = len(partition_input.asked)
     return PartitionOutcome(
         key=key,
         summary=front_of(partition_input.topic, state, member_id),
         changed=record is not None,
         acquired=ranges,
-        archived=_archived_below(partition_input.truncated_to, responses),
-        accepted=sum(response.accepted for response in responses),
-        released=sum(response.released for response in responses),
-        not_entered=sum(total_offsets(response.not_entered) for response in responses if response.not_entered),
-        throttled=sum(total_offsets(response.throttled) for response in responses if response.throttled),
+        archived=_archived_below(partition_input.truncated_to, both),
+        accepted=sum(response.accepted for response in both),
+        released=sum(response.released for response in both),
+        not_entered=sum(total_offsets(response.not_entered) for response in both if response.not_entered),
+        throttled=sum(total_offsets(response.throttled) for response in both if response.throttled),
         redelivered=offsets_in(ranges[ranges[:, DELIVERY_COUNT] > 1]),
-        error=next((response.error for response in responses if response.error), ErrorCode.NONE),
+        error=next((response.error for response in responses.own if response.error), ErrorCode.NONE),
+        responses=to_clients[len(to_clients) - asked :],
+        ended_by_clients=frozenset(run.first_offset for response in to_clients for run in response.archived),
     )
 
 
@@ -348,15 +368,16 @@ def archived_below(end: int | None, archived: Iterable[Archived]) -> Iterator[Ar
 def front_of(topic: str, state: SharePartition, member_id: str | None = None) -> PartitionSummary:
     """Return the summary of a share-partition, for the driver. ``member_id``: of the engine, if it holds records."""
     available, suspected, delayed = waiting(state)
-    next_deadline_ms, last_deadline_ms = deadlines_ms(state, kept_by=member_id)
+    deadlines = deadlines_ms(state, kept_by=member_id)
     return PartitionSummary(
         topic=topic,
         start_offset=state.start_offset,
         end_offset=state.end_offset,
         available=available,
-        next_deadline_ms=next_deadline_ms,
-        last_deadline_ms=last_deadline_ms,
+        next_deadline_ms=deadlines.first,
+        last_deadline_ms=deadlines.last,
         suspected=suspected,
         by_state=tuple(offsets_by_state(state).values()),
         delayed=delayed[:MOST_DELAYS],
+        next_client_deadline_ms=deadlines.first_client,
     )

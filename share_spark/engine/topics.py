@@ -15,6 +15,8 @@ from share_spark.model.ids import LogEnds, SharePartitionKey
 
 _log = logging.getLogger(__name__)
 
+LogEndsByKey = Mapping[SharePartitionKey, LogEnds]
+
 _IDENTITY_CHECK_MS = 5_000
 """The interval at which a live run checks the ids of its topics; a topic whose log ends go back is checked at once."""
 
@@ -31,6 +33,13 @@ class SubscribedTopics:
     _ends: dict[SharePartitionKey, LogEnds] = field(default_factory=dict)
     _checked_ms: int = 0
     _known_keys: dict[str, dict[int, SharePartitionKey]] = field(default_factory=dict)
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Add topics. Raises TopicError (unknown), TopicUnreachableError."""
+        for topic in topics:
+            if topic not in self.topics:
+                self._described[topic] = self.log.describe(topic)
+                self.topics = (*self.topics, topic)
 
     def refresh(self) -> None:
         """Describe all topics. Raises TopicError (unknown, or created again since), TopicUnreachableError."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from share_spark.engine.client_asks import Clients
 from share_spark.engine.delivery_port import Delivery
 from share_spark.engine.pauses import Pauses
 from share_spark.engine.ports import Clock, CurrentConfig, DeadLetterSink, OutputSink, PauseSource, ShareStateStore
@@ -22,6 +23,7 @@ class Ports:
     config: CurrentConfig
     sink: OutputSink | None = None
     pauses: PauseSource = Pauses
+    clients: Clients | None = None
 
 
 @dataclass(slots=True)

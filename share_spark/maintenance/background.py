@@ -33,13 +33,14 @@ from share_spark.maintenance.heartbeat import (
 from share_spark.maintenance.retention import drop_segments, oldest_kept_segment
 from share_spark.model.errors import StateError
 from share_spark.model.ids import BatchStamp, SharePartitionKey
+from share_spark.spark.on_demand import AnySpark, session_of
 from share_spark.state.live_state import LiveState
 from share_spark.state.state_store import DeltaShareStateStore
 from share_spark.state.state_view import replace_status, state_bucket, state_of_live, status_app_id
 from share_spark.state.tables import log_table, state_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 _log = logging.getLogger(__name__)
 
@@ -50,9 +51,9 @@ class BackgroundMaintenance:
     segments closed for ``retention_ms`` and compacts every ``compaction_interval_ms`` (0: never). Its heartbeat has the
     topics' place (``kafka``: broker addresses, or ``table``), the dead ``letters`` table, the ``settings`` at the
     start, whether the circuit breaker is open and the present calls (both asked each time), and at last the engine's
-    end."""
+    end. ``spark``: used only where files do not suffice."""
 
-    spark: SparkSession
+    spark: AnySpark
     location: Location
     store: DeltaShareStateStore
     refresh_ms: int
@@ -167,7 +168,8 @@ class BackgroundMaintenance:
     def _rewrite(self, buckets: set[int] | None) -> None:
         live = self.store.live
         if live is not None and not self._replaced_directly(live, buckets):
-            self._write_rows(state_of_live(self.spark, live, buckets), live)
+            session = session_of(self.spark, f"{state_table(self.location)} can be written by Spark only")
+            self._write_rows(state_of_live(session, live, buckets), live)
 
     def _replaced_directly(self, live: LiveState, buckets: set[int] | None) -> bool:
         """Write the status table without Spark, unless a successor has written; return whether that was possible."""

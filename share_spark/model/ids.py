@@ -103,6 +103,20 @@ class LogEnds(NamedTuple):
         return max(self.log_start_offset, self.end_offset, self.high_watermark or 0)
 
 
+_CLIENT = "kafka-"
+
+
+def client_owner(member_id: str) -> str:
+    """Return the name under which a client of Kafka's protocol holds records, by the id that it has given itself. An
+    engine holds them under another name, so what a lock that runs out means can be seen from its owner."""
+    return f"{_CLIENT}{member_id}"
+
+
+def is_client(owner: str) -> bool:
+    """Return whether a client of Kafka's protocol holds records under this name, and not an engine for its handlers."""
+    return owner.startswith(_CLIENT)
+
+
 def check_group_id(group_id: str) -> None:
     """Refuse an id that names nothing, or that no file and no message can hold. Raises ConfigError."""
     if not group_id.strip():

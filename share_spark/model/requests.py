@@ -115,7 +115,8 @@ class Trace(NamedTuple):
 class ExpireLocks:
     """A request to end the locks whose deadline has come (R55).
 
-    ``lost``: their owners have ended, so the attempts were lost in a crash (``partition.lost``). ``traces``: what is
+    ``lost``: those of engines that have ended, so that the attempts were lost in a crash (``partition.lost``); without
+    it an attempt ends as Kafka's do, and counts. Clients of Kafka's protocol have no such end. ``traces``: what is
     known of the last attempts of some owners. Of owners without a trace nothing is known. ``kept_by``: the locks of
     this member do not end, as it is there; but for those below the SPSO, which no acknowledgement ends any more.
     """
@@ -213,7 +214,8 @@ class PartitionResponse:
     ``accepted`` and ``released`` count records (offsets), for progress. ``ended``: the runs as they became when an
     attempt ended, for the audit; ``not_entered`` and ``throttled``: those of them whose attempt is taken back, as they
     were before. Of a ``TruncateLog``, ``ended`` are the Acquired runs that it has forgotten, as they were. Each
-    sequence is a tuple, or ``partition.columns.Columns`` if there are many.
+    sequence is a tuple, or ``partition.columns.Columns`` if there are many. ``next_fetch_offset``: for a client that
+    reads ahead, where the log is to be read next.
     """
 
     error: ErrorCode = ErrorCode.NONE
@@ -224,3 +226,4 @@ class PartitionResponse:
     ended: Sequence[InFlightBatch] = ()
     not_entered: Sequence[AcquiredRange] = ()
     throttled: Sequence[AcquiredRange] = ()
+    next_fetch_offset: int | None = None

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from share_spark.delta.journal import DEAD_LETTERS, WAITING_LETTERS, Journal
 from share_spark.engine.pending import is_committed, letters_below
 from share_spark.engine.ports import Claim, DeadLetter
 from share_spark.model.ids import BatchStamp, TopicPartition
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from share_spark.spark.on_demand import AnySpark
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +24,7 @@ class LetterJournals:
     waiting: Journal
 
     @classmethod
-    def of(cls, spark: SparkSession, claim: Claim) -> LetterJournals:
+    def of(cls, spark: AnySpark, claim: Claim) -> LetterJournals:
         """Open the journals beside the state."""
         purposes = (DEAD_LETTERS, WAITING_LETTERS)
         return cls(*(Journal(spark, claim.directory, purpose, claim.group_id) for purpose in purposes))

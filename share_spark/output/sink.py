@@ -60,6 +60,7 @@ from share_spark.output.sink_journal import (
 )
 from share_spark.output.sink_table import prepare_table
 from share_spark.spark.errors import JVM_ERRORS, first_line
+from share_spark.spark.on_demand import AnySpark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -319,7 +320,7 @@ class FormerSinks:
     """An OutputSink of a run without output. Earlier engines may have had a sink, and a frozen one may be about to
     write there. So all of their sinks are claimed, and what is in them and was not absorbed counts."""
 
-    spark: SparkSession
+    spark: AnySpark
     _writer: SinkWriter | None = None
     _unabsorbed: BatchStamp | None = None
 

@@ -25,7 +25,7 @@ from share_spark.spark.errors import JVM_ERRORS, first_line
 from share_spark.spark.on_demand import AnySpark, given_session, session_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 
 class SinkTarget(NamedTuple):
@@ -71,7 +71,7 @@ class SinkWriter:
     journal: Journal
 
     @classmethod
-    def of(cls, spark: SparkSession, claim: Claim) -> SinkWriter:
+    def of(cls, spark: AnySpark, claim: Claim) -> SinkWriter:
         """Return the writer with its journal beside the state. Raises StateError."""
         with as_state_error():
             journal = Journal(spark, claim.directory, OUTPUT, claim.group_id)

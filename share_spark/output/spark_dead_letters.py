@@ -25,6 +25,7 @@ from share_spark.model.errors import DeadLetterError, FencedError, ShareError, T
 from share_spark.model.ids import BatchStamp, TopicPartition
 from share_spark.output.letter_journals import WITHDRAWN, LetterJournals, entry_of, is_withdrawn, letters_in
 from share_spark.spark.errors import first_line, is_unreachable
+from share_spark.spark.on_demand import AnySpark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,7 +45,7 @@ _MOST_WAITING = 16
 class NoDeadLetters:
     """The dead-letter port of a run without a target: it archives records without a letter."""
 
-    spark: SparkSession
+    spark: AnySpark
     _journals: LetterJournals | None = None
 
     def announce(self, stamp: BatchStamp, letters: Sequence[DeadLetter]) -> None:

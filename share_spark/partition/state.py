@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple, Self
 
 from share_spark.model.config import BackoffPolicy, GroupConfig
-from share_spark.model.ids import SharePartitionKey
+from share_spark.model.ids import SharePartitionKey, is_client
 from share_spark.model.records import UNINITIALIZED_START_OFFSET, DeliveryState, Doubt, InFlightBatch
 from share_spark.partition.backoff import NO_BACKOFF, Backoff
 from share_spark.partition.runs import below_offset, chosen, from_offset, offsets_by_kind, samples
@@ -128,21 +128,38 @@ def held_by(state: SharePartition, member_id: str) -> Sequence[InFlightBatch]:
     return chosen(from_offset(state.in_flight, state.start_offset), lambda run: run.member_id == member_id)
 
 
-def deadlines_ms(state: SharePartition, kept_by: str | None = None) -> tuple[int | None, int | None]:
-    """Return when the first and the last lock of a member ends, milliseconds since the epoch; None if there is none.
-    ``kept_by`` as in ``ExpireLocks``."""
+class Deadlines(NamedTuple):
+    """The times at which locks end, in milliseconds since the epoch; None where there is no such lock. ``first`` and
+    ``last``: of engines; ``first_client``: of clients of Kafka's protocol."""
+
+    first: int | None = None
+    last: int | None = None
+    first_client: int | None = None
+
+
+def deadlines_ms(state: SharePartition, kept_by: str | None = None) -> Deadlines:
+    """Return when locks end. ``kept_by`` as in ``ExpireLocks``."""
     locked = [run for run in samples(state.in_flight) if run.lock_deadline_ms is not None and run.member_id is not None]
+    if not locked:
+        return _NO_DEADLINES
     ending = [run for run in locked if run.member_id != kept_by]
     if len(ending) < len(locked):
         below = samples(below_offset(state.in_flight, state.start_offset))
         ending += [run for run in below if run.member_id == kept_by]
-    deadlines = [run.lock_deadline_ms for run in ending if run.lock_deadline_ms is not None]
-    return min(deadlines, default=None), max(deadlines, default=None)
+    clients, engines = list[int](), list[int]()
+    for run in ending:
+        if run.lock_deadline_ms is not None and run.member_id is not None:
+            (clients if is_client(run.member_id) else engines).append(run.lock_deadline_ms)
+    return Deadlines(min(engines, default=None), max(engines, default=None), min(clients, default=None))
+
+
+_NO_DEADLINES = Deadlines()
 
 
 def next_deadline_ms(state: SharePartition) -> int | None:
     """Return when the first lock of a member ends, milliseconds since the epoch; None if there is none."""
-    return deadlines_ms(state)[0]
+    found = deadlines_ms(state)
+    return min((at for at in (found.first, found.first_client) if at is not None), default=None)
 
 
 def check_invariants(state: SharePartition) -> None:

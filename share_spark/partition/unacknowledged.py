@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from share_spark.model.ids import is_client
 from share_spark.model.records import DeliveryState, InFlightBatch
 from share_spark.model.requests import (
     ExpireLocks,
@@ -34,7 +35,13 @@ HowEnded = Callable[[Runs], Ended]
 
 def expire_locks(draft: Draft, request: ExpireLocks, limits: PartitionLimits, now_ms: int) -> PartitionResponse:
     """End the locks whose deadline is now or past: a lock ends *at* its deadline (R55)."""
-    due = chosen(draft.runs, lambda run: run.member_id is not None and not is_locked(run, now_ms))
+
+    def is_due(run: InFlightBatch) -> bool:
+        if run.member_id is None or is_locked(run, now_ms):
+            return False
+        return not (request.lost and is_client(run.member_id))
+
+    due = chosen(draft.runs, is_due)
 
     def how_ended(inside: Runs) -> Ended:
         others = chosen(inside, lambda run: run.member_id != request.kept_by)

@@ -10,17 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from share_spark.delta.commit_files import CommitFile
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.direct_append import DirectAppends, MovedError
+from share_spark.spark.on_demand import AnySpark
 from share_spark.topics.topic_registry import AppendNote
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _HEADER_FIELDS: list[pa.Field[pa.DataType]] = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
 _FIELDS: list[pa.Field[pa.DataType]] = [
@@ -52,7 +50,7 @@ class DirectTopicAppends:
     appends: DirectAppends
 
     @classmethod
-    def to(cls, spark: SparkSession, directory: str) -> DirectTopicAppends:
+    def to(cls, spark: AnySpark, directory: str) -> DirectTopicAppends:
         """Return the appends to the table in ``directory``. Raises UnknownTableError: only Spark can write to it."""
         return cls(DirectAppends.to(spark, directory))
 

@@ -36,6 +36,7 @@ from share_spark.delta.native_changes import RowFilter
 from share_spark.delta.table_maintenance import KeptTable, is_conflict
 from share_spark.model.errors import TopicError, TopicUnreachableError
 from share_spark.spark.errors import JVM_ERRORS, first_line
+from share_spark.spark.on_demand import session_of
 from share_spark.topics import topic_registry
 from share_spark.topics.topic_appends import DirectTopicAppends, NumberedMessage
 from share_spark.topics.topic_registry import AppendNote, TopicEntry
@@ -144,7 +145,8 @@ class TopicProducer:
             return self._append_directly(topic, rows, counts)
         except NotImplementedError as reason:
             _LOG.info("%s: appended to by Spark, which takes longer: %s", self._location, reason)
-            frame = self._spark.createDataFrame(rows, _NUMBERED_COLUMNS).coalesce(1)
+            session = session_of(self._spark, f"{self._location} can be appended to by Spark only ({reason})")
+            frame = session.createDataFrame(rows, _NUMBERED_COLUMNS).coalesce(1)
             return self._append_numbered(topic, frame, counts)
 
     def _append_directly(
@@ -213,7 +215,7 @@ class TopicProducer:
 
     def _guard(self, topic: str, bases: Mapping[int, int]) -> DataFrame:
         """Return no rows, or an error for each row that these partitions have from the assigned offsets on."""
-        table = self._location.load(self._spark)
+        table = self._location.load(session_of(self._spark, f"{self._location} is appended a frame"))
         taken = table.where(
             (F.col("topic") == topic)
             & F.col("partition").isin(list(bases))
@@ -243,7 +245,8 @@ class TopicProducer:
         pair = properties_clause({name: value or ""})
         key = pair.split(" = ")[0] + ")"
         change = f"UNSET TBLPROPERTIES IF EXISTS {key}" if value is None else f"SET TBLPROPERTIES {pair}"
-        self._retrying(lambda: self._spark.sql(f"ALTER TABLE {self._location.sql_name()} {change}"))
+        session = session_of(self._spark, f"properties of {self._location} can be changed by Spark only")
+        self._retrying(lambda: session.sql(f"ALTER TABLE {self._location.sql_name()} {change}"))
 
     def _delete(self, topic: str, chosen: Mapping[int, str]) -> None:
         """Delete records. ``chosen``: by partition, the condition on offsets."""

@@ -36,6 +36,7 @@ from share_spark.engine.ports import RECORD_COLUMNS, OffsetSpan, TopicDescriptio
 from share_spark.engine.spans import merged, records_in
 from share_spark.model.ids import LogEnds
 from share_spark.spark.frames import keys_of_tasks
+from share_spark.spark.on_demand import AnySpark, session_of
 from share_spark.topics.topic_file_rows import TopicFileReader
 from share_spark.topics.topic_producer import ROWS_PER_FILE, Message, TopicProducer
 from share_spark.topics.topic_view import TopicTable
@@ -49,10 +50,11 @@ _COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "header
 class EmbeddedTopicLog:
     """TopicLog on a Delta table, with what a producer and an administrator need.
 
-    Nothing is opened before the first call; ``create_topic`` creates the table if the location is free.
+    Nothing is opened before the first call; ``create_topic`` creates the table if the location is free. ``spark`` may
+    be None where files suffice: for a table on a file system, and messages that are appended one by one.
     """
 
-    def __init__(self, spark: SparkSession, location: Location | str) -> None:
+    def __init__(self, spark: AnySpark, location: Location | str) -> None:
         place = Location.parse(location) if isinstance(location, str) else location
         self._table = TopicTable(spark, place)
         self._producer = TopicProducer(self._table)
@@ -88,6 +90,10 @@ class EmbeddedTopicLog:
     def remove_offsets(self, topic: str, offsets: Mapping[int, Iterable[int]]) -> None:
         """Remove single records, as compaction does: gaps remain, the log ends do not move."""
         self._producer.remove_offsets(topic, offsets)
+
+    def topic_names(self) -> tuple[str, ...]:
+        """Return the names of all topics. Raises TopicError (no topic table), TopicUnreachableError."""
+        return self._table.names()
 
     def describe(self, topic: str) -> TopicDescription:
         """Return the topic; its id is made when it is created."""
@@ -128,7 +134,7 @@ class EmbeddedTopicLog:
 
     def for_workers(
         self,
-        spark: SparkSession,  # noqa: ARG002 - Kafka needs it
+        spark: SparkSession | None,  # noqa: ARG002 - Kafka needs it
         acquired: Sequence[AcquiredSpan],
         *,
         ordered: bool,  # noqa: ARG002 - Kafka needs it
@@ -138,7 +144,8 @@ class EmbeddedTopicLog:
         return self._table.reader(acquired, ends)
 
     def _rows(self) -> DataFrame:
-        return self._table.location.load(self._table.spark)
+        session = session_of(self._table.spark, f"rows of {self._table.location} are looked up by their time")
+        return self._table.location.load(session)
 
     def _above_log_start(self, spans: Iterable[OffsetSpan]) -> list[OffsetSpan]:
         """Cut spans at the log start. Rows below it may still be there for a moment; they are not records."""

@@ -20,6 +20,7 @@ from share_spark.delta.table_log import TableLog, UnknownTableError
 from share_spark.model.errors import TopicError, TopicUnreachableError
 from share_spark.model.ids import LogEnds
 from share_spark.spark.errors import JVM_ERRORS, first_line
+from share_spark.spark.on_demand import AnySpark, session_of
 from share_spark.topics import topic_registry
 from share_spark.topics.topic_files import TopicFiles, offsets_of, partition_of
 from share_spark.topics.topic_registry import AppendNote, TopicEntry
@@ -112,9 +113,9 @@ def view_of(log: TableLog, place: str) -> TopicView:
 
 
 class TopicTable:
-    """A topic table with its view. ``spark`` is used on the driver only; safe for threads."""
+    """A topic table with its view. ``spark``: used only for what only Spark can do; safe for threads."""
 
-    def __init__(self, spark: SparkSession, location: Location) -> None:
+    def __init__(self, spark: AnySpark, location: Location) -> None:
         self.spark = spark
         self.location = location
         self._files: CommitFiles | None = None
@@ -129,6 +130,11 @@ class TopicTable:
         """
         with self._lock:
             return self._now().state(topic)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all topics. Raises as ``find``."""
+        with self._lock:
+            return tuple(self._now().topics)
 
     def topic(self, topic: str) -> TopicState:
         """Return the topic. Raises as ``find``, and TopicError if there is no such topic."""
@@ -192,19 +198,20 @@ class TopicTable:
         return view
 
     def _load_by_spark(self, files: CommitFiles) -> TopicView:
+        session = session_of(self.spark, f"{self.location} has files whose offsets only Spark can find out")
         version = files.latest_version()
         properties = self.location.properties(self.spark)
         topic_registry.check_properties(str(self.location), properties)
         topics = topic_registry.entries(properties)
-        written = self._written(version) if topics else {}
+        written = self._written(session, version) if topics else {}
         # Properties are as of now, offsets as of ``version``: they agree only if there is no commit between them.
         if files.exists(version + 1):
             return self._load_by_spark(files)
         self._files = files
         return TopicView(version=version, topics=topics, written=written)
 
-    def _written(self, version: int) -> dict[str, dict[int, int]]:
-        table = self.location.load(self.spark, version)
+    def _written(self, session: SparkSession, version: int) -> dict[str, dict[int, int]]:
+        table = self.location.load(session, version)
         highest = table.groupBy("topic", "partition").agg(F.max("offset").alias("offset"))
         written: dict[str, dict[int, int]] = {}
         for topic, partition, offset in highest.collect():

@@ -46,7 +46,7 @@ class WatchedLog(EmbeddedTopicLog):
         return super().read(spark, spans, tasks)
 
     def for_workers(
-        self, spark: SparkSession, acquired: Sequence[AcquiredSpan], *, ordered: bool
+        self, spark: SparkSession | None, acquired: Sequence[AcquiredSpan], *, ordered: bool
     ) -> TopicFileReader | None:
         if not self.gives_files:
             return None

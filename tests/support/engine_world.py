@@ -27,6 +27,7 @@ from tests.twins.memory import (
     Moment,
     StateCommit,
 )
+from tests.twins.memory_clients import InMemoryClients
 from tests.twins.memory_delivery import Answer, InMemoryDelivery, Ledgers, RecordHandler
 from tests.twins.memory_output import InMemoryDeadLetters, InMemoryOutputSink, InMemoryOutputTable
 
@@ -54,7 +55,7 @@ class Interruption:
 
 class InMemoryGroup:
     """What outlives an engine. ``calls`` are the handler's: (partition, offset, delivery count). ``costs``: what the
-    record at an offset costs if it is accepted."""
+    record at an offset costs if it is accepted. ``clients``: those outside of Spark, if the group has some."""
 
     def __init__(
         self,
@@ -86,6 +87,7 @@ class InMemoryGroup:
         self.calls: list[tuple[int, int, int]] = []
         self.runs = 0
         self.make_store = store or memory_store
+        self.clients: InMemoryClients | None = None
 
     def produce(self, records: int, partition: int = 0) -> None:
         self.topics.append(at(partition), [MemoryRecord(self.clock())] * records)
@@ -165,6 +167,7 @@ class EngineLife:
             config=lambda: world.config,
             sink=self.sink,
             pauses=lambda: world.pauses,
+            clients=world.clients,
         )
         self.world = world
         self.engine = ShareGroupEngine(ports=ports, available_now=available_now)

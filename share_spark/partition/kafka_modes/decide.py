@@ -14,8 +14,14 @@ from share_spark.partition.decide import PartitionDecision
 from share_spark.partition.evolve import evolve as core_evolve
 from share_spark.partition.kafka_modes.acknowledge import acknowledge_or_renew
 from share_spark.partition.kafka_modes.acquire_batches import acquire_batches
+from share_spark.partition.kafka_modes.acquire_read_ahead import acquire_read_ahead
 from share_spark.partition.kafka_modes.draft import KafkaDraft
-from share_spark.partition.kafka_modes.requests import AcknowledgeOrRenew, AcquireBatches, KafkaRequest
+from share_spark.partition.kafka_modes.requests import (
+    AcknowledgeOrRenew,
+    AcquireBatches,
+    AcquireReadAhead,
+    KafkaRequest,
+)
 from share_spark.partition.kafka_modes.state import FetchedBatch, KafkaLimits, KafkaPartition
 
 
@@ -37,6 +43,7 @@ HANDLERS: Mapping[type, Any] = {
     **CORE_HANDLERS,
     Acquire: _acquire_offsets,
     AcquireBatches: acquire_batches,
+    AcquireReadAhead: acquire_read_ahead,
     AcknowledgeOrRenew: acknowledge_or_renew,
 }
 

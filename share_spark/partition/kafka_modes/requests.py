@@ -32,6 +32,19 @@ class LogBatch(NamedTuple):
     base_offset: int
     last_offset: int
     aborted: bool = False
+    size_bytes: int = 0
+
+
+class ReadAhead(NamedTuple):
+    """A read of the log from ``first_offset`` on, made before it was known what is acquired. ``batches``: all that the
+    log holds up to the last of them, at least one."""
+
+    first_offset: int
+    batches: tuple[LogBatch, ...]
+
+    def holds(self, offset: int) -> bool:
+        """Return whether the read shows what is at this offset."""
+        return self.first_offset <= offset <= self.batches[-1].last_offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +60,22 @@ class AcquireBatches:
     mode: AcquireMode = AcquireMode.BATCH_OPTIMIZED
     log_batches: tuple[LogBatch, ...]
     fetch_offset: int | None = None
+    batch_size: int = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcquireReadAhead:
+    """A request to give a client what was read ahead at the next fetch offset, as ``AcquireBatches`` does. Where that
+    was not read, it gets nothing.
+
+    ``max_bytes``: of the log batches; the first one is given even if it is larger (R36, KIP-74).
+    """
+
+    member_id: str
+    max_records: int
+    max_bytes: int
+    reads: tuple[ReadAhead, ...]
+    mode: AcquireMode = AcquireMode.BATCH_OPTIMIZED
     batch_size: int = 2**31 - 1
 
 
@@ -70,4 +99,4 @@ class AcknowledgeOrRenew:
     is_renew_ack: bool = True
 
 
-KafkaRequest = PartitionRequest | AcquireBatches | AcknowledgeOrRenew
+KafkaRequest = PartitionRequest | AcquireBatches | AcquireReadAhead | AcknowledgeOrRenew

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from share_spark.model.ids import OffsetRange
 from share_spark.model.records import DeliveryState
@@ -30,6 +30,17 @@ class KafkaLimits(PartitionLimits):
     last attempt alone, as Kafka 4.2 does (KAFKA-17541); without it they come back like any other."""
 
     delivery_throttling: bool = False
+
+    @classmethod
+    def beside(cls, limits: PartitionLimits) -> Self:
+        """Return the limits of a group as its clients meet them."""
+        return cls(
+            max_delivery_count=limits.max_delivery_count,
+            max_record_locks=limits.max_record_locks,
+            lock_duration_ms=limits.lock_duration_ms,
+            backoff=limits.backoff,
+            delivery_throttling=True,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

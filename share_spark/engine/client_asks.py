@@ -1,0 +1,120 @@
+"""The requests of clients outside of Spark, as one micro-batch takes and answers them.
+
+Many requests share a commit: all that have come since the last micro-batch are decided in this one, in the order in
+which they came, and answered once its append is durable. The next one takes what has come meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+from share_spark.engine.step import PartitionOutcome
+from share_spark.model.errors import ShareError
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.requests import PartitionResponse
+from share_spark.partition.kafka_modes import AcquireReadAhead, KafkaRequest
+
+
+class ClientAsk(NamedTuple):
+    """All that one client asks at once. ``number``: of the port. ``requests``: by share-partition, in order."""
+
+    number: int
+    requests: Mapping[SharePartitionKey, Sequence[KafkaRequest]]
+
+
+class ClientAnswer(NamedTuple):
+    """The answer to a ``ClientAsk``. ``responses``: one for each request; share-partitions that the group does not have
+    are missing."""
+
+    number: int
+    responses: Mapping[SharePartitionKey, Sequence[PartitionResponse]]
+
+
+class Clients(Protocol):
+    """The clients of one group that are outside of Spark. Its methods are called by the engine's thread."""
+
+    def take(self) -> Sequence[ClientAsk]:
+        """Return what was asked since the last call, without waiting."""
+        ...
+
+    def answer(self, answers: Sequence[ClientAnswer], changed: Collection[SharePartitionKey]) -> None:
+        """Take the answers to all that was taken; their effects are durable. ``changed``: the share-partitions whose
+        state, or log, is another one now: who waits for records may ask again."""
+        ...
+
+    def refuse(self, fault: ShareError | None) -> None:
+        """Give up what was taken and not answered, and all that is asked from now on: the engine has ended. ``fault``:
+        why, None if it was stopped."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Wait until something is asked, at most so long."""
+        ...
+
+    def stop_waiting(self) -> None:
+        """End the present ``wait``, or the next one. From any thread."""
+        ...
+
+
+@dataclass(slots=True)
+class ClientAsks:
+    """The asks that the present micro-batch has taken. ``clients``: None if the group has none. ``_changed``: what they
+    were not told of yet."""
+
+    clients: Clients | None
+    _taken: Sequence[ClientAsk] = ()
+    _changed: set[SharePartitionKey] = field(default_factory=set)
+
+    def take(
+        self, known: Collection[SharePartitionKey], paused: Collection[SharePartitionKey]
+    ) -> Mapping[SharePartitionKey, Sequence[KafkaRequest]]:
+        """Take what was asked. Return it by share-partition, of those that are ``known``. Nothing is acquired of those
+        that are ``paused``."""
+        if self.clients is None:
+            return {}
+        self._taken = self.clients.take()
+        asked = dict[SharePartitionKey, list[KafkaRequest]]()
+        for ask in self._taken:
+            for key, requests in ask.requests.items():
+                if key in known:
+                    asked.setdefault(key, []).extend(_paused(requests) if key in paused else requests)
+        return asked
+
+    def note_logs(self, changed: Iterable[SharePartitionKey]) -> None:
+        """Note that the logs of these end elsewhere now: there may be new records."""
+        if self.clients is not None:
+            self._changed.update(changed)
+
+    def stop_waiting(self) -> None:
+        """End the present wait for clients, from any thread."""
+        if self.clients is not None:
+            self.clients.stop_waiting()
+
+    def answer(self, outcomes: Iterable[PartitionOutcome]) -> None:
+        """Answer what was taken."""
+        if self.clients is None:
+            return
+        left = dict[SharePartitionKey, Sequence[PartitionResponse]]()
+        for outcome in outcomes:
+            left[outcome.key] = outcome.responses
+            if outcome.changed:
+                self._changed.add(outcome.key)
+        answers, changed = [_answer(ask, left) for ask in self._taken], self._changed
+        self._taken, self._changed = (), set()
+        if answers or changed:
+            self.clients.answer(answers, changed)
+
+
+def _paused(requests: Iterable[KafkaRequest]) -> list[KafkaRequest]:
+    return [replace(one, max_records=0) if isinstance(one, AcquireReadAhead) else one for one in requests]
+
+
+def _answer(ask: ClientAsk, left: dict[SharePartitionKey, Sequence[PartitionResponse]]) -> ClientAnswer:
+    """Take the responses to one ask from those that are ``left``, which are in the order of the asks."""
+    responses = {}
+    for key, requests in ask.requests.items():
+        if key in left:
+            responses[key], left[key] = left[key][: len(requests)], left[key][len(requests) :]
+    return ClientAnswer(ask.number, responses)

@@ -1,0 +1,140 @@
+"""The queue between the event loop, where clients ask, and the thread of an engine, which answers by micro-batch."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from share_spark.engine.client_asks import ClientAnswer, ClientAsk
+from share_spark.model.errors import ShareError
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.requests import PartitionResponse
+from share_spark.partition.kafka_modes import KafkaRequest
+
+
+class GroupUnavailableError(ShareError):
+    """A group whose engine has ended, or has not begun yet: nothing that was asked has an answer."""
+
+
+class Answered(NamedTuple):
+    """The answer to an ask. ``moment``: of the queue, before the micro-batch that has answered."""
+
+    responses: Mapping[SharePartitionKey, Sequence[PartitionResponse]]
+    moment: int
+
+
+class ClientQueue:
+    """A ``Clients`` port. Its moments are the micro-batches that have answered, or changed something. ``ask`` and
+    ``changed`` are for the thread of one event loop, ``open`` and the methods of the port for that of the engine."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._numbers = itertools.count()
+        self._news = threading.Condition()
+        self._asked: list[ClientAsk] = []
+        self._is_open = self._is_woken = False
+        # Of the loop's thread alone:
+        self._moment = 0
+        self._changed_at: dict[SharePartitionKey, int] = {}
+        self._answers: dict[int, asyncio.Future[Answered]] = {}
+        self._watched: dict[SharePartitionKey, set[asyncio.Event]] = {}
+
+    # ---------------------------------------------------------------------------------- for the event loop
+
+    async def ask(self, requests: Mapping[SharePartitionKey, Sequence[KafkaRequest]]) -> Answered:
+        """Return the answer once it is durable. If the caller is cancelled, what was asked may still be decided.
+        Raises GroupUnavailableError."""
+        number, self._loop = next(self._numbers), asyncio.get_running_loop()
+        answer: asyncio.Future[Answered] = self._loop.create_future()
+        self._answers[number] = answer
+        with self._news:
+            if not self._is_open:
+                del self._answers[number]
+                raise GroupUnavailableError("the engine of the group does not run")
+            self._asked.append(ClientAsk(number, requests))
+            self._news.notify_all()
+        try:
+            return await answer
+        finally:
+            self._answers.pop(number, None)
+
+    async def changed(self, keys: Collection[SharePartitionKey], since: int, seconds: float) -> None:
+        """Wait until the state of one of these share-partitions is another one than at the moment ``since``, or its log
+        is; at most so long."""
+        if any(self._changed_at.get(key, 0) > since for key in keys):
+            return
+        event = asyncio.Event()
+        for key in keys:
+            self._watched.setdefault(key, set()).add(event)
+        try:
+            await asyncio.wait_for(event.wait(), seconds)
+        except TimeoutError:
+            return
+        finally:
+            for key in keys:
+                self._watched[key].discard(event)
+                if not self._watched[key]:
+                    del self._watched[key]
+
+    # ------------------------------------------------------------------------------------- for the engine
+
+    def open(self) -> None:
+        """Take what is asked from now on: an engine has begun."""
+        with self._news:
+            self._is_open = True
+
+    def take(self) -> Sequence[ClientAsk]:
+        """See ``Clients``."""
+        with self._news:
+            taken, self._asked = self._asked, []
+        return taken
+
+    def answer(self, answers: Sequence[ClientAnswer], changed: Collection[SharePartitionKey]) -> None:
+        """See ``Clients``."""
+        self._call_in_loop(self._resolve, answers, changed)
+
+    def refuse(self, fault: ShareError | None) -> None:
+        """See ``Clients``."""
+        with self._news:
+            self._is_open, self._asked = False, []
+        self._call_in_loop(self._give_up, fault)
+
+    def wait(self, seconds: float) -> None:
+        """See ``Clients``."""
+        with self._news:
+            self._news.wait_for(lambda: self._asked or self._is_woken, max(0.0, seconds))
+            self._is_woken = False
+
+    def stop_waiting(self) -> None:
+        """See ``Clients``."""
+        with self._news:
+            self._is_woken = True
+            self._news.notify_all()
+
+    # ----------------------------------------------------------------------------------------- in the loop
+
+    def _call_in_loop(self, function: Callable[..., None], *arguments: object) -> None:
+        """Call it in the loop; nobody has asked if there is none yet."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _resolve(self, answers: Sequence[ClientAnswer], changed: Collection[SharePartitionKey]) -> None:
+        before = self._moment
+        self._moment += 1
+        for one in answers:
+            answer = self._answers.get(one.number)
+            if answer is not None and not answer.done():
+                answer.set_result(Answered(one.responses, before))
+        for key in changed:
+            self._changed_at[key] = self._moment
+            for event in self._watched.get(key, ()):
+                event.set()
+
+    def _give_up(self, fault: ShareError | None) -> None:
+        text = "the engine of the group has ended" + (f": {fault}" if fault is not None else "")
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(GroupUnavailableError(text))

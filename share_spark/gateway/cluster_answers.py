@@ -1,0 +1,93 @@
+"""The answers of a cluster of one node: who is there, who leads what, who coordinates groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from kio.index import load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.static.protocol import ResponsePayload
+
+from share_spark.coordinator.group import TopicMetadata
+from share_spark.gateway.apis import FIND_COORDINATOR, METADATA
+from share_spark.gateway.message_maker import make_message
+from share_spark.gateway.topic_catalog import uuid_of
+from share_spark.kafka.broker_connection import Address
+
+NODE_ID = 1
+_CLUSTER_ID = "share_spark"
+
+_OF_GROUPS = 0
+"""The key type of FindCoordinator for groups; share groups are groups."""
+
+
+def metadata_answer(
+    version: int,
+    node: Address,
+    topics: Mapping[str, TopicMetadata],
+    missing: Mapping[str, ErrorCode],
+    unknown: Sequence[str] = (),
+) -> ResponsePayload:
+    """Return the answer to Metadata. ``missing``: names of topics that are not there; ``unknown``: ids that no topic
+    has."""
+    found = [
+        {
+            "error_code": ErrorCode.none,
+            "name": name,
+            "topic_id": uuid_of(topic.topic_id),
+            "is_internal": False,
+            "partitions": [_partition(number) for number in range(topic.partitions)],
+        }
+        for name, topic in topics.items()
+    ]
+    not_found: list[dict[str, Any]] = [
+        {"error_code": error, "name": name, "topic_id": None, "is_internal": False, "partitions": ()}
+        for name, error in missing.items()
+    ]
+    not_found += [
+        {
+            "error_code": ErrorCode.unknown_topic_id,
+            "name": None,
+            "topic_id": uuid_of(topic_id),
+            "is_internal": False,
+            "partitions": (),
+        }
+        for topic_id in unknown
+    ]
+    values = {
+        "throttle_time": timedelta(),
+        "brokers": [{"node_id": NODE_ID, "host": node.host, "port": node.port, "rack": None}],
+        "cluster_id": _CLUSTER_ID,
+        "controller_id": NODE_ID,
+        "topics": [*found, *not_found],
+        "error_code": ErrorCode.none,
+    }
+    return make_message(load_response_schema(METADATA.key, version), values)
+
+
+def _partition(number: int) -> dict[str, Any]:
+    return {
+        "error_code": ErrorCode.none,
+        "partition_index": number,
+        "leader_id": NODE_ID,
+        "leader_epoch": 0,
+        "replica_nodes": (NODE_ID,),
+        "isr_nodes": (NODE_ID,),
+        "offline_replicas": (),
+    }
+
+
+def find_coordinator_answer(version: int, node: Address, key_type: int, keys: tuple[str, ...]) -> ResponsePayload:
+    """Return the answer to FindCoordinator: this node for each group; nothing else is coordinated here."""
+    is_ours = key_type == _OF_GROUPS
+    one = {
+        "error_code": ErrorCode.none if is_ours else ErrorCode.invalid_request,
+        "error_message": None if is_ours else "only groups have a coordinator here",
+        "node_id": NODE_ID if is_ours else -1,
+        "host": node.host if is_ours else "",
+        "port": node.port if is_ours else -1,
+    }
+    values = {**one, "throttle_time": timedelta(), "coordinators": [{"key": key, **one} for key in keys]}
+    return make_message(load_response_schema(FIND_COORDINATOR.key, version), values)

@@ -1,0 +1,188 @@
+"""The engine of one group in a plain loop: micro-batches follow one another without Spark.
+
+It is the same engine as in a Spark query, on the same tables: claims, epochs and fencing are between all of them. An
+engine that ends by a fault is followed by a new one after a pause, since clients stay and ask again; one that was
+replaced is not, as somebody else has the group now.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from share_spark.delivery.no_handler import NoHandler
+from share_spark.delta.location import Location
+from share_spark.engine.client_asks import Clients
+from share_spark.engine.micro_batch import ShareGroupEngine
+from share_spark.engine.ports import TopicLog
+from share_spark.engine.topics import SubscribedTopics
+from share_spark.engine.world import Ports
+from share_spark.gateway.client_queue import ClientQueue
+from share_spark.maintenance.background import BackgroundMaintenance
+from share_spark.maintenance.heartbeat import EndKind, EngineEnd, dynamic_config_file, pause_file, wall_clock_ms
+from share_spark.maintenance.operator_files import DynamicConfigReader, PauseReader
+from share_spark.model.config import GroupConfig
+from share_spark.model.errors import FencedError, ShareError
+from share_spark.output.sink import FormerSinks
+from share_spark.output.spark_dead_letters import NoDeadLetters
+from share_spark.state.group_log import GroupLog
+from share_spark.state.state_store import DeltaShareStateStore
+
+_log = logging.getLogger(__name__)
+
+_IDLE_WAIT_S = 0.1
+"""The time after which an idle loop looks at the logs of its topics."""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+"""The pause after an engine that ended by a fault; it doubles each time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPlace:
+    """The place of groups: where their state is, the log of their topics, and the settings that they begin with.
+    ``topics``: the directory of the topics' table."""
+
+    state: Location
+    log: TopicLog
+    topics: str
+    config: GroupConfig
+
+    def opened(self, group_id: str, clients: Clients) -> OpenedGroup:
+        """Return an engine without handlers, and its maintenance. Makes the tables if they are missing. Raises
+        StateError."""
+        config, where = self.config, (None, self.state, group_id)
+        log = GroupLog(spark=None, location=self.state, group_id=group_id, run_id=uuid.uuid4().hex[:12])
+        log.opened()
+        store = DeltaShareStateStore(
+            log=log, updates_per_snapshot=config.updates_per_snapshot, audit=config.history_retention_ms > 0
+        )
+        ports = Ports(
+            topics=SubscribedTopics(group_id=group_id, topics=(), log=self.log, clock=wall_clock_ms),
+            store=store,
+            delivery=NoHandler(spark=None),
+            dead_letters=NoDeadLetters(spark=None),
+            sink=FormerSinks(spark=None),
+            clock=wall_clock_ms,
+            config=DynamicConfigReader(dynamic_config_file(*where), config),
+            pauses=PauseReader(pause_file(*where)),
+            clients=clients,
+        )
+        maintenance = BackgroundMaintenance(
+            spark=None,
+            location=self.state,
+            store=store,
+            refresh_ms=config.state_refresh_ms,
+            retention_ms=config.history_retention_ms,
+            table=self.topics,
+            settings=config.not_default(),
+        )
+        return OpenedGroup(ShareGroupEngine(ports=ports), store, maintenance)
+
+
+class OpenedGroup(NamedTuple):
+    """An engine that has not started, with its state and its maintenance."""
+
+    engine: ShareGroupEngine
+    store: DeltaShareStateStore
+    maintenance: BackgroundMaintenance
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupHost:
+    """The loop of one group, in a thread of its own. ``topics``: those that its members subscribe to."""
+
+    group_id: str
+    place: GroupPlace
+    clients: ClientQueue
+    _wanted: set[str] = field(default_factory=set)
+    _over: threading.Event = field(default_factory=threading.Event)
+    _fault: ShareError | None = None
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin. What clients ask before the engine has claimed the group is refused."""
+        self._thread = threading.Thread(target=self._run, name=f"share-spark-group-{self.group_id}", daemon=True)
+        self._thread.start()
+
+    def subscribe(self, topics: Iterable[str]) -> Collection[str]:
+        """Let the next micro-batch begin the share-partitions of these topics, which exist. Return those that the group
+        reads, here all of them. From any thread."""
+        new = set(topics) - self._wanted
+        if new:
+            self._wanted |= new
+            self.clients.stop_waiting()
+        return self._wanted
+
+    @property
+    def was_replaced(self) -> bool:
+        """Whether another engine has the group now."""
+        return isinstance(self._fault, FencedError)
+
+    def end(self) -> None:
+        """Let the loop end after the present micro-batch. From any thread."""
+        self._over.set()
+        self.clients.stop_waiting()
+
+    def join(self) -> None:
+        """Wait until the loop has ended."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        """Run one engine after another until the loop is to end, or somebody else has the group."""
+        pause_s = _FIRST_PAUSE_S
+        while not self._over.is_set() and not self.was_replaced:
+            began_s = time.monotonic()
+            self._fault = self._fault_of_engine()
+            if self._fault is None:
+                return
+            _log.warning("the engine of group %s has ended: %s", self.group_id, self._fault)
+            pause_s = _FIRST_PAUSE_S if time.monotonic() - began_s > _LONGEST_PAUSE_S else pause_s
+            self._over.wait(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _fault_of_engine(self) -> ShareError | None:
+        """Run one engine until it ends; return its fault, None if it was stopped."""
+        fault: ShareError | None = None
+        try:
+            self._run_engine(self.place.opened(self.group_id, self.clients))
+        except ShareError as found:
+            fault = found
+        except Exception as found:  # noqa: BLE001 - whatever it is, clients ask again, and an engine follows
+            _log.debug("the engine of group %s", self.group_id, exc_info=True)
+            fault = ShareError(f"{type(found).__name__}: {found}")
+        finally:
+            self.clients.refuse(fault)
+        return fault
+
+    def _run_engine(self, opened: OpenedGroup) -> None:
+        engine, maintenance = opened.engine, opened.maintenance
+        known = {topic for topic, _ in opened.store.known_topics()}
+        engine.ports.topics.subscribe(sorted(known | self._wanted))
+        maintenance.start(engine.start())
+        end = EngineEnd(EndKind.STOPPED, 0)
+        try:
+            self.clients.open()
+            self._run_micro_batches(opened)
+        except Exception as fault:
+            end = EngineEnd(EndKind.FAILED, 0, f"{type(fault).__name__}: {fault}")
+            raise
+        finally:
+            maintenance.close(end._replace(at_ms=wall_clock_ms()))
+            engine.close()
+
+    def _run_micro_batches(self, opened: OpenedGroup) -> None:
+        engine, batch_id = opened.engine, 0
+        while not self._over.is_set():
+            engine.ports.topics.subscribe(sorted(self._wanted))
+            progress = engine.run(batch_id)
+            batch_id += 1
+            if progress.idle:
+                self.clients.wait(_IDLE_WAIT_S)
+            else:
+                opened.maintenance.note(progress.touched, opened.store.segment)

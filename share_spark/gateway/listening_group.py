@@ -1,0 +1,51 @@
+"""The front door of one group whose engine runs in a Spark query."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from share_spark.gateway.client_queue import ClientQueue
+from share_spark.gateway.gateway import Gateway
+from share_spark.gateway.group_clients import GroupClients
+from share_spark.gateway.group_members import GroupMembers
+from share_spark.gateway.served_groups import FixedTopics, OneGroup, ServedGroup
+from share_spark.gateway.topic_catalog import TopicCatalog
+from share_spark.kafka.broker_connection import Address
+from share_spark.maintenance.heartbeat import wall_clock_ms
+from share_spark.model.errors import ShareError
+from share_spark.topics.topic_batches import TopicBatchReader
+from share_spark.topics.topic_table import EmbeddedTopicLog
+
+
+@dataclass(slots=True)
+class ListeningGroup:
+    """A gateway to one group. ``clients``: the port of its engine."""
+
+    clients: ClientQueue
+    gateway: Gateway
+
+    @classmethod
+    def open(
+        cls,
+        group_id: str,
+        topics: tuple[str, ...],
+        log: EmbeddedTopicLog,
+        listen: Address,
+        *,
+        advertised: Address | None,
+        lock_duration_ms: int,
+    ) -> ListeningGroup:
+        """Listen. Nobody is answered before the queue is opened. Raises EnvironmentFault."""
+        queue = ClientQueue()
+        group = ServedGroup(
+            engine=FixedTopics(topics),
+            clients=GroupClients(queue=queue, reader=TopicBatchReader(log), lock_duration_ms=lock_duration_ms),
+            members=GroupMembers(group_id=group_id, clock=wall_clock_ms),
+        )
+        served = OneGroup(group_id=group_id, group=group)
+        return cls(queue, Gateway.open(listen, served, TopicCatalog(log), advertised=advertised))
+
+    def close(self, fault: BaseException | None) -> None:
+        """Disconnect the clients: the engine has ended, by this fault if there is one."""
+        self.clients.refuse(fault if isinstance(fault, ShareError) else None)
+        self.gateway.close()

@@ -1,0 +1,101 @@
+"""The meaning of requests: each kind of request has a method that answers it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from kio.schema.errors import ErrorCode as WireError
+from kio.static.protocol import RequestPayload
+
+from share_spark.coordinator.group import Heartbeat, HeartbeatResponse
+from share_spark.gateway import apis
+from share_spark.gateway.cluster_answers import find_coordinator_answer, metadata_answer
+from share_spark.gateway.frames import Answer
+from share_spark.gateway.group_members import heartbeat_answer
+from share_spark.gateway.handler import RequestContext
+from share_spark.gateway.served_groups import ServedGroups
+from share_spark.gateway.share_service import ShareService
+from share_spark.gateway.topic_catalog import TopicCatalog, topic_id_of
+from share_spark.kafka.broker_connection import Address
+from share_spark.model.errors import ErrorCode, TopicError, TopicUnreachableError
+
+_log = logging.getLogger(__name__)
+
+_NOT_SERVED = HeartbeatResponse(
+    error=ErrorCode.INVALID_GROUP_ID, error_message="This gateway does not serve a group of this name."
+)
+_NOT_NOW = HeartbeatResponse(
+    error=ErrorCode.COORDINATOR_NOT_AVAILABLE, error_message="The topics of the group cannot be looked up now."
+)
+
+
+class Service:
+    """A Handler of all requests. ``node``: the address that clients are told to connect to."""
+
+    def __init__(self, groups: ServedGroups, catalog: TopicCatalog, node: Address) -> None:
+        self._groups, self._catalog, self.node = groups, catalog, node
+        self._shares = ShareService(groups, catalog)
+        self._answers: dict[int, Callable[[RequestContext, Any], Awaitable[Answer]]] = {
+            apis.API_VERSIONS.key: self._api_versions,
+            apis.METADATA.key: self._metadata,
+            apis.FIND_COORDINATOR.key: self._find_coordinator,
+            apis.SHARE_GROUP_HEARTBEAT.key: self._heartbeat,
+            apis.SHARE_FETCH.key: self._shares.fetch,
+            apis.SHARE_ACKNOWLEDGE.key: self._shares.acknowledge,
+        }
+
+    async def answer(self, context: RequestContext, request: RequestPayload) -> Answer | None:
+        """See ``Handler``. A topic log that does not answer closes the connection: clients connect again."""
+        try:
+            return await self._answers[context.api_key](context, request)
+        except TopicError as fault:
+            _log.warning("a request of %s has no answer: %s", context.client_host, fault)
+            return None
+
+    def closed(self, connection_id: int) -> None:
+        """See ``Handler``."""
+        self._shares.closed(connection_id)
+
+    async def _api_versions(self, context: RequestContext, _request: Any) -> Answer:
+        return apis.api_versions_answer(context.api_version)
+
+    async def _metadata(self, context: RequestContext, request: Any) -> Answer:
+        """Describe the topics that are asked for: by name, from version 10 on also by id; without any, all of them.
+        Topics are never made, whatever the client allows."""
+        if request.topics is None or (context.api_version == 0 and not request.topics):
+            topics = await asyncio.to_thread(self._catalog.all)
+            return metadata_answer(context.api_version, self.node, topics, {})
+        by_id = [topic_id_of(topic.topic_id) for topic in request.topics if topic.name is None]
+        found = await asyncio.to_thread(self._catalog.by_id, by_id)
+        names = [*(topic.name for topic in request.topics if topic.name is not None), *found.values()]
+        topics = await asyncio.to_thread(self._catalog.of, names)
+        missing = {name: WireError.unknown_topic_or_partition for name in names if name not in topics}
+        unknown = [topic_id for topic_id in by_id if topic_id not in found]
+        return metadata_answer(context.api_version, self.node, topics, missing, unknown)
+
+    async def _find_coordinator(self, context: RequestContext, request: Any) -> Answer:
+        keys, key_type = getattr(request, "coordinator_keys", ()), getattr(request, "key_type", 0)
+        return find_coordinator_answer(context.api_version, self.node, key_type, keys)
+
+    async def _heartbeat(self, context: RequestContext, request: Any) -> Answer:
+        group, names = self._groups.get(request.group_id), request.subscribed_topic_names
+        if group is None:
+            return heartbeat_answer(context.api_version, _NOT_SERVED)
+        try:
+            found = await asyncio.to_thread(self._catalog.of, group.members.topic_names.union(names or ()))
+        except TopicUnreachableError:
+            return heartbeat_answer(context.api_version, _NOT_NOW)
+        heartbeat = Heartbeat(
+            group_id=request.group_id,
+            member_id=request.member_id,
+            member_epoch=request.member_epoch,
+            client_id=context.client_id or "",
+            client_host=context.client_host,
+            rack_id=request.rack_id,
+            subscribed_topic_names=None if names is None else tuple(names),
+        )
+        response = group.members.heartbeat(heartbeat, group.subscribe(found))
+        return heartbeat_answer(context.api_version, response)

@@ -1,0 +1,210 @@
+"""ShareFetch and ShareAcknowledge: the member's session, then its acknowledgements and its fetch, then the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kio.static.protocol import ResponsePayload
+
+from share_spark.coordinator import sessions
+from share_spark.coordinator.fault import Fault
+from share_spark.coordinator.sessions import FetchLimits, SessionKey, SessionStep, ShareAcknowledge, ShareSession
+from share_spark.gateway.cluster_answers import NODE_ID
+from share_spark.gateway.group_clients import Fetch, FetchedRecords
+from share_spark.gateway.handler import RequestContext
+from share_spark.gateway.served_groups import ServedGroup, ServedGroups
+from share_spark.gateway.share_fetch_answer import ShareFetchAnswer
+from share_spark.gateway.share_requests import (
+    acknowledge_answer,
+    acknowledge_refusal,
+    acknowledged_in,
+    fetch_answer,
+    forgotten_in,
+    partitions_in,
+)
+from share_spark.gateway.topic_catalog import TopicCatalog
+from share_spark.model.errors import ErrorCode
+from share_spark.model.ids import SharePartitionKey, client_owner
+from share_spark.partition.kafka_modes import AcquireMode
+
+_log = logging.getLogger(__name__)
+
+_MOST_SESSIONS = 10_000
+"""The sessions at a time: a member has one."""
+
+_NO_GROUP = Fault(ErrorCode.INVALID_GROUP_ID, "This gateway does not serve a group of this name.")
+
+_NO_TOPIC = FetchedRecords(error=ErrorCode.UNKNOWN_TOPIC_ID, acknowledge_error=ErrorCode.UNKNOWN_TOPIC_ID)
+
+_MODES: Mapping[int, AcquireMode] = {0: AcquireMode.BATCH_OPTIMIZED, 1: AcquireMode.RECORD_LIMIT}
+
+
+@dataclass(slots=True)
+class ShareService:
+    """The sessions of all members, for the thread of the event loop."""
+
+    groups: ServedGroups
+    catalog: TopicCatalog
+    _sessions: dict[SessionKey, ShareSession] = field(default_factory=dict)
+    _of_connection: dict[int, set[SessionKey]] = field(default_factory=dict)
+    _releases: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def fetch(self, context: RequestContext, request: Any) -> ShareFetchAnswer:
+        """Answer a ShareFetch."""
+        group, key = self.groups.get(request.group_id or ""), _session_key(request)
+        asked = _share_fetch(request)
+        has_room = len(self._sessions) < _MOST_SESSIONS
+        connection = str(context.connection_id)
+        step = sessions.fetch(self._sessions.get(key), asked, connection, has_room) if group else _NO_GROUP
+        if isinstance(step, Fault) or group is None:
+            return await _refused_fetch(step, asked.limits)
+        self._put(key, step.session, context.connection_id)
+        results = await self._results(group, step, _fetch_of(request, step))
+        return await self._answered(group, key, step, results)
+
+    async def acknowledge(self, context: RequestContext, request: Any) -> ResponsePayload:
+        """Answer a ShareAcknowledge."""
+        group, key = self.groups.get(request.group_id or ""), _session_key(request)
+        acknowledged = acknowledged_in(key.group_id, request.topics)
+        asked = ShareAcknowledge(
+            member_id=key.member_id, session_epoch=request.share_session_epoch, acknowledged=tuple(acknowledged)
+        )
+        step = sessions.acknowledge(self._sessions.get(key), asked) if group else _NO_GROUP
+        if isinstance(step, Fault) or group is None:
+            return acknowledge_refusal(context.api_version, *step)
+        self._put(key, step.session, context.connection_id)
+        results = await self._results(group, step, _fetch_of(request, step))
+        lock_duration_ms = group.clients.lock_duration_ms
+        return acknowledge_answer(context.api_version, _of(step.acknowledge, results), lock_duration_ms)
+
+    def closed(self, connection_id: int) -> None:
+        """End the sessions of a connection that is closed: what their members hold is given back (R57)."""
+        for key in self._of_connection.pop(connection_id, ()):
+            session = self._sessions.get(key)
+            held = None if session is None else sessions.released_with(session, str(connection_id))
+            if held is not None:
+                del self._sessions[key]
+                self._release(key, held)
+
+    # -------------------------------------------------------------------------------------------- sessions
+
+    def _put(self, key: SessionKey, session: ShareSession | None, connection_id: int) -> None:
+        if session is None:
+            self._sessions.pop(key, None)
+            self._of_connection.get(connection_id, set()).discard(key)
+        else:
+            self._sessions[key] = session
+            self._of_connection.setdefault(connection_id, set()).add(key)
+
+    def _release(self, key: SessionKey, held: Iterable[SharePartitionKey]) -> None:
+        """Give back, beside all else, what the member holds of these."""
+        group = self.groups.get(key.group_id)
+        if group is None:
+            return
+        release = group.clients.fetch(Fetch(client_owner(key.member_id), held=tuple(held)))
+        task = asyncio.create_task(_finished(release))
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
+
+    # --------------------------------------------------------------------------------------------- answers
+
+    async def _results(
+        self, group: ServedGroup, step: SessionStep, wanted: Fetch
+    ) -> dict[SharePartitionKey, FetchedRecords]:
+        """Return the results by share-partition. Of a topic that is not there, that is the error."""
+        named = {*step.acknowledge, *step.fetch, *step.release}
+        names = await asyncio.to_thread(self.catalog.by_id, {key.topic_id for key in named})
+        known = group.names_of(names)
+        wanted = wanted._replace(
+            keys=tuple(key for key in wanted.keys if key.topic_id in known),
+            acknowledged={key: batches for key, batches in wanted.acknowledged.items() if key.topic_id in known},
+            held=tuple(key for key in wanted.held if key.topic_id in known),
+        )
+        missing = {key: _NO_TOPIC for key in named if key.topic_id not in known}
+        return missing | await group.clients.fetch(wanted)
+
+    async def _answered(
+        self,
+        group: ServedGroup,
+        key: SessionKey,
+        step: SessionStep,
+        results: Mapping[SharePartitionKey, FetchedRecords],
+    ) -> ShareFetchAnswer:
+        delivered = [found for found, one in results.items() if one.acquired]
+        failed = [found for found, one in results.items() if one.error]
+        answer = sessions.answered(self._sessions.get(key), step, delivered, failed)
+        if isinstance(answer, Fault):
+            self._release(key, delivered)
+            return ShareFetchAnswer(error_code=answer.code, error_message=answer.message)
+        if answer.session is not None:
+            self._sessions[key] = answer.session
+        return fetch_answer(_of(answer.listed, results), group.clients.lock_duration_ms)
+
+
+def _session_key(request: Any) -> SessionKey:
+    return SessionKey(request.group_id or "", request.member_id or "", NODE_ID)
+
+
+def _share_fetch(request: Any) -> sessions.ShareFetch:
+    group_id = request.group_id or ""
+    return sessions.ShareFetch(
+        member_id=request.member_id or "",
+        session_epoch=request.share_session_epoch,
+        limits=FetchLimits(
+            max_wait_ms=round(request.max_wait.total_seconds() * 1_000),
+            min_bytes=request.min_bytes,
+            max_bytes=request.max_bytes,
+            max_records=request.max_records,
+        ),
+        partitions=partitions_in(group_id, request.topics),
+        forgotten=forgotten_in(group_id, request.forgotten_topics_data),
+        acknowledged=tuple(acknowledged_in(group_id, request.topics)),
+        renews=getattr(request, "is_renew_ack", False),
+    )
+
+
+def _fetch_of(request: Any, step: SessionStep) -> Fetch:
+    """Return what a request wants of the group. Only a ShareFetch has limits; earlier versions lack some fields."""
+    acknowledged = acknowledged_in(request.group_id or "", request.topics)
+    wanted = Fetch(
+        owner=client_owner(request.member_id),
+        acknowledged={key: acknowledged[key] for key in step.acknowledge},
+        is_renew_ack=getattr(request, "is_renew_ack", False),
+        held=step.release,
+    )
+    if not step.fetch:
+        return wanted
+    return wanted._replace(
+        keys=step.fetch,
+        max_wait_s=request.max_wait.total_seconds(),
+        max_bytes=request.max_bytes,
+        max_records=request.max_records,
+        batch_size=request.batch_size,
+        mode=_MODES.get(getattr(request, "share_acquire_mode", 0), AcquireMode.BATCH_OPTIMIZED),
+    )
+
+
+def _of(
+    keys: Iterable[SharePartitionKey], results: Mapping[SharePartitionKey, FetchedRecords]
+) -> dict[SharePartitionKey, FetchedRecords]:
+    return {key: results.get(key, FetchedRecords()) for key in keys}
+
+
+async def _refused_fetch(fault: Fault | SessionStep, limits: FetchLimits) -> ShareFetchAnswer:
+    """Return the answer to a fetch that is refused as a whole. Clients repeat at once what finds no room."""
+    assert isinstance(fault, Fault), fault
+    if fault.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED:
+        await asyncio.sleep(limits.max_wait_ms / 1_000)
+    return ShareFetchAnswer(error_code=fault.code, error_message=fault.message)
+
+
+async def _finished(release: Any) -> None:
+    """Wait for a release. What no engine takes ends with its lock."""
+    try:
+        await release
+    except Exception:  # noqa: BLE001 - nobody waits for it
+        _log.exception("what a client held could not be given back; its locks will run out")

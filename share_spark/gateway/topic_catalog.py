@@ -1,0 +1,69 @@
+"""The topics that clients see, with Kafka's ids."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+from uuid import UUID
+
+from share_spark.coordinator.group import TopicMetadata
+from share_spark.engine.ports import TopicDescription
+from share_spark.model.errors import TopicError, TopicUnreachableError
+
+
+class ListedTopicLog(Protocol):
+    """A topic log that can tell which topics it has."""
+
+    def topic_names(self) -> Iterable[str]:
+        """Return the names of all topics. Raises TopicError, TopicUnreachableError."""
+        ...
+
+    def describe(self, topic: str) -> TopicDescription:
+        """See ``TopicLog``."""
+        ...
+
+
+@dataclass(slots=True)
+class TopicCatalog:
+    """The topics of a log. Its calls may wait for the storage: not for the thread of the event loop."""
+
+    log: ListedTopicLog
+    _names: dict[str, str] = field(default_factory=dict)
+
+    def all(self) -> dict[str, TopicMetadata]:
+        """Return all topics by their names. Raises TopicError, TopicUnreachableError."""
+        return self.of(self.log.topic_names())
+
+    def of(self, names: Iterable[str]) -> dict[str, TopicMetadata]:
+        """Return those of these topics that are there. Raises TopicUnreachableError."""
+        found = {}
+        for name in names:
+            try:
+                described = self.log.describe(name)
+            except TopicUnreachableError:
+                raise
+            except TopicError:
+                continue
+            found[name] = TopicMetadata(described.topic_id, len(described.partitions))
+            self._names[described.topic_id] = name
+        return found
+
+    def by_id(self, topic_ids: Iterable[str]) -> Mapping[str, str]:
+        """Return the names of topics by their ids, as far as there are such topics. Raises TopicUnreachableError."""
+        wanted = set(topic_ids)
+        if not wanted <= self._names.keys():
+            self.all()
+        return {topic_id: self._names[topic_id] for topic_id in wanted if topic_id in self._names}
+
+
+def uuid_of(topic_id: str) -> UUID:
+    """Return the topic id as it is on the wire; ours is its text, as Kafka's tools print it."""
+    return UUID(bytes=base64.urlsafe_b64decode(topic_id + "=="))
+
+
+def topic_id_of(wire_id: UUID | None) -> str:
+    """Undo ``uuid_of``. None is the zero id, which no topic has."""
+    content = bytes(16) if wire_id is None else wire_id.bytes
+    return base64.urlsafe_b64encode(content).decode().rstrip("=")

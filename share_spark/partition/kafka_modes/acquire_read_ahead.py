@@ -1,0 +1,49 @@
+"""Acquire from reads of the log that were made ahead: which of them are at the next fetch offset is known only here.
+
+read ahead          [100-109][110-119][120-129]            [500-549][550-599]
+next fetch offset             ^ 110
+acquired from                [110-119][120-129]            as far as max_bytes go
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from share_spark.model.requests import PartitionResponse
+from share_spark.partition.kafka_modes.acquire_batches import acquire_batches
+from share_spark.partition.kafka_modes.draft import KafkaDraft
+from share_spark.partition.kafka_modes.requests import AcquireBatches, AcquireReadAhead, LogBatch
+from share_spark.partition.kafka_modes.state import KafkaLimits
+
+
+def acquire_read_ahead(
+    draft: KafkaDraft, request: AcquireReadAhead, limits: KafkaLimits, now_ms: int
+) -> PartitionResponse:
+    """Give the client what was read at the next fetch offset, and say where to read for the next request."""
+    fetch_offset = draft.next_fetch_offset()
+    batches = tuple(_batches_at(fetch_offset, request))
+    if not batches:
+        return PartitionResponse(next_fetch_offset=fetch_offset)
+    asked = AcquireBatches(
+        member_id=request.member_id,
+        max_records=request.max_records,
+        mode=request.mode,
+        log_batches=batches,
+        fetch_offset=fetch_offset,
+        batch_size=request.batch_size,
+    )
+    response = acquire_batches(draft, asked, limits, now_ms)
+    return replace(response, next_fetch_offset=draft.next_fetch_offset())
+
+
+def _batches_at(fetch_offset: int, request: AcquireReadAhead) -> Iterator[LogBatch]:
+    read = next((one for one in request.reads if one.holds(fetch_offset)), None)
+    if read is None:
+        return
+    left = request.max_bytes
+    for number, batch in enumerate(one for one in read.batches if one.last_offset >= fetch_offset):
+        left -= batch.size_bytes
+        if number and left < 0:
+            return
+        yield batch

@@ -1,0 +1,117 @@
+"""Kafka's share consumers, as clients of a gateway: real ones, of librdkafka."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from confluent_kafka import AcknowledgeType, Message, ShareConsumer
+
+from share_spark import EmbeddedTopicLog
+from share_spark import Message as Record
+from share_spark.delta.location import Location
+from share_spark.gateway.gateway import Gateway
+from share_spark.gateway.group_host import GroupPlace
+from share_spark.gateway.served_groups import AnyGroup
+from share_spark.gateway.topic_catalog import TopicCatalog
+from share_spark.kafka.broker_connection import Address
+from share_spark.maintenance.heartbeat import wall_clock_ms
+from share_spark.model.config import GroupConfig
+from share_spark.topics.topic_batches import TopicBatchReader
+
+GROUP, TOPIC = "billing", "orders"
+
+Answer = Callable[[Message], AcknowledgeType]
+
+
+class Place(NamedTuple):
+    """Where topics and state are."""
+
+    topics: str
+    state: str
+
+    @classmethod
+    def below(cls, directory: Path, *, partitions: int = 4) -> Place:
+        """A place with the topic, which is empty."""
+        place = cls(str(directory / "topics"), str(directory / "state"))
+        place.log.create_topic(TOPIC, partitions)
+        return place
+
+    @property
+    def log(self) -> EmbeddedTopicLog:
+        return EmbeddedTopicLog(None, self.topics)
+
+    def produce(self, first: int, last: int) -> None:
+        """Append records whose values are these numbers, in turn to the partitions."""
+        self.log.append(TOPIC, [Record(b"%d" % number) for number in range(first, last + 1)])
+
+    @contextmanager
+    def gateway(self, port: int = 0, **settings: object) -> Iterator[Address]:
+        """A gateway in this process."""
+        options = {name.replace("__", "."): value for name, value in settings.items()}
+        config = GroupConfig.parse({"share.auto.offset.reset": "earliest", **options})
+        log = self.log
+        place = GroupPlace(state=Location.parse(self.state), log=log, topics=self.topics, config=config)
+        groups = AnyGroup(place=place, reader=TopicBatchReader(log), clock=wall_clock_ms)
+        gateway = Gateway.open(Address("127.0.0.1", port), groups, TopicCatalog(log))
+        try:
+            yield gateway.address
+        finally:
+            gateway.close()
+
+
+@contextmanager
+def consumer(address: Address, *, group: str = GROUP, topic: str = TOPIC) -> Iterator[ShareConsumer]:
+    """A consumer that acknowledges each record by itself."""
+    settings = {
+        "bootstrap.servers": str(address),
+        "group.id": group,
+        "share.acknowledgement.mode": "explicit",
+        "log_level": 2,  # without it the client says that its share consumer is a preview
+    }
+    found = ShareConsumer(settings)
+    found.subscribe([topic])
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def polled(found: ShareConsumer, seconds: float = 20.0) -> list[Message]:
+    """The records of the next poll that has some; none after so many seconds."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if messages := [message for message in found.poll(timeout=0.5) if not _failed(message)]:
+            return messages
+    return []
+
+
+def _failed(message: Message) -> bool:
+    if message.error() is not None:
+        raise AssertionError(f"the consumer was told: {message.error()}")
+    return False
+
+
+def work_off(found: ShareConsumer, records: int, answer: Answer, seconds: float = 60.0) -> Counter[tuple[int, int]]:
+    """Acknowledge until so many records are finished. Returns how often each value was delivered and accepted, as
+    (value, answer)."""
+    said: Counter[tuple[int, int]] = Counter()
+    finished, until = 0, time.monotonic() + seconds
+    while finished < records:
+        assert time.monotonic() < until, f"{finished} of {records} records are finished"
+        for message in polled(found):
+            chosen = answer(message)
+            found.acknowledge(message, chosen)
+            said[int(message.value() or b"-1"), int(chosen)] += 1
+            finished += chosen is not AcknowledgeType.RELEASE
+        refuse_errors(found.commit_sync())
+    return said
+
+
+def refuse_errors(committed: dict[object, Exception | None]) -> None:
+    """Each acknowledgement was taken."""
+    assert not [fault for fault in committed.values() if fault is not None], committed

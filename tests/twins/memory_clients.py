@@ -1,0 +1,49 @@
+"""An in-memory twin of the clients outside of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from share_spark.engine.client_asks import ClientAnswer, ClientAsk
+from share_spark.model.errors import ShareError
+from share_spark.model.ids import SharePartitionKey
+from share_spark.model.requests import PartitionResponse
+from share_spark.partition.kafka_modes import KafkaRequest
+
+
+@dataclass(slots=True)
+class InMemoryClients:
+    """A ``Clients`` port. ``asked``: what the next micro-batch takes. ``answers`` by number; ``changed``: what each
+    call of ``answer`` has named. ``refused``: why, once for each engine that has ended."""
+
+    asked: list[ClientAsk] = field(default_factory=list)
+    answers: dict[int, Mapping[SharePartitionKey, Sequence[PartitionResponse]]] = field(default_factory=dict)
+    changed: list[set[SharePartitionKey]] = field(default_factory=list)
+    refused: list[ShareError | None] = field(default_factory=list)
+    _numbers: int = 0
+
+    def ask(self, requests: Mapping[SharePartitionKey, Sequence[KafkaRequest]]) -> int:
+        """Ask with the next micro-batch. Return the number of the ask."""
+        self._numbers += 1
+        self.asked.append(ClientAsk(self._numbers, requests))
+        return self._numbers
+
+    def take(self) -> Sequence[ClientAsk]:
+        taken, self.asked = self.asked, []
+        return taken
+
+    def answer(self, answers: Sequence[ClientAnswer], changed: Collection[SharePartitionKey]) -> None:
+        self.changed.append(set(changed))
+        for number, responses in answers:
+            assert number not in self.answers, "an ask is answered once"
+            self.answers[number] = responses
+
+    def refuse(self, fault: ShareError | None) -> None:
+        self.refused.append(fault)
+
+    def wait(self, seconds: float) -> None:
+        """Do nothing: no time passes here."""
+
+    def stop_waiting(self) -> None:
+        """Do nothing: nobody waits."""

@@ -1,0 +1,282 @@
+"""Clients of Kafka's protocol as members of a group: what they ask is decided and answered by micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from share_spark.engine.pauses import Pause, Pauses
+from share_spark.model.errors import ErrorCode
+from share_spark.model.ids import SharePartitionKey, client_owner, is_client
+from share_spark.model.records import DeliveryState, Doubt
+from share_spark.model.requests import AcknowledgeType, PartitionResponse, ReleaseMember
+from share_spark.partition.kafka_modes import AcknowledgeOrRenew, AcquireReadAhead, LogBatch, ReadAhead, TypedBatch
+from tests.support.engine_world import GROUP, TOPIC, Death, InMemoryGroup, Interruption
+from tests.twins.memory import Moment
+from tests.twins.memory_clients import InMemoryClients
+
+ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
+LOCK_MS = 30_000
+A, B = client_owner("a"), client_owner("b")
+
+
+class ClientWorld(InMemoryGroup):
+    """A group for clients alone: whatever its handler gets it releases, and its engine acquires nothing."""
+
+    def __init__(self, *, partitions: int = 1, **settings: object) -> None:
+        super().__init__(partitions=partitions, handler=self._no_call, **settings)
+        self.clients = InMemoryClients()
+
+    def _no_call(self, *_: object) -> None:
+        raise AssertionError("the records are for clients")
+
+    def key(self, partition: int = 0) -> SharePartitionKey:
+        return SharePartitionKey(GROUP, self.topics.describe(TOPIC).topic_id, partition)
+
+    def fetch(self, owner: str, *, most: int = 100, partition: int = 0, batch: int = 5) -> int:
+        """Ask for records; the log was read from its begin to its end, in batches of so many."""
+        end = self.topics.log_ends(TOPIC)[partition].end_offset
+        batches = tuple(LogBatch(first, min(first + batch, end) - 1) for first in range(0, end, batch))
+        return self._ask(partition, fetch_of(owner, batches, most))
+
+    def acknowledge(self, owner: str, first: int, last: int, answer: int, *, partition: int = 0) -> int:
+        batches = (TypedBatch(first, last, (answer,)),)
+        return self._ask(partition, AcknowledgeOrRenew(member_id=owner, batches=batches))
+
+    def release(self, owner: str) -> int:
+        return self._ask(0, ReleaseMember(member_id=owner))
+
+    def answer(self, number: int, partition: int = 0) -> PartitionResponse:
+        assert self.clients is not None
+        (found,) = self.clients.answers[number][self.key(partition)]
+        return found
+
+    def acquired(self, number: int, partition: int = 0) -> list[tuple[int, int, int]]:
+        return [tuple(found) for found in self.answer(number, partition).acquired]
+
+    def _ask(self, partition: int, request: AcquireReadAhead | AcknowledgeOrRenew | ReleaseMember) -> int:
+        assert self.clients is not None
+        return self.clients.ask({self.key(partition): [request]})
+
+
+def fetch_of(owner: str, batches: tuple[LogBatch, ...], most: int) -> AcquireReadAhead:
+    reads = (ReadAhead(0, batches),) if batches else ()
+    return AcquireReadAhead(member_id=owner, max_records=most, max_bytes=10**6, reads=reads)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> ClientWorld:
+    """Its deliveries have no room, as those of a group without a handler."""
+    monkeypatch.setattr("tests.twins.memory_delivery.InMemoryDelivery.room", lambda *_: 0)
+    return ClientWorld()
+
+
+def test_records_are_acquired_by_whole_batches_and_the_owner_is_in_the_state(world: ClientWorld) -> None:
+    world.produce(20)
+    engine = world.engine()
+    number = world.fetch(A, most=7)
+    engine.run()
+    assert world.acquired(number) == [(0, 9, 1)]
+    assert world.answer(number).next_fetch_offset == 10
+    (run,) = world.state().in_flight
+    assert (run.member_id, is_client(A), is_client(engine.claim.member_id)) == (A, True, False)
+
+
+def test_what_was_not_read_is_not_acquired_and_the_answer_says_where_to_read(world: ClientWorld) -> None:
+    world.produce(20)
+    engine = world.engine()
+    number = world._ask(0, fetch_of(A, (), 100))
+    engine.run()
+    assert (world.acquired(number), world.answer(number).next_fetch_offset) == ([], 0)
+
+
+def test_all_that_has_come_is_one_commit_and_each_gets_its_own_answers(world: ClientWorld) -> None:
+    world.produce(30)
+    engine = world.engine()
+    engine.run()
+    commits = len(world.state_log.commits)
+    first, second, refused = world.fetch(A, most=10), world.fetch(B, most=10), world.acknowledge(B, 0, 9, ACCEPT)
+    engine.run()
+    assert len(world.state_log.commits) == commits + 1
+    assert (world.acquired(first), world.acquired(second)) == ([(0, 9, 1)], [(10, 19, 1)])
+    assert world.answer(refused).error is ErrorCode.INVALID_RECORD_STATE
+    accepted, released, rejected = (
+        world.acknowledge(A, 0, 3, ACCEPT),
+        world.acknowledge(A, 4, 8, RELEASE),
+        world.acknowledge(A, 9, 9, REJECT),
+    )
+    progress = engine.run()
+    assert {world.answer(number).error for number in (accepted, released, rejected)} == {ErrorCode.NONE}
+    assert world.window() == "4-20: 4-8 V1, 9-9 X1, 10-19 Q1"
+    assert (progress.accepted, progress.released, progress.rejected) == (4, 5, 1)
+    # A client names no error, and no engine has died in these records.
+    assert [(letter.first_offset, letter.error) for letter in world.dead_letters.letters] == [(9, None)]
+
+
+def test_a_share_partition_that_the_group_does_not_have_is_missing_in_the_answer(world: ClientWorld) -> None:
+    engine = world.engine()
+    assert world.clients is not None
+    number = world.clients.ask({SharePartitionKey(GROUP, "unknown", 0): [fetch_of(A, (), 1)]})
+    engine.run()
+    assert world.clients.answers[number] == {}
+
+
+def test_an_expired_lock_of_a_client_is_a_failure_and_no_suspicion(world: ClientWorld) -> None:
+    world.config = world.config.changed({"share.delivery.count.limit": 2})
+    world.produce(5)
+    engine = world.engine()
+    world.fetch(A)
+    engine.run()
+    world.clock.advance(LOCK_MS - 1)
+    engine.run()
+    assert world.window() == "0-5: 0-4 Q1"
+    world.clock.advance(1)
+    engine.run()
+    (run,) = world.state().in_flight
+    assert (run.delivery_state, run.delivery_count, run.doubt, run.excused) == (
+        DeliveryState.AVAILABLE,
+        1,
+        Doubt.NONE,
+        0,
+    )
+    world.fetch(B)
+    engine.run()
+    world.clock.advance(LOCK_MS)
+    engine.run()
+    assert world.window() == "5-5"
+    assert [letter[1:] for letter in world.dead_letters.letters] == [(0, 4, 2, "delivery limit reached", None)]
+
+
+def test_locks_outlive_the_engine_and_the_next_one_takes_acknowledgements(world: ClientWorld) -> None:
+    world.produce(10)
+    world.fetch(A, most=5)
+    world.engine().run()
+    successor = world.engine()
+    successor.run()
+    assert world.window() == "0-5: 0-4 Q1"
+    number = world.acknowledge(A, 0, 1, ACCEPT)
+    successor.run()
+    assert world.answer(number).error is ErrorCode.NONE
+    world.clock.advance(LOCK_MS)
+    successor.run()
+    (run,) = world.state().in_flight
+    assert (run.first_offset, run.delivery_count, run.doubt) == (2, 1, Doubt.NONE)
+
+
+def test_what_a_client_holds_is_given_back_at_the_end_of_its_session(world: ClientWorld) -> None:
+    world.produce(10)
+    engine = world.engine()
+    world.fetch(A, most=5)
+    world.fetch(B, most=5)
+    engine.run()
+    world.release(A)
+    engine.run()
+    assert world.window() == "0-10: 0-4 V1, 5-9 Q1"
+
+
+def test_nothing_is_acquired_of_what_is_paused_and_acknowledgements_count(world: ClientWorld) -> None:
+    world.produce(10)
+    engine = world.engine()
+    world.fetch(A, most=5)
+    engine.run()
+    world.pauses = Pauses((Pause(),))
+    acknowledged, fetched = world.acknowledge(A, 0, 4, ACCEPT), world.fetch(B)
+    engine.run()
+    assert (world.answer(acknowledged).error, world.acquired(fetched), world.window()) == (ErrorCode.NONE, [], "5-5")
+
+
+@pytest.mark.parametrize("moment", [Moment.BEFORE_APPEND, Moment.AFTER_APPEND])
+def test_an_answer_leaves_after_the_append_whatever_the_engine_was_told_of_it(
+    world: ClientWorld, moment: Moment
+) -> None:
+    world.produce(5)
+    engine = world.engine()
+    engine.run()
+    engine.store.interrupt = Interruption(moment, OSError("no answer"))
+    number = world.fetch(A)
+    engine.run()
+    assert world.acquired(number) == [(0, 4, 1)]
+    assert world.window() == "0-5: 0-4 Q1"
+
+
+def test_nobody_is_answered_by_an_engine_that_dies_in_the_append(world: ClientWorld) -> None:
+    world.produce(5)
+    engine = world.engine()
+    engine.run()
+    engine.store.interrupt = Interruption(Moment.AFTER_APPEND, Death())
+    number = world.fetch(A)
+    with pytest.raises(Death):
+        engine.run()
+    assert world.clients is not None
+    assert number not in world.clients.answers
+
+
+def test_who_waits_is_told_of_new_records_and_of_changed_states(world: ClientWorld) -> None:
+    engine = world.engine()
+    engine.run()
+    assert world.clients is not None
+    world.clients.changed.clear()
+    engine.run()
+    assert world.clients.changed == []
+    world.produce(5)
+    engine.run()
+    assert world.clients.changed == [{world.key()}]
+
+
+def beside_a_handler(monkeypatch: pytest.MonkeyPatch, handler: Callable[..., AcknowledgeType]) -> ClientWorld:
+    world = ClientWorld()
+    world.handler = handler
+    return world
+
+
+def test_a_handler_gets_what_clients_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = beside_a_handler(monkeypatch, lambda *_: ACCEPT)
+    world.produce(10)
+    engine = world.engine()
+    number = world.fetch(A, most=5)
+    engine.run()
+    engine.run()
+    assert world.acquired(number) == [(0, 4, 1)]
+    assert [offset for _, offset, _ in world.calls] == [5, 6, 7, 8, 9]
+    world.acknowledge(A, 0, 4, ACCEPT)
+    engine.run()
+    assert world.window() == "10-10"
+
+
+def test_a_death_puts_in_doubt_what_the_handler_had_and_not_what_clients_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(*_: object) -> AcknowledgeType:
+        raise Death
+
+    world = beside_a_handler(monkeypatch, die)
+    world.produce(10)
+    world.fetch(A, most=5)
+    with pytest.raises(Death):
+        world.engine().run()
+    world.machine_is_lost()
+    world.handler = lambda *_: RELEASE
+    successor = world.engine()
+    world.pauses = Pauses((Pause(),))
+    world.clock.advance(LOCK_MS)
+    successor.run()
+    found = [(run.first_offset, run.doubt) for run in world.state().in_flight]
+    assert found == [(0, Doubt.NONE), (5, Doubt.LOST_ONCE)]
+
+
+def test_offsets_of_a_read_are_as_it_says() -> None:
+    read = ReadAhead(3, (LogBatch(5, 9), LogBatch(20, 24)))
+    assert [offset for offset in range(30) if read.holds(offset)] == list(range(3, 25))
+
+
+def test_the_end_of_a_clients_lock_is_no_reason_to_look_for_traces(
+    world: ClientWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where engines leave none, the records that they had are looked for one by one."""
+    world.produce(5)
+    world.fetch(A)
+    world.engine().run()
+    successor = world.engine()
+    monkeypatch.setattr(type(successor.delivery), "traces", lambda _: pytest.fail("no engine has held these records"))
+    world.clock.advance(LOCK_MS)
+    successor.run()
+    assert world.window() == "0-5: 0-4 V1"

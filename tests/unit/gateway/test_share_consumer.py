@@ -1,0 +1,194 @@
+"""librdkafka's share consumer, unmodified, on topics in a Delta table: no broker, and no JVM."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from confluent_kafka import AcknowledgeType, Message, ShareConsumer
+
+from share_spark import ShareGroupAdmin
+from share_spark.kafka.broker_connection import Address
+from tests.support.share_consumers import GROUP, Place, consumer, polled, refuse_errors, work_off
+
+ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
+RECORDS = 10_000
+
+
+def is_bad(value: int) -> bool:
+    return value == 4_711
+
+
+def test_records_are_accepted_released_and_rejected_and_the_state_says_so(tmp_path: Path) -> None:
+    place = Place.below(tmp_path)
+    place.produce(1, RECORDS)
+    seen: Counter[int] = Counter()
+
+    def answer(message: Message) -> AcknowledgeType:
+        value = int(message.value() or b"")
+        seen[value] += 1
+        if is_bad(value):
+            return REJECT
+        return RELEASE if value % 100 == 0 and seen[value] == 1 else ACCEPT
+
+    with place.gateway() as address, consumer(address) as found:
+        said = work_off(found, RECORDS, answer)
+    assert sum(said.values()) == RECORDS + RECORDS // 100
+    assert {value for value, answered in said if answered == RELEASE} == set(range(100, RECORDS + 1, 100))
+    assert [value for value, answered in said if answered == REJECT] == [4_711]
+    offsets = ShareGroupAdmin(place.state).describe_offsets(GROUP)
+    assert [(one.start_offset, one.lag) for one in offsets] == [(RECORDS // 4, 0)] * 4
+
+
+def test_a_gateway_that_starts_again_goes_on(tmp_path: Path) -> None:
+    place = Place.below(tmp_path)
+    place.produce(1, 1_000)
+    with place.gateway() as address, consumer(address) as found:
+        first = work_off(found, 300, lambda _: ACCEPT)
+    place.produce(1_001, 1_500)
+    with place.gateway() as address, consumer(address) as found:
+        second = work_off(found, 1_500 - sum(first.values()), lambda _: ACCEPT)
+    assert {value for value, _ in first + second} == set(range(1, 1_501))
+    assert max((first + second).values()) == 1
+
+
+def test_what_a_consumer_held_comes_to_another_with_the_next_count(tmp_path: Path) -> None:
+    place = Place.below(tmp_path, partitions=1)
+    place.produce(1, 50)
+    with place.gateway() as address:
+        with consumer(address) as leaves:
+            taken = polled(leaves)
+            assert {message.delivery_count() for message in taken} == {1}
+            leaves.acknowledge(taken[0], ACCEPT)
+            refuse_errors(leaves.commit_sync())
+        with consumer(address) as stays:
+            again = polled(stays)
+            assert [message.offset() for message in again] == list(range(1, len(taken)))
+            assert {message.delivery_count() for message in again} == {2}
+            for message in again:
+                stays.acknowledge(message, ACCEPT)
+
+
+def test_a_lock_that_runs_out_is_an_attempt(tmp_path: Path) -> None:
+    place = Place.below(tmp_path, partitions=1)
+    place.produce(1, 5)
+    with place.gateway(share__record__lock__duration__ms=1_000) as address, consumer(address) as sleeps:
+        assert len(polled(sleeps)) == 5
+        with consumer(address) as works:
+            again = polled(works)
+            assert [(message.offset(), message.delivery_count()) for message in again] == [(at, 2) for at in range(5)]
+            for message in again[1:]:
+                works.acknowledge(message, ACCEPT)
+            refuse_errors(works.commit_sync())
+            for message in again:
+                sleeps.acknowledge_offset(message.topic(), message.partition(), message.offset(), ACCEPT)
+            (fault,) = sleeps.commit_sync().values()
+            assert fault is not None, "another member holds the first of these records"
+            works.acknowledge(again[0], ACCEPT)
+            refuse_errors(works.commit_sync())
+            assert [one.start_offset for one in ShareGroupAdmin(place.state).describe_offsets(GROUP)] == [5]
+
+
+def test_who_waits_gets_records_when_they_come(tmp_path: Path) -> None:
+    place = Place.below(tmp_path)
+    with place.gateway() as address, consumer(address) as found:
+        assert polled(found, seconds=2) == []
+        place.produce(1, 10)
+        assert sum(work_off(found, 10, lambda _: ACCEPT).values()) == 10
+
+
+def test_members_share_the_records(tmp_path: Path) -> None:
+    place = Place.below(tmp_path, partitions=1)
+    place.produce(1, 2_000)
+    with place.gateway() as address, consumer(address) as one, consumer(address) as other:
+        values = []
+        for found in (one, other, one, other):
+            messages = polled(found)
+            values += [message.value() for message in messages]
+            for message in messages:
+                found.acknowledge(message, ACCEPT)
+    assert len(values) == len(set(values))
+
+
+class GatewayProcess:
+    """`share-spark gateway` as a process."""
+
+    def __init__(self, place: Place, port: int = 0) -> None:
+        command = [sys.executable, "-m", "share_spark.cli", "gateway", "--state", place.state]
+        command += ["--topic-table", place.topics, "--listen", f"127.0.0.1:{port}", "--starting", "earliest"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        found = re.search(r"connect to 127\.0\.0\.1:(\d+)", line)
+        assert found is not None, line
+        self.address = Address("127.0.0.1", int(found[1]))
+
+    def __enter__(self) -> GatewayProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end(signal.SIGKILL)
+
+    def end(self, number: signal.Signals) -> tuple[int, str]:
+        """Signal it, and return (exit code, what it printed to standard error)."""
+        self.process.send_signal(number)
+        _, printed = self.process.communicate(timeout=30)
+        return self.process.returncode, printed
+
+
+def accepted_in(found: ShareConsumer, rounds: int) -> Counter[int]:
+    """The values of records that were accepted in so many polls, and of which this was confirmed."""
+    accepted: Counter[int] = Counter()
+    for _ in range(rounds):
+        messages = polled(found, seconds=60)
+        for message in messages:
+            found.acknowledge(message, ACCEPT)
+        refused = {at.partition for at, fault in found.commit_sync().items() if fault is not None}
+        accepted.update(int(message.value() or b"") for message in messages if message.partition() not in refused)
+    return accepted
+
+
+@pytest.mark.slow
+def test_a_gateway_that_is_killed_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
+    place = Place.below(tmp_path)
+    place.produce(1, 3_000)
+    accepted: Counter[int] = Counter()
+    port = 0
+    with ExitStack() as until_end:
+        found: ShareConsumer | None = None
+        for _ in range(3):
+            with GatewayProcess(place, port) as gateway:
+                found = found or until_end.enter_context(consumer(gateway.address))
+                accepted += accepted_in(found, 2)
+                port = gateway.address.port
+        with GatewayProcess(place, port) as gateway:
+            assert found is not None
+            accepted += Counter(value for value, _ in work_off(found, 3_000 - len(accepted), lambda _: ACCEPT))
+            assert gateway.end(signal.SIGTERM) == (0, "share-spark: disconnecting clients\n")
+    assert set(accepted) == set(range(1, 3_001))
+    assert max(accepted.values()) == 1
+
+
+def test_bad_places_are_one_line(tmp_path: Path) -> None:
+    place = Place.below(tmp_path)
+    options = {"--state": place.state, "--topic-table": place.topics, "--listen": "127.0.0.1:0"}
+    for name, value, told in (
+        ("--topic-table", str(tmp_path / "nothing"), "there is no topic table"),
+        ("--topic-table", "main.topics", "is a name of Spark's catalog"),
+        ("--state", place.topics, "is itself a Delta table"),
+        ("--listen", "here", "'here' is not an address: host:port"),
+        ("--listen", "192.0.2.1:9092", "cannot listen on 192.0.2.1:9092"),
+    ):
+        arguments = [text for pair in (options | {name: value}).items() for text in pair]
+        command = [sys.executable, "-m", "share_spark.cli", "gateway", *arguments]
+        run = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        assert run.returncode != 0
+        assert told in run.stderr
+        assert len(run.stderr.splitlines()) == 1, run.stderr
+    assert not Path(place.state).exists()
