@@ -31,7 +31,7 @@ Not a matter of sessions: topics that are unknown or not authorized (R164), each
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -168,24 +168,29 @@ def acknowledge(session: ShareSession | None, request: ShareAcknowledge) -> Sess
 def answered(
     session: ShareSession | None,
     step: SessionStep,
-    delivered: Collection[SharePartitionKey],
-    failed: Collection[SharePartitionKey],
+    delivered: Sequence[SharePartitionKey],
+    failed: Sequence[SharePartitionKey],
 ) -> FetchAnswer | Fault:
     """Return which partitions the answer to a fetch lists (R153), and the session that follows.
 
     These are the partitions that have ``delivered`` records, that have ``failed``, that are new or had failed before,
-    and those with acknowledgements. ``session``: as it is now. If it is another one than that of ``step``, as requests
-    have overtaken each other, the fault is the answer, and what was acquired has to be given back.
+    and those with acknowledgements. ``delivered``: in the order of ``step.fetch``.
+
+    ``session``: as it is now. If it is another one than that of ``step``, as requests have overtaken each other, the
+    fault is the answer, and what was acquired has to be given back.
     """
     if step.session is None:
         return FetchAnswer(None, step.acknowledge)
     if session is None or (session.connection_id, session.epoch) != (step.session.connection_id, step.session.epoch):
         return _fault(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
-    listed = {key: None for key in step.fetch if key in delivered or key in failed or session.partitions[key]}
-    stay = {key: due and key not in listed for key, due in session.partitions.items() if key not in delivered}
-    back = {key: False for key in step.fetch if key in delivered}
-    after = {**stay, **back, **{key: True for key in step.fetch if key in failed}}
-    return FetchAnswer(replace(session, partitions=after), tuple({**listed, **dict.fromkeys(step.acknowledge)}))
+    due = [key for key, is_due in session.partitions.items() if is_due] if step.fetch else []
+    listed = tuple(dict.fromkeys((*delivered, *failed, *due, *step.acknowledge)))
+    if not (delivered or failed or due):
+        return FetchAnswer(session, listed)
+    after = {**session.partitions, **dict.fromkeys(due, False), **dict.fromkeys(failed, True)}
+    for key in delivered:  # to the end (R154)
+        after[key] = after.pop(key)
+    return FetchAnswer(replace(session, partitions=after), listed)
 
 
 def released_with(session: ShareSession, connection_id: str) -> tuple[SharePartitionKey, ...] | None:

@@ -68,8 +68,9 @@ class GroupAgainstModel(RuleBasedStateMachine):
         self.members: dict[str, Known] = {}
         self.exists = False
         self.with_state: set[tuple[str, int]] = set()
+        self.deleting: set[str] = set()
         self.clients = {name: Client() for name in CLIENTS}
-        self.fresh = False  # whether the last thing that happened was a heartbeat that was accepted
+        self.fresh = False  # whether the group has seen the topics as they are
 
     # ------------------------------------------------------------------------------------- the coordinator
 
@@ -85,10 +86,10 @@ class GroupAgainstModel(RuleBasedStateMachine):
 
     def ask(self, *requests: Heartbeat, lost: bool = False) -> list[HeartbeatResponse]:
         """One batch. Its answers are those of the model, and clients read them unless they are ``lost``."""
-        decision = heartbeats(self.group, requests, self.topics, self.limits)
+        decision = heartbeats(GROUP_ID, self.group, requests, self.topics, self.limits)
         expected = [self.expected(one, answer) for one, answer in zip(requests, decision.responses, strict=True)]
         assert [answer.error.name for answer in decision.responses] == expected
-        self.fresh = expected[-1] == "NONE" and requests[-1].member_epoch != -1
+        self.fresh = self.fresh or "NONE" in expected
         self.commit(decision.records, decision.initialize)
         for one, answer in zip(requests, decision.responses, strict=True):
             if not lost:
@@ -165,13 +166,10 @@ class GroupAgainstModel(RuleBasedStateMachine):
 
     @rule(whom=st.lists(st.sampled_from(CLIENTS), min_size=2, max_size=5, unique=True))
     def all_at_once(self, whom: list[str]) -> None:
-        """A batch is as its requests one by one."""
-        asked = [request(who, self.clients[who].epoch, *self.clients[who].names) for who in whom]
-        one_by_one = self.group
-        for one in asked:
-            one_by_one = replay(heartbeats(one_by_one, [one], self.topics, self.limits).records, one_by_one)
-        self.ask(*asked)
-        assert self.group == one_by_one
+        """A batch is one group epoch at most."""
+        epoch = self.group.epoch if self.group else 0
+        self.ask(*(request(who, self.clients[who].epoch, *self.clients[who].names) for who in whom))
+        assert self.group is None or self.group.epoch <= epoch + 1
 
     @precondition(lambda self: self.members)
     @rule()
@@ -206,27 +204,41 @@ class GroupAgainstModel(RuleBasedStateMachine):
         self.fresh = False
         self.topics.pop(name, None)
 
+    @precondition(lambda self: self.exists and not self.members)
+    @rule(names=SUBSCRIPTIONS)
+    def offsets_begin_to_be_deleted(self, names: tuple[str, ...]) -> None:
+        """Until the deletion ends, members that come get nothing of these topics."""
+        assert self.group is not None
+        self.fresh = False
+        ids = [self.topics[name].topic_id for name in names if name in self.topics]
+        self.commit(begin_deletion(self.group, ids).records)
+        self.deleting |= {topic_id for topic_id, _ in self.with_state if topic_id in ids}
+
     @precondition(lambda self: self.exists)
     @rule(in_two_commits=st.booleans())
-    def state_of_gone_topics_goes(self, in_two_commits: bool) -> None:
+    def deletions_end(self, in_two_commits: bool) -> None:
+        """Of topics that are gone, and of those above."""
         assert self.group is not None
+        self.fresh = self.fresh and not self.deleting
         there = {topic.topic_id for topic in self.topics.values()}
-        gone = topics_to_delete(self.group, there)
+        expected = {pair for pair in self.with_state if pair[0] not in there or pair[0] in self.deleting}
+        chosen = topics_to_delete(self.group, there)
         if in_two_commits:
-            self.commit(begin_deletion(self.group, gone).records)
+            self.commit(begin_deletion(self.group, chosen).records)
             assert self.group is not None
-        decision = end_deletion(self.group, gone)
+        decision = end_deletion(self.group, chosen)
         self.commit(decision.records)
-        deleted = {(key.topic_id, key.partition) for key in decision.delete}
-        assert deleted == {pair for pair in self.with_state if pair[0] not in there}
-        self.with_state -= deleted
+        assert {(key.topic_id, key.partition) for key in decision.delete} == expected
+        self.with_state -= expected
+        self.deleting = set()
 
     @rule(whom=st.sets(st.sampled_from(CLIENTS)))
     def sessions_end(self, whom: set[str]) -> None:
-        self.fresh = False
         if self.group is None:
             return
-        self.commit(remove_members(self.group, sorted(whom), self.topics))
+        decision = remove_members(self.group, sorted(whom), self.topics)
+        self.fresh = self.fresh or bool(whom & self.members.keys())
+        self.commit(decision.records, decision.initialize)
         for who in whom:
             self.members.pop(who, None)
 
@@ -250,7 +262,7 @@ class GroupAgainstModel(RuleBasedStateMachine):
         assert {(key.topic_id, key.partition) for key in decision.delete} == self.with_state
         self.commit(decision.records)
         assert self.group is None
-        self.exists, self.with_state = False, set()
+        self.exists, self.with_state, self.deleting = False, set(), set()
 
     @precondition(lambda self: self.group is not None)
     @rule()
@@ -284,20 +296,17 @@ class GroupAgainstModel(RuleBasedStateMachine):
 
     @invariant()
     def after_a_heartbeat_everything_is_assigned_evenly(self) -> None:
-        if not self.fresh or self.group is None:
+        if not self.fresh or self.group is None or not self.members:
             return
         assert self.group.assignment_epoch == self.group.epoch
-        subscriptions = {
-            who: frozenset(self.topics[name].topic_id for name in known.names if name in self.topics)
-            for who, known in self.members.items()
-        }
-        counts = {topic.topic_id: topic.partitions for topic in self.topics.values()}
+        counts = {t.topic_id: t.partitions for t in self.topics.values() if t.topic_id not in self.deleting}
+        ids = {name: topic.topic_id for name, topic in self.topics.items() if topic.topic_id in counts}
         check_balance(
-            {who: frozenset(t for t in topic_ids if counts[t]) for who, topic_ids in subscriptions.items()},
+            {who: frozenset(ids[name] for name in known.names if name in ids) for who, known in self.members.items()},
             counts,
             {who: target.partitions for who, target in self.group.targets.items()},
         )
 
 
 TestGroupAgainstModel = GroupAgainstModel.TestCase
-TestGroupAgainstModel.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
+TestGroupAgainstModel.settings = settings(max_examples=examples(400), stateful_step_count=50, deadline=None)

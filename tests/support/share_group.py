@@ -10,7 +10,7 @@ from share_spark.coordinator.group import (
     ShareGroup,
     TopicMetadata,
     evolve,
-    heartbeat,
+    heartbeats,
     replay,
     snapshot,
 )
@@ -29,7 +29,6 @@ def request(
 ) -> Heartbeat:
     """A heartbeat; without names the subscription is not given."""
     return Heartbeat(
-        group_id=GROUP_ID,
         member_id=member_id,
         member_epoch=epoch,
         client_id=client_id,
@@ -51,9 +50,14 @@ class GroupInMemory:
 
     def __call__(self, member_id: str, epoch: int, *names: str, **more: str) -> HeartbeatResponse:
         """Answer a heartbeat, and commit what it decided."""
-        self.last = heartbeat(self.group, request(member_id, epoch, *names, **more), self.topics, self.limits)
+        (response,) = self.batch(request(member_id, epoch, *names, **more))
+        return response
+
+    def batch(self, *requests: Heartbeat) -> tuple[HeartbeatResponse, ...]:
+        """Answer heartbeats together, and commit what they decided."""
+        self.last = heartbeats(GROUP_ID, self.group, requests, self.topics, self.limits)
         self.commit(self.last.records)
-        return self.last.response
+        return self.last.responses
 
     def commit(self, records: tuple[GroupRecord, ...]) -> None:
         """Apply records one by one; a replay of all, and one of a snapshot, must give the same."""

@@ -1,17 +1,18 @@
 """The group coordinator of one share group, pure: members, epochs, assignments, and which topics have state.
 
-How it works. A group is a value (``ShareGroup``): the latest record of each key. ``heartbeat(group, request, topics,
-limits)`` answers one request with the records that it needs; ``evolve(group, record)`` is the only function that makes
-a new state, live and in recovery. A request sees the topics as an argument, so new partitions and topics that are gone
-show at the next heartbeat.
+How it works. A group is a value (``ShareGroup``): the latest record of each key. ``heartbeats(group_id, group,
+requests, topics, limits)`` gives the records that requests need, and their answers; ``evolve(group, record)`` is the
+only function that makes a new state, live and in recovery. The topics as they are now are an argument, so new
+partitions and topics that are gone show at the next heartbeat.
 
-    heartbeat --> member, subscription, topics changed?  --> group epoch + 1
-                                                                |  group epoch > assignment epoch?
-                  assignment in the answer <-- member epoch <-- target of all members
+    members join, leave,                              target of      each member that asks
+    subscribe; topics change  -->  group epoch + 1  -->  all    -->  moves to it, and is told
+                                   record 11             records     record 14
+    records 10                                           13, 12      -> the answer
 
-The caller decides all requests that wait (``heartbeats``), appends the records together with the share-partitions to
-``initialize`` in one commit, and then answers and goes on with ``replay(records, group)``. A commit that failed has
-changed nothing. Session timers are its own (``expired``).
+The caller decides all requests that wait, appends the records together with the share-partitions to ``initialize`` in
+one commit, and then answers and goes on with ``replay(records, group)``. A commit that failed has changed nothing.
+Session timers are its own (``expired``).
 
 Not imported here: pyspark, os, time, random, threading, socket, logging, and the package ``partition``.
 """
@@ -27,9 +28,8 @@ from share_spark.coordinator.group.admin import (
     topics_to_delete,
 )
 from share_spark.coordinator.group.expiry import expired, remove_members
-from share_spark.coordinator.group.heartbeat import heartbeat, heartbeats
+from share_spark.coordinator.group.heartbeat import heartbeats
 from share_spark.coordinator.group.requests import (
-    BatchDecision,
     GroupDecision,
     GroupLimits,
     Heartbeat,
@@ -43,7 +43,6 @@ from share_spark.coordinator.group.views import described, listed, matches
 
 __all__ = [
     "AdminDecision",
-    "BatchDecision",
     "GroupDecision",
     "GroupLimits",
     "GroupState",
@@ -61,7 +60,6 @@ __all__ = [
     "end_deletion",
     "evolve",
     "expired",
-    "heartbeat",
     "heartbeats",
     "latest",
     "listed",

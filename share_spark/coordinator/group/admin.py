@@ -14,7 +14,7 @@ from typing import NamedTuple
 from share_spark.coordinator.fault import Fault
 from share_spark.coordinator.group.draft import Draft
 from share_spark.coordinator.group.records import GroupRecord, RecordKey, RecordKind, Tombstone, TopicState
-from share_spark.coordinator.group.state import ShareGroup, new_group
+from share_spark.coordinator.group.state import ShareGroup
 from share_spark.coordinator.messages import InitializeState
 from share_spark.model.errors import ErrorCode
 from share_spark.model.ids import SharePartitionKey
@@ -59,7 +59,7 @@ def alter_offsets(group_id: str, group: ShareGroup | None, offsets: Iterable[New
     The group epoch rises, and with it the state epoch of what is begun anew. Kafka 4.2 leaves it as it is; the KIP
     raises it.
     """
-    draft = Draft(group or new_group(group_id))
+    draft = Draft(group_id, group)
     draft.write(replace(draft.group.metadata, epoch=draft.group.epoch + 1))
     wanted: dict[str, TopicState] = {}
     begun: dict[tuple[str, int], InitializeState] = {}
@@ -69,7 +69,7 @@ def alter_offsets(group_id: str, group: ShareGroup | None, offsets: Iterable[New
         begun[topic_id, partition] = InitializeState(
             topic_id=topic_id, partition=partition, state_epoch=draft.group.epoch, start_offset=start_offset
         )
-    draft.write_state(wanted, draft.group.epoch)
+    draft.write_state(wanted)
     return AdminDecision(tuple(draft.records), tuple(begun.values()))
 
 
@@ -84,7 +84,7 @@ def begin_deletion(group: ShareGroup, topic_ids: Iterable[str]) -> AdminDecision
     """Mark topics as being deleted, and return their share-partitions (R131); of a topic without state, nothing."""
     topics = group.topics
     chosen = {topic_id: topics.initialized[topic_id] for topic_id in topic_ids if topic_id in topics.initialized}
-    draft = Draft(group)
+    draft = Draft(group.group_id, group)
     initialized = {topic_id: state for topic_id, state in topics.initialized.items() if topic_id not in chosen}
     draft.write(replace(topics, initialized=initialized, deleting={**topics.deleting, **chosen}))
     return AdminDecision(tuple(draft.records), delete=_keys(group.group_id, chosen))
@@ -94,7 +94,7 @@ def end_deletion(group: ShareGroup, topic_ids: Collection[str]) -> AdminDecision
     """Forget topics whose share-partitions go with this commit, whether their deletion had begun or not (R131)."""
     topics = group.topics
     known = {**topics.initialized, **topics.deleting}
-    draft = Draft(group)
+    draft = Draft(group.group_id, group)
     initialized, deleting = (
         {topic_id: state for topic_id, state in part.items() if topic_id not in topic_ids}
         for part in (topics.initialized, topics.deleting)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from share_spark.coordinator.group.draft import Draft
-from share_spark.coordinator.group.records import GroupRecord
-from share_spark.coordinator.group.requests import GroupLimits, Topics
+from share_spark.coordinator.group.requests import GroupDecision, GroupLimits, Topics
 from share_spark.coordinator.group.state import ShareGroup
 
 
@@ -29,10 +28,10 @@ def expired(
     )
 
 
-def remove_members(group: ShareGroup, member_ids: Iterable[str], topics: Topics) -> tuple[GroupRecord, ...]:
-    """Return the records that remove members, as if they had left together (R115, R116). No members, no records."""
-    draft = Draft(group)
+def remove_members(group: ShareGroup, member_ids: Iterable[str], topics: Topics) -> GroupDecision:
+    """Remove members, as if they had left together (R115, R116). Of no members there are no records, and no answers."""
+    draft = Draft(group.group_id, group)
     draft.remove_members(member_id for member_id in member_ids if member_id in group.members)
     if draft.records:
-        draft.bump_epoch(topics)
-    return tuple(draft.records)
+        draft.follow_topics(topics)
+    return GroupDecision(tuple(draft.records), tuple(draft.initialize), ())

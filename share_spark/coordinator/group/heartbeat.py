@@ -1,8 +1,12 @@
-"""The effect of a ShareGroupHeartbeat: at most a few records, and an answer (R105-R117, R119-R124).
+"""The effect of ShareGroupHeartbeats: the records that they need, and an answer to each (R105-R117, R119-R124).
 
-Differences to Kafka 4.2, all in what a member learns earlier: share-partitions are initialised in the same commit, so a
-member that joins has its assignment in the first answer; and a member that still names its previous epoch, as the last
-answer was lost, is told its assignment again.
+Requests that wait are decided together: first what members say of themselves, then the group epoch and the target, at
+most once, then each member's move to its target. So a hundred members that start at once cause one new target, and
+none of them is told an assignment that the next one has made old.
+
+Differences to Kafka 4.2, beside that, all in what a member learns earlier: share-partitions are initialized in the same
+commit, so a member that joins has its assignment in the first answer; and a member that still names its previous
+epoch, as the last answer was lost, is told its assignment again.
 
 The order of the checks, the error codes and their texts are Kafka's (``GroupMetadataManager``,
 ``GroupCoordinatorService``). Member ids are made by clients: an empty one is refused, as in version 1 of the request.
@@ -10,65 +14,64 @@ The order of the checks, the error codes and their texts are Kafka's (``GroupMet
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from share_spark.coordinator.fault import Fault
-from share_spark.coordinator.group.draft import Draft, metadata_hash
-from share_spark.coordinator.group.records import CurrentMemberAssignment, GroupRecord, MemberMetadata
+from share_spark.coordinator.group.draft import Draft
+from share_spark.coordinator.group.records import CurrentMemberAssignment, MemberMetadata
 from share_spark.coordinator.group.requests import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
-    BatchDecision,
     GroupDecision,
     GroupLimits,
     Heartbeat,
     HeartbeatResponse,
     Topics,
 )
-from share_spark.coordinator.group.state import ShareGroup, latest, new_group, replay
-from share_spark.coordinator.messages import InitializeState
+from share_spark.coordinator.group.state import ShareGroup, latest
 from share_spark.model.errors import ErrorCode
 
 
 def heartbeats(
-    group: ShareGroup | None, requests: Iterable[Heartbeat], topics: Topics, limits: GroupLimits
-) -> BatchDecision:
-    """Decide requests of one group, each after those before it. Of what they write, the latest of each key is kept."""
-    records: list[GroupRecord] = []
-    initialize: list[InitializeState] = []
-    responses: list[HeartbeatResponse] = []
-    for request in requests:
-        decision = heartbeat(group, request, topics, limits)
-        group = replay(decision.records, group)
-        records += decision.records
-        initialize += decision.initialize
-        responses.append(decision.response)
-    return BatchDecision(latest(records), tuple(initialize), tuple(responses))
+    group_id: str, group: ShareGroup | None, requests: Sequence[Heartbeat], topics: Topics, limits: GroupLimits
+) -> GroupDecision:
+    """Return the records and the answers of requests of one group; ``group`` None: there is no such group.
 
-
-def heartbeat(group: ShareGroup | None, request: Heartbeat, topics: Topics, limits: GroupLimits) -> GroupDecision:
-    """Return the records and the answer of one request; ``group`` None: there is no such group.
-
-    A heartbeat that changes nothing has no records. The caller restarts the session timer of a member whose answer has
-    no error, and stops that of one that leaves.
+    Heartbeats that change nothing have no records. The caller restarts the session timer of each member whose answer
+    has no error, and stops that of one that leaves.
     """
-    fault = malformed(request) or _refusal(group, request, limits)
+    draft = Draft(group_id, group)
+    faults = [_refused_or_taken(draft, request, limits) for request in requests]
+    if any(fault is None for fault in faults):
+        draft.follow_topics(topics)
+    responses = tuple(
+        _refusal(fault) if fault else _accepted(draft, group, request, limits)
+        for request, fault in zip(requests, faults, strict=True)
+    )
+    return GroupDecision(latest(draft.records), tuple(draft.initialize), responses)
+
+
+def _refused_or_taken(draft: Draft, request: Heartbeat, limits: GroupLimits) -> Fault | None:
+    """Take what the member says of itself, unless the request is refused."""
+    fault = _malformed(draft.group_id, request) or _fault(draft, request, limits)
     if fault is not None:
-        return GroupDecision((), (), HeartbeatResponse(error=fault.code, error_message=fault.message))
-    draft = Draft(group or new_group(request.group_id))
+        return fault
     if request.member_epoch == LEAVE_EPOCH:
-        return _left(draft, request, topics)
-    return _stayed(draft, request, topics, limits)
+        draft.remove_members([request.member_id])
+        return None
+    known = draft.group.members.get(request.member_id)
+    draft.put_member(_described(draft.group_id, known, request))
+    return None
 
 
 # ------------------------------------------------------------------------------------------------ checks
 
 
-def malformed(request: Heartbeat) -> Fault | None:
+def _malformed(group_id: str, request: Heartbeat) -> Fault | None:
     """Return INVALID_REQUEST for what is wrong whatever the state is (R106)."""
     if not request.member_id.strip():
         return _invalid("MemberId can't be empty.")
-    if not request.group_id.strip():
+    if not group_id.strip():
         return _invalid("GroupId can't be empty.")
     if request.rack_id is not None and not request.rack_id.strip():
         return _invalid("RackId can't be empty.")
@@ -79,64 +82,85 @@ def malformed(request: Heartbeat) -> Fault | None:
     return None
 
 
-def _refusal(group: ShareGroup | None, request: Heartbeat, limits: GroupLimits) -> Fault | None:
+def _fault(draft: Draft, request: Heartbeat, limits: GroupLimits) -> Fault | None:
     """Check that there are the group, room in it, and the member, and then its epoch (R105, R109, R114)."""
     joins, leaves = request.member_epoch == JOIN_EPOCH, request.member_epoch == LEAVE_EPOCH
-    if group is None:
-        missing = f"Group {request.group_id} not found." if leaves else f"Share group {request.group_id} not found."
+    members = draft.group.members
+    if not draft.exists:
+        missing = f"Group {draft.group_id} not found." if leaves else f"Share group {draft.group_id} not found."
         return None if joins else Fault(ErrorCode.GROUP_ID_NOT_FOUND, missing)
-    if request.member_id in group.members:
-        return None if joins or leaves else _fenced(group.assignments[request.member_id], request.member_epoch)
-    if not leaves and len(group.members) >= limits.max_size:
-        return Fault(
-            ErrorCode.GROUP_MAX_SIZE_REACHED,
-            f"The share group has reached its maximum capacity of {limits.max_size} members.",
-        )
-    if joins:
+    if request.member_id in members:
+        return None if joins or leaves else _fenced(draft.group.assignments.get(request.member_id), request)
+    if not leaves and len(members) >= limits.max_size:
+        full = f"The share group has reached its maximum capacity of {limits.max_size} members."
+        return Fault(ErrorCode.GROUP_MAX_SIZE_REACHED, full)
+    return None if joins else _unknown_member(draft.group_id, request.member_id)
+
+
+def _fenced(known: CurrentMemberAssignment | None, request: Heartbeat) -> Fault | None:
+    """Refuse an epoch that is neither the member's present nor its previous one (R114).
+
+    ``known`` None: the member joins with the same batch, and has no epoch yet.
+    """
+    epoch, present = request.member_epoch, known.member_epoch if known else JOIN_EPOCH
+    previous = known.previous_member_epoch if known else JOIN_EPOCH
+    if epoch in (present, previous):
         return None
+    end = "The member must abandon all its partitions and rejoin."
+    relation = f"a {'greater' if epoch > present else 'smaller'} member epoch ({epoch}) than the one known by the group"
+    other = "" if epoch > present else f", and it does not match the previous member epoch ({previous})"
     return Fault(
-        ErrorCode.UNKNOWN_MEMBER_ID, f"Member {request.member_id} is not a member of group {request.group_id}."
+        ErrorCode.FENCED_MEMBER_EPOCH, f"The share group member has {relation} coordinator ({present}){other}. {end}"
     )
 
 
-def _fenced(known: CurrentMemberAssignment, epoch: int) -> Fault | None:
-    """Refuse an epoch that is neither the member's present nor its previous one (R114)."""
-    if epoch in (known.member_epoch, known.previous_member_epoch):
-        return None
-    end = "The member must abandon all its partitions and rejoin."
-    if epoch > known.member_epoch:
-        relation = f"a greater member epoch ({epoch}) than the one known by the group coordinator"
-        return Fault(
-            ErrorCode.FENCED_MEMBER_EPOCH, f"The share group member has {relation} ({known.member_epoch}). {end}"
-        )
-    relation = f"a smaller member epoch ({epoch}) than the one known by the group coordinator ({known.member_epoch})"
-    previous = f"it does not match the previous member epoch ({known.previous_member_epoch})"
-    return Fault(ErrorCode.FENCED_MEMBER_EPOCH, f"The share group member has {relation}, and {previous}. {end}")
+def _unknown_member(group_id: str, member_id: str) -> Fault:
+    return Fault(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group_id}.")
 
 
 def _invalid(message: str) -> Fault:
     return Fault(ErrorCode.INVALID_REQUEST, message)
 
 
-# --------------------------------------------------------------------------------------------- decisions
+# ----------------------------------------------------------------------------------------------- members
 
 
-def _stayed(draft: Draft, request: Heartbeat, topics: Topics, limits: GroupLimits) -> GroupDecision:
-    """Take what the member says, follow the topics, and move the member to its target (R107-R113)."""
-    known = draft.group.members.get(request.member_id)
-    before = draft.group.assignments.get(request.member_id)
-    member = _described(known, request)
-    draft.write(member)
-    resubscribed = known is None or known.subscribed_topic_names != member.subscribed_topic_names
-    _follow_topics(draft, topics, resubscribed)
-    after = _moved_to_target(draft, request.member_id)
-    response = HeartbeatResponse(
+def _described(group_id: str, known: MemberMetadata | None, request: Heartbeat) -> MemberMetadata:
+    """Return the member as the request describes it; what is not given stays as it was (R108)."""
+    names = request.subscribed_topic_names
+    if names is None:
+        names = known.subscribed_topic_names if known else ()
+    return MemberMetadata(
+        group_id=group_id,
+        member_id=request.member_id,
+        rack_id=known.rack_id if known and request.rack_id is None else request.rack_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        subscribed_topic_names=tuple(sorted(set(names))),
+    )
+
+
+# ----------------------------------------------------------------------------------------------- answers
+
+
+def _refusal(fault: Fault) -> HeartbeatResponse:
+    return HeartbeatResponse(error=fault.code, error_message=fault.message)
+
+
+def _accepted(draft: Draft, group: ShareGroup | None, request: Heartbeat, limits: GroupLimits) -> HeartbeatResponse:
+    """Move the member to its target, and tell it the epoch and, if it does not know it, the assignment (R112, R113)."""
+    if request.member_epoch == LEAVE_EPOCH:
+        return HeartbeatResponse(member_id=request.member_id, member_epoch=LEAVE_EPOCH)
+    if request.member_id not in draft.group.members:  # it has left with a later request of the same batch
+        return _refusal(_unknown_member(draft.group_id, request.member_id))
+    before = group.assignments.get(request.member_id) if group else None
+    after = draft.move_to_target(request.member_id)
+    return HeartbeatResponse(
         member_id=request.member_id,
         member_epoch=after.member_epoch,
         heartbeat_interval_ms=limits.heartbeat_interval_ms,
         assignment=None if _is_told(request, before, after) else after.partitions,
     )
-    return GroupDecision(tuple(draft.records), tuple(draft.initialize), response)
 
 
 def _is_told(request: Heartbeat, before: CurrentMemberAssignment | None, after: CurrentMemberAssignment) -> bool:
@@ -144,57 +168,3 @@ def _is_told(request: Heartbeat, before: CurrentMemberAssignment | None, after: 
     if before is None or request.subscribed_topic_names is not None:
         return False
     return request.member_epoch == before.member_epoch and before.partitions == after.partitions
-
-
-def _described(known: MemberMetadata | None, request: Heartbeat) -> MemberMetadata:
-    """Return the member as the request describes it; what is not given stays as it was (R108)."""
-    names = request.subscribed_topic_names
-    if names is None:
-        names = known.subscribed_topic_names if known else ()
-    rack_id = request.rack_id if request.rack_id is not None or known is None else known.rack_id
-    return MemberMetadata(
-        group_id=request.group_id,
-        member_id=request.member_id,
-        rack_id=rack_id,
-        client_id=request.client_id,
-        client_host=request.client_host,
-        subscribed_topic_names=tuple(sorted(set(names))),
-    )
-
-
-def _follow_topics(draft: Draft, topics: Topics, resubscribed: bool) -> None:
-    """Raise the group epoch if subscriptions or topics changed, and compute the target if that is due (R111, R119).
-
-    A member that left, or whose session ended, has raised the epoch before, and left the target to this heartbeat.
-    """
-    draft.initialize_state(topics, state_epoch=draft.group.epoch + 1)
-    found = metadata_hash(draft.group.subscribed_topic_names, topics)
-    if resubscribed or draft.initialize or found != draft.group.metadata.metadata_hash:
-        draft.bump_epoch(topics)
-    if draft.group.epoch > draft.group.assignment_epoch:
-        draft.compute_target(topics)
-
-
-def _moved_to_target(draft: Draft, member_id: str) -> CurrentMemberAssignment:
-    """Move the member to its target at once: two members may hold a partition at the same time (R113)."""
-    group = draft.group
-    known = group.assignments.get(member_id)
-    if known is not None and known.member_epoch == group.assignment_epoch:
-        return known
-    moved = CurrentMemberAssignment(
-        group_id=group.group_id,
-        member_id=member_id,
-        member_epoch=group.assignment_epoch,
-        previous_member_epoch=known.member_epoch if known else JOIN_EPOCH,
-        partitions=group.targets[member_id].partitions,
-    )
-    draft.write(moved)
-    return moved
-
-
-def _left(draft: Draft, request: Heartbeat, topics: Topics) -> GroupDecision:
-    """Forget the member. Others get its partitions with their own next heartbeat (R115)."""
-    draft.remove_members([request.member_id])
-    draft.bump_epoch(topics)
-    response = HeartbeatResponse(member_id=request.member_id, member_epoch=LEAVE_EPOCH)
-    return GroupDecision(tuple(draft.records), (), response)

@@ -44,7 +44,6 @@ class Heartbeat:
     ``client_id`` and ``client_host`` are those of the connection.
     """
 
-    group_id: str
     member_id: str
     member_epoch: int
     client_id: str
@@ -66,18 +65,10 @@ class HeartbeatResponse:
 
 
 class GroupDecision(NamedTuple):
-    """The outcome of a request: ``records`` of the group, and share-partitions to ``initialize``, both in one commit.
+    """The outcome of requests: ``records`` of the group, and share-partitions to ``initialize``, all in one commit.
 
-    The answer goes out after it. A decision without records has nothing to commit.
+    ``responses``: one per request, in order; they go out after it. Without records there is nothing to commit.
     """
-
-    records: tuple[GroupRecord, ...]
-    initialize: tuple[InitializeState, ...]
-    response: HeartbeatResponse
-
-
-class BatchDecision(NamedTuple):
-    """The outcome of several requests, as of one, with an answer for each: all of it is one commit."""
 
     records: tuple[GroupRecord, ...]
     initialize: tuple[InitializeState, ...]

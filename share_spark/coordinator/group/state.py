@@ -59,7 +59,7 @@ class ShareGroup:
     @property
     def subscribed_topic_names(self) -> frozenset[str]:
         """The names of the topics that any member subscribes to."""
-        return frozenset(name for member in self.members.values() for name in member.subscribed_topic_names)
+        return frozenset().union(*(member.subscribed_topic_names for member in self.members.values()))
 
 
 _FIELDS = {

@@ -14,13 +14,12 @@ from share_spark.coordinator.group import (
     delete_group,
     end_deletion,
     expired,
-    heartbeat,
     heartbeats,
     latest,
     remove_members,
     replay,
 )
-from share_spark.coordinator.group.records import RecordKind, Tombstone, TopicState
+from share_spark.coordinator.group.records import TopicState
 from tests.support.share_group import GROUP_ID, GroupInMemory, request
 
 
@@ -38,7 +37,7 @@ def test_r105_r107_the_first_heartbeat_makes_the_group_and_is_answered_with_the_
     assert response.error.name == "NONE"
     assert (response.member_id, response.member_epoch, response.heartbeat_interval_ms) == ("m1", 1, 5_000)
     assert response.assignment == {"id of orders": (0, 1), "id of audit": (0,)}
-    assert kinds(group) == [10, 15, 11, 13, 12, 14]
+    assert kinds(group) == [10, 11, 15, 13, 12, 14]
     assert group.last is not None
     assert [
         (entry.topic_id, entry.partition, entry.state_epoch, entry.start_offset) for entry in group.last.initialize
@@ -86,7 +85,7 @@ def test_r115_a_member_that_leaves_is_forgotten_and_the_others_get_its_partition
     assert sorted(group.held("m1")["orders"] + group.held("m2")["orders"]) == [0, 1, 2, 3]
     response = group("m1", -1)
     assert (response.member_epoch, response.assignment, response.error.name) == (-1, None, "NONE")
-    assert kinds(group) == [14, 13, 10, 11]
+    assert kinds(group) == [14, 13, 10, 11, 13, 12]
     assert group("m2", 2).assignment == {"id of orders": (0, 1, 2, 3)}
     assert group.group is not None
     assert set(group.group.members) == set(group.group.targets) == set(group.group.assignments) == {"m2"}
@@ -109,7 +108,6 @@ def test_r125_a_group_is_stable_with_members_and_empty_without() -> None:
     ("changes", "text"),
     [
         ({"member_id": ""}, "MemberId"),
-        ({"group_id": " "}, "GroupId"),
         ({"rack_id": ""}, "RackId"),
         ({"subscribed_topic_names": None}, "SubscribedTopicNames"),
         ({"subscribed_topic_names": ()}, "SubscribedTopicNames"),
@@ -118,9 +116,15 @@ def test_r125_a_group_is_stable_with_members_and_empty_without() -> None:
 )
 def test_r106_malformed_requests_change_nothing(changes: dict[str, object], text: str) -> None:
     asked = replace(request("m1", 0, "orders"), **changes)
-    decision = heartbeat(None, asked, {}, GroupLimits())
-    assert (decision.records, decision.response.error.name) == ((), "INVALID_REQUEST")
-    assert text in str(decision.response.error_message)
+    decision = heartbeats(GROUP_ID, None, [asked], {}, GroupLimits())
+    (response,) = decision.responses
+    assert (decision.records, response.error.name) == ((), "INVALID_REQUEST")
+    assert text in str(response.error_message)
+
+
+def test_r106_a_group_has_an_id() -> None:
+    (response,) = heartbeats(" ", None, [request("m1", 0, "orders")], {}, GroupLimits()).responses
+    assert response.error.name == "INVALID_REQUEST"
 
 
 @pytest.mark.parametrize("epoch", [5, -1])
@@ -178,7 +182,7 @@ def test_r119_another_subscription_raises_the_group_epoch() -> None:
     group("m1", 0, "orders")
     response = group("m1", 1, "audit")
     assert (response.member_epoch, response.assignment) == (2, {"id of audit": (0,)})
-    assert kinds(group) == [10, 15, 11, 13, 12, 14]
+    assert kinds(group) == [10, 11, 15, 13, 12, 14]
 
 
 def test_the_order_of_topic_names_is_no_change() -> None:
@@ -267,7 +271,7 @@ def test_r116_members_that_send_nothing_are_removed_together() -> None:
     gone = expired(group.group, seen, started_ms=5_000, now_ms=55_000, limits=group.limits)
     assert gone == ("m1", "m3")
     epoch = group.group.epoch
-    group.commit(remove_members(group.group, gone, group.topics))
+    group.commit(remove_members(group.group, gone, group.topics).records)
     assert (set(group.group.members), group.group.epoch) == ({"m2"}, epoch + 1)
     assert group("m2", 3).assignment == {"id of orders": (0, 1, 2)}
     assert group("m1", 3).error.name == "UNKNOWN_MEMBER_ID"
@@ -284,42 +288,69 @@ def test_members_that_are_gone_already_are_no_records() -> None:
     group = GroupInMemory(orders=1)
     group("m1", 0, "orders")
     assert group.group is not None
-    assert remove_members(group.group, ["m7"], group.topics) == ()
+    assert remove_members(group.group, ["m7"], group.topics) == ((), (), ())
 
 
 # -------------------------------------------------------------------------------------------------- batches
 
 
-def test_requests_of_one_batch_see_each_other_and_their_records_are_one_commit() -> None:
+def test_requests_of_one_batch_cause_one_target_that_all_of_them_are_told() -> None:
     group = GroupInMemory(orders=4)
-    asked = [request("m1", 0, "orders"), request("m2", 0, "orders"), request("m1", 1), request("m3", -1)]
-    decision = heartbeats(None, asked, group.topics, group.limits)
-    assert [response.error.name for response in decision.responses] == ["NONE"] * 3 + ["UNKNOWN_MEMBER_ID"]
-    assert [response.assignment for response in decision.responses] == [
-        {"id of orders": (0, 1, 2, 3)},
-        {"id of orders": (2, 3)},
-        {"id of orders": (0, 1)},
-        None,
+    responses = group.batch(request("m1", 0, "orders"), request("m2", 0, "orders"), request("m3", -1))
+    assert [(response.error.name, response.member_epoch, response.assignment) for response in responses] == [
+        ("NONE", 1, {"id of orders": (0, 2)}),
+        ("NONE", 1, {"id of orders": (1, 3)}),
+        ("UNKNOWN_MEMBER_ID", 0, None),
     ]
-    keys = [record.key for record in decision.records]
-    assert len(keys) == len(set(keys)) == 9
-    assert [entry.partition for entry in decision.initialize] == [0, 1, 2, 3]
-    for one in asked:
-        group(one.member_id, one.member_epoch, *(one.subscribed_topic_names or ()))
-    assert replay(decision.records) == group.group
+    assert kinds(group) == [10, 10, 11, 15, 13, 13, 12, 14, 14]
+    assert group.last is not None
+    assert [entry.partition for entry in group.last.initialize] == [0, 1, 2, 3]
+
+
+def test_a_batch_has_room_for_as_many_as_the_group() -> None:
+    group = GroupInMemory(max_size=2, orders=1)
+    responses = group.batch(*(request(name, 0, "orders") for name in ("m1", "m2", "m3")))
+    assert [response.error.name for response in responses] == ["NONE", "NONE", "GROUP_MAX_SIZE_REACHED"]
+
+
+def test_who_leaves_makes_room_in_the_same_batch() -> None:
+    group = GroupInMemory(max_size=1, orders=2)
+    group("m1", 0, "orders")
+    responses = group.batch(request("m1", -1), request("m2", 0, "orders"))
+    assert [(response.error.name, response.assignment) for response in responses] == [
+        ("NONE", None),
+        ("NONE", {"id of orders": (0, 1)}),
+    ]
+
+
+def test_a_member_that_sends_its_request_twice_has_two_equal_answers() -> None:
+    group = GroupInMemory(orders=2)
+    first, second = group.batch(request("m1", 0, "orders"), request("m1", 0, "orders"))
+    assert first == second
+    assert first.assignment == {"id of orders": (0, 1)}
+
+
+def test_a_member_has_no_epoch_before_it_is_told_one() -> None:
+    responses = GroupInMemory(orders=2).batch(request("m1", 0, "orders"), request("m1", 1))
+    assert [response.error.name for response in responses] == ["NONE", "FENCED_MEMBER_EPOCH"]
 
 
 def test_a_member_that_comes_and_goes_in_one_batch_leaves_nothing() -> None:
     group = GroupInMemory(orders=1)
-    decision = heartbeats(None, [request("m1", 0, "orders"), request("m1", -1)], group.topics, group.limits)
-    after = replay(decision.records)
-    assert after is not None
-    assert (after.members, after.targets, after.assignments, after.epoch) == ({}, {}, {}, 2)
-    assert {record.key.kind for record in decision.records if isinstance(record, Tombstone)} == {
-        RecordKind.MEMBER_METADATA,
-        RecordKind.TARGET_ASSIGNMENT_MEMBER,
-        RecordKind.CURRENT_MEMBER_ASSIGNMENT,
-    }
+    responses = group.batch(request("m1", 0, "orders"), request("m1", -1))
+    assert [response.error.name for response in responses] == ["UNKNOWN_MEMBER_ID", "NONE"]
+    assert group.group is not None
+    assert (group.group.members, group.group.targets, group.group.assignments, group.group.epoch) == ({}, {}, {}, 1)
+
+
+def test_a_member_that_goes_and_comes_in_one_batch_is_a_new_one() -> None:
+    group = GroupInMemory(orders=1, audit=1)
+    group("m1", 0, "orders", rack_id="r1")
+    left, joined = group.batch(request("m1", -1), request("m1", 0, "audit"))
+    assert (left.member_epoch, joined.member_epoch, joined.assignment) == (-1, 2, {"id of audit": (0,)})
+    assert group.group is not None
+    assert group.group.members["m1"].rack_id is None
+    assert group.group.assignments["m1"].previous_member_epoch == 0
 
 
 def test_a_group_that_is_made_and_deleted_in_one_commit_is_not_there() -> None:
@@ -337,7 +368,7 @@ def test_a_decision_that_is_not_committed_has_changed_nothing() -> None:
     group = GroupInMemory(orders=2)
     group("m1", 0, "orders")
     before = replay(group.log)
-    heartbeat(group.group, request("m2", 0, "orders"), group.topics, group.limits)
+    heartbeats(GROUP_ID, group.group, [request("m2", 0, "orders")], group.topics, group.limits)
     assert group.group == before
     assert group.group is not None
     assert group.group.group_id == GROUP_ID

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -57,7 +57,7 @@ class Client:
         return found
 
     def listed(
-        self, delivered: Collection[SharePartitionKey] = (), failed: Collection[SharePartitionKey] = ()
+        self, delivered: Sequence[SharePartitionKey] = (), failed: Sequence[SharePartitionKey] = ()
     ) -> tuple[SharePartitionKey, ...]:
         answer = answered(self.session, self.step, delivered, failed)
         assert isinstance(answer, FetchAnswer)
@@ -219,7 +219,7 @@ def test_r153_partitions_with_acknowledgements_are_listed() -> None:
 def test_r154_partitions_that_delivered_go_to_the_end() -> None:
     client = opened(A, B, C)
     orders = []
-    for epoch, delivered in ((1, {A}), (2, {B, C}), (3, {C}), (4, set())):
+    for epoch, delivered in ((1, [A]), (2, [B, C]), (3, [C]), (4, [])):
         client.fetch(epoch)
         orders.append(client.step.fetch)
         client.listed(delivered)
