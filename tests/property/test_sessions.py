@@ -72,7 +72,7 @@ class SessionAgainstModel(RuleBasedStateMachine):
             forgotten=forgotten,
             acknowledged=acknowledged,
         )
-        found = fetch(self.session, request, connection, room)
+        found = fetch(self.session, request, connection_id=connection, has_room=room)
         if epoch == 0 and (self.cached or room):
             self.cached = Cached(connection, 1, list(named), set(named))
         elif epoch == 0:
@@ -178,7 +178,12 @@ def test_no_partition_starves_where_each_fetch_has_room_for_one(
     with_records: set[SharePartitionKey], before: list[SharePartitionKey]
 ) -> None:
     """After any history, as many fetches as there are partitions with records serve each of them once."""
-    step = fetch(None, ShareFetch(member_id="m1", session_epoch=0, limits=LIMITS, partitions=KEYS), "c1", True)
+    step = fetch(
+        None,
+        ShareFetch(member_id="m1", session_epoch=0, limits=LIMITS, partitions=KEYS),
+        connection_id="c1",
+        has_room=True,
+    )
     served: list[SharePartitionKey] = []
     for wanted in [*({key} for key in before), *([with_records] * len(with_records))]:
         assert isinstance(step, SessionStep)
@@ -188,5 +193,5 @@ def test_no_partition_starves_where_each_fetch_has_room_for_one(
         assert isinstance(done, FetchAnswer)
         assert done.session is not None
         request = ShareFetch(member_id="m1", session_epoch=done.session.epoch, limits=LIMITS)
-        step = fetch(done.session, request, "c1", True)
+        step = fetch(done.session, request, connection_id="c1", has_room=True)
     assert set(served[len(before) :]) == with_records

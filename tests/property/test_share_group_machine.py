@@ -248,6 +248,7 @@ class GroupAgainstModel(RuleBasedStateMachine):
         self.fresh = False
         offsets = [NewOffset(name, topic.topic_id, 0, start) for name, topic in self.topics.items() if topic.partitions]
         decision = alter_offsets(GROUP_ID, self.group, offsets)
+        assert {offset.topic_id for offset in decision.refused} == {o.topic_id for o in offsets} & self.deleting
         begun = {(entry.topic_id, entry.partition) for entry in decision.initialize}
         self.with_state -= begun
         self.commit(decision.records, decision.initialize)

@@ -18,13 +18,15 @@ Not imported here: pyspark, os, time, random, threading, socket, logging, and th
 """
 
 from share_spark.coordinator.group.admin import (
-    AdminDecision,
+    AlterDecision,
+    DeleteDecision,
     NewOffset,
     alter_offsets,
     begin_deletion,
     delete_group,
     end_deletion,
     not_empty,
+    share_partitions,
     topics_to_delete,
 )
 from share_spark.coordinator.group.expiry import expired, remove_members
@@ -42,7 +44,8 @@ from share_spark.coordinator.group.types import GroupType, refusal_of_offsets, r
 from share_spark.coordinator.group.views import described, listed, matches
 
 __all__ = [
-    "AdminDecision",
+    "AlterDecision",
+    "DeleteDecision",
     "GroupDecision",
     "GroupLimits",
     "GroupState",
@@ -70,6 +73,7 @@ __all__ = [
     "refusal_to_join",
     "remove_members",
     "replay",
+    "share_partitions",
     "snapshot",
     "topics_to_delete",
 ]

@@ -7,7 +7,7 @@ being assigned and initialised until then.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -27,14 +27,6 @@ GROUP_KINDS = (
 """The kinds of which a group has one, in the order in which they end; the group's own is the last (R136)."""
 
 
-class AdminDecision(NamedTuple):
-    """The outcome of a change: records, and share-partitions to initialise or to delete, all in one commit."""
-
-    records: tuple[GroupRecord, ...]
-    initialize: tuple[InitializeState, ...] = ()
-    delete: tuple[SharePartitionKey, ...] = ()
-
-
 class NewOffset(NamedTuple):
     """A start offset that a share-partition is to have from now on."""
 
@@ -42,6 +34,24 @@ class NewOffset(NamedTuple):
     topic_id: str
     partition: int
     start_offset: int
+
+
+class AlterDecision(NamedTuple):
+    """The outcome of new offsets: records, and share-partitions to initialize anew, all in one commit.
+
+    ``refused``: the state of their topics is being deleted, and cannot begin anew before that has ended.
+    """
+
+    records: tuple[GroupRecord, ...]
+    initialize: tuple[InitializeState, ...]
+    refused: tuple[NewOffset, ...]
+
+
+class DeleteDecision(NamedTuple):
+    """The outcome of a deletion: records, and share-partitions to delete, all in one commit."""
+
+    records: tuple[GroupRecord, ...]
+    delete: tuple[SharePartitionKey, ...]
 
 
 def not_empty(group_id: str, group: ShareGroup | None) -> Fault | None:
@@ -53,24 +63,33 @@ def not_empty(group_id: str, group: ShareGroup | None) -> Fault | None:
     return None
 
 
-def alter_offsets(group_id: str, group: ShareGroup | None, offsets: Iterable[NewOffset]) -> AdminDecision:
+def share_partitions(group: ShareGroup) -> tuple[SharePartitionKey, ...]:
+    """Return all share-partitions with state; a list of offsets has these (R137)."""
+    return _keys(group.group_id, group.topics.initialized)
+
+
+def alter_offsets(group_id: str, group: ShareGroup | None, offsets: Sequence[NewOffset]) -> AlterDecision:
     """Begin share-partitions anew at the given offsets, in a group without members that may be new (R134).
 
     The group epoch rises, and with it the state epoch of what is begun anew. Kafka 4.2 leaves it as it is; the KIP
     raises it.
     """
     draft = Draft(group_id, group)
+    deleting = draft.group.topics.deleting
+    taken = [offset for offset in offsets if offset.topic_id not in deleting]
     draft.write(replace(draft.group.metadata, epoch=draft.group.epoch + 1))
     wanted: dict[str, TopicState] = {}
-    begun: dict[tuple[str, int], InitializeState] = {}
-    for topic, topic_id, partition, start_offset in offsets:
+    for topic, topic_id, partition, _ in taken:
         known = wanted.get(topic_id, TopicState(topic, ()))
         wanted[topic_id] = TopicState(topic, (*known.partitions, partition))
-        begun[topic_id, partition] = InitializeState(
-            topic_id=topic_id, partition=partition, state_epoch=draft.group.epoch, start_offset=start_offset
-        )
     draft.write_state(wanted)
-    return AdminDecision(tuple(draft.records), tuple(begun.values()))
+    initialize = tuple(
+        InitializeState(topic_id=topic_id, partition=number, state_epoch=draft.group.epoch, start_offset=start_offset)
+        for _, topic_id, number, start_offset in taken
+    )
+    return AlterDecision(
+        tuple(draft.records), initialize, tuple(offset for offset in offsets if offset.topic_id in deleting)
+    )
 
 
 def topics_to_delete(group: ShareGroup, existing: Collection[str]) -> tuple[str, ...]:
@@ -80,17 +99,17 @@ def topics_to_delete(group: ShareGroup, existing: Collection[str]) -> tuple[str,
     return (*gone, *group.topics.deleting)
 
 
-def begin_deletion(group: ShareGroup, topic_ids: Iterable[str]) -> AdminDecision:
+def begin_deletion(group: ShareGroup, topic_ids: Iterable[str]) -> DeleteDecision:
     """Mark topics as being deleted, and return their share-partitions (R131); of a topic without state, nothing."""
     topics = group.topics
     chosen = {topic_id: topics.initialized[topic_id] for topic_id in topic_ids if topic_id in topics.initialized}
     draft = Draft(group.group_id, group)
     initialized = {topic_id: state for topic_id, state in topics.initialized.items() if topic_id not in chosen}
     draft.write(replace(topics, initialized=initialized, deleting={**topics.deleting, **chosen}))
-    return AdminDecision(tuple(draft.records), delete=_keys(group.group_id, chosen))
+    return DeleteDecision(tuple(draft.records), _keys(group.group_id, chosen))
 
 
-def end_deletion(group: ShareGroup, topic_ids: Collection[str]) -> AdminDecision:
+def end_deletion(group: ShareGroup, topic_ids: Collection[str]) -> DeleteDecision:
     """Forget topics whose share-partitions go with this commit, whether their deletion had begun or not (R131)."""
     topics = group.topics
     known = {**topics.initialized, **topics.deleting}
@@ -101,15 +120,15 @@ def end_deletion(group: ShareGroup, topic_ids: Collection[str]) -> AdminDecision
     )
     draft.write(replace(topics, initialized=initialized, deleting=deleting))
     chosen = {topic_id: state for topic_id, state in known.items() if topic_id in topic_ids}
-    return AdminDecision(tuple(draft.records), delete=_keys(group.group_id, chosen))
+    return DeleteDecision(tuple(draft.records), _keys(group.group_id, chosen))
 
 
-def delete_group(group: ShareGroup) -> AdminDecision:
+def delete_group(group: ShareGroup) -> DeleteDecision:
     """End a group without members, and all its share-partitions (R136)."""
     assert not group.members, "not_empty refuses it"
     tombstones = tuple(Tombstone(key=RecordKey(kind, group.group_id)) for kind in GROUP_KINDS)
     state = {**group.topics.initialized, **group.topics.deleting}
-    return AdminDecision(tombstones, delete=_keys(group.group_id, state))
+    return DeleteDecision(tombstones, _keys(group.group_id, state))
 
 
 def _keys(group_id: str, topics: Mapping[str, TopicState]) -> tuple[SharePartitionKey, ...]:

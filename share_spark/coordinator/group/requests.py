@@ -25,7 +25,8 @@ class TopicMetadata(NamedTuple):
 
 
 Topics = Mapping[str, TopicMetadata]
-"""The topics that are there now, by name: at least all those of them that members subscribe to."""
+"""The topics that are there now, by name: at least all those of them that members subscribe to. One that is missing
+counts as deleted, so while the brokers cannot be asked, these are the topics as they were last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

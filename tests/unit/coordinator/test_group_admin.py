@@ -18,6 +18,7 @@ from share_spark.coordinator.group import (
     not_empty,
     refusal_of_offsets,
     refusal_to_join,
+    share_partitions,
     topics_to_delete,
 )
 from share_spark.coordinator.group.records import TopicState
@@ -79,6 +80,18 @@ def test_r134_offsets_may_be_set_before_the_first_member() -> None:
     assert [entry.partition for entry in group.last.initialize] == [0]
 
 
+def test_r133_a_topic_whose_state_is_being_deleted_gets_no_new_offsets_until_that_has_ended() -> None:
+    group = emptied(orders=2)
+    assert group.group is not None
+    group.commit(begin_deletion(group.group, ["id of orders"]).records)
+    offset = NewOffset("orders", "id of orders", 1, 70)
+    decision = alter_offsets(GROUP_ID, group.group, [offset])
+    assert (decision.initialize, decision.refused) == ((), (offset,))
+    group.commit(end_deletion(group.group, ["id of orders"]).records)
+    decision = alter_offsets(GROUP_ID, group.group, [offset])
+    assert (len(decision.initialize), decision.refused) == (1, ())
+
+
 def test_r131_a_deletion_in_one_commit_has_no_phases() -> None:
     group = emptied(orders=2, audit=1)
     assert group.group is not None
@@ -86,7 +99,7 @@ def test_r131_a_deletion_in_one_commit_has_no_phases() -> None:
     group.commit(decision.records)
     assert decision.delete == keys("orders", 0, 1)
     assert set(group.group.topics.initialized) == {"id of audit"}
-    assert end_deletion(group.group, ["id of orders"]) == ((), (), ())
+    assert end_deletion(group.group, ["id of orders"]) == ((), ())
 
 
 def test_r132_a_deletion_that_was_begun_is_found_and_ended() -> None:
@@ -95,7 +108,7 @@ def test_r132_a_deletion_that_was_begun_is_found_and_ended() -> None:
     begun = begin_deletion(group.group, ["id of orders"])
     group.commit(begun.records)
     assert begun.delete == keys("orders", 0, 1)
-    assert begin_deletion(group.group, ["id of orders"]) == ((), (), ())
+    assert begin_deletion(group.group, ["id of orders"]) == ((), ())
     assert topics_to_delete(group.group, {"id of orders", "id of audit"}) == ("id of orders",)
     ended = end_deletion(group.group, topics_to_delete(group.group, {"id of orders", "id of audit"}))
     group.commit(ended.records)
@@ -121,6 +134,14 @@ def test_r136_a_deleted_group_is_gone_with_all_it_had() -> None:
 
 
 # --------------------------------------------------------------------------------------------------- views
+
+
+def test_r137_share_partitions_with_state_stay_when_their_topic_is_not_subscribed_any_more() -> None:
+    group = emptied(orders=2)
+    assert group.group is not None
+    assert share_partitions(group.group) == keys("orders", 0, 1)
+    group.commit(begin_deletion(group.group, ["id of orders"]).records)
+    assert share_partitions(group.group) == ()
 
 
 def test_r145_a_description_has_members_with_named_topics() -> None:

@@ -44,7 +44,7 @@ class Client:
         **more: object,
     ) -> str | SessionStep:
         request = ShareFetch(member_id=MEMBER, session_epoch=epoch, partitions=partitions, **{"limits": LIMITS, **more})
-        return self.taken(fetch(self.session, request, connection, room))
+        return self.taken(fetch(self.session, request, connection_id=connection, has_room=room))
 
     def acknowledge(self, epoch: int, *partitions: SharePartitionKey) -> str | SessionStep:
         request = ShareAcknowledge(member_id=MEMBER, session_epoch=epoch, acknowledged=partitions)
@@ -139,7 +139,9 @@ def test_r162_no_more_sessions_than_allowed() -> None:
 @pytest.mark.parametrize("member_id", ["", "m" * 37])
 def test_a_member_id_has_1_to_36_characters(member_id: str) -> None:
     session = opened(A).session
-    fetched = fetch(session, ShareFetch(member_id=member_id, session_epoch=1, limits=LIMITS), "c1", True)
+    fetched = fetch(
+        session, ShareFetch(member_id=member_id, session_epoch=1, limits=LIMITS), connection_id="c1", has_room=True
+    )
     acknowledged = acknowledge(session, ShareAcknowledge(member_id=member_id, session_epoch=1))
     for found in (fetched, acknowledged):
         assert isinstance(found, Fault)
@@ -148,7 +150,7 @@ def test_a_member_id_has_1_to_36_characters(member_id: str) -> None:
 
 def test_the_longest_member_id_is_fine() -> None:
     request = ShareFetch(member_id="m" * 36, session_epoch=0, limits=LIMITS, partitions=(A,))
-    assert isinstance(fetch(None, request, "c1", True), SessionStep)
+    assert isinstance(fetch(None, request, connection_id="c1", has_room=True), SessionStep)
 
 
 # ------------------------------------------------------------------------------------------------ partitions
