@@ -134,7 +134,9 @@ class FetchAnswer(NamedTuple):
     listed: tuple[SharePartitionKey, ...]
 
 
-def fetch(session: ShareSession | None, request: ShareFetch, connection_id: str, has_room: bool) -> SessionStep | Fault:
+def fetch(
+    session: ShareSession | None, request: ShareFetch, *, connection_id: str, has_room: bool
+) -> SessionStep | Fault:
     """Return what a ShareFetch means. ``has_room``: one more session may be opened (R162).
 
     SHARE_SESSION_LIMIT_REACHED is to be answered after ``max_wait_ms``, as Kafka does, since clients repeat at once.
@@ -174,7 +176,8 @@ def answered(
     """Return which partitions the answer to a fetch lists (R153), and the session that follows.
 
     These are the partitions that have ``delivered`` records, that have ``failed``, that are new or had failed before,
-    and those with acknowledgements. ``delivered``: in the order of ``step.fetch``.
+    and those with acknowledgements. ``delivered``: in the order of ``step.fetch``. A partition that is not in the
+    session, as it was forgotten with its acknowledgements, does not come into it by what is said of it here.
 
     ``session``: as it is now. If it is another one than that of ``step``, as requests have overtaken each other, the
     fault is the answer, and what was acquired has to be given back.
@@ -183,12 +186,14 @@ def answered(
         return FetchAnswer(None, step.acknowledge)
     if session is None or (session.connection_id, session.epoch) != (step.session.connection_id, step.session.epoch):
         return _fault(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
-    due = [key for key, is_due in session.partitions.items() if is_due] if step.fetch else []
-    listed = tuple(dict.fromkeys((*delivered, *failed, *due, *step.acknowledge)))
-    if not (delivered or failed or due):
+    there = session.partitions
+    served, refused = ([key for key in keys if key in there] for keys in (delivered, failed))
+    due = [key for key, is_due in there.items() if is_due] if step.fetch else []
+    listed = tuple(dict.fromkeys((*served, *refused, *due, *step.acknowledge)))
+    if not (served or refused or due):
         return FetchAnswer(session, listed)
-    after = {**session.partitions, **dict.fromkeys(due, False), **dict.fromkeys(failed, True)}
-    for key in delivered:  # to the end (R154)
+    after = {**there, **dict.fromkeys(due, False), **dict.fromkeys(refused, True)}
+    for key in served:  # to the end (R154)
         after[key] = after.pop(key)
     return FetchAnswer(replace(session, partitions=after), listed)
 

@@ -18,7 +18,7 @@ from share_spark.coordinator.group import (
     ShareGroup,
     Topics,
     expired,
-    heartbeat,
+    heartbeats,
     new_group,
     remove_members,
     replay,
@@ -47,11 +47,11 @@ class GroupMembers:
     def heartbeat(self, request: Heartbeat, topics: Topics) -> HeartbeatResponse:
         """Return the answer."""
         self.expire(topics)
-        decision = heartbeat(self._group, request, topics, self.limits)
-        self._group = replay(decision.records, self._group) or self._group
-        if decision.response.error is ErrorCode.NONE:
+        records, _, (response,) = heartbeats(self.group_id, self._group, [request], topics, self.limits)
+        self._group = replay(records, self._group) or self._group
+        if response.error is ErrorCode.NONE:
             self._note(request)
-        return decision.response
+        return response
 
     @property
     def topic_names(self) -> frozenset[str]:
@@ -62,7 +62,7 @@ class GroupMembers:
         """Remove the members whose session has ended."""
         gone = expired(self._group, self._seen_ms, 0, self.clock(), self.limits)
         if gone:
-            self._group = replay(remove_members(self._group, gone, topics), self._group) or self._group
+            self._group = replay(remove_members(self._group, gone, topics).records, self._group) or self._group
             for member_id in gone:
                 self._seen_ms.pop(member_id, None)
 

@@ -89,7 +89,6 @@ class Service:
         except TopicUnreachableError:
             return heartbeat_answer(context.api_version, _NOT_NOW)
         heartbeat = Heartbeat(
-            group_id=request.group_id,
             member_id=request.member_id,
             member_epoch=request.member_epoch,
             client_id=context.client_id or "",

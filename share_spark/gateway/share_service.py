@@ -57,10 +57,15 @@ class ShareService:
         """Answer a ShareFetch."""
         group, key = self.groups.get(request.group_id or ""), _session_key(request)
         asked = _share_fetch(request)
-        has_room = len(self._sessions) < _MOST_SESSIONS
-        connection = str(context.connection_id)
-        step = sessions.fetch(self._sessions.get(key), asked, connection, has_room) if group else _NO_GROUP
-        if isinstance(step, Fault) or group is None:
+        if group is None:
+            return await _refused_fetch(_NO_GROUP, asked.limits)
+        step = sessions.fetch(
+            self._sessions.get(key),
+            asked,
+            connection_id=str(context.connection_id),
+            has_room=len(self._sessions) < _MOST_SESSIONS,
+        )
+        if isinstance(step, Fault):
             return await _refused_fetch(step, asked.limits)
         self._put(key, step.session, context.connection_id)
         results = await self._results(group, step, _fetch_of(request, step))
@@ -194,9 +199,8 @@ def _of(
     return {key: results.get(key, FetchedRecords()) for key in keys}
 
 
-async def _refused_fetch(fault: Fault | SessionStep, limits: FetchLimits) -> ShareFetchAnswer:
+async def _refused_fetch(fault: Fault, limits: FetchLimits) -> ShareFetchAnswer:
     """Return the answer to a fetch that is refused as a whole. Clients repeat at once what finds no room."""
-    assert isinstance(fault, Fault), fault
     if fault.code is ErrorCode.SHARE_SESSION_LIMIT_REACHED:
         await asyncio.sleep(limits.max_wait_ms / 1_000)
     return ShareFetchAnswer(error_code=fault.code, error_message=fault.message)

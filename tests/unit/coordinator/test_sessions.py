@@ -218,6 +218,14 @@ def test_r153_partitions_with_acknowledgements_are_listed() -> None:
     assert client.listed(delivered=[C]) == (C, B)
 
 
+def test_what_is_not_of_the_session_does_not_come_into_it_by_its_outcome() -> None:
+    client = opened(A, B)
+    client.fetch(1, B, acknowledged=(B,), forgotten=(B,))
+    assert client.listed(delivered=[C], failed=[B]) == (B,)
+    assert client.session is not None
+    assert client.session.partitions == {A: False}
+
+
 def test_r154_partitions_that_delivered_go_to_the_end() -> None:
     client = opened(A, B, C)
     orders = []
