@@ -26,6 +26,7 @@ from tests.bench import (
     throughput,
     waiting,
     window,
+    wire,
 )
 from tests.bench.harness import say
 from tests.support.broker import BEST, running_broker
@@ -46,6 +47,7 @@ BENCHMARKS = {
     "ledger": ledger.run,
     "metrics": metrics.run,
     "window": window.run,
+    "wire": wire.run,
     "backoff": backoff.run,
     "ordered": ordered.run,
     "waiting": waiting.run,

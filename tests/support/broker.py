@@ -150,6 +150,12 @@ def _format(directory: Path, settings: Path, format_options: Sequence[str]) -> N
         raise BrokerError(f"the broker's storage could not be formatted: {done.stdout}{done.stderr}")
 
 
+def kafka_tool(directory: Path, name: str) -> list[str]:
+    """The command of one of Kafka's tools, without its arguments. ``directory``: for its log settings."""
+    (directory / "log4j2.properties").write_text(LOGGING)
+    return [*_java(directory, "-Xmx128m", QUICK), name]
+
+
 def _java(directory: Path, *options: str) -> list[str]:
     classpath = os.pathsep.join(broker_jar_paths())
     log_settings = f"-Dlog4j2.configurationFile={(directory / 'log4j2.properties').as_uri()}"

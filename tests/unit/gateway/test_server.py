@@ -37,9 +37,14 @@ class Echo:
         self.ended: list[int] = []
         self.cancelled: list[str] = []
         self.finished: list[str] = []
+        self.turn = 0
+        self.turns: list[int] = []
+        """Of the event loop, by request."""
 
     async def answer(self, context: RequestContext, request: Any) -> Any:
         self.contexts.append(context)
+        self.turns.append(self.turn)
+        asyncio.get_running_loop().call_soon(self._next_turn)
         try:
             answer = await self._answer(request.key)
         except asyncio.CancelledError:
@@ -61,6 +66,9 @@ class Echo:
                 topic = FetchedTopic(UUID(int=1), [FetchedPartition(0, [bytes(LARGE)])])
                 return ShareFetchAnswer([topic])
         return FindCoordinatorResponse(error_code=ErrorCode.none, node_id=1, host=key, port=9092)
+
+    def _next_turn(self) -> None:
+        self.turn += 1
 
     def closed(self, connection_id: int) -> None:
         assert connection_id not in self.ended
@@ -132,6 +140,14 @@ def test_requests_of_a_connection_are_answered_in_their_order_one_at_a_time(echo
         time.sleep(0.05)
         assert len(echo.contexts) == 1
         assert [client.answer(10, 0).host for _ in keys] == keys
+
+
+def test_a_client_that_sends_on_and_on_does_not_keep_the_loop_from_others(echo: Echo) -> None:
+    frame = coordinator_request("next")
+    with gateway(echo) as address, GatewayClient(address) as client:
+        client.socket.sendall((struct.pack(">i", len(frame)) + frame) * 100)
+        assert [client.answer(10, 0).host for _ in range(100)] == ["next"] * 100
+    assert len(set(echo.turns)) == 100
 
 
 def test_a_request_that_waits_does_not_stop_other_connections(echo: Echo) -> None:
@@ -223,8 +239,9 @@ def test_no_request_is_begun_before_the_last_answer_is_taken(echo: Echo) -> None
         client.send(coordinator_request("large"))
         client.send(coordinator_request("next"))
         wait_for(lambda: echo.finished)
-        time.sleep(0.1)
-        assert echo.finished == ["large"]
+        with GatewayClient(address) as other:
+            assert other.ask("other") == "other"
+        assert echo.finished == ["large", "other"]
         assert len(client.receive()) > LARGE
         assert client.answer(10, 0).host == "next"
 

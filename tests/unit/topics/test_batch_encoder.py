@@ -61,7 +61,7 @@ def test_all_records_come_back(records: list[Record], most_records: int, most_by
     encoded = list(encode_batches(arrow(records), most_records=most_records, most_bytes=most_bytes))
     batches = [decoded(batch.content) for batch in encoded]
     assert [record for batch in batches for record in batch.records] == records
-    for (base_offset, last_offset, content), batch in zip(encoded, batches, strict=True):
+    for (base_offset, last_offset, content, _), batch in zip(encoded, batches, strict=True):
         assert (base_offset, last_offset) == (batch.base_offset, batch.last_offset)
         assert (batch.records[0].offset, batch.records[-1].offset) == (base_offset, last_offset)
         assert batch.max_timestamp_ms == max(record.timestamp_ms for record in batch.records)
