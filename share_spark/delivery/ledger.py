@@ -94,7 +94,7 @@ class LedgerEntries:
 
     @property
     def have_rows(self) -> npt.NDArray[np.bool_]:
-        """For each entry, whether it was accepted with output rows, and they were written."""
+        """Whether they were accepted with output rows that were written, entry by entry."""
         found = np.zeros(len(self), bool)
         for chunk in self.output:
             found[chunk.owners] = True
