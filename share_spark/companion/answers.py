@@ -5,11 +5,14 @@ A companion answers some thousand records a second. So an answer is touched a fe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import TypeVar
 
-from share_spark.companion.messages import RecordAnswer
+import pyarrow as pa
+
+from share_spark.companion.messages import Answered, RecordAnswer
+from share_spark.delivery.arrow_stream import table_in
 from share_spark.engine.attempts import ErrorRun
 from share_spark.engine.delivery_port import AcknowledgedSpan
 from share_spark.model.ids import TopicPartition
@@ -30,6 +33,17 @@ def was_entered(answer: RecordAnswer) -> bool:
 def entered_in(answers: Iterable[RecordAnswer]) -> int:
     """Return how many records a call was made for."""
     return sum(one.last_offset - one.first_offset + 1 for one in answers if was_entered(one))
+
+
+def rows_of(message: Answered, found: Sequence[RecordAnswer]) -> Iterator[pa.Table]:
+    """Yield the output rows in a message, if there are any. ``found``: those of its answers that are of interest."""
+    if not message.rows or not found:
+        return
+    rows = table_in(message.rows)
+    if len(found) < len(message.answers):
+        wanted = {one[:3] for one in found}
+        rows = rows.filter(pa.array([message.answers[owner][:3] in wanted for owner in message.owners]))
+    yield rows
 
 
 def spans_of(answers: Iterable[RecordAnswer]) -> list[AcknowledgedSpan]:

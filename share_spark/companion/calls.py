@@ -312,7 +312,7 @@ class Calls:
         if code == Loss.THROTTLED:
             self._outbox.note_throttled(round_number)
         if rows:
-            self._outbox.add_rows(rows, lambda misfit: self._release(one, misfit))
+            self._outbox.add_rows(rows, one, lambda misfit: self._release(one, misfit))
 
     def _undo(self, call: Call) -> None:
         """Give back the records of a call that has not answered them, as its handler is at fault."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from share_spark.companion.answers import entered_in
+from share_spark.companion.answers import entered_in, rows_of
 from share_spark.companion.calls_at_a_time import CallsAtATime
 from share_spark.companion.hand_overs import HandOvers
 from share_spark.companion.lost_calls import MOST_FILES, LostCalls, lost_error_of, remove_ledgers
@@ -44,7 +44,7 @@ from share_spark.companion.messages import (
 from share_spark.companion.news import News
 from share_spark.companion.process import CompanionProcess
 from share_spark.delivery.acquired_records import acquired_records, with_earlier
-from share_spark.delivery.arrow_stream import stream_of, table_in
+from share_spark.delivery.arrow_stream import stream_of
 from share_spark.delivery.calling import overrun_text
 from share_spark.delivery.deliver import unread_error
 from share_spark.delivery.member_ledgers import LedgerDelivery, frame_of
@@ -52,9 +52,17 @@ from share_spark.delivery.output_files import OutputFiles
 from share_spark.delivery.packed_handler import packed
 from share_spark.delivery.reader_input import in_equal_parts
 from share_spark.delivery.record_sources import most_rows
+from share_spark.delivery.truncations import note_truncations
 from share_spark.delta.data_file import DataFile
 from share_spark.delta.table_layout import FilePlace
-from share_spark.engine.delivery_port import AcquiredSpan, CallsLook, Delivered, DeliveryLimits, RunningCall
+from share_spark.engine.delivery_port import (
+    AcknowledgedSpan,
+    AcquiredSpan,
+    CallsLook,
+    Delivered,
+    DeliveryLimits,
+    RunningCall,
+)
 from share_spark.engine.ports import Claim, TopicLog
 from share_spark.handlers.handler import HANDLER_COLUMNS, Handler
 from share_spark.handlers.handler_objects import has_close
@@ -132,9 +140,9 @@ class CompanionDelivery(LedgerDelivery):
         """Begin. The process is started when there is something for it."""
         self._ledgers.start(self.spark, claim)
 
-    def hold_rows(self) -> bool:
-        """Hold the rows that workers have left: an engine of the same handler, before it was one that waits."""
-        rows = self._ledgers.take_rows(self.handler.output)
+    def hold_rows(self, accepted: Iterable[AcknowledgedSpan]) -> bool:
+        """Hold the rows that earlier engines have left, with their companions or with workers."""
+        rows = self._ledgers.take_rows(accepted, self.handler.output)
         if rows is None:
             return False
         self.free_outputs()
@@ -181,11 +189,13 @@ class CompanionDelivery(LedgerDelivery):
         return self._delivered(companion.limits if companion is not None else _NO_LIMITS)
 
     def forget_last(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Forget what is in flight at and above ``ends``; these calls go on, and their answers are dropped."""
+        """Forget what is in flight at and above ``ends``; these calls go on, and their answers are dropped. Raises
+        StateError."""
         self._forget_returned()
+        if self._directory is not None:  # before new records with these offsets come
+            note_truncations(self._directory, ends, self._number)
         if self._companion is not None:
             self._companion.hand_overs.forget(ends)
-            # Before new records with these offsets come: in the ledger they would look the same.
             self._companion.process.send(Forget(self._companion.hand_overs.take_answered()))
 
     def stop_waiting(self) -> None:
@@ -309,7 +319,7 @@ class CompanionDelivery(LedgerDelivery):
 
     def _note(self, companion: _Companion, message: FromCompanion) -> None:
         match message:
-            case Answered(answers, rows, busy_s, throttled, cost):
+            case Answered(answers, _, _, busy_s, throttled, cost):
                 found = companion.hand_overs.note(answers)
                 companion.entered += entered_in(found)
                 companion.taken += 1
@@ -318,8 +328,7 @@ class CompanionDelivery(LedgerDelivery):
                 self._news.cost += cost
                 self._news.throttled.update(throttled)
                 companion.holds_places |= bool(throttled)
-                if rows and found:
-                    self._news.rows.append(table_in(rows))
+                self._news.rows += rows_of(message, found)
             case Unreachable(text, is_topic):
                 self._news.note_fault(TopicError(text) if is_topic else TopicUnreachableError(text))
             case Failed(text, is_handler):
@@ -331,8 +340,9 @@ class CompanionDelivery(LedgerDelivery):
         how = companion.process.end()
         calls = LostCalls.read(companion.ledger)
         lost_error = lost_error_of(calls.stuck, overrun_text(self._limit_ms(companion)))
-        unanswered = companion.hand_overs.unanswered()
-        self._news.answers += companion.hand_overs.note(list(calls.answers(unanswered, lost_error)))
+        answers = list(calls.answers(companion.hand_overs.unanswered(), lost_error))
+        self._news.rows += calls.rows_of(answers)
+        self._news.answers += companion.hand_overs.note(answers)
         self._news.dead.append(companion.ledger)
         if companion.has_failed:
             return

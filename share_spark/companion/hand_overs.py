@@ -22,7 +22,6 @@ class Unanswered(NamedTuple):
     number: int
     at: TopicPartition
     offset: int
-    delivery_count: int
 
 
 @dataclass(slots=True)
@@ -40,16 +39,16 @@ class _HandOver:
         last = min(answer.last_offset, self.ends.get(answer.at, answer.last_offset + 1) - 1)
         return answer._replace(last_offset=last) if last >= answer.first_offset else None
 
-    def unanswered(self) -> Iterator[tuple[TopicPartition, int, int]]:
-        """Yield (where, offset, delivery count) of what has no answer."""
+    def unanswered(self) -> Iterator[tuple[TopicPartition, int]]:
+        """Yield (where, offset) of what has no answer."""
         answered = {
             (answer.at, offset)
             for answer in self.answers
             for offset in range(answer.first_offset, answer.last_offset + 1)
         }
-        for at, offset, count in _each(self.acquired):
+        for at, offset in _each(self.acquired):
             if (at, offset) not in answered and offset < self.ends.get(at, offset + 1):
-                yield at, offset, count
+                yield at, offset
 
 
 @dataclass(slots=True)
@@ -102,11 +101,11 @@ class HandOvers:
     def unanswered(self) -> Iterator[Unanswered]:
         """Yield the offsets that have no answer."""
         for number, one in self._open.items():
-            for at, offset, count in one.unanswered():
-                yield Unanswered(number, at, offset, count)
+            for at, offset in one.unanswered():
+                yield Unanswered(number, at, offset)
 
 
-def _each(acquired: Iterable[AcquiredSpan]) -> Iterator[tuple[TopicPartition, int, int]]:
+def _each(acquired: Iterable[AcquiredSpan]) -> Iterator[tuple[TopicPartition, int]]:
     for one in acquired:
-        for first, last, count in one.ranges.tolist():
-            yield from ((one.partition, offset, count) for offset in range(first, last + 1))
+        for first, last, _ in one.ranges.tolist():
+            yield from ((one.partition, offset) for offset in range(first, last + 1))

@@ -6,8 +6,8 @@ at this moment (``cell_of``), and 0 while none does. One thread runs all calls, 
 the one; all others in the handler were only waiting, and are read as ``CallStatus.WAITED``. Where each call has a
 thread of its own, nobody can say which one has ended the process: the cell has all records, always.
 
-    <directory>/0        0.notes   0.cell   0.lock       full, and has hand-overs that are not forgotten
-    <directory>/1                  1.cell   1.lock       where the next block goes
+    <directory>/0   0.notes   0.output   0.cell   0.lock     full, and has hand-overs that are not forgotten
+    <directory>/1                        1.cell   1.lock     where the next block goes
 
 A file that is full is followed by another one, and removed with the last of its hand-overs.
 """
@@ -70,10 +70,10 @@ class CompanionLedger:
     def begin(self, number: int, batch: pa.RecordBatch) -> CallBlock:
         """Return the block of a batch (topic, partition, offset, delivery_count) of hand-over ``number``, its statuses
         0. Raises StateError: there is no space for it."""
-        if self._present.file.size >= self._most_bytes:
+        if self._present.file.size + self._present.file.output_size >= self._most_bytes:
             self._present = self._next_file()
         at = self._present
-        block = at.file.add(batch)
+        block = at.file.add(batch, number=number)
         at.numbers.add(number)
         self._blocks.setdefault(number, []).append((at, block))
         return CallBlock(at.file, block, block.status, at.cell)

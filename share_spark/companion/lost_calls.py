@@ -1,7 +1,8 @@
 """The answers for calls whose companion process has died, from its ledgers.
 
     in the ledger                                   answer
-      a handler's answer                              that answer; without its output rows: FINISHED
+      a handler's answer                              that answer, with its output rows; if they are not written:
+                                                      FINISHED
       the record whose coroutine was being stepped    IN_HANDLER: it is the one that has ended the process
       several, of a call with a list, or in threads   AMONG_OTHERS: it is one of them
       a record whose call waited                      FINISHED: it is not the cause
@@ -13,11 +14,12 @@ that was the only one is, as in a worker of Spark's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from share_spark.companion.hand_overs import Unanswered
 from share_spark.companion.messages import RecordAnswer
@@ -27,35 +29,45 @@ from share_spark.delivery.ledger import CallStatus, LedgerEntries, read_entries
 from share_spark.delivery.traces import ANSWER_OF, WORKER_LOST
 from share_spark.handlers.time_limit import stuck_at
 from share_spark.model.ids import TopicPartition
-from share_spark.model.requests import Loss
+from share_spark.model.requests import AcknowledgeType, Loss
 
 MOST_FILES = 1_000_000
 """The numbers of ledgers that a process has, from the first one on."""
 
-_Attempt = tuple[TopicPartition, int, int]
+_Handed = tuple[int, TopicPartition, int]
+"""(number of the hand-over, where, offset). The delivery count would not do: two records may have had one offset, where
+a log was truncated."""
 
 
 class LedgerEntry(NamedTuple):
-    """The entry of a record that was entered. ``error`` and ``delay_ms``: None if there is none."""
+    """The entry of a record that was entered. ``error`` and ``delay_ms``: None if there is none. ``has_rows``: its
+    output rows were written."""
 
     status: CallStatus
     error: str | None
     delay_ms: int | None
+    has_rows: bool
+
+    @property
+    def answer(self) -> AcknowledgeType | Loss:
+        """The answer, where nothing accuses the record."""
+        lacks_rows = self.status is CallStatus.ACCEPTED_WITH_ROWS and not self.has_rows
+        return Loss.FINISHED if lacks_rows or self.status is CallStatus.WAITED else ANSWER_OF[self.status]
 
 
 class LostCalls(NamedTuple):
-    """The content of the ledgers of a dead process, by topic-partition, offset and delivery count. ``stuck``: where its
-    watchdog has ended it; None if it has not."""
+    """The content of the ledgers of a dead process. ``stuck``: where its watchdog has ended it; None if it has not."""
 
-    entries: dict[_Attempt, LedgerEntry]
+    files: Sequence[LedgerEntries]
+    entries: dict[_Handed, LedgerEntry]
     stuck: str | None
 
     @classmethod
     def read(cls, ledger: Path) -> LostCalls:
         """Read the ledgers of the process whose first one is ``ledger``."""
-        files = [file for file in _of_process(ledger) if file.name.isdigit()]
-        entries = {key: entry for file in files for key, entry in _entered(read_entries(file))}
-        return cls(entries, stuck_at(stuck_file(ledger)))
+        files = [read_entries(file) for file in _of_process(ledger) if file.name.isdigit()]
+        entries = {key: entry for file in files for _, key, entry in _entered(file)}
+        return cls(files, entries, stuck_at(stuck_file(ledger)))
 
     @property
     def killed_many(self) -> bool:
@@ -67,22 +79,25 @@ class LostCalls(NamedTuple):
         ran, waited = self._ran(CallStatus.IN_HANDLER), self._ran(CallStatus.WAITED)
         accused = CallStatus.WAITED if ran == 0 and waited == 1 else CallStatus.IN_HANDLER
         loss = Loss.AMONG_OTHERS if ran > 1 else Loss.IN_HANDLER
-        for number, at, offset, count in unanswered:
-            entry = self.entries.get((at, offset, count))
+        for number, at, offset in unanswered:
+            entry = self.entries.get((number, at, offset))
             if entry is None:
                 yield RecordAnswer(number, at, offset, offset, Loss.NOT_ENTERED)
             elif entry.status is accused:
                 yield RecordAnswer(number, at, offset, offset, loss, lost_error)
             else:
-                answer = _ANSWERS[entry.status]
-                yield RecordAnswer(number, at, offset, offset, answer, entry.error, entry.delay_ms)
+                yield RecordAnswer(number, at, offset, offset, entry.answer, entry.error, entry.delay_ms)
+
+    def rows_of(self, answers: Iterable[RecordAnswer]) -> Iterator[pa.Table]:
+        """Yield the output rows of the records that were accepted, each with an answer of its own."""
+        accepted = {one[:3] for one in answers if one.answer == AcknowledgeType.ACCEPT}
+        for file in self.files:
+            wanted = np.zeros(len(file), bool)
+            wanted[[row for row, key, entry in _entered(file) if entry.has_rows and key in accepted]] = True
+            yield from file.rows_of(wanted)
 
     def _ran(self, status: CallStatus) -> int:
         return sum(entry.status is status for entry in self.entries.values())
-
-
-_ANSWERS = {**ANSWER_OF, CallStatus.ACCEPTED_WITH_ROWS: Loss.FINISHED, CallStatus.WAITED: Loss.FINISHED}
-"""No process repeats a task here, so no other status is written."""
 
 
 def remove_ledgers(ledger: Path) -> None:
@@ -106,11 +121,12 @@ def _of_process(ledger: Path) -> list[Path]:
     ]
 
 
-def _entered(ledger: LedgerEntries) -> Iterator[tuple[_Attempt, LedgerEntry]]:
-    rows = np.flatnonzero(ledger.status != CallStatus.NOT_ENTERED)
-    columns = ledger.topic, ledger.partition, ledger.offset, ledger.count, ledger.status
-    for row, topic, partition, offset, count, status in zip(
+def _entered(ledger: LedgerEntries) -> Iterator[tuple[int, _Handed, LedgerEntry]]:
+    """Yield (number of the entry, whose it is, the entry) of each record that was entered."""
+    rows, have_rows = np.flatnonzero(ledger.status != CallStatus.NOT_ENTERED), ledger.have_rows
+    columns = ledger.number, ledger.topic, ledger.partition, ledger.offset, ledger.status, have_rows
+    for row, number, topic, partition, offset, status, has_rows in zip(
         rows.tolist(), *(column[rows].tolist() for column in columns), strict=True
     ):
-        entry = LedgerEntry(CallStatus(status), ledger.errors.get(row), ledger.delays.get(row))
-        yield (TopicPartition(ledger.topics[topic], partition), offset, count), entry
+        entry = LedgerEntry(CallStatus(status), ledger.errors.get(row), ledger.delays.get(row), has_rows)
+        yield row, (number, TopicPartition(ledger.topics[topic], partition), offset), entry

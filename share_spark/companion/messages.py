@@ -98,12 +98,13 @@ class RecordAnswer(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """Answers, and the output rows of the accepted ones: an Arrow stream, empty if there are none. ``busy_s``: the time
-    that the calls took, added up. ``throttled``: of each throttled call, the round in which it began. ``cost``: of
-    accepted records, added up."""
+    """Answers, and the output rows of the accepted ones: an Arrow stream, empty if there are none. ``owners``: of each
+    row the index of its answer. ``busy_s``: the time that the calls took, added up. ``throttled``: of each throttled
+    call, the round in which it began. ``cost``: of accepted records, added up."""
 
     answers: tuple[RecordAnswer, ...]
     rows: bytes = b""
+    owners: Sequence[int] = ()
     busy_s: float = 0.0
     throttled: tuple[int, ...] = ()
     cost: float = 0.0

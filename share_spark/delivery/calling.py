@@ -143,7 +143,7 @@ def _call_per_record(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> C
         if now >= next_look:
             if now >= calls.until:
                 break
-            next_look = found.look(now, position)
+            next_look = found.look(now)
         # The status before the call: if the worker is lost during it, the ledger shows which record was in the handler.
         limit.since = now
         status[position] = _IN_HANDLER
@@ -195,10 +195,10 @@ class _RecordResults:
         records, order = enumerate(records_of(batch)), self.calls.order
         return records if order is None else order.admitted(records, self.codes, self.delays, self.rows)
 
-    def look(self, now: float, position: int) -> float:
+    def look(self, now: float) -> float:
         """Renew the time limit, write output rows that have waited; return when to look again."""
         again = min(self.calls.until, self.calls.limit.begin(now))
-        return again if self.rows is None else min(again, self.rows.write(now, position))
+        return again if self.rows is None else min(again, self.rows.write(now))
 
     def raised(self, position: int, fault: BaseException) -> None:
         """Note what the handler has raised."""
@@ -236,7 +236,7 @@ class _RecordResults:
 
     def outcome(self, entered: int) -> CallOutcome:
         """Return the outcome after the first ``entered`` records have been called."""
-        outputs = self.rows.finish(entered) if self.rows is not None else None
+        outputs = self.rows.finish() if self.rows is not None else None
         self.codes[entered:] = [int(Loss.NOT_ENTERED)] * (len(self.codes) - entered)
         return CallOutcome(answers=Answers.listed(self.codes, self.errors, self.delays), outputs=outputs)
 
@@ -325,16 +325,17 @@ def _without_rows(handler: Handler, answers: Answers, status: memoryview, calls:
 
 def _note(answers: Answers, outputs: pa.Table | None, status: memoryview, calls: Calls) -> None:
     """Note the answers. An accept with rows is complete once they are written: before that, the repeat of the task
-    counts them as lost. So the status comes before the rows, and the rows say up to which record they are complete."""
+    counts them as lost."""
     if answers.misfits:
         calls.note_misfit(answers.texts[-1], answers.misfits)
     calls.cost += answers.cost
     calls.note_errors(answers.errors())
     calls.note_delays(answers.delays())
-    accepted = _WITH_ROWS if outputs is not None else _ACCEPTED
+    has_rows = outputs is not None and outputs.num_rows > 0  # of each accepted record, then
+    accepted = _WITH_ROWS if has_rows else _ACCEPTED
     status[:] = np.where(answers.codes == Ack.ACCEPT, accepted, _STATUS_OF[answers.codes]).astype("u1").data
-    if outputs is not None and calls.ledger is not None:
-        calls.ledger.write_rows(outputs, len(answers.codes))
+    if outputs is not None and has_rows and calls.ledger is not None:
+        calls.ledger.write_rows(outputs, np.flatnonzero(answers.codes == Ack.ACCEPT).tolist())
 
 
 def _argument(handler: Handler, batch: pa.RecordBatch) -> Any:

@@ -18,7 +18,7 @@ sink has read them; without a declared output schema there are none, and nothing
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -103,8 +103,8 @@ class SparkDelivery(DeliveryAtOnce, LedgerDelivery):
             # A large record would hold back its key. What a handler of frames sends to Python is not looked at.
             set_limit(self.spark)
 
-    def hold_rows(self) -> bool:
-        rows = self._ledgers.take_rows(self.handler.output)
+    def hold_rows(self, accepted: Iterable[AcknowledgedSpan]) -> bool:
+        rows = self._ledgers.take_rows(accepted, self.handler.output)
         if rows is None:
             return False
         self.free_outputs()

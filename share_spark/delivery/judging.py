@@ -43,7 +43,8 @@ def judged(answer: Any, names: Mapping[str, None] | None) -> Judged:
     code, error, delay_ms = single_answer(Ack.ACCEPT if answer[0] is None else answer[0])
     rows = rows_of_answer(answer[1], names)
     if code == Ack.ACCEPT:
-        return Judged(code, error, delay_ms, rows, CallStatus.ACCEPTED_WITH_ROWS, cost_of(answer[0], code))
+        status = CallStatus.ACCEPTED_WITH_ROWS if rows else CallStatus.ACCEPTED
+        return Judged(code, error, delay_ms, rows, status, cost_of(answer[0], code))
     return Judged(code, error, delay_ms, [], STATUS_OF[code])
 
 

@@ -140,7 +140,7 @@ class BatchOrder:
         for row, record in records:
             number = numbers[row]
             if number in unchecked and rows is not None:
-                rows.write_all(row)
+                rows.write_all()
                 for other, at in unchecked.items():
                     self._answered(other, codes[at], 0)
                 unchecked.clear()

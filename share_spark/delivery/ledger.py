@@ -7,7 +7,7 @@ kernel keeps it when the process is gone. Up to five files; all but the first ex
 
     <task>          blocks, one a batch:  header | offset[n] | partition[n] | count[n] | topic[n] | status[n]
     <task>.notes    lines of JSON: names of topics, errors and delays of records
-    <task>.rows     output rows of accepted records, in chunks of Arrow
+    <task>.output   output rows of accepted records, in chunks of Arrow, each row with its record
     <task>.cell     where many calls wait at a time: the records whose call runs now (``cell_of``), 0 for none
     <task>.stuck    what the watchdog wrote before it ended a worker that did not react (``time_limit``)
 
@@ -24,18 +24,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from share_spark.delivery.ledger_file import CHUNK, TYPES, LedgerBlock, LedgerColumn, LedgerFile, blocks_in
+from share_spark.delivery.arrow_stream import stream_of, table_in
+from share_spark.delivery.ledger_file import CHUNK, OWNER, TYPES, LedgerBlock, LedgerColumn, LedgerFile, blocks_in
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.error_texts import error_text
 from share_spark.model.requests import Loss
 
 
 class CallStatus(IntEnum):
-    """One byte a record. ``ACCEPTED_WITH_ROWS``: its rows are only in the worker until a chunk of them is written. A
+    """One byte a record. ``ACCEPTED_WITH_ROWS``: its rows are only in the process until a chunk of them is written. A
     later attempt notes the next two: the whole batch was in the handler when the worker died; the record was accepted,
     and its rows were lost with the worker. ``WAITED`` is never written: where many calls wait and one runs, a record
     that is in the handler, and not in the cell, is read as this. ``THROTTLED``: the record was given back, as
@@ -62,24 +65,48 @@ STATUS_OF: Mapping[int, CallStatus] = {
 """The status of a record by the answer of its handler; of one that was accepted, if it has no rows."""
 
 
+class OutputChunk(NamedTuple):
+    """Output rows as an Arrow stream. ``owners``: of each row the number of its entry."""
+
+    owners: LedgerColumn
+    stream: bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntries:
-    """The content of a ledger, one row per record in the order of the task. ``topic``: index into ``topics``.
-    ``errors``, ``delays`` (ms): by row. ``rows_written``: of that many records the output rows are in ``chunks``."""
+    """The content of a ledger, one entry per record in the order of the task. ``topic``: index into ``topics``.
+    ``number``: as in ``BlockPlace``. ``errors``, ``delays`` (ms): by number of the entry. ``output``: the output rows
+    that were written."""
 
     topics: Sequence[str]
     topic: LedgerColumn
     partition: LedgerColumn
     offset: LedgerColumn
     count: LedgerColumn
+    number: LedgerColumn
     status: LedgerColumn
     errors: dict[int, str] = field(default_factory=dict)
     delays: dict[int, int] = field(default_factory=dict)
-    rows_written: int = 0
-    chunks: Sequence[bytes] = ()
+    output: Sequence[OutputChunk] = ()
 
     def __len__(self) -> int:
         return len(self.offset)
+
+    @property
+    def have_rows(self) -> npt.NDArray[np.bool_]:
+        """Whether they were accepted with output rows that were written, entry by entry."""
+        found = np.zeros(len(self), bool)
+        for chunk in self.output:
+            found[chunk.owners] = True
+        found &= self.status == CallStatus.ACCEPTED_WITH_ROWS
+        return found
+
+    def rows_of(self, wanted: npt.NDArray[np.bool_]) -> Iterator[pa.Table]:
+        """Yield the output rows of the entries that are ``wanted``."""
+        for chunk in self.output:
+            chosen = wanted[chunk.owners]
+            if chosen.any():
+                yield table_in(chunk.stream).filter(pa.array(chosen))
 
 
 EVERY_RECORD = 1 << 32
@@ -95,9 +122,10 @@ def cell_of(position: int, records: int = 1) -> int:
 def read_entries(path: Path) -> LedgerEntries:
     """Return the entries at ``path``, perhaps none. A worker may still write: an entry has its status before its rows
     are written, and its error before its status. So rows are read first, and errors last."""
-    chunks, rows_written = _chunks(path)
+    output = list(_output(path))
     content = path.read_bytes() if path.exists() else b""
-    columns = [list(_columns(content, at, rows)) for at, rows, _ in blocks_in(content)]
+    blocks = list(blocks_in(content))
+    columns = [list(_columns(content, block.columns, block.records)) for block in blocks]
     joined = [np.concatenate(parts) for parts in zip(*columns, strict=True)]
     offset, partition, count, topic, status = joined or [np.zeros(0, kind) for kind in TYPES]
     topics, errors, delays = _notes(path)
@@ -107,11 +135,12 @@ def read_entries(path: Path) -> LedgerEntries:
         partition=partition,
         offset=offset,
         count=count,
+        number=np.repeat(np.array([block.number for block in blocks], np.int64), [block.records for block in blocks]),
         status=_with_waiting(path, status),
         errors=errors,
         delays=delays,
-        rows_written=rows_written,
-        chunks=chunks,
+        # A ledger that was being emptied has lost its blocks first.
+        output=[chunk for chunk in output if chunk.owners.max() < len(status)],
     )
 
 
@@ -145,8 +174,7 @@ class CallLedger:
         if len(in_handler) == 1:
             self._file.note_errors({int(in_handler[0]): lost_error})
         status[in_handler] = CallStatus.RELEASED if len(in_handler) == 1 else CallStatus.DIED_AMONG_OTHERS
-        late = np.arange(len(status)) >= self.entries.rows_written
-        status[late & (status == CallStatus.ACCEPTED_WITH_ROWS)] = CallStatus.ROWS_LOST
+        status[(status == CallStatus.ACCEPTED_WITH_ROWS) & ~self.entries.have_rows] = CallStatus.ROWS_LOST
         # Noted in the file before anything is reported, so that a third attempt reports the same.
         self._file.write_statuses(status)
         self.entries = read_entries(self._file.path)
@@ -160,10 +188,11 @@ class CallLedger:
         """Note delays by position in the batch that ``begin`` was called with."""
         self._file.note_delays({self._first + position: delay_ms for position, delay_ms in delays.items()})
 
-    def write_rows(self, rows: pa.Table, complete: int) -> None:
-        """Write output rows of accepted records: afterwards the file has those of the first ``complete`` records of the
-        batch."""
-        self._file.write_rows(rows, self._first + complete)
+    def write_rows(self, rows: pa.Table, owners: Sequence[int]) -> None:
+        """Write output rows of accepted records. ``owners``: of each row the position of its record in the batch that
+        ``begin`` was called with."""
+        if owners:
+            self._file.write_rows(stream_of(rows), [self._first + position for position in owners])
 
     @property
     def path(self) -> Path:
@@ -223,16 +252,14 @@ def _notes(path: Path) -> tuple[list[str], dict[int, str], dict[int, int]]:
     return topics, errors, delays
 
 
-def _chunks(path: Path) -> tuple[list[bytes], int]:
-    file = Path(f"{path}.rows")
+def _output(path: Path) -> Iterator[OutputChunk]:
+    """Yield the chunks of output rows; the last one may not be whole."""
+    file = Path(f"{path}.output")
     content = file.read_bytes() if file.exists() else b""
-    chunks, complete, at = [], 0, 0
+    at = 0
     while at + CHUNK.size <= len(content):
-        size, records = CHUNK.unpack_from(content, at)
-        at += CHUNK.size
-        if at + size > len(content):  # the last chunk, which the worker did not finish
-            break
-        if size:
-            chunks.append(content[at : at + size])
-        complete, at = records, at + size
-    return chunks, complete
+        size, rows = CHUNK.unpack_from(content, at)
+        owners, stream = at + CHUNK.size, at + CHUNK.size + rows * OWNER.itemsize
+        at = stream + size
+        if at <= len(content):
+            yield OutputChunk(np.frombuffer(content, OWNER, rows, owners), content[stream:at])

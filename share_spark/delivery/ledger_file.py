@@ -11,13 +11,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from share_spark.delivery.arrow_stream import stream_of
 from share_spark.handlers.error_texts import error_text
 from share_spark.model.errors import StateError
 
@@ -25,16 +24,30 @@ LedgerColumn = npt.NDArray[Any]
 """A column of a ledger: integers."""
 
 CHUNK = struct.Struct("<QQ")
-"""The head of output rows: bytes of the chunk, records of the task that it is complete for."""
+"""The head of a chunk of output rows: their bytes, their number."""
+
+OWNER = np.dtype("<i4")
+"""The position in the ledger of the record that a row is of. Behind the head there is one for each row, then the rows
+as an Arrow stream."""
 
 TYPES: tuple[np.dtype[Any], ...] = tuple(map(np.dtype, ("<i8", "<i4", "<i4", "<i4", "u1")))
 """The types of the columns of a block; the last one is the status."""
 
-_HEADER = struct.Struct("<QQQ")  # magic, records, bytes of the block
+_HEADER = struct.Struct("<QIIQ")  # magic, records, number of the hand-over, bytes of the block
 _MAGIC = int.from_bytes(b"\xfeshledg\x01")
 _COLUMNS = ("offset", "partition", "delivery_count")
 _PER_RECORD = sum(kind.itemsize for kind in TYPES)
 _LOCK_WAIT_S = 0.05
+
+
+class BlockPlace(NamedTuple):
+    """A block in the bytes of a file. ``columns``: where they begin; ``size``: of the block, in bytes. ``number``: of
+    its hand-over to a companion; 0 in a task of Spark's."""
+
+    columns: int
+    records: int
+    number: int
+    size: int
 
 
 class LedgerBlock:
@@ -56,7 +69,7 @@ class LedgerBlock:
 
 class LedgerFile:
     """A ledger to be written, for which no other process has the lock: this waits for that. ``path``: the blocks.
-    ``size``: their bytes."""
+    ``size``: their bytes; ``output_size``: those of the output rows that were written here."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -66,7 +79,7 @@ class LedgerFile:
         # Opened under the lock only: until then the attempt before may still write.
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self.size = _aligned(os.fstat(self._file).st_size)
-        self.records = 0
+        self.records = self.output_size = 0
         self._topic_ids: dict[str, int] = {}
         self._beside: dict[str, int] = {}
 
@@ -75,9 +88,10 @@ class LedgerFile:
         self._topic_ids = {name: index for index, name in enumerate(topics)}
         self.records = records
 
-    def add(self, batch: pa.RecordBatch, topic: str | None = None) -> LedgerBlock:
+    def add(self, batch: pa.RecordBatch, topic: str | None = None, number: int = 0) -> LedgerBlock:
         """Write a block for the records of ``batch`` (partition, offset, delivery_count), statuses 0. ``topic``: of all
-        of them; None: there is a column of that name. Raises StateError: there is no space."""
+        of them; None: there is a column of that name. ``number``: as in ``BlockPlace``. Raises StateError: there is no
+        space."""
         rows = batch.num_rows
         size = _aligned(_HEADER.size + rows * _PER_RECORD)
         columns = [*(batch.column(name).to_numpy(zero_copy_only=False) for name in _COLUMNS), self._ids(batch, topic)]
@@ -86,7 +100,7 @@ class LedgerFile:
             os.posix_fallocate(self._file, self.size, size)
             # The header last: a block whose header is zeros was not finished, and is skipped by ``blocks_in``.
             os.pwrite(self._file, _as_bytes(columns), self.size + _HEADER.size)
-            os.pwrite(self._file, _HEADER.pack(_MAGIC, rows, size), self.size)
+            os.pwrite(self._file, _HEADER.pack(_MAGIC, rows, number, size), self.size)
             block = LedgerBlock(self._file, self.size, size, self.records, rows)
         self.size += size
         self.records += rows
@@ -95,7 +109,7 @@ class LedgerFile:
     def write_statuses(self, status: LedgerColumn) -> None:
         """Write the statuses of all records that the file has."""
         at = 0
-        for begin, rows, _ in list(blocks_in(self.path.read_bytes())):
+        for begin, rows, *_ in list(blocks_in(self.path.read_bytes())):
             os.pwrite(self._file, status[at : at + rows].tobytes(), begin + rows * (_PER_RECORD - 1))
             at += rows
 
@@ -109,10 +123,12 @@ class LedgerFile:
         if delays:
             self._note({"delays": list(delays.items())})
 
-    def write_rows(self, rows: pa.Table, complete: int) -> None:
-        """Write output rows of accepted records: afterwards the file has those of its first ``complete`` records."""
-        content = stream_of(rows) if rows.num_rows else b""
-        self._append("rows", CHUNK.pack(len(content), complete) + content)
+    def write_rows(self, stream: bytes, owners: Sequence[int]) -> None:
+        """Write output rows of accepted records, as an Arrow stream. ``owners``: of each row the position of its record
+        in the file. Raises StateError; then it has none of them."""
+        content = CHUNK.pack(len(stream), len(owners)) + np.array(owners, OWNER).tobytes() + stream
+        self._append("output", content)
+        self.output_size += len(content)
 
     def beside(self, purpose: str) -> Path:
         """Return the path of another file of the same ledger."""
@@ -123,7 +139,7 @@ class LedgerFile:
         meaning."""
         for file in (self._file, *self._beside.values()):
             os.ftruncate(file, 0)
-        self.size = self.records = 0
+        self.size = self.records = self.output_size = 0
         self._topic_ids.clear()
 
     def remove(self) -> None:
@@ -156,12 +172,18 @@ class LedgerFile:
         self._append("notes", json.dumps(what).encode() + b"\n")
 
     def _append(self, purpose: str, content: bytes) -> None:
-        """Write all of ``content``: an almost full disk takes a part, and then nothing."""
+        """Write all of ``content``, or nothing: an almost full disk takes a part of it first, behind which whatever
+        follows could not be read."""
         if purpose not in self._beside:
             self._beside[purpose] = os.open(self.beside(purpose), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        file, left = self._beside[purpose], memoryview(content)
         with _naming(self.path):
-            while content:
-                content = content[os.write(self._beside[purpose], content) :]
+            try:
+                while left:
+                    left = left[os.write(file, left) :]
+            except OSError:
+                os.ftruncate(file, os.fstat(file).st_size - (len(content) - len(left)))
+                raise
 
 
 def is_written(path: Path) -> bool:
@@ -175,14 +197,13 @@ def is_written(path: Path) -> bool:
         os.close(lock)
 
 
-def blocks_in(content: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield (position of the columns, records, bytes) of each whole block; one that an attempt did not finish has a
-    header of zeros."""
+def blocks_in(content: bytes) -> Iterator[BlockPlace]:
+    """Yield the place of each whole block; one that an attempt did not finish has a header of zeros."""
     at = 0
     while at + _HEADER.size <= len(content):
-        magic, rows, size = _HEADER.unpack_from(content, at)
+        magic, rows, number, size = _HEADER.unpack_from(content, at)
         if magic == _MAGIC:
-            yield at + _HEADER.size, rows, size
+            yield BlockPlace(at + _HEADER.size, rows, number, size)
         at += size if magic == _MAGIC else mmap.ALLOCATIONGRANULARITY
 
 

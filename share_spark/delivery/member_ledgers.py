@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from share_spark.delivery.ledger_file import is_written
 from share_spark.delivery.ledger_place import LedgerPlace, task_files
-from share_spark.delivery.output_rows import rows_in
-from share_spark.delivery.traces import left_calls, member_traces
+from share_spark.delivery.output_rows import left_rows
+from share_spark.delivery.traces import LeftCalls, left_calls, member_traces
 from share_spark.engine.attempts import FinishedCalls, MemberTrace
+from share_spark.engine.delivery_port import AcknowledgedSpan
 from share_spark.engine.ports import Claim
 from share_spark.spark.schemas import spark_schema
 
@@ -38,7 +39,7 @@ class MemberLedgers:
     are_written: bool = True
     _place: LedgerPlace | None = field(default=None, init=False)
     _others: Sequence[str] = field(default=(), init=False)
-    _left_rows: Sequence[bytes] = field(default=(), init=False)
+    _left: LeftCalls | None = field(default=None, init=False)
 
     def start(self, spark: SparkSession | None, claim: Claim) -> LedgerPlace:
         """Begin, beside the state log; return the place. In local mode all workers run where the driver does, and
@@ -64,7 +65,7 @@ class MemberLedgers:
             return
         self._wait_for_last_calls()
         for left in left_calls(self.place):
-            self._left_rows = left.chunks
+            self._left = left
             yield left.calls
 
     def _wait_for_last_calls(self) -> None:
@@ -78,15 +79,15 @@ class MemberLedgers:
         if written:
             _log.warning("calls of an earlier engine still run: what they answer is lost")
 
-    def take_rows(self, output: pa.Schema | None) -> pa.Table | None:
-        """Return the output rows of the last finished calls; None if they do not fit ``output``."""
-        rows = rows_in(self._left_rows, output)
+    def take_rows(self, accepted: Iterable[AcknowledgedSpan], output: pa.Schema | None) -> pa.Table | None:
+        """Return the output rows of these records of the last finished calls; None if they do not fit ``output``."""
+        rows = left_rows(self._left.rows_of(accepted), output) if self._left is not None else None
         self.drop_rows()
         return rows
 
     def drop_rows(self) -> None:
         """Drop the rows of the last finished calls."""
-        self._left_rows = ()
+        self._left = None
 
     def traces(self) -> Sequence[MemberTrace]:
         """Return what other members have left about their last deliveries."""

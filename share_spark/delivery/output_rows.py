@@ -6,12 +6,11 @@ slow handler loses only its present record, and a fast handler little work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from share_spark.delivery.arrow_stream import table_in
 from share_spark.delivery.ledger import CallStatus
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.output_schema import Row, row_table
@@ -27,15 +26,18 @@ MOST_LEFT_BYTES = 64 << 20
 """The most bytes of rows that an engine takes over from a dead one: they pass through its driver."""
 
 
-def rows_in(chunks: Sequence[bytes], output: pa.Schema | None) -> pa.Table | None:
-    """Return the rows that are in the ledgers of another engine; None if they are too many, or of another schema than
+def left_rows(tables: Iterable[pa.Table], output: pa.Schema | None) -> pa.Table | None:
+    """Return rows from the ledgers of another engine as one table; None if they are too many, or of another schema than
     ``output``, that of the present handler."""
-    if output is None or sum(map(len, chunks)) > MOST_LEFT_BYTES:
+    if output is None:
         return None
-    tables = [*map(table_in, chunks)]
-    if any(table.schema != output for table in tables):
-        return None
-    return pa.concat_tables([output.empty_table(), *tables])
+    found, size = [output.empty_table()], 0
+    for table in tables:
+        size += table.nbytes
+        if table.schema != output or size > MOST_LEFT_BYTES:
+            return None
+        found.append(table)
+    return pa.concat_tables(found)
 
 
 class RecordAnswers(NamedTuple):
@@ -70,52 +72,58 @@ class OutputRows:
         self._rows += rows
         self._owners += [position] * len(rows)
 
-    def write(self, now: float, complete: int) -> float:
-        """Write the collected rows if it is time; all records below ``complete`` are finished. Return the time of the
-        next write."""
+    def write(self, now: float) -> float:
+        """Write the collected rows if it is time. Return the time of the next write."""
         if now >= self._due:
             if self._due:
-                self.write_all(complete)
+                self.write_all()
             self._due = now + _WRITE_EVERY_S
         return self._due
 
-    def finish(self, complete: int) -> pa.Table:
+    def finish(self) -> pa.Table:
         """Write the collected rows, and return all rows that fit."""
-        self.write_all(complete)
+        self.write_all()
         return pa.concat_tables(self._tables)
 
-    def write_all(self, complete: int) -> None:
+    def write_all(self) -> None:
         """Write the collected rows now. Records whose rows do not fit are then released."""
-        table = fitting_rows(self._rows, self._owners, self._schema, self._answers.release)
+        table, owners = fitting_rows(self._rows, self._owners, self._schema, self._answers.release)
         self._rows, self._owners = [], []
         self._tables.append(table)
         if self._answers.calls.ledger is not None:
-            self._answers.calls.ledger.write_rows(table, complete)
+            self._answers.calls.ledger.write_rows(table, owners)
+
+
+class FittingRows(NamedTuple):
+    """Rows that fit their schema. ``owners``: of each row the number of the record that it is of."""
+
+    rows: pa.Table
+    owners: Sequence[int]
 
 
 def fitting_rows(
     rows: Sequence[Row], owners: Sequence[int], schema: pa.Schema, release: Callable[[int, str], None]
-) -> pa.Table:
-    """Return the rows as a table; ``release`` is called with each owner that has a row that does not fit, and the
+) -> FittingRows:
+    """Return the rows of all ``owners`` whose rows fit; ``release`` is called with each of the others, and the
     error."""
     # One conversion for all rows; only if it fails, one for each record.
     try:
-        return row_table(rows, schema)
+        return FittingRows(row_table(rows, schema), owners)
     except HandlerError:
-        return pa.concat_tables([schema.empty_table(), *_one_by_one(rows, owners, schema, release)])
+        found = list(_one_by_one(rows, owners, schema, release))
+        table = pa.concat_tables([schema.empty_table(), *(some for _, some in found)])
+        return FittingRows(table, [owner for owner, some in found for _ in range(some.num_rows)])
 
 
 def _one_by_one(
     rows: Sequence[Row], owners: Sequence[int], schema: pa.Schema, release: Callable[[int, str], None]
-) -> list[pa.Table]:
-    """Convert the rows record by record, as those of one do not fit."""
-    tables = []
+) -> Iterator[tuple[int, pa.Table]]:
+    """Yield each owner with its rows, converted one owner after another, as those of one do not fit."""
     by_owner: dict[int, list[Row]] = {}
     for owner, row in zip(owners, rows, strict=True):
         by_owner.setdefault(owner, []).append(row)
     for owner, some in by_owner.items():
         try:
-            tables.append(row_table(some, schema))
+            yield owner, row_table(some, schema)
         except HandlerError as fault:
             release(owner, str(fault))
-    return tables

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from share_spark.delivery.ledger import STATUS_OF, CallStatus, LedgerEntries, read_entries
 from share_spark.delivery.ledger_file import LedgerColumn
 from share_spark.delivery.ledger_place import LedgerPlace, task_files
+from share_spark.delivery.truncations import are_gone, truncations_in
 from share_spark.engine.attempts import AnsweredAttempt, ErrorRun, FinishedCalls, MemberTrace
+from share_spark.engine.delivery_port import AcknowledgedSpan
+from share_spark.engine.ranges import each_between
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import ANSWERS, AcknowledgeType, Loss, RetryDelay, TracedRange
 
@@ -43,10 +47,20 @@ _STATUSES = max(CallStatus) + 1
 
 
 class LeftCalls(NamedTuple):
-    """The finished calls of a member. ``chunks``: the output rows of ``calls.put_out``, as the ledgers have them."""
+    """The finished calls of a member, and its ledgers."""
 
     calls: FinishedCalls
-    chunks: Sequence[bytes]
+    tasks: Sequence[LedgerEntries]
+
+    def rows_of(self, accepted: Iterable[AcknowledgedSpan]) -> Iterator[pa.Table]:
+        """Yield the output rows of these records of ``calls.put_out``."""
+        offsets = {one.partition: np.array([run[:2] for run in one.ranges], np.int64) for one in accepted}
+        for task in self.tasks:
+            wanted = np.zeros(len(task), bool)
+            for at, rows in _by_partition(task, task.have_rows):
+                if at in offsets:
+                    wanted[rows] = np.isin(task.offset[rows], each_between(*offsets[at].T)[0])
+            yield from task.rows_of(wanted)
 
 
 def left_calls(place: LedgerPlace) -> Iterator[LeftCalls]:
@@ -54,7 +68,7 @@ def left_calls(place: LedgerPlace) -> Iterator[LeftCalls]:
     for member, delivery in place.last_deliveries():
         if place.may_take_over(member):
             tasks = last_attempts(read_delivery(delivery))
-            yield LeftCalls(_finished(member, tasks), [chunk for task in tasks for chunk in task.chunks])
+            yield LeftCalls(_finished(member, tasks), tasks)
 
 
 def _finished(member: str, tasks: Sequence[LedgerEntries]) -> FinishedCalls:
@@ -69,20 +83,13 @@ def _finished(member: str, tasks: Sequence[LedgerEntries]) -> FinishedCalls:
                     delays.setdefault(at, []).append(RetryDelay(offset, offset, task.delays[row]))
     return FinishedCalls(
         member_id=member,
-        answered=_attempts(tasks, lambda task: np.isin(task.status, [*ANSWER_OF.keys() - {_WITH_ROWS}])),
-        put_out=_attempts(tasks, _has_rows),
+        answered=_attempts(
+            tasks, lambda task: np.isin(task.status, [*ANSWER_OF.keys() - {CallStatus.ACCEPTED_WITH_ROWS}])
+        ),
+        put_out=_attempts(tasks, lambda task: task.have_rows),
         errors={at: sorted(runs) for at, runs in errors.items()},
         delays={at: sorted(runs) for at, runs in delays.items()},
     )
-
-
-_WITH_ROWS = CallStatus.ACCEPTED_WITH_ROWS
-
-
-def _has_rows(task: LedgerEntries) -> npt.NDArray[np.bool_]:
-    """Return, for each entry, whether it was accepted, and its rows are in ``chunks``."""
-    found: npt.NDArray[np.bool_] = (task.status == _WITH_ROWS) & (np.arange(len(task)) < task.rows_written)
-    return found
 
 
 def _attempts(
@@ -165,30 +172,37 @@ def codes_of(entries: LedgerEntries) -> npt.NDArray[np.int8]:
 
 
 def read_delivery(directory: Path) -> list[LedgerEntries]:
-    """Return all ledgers of a delivery."""
-    return [read_entries(file) for file in task_files(directory)] if directory.is_dir() else []
+    """Return all ledgers of a delivery, without the entries of records that were cut off from their logs: these count
+    as not entered."""
+    if not directory.is_dir():
+        return []
+    tasks = [read_entries(file) for file in task_files(directory)]
+    truncations = truncations_in(directory)
+    return [_without(task, are_gone(task, truncations)) for task in tasks] if truncations else tasks
+
+
+def _without(task: LedgerEntries, entries: npt.NDArray[np.bool_]) -> LedgerEntries:
+    status = np.where(entries, CallStatus.NOT_ENTERED, task.status).astype(task.status.dtype)
+    return replace(task, status=status)
 
 
 def last_attempts(tasks: Sequence[LedgerEntries]) -> list[LedgerEntries]:
     """Return the ledgers without earlier attempts at a record: these count as not entered. Hand-overs to a companion
-    may be of the same record, while all of them are in its ledgers."""
+    may be of the same record, also with the same count, while all of them are in its ledgers."""
     sizes = [len(task) for task in tasks]
     if not sum(sizes):
         return list(tasks)
     names: dict[str, int] = {}
     topics = [np.array([names.setdefault(name, len(names)) for name in task.topics], np.int64) for task in tasks]
     topic = np.concatenate([ids[task.topic] for ids, task in zip(topics, tasks, strict=True)])
-    partition, offset, count = (
-        np.concatenate([getattr(task, name) for task in tasks]) for name in ("partition", "offset", "count")
+    partition, offset, number, count = (
+        np.concatenate([getattr(task, name) for task in tasks]) for name in ("partition", "offset", "number", "count")
     )
-    order = np.lexsort((count, offset, partition, topic))
+    order = np.lexsort((count, number, offset, partition, topic))
     same = (np.diff(topic[order]) == 0) & (np.diff(partition[order]) == 0) & (np.diff(offset[order]) == 0)
     if not same.any():
         return list(tasks)
     is_last = np.ones(len(order), bool)
     is_last[order[:-1][same]] = False
     parts = np.split(is_last, np.cumsum(sizes)[:-1])
-    return [
-        replace(task, status=np.where(last, task.status, CallStatus.NOT_ENTERED).astype(task.status.dtype))
-        for task, last in zip(tasks, parts, strict=True)
-    ]
+    return [_without(task, ~last) for task, last in zip(tasks, parts, strict=True)]

@@ -28,7 +28,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark import TaskContext
 
-from share_spark.delivery.arrow_stream import table_in
 from share_spark.delivery.calling import CallOutcome, Calls, call_handler, overrun_text, stuck_text, watched_code
 from share_spark.delivery.kept_rows import KeptPlace, KeptWriter
 from share_spark.delivery.key_batches import TaskOrder
@@ -324,8 +323,8 @@ class _TaskRun:
 
     def _saved_rows(self, entries: LedgerEntries) -> Iterator[pa.RecordBatch]:
         """Yield output rows that earlier runs have written."""
-        for chunk in entries.chunks:
-            yield from self._sent(table_in(chunk))
+        for rows in entries.rows_of(entries.have_rows):
+            yield from self._sent(rows)
 
     def _sent(self, outputs: pa.Table) -> Iterator[pa.RecordBatch]:
         if self.files is not None:

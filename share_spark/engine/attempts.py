@@ -72,8 +72,7 @@ class AnsweredAttempt(NamedTuple):
 class FinishedCalls(NamedTuple):
     """The answers that a member's handlers gave in its last delivery; its engine has ended, and may not have committed
     them. ``answered``: ascending and disjoint. ``put_out``: accepted records whose output rows were kept; they count
-    only all together, with these rows. ``errors`` and ``delays``: of records that were not accepted, ascending and
-    disjoint."""
+    with these rows. ``errors`` and ``delays``: of records that were not accepted, ascending and disjoint."""
 
     member_id: str
     answered: Mapping[TopicPartition, tuple[AnsweredAttempt, ...]]

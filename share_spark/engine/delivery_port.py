@@ -146,8 +146,9 @@ class Delivery(Protocol):
         records whose output rows are lost are left out."""
         ...
 
-    def hold_rows(self) -> bool:
-        """Hold the rows of the last finished calls for the sink's next commit. Return whether they fit its output."""
+    def hold_rows(self, accepted: Iterable[AcknowledgedSpan]) -> bool:
+        """Hold the output rows of these records of the last finished calls for the sink's next commit. Return whether
+        they fit its output."""
         ...
 
     def traces(self) -> Sequence[MemberTrace]:

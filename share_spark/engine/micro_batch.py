@@ -117,11 +117,12 @@ class ShareGroupEngine:
         self.ports.delivery.start(claim)
         self.ports.dead_letters.recover(claim, counted, truncated)
         left = self.ports.sink.claim(claim, counted) if self.ports.sink is not None else None
+        in_sink = NOTHING_PENDING
         if left is not None and left.stamp >= counted:
             _log.info("output of the engine before is committed; its acknowledgements count")
-            self._pending = PendingAcknowledgements(spans=left.answers, member_id=left.member_id)
-        else:
-            self._pending, self._left_rows = taken_over(self.ports, self._summaries, decides=self._output.decides)
+            in_sink = PendingAcknowledgements(spans=left.answers, member_id=left.member_id)
+        found = taken_over(self.ports, self._summaries, in_sink, decides=self._output.decides)
+        self._pending, self._left_rows = found
 
     def _commit_left_rows(self, stamp: BatchStamp, timer: StepTimer) -> MicroBatchProgress:
         """Commit the output rows that were taken over, before anything is decided that could end the locks of their

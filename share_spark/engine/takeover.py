@@ -16,7 +16,7 @@ from share_spark.engine.world import Ports
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.records import InFlightBatch
 from share_spark.model.requests import AnsweredRange, RetryDelay
-from share_spark.partition.columns import Row, as_columns, in_best_form, intersection, total_offsets
+from share_spark.partition.columns import Row, as_columns, in_best_form, intersection, merged, outside
 
 _log = logging.getLogger(__name__)
 
@@ -52,52 +52,77 @@ class EarlierLocks:
 
 class TakenOver(NamedTuple):
     """Acknowledgements for the first micro-batch. ``with_rows``: the same, and those that count once the output rows
-    that the delivery holds are in the sink; nothing if there are no such rows."""
+    that the delivery holds are in the sink as well; nothing if there are no such rows."""
 
     pending: PendingAcknowledgements
     with_rows: PendingAcknowledgements
 
 
-def taken_over(ports: Ports, summaries: Mapping[SharePartitionKey, PartitionSummary], *, decides: bool) -> TakenOver:
-    """Return what handlers of the engine before have answered, and the state does not have. ``decides``: rows decide
-    whether an answer is valid."""
+def taken_over(
+    ports: Ports,
+    summaries: Mapping[SharePartitionKey, PartitionSummary],
+    in_sink: PendingAcknowledgements,
+    *,
+    decides: bool,
+) -> TakenOver:
+    """Return what handlers of the engine before have answered, and the state does not have. ``in_sink``: those of which
+    the sink has the rows, which are valid; they are in all that is returned, as the sink's next commit has to say them
+    again. ``decides``: rows decide whether an answer is valid."""
     topics = {key: summary.topic for key, summary in summaries.items()}
     for calls in ports.delivery.finished_calls():
-        found = unabsorbed(calls, ports.store.held_by(calls.member_id), topics)
-        if not found.answers and not found.with_rows:
+        if in_sink and calls.member_id != in_sink.member_id:
+            continue
+        found = unabsorbed(calls, _without(ports.store.held_by(calls.member_id), in_sink.spans), topics)
+        if not found.answers and not found.put_out:
             continue
         _log.info("finished calls of %s are taken over", calls.member_id)
-        pending = PendingAcknowledgements(spans=found.answers, member_id=calls.member_id)
-        has_rows = bool(found.with_rows) and decides and ports.delivery.hold_rows()
-        return TakenOver(pending, replace(pending, spans=found.with_rows) if has_rows else NOTHING_PENDING)
-    return TakenOver(NOTHING_PENDING, NOTHING_PENDING)
+        pending = PendingAcknowledgements(spans=_both(in_sink.spans, found.answers), member_id=calls.member_id)
+        has_rows = bool(found.put_out) and decides and ports.delivery.hold_rows(found.put_out.values())
+        with_rows = replace(pending, spans=_both(pending.spans, found.put_out)) if has_rows else NOTHING_PENDING
+        return TakenOver(pending, with_rows)
+    return TakenOver(in_sink, NOTHING_PENDING)
 
 
 class Unabsorbed(NamedTuple):
-    """Answers of another member that the state does not have. ``with_rows``: these, and those whose output rows are
-    kept; empty if there are none, or the state has absorbed one of them: the rows count only all together."""
+    """Answers of another member that the state does not have. ``put_out``: acceptances that count with the output rows
+    that were kept."""
 
     answers: AcknowledgedSpans
-    with_rows: AcknowledgedSpans
+    put_out: AcknowledgedSpans
 
 
-def unabsorbed(
-    calls: FinishedCalls,
-    held: Mapping[SharePartitionKey, Sequence[InFlightBatch]],
-    topics: Mapping[SharePartitionKey, str],
-) -> Unabsorbed:
+_Held = Mapping[SharePartitionKey, Sequence[InFlightBatch]]
+
+
+def unabsorbed(calls: FinishedCalls, held: _Held, topics: Mapping[SharePartitionKey, str]) -> Unabsorbed:
     """Return the answers to attempts that their member still ``held``: those with the same delivery count. The state
     has absorbed the others. ``topics``: names by share-partition. An attempt after a throttled one has the same count,
     and is taken back if its engine has died before the handler was entered again: that is right for both."""
     runs = {key: (TopicPartition(topics[key], key.partition), found) for key, found in held.items()}
-    answers = _spans(calls, calls.answered, runs)
-    with_rows = _spans(calls, calls.put_out, runs)
-    wanted = sum(map(total_offsets, calls.put_out.values()))
-    if not wanted or sum(total_offsets(span.ranges) for span in with_rows.values()) != wanted:
-        return Unabsorbed(answers, {})
-    places = calls.answered.keys() | calls.put_out.keys()
-    everything = {at: tuple(sorted([*calls.answered.get(at, ()), *calls.put_out.get(at, ())])) for at in places}
-    return Unabsorbed(answers, _spans(calls, everything, runs))
+    return Unabsorbed(_spans(calls, calls.answered, runs), _spans(calls, calls.put_out, runs))
+
+
+def _without(held: _Held, answered: AcknowledgedSpans) -> _Held:
+    """Return what is held and not answered."""
+    return {
+        key: outside(as_columns(runs), as_columns(answered[key].ranges)) if runs and key in answered else runs
+        for key, runs in held.items()
+    }
+
+
+def _both(some: AcknowledgedSpans, others: AcknowledgedSpans) -> AcknowledgedSpans:
+    """Return all answers, of which no two are for the same offset."""
+    in_both = {key: _joined(some[key], others[key]) for key in some if key in others}
+    return {**some, **others, **in_both}
+
+
+def _joined(one: AcknowledgedSpan, other: AcknowledgedSpan) -> AcknowledgedSpan:
+    return AcknowledgedSpan(
+        one.partition,
+        in_best_form(merged(as_columns(one.ranges), as_columns(other.ranges))),
+        sorted([*one.errors, *other.errors]),
+        sorted([*one.delays, *other.delays]),
+    )
 
 
 def _spans(

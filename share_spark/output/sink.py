@@ -7,7 +7,8 @@
 A crash before the append leaves a journal entry without rows: nothing happened. A crash after it leaves both, and the
 next engine finds that the number of the entry was the last one written: its acknowledgements count. Of the entries that
 are left, only that one can matter: an engine absorbs what its claim returned, and every delivery of its own, before it
-writes the next, so each lower number has been absorbed, or was never written.
+writes the next, or says it again in the entry of the next. So each lower number has been absorbed, or was never
+written, or is a part of the last.
 
 The previous engine may still run, in the middle of ``commit`` or ``forget``, while the next one claims. So the sink is
 claimed first and the journal is read then: what is not written by now never will be. An entry that it removes meanwhile

@@ -4,7 +4,7 @@ that outlive the engine unless their machine is lost."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -95,8 +95,10 @@ class SimulatedDelivery(DeliveryAtOnce):
                 self.of.takes_over(member, {one: said for one, said in entries.items() if one not in rows}, rows)
                 yield _finished(member, entries, rows.keys())
 
-    def hold_rows(self) -> bool:
-        return self.of.holds_rows()
+    def hold_rows(self, accepted: Iterable[AcknowledgedSpan]) -> bool:
+        return self.of.holds_rows(
+            {(one.partition, offset) for one in accepted for run in one.ranges for offset in range(run[0], run[1] + 1)}
+        )
 
     def traces(self) -> Sequence[MemberTrace]:
         self.of.point("read traces", OSError)

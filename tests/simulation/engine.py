@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING
 
 from share_spark.engine.micro_batch import ShareGroupEngine
@@ -59,7 +59,9 @@ class SimulatedEngine:
         self.held: dict[At, Acquisition] = {}
         self.answers: Mapping[At, tuple[Acquisition, Said]] = {}
         self.said: Mapping[At, tuple[Acquisition, Said]] = {}
+        self.rows_to_hold: Mapping[At, tuple[Acquisition, Said]] = {}
         self.left_rows: Mapping[At, tuple[Acquisition, Said]] = {}
+        self.held_rows: Set[At] | None = None
         self.decided: Decided | None = None
         self.others: set[str] = set()
         self.learned: tuple[Courses, frozenset[str]] | None = None
@@ -91,7 +93,9 @@ class SimulatedEngine:
             dead_letters=letters(self.world.letters, hook=self._letters_hook, is_late=self.writes_letters_late),
             clock=Clock(self, decides=True),
             config=self._look_at_config,
-            sink=InMemoryOutputSink(self.world.output, hook=self._output_hook) if has_sink else None,
+            sink=InMemoryOutputSink(self.world.output, hook=self._output_hook, held=lambda: self.held_rows)
+            if has_sink
+            else None,
             pauses=self._look_at_pauses,
         )
 
@@ -154,19 +158,19 @@ class SimulatedEngine:
     def takes_over(
         self, member: str, answers: Mapping[At, tuple[int, Said]], rows: Mapping[At, tuple[int, Said]]
     ) -> None:
-        """It reads the answers of an ended engine: they count for the attempts that this one still held. Output rows
-        count all together, or none does."""
+        """It reads the answers of an ended engine: they count for the attempts that this one still held. If the sink
+        has answers that the state does not have, only their member's count beside them."""
         found, with_rows = self._held_by(member, answers), self._held_by(member, rows)
-        if found or (with_rows and len(with_rows) == len(rows)):
+        if found or with_rows:
             self.note("takes over", len(found), "answers of", member, "and", len(with_rows), "of", len(rows), "rows")
-        self.said = found
-        self.left_rows = {**found, **with_rows} if with_rows and len(with_rows) == len(rows) else {}
+        self.said, self.rows_to_hold = found, with_rows
 
-    def holds_rows(self) -> bool:
+    def holds_rows(self, wanted: Set[At]) -> bool:
         """The next that its sink commits are the rows that it has taken over. An engine that was replaced meanwhile may
         take them for unabsorbed still; it commits nothing any more."""
         is_replaced = self.world.ledger.owner[1] != self.run_id
-        demand(bool(self.left_rows) or is_replaced, self.run_id, "holds rows that are not there")
+        demand(wanted == self.rows_to_hold.keys() or is_replaced, self.run_id, "holds other rows than are there")
+        self.held_rows, self.left_rows = wanted, {**self.said, **self.rows_to_hold}
         return True
 
     def _held_by(self, member: str, answers: Mapping[At, tuple[int, Said]]) -> dict[At, tuple[Acquisition, Said]]:
@@ -175,7 +179,20 @@ class SimulatedEngine:
             one: (held[one], said)
             for one, (count, said) in answers.items()
             if one in held and held[one].member_id == member and held[one].count == count and self._is_running(one)
+            if not self._is_in_sink(one) and self._unabsorbed_members() <= {member}
         }
+
+    def _unabsorbed_members(self) -> set[str]:
+        """Whose answers the sink has and the state has not."""
+        return {
+            held.member_id
+            for one, held in self.world.ledger.acquisitions.items()
+            if self._is_in_sink(one) and self._is_running(one)
+        }
+
+    def _is_in_sink(self, one: At) -> bool:
+        books = self.world.ledger
+        return one in books.in_sink and books.in_sink[one][0] == books.acquisitions[one].version
 
     def _is_running(self, one: At) -> bool:
         window = self.world.ledger.windows.get(one[0])
@@ -259,7 +276,7 @@ class SimulatedEngine:
             self.must_own("puts out")
         if moment == "after output":
             if self.left_rows:
-                self.answers, self.left_rows = self.left_rows, {}
+                self.answers, self.left_rows, self.held_rows = self.left_rows, {}, None
             held = {one: found[0] for one, found in self.answers.items()}
             self.world.ledger.put_out(held, {one: answer for one, (_, answer) in self.answers.items()})
             self.point(moment, None)
@@ -286,7 +303,7 @@ class SimulatedEngine:
     def _output_is_lost(self) -> None:
         """An executor has died with the rows of what was accepted, for a reason that is not known."""
         if self.left_rows:
-            self.answers, self.left_rows = self.said, {}
+            self.answers, self.left_rows, self.held_rows = self.said, {}, None
             return
         lost = Said(Loss.AFTER_HANDLER, "the executor is gone")
         self.answers = {

@@ -6,7 +6,7 @@ unless a blow falls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -126,7 +126,7 @@ class RangeDelivery(DeliveryAtOnce):
         """None: all answers have output, which is lost with the engine."""
         return ()
 
-    def hold_rows(self) -> bool:
+    def hold_rows(self, accepted: Iterable[AcknowledgedSpan]) -> bool:  # noqa: ARG002
         return False
 
     def traces(self) -> Sequence[MemberTrace]:

@@ -189,29 +189,41 @@ async def ask(record):
     os.write(calls, b"%d %d\\n" % (int(record.value), record.delivery_count))
     await asyncio.sleep(1)
     return Ack.reject("no city") if int(record.value) % 10 == 9 else Ack.ACCEPT
+
+async def tell(record):
+    ack = await ask(record)
+    return (ack, {"number": int(record.value)}) if ack is Ack.ACCEPT else ack
 """
 
+OUTPUT = ["--to-delta", "{directory}/sink", "--output-schema", "number bigint"]
 
-def test_a_driver_that_is_killed_loses_none_of_its_running_calls(place: Place) -> None:
-    """The companion ends them, and the next engine takes the answers over: no record is called twice."""
+
+@pytest.mark.parametrize("output", [pytest.param([], marks=pytest.mark.long), OUTPUT])
+def test_a_driver_that_is_killed_loses_none_of_its_running_calls(place: Place, output: list[str]) -> None:
+    """The companion ends them, and the next engine takes over the answers and their rows: no record is called twice."""
     place.send(120)
     (place.directory / "asking.py").write_text(HANDLER)
-    killed = start(place.directory, "--option", "delivery.max.in.flight=30")
+    output = ["--handler", "asking:tell" if output else "asking:ask", *output]
+    killed = start(place.directory, *output, "--option", "delivery.max.in.flight=30")
     try:
         wait_until(lambda: len(place.calls) >= 45 or killed.launcher.poll() is not None)
         assert killed.launcher.poll() is None, killed.output
     finally:
         killed.kill()
-    last = start(place.directory, "--available-now")
+    last = start(place.directory, *output, "--available-now")
     try:
         assert last.end() == 0, last.output
     finally:
         last.kill()
     assert Counter(place.calls) == Counter((number, 1) for number in range(120))
     assert place.states() == [(60, 0), (60, 0)]
+    if "--to-delta" in output:
+        rows = place.spark.read.format("delta").load(str(place.directory / "sink")).collect()
+        assert sorted(row.number for row in rows) == [number for number in range(120) if number % 10 != 9]
 
 
 def start(directory: Path, *more: str) -> JobProcess:
     where = ["--topic-table", str(directory / "topics"), "--state", str(directory / "state")]
-    what = ["--group", GROUP, "--topic", "orders", "--starting", "earliest", "--handler", "asking:ask"]
+    what = ["--group", GROUP, "--topic", "orders", "--starting", "earliest"]
+    more = tuple(part.format(directory=directory) for part in more)
     return JobProcess.start([sys.executable, "-m", "share_spark.cli", "run", *where, *what, *more], directory)

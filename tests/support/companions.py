@@ -87,6 +87,7 @@ class CompanionPlace:
     settings: dict[str, Any] = field(default_factory=dict)
     limits: DeliveryLimits = ENOUGH
     spark: Any = field(default_factory=lambda: LOCAL)
+    epoch: int = 1
     said: dict[int, Said] = field(default_factory=dict)
     times: Counter[int] = field(default_factory=Counter)
     faults: list[Exception] = field(default_factory=list)
@@ -94,7 +95,7 @@ class CompanionPlace:
     def __post_init__(self) -> None:
         handler = as_handler(self.handler, **self.settings)
         self.delivery = CompanionDelivery(spark=self.spark, log=self.log, handler=handler)
-        self.claim = claim_of("billing", str(self.directory / "state"))
+        self.claim = claim_of("billing", str(self.directory / "state"), epoch=self.epoch)
         self.delivery.start(self.claim)
 
     def deliver(self, *ranges: tuple[int, int, int], in_turn: bool = False) -> Delivered:

@@ -158,6 +158,8 @@ class EngineLife:
             InMemoryDelivery(*given) if world.late is None else LateDelivery(*given, world.stepped, rng=world.late)
         )
         self.delivery.costs = world.costs
+        if self.sink is not None:
+            self.sink.held = lambda: self.delivery.held
         ports = Ports(
             topics=topics,
             store=self.store,

@@ -55,7 +55,7 @@ class LateDelivery(InMemoryDelivery):
         return CallsLook(len(self._running), len(self._waiting), self.most_calls[-1] if self.most_calls else 0, oldest)
 
     def deliver(self, acquired: Sequence[AcquiredSpan], *, limits: DeliveryLimits, in_turn: bool = False) -> Delivered:
-        most = 1 if in_turn else limits.most_calls
+        self.held, most = None, 1 if in_turn else limits.most_calls
         self.most_calls.append(limits.most_calls)
         self._round_number = limits.round_number
         calls = [(one.partition, offset, count) for one in acquired for offset, count in each(one.ranges)]

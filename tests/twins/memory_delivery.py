@@ -58,7 +58,7 @@ class InMemoryDelivery(DeliveryAtOnce):
     the handler. ``ordered``: in the order of keys. ``has_output``: accepted records have rows, which
     outlive it unless ``loses_rows``. ``stepped``: by member, the record whose call was running when its process ended,
     where that is known; it outlives the process as well. ``costs``: what the record at an offset costs if it is
-    accepted.
+    accepted. ``held``: the records whose rows are held, of finished calls; None: those of its last answers.
     """
 
     log: InMemoryTopicLog
@@ -69,6 +69,7 @@ class InMemoryDelivery(DeliveryAtOnce):
     loses_rows: bool = False
     stepped: dict[str, tuple[TopicPartition, int, int]] = field(default_factory=dict)
     costs: Callable[[int], float] = lambda _: 0.0
+    held: set[tuple[TopicPartition, int]] | None = None
     _member_id: str = ""
     _others: set[str] = field(default_factory=set)
 
@@ -84,7 +85,7 @@ class InMemoryDelivery(DeliveryAtOnce):
         limits: DeliveryLimits,  # noqa: ARG002
         in_turn: bool = False,  # noqa: ARG002
     ) -> Delivered:
-        self.ledgers[self._member_id] = {}
+        self.ledgers[self._member_id], self.held = {}, None
         try:
             answers = [self._deliver(one) for one in acquired]
         except LedgerLostError:
@@ -109,8 +110,10 @@ class InMemoryDelivery(DeliveryAtOnce):
         ]
         return found[::-1]
 
-    def hold_rows(self) -> bool:
-        """The sink's twin makes the rows of its answers."""
+    def hold_rows(self, accepted: Iterable[AcknowledgedSpan]) -> bool:
+        self.held = {
+            (span.partition, offset) for span in accepted for run in span.ranges for offset in range(run[0], run[1] + 1)
+        }
         return self.has_output
 
     def traces(self) -> Sequence[MemberTrace]:

@@ -6,7 +6,7 @@ What outlives a process is ``InMemoryOutputTable`` and ``InMemoryDeadLetterTable
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -53,11 +53,13 @@ class InMemoryOutputTable:
 @dataclass(slots=True)
 class InMemoryOutputSink:
     """An OutputSink of one run, in the steps of the real one, where files that no commit names yet are no effect.
-    ``refuse``: the error to raise instead of writing."""
+    ``refuse``: the error to raise instead of writing. ``held``: the records whose rows its delivery holds, None: those
+    of its answers."""
 
     table: InMemoryOutputTable
     hook: Hook = _undisturbed
     refuse: Exception | None = None
+    held: Callable[[], Collection[tuple[TopicPartition, int]] | None] = lambda: None
     _own: int = -1
     _member_id: str = ""
     _unabsorbed: set[int] = field(default_factory=set)
@@ -93,12 +95,14 @@ class InMemoryOutputSink:
         return {number: self.table.journal[number] for number in numbers if number in self.table.journal}
 
     def commit(self, stamp: BatchStamp, answers: AcknowledgedSpans, member_id: str | None = None) -> None:
+        held = self.held()
         rows = [
             OutputRow(span.partition, offset, stamp)
             for span in answers.values()
             for first, last, kind in span.ranges
             if kind == AcknowledgeType.ACCEPT
             for offset in range(first, last + 1)
+            if held is None or (span.partition, offset) in held
         ]
         if not rows:
             return

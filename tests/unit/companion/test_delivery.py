@@ -14,16 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from share_spark.companion.delivery import CompanionDelivery
-from share_spark.delta.table_layout import FilePlace, TableLayout
 from share_spark.engine.delivery_port import Delivered, DeliveryLimits
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, as_handler
-from share_spark.model.errors import HandlerError, TopicUnreachableError
+from share_spark.model.errors import HandlerError, StateError, TopicUnreachableError
 from share_spark.model.requests import AcknowledgeType, Loss
 from tests.support.claims import claim_of
 from tests.support.companions import AT, DEADLINE_S, LOCAL, CompanionPlace, MadeRecords, Said
@@ -239,6 +236,35 @@ def test_the_next_engine_waits_for_the_last_calls_of_a_dead_one(tmp_path: Path, 
     assert [tuple(run) for run in calls.answered[AT]] == [(1, 2, 1, ACCEPT)]
 
 
+def test_an_answer_for_a_record_that_was_cut_off_is_not_one_for_its_successor(place: CompanionPlace) -> None:
+    """Both have the same offset and count, whether the process dies or the engine."""
+    place.deliver((1, 4, 1))
+    place.until(lambda delivered: delivered.in_flight == 2)  # 1 and 3 wait, 2 and 4 are answered
+    place.delivery.forget_last({AT: 3})
+    place.said.clear()
+    os.kill(place.pid, signal.SIGSTOP)
+    place.deliver((3, 4, 1))
+    os.kill(place.pid, signal.SIGKILL)
+    place.finish()
+    assert {place.said[offset].answer for offset in (3, 4)} == {Loss.NOT_ENTERED}
+    successor = CompanionDelivery(spark=LOCAL, log=place.log, handler=place.delivery.handler)
+    successor.start(claim_of("billing", place.claim.directory, epoch=2))
+    (calls,) = successor.finished_calls()
+    assert [tuple(run) for run in calls.answered[AT]] == [(2, 2, 1, ACCEPT)]
+    (trace,) = successor.traces()
+    assert [run[:2] for run in trace.entered[AT]] == [(1, 1), (2, 2)]
+
+
+def test_a_truncation_that_cannot_be_noted_is_an_error(place: CompanionPlace) -> None:
+    """New records with these offsets must not be acquired then."""
+    place.deliver((2, 2, 1))
+    place.finish()
+    assert place.delivery._directory is not None
+    (place.delivery._directory / "truncated").mkdir()
+    with pytest.raises(StateError, match=r"a truncation cannot be noted in .*: Is a directory"):
+        place.delivery.forget_last({AT: 2})
+
+
 def test_answers_of_what_was_forgotten_do_not_come(place: CompanionPlace, go: Path) -> None:
     place.deliver((1, 5, 1))
     place.until(lambda delivered: delivered.in_flight == 3)
@@ -314,28 +340,6 @@ def test_processes_that_always_die_end_the_query(tmp_path: Path) -> None:
     (fault,) = place.faults
     assert isinstance(fault, HandlerError)
     assert str(fault).endswith("ends again and again: exit code 7: no such model")
-
-
-async def rows_of(record: Record) -> Any:
-    return Ack.RELEASE if record.offset == 3 else (Ack.ACCEPT, [{"id": record.offset}] * (record.offset % 3))
-
-
-def test_output_rows_of_the_answers_returned_last_are_in_files(tmp_path: Path) -> None:
-    place = CompanionPlace(tmp_path, rows_of, settings={"output": pa.schema([pa.field("id", pa.int64())])})
-    place.delivery.output_place = FilePlace(str(tmp_path), TableLayout(columns=("id",)))
-    place.deliver((0, 5, 1))
-    read: list[int] = []
-    deadline = time.monotonic() + DEADLINE_S
-    while len(place.said) < 6:
-        assert time.monotonic() < deadline
-        place.delivery.wait(1)
-        place.deliver()
-        for file in place.delivery.outputs or ():
-            read += pq.read_table(tmp_path / file.path).column("id").to_pylist()
-        place.delivery.free_outputs()
-        assert place.delivery.outputs is None
-    place.delivery.close()
-    assert sorted(read) == [1, 2, 2, 4, 5, 5]
 
 
 async def speaks(record: Record) -> None:

@@ -15,12 +15,14 @@ from share_spark.companion.ledger import CallBlock, CompanionLedger
 from share_spark.delivery.ledger import CallStatus, read_entries
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.traces import codes_of, left_calls, member_traces
+from share_spark.delivery.truncations import note_truncations
 from share_spark.model.errors import StateError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import Loss
 from tests.support.small_disk import fill, small_disk
 from tests.unit.delivery.test_calling import batch_of
 
+AT = TopicPartition("orders", 0)
 SMALL = 8_192
 """Two blocks."""
 
@@ -105,6 +107,90 @@ def test_what_was_said_of_hand_overs_that_are_not_forgotten_is_read(steps: list[
         assert said_in(Path(directory), written.number_of) == found
         of_file = Counter(file.name.partition(".")[0] for file in Path(directory).iterdir())
         assert set(of_file) == {file.name for file in files_in(Path(directory))}, "nothing is left of a file"
+
+
+class Truncated:
+    """A ledger of hand-overs of one partition, whose log is truncated now and then, and what it was told of each.
+    ``entered``: the status by hand-over and offset; 0 once that is of no interest any more."""
+
+    def __init__(self, directory: Path) -> None:
+        self.place = LedgerPlace(group="group", member_id="before", shared=str(directory / "ledgers"))
+        self.place.start()
+        self.directory = self.place.directory("companion")
+        self.ledger = CompanionLedger(self.directory / "0", SMALL)
+        self.blocks: dict[int, tuple[int, CallBlock]] = {}
+        self.number = 0
+        self.entered: dict[tuple[int, int], int] = {}
+
+    def hand_over(self, first: int, rows: int) -> None:
+        self.number += 1
+        offsets = pa.array(range(first, first + rows), pa.int64())
+        self.blocks[self.number] = first, self.ledger.begin(self.number, batch_of(rows, offset=offsets))
+        self.entered |= {(self.number, offset): 0 for offset in range(first, first + rows)}
+
+    def answer(self, number: int, at: int, status: int) -> None:
+        """Also of a record that is not there any more: calls go on."""
+        if number not in self.blocks:
+            return
+        first, block = self.blocks[number]
+        place = at % len(block.status)
+        block.status[place] = status
+        if (number, first + place) in self.entered:
+            self.entered[number, first + place] = status
+
+    def truncate(self, end: int) -> None:
+        note_truncations(self.directory, {AT: end}, self.number)
+        self.entered = {key: status for key, status in self.entered.items() if key[1] < end}
+
+    def forget(self, number: int) -> None:
+        self.ledger.forget(number)
+        self.blocks.pop(number, None)
+        self.entered = {key: status for key, status in self.entered.items() if key[0] != number}
+
+    def answered(self) -> dict[int, int]:
+        """By offset, the answer in the last hand-over of it."""
+        last = {offset: status for (_, offset), status in sorted(self.entered.items())}
+        answers = {CallStatus.ACCEPTED: 1, CallStatus.RELEASED: 2, CallStatus.REJECTED: 3}
+        return {offset: answers[CallStatus(status)] for offset, status in last.items() if status}
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("hand_over"), st.integers(0, 9), st.integers(1, 5)),
+            st.tuples(
+                st.just("answer"),
+                st.integers(1, 9),
+                st.integers(0, 4),
+                st.sampled_from([CallStatus.ACCEPTED, CallStatus.RELEASED, CallStatus.REJECTED]),
+            ),
+            st.tuples(st.just("truncate"), st.integers(0, 14)),
+            st.tuples(st.just("forget"), st.integers(1, 6)),
+        ),
+        max_size=40,
+    )
+)
+def test_what_was_handed_over_before_a_truncation_answers_no_later_record(steps: list[tuple]) -> None:
+    """All counts are 1, as those of records that are new."""
+    with tempfile.TemporaryDirectory() as directory:
+        written = Truncated(Path(directory))
+        for kind, *arguments in steps:
+            getattr(written, kind)(*arguments)
+        written.ledger.close()
+        after = LedgerPlace(group="group", member_id="after", shared=written.place.shared)
+        found = [run for left in left_calls(after) for run in left.calls.answered.get(AT, ())]
+        answers = {offset: run.answer for run in found for offset in range(run.first_offset, run.last_offset + 1)}
+        assert answers == written.answered()
+
+
+def test_a_file_with_many_output_rows_is_full(tmp_path: Path) -> None:
+    """Else it would grow for as long as one of its calls runs."""
+    ledger = CompanionLedger(tmp_path / "0", SMALL)
+    block = ledger.begin(1, batch_of(3))
+    block.file.write_rows(b"x" * SMALL, [2])
+    ledger.begin(2, batch_of(3))
+    assert [len(read_entries(file)) for file in files_in(tmp_path)] == [3, 3]
+    ledger.close()
 
 
 def test_a_full_file_is_followed_by_another_and_goes_with_its_last_hand_over(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ import pyarrow as pa
 
 from share_spark.companion.hand_overs import Unanswered
 from share_spark.companion.lost_calls import MOST_FILES, LostCalls, lost_error_of, remove_ledgers
-from share_spark.delivery.ledger import EVERY_RECORD, CallLedger, CallStatus, cell_of
+from share_spark.delivery.arrow_stream import stream_of
+from share_spark.delivery.ledger import EVERY_RECORD, CallStatus, cell_of
+from share_spark.delivery.ledger_file import LedgerFile
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss
 
@@ -17,8 +19,8 @@ AT = TopicPartition("orders", 0)
 
 
 def written(path: Path, statuses: dict[int, CallStatus], runs: int | None = None, records: int = 1) -> None:
-    """A ledger with these offsets. ``runs``: whose code ran; ``records``: of that call."""
-    ledger = CallLedger(path)
+    """A ledger with these offsets, of hand-over 7. ``runs``: whose code ran; ``records``: of that call."""
+    ledger = LedgerFile(path)
     offsets = list(statuses)
     batch = pa.RecordBatch.from_pydict(
         {
@@ -28,27 +30,27 @@ def written(path: Path, statuses: dict[int, CallStatus], runs: int | None = None
             "delivery_count": pa.array([1] * len(offsets), pa.int32()),
         }
     )
-    cells = ledger.begin(batch)
+    block = ledger.add(batch, number=7)
     ledger.note_errors({position: f"error of {at}" for position, at in enumerate(offsets) if statuses[at] == 3})
     ledger.note_delays({position: 10 * at for position, at in enumerate(offsets) if statuses[at] == 3})
-    cells[:] = bytes(statuses.values())
+    block.status[:] = bytes(statuses.values())
     cell = cell_of(offsets.index(runs), records) if runs is not None else 0
     ledger.beside("cell").write_bytes(cell.to_bytes(8, sys.byteorder))
-    cells.release()
+    block.release()
     ledger.close()
 
 
-def answers(first: Path, *offsets: int, count: int = 1) -> dict[int, tuple[int, str | None]]:
-    wanted = [Unanswered(7, AT, offset, count) for offset in offsets]
+def answers(first: Path, *offsets: int, number: int = 7) -> dict[int, tuple[int, str | None]]:
+    wanted = [Unanswered(number, AT, offset) for offset in offsets]
     found = list(LostCalls.read(first).answers(wanted, "worker lost"))
-    assert [(one.number, one.at, one.first_offset) for one in found] == [(7, AT, offset) for offset in offsets]
+    assert [(one.number, one.at, one.first_offset) for one in found] == [(number, AT, offset) for offset in offsets]
     return {one.first_offset: (one.answer, one.error) for one in found}
 
 
 IN_HANDLER = CallStatus.IN_HANDLER
 
 
-def test_answers_in_the_ledger_count_but_those_with_rows_are_lost(tmp_path: Path) -> None:
+def test_answers_in_the_ledger_count_but_not_without_their_rows(tmp_path: Path) -> None:
     statuses = {
         1: CallStatus.ACCEPTED,
         2: CallStatus.RELEASED,
@@ -65,6 +67,25 @@ def test_answers_in_the_ledger_count_but_those_with_rows_are_lost(tmp_path: Path
         5: (Loss.NOT_ENTERED, None),
         6: (Loss.NOT_ENTERED, None),
     }
+
+
+def test_rows_that_were_written_come_with_their_answers(tmp_path: Path) -> None:
+    """In any order, and only those of records that had no answer yet: the driver has the others."""
+    statuses = {4: CallStatus.ACCEPTED_WITH_ROWS, 5: IN_HANDLER, **dict.fromkeys((6, 7), CallStatus.ACCEPTED_WITH_ROWS)}
+    written(tmp_path / "0", statuses)
+    ledger = LedgerFile(tmp_path / "0")
+    for owners in ((3, 1), (0, 0, 2)):
+        ids = pa.array([10 * owner + at for at, owner in enumerate(owners)])
+        ledger.write_rows(stream_of(pa.table({"id": ids})), owners)
+    ledger.close()
+    assert answers(tmp_path / "0", 4, 5, 6) == {
+        4: (AcknowledgeType.ACCEPT, None),
+        5: (Loss.IN_HANDLER, "worker lost"),
+        6: (AcknowledgeType.ACCEPT, None),
+    }
+    calls = LostCalls.read(tmp_path / "0")
+    found = calls.answers([Unanswered(7, AT, offset) for offset in (4, 5, 6)], "worker lost")
+    assert pa.concat_tables(calls.rows_of(found)).to_pydict() == {"id": [0, 1, 22]}
 
 
 def test_the_record_that_ran_is_accused_and_those_that_waited_are_not(tmp_path: Path) -> None:
@@ -107,9 +128,10 @@ def test_of_calls_in_threads_all_are_accused_and_a_single_one_alone(tmp_path: Pa
     assert answers(tmp_path / str(MOST_FILES), 2) == {2: (Loss.IN_HANDLER, "worker lost")}
 
 
-def test_an_entry_of_another_delivery_is_no_answer(tmp_path: Path) -> None:
+def test_an_entry_of_another_hand_over_is_no_answer(tmp_path: Path) -> None:
+    """Its record may be another one: the log may have been truncated in between."""
     written(tmp_path / "0", {1: CallStatus.RELEASED})
-    assert answers(tmp_path / "0", 1, count=2) == {1: (Loss.NOT_ENTERED, None)}
+    assert answers(tmp_path / "0", 1, number=8) == {1: (Loss.NOT_ENTERED, None)}
 
 
 def test_only_the_ledgers_of_the_process_are_removed(tmp_path: Path) -> None:

@@ -438,7 +438,7 @@ def test_a_throttled_record_of_an_engine_that_died_is_given_back(tmp_path: Path)
 @pytest.mark.parametrize("status", CallStatus)
 def test_each_status_has_an_answer(status: CallStatus) -> None:
     """Also those that another attempt of the task has noted."""
-    columns = {name: np.zeros(1, np.int64) for name in ("topic", "partition", "offset", "count")}
+    columns = {name: np.zeros(1, np.int64) for name in ("topic", "partition", "offset", "count", "number")}
     entries = LedgerEntries(topics=["orders"], status=np.array([status], "u1"), **columns)
     (code,) = codes_of(entries).tolist()
     assert code in {*Ack, *Loss}

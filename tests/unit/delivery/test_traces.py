@@ -24,6 +24,7 @@ def ledger(rows: list[Row]) -> LedgerEntries:
         partition=columns[0],
         offset=columns[1],
         count=columns[2],
+        number=np.zeros(len(rows), np.int64),
         status=np.full(len(rows), CallStatus.ACCEPTED, np.uint8),
     )
 

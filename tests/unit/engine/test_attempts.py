@@ -42,7 +42,7 @@ class BrokenDelivery(DeliveryAtOnce):
     def finished_calls(self) -> Sequence[FinishedCalls]:
         return ()
 
-    def hold_rows(self) -> bool:
+    def hold_rows(self, _: object) -> bool:
         return False
 
     def traces(self) -> Sequence[MemberTrace]:

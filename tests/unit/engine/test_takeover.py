@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from share_spark.engine.attempts import AnsweredAttempt, ErrorRun, FinishedCalls
-from share_spark.engine.takeover import Unabsorbed, unabsorbed
+from share_spark.engine.delivery_port import AcknowledgedSpan
+from share_spark.engine.pending import NOTHING_PENDING, PendingAcknowledgements
+from share_spark.engine.takeover import TakenOver, Unabsorbed, taken_over, unabsorbed
 from share_spark.model.ids import SharePartitionKey, TopicPartition
 from share_spark.model.records import DeliveryState, InFlightBatch
-from share_spark.model.requests import AcknowledgeType, RetryDelay
+from share_spark.model.requests import AcknowledgeType, AnsweredRange, RetryDelay
 from tests.support.window_forms import ALWAYS, NEVER, columns_from
+from tests.twins.memory import InMemoryTopicLog
+from tests.twins.memory_delivery import InMemoryDelivery
 
 KEY = SharePartitionKey("billing", "id", 0)
 AT = TopicPartition("orders", 0)
@@ -52,15 +58,66 @@ def test_what_the_member_does_not_hold_any_more_has_been_absorbed() -> None:
     assert found(held((0, 9, 2)), ((0, 9, 1, ACCEPT),)) == ({}, {})
 
 
-def test_rows_count_together_with_all_other_answers() -> None:
-    both = found(held((0, 4, 1)), ((1, 1, 1, RELEASE),), ((0, 0, 1, ACCEPT), (2, 3, 1, ACCEPT)))
+def test_answers_with_rows_are_cut_in_the_same_way() -> None:
+    """They count for as many records as are held, whatever the state has of the others."""
+    both = found(held((0, 4, 1), (6, 6, 3)), ((1, 1, 1, RELEASE),), ((0, 0, 1, ACCEPT), (2, 6, 1, ACCEPT)))
     assert list(both.answers[KEY].ranges) == [(1, 1, RELEASE)]
-    assert list(both.with_rows[KEY].ranges) == [(0, 0, ACCEPT), (1, 1, RELEASE), (2, 3, ACCEPT)]
+    assert list(both.put_out[KEY].ranges) == [(0, 0, ACCEPT), (2, 4, ACCEPT)]
 
 
-@pytest.mark.parametrize("runs", [held((1, 3, 1)), held((0, 2, 1), (3, 3, 2)), {}])
-def test_rows_of_which_one_record_is_settled_do_not_count(
-    runs: Mapping[SharePartitionKey, tuple[InFlightBatch, ...]],
-) -> None:
-    """Which rows are of which record is not known."""
-    assert found(runs, (), ((0, 3, 1, ACCEPT),)).with_rows == {}
+class Left(InMemoryDelivery):
+    """What a dead engine has left: ``calls``. ``wanted``: the records whose rows the next one wants."""
+
+    def __init__(self, *calls: FinishedCalls) -> None:
+        super().__init__(InMemoryTopicLog(), lambda *_: ACCEPT, has_output=True)
+        self.calls_left = calls
+
+    def finished_calls(self) -> Sequence[FinishedCalls]:
+        return self.calls_left
+
+
+def taken(in_sink: PendingAcknowledgements, *calls: FinishedCalls) -> tuple[TakenOver, set[int] | None]:
+    """What is taken over of an engine that held offsets 0 to 9, and the offsets whose rows are held."""
+    delivery = Left(*calls)
+    store = SimpleNamespace(held_by=lambda _: held((0, 9, 1)))
+    summaries: Any = {KEY: SimpleNamespace(topic="orders")}
+    ports: Any = SimpleNamespace(delivery=delivery, store=store)
+    wanted = taken_over(ports, summaries, in_sink, decides=True)
+    return wanted, None if delivery.held is None else {offset for _, offset in delivery.held}
+
+
+def finished(member_id: str, answered: Attempts, put_out: Attempts = ()) -> FinishedCalls:
+    attempts = [{AT: tuple(AnsweredAttempt(*one) for one in some)} if some else {} for some in (answered, put_out)]
+    return FinishedCalls(member_id, *attempts, errors={AT: [ErrorRun(6, 6, "busy")]}, delays={})
+
+
+def in_the_sink(member_id: str, *ranges: tuple[int, int, AcknowledgeType]) -> PendingAcknowledgements:
+    span = AcknowledgedSpan(AT, tuple(AnsweredRange(*one) for one in ranges), [ErrorRun(3, 3, "no")])
+    return PendingAcknowledgements(spans={KEY: span}, member_id=member_id)
+
+
+def test_what_the_sink_has_is_said_again_with_the_answers_that_came_later() -> None:
+    """Its rows are not committed twice: they are in the ledgers until the state has their answers."""
+    in_sink = in_the_sink("dead", (0, 2, ACCEPT), (3, 3, REJECT))
+    found, rows = taken(in_sink, finished("dead", ((3, 3, 1, REJECT), (6, 6, 1, RELEASE)), ((0, 5, 1, ACCEPT),)))
+    (span,) = found.pending.spans.values()
+    assert list(span.ranges) == [(0, 2, ACCEPT), (3, 3, REJECT), (6, 6, RELEASE)]
+    assert list(span.errors) == [(3, 3, "no"), (6, 6, "busy")]
+    (span,) = found.with_rows.spans.values()
+    assert list(span.ranges) == [(0, 2, ACCEPT), (3, 3, REJECT), (4, 5, ACCEPT), (6, 6, RELEASE)]
+    assert rows == {4, 5}
+    assert found.with_rows.member_id == "dead"
+
+
+def test_what_the_sink_has_counts_alone_if_there_is_nothing_else() -> None:
+    in_sink = in_the_sink("dead", (0, 5, ACCEPT))
+    assert taken(in_sink, finished("dead", (), ((0, 5, 1, ACCEPT),))) == ((in_sink, NOTHING_PENDING), None)
+    assert taken(in_sink) == ((in_sink, NOTHING_PENDING), None)
+
+
+def test_calls_of_another_engine_than_the_one_in_the_sink_do_not_count_with_it() -> None:
+    in_sink = in_the_sink("dead", (0, 5, ACCEPT))
+    older = finished("older", ((6, 6, 1, RELEASE),))
+    assert taken(in_sink, older) == ((in_sink, NOTHING_PENDING), None)
+    found, _ = taken(NOTHING_PENDING, older)
+    assert (found.pending.member_id, list(found.pending.spans[KEY].ranges)) == ("older", [(6, 6, RELEASE)])
