@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from share_spark.delivery.member_ledgers import LedgerDelivery
-from share_spark.engine.delivery_port import AcquiredSpan, Delivered, DeliveryAtOnce, DeliveryLimits
+from share_spark.engine.delivery_port import (
+    AcknowledgedSpan,
+    AcquiredSpan,
+    Delivered,
+    DeliveryAtOnce,
+    DeliveryLimits,
+)
 from share_spark.engine.ports import Claim
 from share_spark.model.ids import TopicPartition
 
@@ -33,7 +39,7 @@ class NoHandler(LedgerDelivery, DeliveryAtOnce):
         """Return 0: nothing is acquired."""
         return 0
 
-    def hold_rows(self) -> bool:
+    def hold_rows(self, accepted: Iterable[AcknowledgedSpan]) -> bool:  # noqa: ARG002
         """Return False: there is no output."""
         self._ledgers.drop_rows()
         return False
