@@ -360,8 +360,7 @@ class ShareGroupEngine:
     def _absorbed(self, outcomes: Sequence[PartitionOutcome]) -> None:
         """Note that the pending acknowledgements are in the state."""
         self._letters.committed()
-        had_answers = bool(self._pending)
-        self._pending = NOTHING_PENDING
+        had_answers, self._pending = bool(self._pending), NOTHING_PENDING
         self._summaries.update({outcome.key: outcome.summary for outcome in outcomes})
         self._busy.decided(outcome.key for outcome in outcomes)
         if had_answers:
