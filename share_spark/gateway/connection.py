@@ -20,6 +20,10 @@ _log = logging.getLogger(__name__)
 
 _MOST_READ_AHEAD = 1 << 16
 
+_LONG_FRAME_BYTES = 1 << 16
+"""Frames from this length on are read in a thread. A megabyte of the smallest elements takes half a second, in which
+others are answered."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
@@ -155,7 +159,10 @@ class Connection(asyncio.Protocol):
         # A version of ApiVersions that is not known cannot be read, but is answered.
         if head.api_key == API_VERSIONS.key and head.api_version not in API_VERSIONS.versions:
             return api_versions_answer(head.api_version)
-        client_id, message = read_request(frame, head)
+        if len(frame) < _LONG_FRAME_BYTES:
+            client_id, message = read_request(frame, head)
+        else:
+            client_id, message = await asyncio.to_thread(read_request, frame, head)
         if head.api_key == API_VERSIONS.key:
             return api_versions_answer(head.api_version)
         context = RequestContext(self.id, client_id, self._client_host, head.api_key, head.api_version)

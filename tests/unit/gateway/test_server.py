@@ -23,6 +23,7 @@ from share_spark.gateway.server import Server, ServerLimits
 from share_spark.gateway.share_fetch_answer import FetchedPartition, FetchedTopic, ShareFetchAnswer
 from share_spark.gateway.thread import GatewayThread
 from share_spark.kafka.broker_connection import Address
+from share_spark.topics.varints import unsigned_varint
 from tests.support.gateway_client import GatewayClient, coordinator_request, head
 
 GIVE_UP_S = 10.0
@@ -45,12 +46,13 @@ class Echo:
         self.contexts.append(context)
         self.turns.append(self.turn)
         asyncio.get_running_loop().call_soon(self._next_turn)
+        key = request.key if context.api_key == 10 else "another request"
         try:
-            answer = await self._answer(request.key)
+            answer = await self._answer(key)
         except asyncio.CancelledError:
-            self.cancelled.append(request.key)
+            self.cancelled.append(key)
             raise
-        self.finished.append(request.key)
+        self.finished.append(key)
         return answer
 
     async def _answer(self, key: str) -> Any:
@@ -148,6 +150,18 @@ def test_a_client_that_sends_on_and_on_does_not_keep_the_loop_from_others(echo: 
         client.socket.sendall((struct.pack(">i", len(frame)) + frame) * 100)
         assert [client.answer(10, 0).host for _ in range(100)] == ["next"] * 100
     assert len(set(echo.turns)) == 100
+
+
+def test_a_long_frame_does_not_keep_the_loop_from_others(echo: Echo) -> None:
+    topics = 300_000
+    # Metadata: each topic has an empty name.
+    frame = head(3, 9) + b"\0" + unsigned_varint(topics + 1) + b"\1\0" * topics + b"\0\0\0\0"
+    with gateway(echo) as address, GatewayClient(address) as client, GatewayClient(address) as other:
+        assert other.ask("before") == "before"
+        client.send(frame)
+        assert [other.ask("meanwhile") for _ in range(3)] == ["meanwhile"] * 3
+        wait_for(lambda: len(echo.contexts) == 5)
+    assert [context.api_key for context in echo.contexts] == [10, 10, 10, 10, 3]
 
 
 def test_a_request_that_waits_does_not_stop_other_connections(echo: Echo) -> None:
