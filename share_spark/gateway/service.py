@@ -39,7 +39,6 @@ class Service:
         self._groups, self._catalog, self.node = groups, catalog, node
         self._shares = ShareService(groups, catalog)
         self._answers: dict[int, Callable[[RequestContext, Any], Awaitable[Answer]]] = {
-            apis.API_VERSIONS.key: self._api_versions,
             apis.METADATA.key: self._metadata,
             apis.FIND_COORDINATOR.key: self._find_coordinator,
             apis.SHARE_GROUP_HEARTBEAT.key: self._heartbeat,
@@ -58,9 +57,6 @@ class Service:
     def closed(self, connection_id: int) -> None:
         """See ``Handler``."""
         self._shares.closed(connection_id)
-
-    async def _api_versions(self, context: RequestContext, _request: Any) -> Answer:
-        return apis.api_versions_answer(context.api_version)
 
     async def _metadata(self, context: RequestContext, request: Any) -> Answer:
         """Describe the topics that are asked for: by name, from version 10 on also by id; without any, all of them.
