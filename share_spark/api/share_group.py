@@ -26,7 +26,7 @@ from share_spark.api.spec import ShareGroupSpec
 from share_spark.api.wiring import start_query
 from share_spark.delta.location import Location
 from share_spark.engine.progress import MicroBatchProgress
-from share_spark.handlers.handler import Handler, as_handler
+from share_spark.handlers.handler import Handler, Record, as_handler
 from share_spark.kafka.options import KafkaOptions
 from share_spark.model.config import SETTINGS, DeliveryOrder
 from share_spark.model.errors import ConfigError
@@ -82,16 +82,20 @@ class ShareGroup:
         batch: int | None = None,
         linger: float | None = None,
         threads: int | None = None,
+        cost: Callable[[Record], float] | str | None = None,
     ) -> ShareGroup:
         """Set the handler of records: see ``share_spark.handlers.handler``. ``output`` declares the schema of
         output rows: DDL (``"id bigint, delay double"``), a StructType or an Arrow schema.
 
         ``batch``, ``linger``: an ``async`` handler gets a list of so many records, or of fewer once the first has
-        waited for ``linger`` seconds. ``threads``: so many calls of a handler that blocks run at a time.
+        waited for ``linger`` seconds. ``threads``: so many calls of a handler that blocks run at a time. ``cost``: says
+        before the call what a record costs, as the tokens of its prompt, for ``delivery.cost.limit``;
+        ``Ack.accept(cost=...)`` is valid instead. It gets the columns that the handler has asked for.
 
         Raises HandlerError if it cannot be imported or is no handler.
         """
-        return self._with(handler=as_handler(handler, output=output, batch=batch, linger=linger, threads=threads))
+        settings: dict[str, Any] = {"batch": batch, "linger": linger, "threads": threads, "cost": cost}
+        return self._with(handler=as_handler(handler, output=output, **settings))
 
     def ordered_by_key(self) -> ShareGroup:
         """Deliver the records of a key one at a time, in the order of their offsets. A record that is not finished

@@ -154,6 +154,7 @@ def _add_run(command: argparse.ArgumentParser) -> None:
     add("--group", help="group id; two groups on a topic are independent of each other")
     add("--topic", action="append", help="topic to read; repeat it for more")
     add("--handler", metavar="MODULE:FUNCTION", help="the function that handles each record")
+    add("--cost", metavar="MODULE:FUNCTION", help="what a call for a record will cost, for delivery.cost.limit")
     add("--bootstrap-server", metavar="HOST:PORT", help="read the topics of this Kafka cluster ...")
     add("--topic-table", metavar="PATH_OR_NAME", help="... or of this Delta table (no broker needed)")
     add("--state", metavar="PATH_OR_SCHEMA", help="directory or schema of the state tables")

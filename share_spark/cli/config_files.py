@@ -17,7 +17,7 @@ START = "share.auto.offset.reset"
 
 _TEXTS = ("group", "handler", "bootstrap-server", "topic-table", "state", "dead-letter", "to-delta", "output-schema")
 _KEYS: Mapping[str, type] = {
-    **dict.fromkeys((*_TEXTS, "starting", "trigger", "checkpoint", "query-name"), str),
+    **dict.fromkeys((*_TEXTS, "cost", "starting", "trigger", "checkpoint", "query-name"), str),
     "topic": list,
     "available-now": bool,
 }

@@ -59,8 +59,8 @@ class Job:
                 Location.parse(chosen[key])
         source = _kafka_options(chosen, kafka)
         _check_output(chosen)
-        names = {name: value for name, value in chosen.items() if name not in ("topic", "bootstrap_server")}
-        names["handler"] = as_handler(chosen["handler"])
+        names = {name: value for name, value in chosen.items() if name not in ("topic", "bootstrap_server", "cost")}
+        names["handler"] = as_handler(chosen["handler"], cost=chosen.get("cost"))
         if "trigger" in chosen:
             names["trigger"] = _interval(chosen["trigger"])
         return cls(**names, topics=tuple(chosen["topic"]), config=config, kafka=source)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from share_spark.companion.waiting import Waiting
+from share_spark.delivery.judging import Judged
+from share_spark.handlers.handler import Record
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Call:
     """A call that runs (``Stepping``). ``cell_value``: 0 once it has ended, as its place in the ledger may get another
     record; tasks that it has started may go on. ``until``: its time limit. ``is_over``: what it still does is
-    ignored."""
+    ignored. ``estimates``: of its records, what a cost function has said; none if there is no function."""
 
     records: Sequence[Waiting]
     cell: memoryview
@@ -23,7 +26,26 @@ class Call:
     limit_ms: int
     round_number: int
     is_over: bool = False
+    estimates: Sequence[float] = ()
     task: asyncio.Task[None] | None = None
+
+    def estimate(self, cost: Callable[[Record], float | Judged]) -> list[tuple[Waiting, Judged]]:
+        """Ask what each record will cost. Leave out of the call, and return, those for which there is only a
+        judgement."""
+        self.cell[0] = self.cell_value
+        try:
+            found = [(one, cost(one.record)) for one in self.present]
+        finally:
+            self.cell[0] = 0
+        known = [(one, said) for one, said in found if not isinstance(said, Judged)]
+        self.records, self.estimates = [one for one, _ in known], [said for _, said in known]
+        return [(one, said) for one, said in found if isinstance(said, Judged)]
+
+    def cost(self, found: Iterable[Judged]) -> float:
+        """Return what the call has cost: what its answers say, else what was estimated."""
+        estimates = self.estimates or itertools.repeat(0.0)
+        pairs = zip(found, estimates, strict=False)
+        return sum(estimate if answer.cost is None else answer.cost for answer, estimate in pairs)
 
     @property
     def present(self) -> Sequence[Waiting]:

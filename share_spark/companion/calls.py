@@ -8,6 +8,7 @@ with all others that end in the same turn of the loop.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -26,13 +27,13 @@ from share_spark.companion.overruns import Overruns, stuck_file
 from share_spark.companion.reading import Handed, OffsetRun, ReadBatch
 from share_spark.companion.stepping import CURRENT_CALL, Stepped
 from share_spark.companion.waiting import HeldBack, Waiting, WaitingRecords
-from share_spark.delivery.calling import overrun_text
 from share_spark.delivery.judging import Judged
 from share_spark.delivery.ledger import CallStatus
 from share_spark.engine.key_order import FINISHED
 from share_spark.handlers.error_texts import error_text
 from share_spark.handlers.handler import Handler
 from share_spark.handlers.kinds import HandlerKind
+from share_spark.handlers.time_limit import overrun_text
 from share_spark.model.errors import HandlerError
 from share_spark.model.requests import AcknowledgeType, Loss
 
@@ -251,7 +252,12 @@ class Calls:
         fault: BaseException | None = None
         answer: Any = None
         try:
-            answer = await self._called(call, handler)
+            if handler.cost is not None:
+                for one, failed in call.estimate(functools.partial(self._judgement.estimate, handler.cost)):
+                    self._answer(one, failed, call.round_number)
+                    self._plan_turn()
+            if call.records:
+                answer = await self._called(call, handler)
         except BaseException as raised:  # noqa: BLE001 - what a handler raises is an answer
             fault = raised
         if call.is_over:
@@ -273,6 +279,8 @@ class Calls:
 
     def _judged(self, call: Call, answer: Any, fault: BaseException | None) -> Sequence[Judged]:
         """Judge the end of a call. The user's objects are looked at, so it is a part of the call."""
+        if not call.records:
+            return ()
         if fault is None and self._judgement.is_plain_accept(answer):
             return ACCEPTED
         call.cell[0] = call.cell_value
@@ -287,19 +295,18 @@ class Calls:
 
     def _ended(self, call: Call, found: Sequence[Judged]) -> None:
         """Note the answers of a call."""
-        busy_s = time.monotonic() - call.began
+        self._outbox.note_call(time.monotonic() - call.began, call.cost(found))
         for one, answer in zip(call.records, found, strict=True):
             if not one.handed.is_forgotten:
-                self._answer(one, answer, call.round_number, busy_s)
-                busy_s = 0.0
+                self._answer(one, answer, call.round_number)
         self._held += any(one.code == Loss.THROTTLED for one in found)
         del self._running[call]
         call.cell_value = 0
         self._plan_turn()
 
-    def _answer(self, one: Waiting, found: Judged, round_number: int, busy_s: float) -> None:
+    def _answer(self, one: Waiting, found: Judged, round_number: int) -> None:
         """Note the answer of a record: error and delay in the ledger, then the status; only then it may be sent."""
-        code, error, delay_ms, rows, status, cost = found
+        code, error, delay_ms, rows, status, _ = found
         handed, block, position, record, _ = one
         self._waiting.ended(one, is_finished=code in FINISHED, delay_ms=delay_ms)
         if error is not None or delay_ms is not None:
@@ -308,7 +315,7 @@ class Calls:
         self._count(one)
         text = None if error is None else error_text(error)
         answer = RecordAnswer(handed.message.number, one.at, record.offset, record.offset, code, text, delay_ms)
-        self._outbox.add(answer, busy_s, cost)
+        self._outbox.add(answer)
         if code == Loss.THROTTLED:
             self._outbox.note_throttled(round_number)
         if rows:

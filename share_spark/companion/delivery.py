@@ -45,7 +45,6 @@ from share_spark.companion.news import News
 from share_spark.companion.process import CompanionProcess
 from share_spark.delivery.acquired_records import acquired_records, with_earlier
 from share_spark.delivery.arrow_stream import stream_of
-from share_spark.delivery.calling import overrun_text
 from share_spark.delivery.deliver import unread_error
 from share_spark.delivery.member_ledgers import LedgerDelivery, frame_of
 from share_spark.delivery.output_files import OutputFiles
@@ -66,6 +65,7 @@ from share_spark.engine.delivery_port import (
 from share_spark.engine.ports import Claim, TopicLog
 from share_spark.handlers.handler import HANDLER_COLUMNS, Handler
 from share_spark.handlers.handler_objects import has_close
+from share_spark.handlers.time_limit import overrun_text
 from share_spark.model.errors import HandlerError, ShareError, TopicError, TopicUnreachableError
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import Loss

@@ -7,9 +7,10 @@ from typing import Any
 
 from share_spark.delivery.judging import Contract, Judged, judged
 from share_spark.delivery.ledger import CallStatus
-from share_spark.handlers.acknowledgement import Ack, Acknowledgement, Throttle, refuse_coroutine
+from share_spark.handlers.acknowledgement import Ack, OneAnswer, refuse_coroutine
+from share_spark.handlers.costs import CostError, CostFunction, estimate
 from share_spark.handlers.error_texts import exception_text, shown
-from share_spark.handlers.handler import Handler
+from share_spark.handlers.handler import Handler, Record
 from share_spark.handlers.kinds import HandlerKind
 from share_spark.handlers.throttling import throttle_of
 from share_spark.model.errors import HandlerError
@@ -39,8 +40,9 @@ class Judgement:
             if len(answers) != records:
                 raise HandlerError(f"handler {self._name} returned {len(answers)} answers for {records} records")
             return [self._one(one) for one in answers]
-        if isinstance(answer, Ack | Acknowledgement | Throttle):
-            return [self._one(answer)] * records
+        if isinstance(answer, OneAnswer):
+            one = self._one(answer)
+            return [one if one.cost is None else one._replace(cost=one.cost / records)] * records
         refuse_coroutine(answer)
         text = f"handler {self._name} returned {shown(answer)}, not a list with an answer for each record, or one Ack"
         raise HandlerError(text)
@@ -50,15 +52,25 @@ class Judgement:
         throttle = throttle_of(fault)
         return [released(exception_text(fault)) if throttle is None else self._one(throttle)] * records
 
+    def estimate(self, cost: CostFunction, record: Record) -> float | Judged:
+        """Return what the cost function says of a record; if it fails, the judgement on the record."""
+        try:
+            return estimate(cost, record)
+        except CostError as fault:
+            return self._misfit(fault)
+
     def _one(self, answer: Any) -> Judged:
         """Judge the answer for a record. One that is none releases it."""
         if answer is None or answer is Ack.ACCEPT:
             return ACCEPTED[0]
         try:
             return judged(answer, self._names)
-        except HandlerError as misfit:
-            self.contract.note_misfit(str(misfit))
-            return released(str(misfit))
+        except HandlerError as fault:
+            return self._misfit(fault)
+
+    def _misfit(self, fault: HandlerError) -> Judged:
+        self.contract.note_misfit(str(fault))
+        return released(str(fault))
 
 
 def released(error: str) -> Judged:

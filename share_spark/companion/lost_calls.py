@@ -24,10 +24,9 @@ import pyarrow as pa
 from share_spark.companion.hand_overs import Unanswered
 from share_spark.companion.messages import RecordAnswer
 from share_spark.companion.overruns import stuck_file
-from share_spark.delivery.calling import stuck_text
 from share_spark.delivery.ledger import CallStatus, LedgerEntries, read_entries
 from share_spark.delivery.traces import ANSWER_OF, WORKER_LOST
-from share_spark.handlers.time_limit import stuck_at
+from share_spark.handlers.time_limit import stuck_at, stuck_text
 from share_spark.model.ids import TopicPartition
 from share_spark.model.requests import AcknowledgeType, Loss
 

@@ -100,7 +100,7 @@ class RecordAnswer(NamedTuple):
 class Answered(NamedTuple):
     """Answers, and the output rows of the accepted ones: an Arrow stream, empty if there are none. ``owners``: of each
     row the index of its answer. ``busy_s``: the time that the calls took, added up. ``throttled``: of each throttled
-    call, the round in which it began. ``cost``: of accepted records, added up."""
+    call, the round in which it began. ``cost``: of all calls, added up."""
 
     answers: tuple[RecordAnswer, ...]
     rows: bytes = b""

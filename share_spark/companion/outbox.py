@@ -30,9 +30,12 @@ class Outbox:
         self._throttled: list[int] = []
         self._cost = 0.0
 
-    def add(self, answer: RecordAnswer, busy_s: float = 0.0, cost: float = 0.0) -> None:
-        """Add an answer, the time of its call, and what it has cost."""
+    def add(self, answer: RecordAnswer) -> None:
+        """Add an answer."""
         self._answers.append(answer)
+
+    def note_call(self, busy_s: float, cost: float) -> None:
+        """Note the time of a call, and what it has cost."""
         self._busy_s += busy_s
         self._cost += cost
 

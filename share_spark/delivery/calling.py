@@ -12,14 +12,16 @@ records are NOT_ENTERED. No Spark here.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from share_spark.delivery.judging import Contract, judged
@@ -27,13 +29,14 @@ from share_spark.delivery.ledger import STATUS_OF, CallLedger, CallStatus
 from share_spark.delivery.output_rows import OutputRows, RecordAnswers
 from share_spark.handlers.acknowledgement import Ack, Answers
 from share_spark.handlers.batch_answers import batch_answers, table_columns
+from share_spark.handlers.costs import CostError, CostFunction, estimate, estimates
 from share_spark.handlers.error_texts import NO_FAULTS, exception_text
 from share_spark.handlers.handler import HANDLER_COLUMNS, Handler, Record
 from share_spark.handlers.kinds import HandlerKind
 from share_spark.handlers.output_schema import column_table
 from share_spark.handlers.records import records_of
 from share_spark.handlers.throttling import throttle_of
-from share_spark.handlers.time_limit import OverrunError, TimeLimit
+from share_spark.handlers.time_limit import OverrunError, TimeLimit, overrun_text
 from share_spark.model.errors import HandlerError
 from share_spark.model.requests import Loss
 
@@ -64,7 +67,7 @@ class Calls(Contract):
 
     ``until``: when the budget is used up (``time.monotonic``). ``seconds_per_record``: how long a record has taken this
     handler before, None if that is not known. ``in_turn``: batches of one record. ``order``: by the keys of the present
-    batch, None if there is no order. ``cost``: of accepted records, as their answers said.
+    batch, None if there is no order. ``cost``: of all records (``costs``), ``estimate``: of the present one.
     """
 
     limit: TimeLimit
@@ -75,6 +78,7 @@ class Calls(Contract):
     order: BatchOrder | None = None
     busy_s: float = 0.0
     cost: float = 0.0
+    estimate: float = 0.0
 
     def begin(self, batch: pa.RecordBatch) -> memoryview:
         """Return one byte for the status of each record."""
@@ -114,18 +118,6 @@ def call_handler(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> CallO
         calls.busy_s += time.monotonic() - began
 
 
-def overrun_text(limit_ms: int, records: int = 1) -> str:
-    """Return the error of a call that took too long."""
-    by = "" if records == 1 else f" by a batch of {records} records"
-    return f"time limit of {limit_ms} ms exceeded{by}"
-
-
-def stuck_text(limit_text: str, where: str) -> str:
-    """Return the error of a call that a watchdog ended with its process. ``limit_text``: says that it took too long;
-    ``where``: as ``stuck_at``."""
-    return f"{limit_text} and did not react: {where}"
-
-
 # --------------------------------------------------------------------------- handlers of one record
 
 
@@ -136,7 +128,7 @@ def _call_per_record(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> C
     microsecond.
     """
     found = _RecordResults.of(handler, batch, calls)
-    call, limit, clock, status = handler.call, calls.limit, time.monotonic, found.status
+    call, limit, clock, status = found.call_of(handler), calls.limit, time.monotonic, found.status
     position, next_look = -1, 0.0
     for position, record in found.numbered(batch):
         now = clock()
@@ -200,8 +192,24 @@ class _RecordResults:
         again = min(self.calls.until, self.calls.limit.begin(now))
         return again if self.rows is None else min(again, self.rows.write(now))
 
+    def call_of(self, handler: Handler) -> Callable[[Record], Any]:
+        """Return the call of a record. A cost function is a part of it, and raises CostError."""
+        cost, calls = handler.cost, self.calls
+        if cost is None:
+            return handler.call
+
+        def call(record: Record) -> Any:
+            calls.estimate = estimate(cost, record)
+            calls.cost += calls.estimate
+            return handler.call(record)
+
+        return call
+
     def raised(self, position: int, fault: BaseException) -> None:
-        """Note what the handler has raised."""
+        """Note what the call has raised."""
+        if isinstance(fault, CostError):
+            self.break_contract(position, str(fault))
+            return
         throttle = throttle_of(fault)
         if throttle is None:
             self.fail(position, exception_text(fault))
@@ -213,11 +221,11 @@ class _RecordResults:
         try:
             found = judged(answer, None if self.rows is None else self.rows.names)
         except HandlerError as fault:
-            self.calls.note_misfit(str(fault))
-            self.fail(position, str(fault))
+            self.break_contract(position, str(fault))
             return
         code, error, delay_ms, rows, status, cost = found
-        self.calls.cost += cost
+        if cost is not None:
+            self.calls.cost += cost - self.calls.estimate
         if rows and self.rows is not None:
             self.rows.add(position, rows)
         if delay_ms is not None:
@@ -227,6 +235,11 @@ class _RecordResults:
             self.fail(position, error, code)
             return
         self.codes[position], self.status[position] = code, status
+
+    def break_contract(self, position: int, error: str) -> None:
+        """Note that there is no valid answer."""
+        self.calls.note_misfit(error)
+        self.fail(position, error)
 
     def fail(self, position: int, error: str, code: int = int(Ack.RELEASE)) -> None:
         """Note error and delay before the status: a status without them would be read as an answer without them."""
@@ -252,8 +265,7 @@ def _call_on_batch(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> Cal
         done.append(CallOutcome(answers=Answers.same(left, Loss.NOT_ENTERED)))
     answers = Answers.concatenated([one.answers for one in done])
     tables = [one.outputs for one in done if one.outputs is not None]
-    empty = handler.output.empty_table() if handler.output is not None else None
-    return CallOutcome(answers=answers, outputs=pa.concat_tables(tables) if tables else empty)
+    return CallOutcome(answers=answers, outputs=pa.concat_tables(tables) if tables else handler.no_rows)
 
 
 def _slices(batch: pa.RecordBatch, calls: Calls) -> Iterator[pa.RecordBatch]:
@@ -287,40 +299,59 @@ def _call_on_slice(handler: Handler, batch: pa.RecordBatch, calls: Calls) -> Cal
     status = calls.begin(batch)
     status[:] = bytes([_IN_HANDLER]) * batch.num_rows
     calls.note_entered(batch, status, batch.num_rows)
+    answered = _answered if handler.cost is None else functools.partial(_answered_at_cost, handler.cost)
+    outcome = answered(handler, batch, argument, calls)
+    _note(outcome.answers, outcome.outputs, status, calls)
+    return outcome
+
+
+def _answered(handler: Handler, batch: pa.RecordBatch, argument: Any, calls: Calls) -> CallOutcome:
+    """Call the handler, and take its answers. Raises HandlerError."""
+    rows = batch.num_rows
     try:
         answer = calls.limit.run(handler.call, argument)
     except OverrunError:
-        released = _all_released(batch, overrun_text(handler.timeout_ms or 0, batch.num_rows))
-        return _without_rows(handler, released, status, calls)
+        return _released(handler, overrun_text(handler.timeout_ms or 0, rows), rows)
     except KeyboardInterrupt:
         raise
     except BaseException as fault:  # noqa: BLE001 - what a handler raises is an answer
         throttle = throttle_of(fault)
-        answers = (
-            _all_released(batch, exception_text(fault)) if throttle is None else batch_answers(throttle, batch.num_rows)
-        )
-        return _without_rows(handler, answers, status, calls)
+        if throttle is None:
+            return _released(handler, exception_text(fault), rows)
+        return CallOutcome(answers=batch_answers(throttle, rows), outputs=handler.no_rows)
     try:
-        answers = batch_answers(answer, batch.num_rows, handler.output.names if handler.output is not None else ())
-        answers, outputs = _with_outputs(handler, answer, answers)
+        answers = batch_answers(answer, rows, handler.output.names if handler.output is not None else ())
+        return _with_outputs(handler, answer, answers)
     except (HandlerError, *NO_FAULTS):
         raise
     except BaseException as fault:  # noqa: BLE001 - the user's code runs when its objects are inspected
         error = f"answered what cannot be looked at: {exception_text(fault)}"
-        calls.note_misfit(error, batch.num_rows)
-        return _without_rows(handler, _all_released(batch, error), status, calls)
-    _note(answers, outputs, status, calls)
-    return CallOutcome(answers=answers, outputs=outputs)
+        calls.note_misfit(error, rows)
+        return _released(handler, error, rows)
 
 
-def _all_released(batch: pa.RecordBatch, error: str) -> Answers:
-    return Answers.same(batch.num_rows, Ack.RELEASE, error)
+def _answered_at_cost(
+    cost: CostFunction, handler: Handler, batch: pa.RecordBatch, argument: Any, calls: Calls
+) -> CallOutcome:
+    """Do as ``_answered``, with the records of which the cost function says a cost; the others are released."""
+    rows = batch.num_rows
+    try:
+        costs, faults = calls.limit.run(lambda records: estimates(cost, records), records_of(batch))
+    except OverrunError:
+        return _released(handler, overrun_text(handler.timeout_ms or 0, rows), rows)
+    if not faults:
+        found = _answered(handler, batch, argument, calls)
+        return replace(found, answers=found.answers.with_estimates(costs))
+    known: npt.NDArray[np.int64] = np.flatnonzero(~np.isnan(costs))
+    found, part = _released(handler, "", 0), batch.take(known)
+    if part.num_rows:
+        found = _answered(handler, part, _argument(handler, part), calls)
+    answers = found.answers.with_estimates(costs[known]).spread(rows, known).with_misfits(faults)
+    return replace(found, answers=answers)
 
 
-def _without_rows(handler: Handler, answers: Answers, status: memoryview, calls: Calls) -> CallOutcome:
-    outputs = handler.output.empty_table() if handler.output is not None else None
-    _note(answers, None, status, calls)
-    return CallOutcome(answers=answers, outputs=outputs)
+def _released(handler: Handler, error: str, rows: int) -> CallOutcome:
+    return CallOutcome(answers=Answers.same(rows, Ack.RELEASE, error), outputs=handler.no_rows)
 
 
 def _note(answers: Answers, outputs: pa.Table | None, status: memoryview, calls: Calls) -> None:
@@ -348,16 +379,14 @@ def _argument(handler: Handler, batch: pa.RecordBatch) -> Any:
     return pa.Table.from_batches([batch]) if handler.kind is HandlerKind.TABLE else batch
 
 
-def _with_outputs(handler: Handler, answer: Any, answers: Answers) -> tuple[Answers, pa.Table | None]:
-    """Return (answers, output rows): columns beside the acknowledgements, rows of accepted records. An answer without
-    columns has no output. A row that does not fit the schema releases its record."""
-    if handler.output is None:
-        return answers, None
+def _with_outputs(handler: Handler, answer: Any, answers: Answers) -> CallOutcome:
+    """Return the outcome with output rows: columns beside the acknowledgements, rows of accepted records. An answer
+    without columns has no output. A row that does not fit the schema releases its record."""
     columns = table_columns(answer)
-    if columns is None:
-        return answers, handler.output.empty_table()
+    if handler.output is None or columns is None:
+        return CallOutcome(answers=answers, outputs=handler.no_rows)
     table, misfits = column_table(answer, columns, handler.output, np.flatnonzero(answers.codes == Ack.ACCEPT))
-    return answers.with_misfits(misfits), table
+    return CallOutcome(answers=answers.with_misfits(misfits), outputs=table)
 
 
 def watched_code() -> tuple[CodeType, ...]:

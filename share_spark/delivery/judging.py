@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from share_spark.delivery.ledger import STATUS_OF, CallStatus
-from share_spark.handlers.acknowledgement import Ack, cost_of, single_answer
+from share_spark.handlers.acknowledgement import Ack, single_answer
+from share_spark.handlers.costs import cost_of
 from share_spark.handlers.handler import Handler
 from share_spark.handlers.output_schema import Row, rows_of_answer
 from share_spark.model.errors import HandlerError
@@ -20,14 +21,14 @@ records do not count: a delivery may have only the bad records of a good handler
 
 class Judged(NamedTuple):
     """The answer of a record. ``rows``: its output rows, none unless it is accepted. ``status``: the one to note.
-    ``cost``: as an accepted record's answer said."""
+    ``cost``: as the answer says, None if it says nothing."""
 
     code: int
     error: str | None
     delay_ms: int | None
     rows: list[Row]
     status: int
-    cost: float = 0.0
+    cost: float | None = None
 
 
 def judged(answer: Any, names: Mapping[str, None] | None) -> Judged:
@@ -45,7 +46,7 @@ def judged(answer: Any, names: Mapping[str, None] | None) -> Judged:
     if code == Ack.ACCEPT:
         status = CallStatus.ACCEPTED_WITH_ROWS if rows else CallStatus.ACCEPTED
         return Judged(code, error, delay_ms, rows, status, cost_of(answer[0], code))
-    return Judged(code, error, delay_ms, [], STATUS_OF[code])
+    return Judged(code, error, delay_ms, [], STATUS_OF[code], cost_of(answer[0], code))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -28,7 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark import TaskContext
 
-from share_spark.delivery.calling import CallOutcome, Calls, call_handler, overrun_text, stuck_text, watched_code
+from share_spark.delivery.calling import CallOutcome, Calls, call_handler, watched_code
 from share_spark.delivery.kept_rows import KeptPlace, KeptWriter
 from share_spark.delivery.key_batches import TaskOrder
 from share_spark.delivery.ledger import CallLedger, CallStatus, LedgerEntries
@@ -48,7 +48,7 @@ from share_spark.handlers.acknowledgement import Answers
 from share_spark.handlers.error_texts import exception_text
 from share_spark.handlers.handler import HANDLER_COLUMNS, Handler
 from share_spark.handlers.kinds import HandlerKind
-from share_spark.handlers.time_limit import TimeLimit, stuck_at
+from share_spark.handlers.time_limit import TimeLimit, overrun_text, stuck_at, stuck_text
 from share_spark.model.errors import (
     HandlerError,
     OutputLostError,

@@ -1,4 +1,4 @@
-"""A limit on what accepted records cost, in units of the user's own (``Ack.accept(cost=812)``). Pure.
+"""A limit on what records cost, in units of the user's own (``handlers.costs``). Pure.
 
 A cost is known after the call, so the bucket is charged twice: with the average for each record that is acquired, and
 once it is answered with the difference. It may go below zero, and nothing is acquired until it is above again.
@@ -41,8 +41,8 @@ class CostLimit:
         return replace(self, bucket=self.bucket.at(now_ms, budget_ms).limited_to(units_per_s))
 
     def after(self, cost: float, entered: int, in_flight: int) -> CostLimit:
-        """Return the limit after a delivery that has answered ``entered`` records, of which the accepted ones cost so
-        much, and has so many in flight now."""
+        """Return the limit after a delivery that has answered ``entered`` records, which have cost so much, and has so
+        many in flight now."""
         if not self.bucket.per_s:
             return self
         average = self._average(cost, entered)

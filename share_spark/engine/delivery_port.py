@@ -52,7 +52,7 @@ class Delivered(NamedTuple):
     engine goes on, and the answers are valid. ``entered`` records kept the busiest worker for ``busy_s`` seconds.
     ``is_explained``: workers have died, and it is known which records were in the handler. ``throttled``: calls of the
     present round (``DeliveryLimits``) that a service has throttled, where calls outlast the delivery. ``cost``: what
-    accepted records have cost, as the handler said, in units of its own.
+    the records have cost, in units of the user's own.
     """
 
     answers: Sequence[AcknowledgedSpan]

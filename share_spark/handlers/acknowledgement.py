@@ -10,13 +10,12 @@ Pure: no Spark, no handler is called here.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from types import CoroutineType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,11 +29,15 @@ Codes = npt.NDArray[np.int8]
 ErrorIds = npt.NDArray[np.int32]
 
 DelaysMs = npt.NDArray[np.int64]
+Costs = npt.NDArray[np.float64]
 Reason = str | BaseException | None
 """The reason for an answer; it is kept as text (``reason_text``)."""
 
 NO_DELAY = -1
 """The value for a record whose handler asked for no delay."""
+
+NO_COST = float("nan")
+"""The value for a record of which nobody says what it has cost."""
 
 DEFAULT_THROTTLE_MS = 1_000
 """The time to wait if a service does not say how long."""
@@ -54,10 +57,11 @@ class Ack(IntEnum):
     REJECT = 3
 
     @staticmethod
-    def accept(*, cost: float) -> Acknowledgement:
+    def accept(*, cost: float) -> Acceptance:
         """Return an acceptance that says what the record has cost, in any unit, as tokens of a model: a number of 0 or
-        more. ``delivery.cost.limit`` bounds the units of the group in a second."""
-        return Acknowledgement(Ack.ACCEPT, cost=cost)
+        more; where it is the answer for many records, what they have cost together. ``delivery.cost.limit`` bounds the
+        units of the group in a second."""
+        return Acceptance(cost)
 
     @staticmethod
     def release(why: Reason = None, *, delay: float | str | None = None) -> Acknowledgement:
@@ -81,13 +85,17 @@ class Ack(IntEnum):
 
 
 class Acknowledgement(NamedTuple):
-    """An acknowledgement with the reason for it. ``delay_ms``: that of a release, None if the handler asks for none.
-    ``cost``: that of an accepted record."""
+    """An acknowledgement with the reason for it. ``delay_ms``: that of a release, None if the handler asks for none."""
 
     ack: Ack
     error: Reason = None
     delay_ms: int | None = None
-    cost: float = 0.0
+
+
+class Acceptance(NamedTuple):
+    """An acceptance that says what was paid for (``costs``)."""
+
+    cost: float
 
 
 class Throttle(NamedTuple):
@@ -95,6 +103,10 @@ class Throttle(NamedTuple):
 
     error: Reason = None
     delay_ms: int = DEFAULT_THROTTLE_MS
+
+
+OneAnswer = Ack | Acknowledgement | Acceptance | Throttle
+"""The types of an answer which is that of all records, where a call has many."""
 
 
 def _delay_ms(delay: float | str) -> int:
@@ -117,7 +129,7 @@ class Answers:
     An error id of 0 is no error, n is ``texts[n - 1]``. Accepted records have none. Other codes are a ``Loss``.
     ``delays_ms``: those of released and throttled records, NO_DELAY where none was asked for; None: no record has one.
     ``misfits``: the number of records released because their answer broke the contract; the last text is of one of
-    them. ``cost``: of all accepted records together.
+    them. ``costs``: what records have cost, NO_COST where nobody says; None: nobody does.
     """
 
     codes: Codes
@@ -125,7 +137,7 @@ class Answers:
     texts: tuple[str, ...] = ()
     misfits: int = 0
     delays_ms: DelaysMs | None = None
-    cost: float = 0.0
+    costs: Costs | None = None
 
     @classmethod
     def concatenated(cls, parts: Sequence[Answers]) -> Answers:
@@ -141,7 +153,7 @@ class Answers:
             texts=texts,
             misfits=sum(part.misfits for part in parts),
             delays_ms=np.concatenate([part.every_delay_ms for part in parts]),
-            cost=sum(part.cost for part in parts),
+            costs=np.concatenate([part.every_cost for part in parts]),
         )
 
     def errors(self) -> dict[int, str]:
@@ -152,6 +164,16 @@ class Answers:
     def every_delay_ms(self) -> DelaysMs:
         """The delay of each record, NO_DELAY if none was asked for."""
         return np.full(len(self.codes), NO_DELAY, np.int64) if self.delays_ms is None else self.delays_ms
+
+    @property
+    def every_cost(self) -> Costs:
+        """The cost of each record, NO_COST if nobody says it."""
+        return np.full(len(self.codes), NO_COST) if self.costs is None else self.costs
+
+    @property
+    def cost(self) -> float:
+        """The cost of all records together, as far as somebody says it."""
+        return 0.0 if self.costs is None else float(np.nansum(self.costs))
 
     def delays(self) -> dict[int, int]:
         """Return the delays, in milliseconds, by position."""
@@ -181,7 +203,29 @@ class Answers:
             texts=(*self.texts, *known),
             misfits=self.misfits + len(misfits),
             delays_ms=None if self.delays_ms is None else delays_ms,
-            cost=self.cost,
+            costs=self.costs,
+        )
+
+    def with_estimates(self, costs: Costs) -> Answers:
+        """Return the answers with these costs where they say nothing. A throttled call costs nothing."""
+        said = self.every_cost
+        found = np.where(np.isnan(said), costs, said)
+        return replace(self, costs=np.where(self.codes == Loss.THROTTLED, 0.0, found))
+
+    def spread(self, rows: int, positions: npt.NDArray[np.int64]) -> Answers:
+        """Return answers for ``rows`` records: these for the ones at ``positions``, a release for the others."""
+
+        def filled(values: npt.NDArray[Any], other: float) -> npt.NDArray[Any]:
+            found = np.full(rows, other, values.dtype)
+            found[positions] = values
+            return found
+
+        return replace(
+            self,
+            codes=filled(self.codes, Ack.RELEASE),
+            error_ids=filled(self.error_ids, 0),
+            delays_ms=filled(self.every_delay_ms, NO_DELAY),
+            costs=filled(self.every_cost, NO_COST),
         )
 
     @classmethod
@@ -196,14 +240,24 @@ class Answers:
         )
 
     @classmethod
-    def listed(cls, codes: Sequence[int], errors: dict[int, str], delays: Mapping[int, int] | None = None) -> Answers:
-        """Return the answers of a code per record, and the errors and delays by position in the batch."""
+    def listed(
+        cls,
+        codes: Sequence[int],
+        errors: dict[int, str],
+        delays: Mapping[int, int] | None = None,
+        costs: Mapping[int, float] | None = None,
+    ) -> Answers:
+        """Return the answers of a code per record, and the errors, delays and costs by position in the batch."""
         texts: dict[str, int] = {}
         error_ids = np.zeros(len(codes), np.int32)
         for position, error in errors.items():
             if codes[position] != Ack.ACCEPT:
                 error_ids[position] = texts.setdefault(error_text(error), len(texts) + 1)
-        answers = cls(codes=np.array(codes, np.int8), error_ids=error_ids, texts=tuple(texts))
+        said = None
+        if costs:
+            said = np.full(len(codes), NO_COST)
+            said[list(costs)] = list(costs.values())
+        answers = cls(codes=np.array(codes, np.int8), error_ids=error_ids, texts=tuple(texts), costs=said)
         if not delays:
             return answers
         delays_ms = answers.every_delay_ms
@@ -234,35 +288,15 @@ def single_answer(value: object) -> tuple[int, str | None, int | None]:
         raise HandlerError(f"answered what cannot be looked at: {exception_text(fault)}") from None
 
 
-def cost_of(value: object, code: int) -> float:
-    """Return what an answer with this code says that its record has cost, 0 if it says nothing. Raises HandlerError:
-    that is no cost."""
-    if code != Ack.ACCEPT or not isinstance(value, Acknowledgement):
-        return 0.0
-    found = _exact_number(value.cost)
-    if found is None or not 0 <= found < math.inf:
-        raise HandlerError(f"accepted with a cost of {shown(value.cost)}, not a number of 0 or more")
-    return found
-
-
-def _exact_number(value: object) -> float | None:
-    """Return a number, ignoring methods that a subclass overrides; None for anything else, and for a bool."""
-    if isinstance(value, float | np.floating):
-        return float.__float__(value) if isinstance(value, float) else float(value)
-    whole = _exact_int(value)
-    try:
-        return None if whole is None else float(whole)
-    except OverflowError:
-        return None
-
-
 def _looked_at(value: object) -> tuple[int, str | None, int | None]:
     """Return the ``single_answer`` of what is no plain Ack. Raises whatever the user's object raises."""
+    if isinstance(value, Acceptance):
+        return int(Ack.ACCEPT), None, None
     if isinstance(value, Acknowledgement | Throttle):
         code = int(Loss.THROTTLED) if isinstance(value, Throttle) else single_answer(value.ack)[0]
         delay_ms = _delay_of(code, _asked_delay_ms(value.delay_ms))
         return code, None if code == Ack.ACCEPT else reason_text(value.error), delay_ms
-    number = _exact_int(value)
+    number = exact_int(value)
     if number is not None and Ack.ACCEPT <= number <= Ack.REJECT:
         return number, None, None
     if isinstance(value, str) and (name := str.upper(value)) in ACK_BY_NAME:
@@ -282,13 +316,13 @@ def _asked_delay_ms(value: object) -> int | None:
     """Return the delay in ms. Raises HandlerError if it is none."""
     if value is None:
         return None
-    found = _exact_int(int(value) if type(value) is float and value.is_integer() else value)
+    found = exact_int(int(value) if type(value) is float and value.is_integer() else value)
     if found is None or not 0 <= found <= MOST_DELAY_MS:
         raise HandlerError(f"answered with a delay_ms of {shown(value)}, not 0 to 30 days")
     return found
 
 
-def _exact_int(value: object) -> int | None:
+def exact_int(value: object) -> int | None:
     """Return a whole number, ignoring methods that a subclass overrides; None for anything else, and for a bool."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         return None

@@ -26,12 +26,12 @@ from share_spark.handlers.acknowledgement import (
     Codes,
     DelaysMs,
     ErrorIds,
-    Throttle,
-    cost_of,
+    OneAnswer,
     not_an_answer,
     refuse_coroutine,
     single_answer,
 )
+from share_spark.handlers.costs import cost_of, with_column
 from share_spark.handlers.error_texts import NO_FAULTS, error_text, shown
 from share_spark.model.config import MOST_DELAY_MS
 from share_spark.model.errors import HandlerError
@@ -41,21 +41,24 @@ from share_spark.model.requests import Loss
 def batch_answers(answer: Any, rows: int, outputs: Collection[str] = ()) -> Answers:
     """Convert a batch handler's answer for ``rows`` records, without output columns.
 
-    A table or frame with a column ``ack`` (optionally ``error``, and ``delay_ms`` of released or throttled records),
-    one answer per row as list, tuple or array of any kind, or one Ack for the whole batch. A row without a valid answer
-    (a null, an unknown number or name) is released. Raises HandlerError: nothing, another length, no such column, a
-    column of another type. ``outputs``: the declared output columns; one that is called ``delay_ms`` is no delay.
+    A table or frame with a column ``ack`` (optionally ``error``, ``delay_ms`` of released or throttled records, and
+    ``cost`` of accepted ones), one answer per row as list, tuple or array of any kind, or one Ack for the whole batch.
+    A row without a valid answer (a null, an unknown number or name) is released. Raises HandlerError: nothing, another
+    length, no such column, a column of another type. ``outputs``: the declared output columns; one that is called
+    ``delay_ms`` or ``cost`` is only that.
     """
     refuse_coroutine(answer)
     if answer is None:
         raise HandlerError("returned nothing: a batch handler returns one acknowledgement per row")
-    if isinstance(answer, Acknowledgement | Ack | Throttle):
+    if isinstance(answer, OneAnswer):
         code, error, delay_ms = single_answer(answer)
-        return replace(Answers.same(rows, code, error, delay_ms), cost=cost_of(answer, code))
+        found, cost = Answers.same(rows, code, error, delay_ms), cost_of(answer, code)
+        return found if cost is None else replace(found, costs=np.full(rows, cost / rows))
     if (columns := table_columns(answer)) is not None:
         if "ack" not in columns:
             raise HandlerError(f"returned a table without a column ack (it has {', '.join(columns)})")
-        names = [name for name in ANSWER_COLUMNS if name in columns and not (name == "delay_ms" and name in outputs)]
+        hidden = {"delay_ms", "cost"}.intersection(outputs)
+        names = [name for name in (*ANSWER_COLUMNS, "cost") if name in columns and name not in hidden]
         return column_answers({name: column_of(answer, name) for name in names}, rows)
     if isinstance(answer, list | tuple):
         return _list_answers(list(answer), rows)
@@ -85,16 +88,23 @@ def is_column(answer: Any) -> bool:
 
 
 ANSWER_COLUMNS = ("ack", "error", "delay_ms")
-"""The columns of a table of answers; only the first is required."""
+"""The columns of a table of answers beside ``cost``; only the first is required."""
 
 
 def column_answers(columns: Mapping[str, Any], rows: int) -> Answers:
-    """Convert those of ANSWER_COLUMNS that are there: acknowledgements, error texts or nulls, delays or nulls. Loops
-    only over rows that are wrong, unless a column has objects of several types. Raises HandlerError."""
+    """Convert those columns that are there: acknowledgements, error texts or nulls, delays or nulls, costs. Raises
+    HandlerError."""
     for column in columns.values():
         _check_length(len(column), rows)
     typed = {name: _arrow_column(column) for name, column in columns.items()}
-    if any(column is None for column in typed.values()):
+    answers = _without_costs(columns, typed, rows)
+    return with_column(answers, columns["cost"], typed["cost"]) if "cost" in columns else answers
+
+
+def _without_costs(columns: Mapping[str, Any], typed: Mapping[str, Any], rows: int) -> Answers:
+    """Convert all but the costs. ``typed``: the columns as Arrow arrays, None for one whose objects have no common
+    type. Loops only over rows that are wrong, unless there is such a column. Raises HandlerError."""
+    if any(typed[name] is None for name in ANSWER_COLUMNS if name in typed):
         return _list_answers(_by_row(columns, rows), rows)
     codes, misfits = _column_codes(typed["ack"])
     no_errors: tuple[ErrorIds, tuple[str, ...]] = np.zeros(rows, np.int32), ()
@@ -147,21 +157,23 @@ def _list_answers(answers: Sequence[object], rows: int) -> Answers:
     listed: list[int] = []
     errors: dict[int, str] = {}
     delays: dict[int, int] = {}
-    cost = 0.0
+    costs: dict[int, float] = {}
     misfits = {}
     for position, answer in enumerate(answers):
         try:
             code, error, delay_ms = single_answer(answer)
-            cost += cost_of(answer, code)
+            cost = cost_of(answer, code)
         except HandlerError as fault:
-            code, error, delay_ms = Ack.RELEASE, None, None
+            code, error, delay_ms, cost = Ack.RELEASE, None, None, None
             misfits[position] = str(fault)
         listed.append(code)
         if error is not None:
             errors[position] = error
         if delay_ms is not None:
             delays[position] = delay_ms
-    return replace(Answers.listed(listed, errors, delays), cost=cost).with_misfits(misfits)
+        if cost is not None:
+            costs[position] = cost
+    return Answers.listed(listed, errors, delays, costs).with_misfits(misfits)
 
 
 def _as_numbers(answers: Sequence[object]) -> npt.NDArray[np.int64] | None:

@@ -57,7 +57,11 @@ def reason_text(why: object) -> str | None:
 
 def shown(value: object) -> str:
     """Return a short form of a wrong value, for the error that names it."""
-    return _cut(_made(str if isinstance(value, np.number) else repr, value), _SHOWN_LIMIT)
+    return _cut(_made(_value_text, value), _SHOWN_LIMIT)
+
+
+def _value_text(value: object) -> str:
+    return str(value) if isinstance(value, np.number) else repr(value)
 
 
 def _made(make: Callable[[Any], str], value: object) -> str:

@@ -25,7 +25,7 @@ import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 import pyarrow as pa
 
@@ -34,6 +34,9 @@ from share_spark.handlers.handler_objects import check_object
 from share_spark.handlers.kinds import HandlerKind, annotated_kind, called, is_async
 from share_spark.handlers.output_schema import OutputSchema, arrow_output
 from share_spark.model.errors import HandlerError
+
+if TYPE_CHECKING:
+    from share_spark.handlers.costs import CostFunction
 
 HANDLER_COLUMNS = (*("topic", "partition", "offset", "timestamp", "key", "value", "headers", "delivery_count"),)
 """The columns that a batch handler sees, in this order. ``timestamp`` in the session's time zone, ``headers`` a list
@@ -76,7 +79,8 @@ class Handler:
     ``columns``: those of HANDLER_COLUMNS it needs, None for all; others are not read or converted. ``timeout_ms``: the
     time limit of a call, None for none. ``output``: the schema of its output rows, None for none. ``batch``: most
     records of a call, and ``linger_s``: how long the first of them waits for others, None if a call has one.
-    ``threads`` that make the calls, None if no threads do.
+    ``threads`` that make the calls, None if no threads do. ``cost``: says before the call what a record costs
+    (``costs``), None if only answers do.
     """
 
     name: str
@@ -88,6 +92,7 @@ class Handler:
     batch: int | None = None
     linger_s: float | None = None
     threads: int | None = None
+    cost: CostFunction | None = field(default=None, repr=False)
 
     def limit_ms(self, default_ms: _Limit) -> int | _Limit:
         """Return the time limit of a call. ``default_ms``: that of the group, for handlers without one."""
@@ -101,6 +106,11 @@ class Handler:
     def calls_at_a_time(self, most: int) -> int:
         """Return how many calls may run at a time, where ``most`` are allowed."""
         return most if self.threads is None else min(most, self.threads)
+
+    @property
+    def no_rows(self) -> pa.Table | None:
+        """An empty table of output rows, None if there is no schema."""
+        return None if self.output is None else self.output.empty_table()
 
     def records_in(self, calls: int) -> int:
         """Return how many records so many calls have."""
@@ -122,6 +132,7 @@ class _Settings(NamedTuple):
     batch: int | None = None
     linger: float | None = None
     threads: int | None = None
+    cost: CostFunction | str | None = None
 
 
 class _Declared(NamedTuple):
@@ -133,10 +144,14 @@ class _Declared(NamedTuple):
 def record_handler(function: _F) -> _F: ...
 @overload
 def record_handler(
-    *, columns: Sequence[str] | None = None, timeout_ms: int | None = None, threads: int | None = None
+    *,
+    columns: Sequence[str] | None = None,
+    timeout_ms: int | None = None,
+    threads: int | None = None,
+    cost: CostFunction | str | None = None,
 ) -> _Decorator[_F]: ...
 def record_handler(function: Any = None, **declared: Any) -> Any:
-    """Mark a function of one Record. With or without options: ``columns``, ``timeout_ms``, ``threads``."""
+    """Mark a function of one Record. With or without options: ``columns``, ``timeout_ms``, ``threads``, ``cost``."""
     return _decorated(HandlerKind.RECORD, function, declared)
 
 
@@ -149,6 +164,7 @@ def list_handler(
     linger: float | None = None,
     columns: Sequence[str] | None = None,
     timeout_ms: int | None = None,
+    cost: CostFunction | str | None = None,
 ) -> _Decorator[_F]: ...
 def list_handler(function: Any = None, **declared: Any) -> Any:
     """Mark an ``async`` function of a list of Record, at most ``batch`` of them; the first one waits for others for
@@ -159,7 +175,9 @@ def list_handler(function: Any = None, **declared: Any) -> Any:
 @overload
 def arrow_handler(function: _F) -> _F: ...
 @overload
-def arrow_handler(*, columns: Sequence[str] | None = None, timeout_ms: int | None = None) -> _Decorator[_F]: ...
+def arrow_handler(
+    *, columns: Sequence[str] | None = None, timeout_ms: int | None = None, cost: CostFunction | str | None = None
+) -> _Decorator[_F]: ...
 def arrow_handler(function: Any = None, **declared: Any) -> Any:
     """Mark a function of a ``pyarrow.RecordBatch`` (of a ``pyarrow.Table`` if its parameter is annotated so)."""
     return _decorated(HandlerKind.ARROW, function, declared)
@@ -168,7 +186,9 @@ def arrow_handler(function: Any = None, **declared: Any) -> Any:
 @overload
 def pandas_handler(function: _F) -> _F: ...
 @overload
-def pandas_handler(*, columns: Sequence[str] | None = None, timeout_ms: int | None = None) -> _Decorator[_F]: ...
+def pandas_handler(
+    *, columns: Sequence[str] | None = None, timeout_ms: int | None = None, cost: CostFunction | str | None = None
+) -> _Decorator[_F]: ...
 def pandas_handler(function: Any = None, **declared: Any) -> Any:
     """Mark a function of a ``pandas.DataFrame``."""
     return _decorated(HandlerKind.PANDAS, function, declared)
@@ -212,23 +232,24 @@ def as_handler(
     batch: int | None = None,
     linger: float | None = None,
     threads: int | None = None,
+    cost: CostFunction | str | None = None,
 ) -> Handler:
     """Return the handler with its kind inferred and its settings checked; arguments win over the decorator.
 
     ``handler``: a function, an object or its class, or ``"module:name"`` of one. ``output``: a DDL string (which needs
-    a running session), a StructType or an Arrow schema. The others are those of Handler. Raises HandlerError: cannot be
-    imported, not callable, a generator function, a class that needs arguments, unknown column, a setting out of its
-    range or of another kind of handler.
+    a running session), a StructType or an Arrow schema. The others are those of Handler; ``cost`` may be a
+    name as well. Raises HandlerError: cannot be imported, not callable, a generator function, a class that
+    needs arguments, unknown column, a setting out of its range or of another kind of handler.
     """
     if isinstance(handler, Handler):
         made = handler if output is None else replace(handler, output=arrow_output(output, handler.name))
-        settings = _Settings(columns, timeout_ms, batch, linger, threads)
+        settings = _Settings(columns, timeout_ms, batch, linger, threads, cost)
     else:
         function = load_handler(handler) if isinstance(handler, str) else handler
         name = handler_name(handler)
         _check_callable(function, name)
         declared = _declared(function)
-        settings = _Settings(*map(_first, (columns, timeout_ms, batch, linger, threads), declared.settings))
+        settings = _Settings(*map(_first, (columns, timeout_ms, batch, linger, threads, cost), declared.settings))
         made = Handler(
             name=name,
             kind=_kind(function, declared.kind, settings, name),
@@ -240,24 +261,25 @@ def as_handler(
     return made
 
 
-def load_handler(name: str) -> Callable[..., Any]:
-    """Return the function that ``module:function`` names. Raises HandlerError with the cause, on one line."""
+def load_handler(name: str, what: str = "handler") -> Callable[..., Any]:
+    """Return the function that ``module:function`` names. Raises HandlerError with the cause, on one line, that says
+    ``what`` it is."""
     module_name, _, path = name.partition(":")
     if not module_name or not path:
-        raise HandlerError(f"handler {name!r} is not of the form module:function")
+        raise HandlerError(f"{what} {name!r} is not of the form module:function")
     try:
         found: Any = importlib.import_module(module_name)
     except Exception as fault:
         reason = " ".join(str(fault).split())
         raise HandlerError(
-            f"handler {name}: module {module_name} does not import: {type(fault).__name__}: {reason}"
+            f"{what} {name}: module {module_name} does not import: {type(fault).__name__}: {reason}"
         ) from fault
     for part in path.split("."):
         if not hasattr(found, part):
-            raise HandlerError(f"handler {name}: module {module_name} has no function {path}")
+            raise HandlerError(f"{what} {name}: module {module_name} has no function {path}")
         found = getattr(found, part)
     if not callable(found):
-        raise HandlerError(f"handler {name} is not a function: it is of type {type(found).__name__}")
+        raise HandlerError(f"{what} {name} is not a function: it is of type {type(found).__name__}")
     return typing.cast(Callable[..., Any], found)
 
 
@@ -279,7 +301,7 @@ def _declared(function: Any) -> _Declared:
 
 def _with(handler: Handler, settings: _Settings) -> Handler:
     """Return the handler with the settings that there are; those of a list have defaults."""
-    columns, timeout_ms, batch, linger_s, threads = settings
+    columns, timeout_ms, batch, linger_s, threads, cost = settings
     if handler.kind is HandlerKind.LIST:
         batch = _first(batch, _first(handler.batch, DEFAULT_BATCH))
         linger_s = _first(linger_s, _first(handler.linger_s, DEFAULT_LINGER_S))
@@ -289,6 +311,7 @@ def _with(handler: Handler, settings: _Settings) -> Handler:
         "batch": batch,
         "linger_s": linger_s,
         "threads": threads,
+        "cost": load_handler(cost, "cost function") if isinstance(cost, str) else cost,
     }
     given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
     return replace(handler, **given) if given else handler
@@ -316,8 +339,12 @@ def _check(handler: Handler) -> None:
         raise HandlerError(f"handler {handler.name}: there is no column {', '.join(unknown)} to read")
     if handler.timeout_ms is not None and handler.timeout_ms <= 0:
         raise HandlerError(f"handler {handler.name}: timeout_ms is {handler.timeout_ms}, not above 0")
-    if handler.kind is HandlerKind.FRAME and (handler.output or handler.timeout_ms):
-        raise HandlerError(f"handler {handler.name}: a frame handler has no output schema and no time limit")
+    if handler.kind is HandlerKind.FRAME and (handler.output or handler.timeout_ms or handler.cost):
+        text = "a frame handler has no output schema, no time limit and no cost function"
+        raise HandlerError(f"handler {handler.name}: {text}")
+    cost: Any = handler.cost
+    if cost is not None and (not callable(cost) or is_async(cost)):
+        raise HandlerError(f"handler {handler.name}: cost is no function that returns a number for a record")
     check_object(handler)
 
 

@@ -104,6 +104,18 @@ def patience_s(limit_s: float) -> float:
     return 1.1 * limit_s + min(_MOST_GRACE_S, max(1.0, limit_s / 10))
 
 
+def overrun_text(limit_ms: int, records: int = 1) -> str:
+    """Return the error of a call that took too long."""
+    by = "" if records == 1 else f" by a batch of {records} records"
+    return f"time limit of {limit_ms} ms exceeded{by}"
+
+
+def stuck_text(limit_text: str, where: str) -> str:
+    """Return the error of a call that a watchdog ended with its process. ``limit_text``: says that it took too long;
+    ``where``: as ``stuck_at``."""
+    return f"{limit_text} and did not react: {where}"
+
+
 def stuck_at(file: Path) -> str | None:
     """Return where the watchdog ended code, as the innermost frame of the main thread; None if it ended none. Of the
     threads that it has written, the main thread is the last one."""

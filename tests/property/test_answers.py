@@ -4,6 +4,7 @@ accepted are those that convert, which a Delta table takes."""
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from datetime import UTC, timedelta, timezone
 from pathlib import Path
@@ -14,10 +15,14 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from share_spark.delivery.calling import Calls, call_handler
 from share_spark.delta.data_file import parquet_of, statistics_of
 from share_spark.handlers.acknowledgement import Ack, Acknowledgement
-from share_spark.handlers.handler import arrow_handler, pandas_handler
+from share_spark.handlers.handler import arrow_handler, as_handler, pandas_handler
+from share_spark.handlers.time_limit import TimeLimit
 from share_spark.model.errors import HandlerError
+from tests.support.hostile_answers import PanicException, raises
+from tests.unit.delivery.test_calling import batch_of
 from tests.unit.delivery.test_hostile_answers import Answered, handled
 
 ZONES = st.sampled_from([None, UTC, timezone(timedelta(hours=14)), timezone(timedelta(hours=-12, minutes=-7))])
@@ -60,6 +65,8 @@ FITTING: dict[str, Any] = {
     "places": st.lists(st.fixed_dictionaries({"x": st.integers(0, 9), "at": MOMENTS})),
     "counts": st.dictionaries(st.text(max_size=3), st.integers(-(2**63), 2**63 - 1)),
 }
+RAISING = st.sampled_from([raises(PanicException("no index")), raises(ValueError("no price"))])
+COST_FUNCTIONS = RAISING | (VALUES | st.floats(0, 1e9)).map(lambda value: lambda: value)
 SOUND_ROWS = st.fixed_dictionaries({"id": st.integers(0, 9)}, optional=FITTING)
 WILD_ROWS = st.dictionaries(st.sampled_from(OUTPUT.names) | TEXTS, VALUES, max_size=3)
 ONE_WILD = st.tuples(SOUND_ROWS, st.sampled_from(OUTPUT.names), VALUES).map(lambda of: {**of[0], of[1]: of[2]})
@@ -121,6 +128,41 @@ def test_output_rows_of_records(rows: list[Any]) -> None:
     assert rows_in(outputs) == [row for one in alone for row in one or ()]
 
 
+@given(st.lists(COST_FUNCTIONS, min_size=1, max_size=5))
+@settings(max_examples=60, deadline=None)
+def test_costs(costs: list[Any]) -> None:
+    """Numbers of 0 or more are added up; anything else is the failure of its record."""
+
+    def said(record: Any) -> Any:
+        return costs[record.offset]()
+
+    found, total = costed(lambda record: Ack.accept(cost=said(record)), len(costs))
+    right = [value for value in map(valid_cost, costs) if value is not None]
+    assert [code == Ack.ACCEPT for code in found] == [valid_cost(one) is not None for one in costs]
+    assert math.isclose(total, sum(right))
+    assert costed(lambda _: None, len(costs), cost=said) == (found, total)
+    of_a_batch, total_of_it = costed(arrow_handler(lambda batch: [1] * batch.num_rows), len(costs), cost=said)
+    assert of_a_batch == found
+    assert math.isclose(total_of_it, total)
+
+
+def costed(handler: Any, records: int, **settings: Any) -> tuple[list[int], float]:
+    """The codes of the records, and what they have cost."""
+    with TimeLimit(None) as limit:
+        calls = Calls(limit=limit)
+        outcome = call_handler(as_handler(handler, **settings), batch_of(records), calls)
+    return outcome.answers.codes.tolist(), calls.cost
+
+
+def valid_cost(cost: Any) -> float | None:
+    try:
+        value = cost()
+    except BaseException:  # noqa: BLE001
+        return None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < math.inf else None
+
+
 @given(st.lists(ANSWERS, min_size=1, max_size=5), st.sampled_from([list, tuple, pd.Series]))
 @settings(max_examples=30, deadline=None)
 def test_answers_of_a_batch(answers: list[Any], form: Any) -> None:
@@ -145,11 +187,11 @@ def judged_or_refused(handler: Any, records: int, output: pa.Schema | None = Non
         return None
 
 
-@given(st.lists(st.tuples(ANSWERS, VALUES, VALUES, VALUES), min_size=1, max_size=4))
+@given(st.lists(st.tuples(ANSWERS, VALUES, VALUES, VALUES, VALUES), min_size=1, max_size=4))
 @settings(max_examples=30, deadline=None)
 def test_tables_of_a_batch(rows: list[tuple[Any, ...]]) -> None:
-    acks, errors, delays, names = (pd.Series(list(values), dtype=object) for values in zip(*rows, strict=True))
-    frame = pd.DataFrame({"ack": acks, "error": errors, "delay_ms": delays})
+    acks, errors, delays, costs, names = (pd.Series(list(values), dtype=object) for values in zip(*rows, strict=True))
+    frame = pd.DataFrame({"ack": acks, "error": errors, "delay_ms": delays, "cost": costs})
     judged_or_refused(lambda _: frame, len(rows))
     columns = dict.fromkeys(OUTPUT.names) | {"id": 1, "name": names, "at": names, "day": names, "ack": 1}
     judged_or_refused(lambda _: pd.DataFrame(columns, index=names.index), len(rows), OUTPUT)
@@ -172,7 +214,7 @@ def test_arrow_columns_of_a_batch(data: st.DataObject) -> None:
             else pa.array(numbers, pa.int64()).cast(kind, safe=False)
         )
 
-    table = pa.table({name: column() for name in ("ack", "error", "delay_ms", "at")})
+    table = pa.table({name: column() for name in ("ack", "error", "delay_ms", "cost", "at")})
     judged_or_refused(lambda _: table, size)
     columns: dict[str, Any] = {name: pa.nulls(size, OUTPUT.field(name).type) for name in OUTPUT.names}
     columns |= {"ack": [1] * size, "id": [1] * size, "at": table.column("at")}

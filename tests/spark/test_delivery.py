@@ -82,6 +82,24 @@ def test_costs_of_all_tasks_are_added_up(records: DataFrame) -> None:
     assert handled(records, as_handler(price)).cost == 10.0
 
 
+def test_costs_of_batches_in_a_column_and_by_a_function(records: DataFrame) -> None:
+    @pandas_handler
+    def score(frame: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame({"ack": "accept", "cost": frame["offset"] % 2})
+
+    def tokens(record: Record) -> float:
+        if record.offset == 7:
+            raise LookupError("no price")
+        return 3
+
+    many = as_handler(arrow_handler(lambda batch: [1] * batch.num_rows), cost=tokens)
+    assert handled(records, as_handler(score)).cost == sum(row.offset % 2 for row in records.collect())
+    for handler in (many, as_handler(lambda _: None, cost=tokens)):
+        result = handled(records, handler)
+        assert (result.released, result.accepted) == (2, records.count() - 2)
+        assert result.cost == 3.0 * result.accepted
+
+
 def test_pandas_handler(records: DataFrame) -> None:
     @pandas_handler
     def odd_later(frame: pd.DataFrame) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import warnings
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping
@@ -180,6 +181,37 @@ _EXPECTED_OF_ROWS: dict[str, tuple[Callable[[], Any], str]] = {
         "counts: map<string, int64>>>: ValueError: a map has an entry that is no pair of key and value",
     ),
 }
+
+_COSTS: dict[str, tuple[Any, str]] = {
+    "a cost that is none": (None, "None"),
+    "a cost below 0": (-1, "-1"),
+    "a cost that is no number": (float("nan"), "nan"),
+    "a cost without an end": (float("inf"), "inf"),
+    "a cost that is a text": ("812", "'812'"),
+    "a cost that is a bool": (True, "True"),
+    "a cost that no float is": (10**400, str(10**400)[:57] + "..."),
+    "a cost that is a list": ([1], "[1]"),
+    "a cost of its own": (Greedy(-7), "-7"),
+    "a cost that raises": (Unseen(), "(no text: LookupError)"),
+}
+
+_EXPECTED |= {
+    name: (functools.partial(Ack.accept, cost=cost), f"accepted with a cost of {text}, not a number of 0 or more")
+    for name, (cost, text) in _COSTS.items()
+}
+
+COSTS: dict[str, tuple[Callable[[], Any], str]] = {
+    "a failure without a text": (raises(MuteError()), "the cost function failed: MuteError: (no text: RuntimeError)"),
+    "a cancelled task": (raises(asyncio.CancelledError("no")), "the cost function failed: CancelledError: no"),
+    "a panic": (raises(PanicException("no index")), "the cost function failed: PanicException: no index"),
+    "an end of the process": (raises(SystemExit(3)), "the cost function failed: SystemExit: 3"),
+    "a coroutine": (coroutine, "the cost function failed: HandlerError: returned a coroutine, which nothing awaits"),
+} | {
+    name: (lambda cost=cost: cost, f"the cost function returned {text}, not a number of 0 or more")  # type: ignore[misc]
+    for name, (cost, text) in _COSTS.items()
+}
+COSTS["a cost that raises"] = (Unseen, "the cost function failed: LookupError: not to be looked at")
+"""What a cost function does that nobody expects, and the error of the record."""
 
 NAMES, NAMES_OF_ROWS = list(_EXPECTED), list(_EXPECTED_OF_ROWS)
 

@@ -40,6 +40,8 @@ REFUSED = {
     "handler's form": ([*ENOUGH, *TABLE, "--handler", "bill"], "'bill' is not of the form module:function"),
     "handler's module": ([*ENOUGH, *TABLE, "--handler", "no_such:f"], "module no_such does not import"),
     "handler's function": ([*ENOUGH, *TABLE, "--handler", "json:f"], "module json has no function f"),
+    "cost's form": ([*ENOUGH, *TABLE, "--cost", "tokens"], "cost function 'tokens' is not of the form module:function"),
+    "cost's function": ([*ENOUGH, *TABLE, "--cost", "json:f"], "cost function json:f: module json has no function f"),
     "handler's type": ([*ENOUGH, *TABLE, "--handler", "sys:path"], "is not a function: it is of type list"),
     "unknown setting": (
         [*ENOUGH, *TABLE, "--option", "share.delivery.count.limt=3"],

@@ -26,6 +26,7 @@ from tests.support.claims import claim_of
 from tests.support.companions import AT, DEADLINE_S, LOCAL, CompanionPlace, MadeRecords, Said
 
 ACCEPT, RELEASE, GAP = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.GAP
+REJECT = AcknowledgeType.REJECT
 
 
 @dataclass
@@ -413,4 +414,80 @@ def test_costs_are_part_of_what_is_delivered(tmp_path: Path) -> None:
     while len(place.said) < 5:
         cost += place.until(lambda delivered: bool(delivered.answers)).cost
     assert cost == 10.0
+    place.delivery.close()
+
+
+def tokens(record: Record) -> float:
+    if record.offset % 4 == 3:
+        raise LookupError("no price")
+    return 100.0
+
+
+async def knows_some(record: Record) -> Any:
+    assert record.offset % 4 != 3
+    if record.offset == 0:
+        raise ValueError("no")
+    return Ack.throttled() if record.offset == 1 else Ack.accept(cost=1) if record.offset == 2 else None
+
+
+async def knows_all(records: list[Record]) -> Any:
+    return [await knows_some(record) if record.offset else Ack.reject("no") for record in records]
+
+
+def blocks(record: Record) -> Any:
+    return asyncio.run(knows_some(record))
+
+
+FORMS = [
+    (knows_some, {}, RELEASE),
+    (knows_all, {"batch": 5, "linger": 60}, REJECT),
+    (knows_all, {"batch": 1}, REJECT),
+    (blocks, {"threads": 3}, RELEASE),
+]
+
+
+@pytest.mark.parametrize(("handler", "settings", "first"), FORMS)
+def test_what_a_cost_function_says_before_the_call(
+    tmp_path: Path, handler: Any, settings: dict[str, Any], first: AcknowledgeType
+) -> None:
+    place = CompanionPlace(tmp_path, handler, settings={**settings, "cost": tokens})
+    cost = place.deliver((0, 9, 1)).cost
+    while len(place.said) < 10:
+        cost += place.until(lambda delivered: bool(delivered.answers)).cost
+    failed = Said(RELEASE, "the cost function failed: LookupError: no price")
+    assert place.said[3] == place.said[7] == failed
+    answers = {0: first, 1: Loss.THROTTLED, 3: RELEASE, 7: RELEASE}
+    assert {offset: one.answer for offset, one in place.said.items()} == dict.fromkeys(range(10), ACCEPT) | answers
+    assert cost == 100.0 + 0.0 + 1.0 + 5 * 100.0
+    place.delivery.close()
+
+
+async def accept_all(records: list[Record]) -> Any:
+    return Ack.accept(cost=30) if records[0].offset else Ack.ACCEPT
+
+
+@pytest.mark.parametrize(("settings", "cost"), [({}, 30.0), ({"cost": lambda _: 7}, 51.0)])
+def test_one_acceptance_says_what_a_list_has_cost(tmp_path: Path, settings: dict[str, Any], cost: float) -> None:
+    place = CompanionPlace(tmp_path, accept_all, settings={"batch": 3, "linger": 60, **settings})
+    found = place.deliver((0, 5, 1)).cost
+    while len(place.said) < 6:
+        found += place.until(lambda delivered: bool(delivered.answers)).cost
+    assert found == pytest.approx(cost)
+    place.delivery.close()
+
+
+def test_a_cost_function_that_ends_the_process_is_charged_to_its_record(tmp_path: Path) -> None:
+    def dies(record: Record) -> float:
+        if record.offset == 3:
+            os._exit(9)
+        return 1.0
+
+    async def waits(_: Record) -> None:
+        await asyncio.sleep(60)
+
+    place = CompanionPlace(tmp_path, waits, settings={"cost": dies})
+    place.deliver((0, 3, 1))
+    place.until(lambda _: len(place.said) == 4)
+    assert place.said[3] == Said(Loss.IN_HANDLER, "worker lost")
+    assert {place.said[offset].answer for offset in range(3)} == {Loss.FINISHED}
     place.delivery.close()

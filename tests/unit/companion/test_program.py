@@ -29,12 +29,12 @@ from share_spark.companion.messages import (
     SetLimits,
     Unreachable,
 )
-from share_spark.delivery.calling import overrun_text
 from share_spark.delivery.ledger import CallStatus
 from share_spark.delivery.ledger_file import is_written
 from share_spark.engine.record_reader import in_schema
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, record_handler
+from share_spark.handlers.time_limit import overrun_text
 from share_spark.model.errors import TopicError, TopicUnreachableError
 from share_spark.model.requests import AcknowledgeType, Loss
 from tests.support.companion_process import AT, DEADLINE_S, CompanionProcess, companion, hand_over, record_stream, spans

@@ -396,34 +396,3 @@ def test_a_throttled_record_has_no_output() -> None:
     assert outcome.answers.codes.tolist() == [Loss.THROTTLED] * 2
     assert outcome.outputs is not None
     assert outcome.outputs.num_rows == 0
-
-
-# ------------------------------------------------------------------------------------------------- costs
-
-
-def cost_and_answers(function: Callable[..., Any], rows: int, **settings: Any) -> tuple[float, list[Any]]:
-    with TimeLimit(None, outside=watched_code()) as limit:
-        calls = Calls(limit=limit)
-        outcome = call_handler(as_handler(function, **settings), batch_of(rows), calls)
-    return calls.cost, answered(outcome.answers)
-
-
-def test_what_accepted_records_have_cost_is_added_up() -> None:
-    answers = [Ack.accept(cost=800), None, Ack.accept(cost=12.5), Ack.release("later"), Ack.accept(cost="much")]  # type: ignore[arg-type]
-    cost, found = cost_and_answers(lambda record: answers[record.offset], 5)
-    assert cost == 812.5
-    assert found == [1, 1, 1, (2, "later"), (2, "accepted with a cost of 'much', not a number of 0 or more")]
-
-
-def test_a_cost_may_come_with_output_rows() -> None:
-    output = pa.schema([("offset", pa.int64())])
-    cost, found = cost_and_answers(lambda record: (Ack.accept(cost=3), {"offset": record.offset}), 4, output=output)
-    assert (cost, found) == (12.0, [1, 1, 1, 1])
-
-
-def test_costs_of_a_batch_handler_are_those_in_its_list() -> None:
-    @arrow_handler
-    def handle(batch: pa.RecordBatch) -> list[Any]:
-        return [Ack.accept(cost=2)] * batch.num_rows
-
-    assert cost_and_answers(handle, 10) == (20.0, [1] * 10)

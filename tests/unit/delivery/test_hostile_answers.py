@@ -21,7 +21,7 @@ from share_spark.handlers.acknowledgement import Ack, Acknowledgement
 from share_spark.handlers.handler import Record, arrow_handler, as_handler
 from share_spark.handlers.time_limit import TimeLimit
 from share_spark.model.errors import HandlerError
-from tests.support.hostile_answers import NAMES, NAMES_OF_ROWS, PanicException, Unseen, answer_of, error_of, lone
+from tests.support.hostile_answers import COSTS, NAMES, NAMES_OF_ROWS, PanicException, Unseen, answer_of, error_of, lone
 from tests.unit.delivery.test_calling import batch_of
 
 _PLACE: Any = [pa.field("x", pa.int32()), pa.field("counts", pa.map_(pa.string(), pa.int64()))]
@@ -142,6 +142,18 @@ def test_a_fault_of_the_task_with_a_lone_surrogate() -> None:
 
 def test_reasons_are_kept_as_texts() -> None:
     assert Ack.reject("no city") == Acknowledgement(Ack.REJECT, "no city")
+
+
+@pytest.mark.parametrize("name", COSTS)
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_a_cost_is_the_failure_of_its_record(name: str, is_batch: bool, tmp_path: Path) -> None:
+    say, error = COSTS[name]
+    handler: Any = arrow_handler(lambda batch: [1] * batch.num_rows) if is_batch else lambda _: None
+    made = as_handler(handler, cost=lambda record: say() if record.offset == 1 else 5)
+    _, (before, failed, after) = handled(made, 3, tmp_path / "0")
+    assert before == after == (Ack.ACCEPT, None)
+    assert failed[0] == Ack.RELEASE
+    assert str(failed[1]).startswith(error)
 
 
 # ------------------------------------------------------------------------------------------------ handlers of batches

@@ -9,11 +9,12 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from share_spark.handlers.acknowledgement import Ack, Acknowledgement, Answers, cost_of, single_answer
+from share_spark.handlers.acknowledgement import Ack, Acknowledgement, Answers, single_answer
 from share_spark.handlers.batch_answers import batch_answers
+from share_spark.handlers.costs import cost_of
 from share_spark.handlers.error_texts import ERROR_TEXT_LIMIT
 from share_spark.model.errors import ConfigError, HandlerError
-from share_spark.model.requests import AcknowledgeType
+from share_spark.model.requests import AcknowledgeType, Loss
 
 ACCEPT, RELEASE, REJECT = Ack
 
@@ -104,13 +105,12 @@ def test_an_acceptance_may_say_its_cost(cost: Any, found: float) -> None:
     answer = Ack.accept(cost=cost)
     assert single_answer(answer) == (1, None, None)
     assert cost_of(answer, ACCEPT) == found
-    assert cost_of(answer._replace(ack=RELEASE), RELEASE) == 0.0
 
 
-@pytest.mark.parametrize("cost", [-1, float("nan"), float("inf"), "812", None, True, 10**400, [1]], ids=str)
-def test_what_is_no_cost(cost: Any) -> None:
-    with pytest.raises(HandlerError, match=r"^accepted with a cost of .*, not a number of 0 or more$"):
-        cost_of(Ack.accept(cost=cost), ACCEPT)
+@pytest.mark.parametrize("answer", [None, ACCEPT, 1, "accept", Acknowledgement(ACCEPT), Ack.release("later")], ids=str)
+def test_other_answers_say_no_cost_but_that_a_throttled_call_costs_nothing(answer: Any) -> None:
+    assert cost_of(answer, ACCEPT) is None
+    assert cost_of(Ack.throttled(), Loss.THROTTLED) == 0.0
 
 
 def test_costs_of_a_batch_are_those_of_its_acceptances() -> None:
@@ -118,6 +118,41 @@ def test_costs_of_a_batch_are_those_of_its_acceptances() -> None:
     assert (answers.cost, answers.codes.tolist(), answers.misfits) == (12.0, [1, 1, 2, 2, 1], 1)
     assert batch_answers(Ack.accept(cost=100), 4).cost == 100.0, "of the batch as a whole"
     assert Answers.concatenated([answers, answers]).cost == 24.0
+
+
+COSTS: list[tuple[Any, list[str | None]]] = [
+    ([5, 0, 7, 9], [None] * 4),
+    ([0.5, None, 7, None], [None, "None", None, None]),
+    (pa.array([5, None, -1, -1], pa.int32()), [None, "None", "-1", None]),
+    (pd.Series([5, float("nan"), float("inf"), None]), [None, "None", "inf", None]),
+    (np.array([1.0, -0.5, np.inf, np.nan]), [None, "-0.5", "inf", None]),
+    (pd.Series([True, "812", 10**400, "x"], dtype=object), ["True", "'812'", str(10**400)[:57] + "...", None]),
+    (pa.nulls(4), ["None"] * 3 + [None]),
+]
+
+
+@pytest.mark.parametrize(("costs", "wrong"), COSTS, ids=str)
+def test_costs_in_a_column(costs: Any, wrong: list[str | None]) -> None:
+    """The last record is released, so nobody asks for its cost."""
+    frame = pd.DataFrame({"ack": [1, 1, 1, 2], "cost": pd.Series(costs, dtype=getattr(costs, "dtype", object))})
+    table = pa.table({"ack": [1, 1, 1, 2], "cost": costs}) if isinstance(costs, pa.Array) else frame
+    answers = batch_answers(table, 4)
+    texts = [one and f"accepted with a cost of {one}, not a number of 0 or more" for one in wrong]
+    assert answered(answers) == [1 if text is None else (2, text) for text in texts[:3]] + [2]
+    assert answers.misfits == len([text for text in texts if text])
+    said = costs.to_pylist() if isinstance(costs, pa.Array) else list(costs)
+    assert answers.cost == sum(cost for cost, text in zip(said[:3], texts, strict=False) if text is None)
+
+
+@pytest.mark.parametrize("costs", [pa.array(["5"]), pa.array([True]), pa.array([b"5"])], ids=str)
+def test_a_column_of_costs_has_numbers(costs: Any) -> None:
+    with pytest.raises(HandlerError, match=r"^returned a column cost of type \w+, not numbers$"):
+        batch_answers(pa.table({"ack": [1], "cost": costs}), 1)
+
+
+def test_an_output_column_that_is_called_cost_is_no_cost() -> None:
+    table = pa.table({"ack": [1, 1], "cost": ["much", "little"]})
+    assert batch_answers(table, 2, ["cost"]).costs is None
 
 
 @pytest.mark.parametrize("value", [True, 0, 4, "maybe", 1.0, object(), None])

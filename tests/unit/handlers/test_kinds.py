@@ -170,9 +170,41 @@ def test_a_plain_function_around_an_async_one_is_a_handler() -> None:
     assert as_handler(plain_one).kind is HandlerKind.RECORD
 
 
-def test_a_frame_handler_has_no_time_limit() -> None:
-    with pytest.raises(HandlerError, match="no output schema and no time limit"):
-        as_handler(frame_handler(lambda records: records), timeout_ms=5)
+@pytest.mark.parametrize("setting", [{"timeout_ms": 5}, {"cost": len}], ids=str)
+def test_a_frame_handler_has_no_time_limit_and_no_cost_function(setting: dict[str, Any]) -> None:
+    with pytest.raises(HandlerError, match="no output schema, no time limit and no cost function"):
+        as_handler(frame_handler(lambda records: records), **setting)
+
+
+def tokens(record: Record) -> float:
+    return len(record.value or b"") / 4
+
+
+@record_handler(cost=tokens)
+def with_tokens(record: Record) -> None: ...
+
+
+def test_a_cost_function_may_be_declared_given_and_named() -> None:
+    assert as_handler(plain).cost is None
+    assert as_handler(with_tokens).cost is tokens
+    assert as_handler(with_tokens, cost=len).cost is len
+    assert as_handler(as_handler(plain), cost=f"{__name__}:tokens").cost is tokens
+    assert as_handler(pickle.loads(pickle.dumps(as_handler(with_tokens)))).cost is tokens
+
+
+@pytest.mark.parametrize(
+    ("cost", "message"),
+    [
+        ("tokens", "^cost function 'tokens' is not of the form module:function$"),
+        ("json:none", "^cost function json:none: module json has no function none$"),
+        (12, "cost is no function that returns a number for a record$"),
+        (waits, "cost is no function that returns a number for a record$"),
+    ],
+    ids=str,
+)
+def test_what_is_no_cost_function(cost: Any, message: str) -> None:
+    with pytest.raises(HandlerError, match=message):
+        as_handler(plain, cost=cost)
 
 
 @pytest.mark.parametrize(
