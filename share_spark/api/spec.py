@@ -82,8 +82,10 @@ class ShareGroupSpec:
         handler = self.required_handler
         if self.sink is not None and handler.output is None:
             raise ConfigError(f"to_delta: handler {handler.name} declares no output: call process(handler, output=...)")
-        if self.config.delivery_order == DeliveryOrder.KEY:
-            _refuse_without_order(handler)
+        if self.config.delivery_order == DeliveryOrder.KEY and handler.kind is HandlerKind.FRAME:
+            raise ConfigError(
+                f"delivery.order: handler {handler.name} takes a whole Spark frame, in which there is no order by key"
+            )
 
     def _check_listening(self) -> None:
         if self.table is None:
@@ -111,15 +113,3 @@ class ShareGroupSpec:
         if self.handler is None:
             raise ConfigError("no handler: call process(handler)")
         return self.handler
-
-
-def _refuse_without_order(handler: Handler) -> None:
-    """Raise ConfigError for a handler that cannot have its records in order of their keys."""
-    if handler.kind is HandlerKind.FRAME:
-        raise ConfigError(
-            f"delivery.order: handler {handler.name} takes a whole Spark frame, in which there is no order by key"
-        )
-    if handler.kind is HandlerKind.LIST:
-        raise ConfigError(
-            f"handler {handler.name} is async and takes lists of records: delivery.order=key needs one of a record"
-        )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from share_spark.companion.ledger import cell_value_of_list
+from share_spark.companion.messages import Limits
 from share_spark.companion.waiting import Waiting
 from share_spark.delivery.judging import Judged
-from share_spark.handlers.handler import Record
+from share_spark.handlers.handler import Handler, Record
+from share_spark.handlers.kinds import HandlerKind
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -28,6 +32,25 @@ class Call:
     is_over: bool = False
     estimates: Sequence[float] = ()
     task: asyncio.Task[None] | None = None
+
+    @classmethod
+    def of(cls, records: Sequence[Waiting], handler: Handler, limits: Limits) -> Call:
+        """Return a call that begins now. Raises StateError: it cannot be noted which records it has."""
+        now, limit_ms = time.monotonic(), handler.limit_ms(limits.timeout_ms)
+        first = records[0]
+        if handler.kind is HandlerKind.LIST:
+            cell_value = cell_value_of_list([(one.block, one.position) for one in records])
+        else:
+            cell_value = first.block.cell_value(first.position)
+        return cls(
+            records=records,
+            cell=first.block.cell,
+            cell_value=cell_value,
+            began=now,
+            until=now + limit_ms / 1_000,
+            limit_ms=limit_ms,
+            round_number=limits.round_number,
+        )
 
     def estimate(self, cost: Callable[[Record], float | Judged]) -> list[tuple[Waiting, Judged]]:
         """Ask what each record will cost. Leave out of the call, and return, those for which there is only a

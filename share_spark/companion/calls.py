@@ -230,17 +230,12 @@ class Calls:
         return not (one.handed.message.in_turn or running.handed.message.in_turn)
 
     def _begin(self, records: Sequence[Waiting], handler: Handler) -> None:
-        now, limit_ms = time.monotonic(), handler.limit_ms(self._limits.timeout_ms)
-        first = records[0]
-        call = Call(
-            records=records,
-            cell=first.block.cell,
-            cell_value=first.block.cell_value(first.position, len(records)),
-            began=now,
-            until=now + limit_ms / 1_000,
-            limit_ms=limit_ms,
-            round_number=self._limits.round_number,
-        )
+        try:
+            call = Call.of(records, handler, self._limits)
+        except Exception as fault:  # noqa: BLE001 - whatever it is, nothing can be called any more
+            self._fail(fault)
+            self._hold_back([HeldBack(one, 0) for one in records])
+            return
         self._running[call] = None
         self._idle.clear()
         call.task = self._loop.create_task(self._run(call, handler))

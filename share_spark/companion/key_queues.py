@@ -1,4 +1,5 @@
-"""The records that wait where they are delivered in order of their keys: of each key one is called at a time.
+"""The records that wait where they are delivered in order of their keys: of each key one is called at a time, by itself
+or in a list with records of other keys.
 
     waiting     a@10   b@11   a@12   b@13   a@14
     ready       a@10   b@11
@@ -19,6 +20,7 @@ over comes before its successors. So a key stays held back until the driver acqu
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -122,8 +124,11 @@ class KeyQueues(WaitingRecords):
     def _follow(self, place: _Place) -> None:
         key = self._keys.pop(place)
         if key.behind:
-            self._keys[place] = _Key(key.behind.popleft(), key.behind)
-            self._records.append(self._keys[place].head)
+            head = key.behind.popleft()
+            if self.most > 1:  # it waits for others from now on
+                head = head._replace(since=time.monotonic())
+            self._keys[place] = _Key(head, key.behind)
+            self._records.append(head)
 
 
 def _place(one: Waiting) -> _Place | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,9 +45,9 @@ class CallBlock(NamedTuple):
         """Return the position in the file of the record at ``position`` of the batch."""
         return self.block.first + position
 
-    def cell_value(self, position: int, records: int = 1) -> int:
-        """Return what the cell holds while a call of ``records`` runs, the first of them at ``position``."""
-        return cell_of(self.block.first + position, records)
+    def cell_value(self, position: int) -> int:
+        """Return what the cell holds while the call of the record at ``position`` runs."""
+        return cell_of(self.block.first + position)
 
     def note(self, position: int, error: str | None, delay_ms: int | None) -> None:
         """Note error and delay, before the status: without them it would be another answer. Raises StateError."""
@@ -54,6 +55,15 @@ class CallBlock(NamedTuple):
             self.file.note_errors({self.block.first + position: error})
         if delay_ms is not None:
             self.file.note_delays({self.block.first + position: delay_ms})
+
+
+def cell_value_of_list(records: Sequence[tuple[CallBlock, int]]) -> int:
+    """Note a call with a list of records, each a block and its position there, all in one file. Return what the cell
+    holds while it runs. Raises StateError."""
+    file = records[0][0].file
+    before = file.listed
+    file.list_call([block.place(position) for block, position in records])
+    return cell_of(before, len(records))
 
 
 class CompanionLedger:

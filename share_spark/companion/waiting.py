@@ -1,7 +1,6 @@
 """The records that wait for a call, in the order in which their hand-overs came, and which of them make the next one.
 
-The records of a call follow one another in one ledger, so that two numbers name them all (``ledger``). So a call is cut
-where that is not so: at the end of a ledger, and behind a hand-over that was forgotten.
+The records of a call are in one ledger, as one cell has to name them (``ledger``). So a call is cut at the end of one.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from share_spark.model.ids import TopicPartition
 
 
 class Waiting(NamedTuple):
-    """A record that was read and not entered. ``position``: in its batch. ``since``: when it was read."""
+    """A record that was read and not entered. ``position``: in its batch. ``since``: when it was read, or became
+    the first of its key."""
 
     handed: Handed
     block: CallBlock
@@ -109,9 +109,7 @@ class WaitingRecords:
         yield first
         if first.handed.message.in_turn:
             return
-        place = first.block.place(first.position)
-        for at, one in enumerate(itertools.islice(self._records, 1, self.most), place + 1):
-            is_next = one.block.file is first.block.file and one.block.place(one.position) == at
-            if not is_next or one.handed.message.in_turn:
+        for one in itertools.islice(self._records, 1, self.most):
+            if one.block.file is not first.block.file or one.handed.message.in_turn:
                 return
             yield one

@@ -3,12 +3,13 @@
 A worker can end in the middle of a call. Spark then runs the task again, and only from this file do the repeat, and the
 next engine, know which record was in the handler, which ones were finished, and which had not been entered. It is
 written before and after each call and read only after a worker was lost, so writing is a store into mapped memory: the
-kernel keeps it when the process is gone. Up to five files; all but the first exist only if there is something to write:
+kernel keeps it when the process is gone. Up to six files; all but the first exist only if there is something to write:
 
     <task>          blocks, one a batch:  header | offset[n] | partition[n] | count[n] | topic[n] | status[n]
     <task>.notes    lines of JSON: names of topics, errors and delays of records
     <task>.output   output rows of accepted records, in chunks of Arrow, each row with its record
     <task>.cell     where many calls wait at a time: the records whose call runs now (``cell_of``), 0 for none
+    <task>.lists    where each of them has a list of records: their positions, list after list; the cell names a list
     <task>.stuck    what the watchdog wrote before it ended a worker that did not react (``time_limit``)
 
 One attempt of a task at a time has the files: it holds a lock that ends with its process. A second one, a repeat or a
@@ -31,7 +32,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from share_spark.delivery.arrow_stream import stream_of, table_in
-from share_spark.delivery.ledger_file import CHUNK, OWNER, TYPES, LedgerBlock, LedgerColumn, LedgerFile, blocks_in
+from share_spark.delivery.ledger_file import (
+    CHUNK,
+    LISTED,
+    OWNER,
+    TYPES,
+    LedgerBlock,
+    LedgerColumn,
+    LedgerFile,
+    blocks_in,
+)
 from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.error_texts import error_text
 from share_spark.model.requests import Loss
@@ -114,8 +124,8 @@ EVERY_RECORD = 1 << 32
 
 
 def cell_of(position: int, records: int = 1) -> int:
-    """Return the content of a cell for ``records`` from this position on: below, the position of the first, counted
-    from 1; in the upper half, how many follow it."""
+    """Return the content of a cell for ``records`` from this position on, in the ledger or in its lists: below, the
+    position of the first, counted from 1; in the upper half, how many follow it."""
     return (records - 1) << 32 | position + 1
 
 
@@ -226,7 +236,11 @@ def _with_waiting(path: Path, status: LedgerColumn) -> LedgerColumn:
     running = int.from_bytes(cell.read_bytes(), sys.byteorder)
     more, first = divmod(running, 1 << 32)
     waits = status == CallStatus.IN_HANDLER
-    waits[max(first - 1, 0) : first + more] = False
+    named = np.arange(len(status))
+    if (lists := Path(f"{path}.lists")).exists():
+        named = np.fromfile(lists, LISTED)
+    named = named[max(first - 1, 0) : first + more]
+    waits[named[named < len(status)]] = False  # a machine that has crashed may have kept more of one file
     return np.where(waits, np.uint8(CallStatus.WAITED), status)
 
 

@@ -33,6 +33,9 @@ as an Arrow stream."""
 TYPES: tuple[np.dtype[Any], ...] = tuple(map(np.dtype, ("<i8", "<i4", "<i4", "<i4", "u1")))
 """The types of the columns of a block; the last one is the status."""
 
+LISTED: np.dtype[Any] = np.dtype("<i4")
+"""The type of a position in the list of a call."""
+
 _HEADER = struct.Struct("<QIIQ")  # magic, records, number of the hand-over, bytes of the block
 _MAGIC = int.from_bytes(b"\xfeshledg\x01")
 _COLUMNS = ("offset", "partition", "delivery_count")
@@ -69,7 +72,8 @@ class LedgerBlock:
 
 class LedgerFile:
     """A ledger to be written, for which no other process has the lock: this waits for that. ``path``: the blocks.
-    ``size``: their bytes; ``output_size``: those of the output rows that were written here."""
+    ``size``: their bytes; ``output_size``: those of the output rows that were written here. ``listed``: the
+    records of all calls with lists."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -79,7 +83,7 @@ class LedgerFile:
         # Opened under the lock only: until then the attempt before may still write.
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self.size = _aligned(os.fstat(self._file).st_size)
-        self.records = self.output_size = 0
+        self.records = self.output_size = self.listed = 0
         self._topic_ids: dict[str, int] = {}
         self._beside: dict[str, int] = {}
 
@@ -123,6 +127,11 @@ class LedgerFile:
         if delays:
             self._note({"delays": list(delays.items())})
 
+    def list_call(self, positions: Sequence[int]) -> None:
+        """Write which records a call with a list has, by position in the file."""
+        self._append("lists", np.array(positions, LISTED).tobytes())
+        self.listed += len(positions)
+
     def write_rows(self, stream: bytes, owners: Sequence[int]) -> None:
         """Write output rows of accepted records, as an Arrow stream. ``owners``: of each row the position of its record
         in the file. Raises StateError; then it has none of them."""
@@ -139,7 +148,7 @@ class LedgerFile:
         meaning."""
         for file in (self._file, *self._beside.values()):
             os.ftruncate(file, 0)
-        self.size = self.records = self.output_size = 0
+        self.size = self.records = self.output_size = self.listed = 0
         self._topic_ids.clear()
 
     def remove(self) -> None:

@@ -85,7 +85,8 @@ def test_costs_of_all_tasks_are_added_up(records: DataFrame) -> None:
 def test_costs_of_batches_in_a_column_and_by_a_function(records: DataFrame) -> None:
     @pandas_handler
     def score(frame: pd.DataFrame) -> pd.DataFrame:
-        return pd.DataFrame({"ack": "accept", "cost": frame["offset"] % 2})
+        frame["ack"], frame["cost"] = "accept", frame["offset"] % 2
+        return frame
 
     def tokens(record: Record) -> float:
         if record.offset == 7:

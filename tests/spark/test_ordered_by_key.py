@@ -184,13 +184,30 @@ def test_a_companion_that_dies_with_a_record(spark: SparkSession, tmp_path: Path
     orders.survive_deaths(waiting(orders.notes, deadly=20))
 
 
-def test_lists_of_records_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    async def lists(records: list[Record]) -> None: ...
+def listed(notes: Path, deadly: int | None = None) -> Any:
+    """The same handler for lists of records, in which no key is twice."""
+    handle = waiting(notes, deadly)
 
-    with pytest.raises(
-        ConfigError, match=r"lists is async and takes lists of records: delivery\.order=key needs one of"
-    ):
-        Orders(spark, tmp_path).group(lists).start()
+    async def wait(records: list[Record]) -> list[Any]:
+        keys = [(record.partition, record.key) for record in records if record.key is not None]
+        assert len(set(keys)) == len(keys)
+        # What it has noted of the other records, and not answered, would be noted again.
+        first = sorted(records, key=lambda record: record.offset != deadly)
+        answers = {record: await handle(record) for record in first}
+        return [answers[record] for record in records]
+
+    return as_handler(wait, batch=4)
+
+
+def test_lists_of_records_and_a_restart_with_delayed_records(spark: SparkSession, tmp_path: Path) -> None:
+    orders = Orders(spark, tmp_path)
+    orders.survive_a_restart(listed(orders.notes))
+
+
+def test_a_companion_that_dies_with_a_list(spark: SparkSession, tmp_path: Path) -> None:
+    """All of it is suspected, and delivered again one by one."""
+    orders = Orders(spark, tmp_path)
+    orders.survive_deaths(listed(orders.notes, deadly=20))
 
 
 def test_output_rows_of_records_in_order(spark: SparkSession, tmp_path: Path) -> None:

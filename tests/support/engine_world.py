@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
 from typing import Any
 
@@ -70,13 +70,14 @@ class InMemoryGroup:
     ) -> None:
         """``store``: makes the store of a run, if it is not to be the twin; then ``state_log`` stays empty. ``output``:
         each accepted record puts out a row. ``loses_rows``: those that are not in the sink end with their engine.
-        ``late``: calls outlast micro-batches, and this says when they end."""
+        ``late``: calls outlast micro-batches, and this says when they end; ``batch`` is the most records of one."""
         given = {name.replace("__", "."): value for name, value in settings.items()}
         self.config = GroupConfig.parse({"share.auto.offset.reset": "earliest", **given})
         self.clock, self.state_log, self.dead_letters = ManualClock(), InMemoryStateLog(), InMemoryDeadLetters()
         self.output = InMemoryOutputTable() if output else None
         self.ledgers: Ledgers = {}
-        self.stepped: dict[str, tuple[TopicPartition, int, int]] = {}
+        self.stepped: dict[str, Collection[tuple[TopicPartition, int, int]]] = {}
+        self.batch = 1
         self.loses_rows = loses_rows
         self.late = late
         self.pauses = NOT_PAUSED
@@ -155,7 +156,9 @@ class EngineLife:
         is_ordered = world.config.delivery_order == DeliveryOrder.KEY
         given = world.topics, world.handle, world.ledgers, is_ordered, world.output is not None, world.loses_rows
         self.delivery = (
-            InMemoryDelivery(*given) if world.late is None else LateDelivery(*given, world.stepped, rng=world.late)
+            InMemoryDelivery(*given)
+            if world.late is None
+            else LateDelivery(*given, world.stepped, rng=world.late, batch=world.batch)
         )
         self.delivery.costs = world.costs
         if self.sink is not None:

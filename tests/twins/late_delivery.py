@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -30,7 +30,8 @@ _Answer = tuple[AcknowledgeType | Loss, str, int | None]
 @dataclass(slots=True)
 class LateDelivery(InMemoryDelivery):
     """Each time it is asked, some calls begin, some end, and some answers arrive. ``rng``: which. ``_ended``: their
-    answers are on the way. ``most_calls``: those that were allowed, one number for each time.
+    answers are on the way. ``most_calls``: those that were allowed, one number for each time. ``batch``: the most
+    records of a call, which begin and end together.
 
     In order of keys, a key is held back while the answer for a record of it is on the way that has not finished it:
     what was acquired meanwhile took for granted that it comes before.
@@ -39,23 +40,29 @@ class LateDelivery(InMemoryDelivery):
     died; the others only waited."""
 
     rng: Random = field(default_factory=Random)
+    batch: int = 1
     most_calls: list[int] = field(default_factory=list)
     _round_number: int = 0
     _rounds: dict[_Call, int] = field(default_factory=dict)
     _waiting: list[_Call] = field(default_factory=list)
-    _running: list[_Call] = field(default_factory=list)
+    _running: list[list[_Call]] = field(default_factory=list)
     _ended: list[tuple[_Call, _Answer]] = field(default_factory=list)
 
     def room(self, limits: DeliveryLimits) -> int | None:
-        return max(0, 2 * limits.most_calls - self._in_flight)
+        return max(0, 2 * limits.most_calls * self.batch - self._in_flight)
+
+    @property
+    def running(self) -> list[_Call]:
+        return [call for calls in self._running for call in calls]
 
     @property
     def calls(self) -> CallsLook | None:
-        oldest = RunningCall(*self._running[0][:2], 0.0) if self._running else None
+        oldest = RunningCall(*self._running[0][0][:2], 0.0) if self._running else None
         return CallsLook(len(self._running), len(self._waiting), self.most_calls[-1] if self.most_calls else 0, oldest)
 
     def deliver(self, acquired: Sequence[AcquiredSpan], *, limits: DeliveryLimits, in_turn: bool = False) -> Delivered:
-        self.held, most = None, 1 if in_turn else limits.most_calls
+        self.held = None
+        most, batch = (1, 1) if in_turn else (limits.most_calls, self.batch)
         self.most_calls.append(limits.most_calls)
         self._round_number = limits.round_number
         calls = [(one.partition, offset, count) for one in acquired for offset, count in each(one.ranges)]
@@ -68,7 +75,7 @@ class LateDelivery(InMemoryDelivery):
             else:
                 self._waiting.append(call)
         for _ in range(self.rng.randint(0, 2 * len(calls) + 4)):
-            self._step(most)
+            self._step(most, batch)
         self.rng.shuffle(self._ended)
         return self._arrived(self.rng.randint(0, len(self._ended)))
 
@@ -81,7 +88,7 @@ class LateDelivery(InMemoryDelivery):
 
     def traces(self) -> Sequence[MemberTrace]:
         return [
-            MemberTrace(member, _entered(last_attempts(ledger), self.stepped.get(member)))
+            MemberTrace(member, _entered(last_attempts(ledger), self.stepped.get(member, ())))
             for member, ledger in self.ledgers.items()
             if member != self._member_id
         ]
@@ -91,31 +98,41 @@ class LateDelivery(InMemoryDelivery):
             return call[1] >= ends.get(call[0], call[1] + 1)
 
         self._waiting = [call for call in self._waiting if not is_gone(call)]
-        self._running = [call for call in self._running if not is_gone(call)]
+        self._running = [left for calls in self._running if (left := [call for call in calls if not is_gone(call)])]
         self._ended = [one for one in self._ended if not is_gone(one[0])]
         ledger = self.ledgers[self._member_id]
         self.ledgers[self._member_id] = {call: said for call, said in ledger.items() if not is_gone(call)}
 
     @property
     def _in_flight(self) -> int:
-        return len(self._waiting) + len(self._running) + len(self._ended)
+        return len(self._waiting) + len(self.running) + len(self._ended)
 
-    def _step(self, most: int) -> None:
+    def _step(self, most: int, batch: int) -> None:
         """A call begins, or one ends."""
-        call = self._next() if len(self._running) < most and self.rng.random() < 0.6 else None
-        if call is not None:
-            self._waiting.remove(call)
-            self._running.append(call)
-            self._rounds[call] = self._round_number
-            self.ledgers[self._member_id][call] = None
+        if len(self._running) < most and self.rng.random() < 0.6 and (call := self._next()) is not None:
+            self._running.append([])
+            for _ in range(batch):
+                self._enter(call)
+                if (call := self._next()) is None:
+                    break
         elif self._running:
             self._end(self.rng.randrange(len(self._running)))
 
+    def _enter(self, call: _Call) -> None:
+        self._waiting.remove(call)
+        self._running[-1].append(call)
+        self._rounds[call] = self._round_number
+        self.ledgers[self._member_id][call] = None
+
     def _end(self, number: int) -> None:
-        at, offset, count = call = self._running.pop(number)
-        self.stepped[self._member_id] = call
-        kind, error, delay_ms = self._answer(at, offset, count)
+        calls = self._running.pop(number)
+        self.stepped[self._member_id] = calls
+        answers = [self._answer(*call) for call in calls]
         del self.stepped[self._member_id]
+        for call, answer in zip(calls, answers, strict=True):
+            self._end_of(call, *answer)
+
+    def _end_of(self, call: _Call, kind: AcknowledgeType | Loss, error: str, delay_ms: int) -> None:
         self._ended.append((call, (kind, error, delay_ms if delay_ms >= 0 else None)))
         if self.ordered and kind not in FINISHED:
             place, wait = self._place(call), (Loss.NOT_ENTERED, "", delay_ms if delay_ms > 0 else None)
@@ -125,7 +142,7 @@ class LateDelivery(InMemoryDelivery):
 
     def _next(self) -> _Call | None:
         """Return the first that may begin: in order of keys, one of each key."""
-        taken = {self._place(call) for call in self._running}
+        taken = {self._place(call) for call in self.running}
         for call in self._waiting:
             place = self._place(call) if self.ordered else None
             if place is None or place not in taken:
@@ -178,10 +195,10 @@ def _span(at: TopicPartition, said: Sequence[tuple[int, _Answer]]) -> Acknowledg
     return AcknowledgedSpan(at, ranges, errors, delays)
 
 
-def _entered(ledger: Iterable[_Call], stepped: _Call | None) -> dict[TopicPartition, tuple[TracedRange, ...]]:
-    """Return a ledger as a trace: one record was running, the others waited or were done."""
+def _entered(ledger: Iterable[_Call], stepped: Collection[_Call]) -> dict[TopicPartition, tuple[TracedRange, ...]]:
+    """Return a ledger as a trace: the records of one call were running, the others waited or were done."""
     rows: dict[TopicPartition, list[TracedRange]] = {}
     for at, offset, count in sorted(ledger):
-        loss = Loss.IN_HANDLER if (at, offset, count) == stepped else Loss.FINISHED
+        loss = Loss.IN_HANDLER if (at, offset, count) in stepped else Loss.FINISHED
         rows.setdefault(at, []).append(TracedRange(offset, offset, count, loss))
     return {at: tuple(found) for at, found in rows.items()}

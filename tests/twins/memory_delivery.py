@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -56,7 +56,7 @@ class InMemoryDelivery(DeliveryAtOnce):
 
     ``ledgers`` outlives the process: by member, what its last delivery has entered, and the answer, None while it is in
     the handler. ``ordered``: in the order of keys. ``has_output``: accepted records have rows, which
-    outlive it unless ``loses_rows``. ``stepped``: by member, the record whose call was running when its process ended,
+    outlive it unless ``loses_rows``. ``stepped``: by member, the records whose call was running when its process ended,
     where that is known; it outlives the process as well. ``costs``: what the record at an offset costs if it is
     accepted. ``held``: the records whose rows are held, of finished calls; None: those of its last answers.
     """
@@ -67,7 +67,7 @@ class InMemoryDelivery(DeliveryAtOnce):
     ordered: bool = False
     has_output: bool = False
     loses_rows: bool = False
-    stepped: dict[str, tuple[TopicPartition, int, int]] = field(default_factory=dict)
+    stepped: dict[str, Collection[tuple[TopicPartition, int, int]]] = field(default_factory=dict)
     costs: Callable[[int], float] = lambda _: 0.0
     held: set[tuple[TopicPartition, int]] | None = None
     _member_id: str = ""

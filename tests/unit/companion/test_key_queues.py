@@ -17,6 +17,7 @@ from share_spark.companion.calls import Calls
 from share_spark.companion.ledger import CompanionLedger
 from share_spark.companion.messages import Answered, Begin, FromCompanion, HandOver, Limits, RecordAnswer
 from share_spark.companion.reading import Handed, read_batches, record_schema
+from share_spark.delivery.ledger import CallStatus, read_entries
 from share_spark.delivery.marked_rows import marks_of
 from share_spark.engine.delivery_port import AcquiredSpan
 from share_spark.engine.ranges import AcquiredRanges
@@ -24,13 +25,15 @@ from share_spark.handlers.acknowledgement import Ack
 from share_spark.handlers.handler import Record, as_handler
 from share_spark.model.requests import AcknowledgeType, Loss
 from tests.support.companion_process import AT, DEADLINE_S, record_stream
+from tests.support.small_disk import fill, small_disk
 
 
 class Driver:
     """The records of orders-0, a letter of ``keys`` for each, ``.`` for none; and what has become of them.
 
     ``finished``: as the handler has said. ``done``: as the driver knows. ``known``: the messages with answers that it
-    has taken. ``answers``: all that were taken. ``too_early``: records that were entered before their turn.
+    has taken. ``answers``: all that were taken. ``too_early``: records that were entered before their turn. ``sizes``:
+    how many records each call had.
     """
 
     def __init__(self, directory: Path, keys: str, handler: Any, limits: Limits, **settings: Any) -> None:
@@ -43,6 +46,7 @@ class Driver:
         self.done: set[int] = set()
         self.entered: Counter[int] = Counter()
         self.running: list[int] = []
+        self.sizes: list[int] = []
         self.too_early: list[int] = []
         self.answers: list[RecordAnswer] = []
         self.known = 0
@@ -51,22 +55,32 @@ class Driver:
         self.ledger = CompanionLedger(ledger)
         begin = Begin(b"", "handler", ("value",), str(ledger), limits, 3, ordered=True)
         self.calls = Calls(asyncio.get_running_loop(), begin, self.ledger, self.sent.append, self.faults.append)
-        self.calls.handle_with(as_handler(self.handle, **settings))
+        self.calls.handle_with(as_handler(self.handle_all if "batch" in settings else self.handle, **settings))
 
     async def handle(self, record: Record) -> Any:
-        at = record.offset
+        (answer,) = await self.handle_all([record])
+        return answer
+
+    async def handle_all(self, records: list[Record]) -> list[Any]:
+        for record in records:
+            self.enter(record.offset)
+        try:
+            answers = [await self.handler(record) for record in records]
+        finally:
+            for record in records:
+                self.running.remove(record.offset)
+        self.sizes.append(len(records))
+        self.finished |= {
+            one.offset for one, answer in zip(records, answers, strict=True) if answer is None or answer is Ack.REJECT
+        }
+        return answers
+
+    def enter(self, at: int) -> None:
         behind = [one for one in range(at) if self.is_same(one, at) and one not in self.finished]
         if behind or any(self.is_same(one, at) for one in self.running):
             self.too_early.append(at)
         self.entered[at] += 1
         self.running.append(at)
-        try:
-            answer = await self.handler(record)
-        finally:
-            self.running.remove(at)
-        if answer is None or answer is Ack.REJECT:
-            self.finished.add(at)
-        return answer
 
     def is_same(self, one: int, other: int) -> bool:
         return self.keys[one] == self.keys[other] != "."
@@ -237,9 +251,73 @@ def test_the_successor_of_a_call_that_is_of_no_interest_any_more_is_called(tmp_p
     asyncio.run(play())
 
 
+def test_a_list_has_one_record_of_each_key_and_successors_wait_for_others(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+
+    async def first_fails(record: Record) -> Any:
+        await gate.wait()
+        return Ack.RELEASE if record.offset == 0 else None
+
+    async def play() -> None:
+        driver = Driver(tmp_path, "aabbbcc..", first_fails, LIMITS, batch=4, linger=0.3)
+        driver.acquire(*range(9))
+        while not driver.running:
+            await asyncio.sleep(0.001)
+        assert driver.running == [0, 2, 5, 7]
+        gate.set()
+        found = {offset: answer for offset, answer, _ in await driver.until(9)}
+        assert driver.sizes == [4, 3, 1], "8, 3 and 6; then 4"
+        assert found == dict.fromkeys(range(9), ACCEPTED) | {0: RELEASED, 1: Loss.NOT_ENTERED}
+        await driver.close()
+
+    asyncio.run(play())
+
+
+def test_the_cell_names_exactly_the_records_of_the_list_that_runs(tmp_path: Path) -> None:
+    found: list[list[int]] = []
+    entered = [CallStatus.IN_HANDLER, CallStatus.WAITED, CallStatus.ACCEPTED]
+
+    async def play() -> None:
+        async def look(record: Record) -> None:
+            entries = read_entries(tmp_path / "0")
+            found.append(entries.offset[entries.status == CallStatus.IN_HANDLER].tolist())
+            assert driver.entered == Counter(entries.offset[np.isin(entries.status, entered)].tolist())
+            await asyncio.sleep(0.001)
+
+        driver = Driver(tmp_path, "aabbccdd", look, LIMITS, batch=2, linger=60)
+        driver.acquire(0, 1, 2, 3)
+        driver.acquire(4, 5, 6, 7)
+        await driver.until(8)
+        await driver.close()
+
+    asyncio.run(play())
+    assert sorted(found) == sorted(2 * [[0, 2], [4, 6], [1, 3], [5, 7]])
+
+
+def test_a_full_disk_is_no_fault_of_the_records_of_a_list(tmp_path: Path) -> None:
+    async def not_called(record: Record) -> None:
+        raise AssertionError
+
+    async def play(disk: Path) -> None:
+        driver = Driver(disk, "abc", not_called, LIMITS, batch=3, linger=0.1)
+        driver.acquire(0, 1)
+        fill(disk)
+        await driver.until(2)
+        assert {one.answer for one in driver.answers} == {Loss.NOT_ENTERED}
+        (fault,) = driver.faults
+        assert "No space left on device" in str(fault)
+        driver.faults.clear()
+        await driver.close()
+
+    with small_disk(tmp_path / "disk") as disk:
+        asyncio.run(play(disk))
+
+
+@pytest.mark.parametrize("batch", [None, 2, 5])
 @pytest.mark.parametrize("seed", range(25))
-def test_whatever_happens_in_between(tmp_path: Path, seed: int) -> None:
+def test_whatever_happens_in_between(tmp_path: Path, seed: int, batch: int | None) -> None:
     rng = Random(seed)
+    settings = {} if batch is None else {"batch": batch, "linger": rng.choice([0, 0.003])}
 
     async def handle(_: Record) -> Any:
         await asyncio.sleep(rng.choice([0, 0, 0.001, 0.004]))
@@ -249,7 +327,7 @@ def test_whatever_happens_in_between(tmp_path: Path, seed: int) -> None:
 
     async def play() -> None:
         keys = "".join(rng.choice("abcdef"[: rng.randint(1, 6)] + ".") for _ in range(60))
-        driver = Driver(tmp_path, keys, handle, Limits(rng.randint(1, 12), 60_000))
+        driver = Driver(tmp_path, keys, handle, Limits(rng.randint(1, 12), 60_000), **settings)
         async with asyncio.timeout(DEADLINE_S):
             while len(driver.done) < len(keys):
                 what = rng.random()

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_spark.companion.ledger import CallBlock, CompanionLedger
-from share_spark.delivery.ledger import CallStatus, read_entries
+from share_spark.companion.ledger import CallBlock, CompanionLedger, cell_value_of_list
+from share_spark.delivery.ledger import CallStatus, cell_of, read_entries
 from share_spark.delivery.ledger_place import LedgerPlace
 from share_spark.delivery.traces import codes_of, left_calls, member_traces
 from share_spark.delivery.truncations import note_truncations
@@ -223,6 +223,28 @@ def test_the_cell_tells_the_one_that_ran(tmp_path: Path) -> None:
     entries = read_entries(tmp_path / "0")
     assert entries.status.tolist() == [0, 0, 8, 8, 2, 1]
     assert codes_of(entries).tolist()[2] == Loss.FINISHED
+    ledger.close()
+
+
+def test_the_cell_tells_the_list_that_ran(tmp_path: Path) -> None:
+    ledger = CompanionLedger(tmp_path / "0")
+    first, second = ledger.begin(1, batch_of(3)), ledger.begin(2, batch_of(3))
+    for block in (first, second):
+        block.status[:] = bytes([CallStatus.IN_HANDLER]) * 3
+    lists = [[(first, 0), (second, 2)], [(second, 0), (first, 1)], [(first, 2)]]
+    values = [cell_value_of_list(one) for one in lists]
+    ran, waited = CallStatus.IN_HANDLER, CallStatus.WAITED
+    for value, expected in zip(values, [{0, 5}, {1, 3}, {2}], strict=True):
+        first.cell[0] = value
+        assert read_entries(tmp_path / "0").status.tolist() == [ran if at in expected else waited for at in range(6)]
+    first.cell[0] = 0
+    assert read_entries(tmp_path / "0").status.tolist() == [waited] * 6
+    first.cell[0] = values[1]
+    (tmp_path / "0").write_bytes((tmp_path / "0").read_bytes()[:4_096])  # a machine that has crashed
+    assert read_entries(tmp_path / "0").status.tolist() == [waited, ran, waited]
+    for number in (1, 2):
+        ledger.forget(number)
+    assert cell_value_of_list([(ledger.begin(3, batch_of(1)), 0)]) == cell_of(0)
     ledger.close()
 
 
